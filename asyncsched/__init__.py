@@ -1,0 +1,21 @@
+"""asyncio for tensor work: operations are awaitable tasks on streams, queues are bounded, `await` is the only barrier."""
+
+from __future__ import annotations
+
+from .devices.contract import Device
+from .errors import (
+    AsyncSchedError,
+    ImplicitBarrierError,
+    MemoryDeadlockError,
+    QueueFull,
+    SchedulerClosed,
+    SchedulerStalled,
+    TaskCancelled,
+    TaskTooLarge,
+)
+from .handles import Task, gather
+from .running import run
+from .scheduler import Scheduler
+from .scope import Scope
+from .statistics import Statistics
+from .tensor import Tensor

@@ -1,0 +1,387 @@
+"""The scheduler as a plain state machine: events in, launches and settled tasks out.
+
+It knows no clock, no threads, no arrays and no event loop. Every method runs to its end on one thread, changes state, and
+leaves what is to be done in `admit()`'s result (tasks to launch, in order) and in `settled` (tasks whose waiters to call).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any, cast
+
+from ..errors import QueueFull, TaskTooLarge
+from .admission import Account, Admission, Queue, Scope
+from .failure import Failure
+from .inbox import Inbox
+from .placement import choose
+from .task import CANCELLED, DONE, FAILED, LAUNCHED, PENDING, Task, Value
+
+
+class Engine:
+    """All state of one scheduler.
+
+    Args:
+        max_ops: most tasks in flight; None for no bound.
+        max_bytes: most tracked bytes; None for no bound.
+        max_pending: most tasks waiting in the backlog; None for no bound.
+        inbox: where completions and drops arrive.
+        host: whoever drives the engine; reachable from every account.
+        log: a list that receives every stimulus, for tests.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_ops: int | None,
+        max_bytes: int | None,
+        max_pending: int | None,
+        inbox: Inbox,
+        host: Any = None,
+        log: list[tuple[Any, ...]] | None = None,
+    ) -> None:
+        self.max_pending = max_pending
+        self.inbox = inbox
+        self.account = Account(max_bytes, inbox, host)
+        self.root = Scope("root", Queue(), self.account)
+        self.admission = Admission(max_ops)
+        self.settled: list[Task] = []
+        self.log = log
+        self.sequence = 0
+        self.unfinished = 0
+        self.submitted = self.completed = self.failed = self.cancelled = 0
+        self.peak_in_flight = self.peak_bytes = 0
+        self.reserved = 0
+
+    # -- events -------------------------------------------------------------------------------------------------
+
+    def require(self, account: Account, cost: int, inputs: Any, name: str) -> None:
+        """Raise TaskTooLarge for a task that could never run under the account's limit."""
+        limit = account.limit
+        if limit is None or (not inputs and cost <= limit):
+            return
+        owners = {id(v.base or v): (v.base or v).nbytes for v in inputs}
+        needed = cost + sum(owners.values())
+        if needed > limit:
+            raise TaskTooLarge(
+                f"{name} needs {needed:,} bytes ({cost:,} of its own, {needed - cost:,} of inputs) and the limit is"
+                f" {limit:,}: raise max_bytes (or the scope's reserve) to at least {needed:,}, or split the task",
+                needed,
+                limit,
+            )
+
+    def submit(self, task: Task, *, bounded: bool = True) -> None:
+        """A task joins the backlog. `bounded` tasks are refused when it is full; those somebody waits for are not."""
+        if bounded and self.max_pending is not None and self.admission.pending >= self.max_pending:
+            raise QueueFull(
+                f"{task.name}: the backlog holds {self.admission.pending:,} tasks (max_pending): "
+                "`await s.barrier()` now and then, or bound the run-ahead with `async with s.window(2)`"
+            )
+        task.seq = self.sequence
+        self.sequence += 1
+        self.unfinished += 1
+        if task.lanes:
+            self.submitted += 1
+        task.scope.tasks[task] = None
+        failed = None
+        for value in task.inputs:
+            producer = value.task
+            if producer is not None:
+                if producer.state >= DONE:
+                    value.task = None
+                else:
+                    if producer.dependents is None:
+                        producer.dependents = [task]
+                    else:
+                        producer.dependents.append(task)
+                    if producer.state == PENDING:
+                        task.blockers += 1
+            if value.failure is not None:
+                failed = value.failure
+        self.admission.push(task)
+        if self.log is not None:
+            self.log.append(("submit", task.seq, task.name, task.cost))
+        if failed is not None:
+            self.settle(task, failed.passed_to(task.name, task.where))
+
+    def admit(self) -> list[Task]:
+        """Grant whatever can be granted. Returns the tasks to launch, in order, each with its lane."""
+        launches: list[Task] = []
+        admission = self.admission
+        while (task := admission.next()) is not None:
+            upstream = next((v.failure for v in task.inputs if v.failure is not None), None)
+            if upstream is not None:
+                self.settle(task, upstream.passed_to(task.name, task.where))
+                continue
+            self._launch(task)
+            if task.lanes:
+                launches.append(task)
+            else:
+                self._end(task, DONE)  # a mere claim of bytes is done when granted, and keeps them
+        return launches
+
+    def complete(self, task: Task) -> None:
+        """A launched task physically ended; its `refund`, and its `failure` if it has one, are set."""
+        lane = task.lane
+        assert lane is not None
+        lane.load -= 1
+        if lane.tail is task:
+            lane.tail = None
+        self.admission.ended(task)
+        if task.refund < 0:
+            self._note_peak()
+        failure, dependents = task.failure, task.dependents
+        if self.log is not None:
+            self.log.append(("complete", task.seq, failure is None))
+        if task.cancelled or (failure is not None and failure.cancelled):
+            self._end(task, CANCELLED)
+        else:
+            self._end(task, DONE if failure is None else FAILED)
+        if failure is not None:
+            self._settle_all(dependents, failure)
+
+    def release(self, account: Account, nbytes: int) -> None:
+        """Bytes that nobody holds any more."""
+        account = account.open
+        account.used -= nbytes
+        account.changed = True
+        if self.log is not None:
+            self.log.append(("release", nbytes))
+
+    def cancel(self, task: Task, failure: Failure) -> bool:
+        """Cancel a task in any state. Returns whether it had not ended yet.
+
+        A launched task is settled for everyone who waits, and keeps its slot and bytes until it physically ends.
+        """
+        if task.state == PENDING:
+            self.settle(task, failure)
+            return True
+        value = task.value  # one read: the stream lets go of it when the result is there
+        if task.settled() or value is None:
+            return False
+        value.failure = task.failure = failure
+        task.cancelled = True
+        if self.log is not None:
+            self.log.append(("cancel", task.seq))
+        if task.waiters is not None:
+            self.settled.append(task)
+        self._settle_all(task.dependents, failure)
+        return True
+
+    def settle(self, task: Task, failure: Failure) -> None:
+        """End a pending task that will never be launched, and its dependents. Without recursion: graphs are deep."""
+        todo = [(task, failure)]
+        while todo:
+            task, failure = todo.pop()
+            if task.state != PENDING:
+                continue
+            task.state = CANCELLED if failure.cancelled else FAILED
+            self.admission.remove(task)
+            task.failure = failure
+            if task.value is not None:
+                task.value.failure = failure
+            if self.log is not None:
+                self.log.append(("settle", task.seq, failure.cancelled))
+            dependents = task.dependents or ()
+            self._end(task, task.state)
+            todo += [(d, failure.passed_to(d.name, d.where)) for d in dependents]
+
+    def inline_done(self, account: Account, nbytes: int) -> None:
+        """A tiny task was submitted, ran and ended in one step, while nothing else was unfinished."""
+        self.submitted += 1
+        self.completed += 1
+        self.peak_in_flight = self.peak_in_flight or 1
+        account.used += nbytes
+        if self.account.used > self.peak_bytes:
+            self.peak_bytes = self.account.used
+
+    def inline_failed(self, scope: Scope, failure: Failure) -> None:
+        """The same for one that failed."""
+        self.submitted += 1
+        self.peak_in_flight = self.peak_in_flight or 1
+        if failure.cancelled:
+            self.cancelled += 1
+            return
+        self.failed += 1
+        if failure.root is failure:
+            failure.seq = self.sequence
+            self.sequence += 1
+            scope.record(failure)
+
+    # -- scopes -------------------------------------------------------------------------------------------------
+
+    def open_scope(self, name: str, parent: Scope, *, own_queue: bool = True) -> Scope:
+        """A child scope, with turns of its own or in its parent's queue. Sweeps out siblings that are over."""
+        for sibling in list(parent.children) if not own_queue else ():
+            if sibling.ended and not (sibling.tasks or sibling.children or sibling.failures):
+                self.close_scope(sibling)
+        scope = Scope(name, Queue() if own_queue else parent.queue, parent.account, parent)
+        parent.children[scope] = None
+        return scope
+
+    def grant_reserve(self, scope: Scope, nbytes: int) -> None:
+        """Make `nbytes`, already charged to the scope's account, the scope's own account."""
+        scope.account = Account(nbytes, self.inbox, self.account.host, scope.account)
+        scope.reserve = nbytes
+        self.reserved += nbytes
+
+    def close_scope(self, scope: Scope) -> None:
+        """Take a finished scope out of the tree; what it still holds is charged to its parent in the same step."""
+        assert not scope.tasks
+        scope.closed = True
+        parent = scope.parent
+        if parent is None:
+            return
+        parent.children.pop(scope, None)
+        if scope.reserve:
+            account = scope.account
+            self.reserved -= scope.reserve
+            assert account.parent is not None
+            account.closed = True
+            outer = account.parent.open
+            outer.used += account.used - scope.reserve
+            outer.changed = True
+            self._note_peak()
+
+    # -- questions ----------------------------------------------------------------------------------------------
+
+    def launched(self) -> list[Task]:
+        """Every task that has a slot."""
+        return [task for task in self.root.unfinished() if task.state == LAUNCHED]
+
+    def in_flight_bytes(self) -> int:
+        """Output and workspace of the tasks in flight, and results that only those still read. They drain by themselves."""
+        launched = self.launched()
+        total = sum(task.cost for task in launched)
+        readers = Counter(id(value) for task in launched for value in task.inputs)
+        for task in launched:
+            for value in task.inputs:
+                count = readers.pop(id(value), 0)
+                if count and value.charge and sys.getrefcount(value) <= count + _LOOP_REFS:
+                    total += value.charge
+        return total
+
+    def unused_reserve(self) -> int:
+        """Bytes that open scopes have reserved and do not use."""
+        unused, todo = 0, [self.root]
+        while todo:
+            scope = todo.pop()
+            todo += scope.children
+            if scope.reserve:
+                unused += max(0, scope.reserve - scope.account.used)
+        return unused
+
+    def held_by_pending(self) -> int:
+        """Bytes of finished results that nothing but pending tasks holds."""
+        readers: Counter[int] = Counter()
+        values: list[Value] = []
+        for task in self.admission.tasks():
+            for value in task.inputs:
+                if not readers[id(value)]:
+                    values.append(value)
+                readers[id(value)] += 1
+        held = 0
+        while values:
+            value = values.pop()
+            if sys.getrefcount(value) <= readers[id(value)] + _POP_REFS:
+                held += value.charge
+        return held
+
+    def validate(self) -> None:
+        """Assert every invariant. For tests: it walks everything."""
+        admission, tasks = self.admission, self.root.unfinished()
+        pending = [t for t in tasks if t.state == PENDING]
+        launched = [t for t in tasks if t.state == LAUNCHED]
+        assert len(tasks) == self.unfinished == len(set(tasks))
+        assert admission.pending == len(pending) and set(admission.tasks()) == set(pending)
+        assert admission.in_flight == len(launched)
+        assert admission.max_ops is None or self.peak_in_flight <= admission.max_ops
+        assert self.submitted == self.completed + self.failed + self.cancelled + sum(bool(t.lanes) for t in tasks)
+        for task in pending:
+            waiting = sum(1 for v in task.inputs if v.task is not None and v.task.state == PENDING)
+            assert task.blockers == waiting, task
+        for task in launched:
+            assert task.blockers == 0 and task.lane is not None, task
+        accounts = {t.account for t in tasks} | {self.account}
+        for account in accounts:
+            assert account.in_flight == sum(t.account is account for t in launched)
+            assert account.pending == sum(t.account is account for t in pending)
+            assert account.used >= 0
+            assert account.earmark is None or account.earmark.state == PENDING
+
+    # -- steps --------------------------------------------------------------------------------------------------
+
+    def _launch(self, task: Task) -> None:
+        task.state = LAUNCHED
+        admission = self.admission
+        admission.remove(task)
+        admission.charge(task)
+        if admission.in_flight > self.peak_in_flight:
+            self.peak_in_flight = admission.in_flight
+        if self.account.used > self.peak_bytes:
+            self.peak_bytes = self.account.used
+        if task.lanes:
+            lane = task.lane = choose(task)
+            lane.load += 1
+            lane.tail = task
+        if task.dependents is not None:
+            for dependent in task.dependents:
+                dependent.blockers -= 1
+                dependent.account.changed = True
+        if self.log is not None:
+            self.log.append(("launch", task.seq))
+
+    def _end(self, task: Task, state: int) -> None:
+        task.state = state
+        task.inputs = ()
+        task.args = task.value = task.call = None
+        del task.scope.tasks[task]
+        self.unfinished -= 1
+        if not task.lanes:
+            pass
+        elif state == DONE:
+            self.completed += 1
+        elif state == FAILED:
+            self.failed += 1
+            failure = task.failure
+            assert failure is not None
+            if failure.root is failure:
+                failure.seq = task.seq
+                task.scope.record(failure)
+        else:
+            self.cancelled += 1
+        if task.waiters is not None:
+            self.settled.append(task)
+        task.dependents = None
+
+    def _settle_all(self, dependents: Iterable[Task] | None, failure: Failure) -> None:
+        for dependent in dependents or ():
+            if dependent.state == PENDING:
+                self.settle(dependent, failure.passed_to(dependent.name, dependent.where))
+
+    def _note_peak(self) -> None:
+        self.peak_bytes = max(self.peak_bytes, self.account.used)
+
+
+def _dummy() -> Value:
+    return Value(cast(Account, None), None, None)
+
+
+def _loop_refs() -> int:
+    """How many references `in_flight_bytes`'s loop adds to a value that one task alone reads."""
+    values = (_dummy(),)
+    for value in values:
+        return sys.getrefcount(value) - 1
+    return 0
+
+
+def _pop_refs() -> int:
+    """The same for `held_by_pending`, which takes the value out of its list first."""
+    values = [_dummy()]
+    value = values.pop()
+    return sys.getrefcount(value)
+
+
+_LOOP_REFS = _loop_refs()
+_POP_REFS = _pop_refs()

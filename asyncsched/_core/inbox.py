@@ -1,0 +1,45 @@
+"""The one way back to the loop's thread: completions and drops, appended by any thread, drained by the loop."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .task import Task
+
+
+class Inbox:
+    """A deque with one wake-up per burst.
+
+    Theory of operation: a poster appends first and reads the flags second; the loop's thread sets a flag first and
+    drains second. Whichever comes later sees the other, so no wake-up is lost and no lock is needed. `post` may run on any
+    thread and in the middle of anything (garbage collection), so it only appends and, at most, schedules a callback.
+    """
+
+    __slots__ = ("awake", "hungry", "items", "starved", "threshold", "wake")
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self.items: deque[Any] = deque()
+        self.wake = wake
+        self.awake = False  # a drain is already on its way
+        self.hungry = False  # pending tasks wait for slots: wake at `threshold` completions, or when a stream runs dry
+        self.threshold = 1
+        self.starved = False  # someone waits for bytes: every drop matters
+
+    def completed(self, task: Task, dry: bool) -> None:
+        """Post a finished task; `dry` says that its stream has nothing left to run."""
+        self.items.append(task)
+        if not self.awake and (
+            task.waiters or (self.hungry and (dry or self.starved or len(self.items) >= self.threshold))
+        ):
+            self.awake = True
+            self.wake()
+
+    def dropped(self, item: Any) -> None:
+        """Post bytes that nobody holds any more."""
+        self.items.append(item)
+        if self.starved and not self.awake:
+            self.awake = True
+            self.wake()

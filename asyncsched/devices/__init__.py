@@ -1,0 +1,37 @@
+"""The devices, and how one is chosen by name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+from .contract import Device
+
+_NAMES = '"auto", "cpu", "cpu:1"'
+
+
+def select(wanted: str | Device | Sequence[str | Device], streams: int | None) -> list[Device]:
+    """Devices by name, each with `streams` compute streams (None: its own default), not opened yet.
+
+    Raises:
+        ValueError: for an unknown name, or none at all.
+        TypeError: for anything but names and devices.
+    """
+    several = isinstance(wanted, list | tuple)
+    specs: Sequence[Any] = cast(Sequence[Any], wanted) if several else [wanted]
+    if not specs:
+        raise ValueError(f"no device given: name at least one of {_NAMES}")
+    return [_device(spec, i if several and len(specs) > 1 else None, streams) for i, spec in enumerate(specs)]
+
+
+def _device(spec: Any, number: int | None, streams: int | None) -> Device:
+    if not isinstance(spec, str):
+        if hasattr(spec, "launch") and hasattr(spec, "reclaim"):
+            return cast(Device, spec)
+        raise TypeError(f"a device is a name ({_NAMES}) or a Device, not {type(spec).__name__}")
+    kind, _, index = spec.partition(":")
+    if kind not in ("auto", "cpu") or (index and not index.isdecimal()):
+        raise ValueError(f"unknown device {spec!r}: use {_NAMES}, a Device, or a list of them")
+    from .cpu import CPUDevice
+
+    return CPUDevice("cpu" if number is None else f"cpu:{number}", streams or 1)

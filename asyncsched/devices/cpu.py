@@ -1,0 +1,146 @@
+"""The CPU: NumPy, with worker threads as streams.
+
+Theory of operation. A stream is one daemon thread with a FIFO. It counts the tasks it has finished; an event is a number on that
+count. Streams wait for each other on a condition that a finishing stream touches only when somebody waits: the waiter raises
+its hand first and looks at the count second, the finisher counts first and looks for hands second.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+
+from .._core.inbox import Inbox
+from .._core.task import Task, Value
+from . import blas
+from .contract import Event, Job, enter_stream_thread, leave_stream_thread
+from .host import HostMemory, execute
+
+_Item = tuple[Task, Sequence[Event]] | Job | None
+
+
+class Mark:
+    """An event: the point after the `number`-th launch of a stream."""
+
+    __slots__ = ("number", "stream")
+
+    def __init__(self, stream: CPUStream, number: int) -> None:
+        self.stream = stream
+        self.number = number
+
+    def done(self) -> bool:
+        return self.stream.finished >= self.number
+
+    def wait(self) -> None:
+        if not self.done():
+            self.stream.reach(self.number)
+
+
+class CPUStream:
+    """A worker thread with a FIFO."""
+
+    def __init__(self, name: str, memory: HostMemory) -> None:
+        self.name = name
+        self.launched = 0
+        self.finished = 0
+        self.current: Task | None = None
+        self.queue: SimpleQueue[_Item] = SimpleQueue()
+        self._memory = memory
+        self._reached = threading.Condition()
+        self._hands = 0
+        threading.Thread(target=self._run, name=f"asyncsched {name}", daemon=True).start()
+
+    def launch(self, task: Task, waits: Sequence[Event]) -> Mark:
+        self.launched += 1
+        self.queue.put((task, waits))
+        return Mark(self, self.launched)
+
+    def reach(self, number: int) -> None:
+        """Block until `number` launches have finished."""
+        with self._reached:
+            self._hands += 1
+            while self.finished < number:
+                self._reached.wait()
+            self._hands -= 1
+
+    def _run(self) -> None:
+        enter_stream_thread()
+        np.seterr(all="ignore")
+        get, memory, inbox = self.queue.get, self._memory, self._memory.inbox
+        while (item := get()) is not None:
+            if isinstance(item, Job):
+                item.run()
+                inbox.completed(item, True)
+            else:
+                task, waits = item
+                for event in waits:
+                    event.wait()
+                self.current = task
+                execute(task, memory)
+                self.current = None
+                self._count()
+                inbox.completed(task, self.queue.empty())
+                task = waits = None  # type: ignore[assignment]
+            item = None
+        leave_stream_thread()
+
+    def _count(self) -> None:
+        self.finished += 1
+        if self._hands:
+            with self._reached:
+                self._reached.notify_all()
+
+
+class CPUDevice:
+    """NumPy on `count` compute threads and one copy thread.
+
+    With one stream every BLAS thread stays; several streams share the processors out, restored at close.
+    """
+
+    kind = "cpu"
+    inline = True  # tiny rows may run on the loop's thread
+    xp: Any = np
+
+    def __init__(self, name: str = "cpu", streams: int = 1) -> None:
+        self.name = name
+        self._count = streams
+        self.streams: list[CPUStream] = []
+        self._closed = False
+
+    def open(self, inbox: Inbox, max_bytes: int | None) -> None:
+        self.memory = HostMemory(inbox, max_bytes)
+        self.streams = [CPUStream(f"{self.name} stream {i}", self.memory) for i in range(self._count)]
+        self.copier = CPUStream(f"{self.name} copies", self.memory)
+        blas.share(self._count)
+
+    def launch(self, task: Task, stream: CPUStream, waits: Sequence[Event]) -> Event:
+        return stream.launch(task, waits)
+
+    def run_here(self, task: Task) -> None:
+        """Run a tiny task on the calling thread, the loop's."""
+        execute(task, self.memory)
+        self.memory.inbox.items.append(task)
+
+    def offload(self, job: Job) -> None:
+        self.copier.queue.put(job)
+
+    def reclaim(self, value: Value) -> None:
+        self.memory.reclaim(value)
+
+    def running(self) -> list[str]:
+        tasks = (stream.current for stream in (*self.streams, self.copier))
+        return [task.name for task in tasks if task is not None]
+
+    def close(self) -> None:
+        if self.streams and not self._closed:
+            self._closed = True
+            blas.unshare(self._count)
+            for stream in (*self.streams, self.copier):
+                stream.queue.put(None)
+
+    def __repr__(self) -> str:
+        return self.name

@@ -1,0 +1,157 @@
+"""A device without hardware, for tests: virtual time, seeded adversarial order, injected faults, poisoned frees.
+
+Nothing runs when it is launched. Each turn of the event loop the device picks, by its seed, a stream whose next task is
+ready, and runs that task, or lets time pass. So any order that the contract allows can come, and a seed reproduces it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import random
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .._core.failure import Failure
+from .._core.inbox import Inbox
+from .._core.task import Task, Value
+from .contract import Event, Job
+from .host import HostMemory, execute
+
+
+class SimFault(RuntimeError):
+    """An injected fault."""
+
+
+class SimEvent:
+    """A point in a simulated stream."""
+
+    __slots__ = ("number", "stream")
+
+    def __init__(self, stream: SimStream, number: int) -> None:
+        self.stream = stream
+        self.number = number
+
+    def done(self) -> bool:
+        return self.stream.finished >= self.number
+
+    def wait(self) -> None:
+        raise AssertionError("a simulated stream never blocks")
+
+
+class SimStream:
+    """A FIFO whose head the device runs when it pleases."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.queue: deque[tuple[Task, Sequence[Event]]] = deque()
+        self.launched = 0
+        self.finished = 0
+
+    def ready(self) -> bool:
+        return bool(self.queue) and all(event.done() for event in self.queue[0][1])
+
+
+class SimDevice:
+    """A simulated device.
+
+    Args:
+        seed: makes the order.
+        streams: how many compute streams.
+        laziness: the chance, each step, that time passes and nothing runs.
+        fault_rate: the chance that a task fails with `SimFault` instead of running.
+        most_steps: the steps taken per turn of the loop, at most.
+    """
+
+    kind = "sim"
+    inline = False
+    xp: Any = np
+
+    def __init__(
+        self,
+        seed: int = 0,
+        streams: int = 2,
+        *,
+        name: str = "sim",
+        laziness: float = 0.3,
+        fault_rate: float = 0.0,
+        most_steps: int = 4,
+    ) -> None:
+        self.name = name
+        self.now = 0  # virtual time, in steps
+        self.faults = 0
+        self._random = random.Random(seed)
+        self._laziness = laziness
+        self._fault_rate = fault_rate
+        self._most_steps = most_steps
+        self.streams = [SimStream(f"{name} stream {i}") for i in range(streams)]
+        self.copier = SimStream(f"{name} copies")
+        self._ticking = False
+        # Kernels run under NumPy's quiet error state, which is a context variable, and must not leak it into the caller.
+        self._context = contextvars.copy_context()
+        self._context.run(np.seterr, all="ignore")
+
+    def open(self, inbox: Inbox, max_bytes: int | None) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.memory = HostMemory(inbox, max_bytes, poison=True)
+
+    def launch(self, task: Task, stream: SimStream, waits: Sequence[Event]) -> Event:
+        stream.launched += 1
+        stream.queue.append((task, waits))
+        self._tick()
+        return SimEvent(stream, stream.launched)
+
+    def offload(self, job: Job) -> None:
+        job.run()
+        self.memory.inbox.completed(job, True)
+
+    def reclaim(self, value: Value) -> None:
+        self.memory.reclaim(value)
+
+    def running(self) -> list[str]:
+        return []
+
+    def close(self) -> None:
+        """Nothing to stop: there are no threads."""
+
+    def _tick(self) -> None:
+        if not self._ticking:
+            self._ticking = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._ticking = False
+        for _ in range(self._random.randint(1, self._most_steps)):
+            self.now += 1
+            if self._random.random() >= self._laziness:
+                self._step()
+        if any(stream.queue for stream in (*self.streams, self.copier)):
+            self._tick()
+
+    def _step(self) -> None:
+        ready = [stream for stream in (*self.streams, self.copier) if stream.ready()]
+        if not ready:
+            return
+        stream = self._random.choice(ready)
+        task, _ = stream.queue.popleft()
+        if self._fault_rate and not task.cancelled and self._random.random() < self._fault_rate:
+            self.faults += 1
+            fault = Failure.of(SimFault(f"injected into {task.name}"), task.name, task.where)
+            for value in task.inputs:
+                fault = fault if value.failure is None else value.failure.passed_to(task.name, task.where)
+            task.failure = fault
+            if task.value is not None:
+                task.value.failure = fault
+        if task.failure is None:
+            self._context.run(execute, task, self.memory)
+        else:
+            task.refund, task.inputs = task.cost, ()
+            task.value = task.args = task.call = None
+        stream.finished += 1
+        self.memory.inbox.completed(task, not stream.queue)
+
+    def __repr__(self) -> str:
+        return self.name

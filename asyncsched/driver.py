@@ -1,0 +1,436 @@
+"""The asyncio side of the engine: draining the inbox, launching what is admitted, waking who waits.
+
+Everything here runs on the loop's thread, but for `_wake`, which any thread may call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from types import CodeType
+from typing import Any, cast
+
+import numpy as np
+
+from ._core.admission import Scope as CoreScope
+from ._core.engine import Engine
+from ._core.failure import Failure, Where
+from ._core.inbox import Inbox
+from ._core.placement import Lane
+from ._core.task import DONE, LAUNCHED, PENDING, Task, Value
+from .devices.contract import Device, Job
+from .errors import SchedulerClosed, TaskCancelled
+from .stall import StallWatch
+
+# Copies up to this many bytes are made on the loop's thread: about as long as a hop to another.
+INLINE_COPY = 64 * 1024
+_MOST_TURNS = 4
+_PACKAGE = os.path.dirname(__file__) + os.sep
+_opened: weakref.WeakSet[Driver] = weakref.WeakSet()
+
+
+class Ambient:
+    """The scope a context is in: the innermost, with a link to the next one outwards."""
+
+    __slots__ = ("core", "driver", "outer", "passing")
+
+    def __init__(self, driver: Driver, core: CoreScope, outer: Ambient | None, *, passing: bool = False) -> None:
+        self.driver = driver
+        self.core = core
+        self.outer = outer
+        self.passing = passing  # once closed, what is submitted here goes to `outer` instead of being refused
+
+
+ambient: contextvars.ContextVar[Ambient | None] = contextvars.ContextVar("asyncsched.ambient", default=None)
+
+
+class Driver:
+    """One open scheduler's engine, devices and event loop."""
+
+    def __init__(
+        self,
+        devices: Sequence[Device],
+        *,
+        max_ops: int | None,
+        max_bytes: int | None,
+        max_pending: int | None,
+        stall_timeout: float | None,
+    ) -> None:
+        self.devices = devices
+        self.inbox = Inbox(_waker(self))
+        self.engine = Engine(
+            max_ops=max_ops, max_bytes=max_bytes, max_pending=max_pending, inbox=self.inbox, host=self
+        )
+        self.thread = 0  # the loop's thread while open; 0 makes every call ask `refuse` why
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.devices_inline = all(getattr(device, "inline", False) for device in devices)
+        self.lanes: dict[Any, list[Lane]] = {}
+        self.copy_lanes: dict[Any, list[Lane]] = {}
+        self.waited = 0.0  # seconds that callers waited for admission
+        self._ran_here = False
+        self.closing = False
+        self.closed = False
+        self.forked = False
+        self.parked: dict[asyncio.Future[None], tuple[asyncio.Task[Any] | None, Sequence[Task]]] = {}
+        self.stall = StallWatch(self, stall_timeout)
+        # Rows that run inline do so in a context of their own, where NumPy's error state is quiet.
+        self.quiet = contextvars.Context()
+        self.quiet.run(np.seterr, all="ignore")
+
+    # -- opening and closing ------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Bind to the running loop and start the devices."""
+        self.loop = asyncio.get_running_loop()
+        self.thread = threading.get_ident()
+        for device in self.devices:
+            device.open(self.inbox, self.engine.account.limit)
+            self.lanes[device] = [Lane(device, stream) for stream in device.streams]
+            self.copy_lanes[device] = [Lane(device, device.copier, copies=True)]
+        _opened.add(self)
+
+    def close(self) -> None:
+        """Stop the devices; nothing may be in flight."""
+        self.closed = True
+        self.thread = 0
+        self.stall.stop()
+        self.stop_devices()
+        _opened.discard(self)
+
+    def stop_devices(self) -> None:
+        """Let the streams' threads end. Safe on any thread, and when opened only half."""
+        for device in self.devices:
+            device.close()
+
+    def refuse(self) -> None:
+        """Raise why this thread, at this moment, may not submit anything."""
+        if self.forked:
+            raise SchedulerClosed("a scheduler does not survive a fork: open one in the child, or use the 'spawn' start method")
+        if self.closed or self.closing:
+            raise SchedulerClosed("the scheduler is closed: submit inside `async with asyncsched.Scheduler()`")
+        if self.loop is None:
+            raise SchedulerClosed("the scheduler is not open yet: use `async with asyncsched.Scheduler() as s`")
+        if self.loop.is_closed():
+            raise SchedulerClosed("the scheduler's event loop is closed: open a scheduler in the running loop")
+        if threading.get_ident() != self.thread or self.thread == 0:
+            raise RuntimeError(
+                "a scheduler is used from its event loop's thread alone: from elsewhere use"
+                " `asyncio.run_coroutine_threadsafe(coroutine, loop)`"
+            )
+
+    def check(self) -> None:
+        """Raise unless the calling thread may submit."""
+        if threading.get_ident() != self.thread or self.closing:
+            self.refuse()
+
+    def check_waiting(self) -> None:
+        """Raise unless the calling thread may wait."""
+        if threading.get_ident() != self.thread and not self.closed:
+            self.refuse()
+
+    def device(self, wanted: object) -> Device:
+        """One of the scheduler's devices, by itself or by name; None for the first."""
+        for device in self.devices:
+            if wanted is None or wanted is device or wanted == device.name:
+                return device
+        names = ", ".join(device.name for device in self.devices)
+        raise ValueError(f"device {wanted!r} is not among this scheduler's ({names}): list it in Scheduler([...])")
+
+    # -- the ambient scope --------------------------------------------------------------------------------------
+
+    def scope(self) -> CoreScope:
+        """The innermost ambient scope of this scheduler, else its root."""
+        here = ambient.get()
+        while here is not None:
+            if here.driver is self:
+                if not here.core.closed:
+                    return here.core
+                if not here.passing:
+                    raise SchedulerClosed(
+                        f"scope {here.core.name!r} is closed, and this coroutine inherited it: "
+                        "wait for such coroutines inside the scope, or submit through another scope"
+                    )
+            here = here.outer
+        return self.engine.root
+
+    # -- moving things along ------------------------------------------------------------------------------------
+
+    def submit(self, task: Task, *, bounded: bool = True, hold: bool = False) -> None:
+        """A task joins the backlog, and, but for `hold`, whatever can be launched is."""
+        engine = self.engine
+        engine.require(task.account, task.cost, task.inputs, task.name)
+        if bounded and self.inbox.items:
+            self.drain()
+        engine.submit(task, bounded=bounded)
+        if hold or (engine.admission.full and not self.inbox.items):
+            self.inbox.hungry = True
+        else:
+            self.pump()
+
+    def drain(self) -> None:
+        """Take in every completion and drop that was posted."""
+        items, engine = self.inbox.items, self.engine
+        while items:
+            item = items.popleft()
+            if type(item) is tuple:
+                engine.release(*item)
+            elif type(item) is Task:
+                engine.complete(item)
+            else:
+                for waiter in item.waiters:
+                    waiter(item)
+
+    def pump(self) -> None:
+        """Drain, launch what is admitted, call who waits; again until nothing is left to do."""
+        engine, inbox, admission = self.engine, self.inbox, self.engine.admission
+        for turn in range(_MOST_TURNS):
+            self.drain()
+            for task in engine.admit():
+                self._start(task)
+            while engine.settled:
+                task = engine.settled.pop()
+                waiters, task.waiters = task.waiters, None
+                for waiter in waiters or ():
+                    waiter(task)
+            # Flags first, a look at the deque second: see Inbox.
+            inbox.hungry = bool(admission.pending)
+            inbox.threshold = max(1, admission.in_flight // 2)
+            inbox.starved = inbox.hungry and not admission.full
+            if not inbox.items or not (self._ran_here or inbox.starved or len(inbox.items) >= inbox.threshold):
+                break
+            self._ran_here = False
+            if turn == _MOST_TURNS - 1 and not inbox.awake:  # the streams keep up: let the loop breathe
+                inbox.awake = True
+                inbox.wake()
+        self.stall.update(admission.stuck() if inbox.starved and not inbox.items else [])
+
+    def _start(self, task: Task) -> None:
+        lane = task.lane
+        assert lane is not None
+        if lane.copies and task.cost <= INLINE_COPY and not task.inputs and lane.device.inline:
+            lane.device.run_here(task)
+            self._ran_here = True
+        else:
+            waits = [
+                producer.event
+                for value in task.inputs
+                if (producer := value.task) is not None and producer.state == LAUNCHED and producer.lane is not lane
+            ]
+            task.event = lane.device.launch(task, lane.stream, waits)
+        if task.granted is not None:
+            task.granted(task)
+
+    def on_wake(self) -> None:
+        """What `_wake` schedules."""
+        self.inbox.awake = False
+        if not self.closed:
+            self.pump()
+
+    # -- waiting ------------------------------------------------------------------------------------------------
+
+    def wait(
+        self, tasks: Sequence[Task], over: Callable[[Task], bool] = Task.settled, *, eager: bool = False
+    ) -> Generator[Any, None, None]:
+        """Wait until every task is `over`, or (`eager`) one has failed. Passes through the loop at least once.
+
+        If cancelled, the tasks go on.
+        """
+        assert self.loop is not None
+        future: asyncio.Future[None] = self.loop.create_future()
+        count = _Countdown(len(tasks), future, eager)
+        for task in tasks:
+            if task.waiters is None:
+                task.waiters = [count]
+            else:
+                task.waiters.append(count)
+            if over is _admitted:
+                task.granted = count
+        self.pump()
+        try:
+            for task in tasks:
+                if over(task) and task.waiters is not None and count in task.waiters:
+                    task.waiters.remove(count)
+                    count(task)
+            if future.done():
+                yield
+            else:
+                self.parked[future] = (asyncio.current_task(), tasks)
+                yield from future
+        finally:
+            self.parked.pop(future, None)
+            for task in tasks:
+                if task.waiters is not None and count in task.waiters:
+                    task.waiters.remove(count)
+
+    def wait_admitted(self, task: Task) -> Generator[Any, None, None]:
+        """Wait until a task is launched, or has ended without."""
+        return self.wait((task,), _admitted)
+
+    async def copy_out(self, value: Value) -> Any:
+        """A host copy of a done value's array: small ones here, others on the copy stream. Costs no tracked bytes."""
+        array = value.array
+        if array.nbytes <= INLINE_COPY:
+            return np.array(array)
+        assert self.loop is not None
+        future: asyncio.Future[None] = self.loop.create_future()
+        job = Job(lambda: np.array(array))
+        job.waiters.append(lambda _: future.done() or future.set_result(None))
+        value.device.offload(job)
+        await future
+        if job.error is not None:
+            raise job.error
+        return job.result
+
+    async def drained(self, scope: CoreScope, before: int) -> None:
+        """Wait until every task of the scope numbered under `before` has physically ended."""
+        self.pump()
+        while tasks := [task for task in scope.unfinished() if task.seq < before]:
+            await From(self.wait(tasks, _ended))
+
+    async def shielded(self, scope: CoreScope) -> None:
+        """Wait until a scope's tasks have ended, whoever cancels meanwhile; then let the cancellation through."""
+        cancelled: asyncio.CancelledError | None = None
+        while True:
+            try:
+                await self.drained(scope, sys.maxsize)
+                break
+            except asyncio.CancelledError as error:
+                cancelled = error
+        if cancelled is not None:
+            raise cancelled
+
+    def cancel(self, task: Task, by: str) -> bool:
+        """Cancel a task and everything that needs it. Returns whether it had not ended."""
+        self.drain()
+        text = f"{task.name} was cancelled by {by}"
+        done = self.engine.cancel(task, Failure.of(TaskCancelled(text), task.name, task.where))
+        self.pump()
+        return done
+
+    def cancel_all(self, tasks: Iterable[Task], by: str) -> None:
+        """Cancel many tasks."""
+        self.drain()
+        for task in tasks:
+            error = TaskCancelled(f"{task.name} was cancelled by {by}")
+            self.engine.cancel(task, Failure.of(error, task.name, task.where))
+        self.pump()
+
+    def block(self, value: Value) -> None:
+        """Block the calling thread, which runs no loop, until the value is there."""
+        task, loop = value.task, self.loop
+        if value.done or task is None:
+            return
+        if loop is None or not loop.is_running():
+            raise SchedulerClosed("the value is pending and its event loop is not running: read it before the loop ends")
+        ready = threading.Event()
+
+        async def register() -> None:
+            await From(self.wait([task]))
+
+        asyncio.run_coroutine_threadsafe(register(), loop).add_done_callback(lambda _: ready.set())
+        ready.wait()
+
+
+def _admitted(task: Task) -> bool:
+    return task.state != PENDING
+
+
+def _ended(task: Task) -> bool:
+    return task.state >= DONE
+
+
+class _Countdown:
+    """Settles a future when it was called `count` times, or, if eager, once with a task that failed."""
+
+    __slots__ = ("count", "eager", "future")
+
+    def __init__(self, count: int, future: asyncio.Future[None], eager: bool) -> None:
+        self.count = count
+        self.future = future
+        self.eager = eager
+
+    def __call__(self, task: Task) -> None:
+        self.count -= 1
+        if (self.count <= 0 or (self.eager and task.failure is not None)) and not self.future.done():
+            self.future.set_result(None)
+
+
+class From(Awaitable[None]):
+    """A generator as an awaitable."""
+
+    __slots__ = ("_steps",)
+
+    def __init__(self, steps: Generator[Any, None, None]) -> None:
+        self._steps = steps
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return self._steps
+
+
+async def checkpoint() -> None:
+    """Let others run once."""
+    await From(_turn())
+
+
+def _turn() -> Generator[Any, None, None]:
+    yield
+
+
+def _waker(driver: Driver) -> Callable[[], None]:
+    """A wake-up callable on any thread, which keeps an abandoned scheduler collectable."""
+    reference = weakref.ref(driver)
+
+    def wake() -> None:
+        driver = reference()
+        if driver is not None and driver.loop is not None:
+            try:
+                driver.loop.call_soon_threadsafe(driver.on_wake)
+            except RuntimeError:  # the loop is closed: nobody is left to wake
+                pass
+
+    return wake
+
+
+def where(skip: int = 2) -> Where | None:
+    """The line of the user's code that called into the package."""
+    frame = sys._getframe(skip)
+    while frame.f_code.co_filename.startswith(_PACKAGE):
+        if frame.f_back is None:
+            return None
+        frame = frame.f_back
+    return cast(CodeType, frame.f_code), frame.f_lasti
+
+
+def find(scheduler: Any = None) -> Driver:
+    """The driver to use where no operand names one: `scheduler`'s, the ambient one, or the only one open on this loop."""
+    if scheduler is not None:
+        return cast(Driver, scheduler._driver)
+    here = ambient.get()
+    if here is not None:
+        return here.driver
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        loop = None
+    found = [driver for driver in _opened if driver.loop is loop] if loop is not None else []
+    if len(found) == 1:
+        return found[0]
+    raise SchedulerClosed(
+        f"{'no scheduler is' if not found else 'several schedulers are'} open on this loop: "
+        "work inside `async with asyncsched.Scheduler()`, or pass `scheduler=`"
+    )
+
+
+def _after_fork() -> None:
+    for driver in list(_opened):
+        driver.forked = True
+        driver.thread = 0
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

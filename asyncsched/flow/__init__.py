@@ -1,0 +1,1 @@
+"""Patterns for loops and pipelines, built on schedulers and scopes."""

@@ -1,0 +1,87 @@
+"""Bounding how far a loop runs ahead of its results."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import sys
+from collections import deque
+from dataclasses import dataclass
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Self
+
+from .._core.admission import Scope as CoreScope
+from ..driver import Ambient, ambient, checkpoint
+from ..scope import leave_ambient, report
+
+if TYPE_CHECKING:
+    from ..scheduler import Scheduler
+
+
+@dataclass(frozen=True)
+class WindowStatistics:
+    """A snapshot of a window."""
+
+    depth: int
+    """The most iterations in flight."""
+    iterations: int
+    """Iterations begun."""
+    in_flight: int
+    """Iterations begun and not known to be finished."""
+    wait_seconds: float
+    """How long entering has waited for an earlier iteration, added up."""
+
+
+class Window:
+    """At most `depth` iterations in flight. Made by `s.window(depth)`; belongs to one coroutine.
+
+    `async with window:` around the body of a loop makes what the body submits one iteration. Entering waits until the iteration
+    `depth` before is finished, and raises its failures that nobody has seen. Cancelled while it waits, it loses nothing.
+    """
+
+    def __init__(self, scheduler: Scheduler, depth: int) -> None:
+        if isinstance(depth, bool) or not isinstance(depth, int):
+            raise TypeError(f"the depth of a window is an int, not {type(depth).__name__}")
+        if depth < 1:
+            raise ValueError(f"the depth of a window must be at least 1, not {depth}: 2 overlaps one iteration with the next")
+        self._driver = scheduler._driver
+        self._depth = depth
+        self._owner: asyncio.Task[Any] | None = None
+        self._current: CoreScope | None = None
+        self._token: contextvars.Token[Ambient | None] | None = None
+        self._behind: deque[CoreScope] = deque()  # iterations left, the oldest first
+        self._begun = 0
+        self._waited = 0.0
+
+    async def __aenter__(self) -> Self:
+        driver = self._driver
+        driver.check()
+        task = asyncio.current_task()
+        if self._owner not in (None, task) or self._current is not None:
+            raise RuntimeError("a window belongs to one coroutine, one block at a time: make another with `s.window(depth)`")
+        self._owner = task
+        await checkpoint()
+        started = perf_counter()
+        while len(self._behind) >= self._depth:
+            oldest = self._behind[0]
+            await driver.drained(oldest, sys.maxsize)
+            self._behind.popleft()
+            self._waited += perf_counter() - started
+            report(oldest, "window")
+        self._begun += 1
+        core = self._current = driver.engine.open_scope(f"iteration {self._begun}", driver.scope(), own_queue=False)
+        self._token = ambient.set(Ambient(driver, core, ambient.get(), passing=True))
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        core = self._current
+        assert core is not None
+        leave_ambient(self._token)
+        core.ended = True
+        self._behind.append(core)
+        self._current = None
+
+    def statistics(self) -> WindowStatistics:
+        """A snapshot."""
+        in_flight = len(self._behind) + (self._current is not None)
+        return WindowStatistics(self._depth, self._begun, in_flight, self._waited)

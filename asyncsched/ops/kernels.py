@@ -1,0 +1,235 @@
+"""Kernels that are more than one function of the array namespace: `kernel(xp, *arrays, out=None, **options)`.
+
+With `out=` each gives the very same bytes as without. `xp` is numpy or cupy, so what only one of them has is avoided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .keys import Key, decode_key, decode_view_key
+
+Kernel = Callable[..., Any]
+
+
+def copy(xp: Any, x: Any, *, out: Any = None) -> Any:
+    """A copy in the layout of `x`."""
+    return x.copy(order="K") if out is None else _into(xp, out, x)
+
+
+def astype(xp: Any, x: Any, *, dtype: Any, out: Any = None) -> Any:
+    """A copy in another dtype."""
+    return x.astype(dtype) if out is None else _into(xp, out, x)
+
+
+def where(xp: Any, condition: Any, x: Any, y: Any, *, out: Any = None) -> Any:
+    """`where`, with scalars cast as it casts them: without a check."""
+    if out is None:
+        return xp.where(condition, x, y)
+    _into(xp, out, _cast(xp, y, out.dtype))
+    xp.copyto(out, _cast(xp, x, out.dtype), where=condition.astype(bool, copy=False), casting="unsafe")
+    return out
+
+
+def real(xp: Any, x: Any) -> Any:
+    """The real part: a view."""
+    return x.real if x.dtype.kind == "c" else x[...]
+
+
+def imag(xp: Any, x: Any) -> Any:
+    """The imaginary part: a view, or zeros."""
+    return x.imag
+
+
+def matrix_transpose(xp: Any, x: Any) -> Any:
+    """The last two axes exchanged: a view."""
+    if x.ndim < 2:
+        raise ValueError(f"matrix_transpose: at least two dimensions are needed, not {x.ndim}")
+    return xp.swapaxes(x, -1, -2)
+
+
+def permute_dims(xp: Any, x: Any, *, axes: Any) -> Any:
+    """The axes in another order: a view."""
+    return xp.transpose(x, axes)
+
+
+def reshape(xp: Any, x: Any, *, shape: Any, copy: bool = False) -> Any:
+    """Another shape: a view where possible, unless a copy is wanted."""
+    return xp.reshape(x.copy() if copy else x, shape)
+
+
+def count_nonzero(xp: Any, x: Any, *, axis: Any = None, keepdims: bool = False, out: Any = None) -> Any:
+    """How many elements are not zero."""
+    return xp.sum(x.astype(bool, copy=False), axis=axis, dtype=xp.intp, keepdims=keepdims, out=out)
+
+
+def averaging(name: str) -> Kernel:
+    """`mean`, `var` or `std`; in half precision they round twice if given `out`, so there it is filled afterwards."""
+
+    def average(xp: Any, x: Any, *, axis: Any = None, keepdims: bool = False, out: Any = None, **options: Any) -> Any:
+        if "correction" in options:
+            options = {"ddof": options["correction"]}
+        function = getattr(xp, name)
+        if out is None or x.dtype != xp.float16:
+            return function(x, axis=axis, keepdims=keepdims, out=out, **options)
+        return _into(xp, out, function(x, axis=axis, keepdims=keepdims, **options))
+
+    return average
+
+
+def cumulative(name: str) -> Kernel:
+    """`cumulative_sum` or `cumulative_prod`, written with the older `cumsum` or `cumprod`."""
+
+    def cumulate(
+        xp: Any, x: Any, *, axis: Any = None, dtype: Any = None, include_initial: bool = False, out: Any = None
+    ) -> Any:
+        axis = 0 if axis is None else axis
+        function = getattr(xp, name)
+        if not include_initial:
+            return function(x, axis=axis, dtype=dtype, out=out)
+        before = (slice(None),) * (axis % x.ndim)
+        first = 0 if name == "cumsum" else 1
+        if out is None:
+            rest = function(x, axis=axis, dtype=dtype)
+            shape = [1 if i == axis % x.ndim else length for i, length in enumerate(x.shape)]
+            return xp.concatenate([xp.full_like(rest, first, shape=shape), rest], axis=axis)
+        function(x, axis=axis, dtype=dtype, out=out[(*before, slice(1, None))])
+        out[(*before, 0)] = first
+        return out
+
+    return cumulate
+
+
+def sort(
+    xp: Any, x: Any, *, axis: int = -1, descending: bool = False, stable: bool = True, out: Any = None
+) -> Any:
+    """In order; `descending` keeps equal elements in their order, too."""
+    kind = "stable" if stable else None
+    if descending:
+        result = xp.flip(xp.sort(xp.flip(x, axis), axis=axis, kind=kind), axis)
+        return result.copy(order="K") if out is None else _into(xp, out, result)
+    if out is None:
+        return xp.sort(x, axis=axis, kind=kind)
+    if out is not x:
+        _into(xp, out, x)
+    out.sort(axis=axis, kind=kind)
+    return out
+
+
+def argsort(xp: Any, x: Any, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Any:
+    """The indices that sort."""
+    kind = "stable" if stable else None
+    if not descending:
+        return xp.argsort(x, axis=axis, kind=kind)
+    flipped = xp.flip(xp.argsort(xp.flip(x, axis), axis=axis, kind=kind), axis)
+    return x.shape[axis] - 1 - flipped
+
+
+def concat(xp: Any, *arrays: Any, axis: int | None = 0, out: Any = None) -> Any:
+    """Arrays joined along an axis."""
+    return xp.concatenate(arrays, axis=axis, out=out)
+
+
+def stack(xp: Any, *arrays: Any, axis: int = 0, out: Any = None) -> Any:
+    """Arrays joined along a new axis."""
+    return xp.stack(arrays, axis=axis, out=out)
+
+
+def tile(xp: Any, x: Any, *, repetitions: Any) -> Any:
+    """The array laid side by side."""
+    return xp.tile(x, repetitions)
+
+
+def take_along_axis(xp: Any, x: Any, indices: Any, *, axis: int = -1) -> Any:
+    """An element for each index."""
+    return xp.take_along_axis(x, indices, axis)
+
+
+def argwhere(xp: Any, x: Any) -> Any:
+    """The indices of nonzero elements, a row for each."""
+    return xp.stack(xp.nonzero(x), axis=-1)
+
+
+def take(xp: Any, x: Any, indices: Any, *, axis: int | None = None, out: Any = None) -> Any:
+    """Slices along an axis. NumPy would buffer `out` to leave it whole on a bad index, so those are found first."""
+    length = x.size if axis is None else x.shape[axis]
+    if out is None or xp.size(indices) == 0 or not _within(xp, indices, length):
+        return xp.take(x, indices, axis=axis, out=out)
+    return xp.take(x, indices, axis=axis, out=out, mode="wrap")
+
+
+def searchsorted(xp: Any, ordered: Any, values: Any, sorter: Any = None, *, side: str = "left") -> Any:
+    """Where to insert."""
+    return xp.searchsorted(ordered, values, side=side, sorter=sorter)
+
+
+def getitem(xp: Any, x: Any, *, key: Key) -> Any:
+    """A basic index: a view."""
+    return x[decode_view_key(key)]
+
+
+def getitem_advanced(xp: Any, x: Any, *indices: Any, key: Key) -> Any:
+    """Index arrays among the parts of the key: a copy."""
+    return x[decode_key(key, indices)]
+
+
+def setitem(xp: Any, x: Any, value: Any, *indices: Any, key: Key, out: Any = None) -> Any:
+    """A new version of `x`, or `x` itself as `out`, with `value` assigned."""
+    if out is None:
+        out = x.copy(order="K")
+    elif out is not x:
+        _into(xp, out, x)
+    out[decode_key(key, indices)] = value
+    return out
+
+
+def full(xp: Any, value: Any, *, shape: Any, dtype: Any = None, out: Any = None) -> Any:
+    """Filled with a value."""
+    return xp.full(shape, value, dtype=dtype) if out is None else _into(xp, out, value)
+
+
+def full_like(xp: Any, x: Any, value: Any, *, dtype: Any = None, out: Any = None) -> Any:
+    """Filled with a value, in the layout of `x`."""
+    return xp.full_like(x, value, dtype=dtype) if out is None else _into(xp, out, value)
+
+
+def constant(value: int) -> Kernel:
+    """Zeros or ones."""
+
+    def fill(xp: Any, *, shape: Any, dtype: Any = None, out: Any = None) -> Any:
+        if out is not None:
+            out.fill(value)
+            return out
+        return xp.ones(shape, dtype=dtype) if value else xp.zeros(shape, dtype=dtype)
+
+    return fill
+
+
+def arange(xp: Any, *, start: Any, stop: Any, step: Any, dtype: Any = None) -> Any:
+    """Evenly spaced by `step`."""
+    return xp.arange(start, stop, step, dtype=dtype)
+
+
+def linspace(xp: Any, start: Any, stop: Any, *, num: int, dtype: Any = None, endpoint: bool = True) -> Any:
+    """Evenly spaced, `num` of them."""
+    return xp.linspace(start, stop, num, endpoint=endpoint, dtype=dtype)
+
+
+def eye(xp: Any, *, n_rows: int, n_cols: int, k: int = 0, dtype: Any = None) -> Any:
+    """Ones on a diagonal."""
+    return xp.eye(n_rows, n_cols, k, dtype=dtype)
+
+
+def _into(xp: Any, out: Any, value: Any) -> Any:
+    xp.copyto(out, value, casting="unsafe")
+    return out
+
+
+def _cast(xp: Any, value: Any, dtype: Any) -> Any:
+    return value if hasattr(value, "dtype") else xp.asarray(value).astype(dtype)
+
+
+def _within(xp: Any, indices: Any, length: int) -> bool:
+    array = xp.asarray(indices)
+    return bool(array.min() >= -length) and bool(array.max() < length)

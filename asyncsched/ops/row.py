@@ -1,0 +1,192 @@
+"""The form of the table of operations: one `Row` per operation, and the `Plan` a row makes for given operands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .meta import Meta, meta
+
+Operand = Meta | bool | int | float | complex | np.generic
+Options = Mapping[str, Any]
+Kernel = Callable[..., Any]
+
+# A table row whose operands and result are all below this many bytes may run on the loop's thread.
+SMALL_BYTES = 4096
+_PLAN_LIMIT = 4096
+# The Python types NumPy promotes weakly (bool is not weak, but has a type of its own all the same).
+_PYTHON_SCALARS = frozenset((bool, int, float, complex))
+
+
+class Inferred(NamedTuple):
+    """What a rule finds out."""
+
+    meta: Meta  # of the result
+    workspace: int = 0  # bytes of temporary memory
+    owned: int | None = None  # bytes of memory the result owns; None: all of the result (a view row: none of it)
+    int_bounds: tuple[int, int] | None = None
+
+
+class Plan:
+    """What one application of a row will need: decided at submit, before any memory is touched."""
+
+    __slots__ = ("int_bounds", "meta", "nbytes", "small", "workspace")
+
+    def __init__(
+        self, meta: Meta, nbytes: int, workspace: int, small: bool, int_bounds: tuple[int, int] | None
+    ) -> None:
+        self.meta = meta  # of the result
+        self.nbytes = nbytes  # bytes of memory the result will own: 0 for a view
+        self.workspace = workspace  # bytes of temporary memory while it runs
+        self.small = small  # may run inline
+        self.int_bounds = int_bounds  # Python integers among the operands must lie in here
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Row:
+    """One operation.
+
+    `kernel` is a name in the array namespace (`numpy`, `cupy`) or a function `kernel(xp, *arrays, **options)`.
+    `rule(row, operands, options)` gives what it can infer of the result, or raises what NumPy would raise.
+    A view row whose plan owns bytes (`reshape` of an array that may be strided) may copy instead.
+    """
+
+    name: str
+    kernel: str | Kernel
+    rule: Callable[[Row, tuple[Operand, ...], Options], Inferred]
+    out: bool = False  # the kernel takes `out=`, a C-contiguous array of the result's shape and dtype
+    inplace: bool = False  # `out` may be the first operand of the same shape and dtype, or any if elementwise
+    view: bool = False  # the result is a view of the first operand
+    doc: str = ""
+    plans: dict[Hashable, Plan] = field(default_factory=dict, repr=False)
+    kernels: dict[Any, Kernel] = field(default_factory=dict, repr=False)
+
+
+def plan_key(operands: tuple[Operand, ...], options: Options) -> Hashable:
+    """What a plan depends on: metas by identity, scalars by type or dtype, options by type and value."""
+    kinds = tuple([_kind(operand) for operand in operands])
+    if not options:
+        return kinds
+    # With its type, since 0 == 0.0 == False, which NumPy tells apart.
+    return (*kinds, tuple([(name, value.__class__, value) for name, value in options.items()]))
+
+
+def plan(row: Row, operands: tuple[Operand, ...], options: Options) -> Plan:
+    """The plan of `row` for these operands, from the row's cache or from its rule.
+
+    Raises what NumPy would raise for these shapes and dtypes, and `OverflowError` for a Python integer that does not
+    fit the dtype it meets.
+    """
+    key = plan_key(operands, options)
+    found = row.plans.get(key)
+    if found is None:
+        found = _new_plan(row, operands, options)
+        if len(row.plans) >= _PLAN_LIMIT:
+            row.plans.clear()
+        row.plans[key] = found
+    if found.int_bounds is not None:
+        check_int_bounds(operands, found.int_bounds)
+    return found
+
+
+def check_int_bounds(operands: tuple[object, ...], bounds: tuple[int, int]) -> None:
+    """Raise NumPy's `OverflowError` if a Python integer among the operands is out of bounds."""
+    low, high = bounds
+    for value in operands:
+        if type(value) is int and not low <= value <= high:
+            raise OverflowError(f"Python integer {value} out of bounds: the result's dtype holds {low} to {high}")
+
+
+def resolve(row: Row, xp: Any) -> Kernel:
+    """The row's kernel as a function of arrays and options in the namespace `xp`.
+
+    A result without axes may come back as a NumPy scalar when no `out=` is given, as it does from NumPy.
+    """
+    found = row.kernels.get(xp)
+    if found is None:
+        found = row.kernels[xp] = _bind(row.kernel, xp)
+    return found
+
+
+def _bind(kernel: str | Kernel, xp: Any) -> Kernel:
+    if isinstance(kernel, str):
+        return getattr(xp, kernel)  # type: ignore[no-any-return]
+
+    def bound(*arrays: Any, **options: Any) -> Any:
+        return kernel(xp, *arrays, **options)
+
+    return bound
+
+
+def _kind(operand: Operand) -> Hashable:
+    if type(operand) is Meta:
+        return operand
+    # NumPy scalars first: float64 is a float, and complex128 a complex.
+    if isinstance(operand, np.generic):
+        return operand.dtype
+    if type(operand) in _PYTHON_SCALARS:
+        kind: type = type(operand)
+        return kind
+    raise TypeError(f"{type(operand).__name__} is not an operand: use a Tensor, a Python number or a NumPy scalar")
+
+
+def _new_plan(row: Row, operands: tuple[Operand, ...], options: Options) -> Plan:
+    inferred = _infer(row, operands, options)
+    result = inferred.meta
+    owned = inferred.owned
+    if owned is None:
+        owned = 0 if row.view else result.nbytes
+    sizes = [operand.nbytes for operand in operands if isinstance(operand, Meta)]
+    small = result.known and max((result.nbytes, inferred.workspace, *sizes)) < SMALL_BYTES
+    return Plan(result, owned, inferred.workspace, small, inferred.int_bounds)
+
+
+def _infer(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """Run the rule; where lengths are unknown, once more with others, to see which of the result's depend on them."""
+    if all(operand.known for operand in operands if isinstance(operand, Meta)):
+        return row.rule(row, operands, options)
+    try:
+        largest = row.rule(row, _substitute(operands, None), options)
+        other = _other_lengths(row, operands, options)
+    except (ValueError, IndexError) as error:
+        raise ValueError(
+            f"{row.name}: a shape among the operands is not known until its task is done; `await` it first ({error})"
+        ) from error
+    return largest._replace(meta=_merge(largest.meta, other.meta))
+
+
+def _other_lengths(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    # Nothing at all is the most telling length, since slices clamp; but a maximum needs at least one element, and
+    # one broadcasts with everything, so the next witness is one more than the bound.
+    try:
+        return row.rule(row, _substitute(operands, 0), options)
+    except (ValueError, IndexError):
+        return row.rule(row, _substitute(operands, 1), options)
+
+
+def _substitute(operands: tuple[Operand, ...], variant: int | None) -> tuple[Operand, ...]:
+    return tuple([_known(operand, variant) if isinstance(operand, Meta) else operand for operand in operands])
+
+
+def _known(operand: Meta, variant: int | None) -> Meta:
+    """`operand` with its unknown lengths at their bound (None), nothing (0) or one above the bound (1)."""
+    if operand.known:
+        return operand
+    if variant is None:
+        return meta(operand.bound, operand.dtype, operand.contiguous)
+    shape = tuple([
+        length if length is not None else bound + 1 if variant and bound else 0
+        for length, bound in zip(operand.shape, operand.bound, strict=True)
+    ])
+    return meta(shape, operand.dtype, operand.contiguous)
+
+
+def _merge(largest: Meta, other: Meta) -> Meta:
+    if len(largest.shape) != len(other.shape):
+        raise ValueError("the number of dimensions of the result depends on an unknown length")
+    shape = tuple([a if a == b else None for a, b in zip(largest.shape, other.shape, strict=True)])
+    bound = largest.bound if None in shape else None
+    return meta(shape, largest.dtype, largest.contiguous and other.contiguous, bound)

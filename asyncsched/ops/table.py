@@ -1,0 +1,198 @@
+"""The table of operations: one row each, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from . import kernels, rules_create, rules_elementwise, rules_index, rules_linalg, rules_reduce, rules_shape
+from .meta import Meta
+from .row import Operand, Row
+from .rules_common import view_rule
+
+# Name, the ufunc in NumPy and CuPy, one line of doc.
+_UFUNCS = (
+    ("abs", "absolute", "The magnitude of each element; of complex numbers a real one."),
+    ("acos", "arccos", "The inverse cosine, in radians."),
+    ("acosh", "arccosh", "The inverse hyperbolic cosine."),
+    ("add", "add", "The sum x1 + x2."),
+    ("asin", "arcsin", "The inverse sine, in radians."),
+    ("asinh", "arcsinh", "The inverse hyperbolic sine."),
+    ("atan", "arctan", "The inverse tangent, in radians."),
+    ("atan2", "arctan2", "The angle of the point (x2, x1), in radians, with its quadrant."),
+    ("atanh", "arctanh", "The inverse hyperbolic tangent."),
+    ("bitwise_and", "bitwise_and", "The bits set in both."),
+    ("bitwise_invert", "invert", "Every bit inverted; of booleans, not."),
+    ("bitwise_left_shift", "left_shift", "The bits of x1 moved left by x2 places."),
+    ("bitwise_or", "bitwise_or", "The bits set in either."),
+    ("bitwise_right_shift", "right_shift", "The bits of x1 moved right by x2 places."),
+    ("bitwise_xor", "bitwise_xor", "The bits set in one but not in both."),
+    ("ceil", "ceil", "The smallest integer not below each element, in the same dtype."),
+    ("conj", "conj", "The complex conjugate."),
+    ("copysign", "copysign", "The magnitude of x1 with the sign of x2."),
+    ("cos", "cos", "The cosine of angles in radians."),
+    ("cosh", "cosh", "The hyperbolic cosine."),
+    ("divide", "divide", "The quotient x1 / x2; of integers a floating-point one."),
+    ("exp", "exp", "The exponential."),
+    ("expm1", "expm1", "The exponential minus one, exact near zero."),
+    ("floor", "floor", "The largest integer not above each element, in the same dtype."),
+    ("floor_divide", "floor_divide", "The quotient rounded down."),
+    ("hypot", "hypot", "The length of the hypotenuse over x1 and x2."),
+    ("log", "log", "The natural logarithm."),
+    ("log10", "log10", "The logarithm to base 10."),
+    ("log1p", "log1p", "The natural logarithm of 1 + x, exact near zero."),
+    ("log2", "log2", "The logarithm to base 2."),
+    ("logaddexp", "logaddexp", "The logarithm of the sum of exponentials."),
+    ("maximum", "maximum", "The larger of both; NaN where either is."),
+    ("minimum", "minimum", "The smaller of both; NaN where either is."),
+    ("multiply", "multiply", "The product x1 * x2."),
+    ("negative", "negative", "The negation."),
+    ("nextafter", "nextafter", "The next number after x1 towards x2."),
+    ("positive", "positive", "The elements themselves, as a new tensor."),
+    ("pow", "power", "The power x1 ** x2."),
+    ("reciprocal", "reciprocal", "One divided by each element."),
+    ("remainder", "remainder", "The remainder of x1 / x2, with the sign of x2."),
+    ("sign", "sign", "-1, 0 or 1; of complex numbers x / abs(x)."),
+    ("sin", "sin", "The sine of angles in radians."),
+    ("sinh", "sinh", "The hyperbolic sine."),
+    ("sqrt", "sqrt", "The square root."),
+    ("square", "square", "The square."),
+    ("subtract", "subtract", "The difference x1 - x2."),
+    ("tan", "tan", "The tangent of angles in radians."),
+    ("tanh", "tanh", "The hyperbolic tangent."),
+    ("trunc", "trunc", "The integer nearest to each element towards zero, in the same dtype."),
+)
+
+# The same, for results in bool.
+_COMPARISONS = (
+    ("equal", "equal", "Whether x1 == x2."),
+    ("greater", "greater", "Whether x1 > x2."),
+    ("greater_equal", "greater_equal", "Whether x1 >= x2."),
+    ("isfinite", "isfinite", "Whether each element is a finite number."),
+    ("isinf", "isinf", "Whether each element is infinite."),
+    ("isnan", "isnan", "Whether each element is not a number."),
+    ("less", "less", "Whether x1 < x2."),
+    ("less_equal", "less_equal", "Whether x1 <= x2."),
+    ("logical_and", "logical_and", "Whether both are true (not zero)."),
+    ("logical_not", "logical_not", "Whether each element is false (zero)."),
+    ("logical_or", "logical_or", "Whether either is true (not zero)."),
+    ("logical_xor", "logical_xor", "Whether one is true (not zero) but not both."),
+    ("not_equal", "not_equal", "Whether x1 != x2."),
+    ("signbit", "signbit", "Whether the sign bit is set."),
+)
+
+_REDUCTIONS = (
+    ("all", "Whether all elements along the axes are true (not zero)."),
+    ("any", "Whether any element along the axes is true (not zero)."),
+    ("max", "The largest element along the axes."),
+    ("min", "The smallest element along the axes."),
+    ("prod", "The product along the axes."),
+    ("sum", "The sum along the axes."),
+)
+
+_VIEWS = (
+    ("broadcast_to", "broadcast_to", "A read-only view in a larger shape, with strides of zero."),
+    ("expand_dims", "expand_dims", "A view with a new axis of length one."),
+    ("flip", "flip", "A view with the elements along the axes in reverse."),
+    ("matrix_transpose", kernels.matrix_transpose, "A view with the last two axes exchanged."),
+    ("permute_dims", kernels.permute_dims, "A view with the axes in another order."),
+    ("real", kernels.real, "The real part: a view; of real numbers the tensor itself."),
+    ("squeeze", "squeeze", "A view without axes of length one."),
+)
+
+
+def _rows() -> Iterator[Row]:
+    yield from _elementwise()
+    yield from _along_axes()
+    yield from _products()
+    yield from _shapes()
+    yield from _indexing()
+    yield from _creation()
+
+
+def _elementwise() -> Iterator[Row]:
+    rules, k = rules_elementwise, kernels
+    for name, ufunc, doc in _UFUNCS:
+        yield Row(name, ufunc, rules.ufunc, out=True, inplace=True, doc=doc)
+    for name, ufunc, doc in _COMPARISONS:
+        yield Row(name, ufunc, rules.comparison, out=True, inplace=True, doc=doc)
+    yield Row("round", "round", rules.by_sample, out=True, inplace=True, doc="The nearest integer, ties to even.")
+    yield Row("clip", "clip", rules.clip, out=True, inplace=True, doc="The elements limited to between two others.")
+    yield Row("where", k.where, rules.where, out=True, doc="Elements of x1 where the condition is true, else of x2.")
+    yield Row("astype", k.astype, rules.astype, out=True, doc="A copy in another dtype.")
+    yield Row("copy", k.copy, rules.copy, out=True, inplace=True, doc="A copy in the same layout.")
+    yield Row("imag", k.imag, rules.imag, view=True, doc="The imaginary part: a view; of real numbers new zeros.")
+    yield Row("tril", "tril", rules.tril, doc="The lower triangle, zeros above diagonal k.")
+    yield Row("triu", "triu", rules.tril, doc="The upper triangle, zeros below diagonal k.")
+
+
+def _along_axes() -> Iterator[Row]:
+    rules, k = rules_reduce, kernels
+    for name, doc in _REDUCTIONS:
+        yield Row(name, name, rules.reduction, out=True, doc=doc)
+    yield Row("mean", k.averaging("mean"), rules.mean, out=True, doc="The mean along the axes.")
+    yield Row("std", k.averaging("std"), rules.variance, out=True, doc="The standard deviation along the axes.")
+    yield Row("var", k.averaging("var"), rules.variance, out=True, doc="The variance along the axes.")
+    yield Row("count_nonzero", k.count_nonzero, rules.count_nonzero, out=True, doc="How many elements are not zero.")
+    yield Row("argmax", "argmax", rules.arg_reduction, out=True, doc="Where the first largest element is.")
+    yield Row("argmin", "argmin", rules.arg_reduction, out=True, doc="Where the first smallest element is.")
+    yield Row("cumulative_sum", k.cumulative("cumsum"), rules.cumulative, out=True, doc="Running sums.")
+    yield Row("cumulative_prod", k.cumulative("cumprod"), rules.cumulative, out=True, doc="Running products.")
+    yield Row("diff", "diff", rules.diff, doc="The n-th difference of neighbours along an axis.")
+    yield Row("sort", k.sort, rules.sort, out=True, inplace=True, doc="The elements in order along an axis.")
+    yield Row("argsort", k.argsort, rules.argsort, doc="The indices that sort along an axis.")
+
+
+def _products() -> Iterator[Row]:
+    rules = rules_linalg
+    yield Row("matmul", "matmul", rules.matmul, out=True, doc="The matrix product.")
+    yield Row("vecdot", "vecdot", rules.vecdot, out=True, doc="The product of vectors along an axis.")
+    yield Row("tensordot", "tensordot", rules.tensordot, doc="The sum of products over several axes.")
+
+
+def _shapes() -> Iterator[Row]:
+    rules, k = rules_shape, kernels
+    for name, kernel, doc in _VIEWS:
+        yield Row(name, kernel, view_rule, view=True, doc=doc)
+    yield Row("reshape", k.reshape, rules.reshape, view=True, doc="Another shape, in C order: a view if possible.")
+    yield Row("concat", k.concat, rules.concat, out=True, doc="Tensors joined along an axis they have.")
+    yield Row("stack", k.stack, rules.stack, out=True, doc="Tensors joined along a new axis.")
+    yield Row("repeat", "repeat", rules.repeat, doc="Each element several times.")
+    yield Row("tile", k.tile, rules.tile, doc="The tensor laid side by side.")
+    yield Row("roll", "roll", rules.roll, doc="The elements moved round along the axes.")
+
+
+def _indexing() -> Iterator[Row]:
+    rules, k = rules_index, kernels
+    yield Row("getitem", k.getitem, rules.getitem, view=True, doc="A basic index: a view.")
+    yield Row("getitem_advanced", k.getitem_advanced, rules.getitem_advanced, doc="An index with tensors: a copy.")
+    yield Row("setitem", k.setitem, rules.setitem, out=True, inplace=True, doc="A new version with a part assigned.")
+    yield Row("take", k.take, rules.take, out=True, doc="Slices along an axis, by index.")
+    yield Row("take_along_axis", k.take_along_axis, rules.take_along_axis, doc="An element for each index on an axis.")
+    yield Row("argwhere", k.argwhere, rules.argwhere, doc="The indices of elements not zero, a row for each.")
+    yield Row("searchsorted", k.searchsorted, rules.searchsorted, doc="Where to insert into a sorted tensor.")
+
+
+def _creation() -> Iterator[Row]:
+    rules, k = rules_create, kernels
+    yield Row("zeros", k.constant(0), rules.filled, out=True, doc="Zeros.")
+    yield Row("ones", k.constant(1), rules.filled, out=True, doc="Ones.")
+    yield Row("full", k.full, rules.filled, out=True, doc="One value throughout.")
+    yield Row("full_like", k.full_like, rules.filled_like, out=True, doc="One value throughout, in a tensor's layout.")
+    yield Row("arange", k.arange, rules.arange, doc="Evenly spaced by a step.")
+    yield Row("linspace", k.linspace, rules.linspace, doc="A number of evenly spaced values.")
+    yield Row("eye", k.eye, rules.eye, doc="Ones on a diagonal.")
+
+
+TABLE: dict[str, Row] = {row.name: row for row in _rows()}
+
+
+def power_row(base: Meta, exponent: Operand) -> Row:
+    """The row for the operator `**`: for some Python exponents NumPy's differs from `pow`, in speed or in bits."""
+    if type(exponent) is int and exponent == 2:
+        return TABLE["square"]
+    if base.dtype.kind in "fc" and type(exponent) in (int, float) and exponent in _FAST_POWERS:
+        return TABLE[_FAST_POWERS[exponent]]  # type: ignore[index]  # a number, as just seen
+    return TABLE["pow"]
+
+
+_FAST_POWERS = {2: "square", 0.5: "sqrt", -1: "reciprocal"}

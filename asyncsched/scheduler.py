@@ -1,0 +1,200 @@
+"""The scheduler: what a user opens, submits to and closes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import sys
+import warnings
+from collections.abc import Sequence
+from time import perf_counter
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from ._core.admission import Scope as CoreScope
+from ._core.task import LAUNCHED
+from .devices import select
+from .devices.contract import Device
+from .driver import Ambient, Driver, ambient
+from .errors import SchedulerClosed
+from .scope import Submitter, finish, leave_ambient
+from .sizes import parse_bytes
+from .statistics import Statistics
+
+if TYPE_CHECKING:
+    from .flow.window import Window
+
+
+class Scheduler(Submitter):
+    """Schedules tensor operations onto the streams of one or several devices, under limits.
+
+    Use it as `async with Scheduler() as s`. Leaving normally waits for everything submitted; leaving by an exception drops
+    what is pending, and waits for what runs.
+
+    Args:
+        device: "auto" (the best that is usable), "cpu", "sim", a `Device`, or a list of them.
+        streams: compute streams per device. On the CPU one by default, which keeps every BLAS thread; several share the
+            BLAS threads out, which are restored when it closes.
+        max_ops: most tasks in flight; None for no bound.
+        max_bytes: most tracked bytes, as an int or text such as "256 MiB"; None for no bound.
+        max_pending: most tasks in the backlog; None for no bound.
+        stall_timeout: seconds after which a task that waits for bytes nobody frees raises SchedulerStalled; None for never.
+
+    Raises:
+        ValueError, TypeError: for any argument out of its range.
+    """
+
+    def __init__(
+        self,
+        device: str | Device | Sequence[str | Device] = "auto",
+        *,
+        streams: int | None = None,
+        max_ops: int | None = 64,
+        max_bytes: int | str | None = None,
+        max_pending: int | None = 65_536,
+        stall_timeout: float | None = None,
+    ) -> None:
+        _positive("streams", streams)
+        _positive("max_ops", max_ops)
+        _positive("max_pending", max_pending)
+        if stall_timeout is not None and not (isinstance(stall_timeout, int | float) and stall_timeout > 0):
+            raise ValueError(f"stall_timeout must be a positive number of seconds or None, not {stall_timeout!r}")
+        limit = None if max_bytes is None else parse_bytes(max_bytes, "max_bytes")
+        self._driver = Driver(
+            select(device, streams), max_ops=max_ops, max_bytes=limit, max_pending=max_pending, stall_timeout=stall_timeout
+        )
+        self._token: contextvars.Token[Ambient | None] | None = None
+
+    async def __aenter__(self) -> Self:
+        driver = self._driver
+        if driver.loop is not None:
+            raise SchedulerClosed("a scheduler is opened once: make another")
+        driver.open()
+        self._token = ambient.set(Ambient(driver, driver.engine.root, ambient.get()))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        leave_ambient(self._token)
+        self._token = None
+        if error is None:
+            await self.aclose()
+        else:
+            await self._abort(f"the scheduler, which was left by {type(error).__name__}")
+            finish(self._driver.engine.root, "the scheduler", error)
+
+    async def aclose(self, timeout: float | None = None) -> None:
+        """Refuse new work, wait for everything submitted, close. A second call does nothing.
+
+        Cancelling it drops what is pending and waits for what runs.
+
+        Args:
+            timeout: seconds to wait at most.
+
+        Raises:
+            ExceptionGroup: of the failures that nobody has seen.
+            TimeoutError: naming the bodies that still run. What is pending was dropped by then, and nothing more is waited for.
+        """
+        driver = self._driver
+        if driver.closed or driver.loop is None:
+            driver.closed = True
+            return
+        if not driver.forked:
+            driver.check_waiting()
+        if driver.closing or driver.forked:
+            driver.refuse()
+        driver.closing = True
+        try:
+            async with asyncio.timeout(timeout):
+                await driver.drained(driver.engine.root, sys.maxsize)
+        except TimeoutError:
+            running = self._give_up("aclose(), which ran out of time")
+            raise TimeoutError(
+                f"after {timeout:g} s these tasks still run: {', '.join(running)}; they end by themselves, and their results are dropped"
+            ) from None
+        except BaseException:
+            await self._abort("aclose(), which was cancelled")
+            raise
+        driver.close()
+        finish(driver.engine.root, "the scheduler", None)
+
+    async def _abort(self, by: str) -> None:
+        driver = self._driver
+        if driver.closed:
+            return
+        driver.closing = True
+        driver.cancel_all(driver.engine.root.unfinished(), by)
+        try:
+            await driver.shielded(driver.engine.root)
+        finally:
+            driver.close()
+
+    def _give_up(self, by: str) -> list[str]:
+        driver = self._driver
+        driver.cancel_all(driver.engine.root.unfinished(), by)
+        running = [task.name for task in driver.engine.launched()]
+        driver.close()
+        return running
+
+    def _core(self) -> CoreScope:
+        return self._driver.scope()
+
+    def window(self, depth: int) -> Window:
+        """Bound the run-ahead of a loop: `async with window:` around its body lets at most `depth` iterations be in flight."""
+        from .flow.window import Window
+
+        return Window(self, depth)
+
+    def statistics(self) -> Statistics:
+        """A snapshot. Drops and completions so far are counted."""
+        driver, engine = self._driver, self._driver.engine
+        if not driver.closed:
+            driver.check_waiting()
+        driver.drain()
+        in_flight = engine.in_flight_bytes()
+        admission = engine.admission
+        return Statistics(
+            tasks_submitted=engine.submitted,
+            tasks_completed=engine.completed,
+            tasks_failed=engine.failed,
+            tasks_cancelled=engine.cancelled,
+            tasks_pending=admission.pending - admission.claims,
+            tasks_in_flight=admission.in_flight,
+            peak_tasks_in_flight=engine.peak_in_flight,
+            bytes_in_flight=in_flight,
+            bytes_retained=max(0, engine.account.used - engine.unused_reserve() - in_flight),
+            bytes_reserved=engine.reserved,
+            peak_bytes=engine.peak_bytes,
+            max_ops=admission.max_ops,
+            max_bytes=engine.account.limit,
+            admission_wait_seconds=driver.waited,
+        )
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """The devices, in the order given."""
+        return tuple(self._driver.devices)
+
+    def __repr__(self) -> str:
+        driver, admission = self._driver, self._driver.engine.admission
+        names = ", ".join(device.name for device in driver.devices)
+        state = "closed" if driver.closed else "not open" if driver.loop is None else (
+            f"{admission.pending} pending, {admission.in_flight} in flight, {driver.engine.account.used:,} bytes"
+        )  # fmt: skip
+        return f"Scheduler({names}; {state})"
+
+    def __del__(self) -> None:
+        driver = getattr(self, "_driver", None)
+        if driver is not None and driver.loop is not None and not driver.closed and not driver.forked:
+            driver.stop_devices()
+            warnings.warn(f"{self!r} was never closed: use `async with`", ResourceWarning, source=self, stacklevel=2)
+
+
+def _positive(name: str, value: int | None) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be an int or None, not {type(value).__name__}")
+    if value < 1:
+        raise ValueError(f"{name} must be at least 1, not {value}: use None for {'the default' if name == 'streams' else 'no bound'}")

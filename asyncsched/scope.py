@@ -1,0 +1,354 @@
+"""Submitting: the methods that schedulers and scopes share; and scopes, which wait for what is submitted in them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import sys
+from collections.abc import Callable
+from time import perf_counter
+from types import TracebackType
+from typing import Any, Self, TypeVar, cast, overload
+
+import numpy as np
+
+from ._core.admission import Scope as CoreScope
+from ._core.task import DONE, PENDING, Value
+from ._core.task import Task as CoreTask
+from .devices.host import rebuild
+from .driver import Ambient, Driver, From, ambient, checkpoint, where
+from .errors import QueueFull, SchedulerClosed
+from .handles import Handle, Task
+from .ops.meta import Meta, meta
+from .ops.row import Row, plan
+from .ops.table import TABLE
+from .sizes import parse_bytes
+from .tensor import Tensor
+
+T = TypeVar("T")
+_KINDS = "biufc"  # bool, integers, floats and complex: what the operations know
+_PUT = Row("put", TABLE["copy"].kernel, TABLE["copy"].rule, out=True, doc="A host array, copied to the device.")
+
+
+class Submitter:
+    """What a scheduler and a scope can do."""
+
+    _driver: Driver
+
+    def _core(self) -> CoreScope:
+        raise NotImplementedError
+
+    async def put(self, array: Any, *, device: object = None) -> Tensor:
+        """Copy a host array to the device. Waits for room: this is where backpressure is felt.
+
+        When it returns the source may be reused. Cancelling it before it is admitted takes it back; later the copy goes on,
+        and nobody holds it.
+
+        Args:
+            array: an ndarray, or what `np.asarray` makes one of; of bool, integers, floats or complex numbers.
+            device: where to; default the scheduler's first device.
+
+        Raises:
+            TypeError: for any other dtype.
+            TaskTooLarge: if it can never fit.
+            MemoryDeadlockError, SchedulerStalled: if no room will come.
+        """
+        driver = self._driver
+        driver.check()
+        await checkpoint()
+        task, tensor = self._put(array, device, bounded=False)
+        if task.state < DONE:
+            await self._admitted(task)
+            await From(driver.wait((task,)))
+        if task.failure is not None:
+            task.failure.rethrow()
+        return tensor
+
+    def put_nowait(self, array: Any, *, device: object = None) -> Tensor:
+        """Like `put`, but raises QueueFull unless admitted now: a pending host array would be unbounded memory.
+
+        The source must not change before the tensor is done.
+        """
+        self._driver.check()
+        task, tensor = self._put(array, device, bounded=True)
+        if task.state == PENDING:
+            self._driver.cancel(task, "put_nowait, since there was no room")
+            raise QueueFull("no room for this array now: `await s.put(array)` waits for it")
+        return tensor
+
+    async def submit(
+        self, fn: Callable[..., Any], *args: Any, shape: Any = None, dtype: Any = None, nbytes: int | str | None = None,
+        name: str | None = None, device: object = None,
+    ) -> Any:  # fmt: skip
+        """Run `fn(*args)` on a stream. Waits until it is admitted, not until it is done.
+
+        Tensors and tasks among the arguments, also in lists, tuples and dicts, are replaced by their results: read-only
+        arrays. The function runs in a copy of this context. It must not be a coroutine function.
+
+        Args:
+            fn: any callable. For keywords use `functools.partial`.
+            shape, dtype: of the array it returns. With both, the result is a Tensor, which operators accept.
+            nbytes: its cost in bytes, output and workspace together. Without it (or shape and dtype) the inputs' bytes are
+                charged, and corrected when it is done.
+            name: for messages; default the function's.
+            device: whose streams; default that of the first tensor.
+
+        Returns:
+            A Task, or a Tensor if shape and dtype are given.
+        """
+        self._driver.check()
+        await checkpoint()
+        task, handle = self._call(fn, args, shape, dtype, nbytes, name, device, bounded=False)
+        if task.state == PENDING:
+            await self._admitted(task)
+        return handle
+
+    def submit_nowait(
+        self, fn: Callable[..., Any], *args: Any, shape: Any = None, dtype: Any = None, nbytes: int | str | None = None,
+        name: str | None = None, device: object = None,
+    ) -> Any:  # fmt: skip
+        """Like `submit`, but never waits: the task joins the backlog, or QueueFull is raised when that is at its limit."""
+        self._driver.check()
+        return self._call(fn, args, shape, dtype, nbytes, name, device, bounded=True)[1]
+
+    async def call(
+        self, fn: Callable[..., T], *args: Any, nbytes: int | str | None = None, name: str | None = None,
+        device: object = None,
+    ) -> T:  # fmt: skip
+        """Submit and await in one: the result, as with `asyncio.to_thread`. Cancelling it cancels the task."""
+        task = await self.submit(fn, *args, nbytes=nbytes, name=name, device=device)
+        try:
+            return cast(T, await task)
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+
+    async def barrier(self) -> None:
+        """Wait for everything submitted so far: in this scope and the scopes in it, or in the whole scheduler.
+
+        Raises:
+            ExceptionGroup: of the failures among them that nobody has seen.
+        """
+        driver, core = self._driver, self._core()
+        driver.check()
+        before = driver.engine.sequence
+        await checkpoint()
+        await driver.drained(core, before)
+        report(core, "barrier", before)
+
+    def scope(self, *, name: str | None = None, reserve: int | str | None = None) -> Scope:
+        """A structured scope: leaving it waits for its tasks; leaving it by an exception cancels them.
+
+        Args:
+            name: for messages.
+            reserve: bytes to claim up front. Entering waits for room; inside it is the limit, so that work inside cannot stall
+                on memory held outside.
+        """
+        return Scope(self._driver, self._core, name, None if reserve is None else parse_bytes(reserve, "reserve"))
+
+    # -- steps --------------------------------------------------------------------------------------------------
+
+    def _put(self, source: Any, device: object, *, bounded: bool) -> tuple[CoreTask, Tensor]:
+        driver, core = self._driver, self._core()
+        if isinstance(source, Handle):
+            raise TypeError("this is the scheduler's already: for another device use `t.to(device)`")
+        array = np.asarray(source)
+        if array.dtype.kind not in _KINDS:
+            raise TypeError(f"dtype {array.dtype} is not supported: use bool, integers, floats or complex numbers")
+        if not array.dtype.isnative:
+            array = array.astype(array.dtype.newbyteorder("="))
+        target = driver.device(device)
+        form = meta(array.shape, array.dtype, array.flags.c_contiguous)
+        task = CoreTask(core, core.account, "put", _PUT, (array,), None, (), driver.copy_lanes[target], array.nbytes)
+        tensor = Tensor(self._value(task, target, form, array.nbytes))
+        driver.submit(task, bounded=bounded)
+        return task, tensor
+
+    def _call(
+        self, fn: Callable[..., Any], args: tuple[Any, ...], shape: Any, dtype: Any, nbytes: int | str | None,
+        name: str | None, device: object, *, bounded: bool,
+    ) -> tuple[CoreTask, Any]:  # fmt: skip
+        driver, core = self._driver, self._core()
+        if not callable(fn):
+            raise TypeError(f"submit takes a callable, not {type(fn).__name__}")
+        if asyncio.iscoroutinefunction(fn):
+            raise TypeError(f"{fn} is a coroutine function: await it, or use asyncio.create_task; streams run plain functions")
+        if (shape is None) != (dtype is None):
+            raise TypeError("shape and dtype go together: with both the result is a Tensor")
+        form = None if shape is None else meta(_shape(shape), np.dtype(dtype))
+        inputs: list[Value] = []
+        bound = tuple([_bind(a, inputs, driver) for a in args])
+        cost = _cost(form, nbytes, inputs)
+        target = driver.device(device) if device is not None or not inputs else inputs[0].device
+        label = name or getattr(fn, "__qualname__", None) or type(fn).__name__
+        options = None if nbytes is None else {"nbytes": cost}
+        task = CoreTask(core, core.account, label, fn, bound, options, tuple(inputs), driver.lanes[target], cost)
+        task.context = contextvars.copy_context()
+        value = self._value(task, target, form, cost if form is None else form.nbytes)
+        for read in inputs:
+            read.escaped = True  # the function may keep what it is given
+        driver.submit(task, bounded=bounded)
+        return task, Task(value, label) if form is None else Tensor(value)
+
+    @staticmethod
+    def _value(task: CoreTask, device: Any, form: Meta | None, nbytes: int) -> Value:
+        task.where = where()
+        value = task.value = Value(task.account, device, form, task)
+        value.nbytes = nbytes
+        value.where = task.where
+        return value
+
+    async def _admitted(self, task: CoreTask) -> None:
+        """Wait until a task is launched or settled; take it back if cancelled before."""
+        started = perf_counter()
+        try:
+            await From(self._driver.wait_admitted(task))
+        except asyncio.CancelledError:
+            if task.state == PENDING:
+                self._driver.cancel(task, "the coroutine that waited for its admission, which was cancelled")
+            raise
+        finally:
+            self._driver.waited += perf_counter() - started
+        if task.lane is None and task.failure is not None and task.failure.root is task.failure:
+            task.failure.rethrow()
+
+
+class Scope(Submitter):
+    """A group of tasks that is waited for, reported on and cancelled together. Made by `s.scope()`."""
+
+    def __init__(self, driver: Driver, parent: Callable[[], CoreScope], name: str | None, reserve: int | None) -> None:
+        self._driver = driver
+        self._parent = parent
+        self._name = name or "unnamed"
+        self._reserve = reserve
+        self._inner: CoreScope | None = None
+        self._token: contextvars.Token[Ambient | None] | None = None
+
+    @property
+    def name(self) -> str:
+        """The name it was given."""
+        return self._name
+
+    async def __aenter__(self) -> Self:
+        driver = self._driver
+        driver.check()
+        if self._inner is not None:
+            raise RuntimeError("a scope is entered once: make another with `s.scope()`")
+        await checkpoint()
+        core = self._inner = driver.engine.open_scope(self._name, self._parent())
+        if self._reserve is not None:
+            try:
+                await self._claim(core, self._reserve)
+            except BaseException:
+                driver.engine.close_scope(core)
+                raise
+        self._token = ambient.set(Ambient(driver, core, ambient.get()))
+        return self
+
+    async def _claim(self, core: CoreScope, nbytes: int) -> None:
+        task = CoreTask(core, core.account, f"scope {self._name!r}", None, (), None, (), (), nbytes)
+        task.where = where()
+        self._driver.submit(task, bounded=False)
+        if task.state == PENDING:
+            try:
+                await self._admitted(task)
+            except asyncio.CancelledError:
+                if task.state == DONE:
+                    self._driver.engine.release(core.account, nbytes)
+                    self._driver.pump()
+                raise
+        if task.failure is not None:
+            task.failure.rethrow()
+        self._driver.engine.grant_reserve(core, nbytes)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        driver, core = self._driver, self._core()
+        leave_ambient(self._token)
+        if error is not None:
+            driver.cancel_all(core.unfinished(), f"scope {self._name!r}, which was left by {kind.__name__ if kind else ''}")
+        try:
+            if error is None:
+                await driver.drained(core, sys.maxsize)
+            else:
+                await driver.shielded(core)
+        except BaseException:
+            driver.cancel_all(core.unfinished(), f"scope {self._name!r}, which was cancelled")
+            await driver.shielded(core)
+            raise
+        finally:
+            if not core.tasks:
+                driver.engine.close_scope(core)
+                driver.pump()
+        finish(core, f"scope {self._name!r}", error)
+
+    def _core(self) -> CoreScope:
+        if self._inner is None:
+            raise RuntimeError("the scope is not entered yet: use `async with s.scope() as scope`")
+        if self._inner.closed:
+            raise SchedulerClosed(f"scope {self._name!r} is closed: submit inside its `async with`, or through another scope")
+        return self._inner
+
+    def __repr__(self) -> str:
+        core = self._inner
+        state = "not entered" if core is None else "closed" if core.closed else f"{len(core.unfinished())} unfinished"
+        return f"Scope({self._name!r}, {state})"
+
+
+def leave_ambient(token: contextvars.Token[Ambient | None] | None) -> None:
+    """Leave an ambient scope, unless it was entered in another context, which has ended with it."""
+    if token is not None:
+        try:
+            ambient.reset(token)
+        except ValueError:
+            pass
+
+
+def report(core: CoreScope, what: str, before: int | None = None) -> None:
+    """Raise the failures under `core` that nobody has seen, as one group."""
+    failures, lost = core.take_failures(before)
+    if failures:
+        more = f" (and {lost} more)" if lost else ""
+        raise BaseExceptionGroup(
+            f"{what}: {len(failures)} task{'s' * (len(failures) > 1)} failed{more}, and nobody awaited them",
+            [failure.exception for failure in failures],
+        )
+
+
+def finish(core: CoreScope, what: str, error: BaseException | None) -> None:
+    """At the end of a scope: raise the unseen failures, or note them on the exception that ended it."""
+    if error is None:
+        report(core, what)
+        return
+    failures, lost = core.take_failures()
+    if failures:
+        kinds = ", ".join(sorted({failure.kind for failure in failures}))
+        error.add_note(f"{what}: besides, {len(failures) + lost} tasks failed unseen ({kinds})")
+
+
+def _shape(shape: Any) -> tuple[int, ...]:
+    lengths = (shape,) if isinstance(shape, int) else tuple(shape)
+    if not all(isinstance(n, int | np.integer) and n >= 0 for n in lengths):
+        raise ValueError(f"shape={shape!r} must be a tuple of lengths, none negative")
+    return tuple([int(n) for n in lengths])
+
+
+def _bind(arg: Any, inputs: list[Value], driver: Driver) -> Any:
+    """`arg` with every handle in it replaced by its value, which is added to `inputs`."""
+    if isinstance(arg, Handle):
+        value = arg._value
+        if value.account.host is not driver:
+            raise ValueError("an argument belongs to another scheduler: `await` it first")
+        inputs.append(value)
+        return value
+    return rebuild(arg, lambda a: _bind(a, inputs, driver))
+
+
+def _cost(form: Meta | None, nbytes: int | str | None, inputs: list[Value]) -> int:
+    if nbytes is not None:
+        given = 0 if nbytes == 0 else parse_bytes(nbytes, "nbytes")
+        return max(given, form.nbytes) if form is not None else given
+    if form is not None:
+        return form.nbytes
+    return sum({id(v.base or v): (v.base or v).nbytes for v in inputs}.values())

@@ -1,0 +1,370 @@
+"""Tensors: handles on arrays to come, with the array API's operators; and `apply`, the way every operation takes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import Any, cast
+
+import numpy as np
+
+from ._core.task import Value
+from .devices.contract import Device
+from .driver import Driver, find
+from .errors import ImplicitBarrierError
+from .handles import Handle, blocking_read, driver_of, reach
+from .issue import issue, issue_task, run_inline
+from .ops.keys import encode_key
+from .ops.meta import Shape
+from .ops.row import Row, plan
+from .ops.table import TABLE, power_row
+
+Scalar = bool | int | float | complex | np.generic
+_NO_OPTIONS: Mapping[str, Any] = {}
+_SCALARS = (bool, int, float, complex, np.generic)
+_OPERANDS = (Handle, np.ndarray, *_SCALARS)
+_get_ident = threading.get_ident
+
+
+def apply(
+    row: Row,
+    operands: tuple[object, ...],
+    options: Mapping[str, Any] = _NO_OPTIONS,
+    *,
+    scheduler: Any = None,
+    device: object = None,
+    hold: bool = False,
+) -> Tensor:
+    """Issue one operation of the table; every function and operator ends here.
+
+    Args:
+        row: the operation.
+        operands: tensors and scalars.
+        options: its keywords, hashable.
+        scheduler: whose task it is where no operand is a tensor; default the ambient one.
+        device: where to run it where no operand is a tensor; default the scheduler's first.
+        hold: do not launch before the scheduler's next step.
+    """
+    args = tuple([_argument(operand) for operand in operands])
+    first = next((a for a in args if type(a) is Value), None)
+    if first is None:
+        driver = find(scheduler)
+        return Tensor(issue(driver, driver.device(device), row, args, options, hold=hold))
+    for arg in args:
+        if type(arg) is Value and arg.device is not first.device:
+            _refuse_mixed(first, arg)
+    return Tensor(issue(driver_of(first), first.device, row, args, options, hold=hold))
+
+
+def _argument(operand: object) -> Any:
+    if isinstance(operand, Tensor):
+        return operand._value
+    if isinstance(operand, _SCALARS):
+        return operand
+    if isinstance(operand, np.ndarray):
+        raise TypeError("an ndarray is no operand, since it is not the scheduler's: `x = await s.put(a)` makes it a tensor")
+    raise TypeError(f"{type(operand).__name__} is no operand: use a Tensor, a Python number or a NumPy scalar")
+
+
+def _refuse_mixed(a: Value, b: Value) -> None:
+    if a.account.host is not b.account.host:
+        raise ValueError("the operands belong to different schedulers: `await` one and `put` it into the other's")
+    raise ValueError(f"the operands are on {a.device.name} and {b.device.name}: bring one over with `t.to(device)`")
+
+
+_UFUNC_OPERATORS: dict[str, str] = {}
+
+
+def _operators(name: str) -> tuple[Callable[[Tensor, Any], Tensor], Callable[[Tensor, Any], Tensor]]:
+    """The methods for `t op other` and `other op t`.
+
+    This is the hot path: a known plan for something tiny runs at once.
+    """
+    row = TABLE[name]
+    plans = row.plans
+    _UFUNC_OPERATORS[row.kernel if isinstance(row.kernel, str) else name] = name
+
+    def forward(self: Tensor, other: Any) -> Tensor:
+        a = self._value
+        kind = type(other)
+        if kind is Tensor:
+            b = other._value
+            found = plans.get((a.meta, b.meta)) if a.device is b.device else None
+        elif kind is int or kind is float:
+            b = other
+            found = plans.get((a.meta, kind))
+        elif isinstance(other, _OPERANDS):
+            return apply(row, (self, other))
+        else:
+            return NotImplemented
+        if found is not None and found.small and found.int_bounds is None:
+            driver = a.account.host
+            if driver.devices_inline and _get_ident() == driver.thread and not driver.closing:
+                value = run_inline(driver, row, found, (a, b), _NO_OPTIONS)
+                if value is not None:
+                    return Tensor(value)
+        return apply(row, (self, other))
+
+    def backward(self: Tensor, other: Any) -> Tensor:
+        return apply(row, (other, self)) if isinstance(other, _OPERANDS) else NotImplemented
+
+    forward.__name__, backward.__name__ = f"__{name}__", f"__r{name}__"
+    return forward, backward
+
+
+def _unary(name: str) -> Callable[[Tensor], Tensor]:
+    row = TABLE[name]
+
+    def method(self: Tensor) -> Tensor:
+        return apply(row, (self,))
+
+    return method
+
+
+def _reduction(name: str, dtype: bool = False) -> Callable[..., Tensor]:
+    row = TABLE[name]
+
+    def method(self: Tensor, *, axis: Any = None, keepdims: bool = False, **more: Any) -> Tensor:
+        options = {"axis": tuple(axis) if isinstance(axis, list) else axis, "keepdims": keepdims}
+        if more.keys() - {"dtype"} or (more and not dtype):
+            raise TypeError(f"{name}() takes axis{', dtype' if dtype else ''} and keepdims, not {', '.join(more)}")
+        return apply(row, (self,), options | more)
+
+    method.__name__ = name
+    method.__doc__ = row.doc
+    return method
+
+
+class Tensor(Handle):
+    """An array to come. `shape`, `dtype` and `nbytes` are known at once; `await t` gives the array.
+
+    Operators issue tasks and return at once. Anything that would have to wait for the value raises
+    ImplicitBarrierError where an event loop runs.
+    """
+
+    __slots__ = ()
+
+    # -- what is known at once ----------------------------------------------------------------------------------
+
+    @property
+    def shape(self) -> Shape:
+        """Lengths of the axes; None where one depends on data that is not there yet."""
+        shape: Shape = self._value.meta.shape
+        return shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The data type."""
+        dtype: np.dtype[Any] = self._value.meta.dtype
+        return dtype
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self._value.meta.shape)
+
+    @property
+    def size(self) -> int | None:
+        """The number of elements, or None while it is unknown."""
+        meta = self._value.meta
+        return meta.nbytes // meta.dtype.itemsize if meta.known and meta.dtype.itemsize else None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements; while a length is unknown, of the largest possible result."""
+        nbytes: int = self._value.meta.nbytes
+        return nbytes
+
+    @property
+    def device(self) -> Device:
+        """Where the array is, or will be."""
+        device: Device = self._value.device
+        return device
+
+    def __repr__(self) -> str:
+        return f"Tensor(shape={self.shape}, dtype={self.dtype}, device={self.device.name}, {self._status()})"
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("len() of a tensor without axes")
+        if self.shape[0] is None:
+            raise ImplicitBarrierError("the length depends on data: use `len(await t)`")
+        return self.shape[0]
+
+    def __iter__(self) -> Any:
+        return iter([self[i] for i in range(len(self))])
+
+    def __array_namespace__(self, *, api_version: str | None = None) -> ModuleType:
+        """The package, whose functions carry the names of the Python array API standard."""
+        import asyncsched
+
+        return asyncsched
+
+    # -- out of the scheduler -----------------------------------------------------------------------------------
+
+    async def numpy(self) -> np.ndarray[Any, Any]:
+        """A host copy that is yours: writable, and not charged to the scheduler. Waits for the tensor alone."""
+        value = self._value
+        await _Reach(value)
+        if value.failure is not None:
+            value.failure.rethrow()
+        return cast(np.ndarray[Any, Any], await driver_of(value).copy_out(value))
+
+    async def item(self) -> Any:
+        """The only element, as a Python scalar.
+
+        Raises:
+            ValueError: if there is not exactly one.
+        """
+        value = self._value
+        if self.size not in (1, None):
+            raise ValueError(f"item() needs exactly one element, and the shape is {self.shape}: use `await t.numpy()`")
+        await _Reach(value)
+        if value.failure is not None:
+            value.failure.rethrow()
+        return value.array.item()
+
+    def to(self, device: object) -> Tensor:
+        """The tensor on another device of the same scheduler: itself if it is there already, else a copying task."""
+        value = self._value
+        driver = driver_of(value)
+        driver.check()
+        target = driver.device(device)
+        if target is value.device:
+            return self
+        row = TABLE["copy"]
+        found = plan(row, (value.meta,), _NO_OPTIONS)
+        return Tensor(issue_task(driver, target, row, found, (value,), _NO_OPTIONS, driver.copy_lanes[target]))
+
+    # -- what would block ---------------------------------------------------------------------------------------
+
+    def __bool__(self) -> bool:
+        return bool(self._read("bool(t)", "use `await t.item()`"))
+
+    def __float__(self) -> float:
+        return float(self._read("float(t)", "use `await t.item()`"))
+
+    def __int__(self) -> int:
+        return int(self._read("int(t)", "use `await t.item()`"))
+
+    def __complex__(self) -> complex:
+        return complex(self._read("complex(t)", "use `await t.item()`"))
+
+    def __index__(self) -> int:
+        return self._read("operator.index(t)", "use `await t.item()`").__index__()  # type: ignore[no-any-return]
+
+    def __format__(self, spec: str) -> str:
+        return repr(self) if not spec else format(self._read("format(t)", "use `await t.item()`").item(), spec)
+
+    def tolist(self) -> Any:
+        """Blocks: for threads without an event loop. Elsewhere use `(await t).tolist()`."""
+        return self._read("t.tolist()", "use `(await t).tolist()`").tolist()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        array = self._read("np.asarray(t)", "use `await t` or `await t.numpy()`")
+        return np.array(array, dtype, copy=copy)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self._read("DLPack export", "export `await t` instead").__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        name = _UFUNC_OPERATORS.get(ufunc.__name__)
+        if method == "__call__" and name is not None and len(inputs) == 2 and not kwargs:
+            # NumPy's arrays and scalars come here with their operators: `np.float32(2) * t`.
+            if isinstance(inputs[0], np.generic | np.ndarray):
+                return apply(TABLE[name], inputs)
+        return self._through_numpy(f"np.{ufunc.__name__}(t)", ufunc.__name__, getattr(ufunc, method), inputs, kwargs)
+
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        return self._through_numpy(f"np.{function.__name__}(t)", function.__name__, function, args, kwargs)
+
+    def _through_numpy(self, what: str, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        cure = f"use `asyncsched.{name}(t)`" if name in TABLE else "use asyncsched's functions, or `await t` first"
+        self._read(what, cure)
+        return function(*[np.asarray(a) if isinstance(a, Tensor) else a for a in args], **kwargs)
+
+    def _read(self, what: str, cure: str) -> Any:
+        return blocking_read(self._value, what, cure)
+
+    # -- indexing -----------------------------------------------------------------------------------------------
+
+    def __getitem__(self, key: Any) -> Tensor:
+        encoded, tensors = encode_key(key, Tensor)
+        row = TABLE["getitem_advanced" if tensors else "getitem"]
+        return apply(row, (self, *tensors), {"key": encoded})
+
+    def __setitem__(self, key: Any, new: Any) -> None:
+        """Move this handle to a new version with the part assigned. Tasks already issued keep the old one."""
+        encoded, tensors = encode_key(key, Tensor)
+        # Launched only when this handle let go of the old version: if nobody else holds it, it is written in place.
+        self._value = apply(TABLE["setitem"], (self, new, *tensors), {"key": encoded}, hold=True)._value
+        driver_of(self._value).pump()
+
+    # -- operators ----------------------------------------------------------------------------------------------
+
+    __add__, __radd__ = _operators("add")
+    __sub__, __rsub__ = _operators("subtract")
+    __mul__, __rmul__ = _operators("multiply")
+    __truediv__, __rtruediv__ = _operators("divide")
+    __floordiv__, __rfloordiv__ = _operators("floor_divide")
+    __mod__, __rmod__ = _operators("remainder")
+    __matmul__, __rmatmul__ = _operators("matmul")
+    __and__, __rand__ = _operators("bitwise_and")
+    __or__, __ror__ = _operators("bitwise_or")
+    __xor__, __rxor__ = _operators("bitwise_xor")
+    __lshift__, __rlshift__ = _operators("bitwise_left_shift")
+    __rshift__, __rrshift__ = _operators("bitwise_right_shift")
+    __lt__, __le__ = _operators("less")[0], _operators("less_equal")[0]
+    __gt__, __ge__ = _operators("greater")[0], _operators("greater_equal")[0]
+    __eq__, __ne__ = _operators("equal")[0], _operators("not_equal")[0]  # type: ignore[assignment]
+    __hash__ = Handle.__hash__
+    __neg__, __pos__, __abs__ = _unary("negative"), _unary("positive"), _unary("abs")
+    __invert__ = _unary("bitwise_invert")
+    _pow, __rpow__ = _operators("pow")
+
+    def __pow__(self, other: Any) -> Tensor:
+        row = power_row(self._value.meta, other._value.meta if isinstance(other, Tensor) else other)
+        return self._pow(other) if row.name == "pow" else apply(row, (self,))
+
+    # -- methods ------------------------------------------------------------------------------------------------
+
+    sum, prod = _reduction("sum", dtype=True), _reduction("prod", dtype=True)
+    max, min, mean = _reduction("max"), _reduction("min"), _reduction("mean")
+    all, any = _reduction("all"), _reduction("any")
+
+    def reshape(self, *shape: Any) -> Tensor:
+        """The same elements in another shape; one length may be -1. A view where NumPy's is."""
+        lengths = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape
+        return apply(TABLE["reshape"], (self,), {"shape": tuple(lengths)})
+
+    def astype(self, dtype: Any) -> Tensor:
+        """A copy in another dtype."""
+        return apply(TABLE["astype"], (self,), {"dtype": np.dtype(dtype)})
+
+    @property
+    def T(self) -> Tensor:
+        """The transpose of a tensor with two axes: a view."""
+        if self.ndim != 2:
+            raise ValueError(f"T needs two axes, not {self.ndim}: use `.mT` or `permute_dims`")
+        return self.mT
+
+    @property
+    def mT(self) -> Tensor:
+        """A view with the last two axes exchanged."""
+        return apply(TABLE["matrix_transpose"], (self,))
+
+
+class _Reach:
+    """`reach` as an awaitable."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: Value) -> None:
+        self._value = value
+
+    def __await__(self) -> Any:
+        return reach(self._value)
