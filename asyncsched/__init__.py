@@ -19,3 +19,25 @@ from .scheduler import Scheduler
 from .scope import Scope
 from .statistics import Statistics
 from .tensor import Tensor
+from .functions import *  # noqa: F403
+from .functions import __all__ as _functions
+
+__all__ = [
+    "AsyncSchedError",
+    "Device",
+    "ImplicitBarrierError",
+    "MemoryDeadlockError",
+    "QueueFull",
+    "Scheduler",
+    "SchedulerClosed",
+    "SchedulerStalled",
+    "Scope",
+    "Statistics",
+    "Task",
+    "TaskCancelled",
+    "TaskTooLarge",
+    "Tensor",
+    "gather",
+    "run",
+    *_functions,
+]

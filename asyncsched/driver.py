@@ -68,7 +68,7 @@ class Driver:
         )
         self.thread = 0  # the loop's thread while open; 0 makes every call ask `refuse` why
         self.loop: asyncio.AbstractEventLoop | None = None
-        self.devices_inline = all(getattr(device, "inline", False) for device in devices)
+        self.inline_thread = 0  # the same, where tiny rows may run on it
         self.lanes: dict[Any, list[Lane]] = {}
         self.copy_lanes: dict[Any, list[Lane]] = {}
         self.waited = 0.0  # seconds that callers waited for admission
@@ -88,14 +88,22 @@ class Driver:
         """Bind to the running loop and start the devices."""
         self.loop = asyncio.get_running_loop()
         self.thread = threading.get_ident()
+        if all(device.inline for device in self.devices):
+            self.inline_thread = self.thread
         for device in self.devices:
             device.open(self.inbox, self.engine.account.limit)
             self.lanes[device] = [Lane(device, stream) for stream in device.streams]
             self.copy_lanes[device] = [Lane(device, device.copier, copies=True)]
         _opened.add(self)
 
+    def refuse_new(self) -> None:
+        """Take no more work."""
+        self.closing = True
+        self.inline_thread = 0
+
     def close(self) -> None:
         """Stop the devices; nothing may be in flight."""
+        self.refuse_new()
         self.closed = True
         self.thread = 0
         self.stall.stop()
@@ -174,16 +182,9 @@ class Driver:
 
     def drain(self) -> None:
         """Take in every completion and drop that was posted."""
-        items, engine = self.inbox.items, self.engine
-        while items:
-            item = items.popleft()
-            if type(item) is tuple:
-                engine.release(*item)
-            elif type(item) is Task:
-                engine.complete(item)
-            else:
-                for waiter in item.waiters:
-                    waiter(item)
+        while (job := self.engine.take(self.inbox.items)) is not None:
+            for waiter in job.waiters:
+                waiter(job)
 
     def pump(self) -> None:
         """Drain, launch what is admitted, call who waits; again until nothing is left to do."""
@@ -429,7 +430,7 @@ def find(scheduler: Any = None) -> Driver:
 def _after_fork() -> None:
     for driver in list(_opened):
         driver.forked = True
-        driver.thread = 0
+        driver.thread = driver.inline_thread = 0
 
 
 if hasattr(os, "register_at_fork"):

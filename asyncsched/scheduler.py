@@ -104,7 +104,7 @@ class Scheduler(Submitter):
             driver.check_waiting()
         if driver.closing or driver.forked:
             driver.refuse()
-        driver.closing = True
+        driver.refuse_new()
         try:
             async with asyncio.timeout(timeout):
                 await driver.drained(driver.engine.root, sys.maxsize)
@@ -123,7 +123,7 @@ class Scheduler(Submitter):
         driver = self._driver
         if driver.closed:
             return
-        driver.closing = True
+        driver.refuse_new()
         driver.cancel_all(driver.engine.root.unfinished(), by)
         try:
             await driver.shielded(driver.engine.root)

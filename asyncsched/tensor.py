@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any, cast
@@ -24,7 +23,7 @@ Scalar = bool | int | float | complex | np.generic
 _NO_OPTIONS: Mapping[str, Any] = {}
 _SCALARS = (bool, int, float, complex, np.generic)
 _OPERANDS = (Handle, np.ndarray, *_SCALARS)
-_get_ident = threading.get_ident
+
 
 
 def apply(
@@ -77,10 +76,7 @@ _UFUNC_OPERATORS: dict[str, str] = {}
 
 
 def _operators(name: str) -> tuple[Callable[[Tensor, Any], Tensor], Callable[[Tensor, Any], Tensor]]:
-    """The methods for `t op other` and `other op t`.
-
-    This is the hot path: a known plan for something tiny runs at once.
-    """
+    """The methods for `t op other` and `other op t`. The hot path: a known plan for something tiny runs at once."""
     row = TABLE[name]
     plans = row.plans
     _UFUNC_OPERATORS[row.kernel if isinstance(row.kernel, str) else name] = name
@@ -88,22 +84,21 @@ def _operators(name: str) -> tuple[Callable[[Tensor, Any], Tensor], Callable[[Te
     def forward(self: Tensor, other: Any) -> Tensor:
         a = self._value
         kind = type(other)
-        if kind is Tensor:
-            b = other._value
-            found = plans.get((a.meta, b.meta)) if a.device is b.device else None
-        elif kind is int or kind is float:
-            b = other
+        if kind is int or kind is float:
             found = plans.get((a.meta, kind))
-        elif isinstance(other, _OPERANDS):
-            return apply(row, (self, other))
-        else:
-            return NotImplemented
-        if found is not None and found.small and found.int_bounds is None:
-            driver = a.account.host
-            if driver.devices_inline and _get_ident() == driver.thread and not driver.closing:
-                value = run_inline(driver, row, found, (a, b), _NO_OPTIONS)
+            if found is not None and found.quick:
+                value = run_inline(row, found, _NO_OPTIONS, a, (a.array, other), a.failure)
                 if value is not None:
                     return Tensor(value)
+        elif kind is Tensor:
+            b = other._value
+            found = plans.get((a.meta, b.meta))
+            if found is not None and found.quick and a.device is b.device:
+                value = run_inline(row, found, _NO_OPTIONS, a, (a.array, b.array), a.failure or b.failure)
+                if value is not None:
+                    return Tensor(value)
+        elif not isinstance(other, _OPERANDS):
+            return NotImplemented
         return apply(row, (self, other))
 
     def backward(self: Tensor, other: Any) -> Tensor:

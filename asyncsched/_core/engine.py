@@ -7,7 +7,7 @@ leaves what is to be done in `admit()`'s result (tasks to launch, in order) and 
 from __future__ import annotations
 
 import sys
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable
 from typing import Any, cast
 
@@ -130,7 +130,7 @@ class Engine:
             lane.tail = None
         self.admission.ended(task)
         if task.refund < 0:
-            self._note_peak()
+            self.note_peak(0)
         failure, dependents = task.failure, task.dependents
         if self.log is not None:
             self.log.append(("complete", task.seq, failure is None))
@@ -141,13 +141,27 @@ class Engine:
         if failure is not None:
             self._settle_all(dependents, failure)
 
+    def take(self, items: deque[Any]) -> Any:
+        """Take in completions and drops from the inbox. Returns the first item that is neither, or None at the end."""
+        while items:
+            item = items.popleft()
+            if type(item) is tuple:
+                account, nbytes = item
+                if account.closed:
+                    account = account.open
+                account.used -= nbytes
+                account.changed = True
+                if self.log is not None:
+                    self.log.append(("release", nbytes))
+            elif type(item) is Task:
+                self.complete(item)
+            else:
+                return item
+        return None
+
     def release(self, account: Account, nbytes: int) -> None:
         """Bytes that nobody holds any more."""
-        account = account.open
-        account.used -= nbytes
-        account.changed = True
-        if self.log is not None:
-            self.log.append(("release", nbytes))
+        self.take(deque([(account, nbytes)]))
 
     def cancel(self, task: Task, failure: Failure) -> bool:
         """Cancel a task in any state. Returns whether it had not ended yet.
@@ -187,19 +201,10 @@ class Engine:
             self._end(task, task.state)
             todo += [(d, failure.passed_to(d.name, d.where)) for d in dependents]
 
-    def inline_done(self, account: Account, nbytes: int) -> None:
-        """A tiny task was submitted, ran and ended in one step, while nothing else was unfinished."""
-        self.submitted += 1
-        self.completed += 1
-        self.peak_in_flight = self.peak_in_flight or 1
-        account.used += nbytes
-        if self.account.used > self.peak_bytes:
-            self.peak_bytes = self.account.used
-
     def inline_failed(self, scope: Scope, failure: Failure) -> None:
-        """The same for one that failed."""
+        """A tiny task was submitted, failed and ended in one step, while nothing else was unfinished."""
         self.submitted += 1
-        self.peak_in_flight = self.peak_in_flight or 1
+        self.note_peak(1)
         if failure.cancelled:
             self.cancelled += 1
             return
@@ -208,6 +213,13 @@ class Engine:
             failure.seq = self.sequence
             self.sequence += 1
             scope.record(failure)
+
+    def note_peak(self, in_flight: int) -> None:
+        """Keep the highest tracked bytes and tasks in flight."""
+        if self.account.used > self.peak_bytes:
+            self.peak_bytes = self.account.used
+        if in_flight > self.peak_in_flight:
+            self.peak_in_flight = in_flight
 
     # -- scopes -------------------------------------------------------------------------------------------------
 
@@ -242,7 +254,7 @@ class Engine:
             outer = account.parent.open
             outer.used += account.used - scope.reserve
             outer.changed = True
-            self._note_peak()
+            self.note_peak(0)
 
     # -- questions ----------------------------------------------------------------------------------------------
 
@@ -317,10 +329,7 @@ class Engine:
         admission = self.admission
         admission.remove(task)
         admission.charge(task)
-        if admission.in_flight > self.peak_in_flight:
-            self.peak_in_flight = admission.in_flight
-        if self.account.used > self.peak_bytes:
-            self.peak_bytes = self.account.used
+        self.note_peak(admission.in_flight)
         if task.lanes:
             lane = task.lane = choose(task)
             lane.load += 1
@@ -360,8 +369,6 @@ class Engine:
             if dependent.state == PENDING:
                 self.settle(dependent, failure.passed_to(dependent.name, dependent.where))
 
-    def _note_peak(self) -> None:
-        self.peak_bytes = max(self.peak_bytes, self.account.used)
 
 
 def _dummy() -> Value:

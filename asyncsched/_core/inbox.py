@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .admission import Account
     from .task import Task
 
 
@@ -31,15 +32,17 @@ class Inbox:
     def completed(self, task: Task, dry: bool) -> None:
         """Post a finished task; `dry` says that its stream has nothing left to run."""
         self.items.append(task)
-        if not self.awake and (
-            task.waiters or (self.hungry and (dry or self.starved or len(self.items) >= self.threshold))
-        ):
-            self.awake = True
-            self.wake()
+        if task.waiters or (self.hungry and (dry or self.starved or len(self.items) >= self.threshold)):
+            self.stir()
 
-    def dropped(self, item: Any) -> None:
+    def dropped(self, account: Account, nbytes: int) -> None:
         """Post bytes that nobody holds any more."""
-        self.items.append(item)
-        if self.starved and not self.awake:
+        self.items.append((account, nbytes))
+        if self.starved:
+            self.stir()
+
+    def stir(self) -> None:
+        """Have the loop drain soon."""
+        if not self.awake:
             self.awake = True
             self.wake()

@@ -48,11 +48,14 @@ class Value:
         return self.failure is not None or self.task is None or self.task.state >= DONE
 
     def __del__(self) -> None:
-        if self.block is None and not self.escaped:
-            if self.charge:
-                self.account.inbox.dropped((self.account, self.charge))
-        else:
+        if self.block is not None or self.escaped:
             self.device.reclaim(self)
+        elif self.charge:
+            account = self.account
+            inbox = account.inbox
+            inbox.items.append((account, self.charge))
+            if inbox.starved:
+                inbox.stir()
 
 
 class Task:

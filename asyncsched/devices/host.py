@@ -45,7 +45,7 @@ class HostMemory:
                 self.escapes[id(escape)] = escape
             return
         if value.charge:
-            self.inbox.dropped((value.account, value.charge))
+            self.inbox.dropped(value.account, value.charge)
 
     @staticmethod
     def _only_here(value: Value) -> bool:
@@ -70,7 +70,7 @@ def _gone(escape: weakref.ref[Array]) -> None:
     memory.escapes.pop(id(escape), None)
     if escape.pooled:
         memory.pool.give(escape.pooled)
-    memory.inbox.dropped((escape.account, escape.nbytes))
+    memory.inbox.dropped(escape.account, escape.nbytes)
 
 
 def execute(task: Task, memory: HostMemory) -> None:

@@ -54,9 +54,9 @@ def permute_dims(xp: Any, x: Any, *, axes: Any) -> Any:
     return xp.transpose(x, axes)
 
 
-def reshape(xp: Any, x: Any, *, shape: Any, copy: bool = False) -> Any:
-    """Another shape: a view where possible, unless a copy is wanted."""
-    return xp.reshape(x.copy() if copy else x, shape)
+def reshape(xp: Any, x: Any, *, shape: Any, copy: bool | None = None) -> Any:
+    """Another shape: a view where possible, unless a copy is wanted; with `copy=False` an error rather than a copy."""
+    return xp.reshape(x, shape) if copy is None else xp.reshape(x, shape, copy=copy)
 
 
 def count_nonzero(xp: Any, x: Any, *, axis: Any = None, keepdims: bool = False, out: Any = None) -> Any:

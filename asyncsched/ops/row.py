@@ -33,7 +33,7 @@ class Inferred(NamedTuple):
 class Plan:
     """What one application of a row will need: decided at submit, before any memory is touched."""
 
-    __slots__ = ("int_bounds", "meta", "nbytes", "small", "workspace")
+    __slots__ = ("int_bounds", "meta", "nbytes", "quick", "small", "workspace")
 
     def __init__(
         self, meta: Meta, nbytes: int, workspace: int, small: bool, int_bounds: tuple[int, int] | None
@@ -42,6 +42,7 @@ class Plan:
         self.nbytes = nbytes  # bytes of memory the result will own: 0 for a view
         self.workspace = workspace  # bytes of temporary memory while it runs
         self.small = small  # may run inline
+        self.quick = small and int_bounds is None  # the same, with nothing left to check
         self.int_bounds = int_bounds  # Python integers among the operands must lie in here
 
 

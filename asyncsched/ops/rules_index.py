@@ -71,10 +71,9 @@ def take(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
     array, indices, axis = as_meta(operands[0]), as_meta(operands[1]), options.get("axis")
     if not np.can_cast(indices.dtype, _INTP, "safe"):
         raise TypeError(f"take: indices of dtype {indices.dtype} cannot be cast safely to {_INTP}")
-    size: int = prod(array.bound)
-    shape = (size,) if axis is None else array.bound
+    shape = (prod(array.bound),) if axis is None else array.bound
     axis = normalize_axis_index(0 if axis is None else axis, len(shape))
-    if not shape[axis] and prod(indices.bound):
+    if not shape[axis] and 0 not in indices.bound:
         raise IndexError("take: nothing can be taken from an empty axis")
     result = meta((*shape[:axis], *indices.bound, *shape[axis + 1 :]), array.dtype)
     return Inferred(result, (0 if array.contiguous else array.nbytes) + cast_bytes(indices, _INTP))
@@ -88,7 +87,7 @@ def take_along_axis(row: Row, operands: tuple[Operand, ...], options: Options) -
     if len(array.bound) != len(indices.bound):
         raise ValueError("take_along_axis: the indices and the array must have the same number of dimensions")
     axis = normalize_axis_index(options.get("axis", -1), len(array.bound))
-    other = array.bound[:axis] + (1,) + array.bound[axis + 1 :]
+    other = (*array.bound[:axis], 1, *array.bound[axis + 1 :])
     try:
         shape = np.broadcast_shapes(other, indices.bound)
     except ValueError:

@@ -16,8 +16,10 @@ def reshape(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferr
     """A view of what is C-contiguous; of anything else perhaps a copy, so its bytes are counted."""
     array = as_meta(operands[0])
     found = view_rule(row, (meta(array.shape, array.dtype),), {"shape": options["shape"]})
-    result = meta(found.meta.shape, array.dtype, array.contiguous or bool(options.get("copy")))
-    return Inferred(result, owned=result.nbytes if options.get("copy") or not array.contiguous else 0)
+    copy = options.get("copy")
+    result = meta(found.meta.shape, array.dtype, array.contiguous or copy is True)
+    may_copy = copy is True or (copy is None and not array.contiguous)
+    return Inferred(result, owned=result.nbytes if may_copy else 0)
 
 
 def concat(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:

@@ -1,0 +1,57 @@
+"""Thousands of random programs, equal to eager NumPy byte for byte. `ASYNCSCHED_PROGRAMS=n` changes how many."""
+
+from __future__ import annotations
+
+import os
+import random
+from typing import Any
+
+import pytest
+
+import asyncsched as asc
+from asyncsched.devices.sim import SimDevice
+
+from .programs import Program, make
+from .runner import run
+
+PROGRAMS = int(os.environ.get("ASYNCSCHED_PROGRAMS", "2000"))
+CHUNK = 25
+MAX_OPS = (1, 2, 64, None)
+
+
+def _device(kind: str, seed: int, streams: int) -> Any:
+    return SimDevice(seed, streams, laziness=random.Random(seed).choice([0.0, 0.3, 0.6])) if kind == "sim" else "cpu"
+
+
+async def _limits(program: Program, kind: str, seed: int) -> list[int | None]:
+    """Byte limits from just feasible up: run one task at a time, the program needs exactly its peak."""
+    if program.scopes > 1:
+        # Scopes take turns, so tasks run in another order than they were issued, and more may be held at once.
+        loose = await run(program, lambda: asc.Scheduler("cpu", max_ops=None, streams=1))
+        return [None, max(1, 4 * loose.peak_bytes)]
+    serial = await run(program, lambda: asc.Scheduler("cpu", max_ops=1), serial=True)
+    return [None, max(1, serial.peak_bytes), max(1, int(1.3 * serial.peak_bytes)), 4 * serial.peak_bytes + 1]
+
+
+@pytest.mark.anyio
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("chunk", range(max(1, PROGRAMS // (CHUNK * 2))))
+@pytest.mark.parametrize("kind", ["cpu", "sim"])
+@pytest.mark.parametrize("anyio_backend", [("asyncio", {"use_uvloop": False})], ids=["asyncio"])
+async def test_programs_equal_eager_numpy(kind: str, chunk: int, anyio_backend: Any) -> None:
+    for seed in range(chunk * CHUNK, (chunk + 1) * CHUNK):
+        rng = random.Random(seed)
+        program = make(seed, scopes=rng.choice([1, 1, 3]), most=rng.choice([40, 200]))
+        limit = rng.choice(await _limits(program, kind, seed))
+        max_ops, streams = rng.choice(MAX_OPS), rng.randint(1, 4)
+        setting = f"seed={seed} {kind} max_ops={max_ops} max_bytes={limit} streams={streams} scopes={program.scopes}"
+        try:
+            await run(
+                program,
+                lambda: asc.Scheduler(  # noqa: B023  # run at once
+                    _device(kind, seed, streams), streams=streams, max_ops=max_ops, max_bytes=limit  # noqa: B023
+                ),
+            )
+        except BaseException as error:
+            error.add_note(setting)
+            raise

@@ -1,0 +1,177 @@
+"""Every operation against eager NumPy: what is planned, and what the kernel gives, byte for byte and stride for stride."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from asyncsched.ops import TABLE, Meta, Plan, Row, meta, plan, resolve
+
+# The most telling public class of what NumPy raised, for its private subclasses.
+_ERRORS = (np.exceptions.AxisError, ZeroDivisionError, OverflowError, TypeError, IndexError, ValueError)
+DTYPES = ("?", "i1", "u1", "i4", "i8", "f2", "f4", "f8", "c8", "c16")
+
+
+def meta_of(operand: Any) -> Any:
+    """The meta of an array; scalars as they are."""
+    if isinstance(operand, np.ndarray):
+        return meta(operand.shape, operand.dtype, operand.flags.c_contiguous)
+    return operand
+
+
+def owner(array: np.ndarray) -> np.ndarray:
+    """The array that owns the memory."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
+
+
+def strides(array: np.ndarray) -> tuple[int, ...]:
+    """The strides that matter: none of an empty array, and none of an axis of length one."""
+    return tuple([s for s, n in zip(array.strides, array.shape, strict=True) if n > 1]) if array.size else ()
+
+
+def assert_same(got: Any, expected: np.ndarray) -> None:
+    """Equal in dtype, shape, bytes and strides."""
+    got = np.asarray(got)
+    assert got.dtype == expected.dtype
+    assert got.shape == expected.shape
+    assert got.tobytes() == expected.tobytes()
+    assert strides(got) == strides(expected)
+
+
+class Check:
+    """Compares one row with eager NumPy for given operands."""
+
+    def __init__(self, name: str) -> None:
+        self.row: Row = TABLE[name]
+
+    def __call__(self, eager: Callable[[], Any], *operands: Any, **options: Any) -> Plan | None:
+        """Compare with what `eager()` returns or raises; the plan if it returned."""
+        with np.errstate(all="ignore"):
+            try:
+                expected = np.array(result) if not isinstance(result := eager(), np.ndarray) else result
+            except _ERRORS as error:
+                self.raises(error, operands, options)
+                return None
+            return self.agrees(expected, operands, options)
+
+    def raises(self, error: Exception, operands: tuple[Any, ...], options: Mapping[str, Any]) -> None:
+        """The same class of error comes from the plan."""
+        kind = next(kind for kind in _ERRORS if isinstance(error, kind))
+        with pytest.raises(kind):
+            plan(self.row, tuple(map(meta_of, operands)), options)
+
+    def agrees(self, expected: np.ndarray, operands: tuple[Any, ...], options: Mapping[str, Any]) -> Plan:
+        """The plan tells the truth, and every way to run the kernel gives what is expected."""
+        found = plan(self.row, tuple(map(meta_of, operands)), options)
+        self.promises(found, expected)
+        kernel = resolve(self.row, np)
+        got = kernel(*operands, **options)
+        assert_same(got, expected)
+        self.owns(found, np.asarray(got), operands)
+        if self.row.out and all(a.flags.c_contiguous for a in operands if isinstance(a, np.ndarray)):
+            self.writes_out(found.meta, expected, operands, options)
+        return found
+
+    def promises(self, found: Plan, expected: np.ndarray) -> None:
+        shape, bound = found.meta.shape, found.meta.bound
+        assert found.meta.dtype == expected.dtype
+        assert len(shape) == expected.ndim
+        for length, most, actual in zip(shape, bound, expected.shape, strict=True):
+            assert length == actual if length is not None else actual <= most
+        if found.meta.contiguous:
+            assert expected.flags.c_contiguous
+        if found.meta.known:
+            assert found.meta.nbytes == expected.nbytes
+        assert found.workspace >= 0
+
+    def owns(self, found: Plan, got: np.ndarray, operands: tuple[Any, ...]) -> None:
+        shared = any(owner(a) is owner(got) for a in operands if isinstance(a, np.ndarray))
+        if found.nbytes == 0 and got.size:
+            assert self.row.view
+            assert shared
+        elif not self.row.view:
+            assert not shared
+            assert found.nbytes >= got.nbytes
+            assert found.nbytes == got.nbytes or not found.meta.known
+
+    def writes_out(self, result: Meta, expected: np.ndarray, operands: Any, options: Mapping[str, Any]) -> None:
+        kernel = resolve(self.row, np)
+        out = np.empty(result.bound, result.dtype)
+        out.view(np.uint8).fill(0xA5) if out.ndim and out.size else None
+        returned = kernel(*operands, out=out, **options)
+        assert returned is out
+        assert out.tobytes() == expected.tobytes()
+        if expected.size:
+            assert expected.flags.c_contiguous
+        for place in self.places(operands, expected):
+            fresh = [a.copy() if isinstance(a, np.ndarray) else a for a in operands]
+            assert kernel(*fresh, out=fresh[place], **options) is fresh[place]
+            assert fresh[place].tobytes() == expected.tobytes()
+
+    def places(self, operands: tuple[Any, ...], expected: np.ndarray) -> list[int]:
+        """Which operands the result may be written over: any of a ufunc, else the first."""
+        if not self.row.inplace:
+            return []
+        considered = operands if isinstance(resolve(self.row, np), np.ufunc) else operands[:1]
+        return [
+            place
+            for place, a in enumerate(considered)
+            if isinstance(a, np.ndarray) and a.shape == expected.shape and a.dtype == expected.dtype
+        ]
+
+
+@pytest.fixture
+def check() -> type[Check]:
+    """`check(name)(eager, *operands, **options)`."""
+    return Check
+
+
+def values(shape: tuple[int, ...], dtype: str, seed: int = 0) -> np.ndarray:
+    """Reproducible values, small enough for every dtype."""
+    rng = np.random.default_rng(seed)
+    kind = np.dtype(dtype).kind
+    if kind in "fc":
+        real = rng.standard_normal(shape)
+        return np.asarray(real + 1j * rng.standard_normal(shape) if kind == "c" else real).astype(dtype)
+    return np.asarray(rng.integers(0, 2 if kind == "b" else 6, shape)).astype(dtype)
+
+
+def layouts(dtype: str, seed: int = 0) -> dict[str, np.ndarray]:
+    """Arrays of one dtype in many layouts and shapes."""
+    make = values
+    return {
+        "c": make((3, 4), dtype, seed),
+        "fortran": np.asfortranarray(make((3, 4), dtype, seed)),
+        "columns": make((3, 8), dtype, seed)[:, ::2],
+        "backwards": make((3, 4), dtype, seed)[::-1],
+        "row": make((4,), dtype, seed),
+        "strided row": make((8,), dtype, seed)[::2],
+        "new axis": make((4,), dtype, seed)[None],
+        "column": make((3, 1), dtype, seed),
+        "no axis": make((), dtype, seed),
+        "empty": make((0, 4), dtype, seed),
+        "nothing wide": make((3, 0), dtype, seed),
+        "cube": make((2, 3, 4), dtype, seed),
+        "turned cube": make((4, 2, 3), dtype, seed).transpose(1, 2, 0),
+        "broadcast": np.broadcast_to(make((4,), dtype, seed), (3, 4)),
+    }
+
+
+LAYOUTS = tuple(layouts("f8"))
+
+
+@pytest.fixture(params=DTYPES)
+def dtype(request: pytest.FixtureRequest) -> str:
+    """One of the dtypes."""
+    return str(request.param)
+
+
+@pytest.fixture(params=LAYOUTS)
+def layout(request: pytest.FixtureRequest) -> str:
+    """One of the layouts."""
+    return str(request.param)
