@@ -15,6 +15,8 @@ from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from types import CodeType
 from typing import Any, cast
 
+import anyio
+import anyio.to_thread
 import numpy as np
 
 from ._core.admission import Scope as CoreScope
@@ -84,9 +86,15 @@ class Driver:
 
     # -- opening and closing ------------------------------------------------------------------------------------
 
-    def open(self) -> None:
+    async def open(self) -> None:
         """Bind to the running loop and start the devices."""
         self.loop = asyncio.get_running_loop()
+        try:
+            for device in self.devices:
+                await anyio.to_thread.run_sync(device.prepare)
+        except BaseException:
+            self.close()
+            raise
         self.thread = threading.get_ident()
         if all(device.inline for device in self.devices):
             self.inline_thread = self.thread

@@ -13,6 +13,7 @@ from ._core.engine import Engine
 from ._core.failure import Failure
 from ._core.task import Task, Value
 from .devices.contract import Device
+from .devices.host import owner_of
 from .driver import Driver, ambient, where
 from .ops.row import Plan, Row, plan, resolve
 
@@ -109,7 +110,7 @@ def run_inline(
     if type(array) is not np.ndarray:
         array = np.asarray(array)
     value.array = array
-    if row.out or array.flags.owndata:
+    if row.out or owner_of(array) is not owner_of(first.array):
         value.nbytes = value.charge = nbytes
         account.used += nbytes
     else:

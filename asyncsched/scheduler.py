@@ -69,7 +69,7 @@ class Scheduler(Submitter):
         driver = self._driver
         if driver.loop is not None:
             raise SchedulerClosed("a scheduler is opened once: make another")
-        driver.open()
+        await driver.open()
         self._token = ambient.set(Ambient(driver, driver.engine.root, ambient.get()))
         return self
 

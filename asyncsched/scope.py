@@ -175,7 +175,7 @@ class Submitter:
             raise TypeError(f"{fn} is a coroutine function: await it, or use asyncio.create_task; streams run plain functions")
         if (shape is None) != (dtype is None):
             raise TypeError("shape and dtype go together: with both the result is a Tensor")
-        form = None if shape is None else meta(_shape(shape), np.dtype(dtype))
+        form = None if shape is None else meta(_shape(shape), np.dtype(dtype), contiguous=False)
         inputs: list[Value] = []
         bound = tuple([_bind(a, inputs, driver) for a in args])
         cost = _cost(form, nbytes, inputs)
@@ -351,4 +351,4 @@ def _cost(form: Meta | None, nbytes: int | str | None, inputs: list[Value]) -> i
         return max(given, form.nbytes) if form is not None else given
     if form is not None:
         return form.nbytes
-    return sum({id(v.base or v): (v.base or v).nbytes for v in inputs}.values())
+    return sum(owner.nbytes for owner in {v.owner for v in inputs})

@@ -93,8 +93,8 @@ async def measure(s: asc.Scheduler, name: str, shape: tuple[int, int], counts: l
         for _ in range(n):
             host + 1
 
-    times = [await best(way, counts, repeats) for way in (synchronous, asynchronous, numpy)]
-    return Measured(name, shape, counts, *times, t1=median(alone), issuing=median(ahead))
+    each, last, eager = [await best(way, counts, repeats) for way in (synchronous, asynchronous, numpy)]
+    return Measured(name, shape, counts, each, last, eager, t1=median(alone), issuing=median(ahead))
 
 
 async def best(way: Callable[[int], Awaitable[None]], counts: list[int], repeats: int) -> list[float]:

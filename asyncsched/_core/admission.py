@@ -13,6 +13,8 @@ its own queue. Three rules keep this live:
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from .task import PENDING, Task
@@ -49,6 +51,12 @@ class Account:
         """Whether `cost` more bytes stay within the limit. What costs nothing always fits."""
         return not cost or self.limit is None or self.used + cost <= self.limit
 
+    def covers(self, account: Account | None) -> bool:
+        """Whether what is charged to `account` is held within this one."""
+        while account is not None and account is not self:
+            account = account.parent
+        return account is not None
+
     @property
     def open(self) -> Account:
         """This account, or the nearest ancestor that is not closed."""
@@ -60,34 +68,41 @@ class Account:
 
 
 class Queue:
-    """The pending tasks of a scope in order of submission. Cancelled ones are skipped, and swept when they pile up."""
+    """The pending tasks of a scope in order of submission. Cancelled ones are swept when they pile up.
 
-    __slots__ = ("live", "rotating", "tasks")
+    Those at the front go before the rest once their producers are launched. Until then they bar nobody: what they wait for
+    may be in the rest.
+    """
+
+    __slots__ = ("fronts", "live", "rotating", "tasks")
 
     def __init__(self) -> None:
+        self.fronts: deque[Task] = deque()
         self.tasks: deque[Task] = deque()
         self.live = 0
         self.rotating = False
 
+    def __iter__(self) -> Iterator[Task]:
+        return chain(self.fronts, self.tasks)
+
     def push(self, task: Task) -> None:
         self.live += 1
-        if task.front:
-            self.tasks.appendleft(task)
-        else:
-            self.tasks.append(task)
+        (self.fronts if task.front else self.tasks).append(task)
 
     def head(self) -> Task | None:
-        tasks = self.tasks
-        while tasks:
-            if tasks[0].state == PENDING:
-                return tasks[0]
-            tasks.popleft()
-        return None
+        fronts, tasks = self.fronts, self.tasks
+        if fronts and not (fronts[0].blockers and tasks):
+            return fronts[0]
+        return tasks[0] if tasks else None
 
     def removed(self) -> None:
         """One of the tasks is no longer pending."""
         self.live -= 1
-        if len(self.tasks) > 2 * self.live + _COMPACT:
+        for tasks in (self.fronts, self.tasks):
+            while tasks and tasks[0].state != PENDING:
+                tasks.popleft()
+        if len(self.fronts) + len(self.tasks) > 2 * self.live + _COMPACT:
+            self.fronts = deque(task for task in self.fronts if task.state == PENDING)
             self.tasks = deque(task for task in self.tasks if task.state == PENDING)
 
 
@@ -106,7 +121,7 @@ class Scope:
         self.parent = parent
         self.children: dict[Scope, None] = {}
         self.tasks: dict[Task, None] = {}  # unfinished
-        self.failures: list[Failure] = []  # root causes that nobody may have seen yet
+        self.failures: dict[Failure, None] = {}  # root causes that nobody has seen yet
         self.lost = 0  # failures beyond KEPT_FAILURES
         self.reserve = 0
         self.ended = False  # nothing more will be submitted; closed when its tasks are finished and its failures reported
@@ -122,26 +137,25 @@ class Scope:
         return found
 
     def record(self, failure: Failure) -> None:
-        """Remember a root cause until someone sees it."""
-        if len(self.failures) >= KEPT_FAILURES:
-            self.failures = [kept for kept in self.failures if not kept.seen]
+        """Remember a root cause until someone sees it. No longer: then it holds the frames of whoever awaited it."""
+        if failure.seen:  # by a dependent on another stream, whose completion came first
+            return
         if len(self.failures) >= KEPT_FAILURES:
             self.lost += 1
         else:
-            self.failures.append(failure)
+            self.failures[failure] = None
+            failure.keeper = self.failures
 
     def take_failures(self, before: int | None = None) -> tuple[list[Failure], int]:
         """Root causes nobody has seen, here and below, of tasks numbered under `before`; and how many more were not kept."""
-        mine = [f for f in self.failures if not f.seen and (before is None or f.seq < before)]
-        taken = set(map(id, mine))
-        self.failures = [f for f in self.failures if not f.seen and id(f) not in taken]
+        mine = [f for f in list(self.failures) if before is None or f.seq < before]
         lost, self.lost = self.lost, 0
         for child in list(self.children):
             below, more = child.take_failures(before)
             mine += below
             lost += more
         for failure in mine:
-            failure.seen = True
+            failure.see()
         return mine, lost
 
 
@@ -171,7 +185,8 @@ class Admission:
         if not account.pending:
             self._waiting[account] = None
         account.pending += 1
-        account.changed = True
+        if not task.blockers and account.fits(task.cost):  # else a scan in vain would be so again, once per submission
+            account.changed = True
         self.pending += 1
         self.claims += not task.lanes
 
@@ -184,7 +199,6 @@ class Admission:
             del self._waiting[account]
         if account.earmark is task:
             account.earmark = None
-        account.changed = True
         self.pending -= 1
         self.claims -= not task.lanes
 
@@ -242,7 +256,7 @@ class Admission:
 
     def tasks(self) -> list[Task]:
         """Every pending task, by age."""
-        return sorted((t for q in self._rotation for t in q.tasks if t.state == PENDING), key=_age_of)
+        return sorted((t for q in self._rotation for t in q if t.state == PENDING), key=_age_of)
 
     @staticmethod
     def _age(blocked: list[Task], account: Account) -> None:
@@ -269,13 +283,14 @@ class Admission:
         """The oldest pending task of an account with launched producers (that fits)."""
         found: Task | None = None
         for queue in self._rotation:
-            for task in queue.tasks:
+            for task in queue:
                 if found is not None and task.seq > found.seq and not task.front:
                     break
                 if task.account is not account or task.blockers or task.state != PENDING:
                     continue
                 if not fitting or account.fits(task.cost):
-                    found = task
+                    if found is None or task.seq < found.seq:
+                        found = task
                     break
         return found
 

@@ -61,8 +61,8 @@ class Engine:
         limit = account.limit
         if limit is None or (not inputs and cost <= limit):
             return
-        owners = {id(v.base or v): (v.base or v).nbytes for v in inputs}
-        needed = cost + sum(owners.values())
+        owners = {v.owner for v in inputs}  # but for those held outside, which leave the account its room
+        needed = cost + sum(owner.nbytes for owner in owners if account.covers(owner.account))
         if needed > limit:
             raise TaskTooLarge(
                 f"{name} needs {needed:,} bytes ({cost:,} of its own, {needed - cost:,} of inputs) and the limit is"
@@ -255,6 +255,26 @@ class Engine:
             outer.used += account.used - scope.reserve
             outer.changed = True
             self.note_peak(0)
+        self._hand_over(scope, parent)
+
+    def _hand_over(self, scope: Scope, parent: Scope) -> None:
+        """What is open in a scope that closes goes to its parent; what is over closes with it, and is reported with it."""
+        todo, moved = list(scope.children), []
+        while todo:
+            child = todo.pop()
+            if child.ended:
+                child.closed = True
+                todo += child.children
+            else:
+                assert child.parent is not None
+                del child.parent.children[child]
+                child.parent = parent
+                parent.children[child] = None
+                moved.append(child)
+        while moved:
+            child = moved.pop()
+            child.account = child.account.open
+            moved += child.children
 
     # -- questions ----------------------------------------------------------------------------------------------
 
@@ -266,7 +286,7 @@ class Engine:
         """Output and workspace of the tasks in flight, and results that only those still read. They drain by themselves."""
         launched = self.launched()
         total = sum(task.cost for task in launched)
-        readers = Counter(id(value) for task in launched for value in task.inputs)
+        readers = Counter(id(value) for task in launched for value in _held(task))
         for task in launched:
             for value in task.inputs:
                 count = readers.pop(id(value), 0)
@@ -286,13 +306,9 @@ class Engine:
 
     def held_by_pending(self) -> int:
         """Bytes of finished results that nothing but pending tasks holds."""
-        readers: Counter[int] = Counter()
-        values: list[Value] = []
-        for task in self.admission.tasks():
-            for value in task.inputs:
-                if not readers[id(value)]:
-                    values.append(value)
-                readers[id(value)] += 1
+        tasks = self.admission.tasks()
+        readers = Counter(id(value) for task in tasks for value in _held(task))
+        values = list({value for task in tasks for value in task.inputs})
         held = 0
         while values:
             value = values.pop()
@@ -344,7 +360,7 @@ class Engine:
     def _end(self, task: Task, state: int) -> None:
         task.state = state
         task.inputs = ()
-        task.args = task.value = task.call = None
+        task.args = task.value = task.call = task.context = task.options = None
         del task.scope.tasks[task]
         self.unfinished -= 1
         if not task.lanes:
@@ -369,6 +385,11 @@ class Engine:
             if dependent.state == PENDING:
                 self.settle(dependent, failure.passed_to(dependent.name, dependent.where))
 
+
+
+def _held(task: Task) -> Iterable[Any]:
+    """What a task refers to: its inputs, and its arguments where those are not the same tuple."""
+    return task.inputs if task.args is None or task.args is task.inputs else (*task.inputs, *task.args)
 
 
 def _dummy() -> Value:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import traceback
+import inspect
+import sys
 from types import CodeType, TracebackType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from ..errors import TaskCancelled
 
@@ -31,33 +32,51 @@ class Failure:
     with a link upstream. All raise the same exception.
     """
 
-    __slots__ = ("_exception", "_notes", "_traceback", "name", "root", "seen", "seq", "upstream", "where")
+    __slots__ = (
+        "_context",
+        "_exception",
+        "_notes",
+        "_traceback",
+        "depth",
+        "keeper",
+        "name",
+        "root",
+        "seen",
+        "seq",
+        "upstream",
+        "where",
+    )
 
     def __init__(self, exception: BaseException, name: str, where: Where | None, upstream: Failure | None = None) -> None:
         self.name = name
         self.where = where
         self.upstream = upstream
         self.root: Failure = self if upstream is None else upstream.root
+        self.depth: int = 0 if upstream is None else upstream.depth + 1
         self.seen = False
+        self.keeper: dict[Failure, None] | None = None  # where it is kept until someone sees it
         self.seq = 0
         self._exception = exception
-        self._notes: list[str] = []
+        self._notes: list[Any] = []
         self._traceback: TracebackType | None = None
+        self._context: BaseException | None = None
 
     @classmethod
     def of(cls, exception: BaseException, name: str, where: Where | None) -> Failure:
         """The failure of a body that raised `exception`. Drops the locals of the frames it passed."""
         clear(exception)
-        exception.__traceback__ = _without_runner(exception.__traceback__)
-        if isinstance(exception, _WRAPPED) or type(exception).__name__ == "CancelledError":
+        exception = exception.with_traceback(_without_runner(exception.__traceback__))
+        if isinstance(exception, _WRAPPED) or any(kind.__name__ == "CancelledError" for kind in type(exception).__mro__):
             wrapper = RuntimeError(f"the task raised {type(exception).__name__}, which cannot pass through `await`")
             wrapper.__cause__ = exception
             exception = wrapper
         failure = cls(exception, name, where)
         failure._traceback = exception.__traceback__
-        failure._notes = list(getattr(exception, "__notes__", ()))
+        failure._context = exception.__context__
+        notes = getattr(exception, "__notes__", None)
+        failure._notes = [note for note in notes if type(note) is not _Note] if isinstance(notes, list) else []
         if not isinstance(exception, TaskCancelled):
-            failure._notes.append(f"raised by the task {name!r}, submitted at {line_of(where)}")
+            failure._notes.append(_Note(f"raised by the task {name!r}, submitted at {line_of(where)}"))
         return failure
 
     def passed_to(self, name: str, where: Where | None) -> Failure:
@@ -76,11 +95,21 @@ class Failure:
 
     @property
     def exception(self) -> BaseException:
-        """The exception, its traceback and notes reset. Counts as seen."""
-        self.root.seen = True
-        exception = self._exception.with_traceback(self.root._traceback)
-        exception.__notes__ = self.root._notes + self._path()
+        """The exception, its traceback, context and notes reset. Counts as seen."""
+        root = self.root
+        root.see()
+        exception = self._exception.with_traceback(root._traceback)
+        # Not by assignment, which an exception may refuse: a frozen dataclass does.
+        object.__setattr__(exception, "__context__", root._context)
+        object.__setattr__(exception, "__notes__", root._notes + self._path())
         return exception
+
+    def see(self) -> None:
+        """Someone learns of this root cause."""
+        self.seen = True
+        keeper, self.keeper = self.keeper, None
+        if keeper is not None:
+            keeper.pop(self, None)
 
     def rethrow(self) -> NoReturn:
         """Raise the exception, leaving nothing behind in this frame that would pin it."""
@@ -93,16 +122,20 @@ class Failure:
         if self.upstream is None:
             return []
         names, step = [self.name], self.upstream
-        hops = 0
-        while step.upstream is not None:
-            hops += 1
-            if hops < _PATH_SHOWN:
-                names.append(step.name)
+        while step.upstream is not None and len(names) < _PATH_SHOWN:
+            names.append(step.name)
             step = step.upstream
-        if hops >= _PATH_SHOWN:
-            names.append(f"({hops - _PATH_SHOWN + 1} more)")
-        names.append(step.name)
-        return [f"reached through {' <- '.join(names)}; the last was submitted at {line_of(self.where)}"]
+        more = self.depth - len(names)
+        if more:
+            names.append(f"({more} more)")
+        names.append(self.root.name)
+        return [_Note(f"reached through {' <- '.join(names)}; the last was submitted at {line_of(self.where)}")]
+
+
+class _Note(str):
+    """A note of ours: when another task raises the same exception object again, it is left out."""
+
+    __slots__ = ()
 
 
 def _without_runner(trace: TracebackType | None) -> TracebackType | None:
@@ -121,5 +154,27 @@ def clear(exception: BaseException) -> None:
         if error is None or id(error) in seen:
             continue
         seen.add(id(error))
-        traceback.clear_frames(error.__traceback__)
+        trace = error.__traceback__
+        while trace is not None:
+            _clear_frame(trace)
+            trace = trace.tb_next
         todo += (error.__cause__, error.__context__)
+        if isinstance(error, BaseExceptionGroup):
+            todo += error.exceptions
+
+
+def _clear_frame(trace: TracebackType) -> None:
+    """Drop a frame's locals, unless it still runs or may go on. Before Python 3.13 clearing a suspended coroutine closes it.
+
+    Such frames come in by the causes of an exception. A generator that has moved on since it raised is suspended.
+    """
+    frame = trace.tb_frame
+    if sys.version_info < (3, 13):
+        flags = frame.f_code.co_flags
+        moved = frame.f_lasti != trace.tb_lasti
+        if flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR) or (flags & inspect.CO_GENERATOR and moved):
+            return
+    try:
+        frame.clear()
+    except RuntimeError:  # it runs
+        pass

@@ -47,6 +47,14 @@ class Value:
         """Whether the result or a failure is here."""
         return self.failure is not None or self.task is None or self.task.state >= DONE
 
+    @property
+    def owner(self) -> Value:
+        """The value that owns the memory: itself, or at the end of a chain of views."""
+        value = self
+        while value.base is not None:
+            value = value.base
+        return value
+
     def __del__(self) -> None:
         if self.block is not None or self.escaped:
             self.device.reclaim(self)

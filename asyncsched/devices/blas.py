@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from threading import Lock
 
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 _lock = Lock()
 _shares: list[int] = []
-_limits: threadpool_limits | None = None
+_controller: ThreadpoolController | None = None
+_restore = ExitStack()
 
 
 def available() -> int:
@@ -18,23 +20,31 @@ def available() -> int:
 
 
 def share(streams: int) -> None:
-    """Give each of several streams its part of the processors. Undo with `unshare`."""
-    if streams > 1:
-        _change(lambda: _shares.append(streams))
+    """Give each of several streams its part of the processors. Undo with `unshare`.
+
+    Looks for the loaded libraries, which reads files: not for the loop's thread.
+    """
+    global _controller
+    controller = ThreadpoolController()
+    with _lock:
+        if _controller is None:
+            _controller = controller
+        _shares.append(streams)
+        _apply()
 
 
 def unshare(streams: int) -> None:
-    """Take back one `share(streams)`. The last restores what was set before the first."""
-    if streams > 1:
-        _change(lambda: _shares.remove(streams))
-
-
-def _change(edit) -> None:  # type: ignore[no-untyped-def]
-    global _limits
+    """Take back one `share(streams)`. The last restores what was set before the first. Never blocks for long."""
+    global _controller
     with _lock:
-        edit()
-        if _limits is not None:
-            _limits.restore_original_limits()
-            _limits = None
-        if _shares:
-            _limits = threadpool_limits(max(1, available() // max(_shares)), user_api="blas")
+        _shares.remove(streams)
+        _apply()
+        if not _shares:
+            _controller = None
+
+
+def _apply() -> None:
+    _restore.close()
+    if _shares and _controller is not None:
+        limits = max(1, available() // max(_shares))
+        _restore.enter_context(_controller.limit(limits=limits, user_api="blas"))

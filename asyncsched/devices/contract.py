@@ -73,6 +73,9 @@ class Device(Protocol):
     streams: Sequence[Any]
     copier: Any
 
+    def prepare(self) -> None:
+        """What opening needs that may block. Called once, before `open`, on a worker thread."""
+
     def open(self, inbox: Inbox, max_bytes: int | None) -> None:
         """Start the streams."""
 

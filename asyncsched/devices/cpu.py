@@ -109,13 +109,17 @@ class CPUDevice:
         self.name = name
         self._count = streams
         self.streams: list[CPUStream] = []
-        self._closed = False
+        self._shared = False
+
+    def prepare(self) -> None:
+        if self._count > 1:
+            blas.share(self._count)
+            self._shared = True
 
     def open(self, inbox: Inbox, max_bytes: int | None) -> None:
         self.memory = HostMemory(inbox, max_bytes)
         self.streams = [CPUStream(f"{self.name} stream {i}", self.memory) for i in range(self._count)]
         self.copier = CPUStream(f"{self.name} copies", self.memory)
-        blas.share(self._count)
 
     def launch(self, task: Task, stream: CPUStream, waits: Sequence[Event]) -> Event:
         return stream.launch(task, waits)
@@ -136,11 +140,12 @@ class CPUDevice:
         return [task.name for task in tasks if task is not None]
 
     def close(self) -> None:
-        if self.streams and not self._closed:
-            self._closed = True
+        if self._shared:
+            self._shared = False
             blas.unshare(self._count)
-            for stream in (*self.streams, self.copier):
-                stream.queue.put(None)
+        streams, self.streams = self.streams, []
+        for stream in (*streams, self.copier) if streams else ():
+            stream.queue.put(None)
 
     def __repr__(self) -> str:
         return self.name

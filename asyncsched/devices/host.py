@@ -105,12 +105,12 @@ def _run_row(task: Task, memory: HostMemory) -> None:
     args = [a.array if type(a) is Value else a for a in task.args]
     kernel = resolve(row, np)
     block: Block | None = None
-    if row.view or (nbytes := value.nbytes) < POOLED_BYTES or not row.out or not all(map(_contiguous, args)):
+    if not _pools(row, value) or not all(map(_contiguous, args)):
         array = kernel(*args, **options)
     else:
         out, block = _reusable(task, isinstance(kernel, np.ufunc)) if row.inplace else (None, None)
         if out is None or block is None:
-            block = memory.pool.take(nbytes)
+            block = memory.pool.take(value.nbytes)
             out = np.ndarray(value.meta.shape, value.meta.dtype, buffer=block)
         try:
             array = kernel(*args, out=out, **options)
@@ -120,6 +120,11 @@ def _run_row(task: Task, memory: HostMemory) -> None:
     if type(array) is not np.ndarray:
         array = np.asarray(array)
     _finish(task, value, array, block, memory, args)
+
+
+def _pools(row: Row, value: Value) -> bool:
+    """Whether the output is to be written into a recycled buffer."""
+    return row.out and not row.view and value.nbytes >= POOLED_BYTES and bool(value.meta.known)
 
 
 def _finish(task: Task, value: Value, array: Array, block: Block | None, memory: HostMemory, args: list[Any]) -> None:
@@ -149,9 +154,9 @@ def _finish(task: Task, value: Value, array: Array, block: Block | None, memory:
 
 def _source(task: Task, array: Array) -> Value | None:
     """The input that `array` is a view of."""
-    owner = _owner(array)
+    owner = owner_of(array)
     for value in task.inputs:
-        if isinstance(value.array, np.ndarray) and _owner(value.array) is owner:
+        if isinstance(value.array, np.ndarray) and owner_of(value.array) is owner:
             return value
     return None
 
@@ -197,8 +202,8 @@ def _run_call(task: Task, memory: HostMemory) -> None:
             )
     if value.failure is not None:
         return
-    inputs = {id(_owner(a)) for a in _arrays(task.args) if isinstance(a, np.ndarray)}
-    owners = {id(o): o for a in _arrays(result) if id(o := _owner(a)) not in inputs}
+    inputs = {id(owner_of(a)) for a in _arrays(task.args) if isinstance(a, np.ndarray)}
+    owners = {id(o): o for a in _arrays(result) if id(o := owner_of(a)) not in inputs}
     value.block = tuple((owner, owner.nbytes) for owner in owners.values())
     charge = sum(nbytes for _, nbytes in value.block)
     if not value.block and not isinstance(result, np.ndarray) and task.options:
@@ -244,7 +249,7 @@ def _arrays(found: Any) -> Iterator[Array]:
             yield from _arrays(member)
 
 
-def _owner(array: Array) -> Array:
+def owner_of(array: Array) -> Array:
     """The array that owns the memory. NumPy keeps such chains short."""
     while isinstance(array.base, np.ndarray):
         array = array.base
@@ -257,7 +262,7 @@ def _owners(value: Value) -> list[tuple[Array, int]]:
         return []
     if isinstance(value.block, tuple):
         return list(value.block)
-    return [(_owner(value.array), value.charge)]
+    return [(owner_of(value.array), value.charge)]
 
 
 def _pooled(block: Any) -> int:

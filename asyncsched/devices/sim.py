@@ -94,6 +94,9 @@ class SimDevice:
         self._context = contextvars.copy_context()
         self._context.run(np.seterr, all="ignore")
 
+    def prepare(self) -> None:
+        """Nothing to prepare."""
+
     def open(self, inbox: Inbox, max_bytes: int | None) -> None:
         self._loop = asyncio.get_running_loop()
         self.memory = HostMemory(inbox, max_bytes, poison=True)

@@ -8,26 +8,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .keys import Key, decode_key, decode_view_key
-
 Kernel = Callable[..., Any]
 
 
 def copy(xp: Any, x: Any, *, out: Any = None) -> Any:
     """A copy in the layout of `x`."""
-    return x.copy(order="K") if out is None else _into(xp, out, x)
+    return x.copy(order="K") if out is None else into(xp, out, x)
 
 
 def astype(xp: Any, x: Any, *, dtype: Any, out: Any = None) -> Any:
     """A copy in another dtype."""
-    return x.astype(dtype) if out is None else _into(xp, out, x)
+    return x.astype(dtype) if out is None else into(xp, out, x)
 
 
 def where(xp: Any, condition: Any, x: Any, y: Any, *, out: Any = None) -> Any:
     """`where`, with scalars cast as it casts them: without a check."""
     if out is None:
         return xp.where(condition, x, y)
-    _into(xp, out, _cast(xp, y, out.dtype))
+    into(xp, out, _cast(xp, y, out.dtype))
     xp.copyto(out, _cast(xp, x, out.dtype), where=condition.astype(bool, copy=False), casting="unsafe")
     return out
 
@@ -40,6 +38,11 @@ def real(xp: Any, x: Any) -> Any:
 def imag(xp: Any, x: Any) -> Any:
     """The imaginary part: a view, or zeros."""
     return x.imag
+
+
+def flip(xp: Any, x: Any, *, axis: Any = None) -> Any:
+    """The elements along the axes in reverse: a view, also of what has no axes."""
+    return xp.flip(x, axis) if x.ndim or axis is not None else x[...]
 
 
 def matrix_transpose(xp: Any, x: Any) -> Any:
@@ -73,7 +76,7 @@ def averaging(name: str) -> Kernel:
         function = getattr(xp, name)
         if out is None or x.dtype != xp.float16:
             return function(x, axis=axis, keepdims=keepdims, out=out, **options)
-        return _into(xp, out, function(x, axis=axis, keepdims=keepdims, **options))
+        return into(xp, out, function(x, axis=axis, keepdims=keepdims, **options))
 
     return average
 
@@ -108,11 +111,11 @@ def sort(
     kind = "stable" if stable else None
     if descending:
         result = xp.flip(xp.sort(xp.flip(x, axis), axis=axis, kind=kind), axis)
-        return result.copy(order="K") if out is None else _into(xp, out, result)
+        return result.copy(order="K") if out is None else into(xp, out, result)
     if out is None:
         return xp.sort(x, axis=axis, kind=kind)
     if out is not x:
-        _into(xp, out, x)
+        into(xp, out, x)
     out.sort(axis=axis, kind=kind)
     return out
 
@@ -141,57 +144,14 @@ def tile(xp: Any, x: Any, *, repetitions: Any) -> Any:
     return xp.tile(x, repetitions)
 
 
-def take_along_axis(xp: Any, x: Any, indices: Any, *, axis: int = -1) -> Any:
-    """An element for each index."""
-    return xp.take_along_axis(x, indices, axis)
-
-
-def argwhere(xp: Any, x: Any) -> Any:
-    """The indices of nonzero elements, a row for each."""
-    return xp.stack(xp.nonzero(x), axis=-1)
-
-
-def take(xp: Any, x: Any, indices: Any, *, axis: int | None = None, out: Any = None) -> Any:
-    """Slices along an axis. NumPy would buffer `out` to leave it whole on a bad index, so those are found first."""
-    length = x.size if axis is None else x.shape[axis]
-    if out is None or xp.size(indices) == 0 or not _within(xp, indices, length):
-        return xp.take(x, indices, axis=axis, out=out)
-    return xp.take(x, indices, axis=axis, out=out, mode="wrap")
-
-
-def searchsorted(xp: Any, ordered: Any, values: Any, sorter: Any = None, *, side: str = "left") -> Any:
-    """Where to insert."""
-    return xp.searchsorted(ordered, values, side=side, sorter=sorter)
-
-
-def getitem(xp: Any, x: Any, *, key: Key) -> Any:
-    """A basic index: a view."""
-    return x[decode_view_key(key)]
-
-
-def getitem_advanced(xp: Any, x: Any, *indices: Any, key: Key) -> Any:
-    """Index arrays among the parts of the key: a copy."""
-    return x[decode_key(key, indices)]
-
-
-def setitem(xp: Any, x: Any, value: Any, *indices: Any, key: Key, out: Any = None) -> Any:
-    """A new version of `x`, or `x` itself as `out`, with `value` assigned."""
-    if out is None:
-        out = x.copy(order="K")
-    elif out is not x:
-        _into(xp, out, x)
-    out[decode_key(key, indices)] = value
-    return out
-
-
 def full(xp: Any, value: Any, *, shape: Any, dtype: Any = None, out: Any = None) -> Any:
     """Filled with a value."""
-    return xp.full(shape, value, dtype=dtype) if out is None else _into(xp, out, value)
+    return xp.full(shape, value, dtype=dtype) if out is None else into(xp, out, value)
 
 
 def full_like(xp: Any, x: Any, value: Any, *, dtype: Any = None, out: Any = None) -> Any:
     """Filled with a value, in the layout of `x`."""
-    return xp.full_like(x, value, dtype=dtype) if out is None else _into(xp, out, value)
+    return xp.full_like(x, value, dtype=dtype) if out is None else into(xp, out, value)
 
 
 def constant(value: int) -> Kernel:
@@ -221,15 +181,11 @@ def eye(xp: Any, *, n_rows: int, n_cols: int, k: int = 0, dtype: Any = None) -> 
     return xp.eye(n_rows, n_cols, k, dtype=dtype)
 
 
-def _into(xp: Any, out: Any, value: Any) -> Any:
+def into(xp: Any, out: Any, value: Any) -> Any:
+    """Fill `out` with a value or an array, cast as assignment casts."""
     xp.copyto(out, value, casting="unsafe")
     return out
 
 
 def _cast(xp: Any, value: Any, dtype: Any) -> Any:
     return value if hasattr(value, "dtype") else xp.asarray(value).astype(dtype)
-
-
-def _within(xp: Any, indices: Any, length: int) -> bool:
-    array = xp.asarray(indices)
-    return bool(array.min() >= -length) and bool(array.max() < length)

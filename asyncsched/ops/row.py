@@ -59,7 +59,9 @@ class Row:
     kernel: str | Kernel
     rule: Callable[[Row, tuple[Operand, ...], Options], Inferred]
     out: bool = False  # the kernel takes `out=`, a C-contiguous array of the result's shape and dtype
-    inplace: bool = False  # `out` may be the first operand of the same shape and dtype, or any if elementwise
+    # `out` may be the first operand if its shape and dtype are equal, and any operand if the kernel is a ufunc. Except
+    # one complex number alone: NumPy multiplies it over itself with another rounding (no buffer that small is reused).
+    inplace: bool = False
     view: bool = False  # the result is a view of the first operand
     doc: str = ""
     plans: dict[Hashable, Plan] = field(default_factory=dict, repr=False)

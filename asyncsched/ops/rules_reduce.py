@@ -53,7 +53,7 @@ def arg_reduction(row: Row, operands: tuple[Operand, ...], options: Options) -> 
     array = as_meta(operands[0])
     axis = options.get("axis")
     inferred = reduction(row, operands, options)
-    last = axis is None or normalize_axis_index(axis, len(array.shape)) == len(array.shape) - 1
+    last = axis is None or axis in (-1, len(array.shape) - 1)
     copied = 0 if array.contiguous and last else array.nbytes
     shape = inferred.meta.shape
     return Inferred(meta(shape, np.dtype(np.intp), True), copied)
@@ -103,7 +103,8 @@ def argsort(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferr
 
 
 def _axes(axis: Any, ndim: int) -> Known:
-    if axis is None:
+    # NumPy lets an array without dimensions be reduced along its first or last.
+    if axis is None or (ndim == 0 and axis in (0, -1)):
         return tuple(range(ndim))
     return normalize_axis_tuple(axis, ndim)
 

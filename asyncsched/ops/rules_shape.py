@@ -57,13 +57,13 @@ def stack(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred
 def repeat(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """Each element `repeats` times along an axis, or of the flattened array; NumPy makes it in C order."""
     array, repeats, axis = as_meta(operands[0]), options["repeats"], options.get("axis")
+    shape = array.bound or (1,)  # NumPy repeats a single number along an axis of its own
+    axis = None if axis is None else normalize_axis_index(axis, len(shape))
     if repeats < 0:
         raise ValueError("repeat: repeats may not contain negative values.")
     copied = 0 if array.contiguous else array.nbytes
     if axis is None:
         return Inferred(meta((prod(array.bound) * repeats,), array.dtype), copied)
-    shape = array.bound
-    axis = normalize_axis_index(axis, len(shape))
     return Inferred(meta((*shape[:axis], shape[axis] * repeats, *shape[axis + 1 :]), array.dtype), copied)
 
 

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from . import kernels, rules_create, rules_elementwise, rules_index, rules_linalg, rules_reduce, rules_shape
+from . import (
+    kernels,
+    kernels_index,
+    rules_create,
+    rules_elementwise,
+    rules_index,
+    rules_linalg,
+    rules_reduce,
+    rules_shape,
+)
 from .meta import Meta
 from .row import Operand, Row
 from .rules_common import view_rule
@@ -92,7 +101,7 @@ _REDUCTIONS = (
 _VIEWS = (
     ("broadcast_to", "broadcast_to", "A read-only view in a larger shape, with strides of zero."),
     ("expand_dims", "expand_dims", "A view with a new axis of length one."),
-    ("flip", "flip", "A view with the elements along the axes in reverse."),
+    ("flip", kernels.flip, "A view with the elements along the axes in reverse."),
     ("matrix_transpose", kernels.matrix_transpose, "A view with the last two axes exchanged."),
     ("permute_dims", kernels.permute_dims, "A view with the axes in another order."),
     ("real", kernels.real, "The real part: a view; of real numbers the tensor itself."),
@@ -162,7 +171,7 @@ def _shapes() -> Iterator[Row]:
 
 
 def _indexing() -> Iterator[Row]:
-    rules, k = rules_index, kernels
+    rules, k = rules_index, kernels_index
     yield Row("getitem", k.getitem, rules.getitem, view=True, doc="A basic index: a view.")
     yield Row("getitem_advanced", k.getitem_advanced, rules.getitem_advanced, doc="An index with tensors: a copy.")
     yield Row("setitem", k.setitem, rules.setitem, out=True, inplace=True, doc="A new version with a part assigned.")
@@ -188,11 +197,13 @@ TABLE: dict[str, Row] = {row.name: row for row in _rows()}
 
 def power_row(base: Meta, exponent: Operand) -> Row:
     """The row for the operator `**`: for some Python exponents NumPy's differs from `pow`, in speed or in bits."""
-    if type(exponent) is int and exponent == 2:
-        return TABLE["square"]
-    if base.dtype.kind in "fc" and type(exponent) in (int, float) and exponent in _FAST_POWERS:
-        return TABLE[_FAST_POWERS[exponent]]  # type: ignore[index]  # a number, as just seen
+    kind = base.dtype.kind
+    if type(exponent) is int:
+        return TABLE["square" if exponent == 2 else "reciprocal" if exponent == -1 and kind in "fc" else "pow"]
+    if type(exponent) is float and (kind == "f" or (kind == "c" and exponent == 0.5)):
+        return TABLE[_FAST_POWERS.get(exponent, "pow")]
     return TABLE["pow"]
 
 
-_FAST_POWERS = {2: "square", 0.5: "sqrt", -1: "reciprocal"}
+# Of complex numbers only the root: NumPy multiplies those out for 2 and -1, but not for 2.0 and -1.0.
+_FAST_POWERS = {2.0: "square", 0.5: "sqrt", -1.0: "reciprocal"}

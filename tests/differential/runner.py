@@ -95,8 +95,7 @@ class Run:
         (x,) = operands
         if step.kind == "fail":
             return await target.submit(_boom, x, shape=(2, 2), dtype="float32", name="boom")
-        arguments = {"shape": x.shape, "dtype": x.dtype} if step.extra else {}
-        return await target.submit(_reverse, [x], **arguments)
+        return await target.submit(_reverse, [x], shape=x.shape, dtype=x.dtype)
 
     def _gone(self, number: int) -> None:
         todo = [number]

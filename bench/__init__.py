@@ -1,0 +1,1 @@
+"""Benchmarks. Each module prints one table of ratios: `python -m bench.overhead`, `.throughput`, `.loop_lag`."""

@@ -1,0 +1,279 @@
+"""What one operation costs: `python -m bench.overhead`.
+
+a  issue 10,000 tiny operations, await the last          b  await each of 10,000 tiny operations
+c  ten matmuls queued, the first awaited                  d  cost per operation as the number of operations grows
+e  bytes per pending operation                            f  import time
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+import tracemalloc
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+import asyncsched as asc
+
+from .measure import NO_UVLOOP, Asked, Contestant, Report, Row, compare, on_loop, run_bench, timed, uvloop_factory
+from .peers import add_repeatedly, peers
+
+TINY = (1, 2)
+# 8 KiB: too large to run on the loop's thread, so that it takes the way over a stream.
+STREAMED = (1, 2048)
+LoopFactory = Callable[[], asyncio.AbstractEventLoop] | None
+
+
+def tiny() -> Any:
+    return np.ones(TINY, np.float32)
+
+
+def plus_one(x: Any) -> Any:
+    return x + 1
+
+
+# -- a: issued without an await -----------------------------------------------------------------------------------
+
+
+def issue(quick: bool, report: Report) -> None:
+    n, x = 500 if quick else 10_000, tiny()
+    with ExitStack() as stack:
+        contestants = [
+            Contestant("a NumPy inline", lambda: timed(lambda: add_repeatedly(x, n)), n),
+            Contestant("a asyncsched", on_loop(lambda: _issue(n)), n, asked=Asked(ratio=6, aim=3)),
+            Contestant("a run_in_executor", on_loop(lambda: _issue_to_executor(n)), n),
+            *peers(stack, "a", TINY, n, report),
+        ]
+        report.rows += compare(contestants, 1 if quick else 9)
+
+
+async def _issue(n: int) -> float:
+    async with asc.Scheduler("cpu") as s:
+        x = await s.put(tiny())
+        started = perf_counter()
+        await add_repeatedly(x, n)
+        return perf_counter() - started
+
+
+async def _issue_to_executor(n: int) -> float:
+    loop, x = asyncio.get_running_loop(), tiny()
+    started = perf_counter()
+    for _ in range(n):
+        last = loop.run_in_executor(None, plus_one, x)
+    await last
+    return perf_counter() - started
+
+
+# -- b: each awaited ----------------------------------------------------------------------------------------------
+
+
+def await_each(quick: bool, report: Report) -> None:
+    n = 100 if quick else 10_000
+    contestants = _awaited(n, "b", None)
+    if factory := uvloop_factory():
+        contestants += _awaited(n, "b uvloop:", factory)
+    else:
+        report.notes.append(f"b {NO_UVLOOP}")
+    report.rows += compare(contestants, 1 if quick else 7)
+
+
+def _awaited(n: int, section: str, factory: LoopFactory) -> list[Contestant]:
+    x, executor, to_thread = tiny(), f"{section} run_in_executor", f"{section} to_thread"
+    third = Asked(ratio=1 / 3, aim=0.1)
+
+    def on(main: Callable[[], Any]) -> Callable[[], float]:
+        return on_loop(main, factory)
+
+    return [
+        Contestant(executor, on(lambda: _await_each(n, _in_executor())), n, to=executor),
+        Contestant(to_thread, on(lambda: _await_each(n, lambda: asyncio.to_thread(plus_one, x))), n, to=executor),
+        Contestant(f"{section} NumPy inline", lambda: timed(lambda: add_repeatedly(x, n)), n, to=executor),
+        Contestant(f"{section} asyncsched, await x + 1", on(lambda: _operators(n, TINY)), n, to=executor, asked=third),
+        Contestant(f"{section} asyncsched, 8 KiB (a stream)", on(lambda: _operators(n, STREAMED)), n, to=executor),
+        Contestant(f"{section} asyncsched, await s.call(fn, x)", on(lambda: _calls(n)), n, to=executor),
+    ]
+
+
+def _in_executor() -> Callable[[], Awaitable[object]]:
+    x = tiny()
+    return lambda: asyncio.get_running_loop().run_in_executor(None, plus_one, x)
+
+
+async def _await_each(n: int, once: Callable[[], Awaitable[object]]) -> float:
+    await once()  # the executor's first thread starts
+    started = perf_counter()
+    for _ in range(n):
+        await once()
+    return perf_counter() - started
+
+
+async def _operators(n: int, shape: tuple[int, int]) -> float:
+    async with asc.Scheduler("cpu") as s:
+        x = await s.put(np.ones(shape, np.float32))
+        return await _await_each(n, lambda: x + 1)
+
+
+async def _calls(n: int) -> float:
+    async with asc.Scheduler("cpu") as s:
+        x = await s.put(tiny())
+        return await _await_each(n, lambda: s.call(plus_one, x))
+
+
+# -- c: the first of ten ------------------------------------------------------------------------------------------
+
+
+def first_of_ten(quick: bool, report: Report) -> None:
+    side = 100 if quick else 1000
+    x = np.ones((side, side), np.float32)
+    contestants = [
+        Contestant("c NumPy inline, one matmul", lambda: timed(lambda: x @ x), unit="ms"),
+        Contestant("c asyncsched, one matmul", on_loop(lambda: _first_of(1, side)), unit="ms"),
+        Contestant("c asyncsched, first of ten", on_loop(lambda: _first_of(10, side)), unit="ms", asked=Asked(1.2)),
+    ]
+    report.rows += compare(contestants, 1 if quick else 21)
+
+
+async def _first_of(queued: int, side: int) -> float:
+    async with asc.Scheduler("cpu") as s:
+        x = await s.put(np.ones((side, side), np.float32))
+        await (x @ x)
+        started = perf_counter()
+        products = [x @ x for _ in range(queued)]
+        await products[0]
+        return perf_counter() - started
+
+
+# -- d: as the number of operations grows -------------------------------------------------------------------------
+
+
+def growth(quick: bool, report: Report) -> None:
+    counts = (100, 1_000) if quick else (1_000, 10_000, 100_000, 1_000_000)
+    report.rows += compare([_inline(n, counts) for n in counts], 1 if quick else 5)
+    for kind in ("independent", "chain"):
+        contestants = [c for n in counts for c in _pending(kind, n, counts)]
+        report.rows += compare(contestants, 1 if quick else 3)
+
+
+def _inline(n: int, counts: Sequence[int]) -> Contestant:
+    repeats = max(1, counts[1] // n)  # a short round is mostly noise
+    run = on_loop(lambda: _issue_unbounded(n, repeats))
+    return Contestant(f"d inline, n={n:,}", run, n * repeats, asked=_flat(n, counts))
+
+
+def _pending(kind: str, n: int, counts: Sequence[int]) -> list[Contestant]:
+    """Two contestants for one thing: the first runs it, the second tells how long it took altogether."""
+    run, repeats = _Pending(kind == "chain", n), max(1, counts[1] // n)
+
+    def contestant(what: str, round: Callable[[], float]) -> Contestant:
+        to = f"d {kind}, {what}, n={counts[0]:,}"
+        return Contestant(f"d {kind}, {what}, n={n:,}", round, n * repeats, to=to, asked=_flat(n, counts))
+
+    return [contestant("issue", lambda: run.issue(repeats)), contestant("issue to barrier", lambda: run.total)]
+
+
+def _flat(n: int, counts: Sequence[int]) -> Asked | None:
+    return Asked(1.3) if n != counts[0] else None
+
+
+async def _issue_unbounded(n: int, repeats: int) -> float:
+    async with asc.Scheduler("cpu", max_pending=None) as s:
+        x = await s.put(tiny())
+        started = perf_counter()
+        for _ in range(repeats):
+            await add_repeatedly(x, n)
+        return perf_counter() - started
+
+
+class _Pending:
+    """Operations that all wait behind one callable until the last is issued."""
+
+    def __init__(self, chain: bool, n: int) -> None:
+        self._chain = chain
+        self._n = n
+        self.total = 0.0
+
+    def issue(self, repeats: int) -> float:
+        """Seconds of issuing. `total` then has the seconds up to the barrier, without the wait for the gate."""
+        self.total = 0.0
+        return sum(on_loop(self._run)() for _ in range(repeats))
+
+    async def _run(self) -> float:
+        async with asc.Scheduler("cpu", max_pending=None) as s:
+            x = await s.put(tiny())
+            gate = threading.Event()
+            s.submit_nowait(gate.wait)
+            started = perf_counter()
+            y = self._issue(x)
+            issued = perf_counter() - started
+            gate.set()
+            await s.barrier()
+            self.total += perf_counter() - started
+            await y
+        return issued
+
+    def _issue(self, x: Any) -> Any:
+        if not self._chain:
+            return add_repeatedly(x, self._n)
+        for _ in range(self._n):
+            x = x + 1
+        return x
+
+
+# -- e: bytes per pending operation -------------------------------------------------------------------------------
+
+
+def descriptors(quick: bool, report: Report) -> None:
+    n = 2_000 if quick else 100_000
+    cases: dict[str, Callable[[asc.Scheduler, Any], Any]] = {
+        "e operator, handle kept": lambda _, x: [x + 1 for _ in range(n)],
+        "e operator, handle dropped": lambda _, x: add_repeatedly(x, n),
+        "e submit_nowait(fn, x), handle kept": lambda s, x: [s.submit_nowait(plus_one, x) for _ in range(n)],
+    }
+    for name, hold in cases.items():
+        nbytes = on_loop(partial(_traced, hold))() / n
+        report.rows.append(Row(name, nbytes, "B/op", [nbytes / 1024], "1 KiB", Asked(median=1024), f"{n:,} pending"))
+
+
+async def _traced(hold: Callable[[asc.Scheduler, Any], Any]) -> float:
+    """Bytes allocated and kept while everything issued is pending."""
+    async with asc.Scheduler("cpu", max_pending=None) as s:
+        x = await s.put(tiny())
+        gate = threading.Event()
+        s.submit_nowait(gate.wait)
+        tracemalloc.start()
+        held = hold(s, x)
+        nbytes, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        gate.set()
+        await s.barrier()
+        del held
+    return nbytes
+
+
+# -- f: import time -----------------------------------------------------------------------------------------------
+
+
+def imports(quick: bool, report: Report) -> None:
+    contestants = [
+        Contestant("f import numpy", lambda: _import("numpy"), unit="s"),
+        Contestant("f import asyncsched", lambda: _import("asyncsched"), unit="s", asked=Asked(median=0.5)),
+    ]
+    report.rows += compare(contestants, 1 if quick else 7)
+
+
+def _import(module: str) -> float:
+    code = f"from time import perf_counter as t; a = t(); import {module}; print(t() - a)"
+    return float(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout)
+
+
+if __name__ == "__main__":
+    run_bench(
+        "overhead", {"a": issue, "b": await_each, "c": first_of_ten, "d": growth, "e": descriptors, "f": imports}
+    )

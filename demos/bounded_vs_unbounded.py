@@ -1,0 +1,285 @@
+"""How far may the host run ahead? One training, four ways, and what each costs in time and in memory.
+
+Minibatches are made on the host one after another, put on the device, and train a multi-layer perceptron by SGD:
+
+    barrier     a barrier after each minibatch: the host never runs ahead
+    window(2)   at most two minibatches in flight
+    bounded     at most 64 operations in flight, and at most --max-bytes tracked
+    unbounded   no limit at all: the host queues a whole epoch as fast as it can
+
+The loop is the same for all four. Losses stay on the device and are read once per epoch. Each way runs in a process of
+its own, so that resident sets compare. Tracked bytes count from the moment that a task is admitted; on the CPU its
+buffer is taken only when the task starts, so there the resident set grows less: by the minibatches that wait. BLAS
+leaves one processor to the host unless --blas-threads says otherwise: its threads wait for each other, and while one of
+them shares its processor with the host, all are slow.
+
+    python demos/bounded_vs_unbounded.py [--data digits|synthetic] [--max-bytes "5 MiB"] [--plot PATH]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import nullcontext, suppress
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import psutil
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+from tqdm import tqdm
+
+import asyncsched as asc
+
+WAYS = ("barrier", "window(2)", "bounded", "unbounded")
+MIB = 2**20
+Layers = list[tuple[asc.Tensor, asc.Tensor]]
+Batches = Iterator[tuple[NDArray[np.float32], NDArray[np.float32]]]
+Result = dict[str, Any]
+
+
+class Digits:
+    """Images of handwritten digits, 8 x 8. A fifth of them is held out."""
+
+    sizes, rate, size = (64, 512, 256, 10), 0.2, 64
+    epochs, max_bytes = 20, "5 MiB"
+
+    def __init__(self, seed: int, batches: int | None) -> None:
+        from sklearn.datasets import load_digits
+
+        self.images, self.labels = load_digits(return_X_y=True)
+        order = np.random.default_rng(seed).permutation(len(self.images))
+        self.test, self.train = np.split(order, [len(order) // 5])
+        self.count = min(batches or sys.maxsize, len(self.train) // self.size)
+
+    def batches(self, rng: np.random.Generator) -> Batches:
+        order = rng.permutation(self.train)
+        for i in range(self.count):
+            chosen = order[i * self.size : (i + 1) * self.size]
+            yield self.normalised(chosen), np.eye(10, dtype=np.float32)[self.labels[chosen]]
+
+    def normalised(self, chosen: NDArray[np.intp]) -> NDArray[np.float32]:
+        return np.asarray(self.images[chosen] / 8 - 1, np.float32)
+
+    def loss(self, out: asc.Tensor, target: asc.Tensor) -> tuple[asc.Tensor, asc.Tensor]:
+        """Cross entropy after a softmax, and its gradient."""
+        shifted = out - asc.max(out, axis=1, keepdims=True)
+        log_p = shifted - asc.log(asc.sum(asc.exp(shifted), axis=1, keepdims=True))
+        return asc.sum(target * log_p) / -self.size, (asc.exp(log_p) - target) / self.size
+
+    async def accuracy(self, s: asc.Scheduler, layers: Layers) -> float | None:
+        guessed = asc.argmax(forward(layers, await s.put(self.normalised(self.test)))[-1], axis=1)
+        right = asc.sum(guessed == await s.put(self.labels[self.test]))
+        return float(await right.item() / len(self.test))
+
+
+class Synthetic:
+    """Random vectors, and a function of them to learn: larger, and never the same twice."""
+
+    sizes, rate, size = (512, 2048, 512, 1), 0.003, 1024
+    epochs, max_bytes = 1, "128 MiB"
+
+    def __init__(self, seed: int, batches: int | None) -> None:
+        self.direction = np.random.default_rng(seed).standard_normal((512, 1), np.float32) / np.float32(512**0.5)
+        self.count = batches or 150
+
+    def batches(self, rng: np.random.Generator) -> Batches:
+        for _ in range(self.count):
+            x = rng.standard_normal((self.size, 512), np.float32)
+            yield x, np.tanh(x @ self.direction)
+
+    def loss(self, out: asc.Tensor, target: asc.Tensor) -> tuple[asc.Tensor, asc.Tensor]:
+        """Half the mean squared error, and its gradient."""
+        error = out - target
+        return asc.sum(error * error) / (2 * self.size), error / self.size
+
+    async def accuracy(self, s: asc.Scheduler, layers: Layers) -> float | None:
+        return None
+
+
+def forward(layers: Layers, x: asc.Tensor) -> list[asc.Tensor]:
+    """The input of each layer, and the output of the last."""
+    values = [x]
+    for i, (W, b) in enumerate(layers):
+        z = values[-1] @ W + b
+        values.append(z if i == len(layers) - 1 else asc.maximum(z, 0))
+    return values
+
+
+def step(data: Digits | Synthetic, layers: Layers, x: asc.Tensor, target: asc.Tensor) -> tuple[Layers, asc.Tensor]:
+    """One step of SGD, issued and not waited for: the new layers, and the loss."""
+    *inputs, out = forward(layers, x)
+    loss, g = data.loss(out, target)
+    updated: Layers = []
+    for (W, b), h in zip(reversed(layers), reversed(inputs), strict=True):
+        updated.append((W - data.rate * (h.mT @ g), b - data.rate * asc.sum(g, axis=0)))
+        if h is not x:
+            g = (g @ W.mT) * (h > 0)
+    return updated[::-1], loss
+
+
+async def train(way: str, data: Digits | Synthetic, epochs: int, max_bytes: str, seed: int) -> Result:
+    """Train one way. Returns its times, its peaks, samples of its memory, and how well it learned."""
+    no_limits = {"max_ops": None, "max_bytes": None, "max_pending": None}
+    rng = np.random.default_rng(seed)
+    async with asc.Scheduler(**({"max_ops": 64, "max_bytes": max_bytes} if way == "bounded" else no_limits)) as s:
+        window = s.window(2) if way == "window(2)" else nullcontext()
+        layers: Layers = []
+        for n, m in zip(data.sizes, data.sizes[1:], strict=False):
+            W = rng.standard_normal((n, m), np.float32) * np.float32((2 / n) ** 0.5)
+            layers.append((await s.put(W), await s.put(np.zeros(m, np.float32))))
+
+        memory = Memory(s, tqdm(total=epochs * data.count, desc=f"{way:9}", unit="batch", miniters=0, disable=None))
+        issued, seconds = [], []
+        for _ in range(epochs):
+            begun, losses = perf_counter(), []
+            for images, targets in data.batches(rng):
+                async with window:
+                    layers, loss = step(data, layers, await s.put(images), await s.put(targets))
+                losses.append(loss)
+                if way == "barrier":
+                    await s.barrier()
+                memory.bar.update()
+            issued.append(perf_counter() - begun)
+            await s.barrier()
+            final = float(np.mean(await asc.gather(*losses[-10:])))
+            seconds.append(perf_counter() - begun)
+        result = await memory.stop()
+        result |= {"peak": s.statistics().peak_bytes, "limit": s.statistics().max_bytes}
+        result |= {"seconds": median(seconds), "issued": sum(issued) / sum(seconds)}
+        return result | {"loss": final, "accuracy": await data.accuracy(s, layers)}
+
+
+class Memory:
+    """Samples the resident set in a thread, and tracked bytes in the event loop, which alone may ask the scheduler."""
+
+    def __init__(self, s: asc.Scheduler, bar: tqdm[Any]) -> None:
+        self.s, self.bar = s, bar
+        self.resident: list[tuple[float, int]] = []
+        self.tracked: list[tuple[float, int]] = []
+        self.process, self.ended = psutil.Process(), threading.Event()
+        self.begun, self.before = perf_counter(), self.process.memory_info().rss
+        self.thread = threading.Thread(target=self._sample_resident, daemon=True)
+        self.thread.start()
+        self.task = asyncio.create_task(self._sample_tracked())
+
+    async def stop(self) -> Result:
+        self.ended.set()
+        self.task.cancel()
+        with suppress(asyncio.CancelledError):
+            await self.task
+        self.thread.join()
+        self.bar.close()
+        return {"growth": max(n for _, n in self.resident), "resident": self.resident, "tracked": self.tracked}
+
+    def _sample_resident(self) -> None:
+        while True:
+            self.resident.append((perf_counter() - self.begun, self.process.memory_info().rss - self.before))
+            if self.ended.wait(0.01):
+                return
+
+    async def _sample_tracked(self) -> None:
+        while True:
+            now = perf_counter()
+            statistics = self.s.statistics()
+            nbytes = statistics.bytes_in_flight + statistics.bytes_retained
+            self.tracked.append((now - self.begun, nbytes))
+            self.bar.set_postfix_str(f"{mib(nbytes)} tracked", refresh=False)
+            self.bar.update(0)
+            await asyncio.sleep(max(0.01, 20 * (perf_counter() - now)))  # asking takes longer the more is in flight
+
+
+def main(options: argparse.Namespace) -> None:
+    data = DATA[options.data]
+    epochs, max_bytes = options.epochs or data.epochs, options.max_bytes or data.max_bytes
+    if options.way:
+        with threadpool_limits(options.blas_threads, user_api="blas"):
+            result = asc.run(train(options.way, data(options.seed, options.batches), epochs, max_bytes, options.seed))
+        print(json.dumps(result))
+        return
+    results = {}
+    for way in WAYS:
+        child = [sys.executable, __file__, *sys.argv[1:], "--way", way]
+        results[way] = json.loads(subprocess.run(child, stdout=subprocess.PIPE, check=True).stdout)
+    table(results)
+    sentences(results)
+    draw(results, f"{options.data}: memory while training", options.plot)
+
+
+def table(results: dict[str, Result]) -> None:
+    heads = f"{'time per epoch':>16}{'peak tracked':>16}{'resident growth':>18}{'test accuracy':>16}{'loss':>11}"
+    print(f"{'way':12}{heads}")
+    for way, r in results.items():
+        accuracy = "" if r["accuracy"] is None else f"{r['accuracy']:.1%}"
+        sizes = f"{mib(r['peak']):>16}{mib(r['growth']):>18}"
+        print(f"{way:12}{r['seconds']:14.3f} s{sizes}{accuracy:>16}{r['loss']:11.5f}")
+    print()
+
+
+def mib(nbytes: float) -> str:
+    return f"{nbytes / MIB:.1f} MiB"
+
+
+def sentences(results: dict[str, Result]) -> None:
+    """What the numbers say, whatever that is."""
+    barrier, window, bounded, unbounded = (results[way] for way in WAYS)
+    kept = "within" if bounded["peak"] <= bounded["limit"] else "NOT within"
+    ratios = [f"{unbounded['peak'] / r['peak']:.1f}x {way}'s" for way, r in (("window(2)", window), ("bounded", bounded))]
+    print(f"The peak of unbounded's tracked bytes was {' and '.join(ratios)}.")
+    print(f"bounded stayed {kept} its limit of {mib(bounded['limit'])}.")
+    grown = [f"{mib(r['growth'])} ({way})" for way, r in results.items()]
+    print(f"The resident set grew by {', '.join(grown)}.")
+    shares = [f"{r['issued']:.0%} ({way})" for way, r in results.items()]
+    print(f"The host had issued an epoch after {', '.join(shares)} of the epoch's time.")
+    changes = [(way, results[way]["seconds"] / barrier["seconds"] - 1) for way in WAYS[1:]]
+    times = [f"{abs(change):.0%} {'slower' if change > 0 else 'faster'} ({way})" for way, change in changes]
+    print(f"Against barrier, an epoch was {', '.join(times)}: in one run each.")
+    same = len({r["loss"] for r in results.values()}) == 1
+    print(f"The four losses are {'the same to the last bit' if same else 'not the same'}.")
+
+
+def draw(results: dict[str, Result], title: str, path: str) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, panels = plt.subplots(2, 1, figsize=(9, 7), sharex=True, layout="constrained")
+    limit = results["bounded"]["limit"]
+    labels = {"resident": "growth of the resident set (MiB)", "tracked": "tracked bytes (MiB)"}
+    for axes, (key, label) in zip(panels, labels.items(), strict=True):
+        for way, r in results.items():
+            times, sizes = np.array(r[key]).T
+            axes.plot(times, sizes / MIB, label=way, linewidth=1.2, alpha=0.85)
+        axes.axhline(limit / MIB, color="black", linestyle="--", linewidth=1, label=f"limit of bounded: {mib(limit)}")
+        axes.set(ylabel=label)
+        axes.grid(alpha=0.3)
+    panels[1].set(xlabel="time since training began (s)", yscale="log")
+    panels[1].yaxis.set_major_formatter("{x:g}")
+    figure.suptitle(title)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False)
+    figure.savefig(path, dpi=150)
+    print(f"plot: {path}")
+
+
+DATA: dict[str, type[Digits] | type[Synthetic]] = {"digits": Digits, "synthetic": Synthetic}
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", choices=DATA, default="digits")
+    parser.add_argument("--epochs", type=int, help="default 20 of digits, 1 of synthetic")
+    parser.add_argument("--batches", type=int, help="minibatches per epoch; default all of digits, 150 of synthetic")
+    parser.add_argument("--max-bytes", help="the limit of `bounded`; default 5 MiB for digits, 128 MiB for synthetic")
+    parser.add_argument("--blas-threads", type=int, default=max(1, (os.cpu_count() or 1) - 1), metavar="N")
+    parser.add_argument("--plot", metavar="PATH", default="bounded_vs_unbounded.png")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--way", choices=WAYS, help=argparse.SUPPRESS)
+    main(parser.parse_args())

@@ -1,0 +1,590 @@
+"""The rules of admission, one by one: turns, ageing, progress, what is stuck, and what the queues keep in memory."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from asyncsched._core.admission import GRACE, KEPT_FAILURES, PATIENCE
+from asyncsched._core.task import DONE, PENDING
+
+from .rig import Rig, cancellation
+
+
+def names(tasks):
+    return [task.name for task in tasks]
+
+
+# -- order and turns --------------------------------------------------------------------------------------------------
+
+
+def test_one_scope_is_served_in_order_of_submission():
+    rig = Rig(max_ops=2)
+    for i in range(7):
+        rig.submit(name=str(i))
+    assert names(rig.pump()) == ["0", "1"]
+    assert names(rig.run()) == list("0123456")
+
+
+def test_scopes_take_turns():
+    rig = Rig(max_ops=1)
+    scopes = [rig.scope(name) for name in "abc"]
+    for scope, count in zip(scopes, (5, 2, 3), strict=True):
+        for i in range(count):
+            rig.submit(scope=scope, name=f"{scope.name}{i}")
+    assert names(rig.run()) == ["a0", "b0", "c0", "a1", "b1", "c1", "a2", "c2", "a3", "a4"]
+
+
+def test_a_newcomer_waits_one_turn_at_most():
+    rig = Rig(max_ops=1)
+    busy, late = rig.scope("busy"), rig.scope("late")
+    for i in range(100):
+        rig.submit(scope=busy, name=f"busy{i}")
+    rig.pump()
+    rig.submit(scope=late, name="late0")
+    assert names(rig.run()).index("late0") <= 2
+
+
+def test_a_scope_without_a_queue_of_its_own_takes_no_extra_turns():
+    rig = Rig(max_ops=1)
+    a, b = rig.scope("a"), rig.scope("b")
+    inner = rig.engine.open_scope("inner", a, own_queue=False)
+    for i in range(3):
+        rig.submit(scope=a, name=f"a{i}")
+        rig.submit(scope=inner, name=f"inner{i}")
+        rig.submit(scope=b, name=f"b{i}")
+    assert names(rig.run()) == ["a0", "b0", "inner0", "b1", "a1", "b2", "inner1", "a2", "inner2"]
+
+
+def test_nothing_overtakes_the_head_of_its_scope():
+    rig = Rig(max_bytes=100)
+    first, held = rig.submit(cost=60)
+    rig.submit(cost=60, name="large")
+    rig.submit(cost=1, name="small")
+    assert rig.pump() == [first]
+    rig.finish(first)
+    del held
+    assert names(rig.pump()) == ["large", "small"]
+
+
+def test_another_scope_may_overtake_a_blocked_head():
+    rig = Rig(max_bytes=100)
+    first, _held = rig.submit(cost=60)
+    rig.submit(cost=60, name="large")
+    rig.submit(cost=1, name="small", scope=rig.scope())
+    assert names(rig.pump()) == [first.name, "small"]
+
+
+def test_a_head_waits_for_its_producers_to_be_launched_not_finished():
+    rig = Rig(max_ops=2)
+    _, x = rig.submit(name="x")
+    rig.submit(x, name="y")
+    assert names(rig.pump()) == ["x", "y"]
+
+
+def test_max_ops_counts_every_scope():
+    rig = Rig(max_ops=3)
+    for scope in [rig.scope(str(i)) for i in range(5)]:
+        rig.submit(scope=scope)
+    assert len(rig.pump()) == 3
+    assert rig.engine.admission.full
+    assert rig.engine.admission.stuck() == []
+
+
+def test_a_claim_needs_no_slot():
+    rig = Rig(max_ops=1, max_bytes=10)
+    running, _x = rig.submit()
+    rig.pump()
+    claim = rig.claim(5, rig.scope())
+    rig.pump()
+    assert claim.state == DONE
+    assert rig.engine.account.used == 5
+    assert rig.engine.admission.in_flight == 1
+    assert running.state < DONE
+
+
+def test_a_claim_behind_a_task_waits_for_its_turn_in_the_scope():
+    rig = Rig(max_ops=1)
+    running, _x = rig.submit()
+    waiting, _y = rig.submit()
+    claim = rig.claim(5)
+    rig.pump()
+    assert (waiting.state, claim.state) == (PENDING, PENDING)
+    rig.finish(running)
+    rig.pump()
+    assert claim.state == DONE
+
+
+def test_what_costs_nothing_fits_even_above_the_limit():
+    rig = Rig(max_bytes=10)
+    wrong, _held = rig.submit(cost=10)
+    rig.pump()
+    rig.finish(wrong, charge=50)  # the estimate was wrong
+    free, _view = rig.submit(cost=0)
+    assert rig.pump() == [free]
+    assert rig.engine.account.used == 50
+    assert rig.engine.peak_bytes == 50
+
+
+# -- the front --------------------------------------------------------------------------------------------------------
+
+
+def test_front_tasks_go_before_the_rest_of_their_scope_in_their_own_order():
+    rig = Rig(max_ops=1)
+    rig.submit(name="running")
+    rig.pump()
+    rig.submit(name="a")
+    _, g = rig.submit(name="g1", front=True)
+    rig.submit(g, name="g2", front=True)
+    assert names(rig.run()) == ["running", "g1", "g2", "a"]
+
+
+def test_front_tasks_do_not_bar_the_producers_they_wait_for():
+    """A backward pass is issued while its forward pass is still pending, with other work always in flight."""
+    rig = Rig(max_ops=2)
+    other = rig.scope("other")
+    rig.submit(scope=other, name="endless0")
+    rig.submit(scope=other, name="endless1")
+    endless = rig.pump()
+    _, x = rig.submit(name="forward0")
+    _, y = rig.submit(x, name="forward1")
+    rig.submit(name="later")
+    rig.submit(y, name="backward", front=True)
+    order = []
+    for i in range(2, 12):  # one task of the other scope is in flight at every moment
+        rig.submit(scope=other, name=f"endless{i}")
+        rig.finish(endless.pop(0))
+        launched = rig.pump()
+        order += [task.name for task in launched if task.scope is rig.root]
+        endless += launched
+    assert order == ["forward0", "forward1", "backward", "later"]
+
+
+def test_the_front_of_one_scope_is_not_the_front_of_another():
+    rig = Rig(max_ops=1)
+    a, b = rig.scope("a"), rig.scope("b")
+    for i in range(3):
+        rig.submit(scope=a, name=f"a{i}")
+    for i in range(3):
+        rig.submit(scope=b, name=f"b{i}", front=True)
+    assert names(rig.run()) == ["a0", "b0", "a1", "b1", "a2", "b2"]
+
+
+# -- ageing -----------------------------------------------------------------------------------------------------------
+
+
+def large_beside_small(rig, streams=1):
+    """A large head in one scope, and in others small tasks without end. Returns it, and how many were admitted before."""
+    smalls = [rig.scope(f"small {i}") for i in range(streams)]
+    waiting = rig.scope("large")
+    running = []
+    for i in range(4 * streams):
+        task, _ = rig.submit(cost=25 // streams, scope=smalls[i % streams])
+        running.append(task)
+    del _
+    rig.pump()
+    large, _held = rig.submit(cost=90, scope=waiting, name="large")
+    passed = 0
+    for i in range(100 * streams):
+        if large.state != PENDING:
+            return large, passed
+        task, value = rig.submit(cost=25 // streams, scope=smalls[i % streams])
+        running.append(task)
+        del value
+        ready = next(task for task in running if task.state != PENDING)
+        running.remove(ready)
+        rig.finish(ready)
+        passed += len([task for task in rig.pump() if task is not large])
+    raise AssertionError("the large task starves")
+
+
+def test_a_large_head_beside_a_stream_of_small_tasks_is_passed_over_16_times():
+    rig = Rig(max_bytes=100)
+    large, passed = large_beside_small(rig)
+    assert large.passed == PATIENCE
+    assert passed <= PATIENCE + 1  # one before its first turn came
+    assert rig.engine.account.earmark is None
+
+
+def test_with_several_streams_of_small_tasks_each_has_16_turns_at_most():
+    rig = Rig(max_bytes=100)
+    _, passed = large_beside_small(rig, streams=3)
+    assert PATIENCE <= passed <= 3 * (PATIENCE + 1)
+
+
+def age(rig):
+    """A head that has been passed over until bytes are kept for it, beside one task that is in flight."""
+    base, held = rig.submit(cost=50)
+    rig.pump()
+    scope = rig.scope("aged")
+    aged, _ = rig.submit(cost=60, scope=scope, name="aged")
+    other = rig.scope("other")
+    for _ in range(PATIENCE):
+        small, value = rig.submit(cost=1, scope=other)
+        del value
+        rig.pump()
+        rig.finish(small)
+        rig.pump()
+    assert rig.engine.account.earmark is aged
+    return base, held, aged, other
+
+
+def test_freed_bytes_are_kept_for_an_aged_head():
+    rig = Rig(max_bytes=100)
+    base, held, aged, other = age(rig)
+    del held
+    for _ in range(3):
+        rig.submit(cost=1, scope=other, name="barred")
+    assert rig.pump() == []
+    rig.finish(base)
+    assert names(rig.pump()) == ["aged", "barred", "barred", "barred"]
+    assert rig.engine.account.earmark is None
+    assert aged.state != PENDING
+
+
+def test_cancelling_the_aged_head_frees_what_was_kept_for_it():
+    rig = Rig(max_bytes=100)
+    _base, _held, aged, other = age(rig)
+    rig.submit(cost=1, scope=other, name="barred")
+    assert rig.pump() == []
+    assert rig.cancel(aged)
+    assert rig.engine.account.earmark is None
+    assert names(rig.pump()) == ["barred"]
+
+
+def test_an_aged_head_bars_nobody_in_another_account():
+    rig = Rig(max_bytes=200)
+    reserved = rig.scope("reserved", reserve=100)
+    age(rig)
+    rig.submit(cost=1, scope=reserved, name="inside")
+    assert names(rig.pump()) == ["inside"]
+
+
+# -- progress ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_loader_waiting_for_room_does_not_stop_the_trainer_behind_it():
+    rig = Rig(max_bytes=100)
+    load, x = rig.submit(cost=80)
+    rig.run()
+    rig.submit(cost=80, name="next load")  # the head, which cannot fit while x is held
+    rig.submit(x, cost=10, name="train")
+    assert names(rig.pump()) == ["train"]
+    assert load.state == DONE
+
+
+def test_progress_takes_the_oldest_that_fits_and_lets_16_more_pass():
+    rig = Rig(max_bytes=1000)
+    _, held = rig.submit(cost=900)
+    rig.run()
+    large, _large = rig.submit(cost=200, name="large")
+    small = [rig.submit(cost=1, name=f"small {i}")[0] for i in range(40)]
+    assert rig.pump() == small[: 1 + GRACE]
+    for task in small[: 1 + GRACE]:
+        assert rig.pump() == []  # order holds again until nothing is in flight
+        rig.finish(task)
+    assert rig.pump() == small[1 + GRACE : 2 * (1 + GRACE)]
+    assert large.state == PENDING
+    assert large.passed == 0
+    del held
+
+
+def test_progress_ignores_an_earmark_once_nothing_is_in_flight():
+    rig = Rig(max_bytes=100)
+    base, held, aged, other = age(rig)
+    barred, _ = rig.submit(cost=1, scope=other, name="barred")
+    assert rig.pump() == []
+    rig.finish(base)  # its value is held, so the aged head has no room, and nothing in flight will make any
+    assert rig.pump() == [barred]
+    assert rig.engine.account.earmark is aged
+    del held
+
+
+@pytest.mark.parametrize("front_scope_first", [True, False])
+def test_progress_prefers_the_older_task_to_a_newer_one_at_the_front_of_another_scope(front_scope_first):
+    rig = Rig(max_ops=1, max_bytes=100)
+    _, held = rig.submit(cost=90)
+    rig.run()
+    a, b = rig.scope("a"), rig.scope("b")
+    order = (b, a) if front_scope_first else (a, b)
+    large = [rig.submit(cost=50, scope=scope, name="large", front=scope is b)[0] for scope in order]
+    old, _old = rig.submit(cost=1, scope=a, name="old")
+    rig.submit(cost=1, scope=b, name="new", front=True)
+    assert rig.pump() == [old]
+    assert [task.state for task in large] == [PENDING, PENDING]
+    del held
+
+
+def test_progress_in_one_account_does_not_need_the_others_to_be_idle():
+    rig = Rig(max_bytes=200)
+    inside = rig.scope("inside", reserve=100)
+    rig.submit(cost=10, name="in flight for ever")
+    task, held = rig.submit(cost=90, scope=inside)
+    rig.pump()
+    rig.finish(task)
+    rig.pump()
+    rig.submit(cost=50, scope=inside, name="large")
+    rig.submit(cost=5, scope=inside, name="small")
+    assert names(rig.pump()) == ["small"]
+    del held
+
+
+@pytest.mark.parametrize("event", ["a drop", "a completion", "a launch", "a scope that closes", "another submission"])
+def test_progress_looks_again_whenever_something_changed(event):
+    """After a scan in vain the account is not scanned again until something could make a difference."""
+    rig = Rig(max_bytes=100, max_ops=1)
+    inner = rig.scope("inner", reserve=30)
+    base, held = rig.submit(cost=70)
+    rig.pump()
+    rig.submit(cost=90, name="large")
+    small, _ = rig.submit(cost=0 if event == "a launch" else 30, name="small")
+    if event == "a launch":
+        rig.cancel(small)
+        _, x = rig.submit(cost=0, scope=inner, name="producer")
+        rig.submit(x, cost=0, name="small")
+    if event == "a completion":
+        rig.finish(base, charge=40)
+        assert names(rig.pump()) == ["small"]
+        return
+    rig.finish(base)
+    launched = rig.pump()
+    assert names(launched) == (["producer"] if event == "a launch" else [])
+    if event == "a drop":
+        del held
+        assert names(rig.pump()) == ["small"]
+    elif event == "a launch":
+        rig.finish(launched[0])
+        assert names(rig.pump()) == ["small"]
+    elif event == "a scope that closes":
+        rig.engine.close_scope(inner)
+        assert names(rig.pump()) == ["small"]
+    else:
+        rig.submit(cost=31, name="does not fit either")
+        rig.submit(cost=0, name="fits")
+        assert names(rig.pump()) == ["fits"]
+
+
+def test_a_synchronous_loop_of_submissions_while_stuck_is_not_quadratic():
+    """Each submission pumps. Counted in lines of the scan, since a clock would make the test flaky."""
+    rig = Rig(max_bytes=100)
+    _, held = rig.submit(cost=100)
+    rig.run()
+    _, x = rig.submit(cost=1, name="stuck")
+    steps = 0
+    code = type(rig.engine.admission)._oldest.__code__
+
+    def count(frame, event, _):
+        nonlocal steps
+        if frame.f_code is not code:
+            return None
+        steps += event == "line"
+        return count
+
+    sys.settrace(count)
+    try:
+        for _ in range(500):
+            _, x = rig.submit(x, cost=1)
+            rig.pump()
+    finally:
+        sys.settrace(None)
+    assert steps < 500 * 20
+    del held
+
+
+# -- stuck ------------------------------------------------------------------------------------------------------------
+
+
+def test_stuck_names_the_oldest_task_that_only_lacks_bytes():
+    rig = Rig(max_bytes=100)
+    _, held = rig.submit(cost=100)
+    rig.run()
+    first, x = rig.submit(cost=10, name="first")
+    rig.submit(x, cost=1, name="waits for the first")
+    rig.submit(cost=10, name="second", scope=rig.scope())
+    assert rig.pump() == []
+    assert rig.engine.admission.stuck() == [first]
+    del held
+    assert len(rig.pump()) == 3
+    assert rig.engine.admission.stuck() == []
+
+
+def test_nothing_is_stuck_while_something_in_flight_may_free_bytes():
+    rig = Rig(max_bytes=100)
+    rig.submit(cost=100)
+    rig.pump()
+    rig.submit(cost=10)
+    assert rig.pump() == []
+    assert rig.engine.admission.stuck() == []
+
+
+def test_each_account_is_stuck_by_itself():
+    rig = Rig(max_bytes=200)
+    inside = rig.scope("inside", reserve=50)
+    _, held = rig.submit(cost=50, scope=inside)
+    rig.run()
+    rig.submit(cost=10, name="in flight")
+    stuck, _ = rig.submit(cost=1, scope=inside, name="stuck")
+    assert names(rig.pump()) == ["in flight"]
+    assert rig.engine.admission.stuck() == [stuck]
+    del held
+
+
+# -- reserves ---------------------------------------------------------------------------------------------------------
+
+
+def test_inside_a_reserve_nothing_stalls_on_bytes_held_outside():
+    rig = Rig(max_bytes=100)
+    inside = rig.scope("inside", reserve=40)
+    _, held = rig.submit(cost=60)
+    rig.run()
+    rig.submit(cost=1, name="outside")
+    rig.submit(cost=40, scope=inside, name="inside")
+    assert names(rig.pump()) == ["inside"]
+    del held
+
+
+def test_what_a_reserve_still_holds_at_its_end_is_charged_to_the_parent():
+    rig = Rig(max_bytes=100)
+    outer = rig.scope("outer", reserve=80)
+    inner = rig.scope("inner", outer, reserve=50)
+    account = outer.account
+    _, kept = rig.submit(cost=30, scope=inner)
+    rig.run()
+    assert (rig.engine.account.used, account.used, inner.account.used) == (80, 50, 30)
+    assert rig.engine.unused_reserve() == 30 + 20
+    rig.engine.close_scope(inner)
+    assert (rig.engine.account.used, account.used) == (80, 30)
+    rig.engine.close_scope(outer)
+    assert rig.engine.account.used == 30
+    assert rig.engine.reserved == 0
+    del kept
+    rig.drain()
+    assert rig.engine.account.used == 0
+
+
+def test_a_scope_still_open_in_one_that_closes_goes_to_its_parent():
+    """As when a coroutine started inside a scope opens one of its own, and outlives it."""
+    rig = Rig(max_bytes=100)
+    outer = rig.scope("outer", reserve=40)
+    inner = rig.scope("inner", outer)
+    deepest = rig.scope("deepest", inner)
+    rig.submit(cost=40, scope=inner)
+    rig.run()
+    rig.engine.close_scope(outer)
+    rig.engine.validate()
+    task, kept = rig.submit(cost=90, scope=deepest)  # more than the reserve that is gone
+    assert rig.pump() == [task]
+    rig.engine.validate()
+    assert rig.root.unfinished() == [task]
+    assert rig.engine.account.used == 90
+    rig.finish(task)
+    rig.drain()
+    assert rig.engine.account.used == 90
+    del kept
+    rig.drain()
+    assert rig.engine.account.used == 0
+    rig.engine.close_scope(deepest)
+    rig.engine.close_scope(inner)
+    assert not rig.root.children
+
+
+def test_iterations_that_are_over_close_with_their_scope():
+    rig = Rig()
+    outer = rig.scope("outer")
+    iteration = rig.engine.open_scope("iteration", outer, own_queue=False)
+    rig.submit(scope=iteration)
+    (task,) = rig.pump()
+    rig.finish(task, error=ValueError("unseen"))
+    rig.drain()
+    iteration.ended = True
+    rig.engine.close_scope(outer)
+    assert iteration.closed
+    assert not rig.root.children
+    assert [failure.kind for failure in outer.take_failures()[0]] == ["ValueError"]
+
+
+# -- memory -----------------------------------------------------------------------------------------------------------
+
+
+def test_cancelled_tasks_behind_a_blocked_head_do_not_pile_up():
+    rig = Rig(max_bytes=10)
+    rig.submit(cost=10)
+    rig.pump()
+    rig.submit(cost=10, name="blocked")
+    queue = rig.root.queue
+    longest = 0
+    for i in range(2_000):
+        task, _value = rig.submit(cost=1, front=bool(i % 2))
+        rig.cancel(task)
+        longest = max(longest, sum(map(len, (queue.fronts, queue.tasks))))
+    assert queue.live == 1
+    assert longest < 100
+    assert names(rig.engine.admission.tasks()) == ["blocked"]
+
+
+def test_queues_of_closed_scopes_leave_the_rotation():
+    rig = Rig()
+    for i in range(1_000):
+        scope = rig.scope(str(i))
+        rig.submit(scope=scope)
+        rig.run()
+        rig.engine.close_scope(scope)
+    assert len(rig.engine.admission._rotation) <= 2
+    assert not rig.engine.admission._waiting
+    assert not rig.root.children
+
+
+# -- failures kept for whoever asks -----------------------------------------------------------------------------------
+
+
+def fail(rig, count, scope=None):
+    values = []
+    for i in range(count):
+        task, value = rig.submit(name=f"bad {i}", scope=scope)
+        rig.pump()
+        rig.finish(task, error=ValueError(i))
+        rig.drain()
+        values.append(value)
+    return values
+
+
+def test_100_failures_are_kept_and_the_others_counted():
+    rig = Rig()
+    fail(rig, KEPT_FAILURES + 7)
+    failures, lost = rig.root.take_failures()
+    assert [failure.exception.args[0] for failure in failures] == list(range(KEPT_FAILURES))
+    assert lost == 7
+    assert rig.root.take_failures() == ([], 0)
+
+
+def test_seen_failures_make_room_for_others():
+    rig = Rig()
+    for value in fail(rig, KEPT_FAILURES):
+        assert value.failure.exception is not None
+    fail(rig, 3)
+    failures, lost = rig.root.take_failures()
+    assert len(failures) == 3
+    assert lost == 0
+
+
+def test_a_barrier_takes_only_what_was_submitted_before_it():
+    rig = Rig()
+    inner = rig.scope("inner")
+    fail(rig, 1)
+    fail(rig, 1, inner)
+    before = rig.engine.sequence
+    fail(rig, 1, inner)
+    assert len(rig.root.take_failures(before)[0]) == 2
+    assert len(inner.take_failures()[0]) == 1
+    assert rig.root.take_failures() == ([], 0)
+
+
+def test_cancelled_tasks_are_no_failures():
+    rig = Rig()
+    task, value = rig.submit()
+    dependent, _ = rig.submit(value)
+    rig.engine.cancel(task, cancellation(task))
+    assert rig.root.take_failures() == ([], 0)
+    assert (rig.engine.cancelled, rig.engine.failed) == (2, 0)
+    assert dependent.failure is not None

@@ -1,0 +1,169 @@
+"""Plans: what they are cached by, unknown lengths, what is small, and what Python integers may be."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from conftest import values
+
+from asyncsched.ops import SMALL_BYTES, TABLE, Row, encode_key, meta, plan, plan_key, resolve
+from asyncsched.ops import row as row_module
+from asyncsched.ops.row import Inferred
+
+F4 = np.dtype("f4")
+MATRIX = meta((3, 4), F4)
+
+
+def masked(bound: int, *rest: int, dtype: str = "f4"):
+    """The meta of what a mask selects: at most `bound` rows."""
+    return meta((None, *rest), np.dtype(dtype), True, (bound, *rest))
+
+
+def planned(name, *operands, **options):
+    return plan(TABLE[name], operands, options)
+
+
+def test_metas_are_interned():
+    assert meta((3, 4), F4) is MATRIX
+    assert meta((3, 4), F4, False) is not MATRIX
+
+
+def test_the_key_of_two_operands():
+    assert plan_key((MATRIX, 2.0), {}) == (MATRIX, float)
+    assert plan_key((MATRIX, True), {}) == (MATRIX, bool)
+    assert plan_key((np.float64(2), MATRIX), {}) == (np.dtype("f8"), MATRIX)
+    assert plan_key((MATRIX,), {}) == (MATRIX,)
+
+
+def test_options_are_told_apart_by_type():
+    keys = {plan_key((MATRIX,), {"axis": axis}) for axis in (0, 0.0, False, None)}
+    assert len(keys) == 4
+    assert planned("sum", MATRIX, axis=0).meta.shape == (4,)
+    with pytest.raises(TypeError):
+        planned("sum", MATRIX, axis=0.0)
+
+
+def test_an_operand_of_another_kind_is_refused():
+    with pytest.raises(TypeError, match="is not an operand"):
+        planned("add", MATRIX, "2")
+
+
+def test_plans_are_made_once():
+    calls = []
+
+    def rule(row, operands, options):
+        calls.append(operands)
+        return Inferred(operands[0])
+
+    row = Row("probe", "add", rule)
+    assert plan(row, (MATRIX, 2), {}) is plan(row, (MATRIX, 3), {})
+    assert plan(row, (MATRIX, 2.0), {}) is not plan(row, (MATRIX, 3), {})
+    assert len(calls) == 2
+
+
+def test_the_cache_is_bounded(monkeypatch):
+    monkeypatch.setattr(row_module, "_PLAN_LIMIT", 8)
+    row = Row("probe", "add", lambda row, operands, options: Inferred(operands[0]))
+    for axis in range(100):
+        plan(row, (MATRIX,), {"axis": axis})
+    assert len(row.plans) <= 8
+
+
+def test_what_is_small():
+    limit = SMALL_BYTES // 4
+    assert planned("add", meta((limit - 1,), F4), 1).small
+    assert not planned("add", meta((limit,), F4), 1).small
+    assert not planned("sum", meta((limit,), F4)).small
+    assert not planned("var", meta((limit,), np.dtype("i1"))).small  # for its deviations
+
+
+def test_integers_are_checked_each_time():
+    bytes_ = meta((3,), np.dtype("u1"))
+    assert planned("add", bytes_, 255).int_bounds == (0, 255)
+    with pytest.raises(OverflowError, match="256 out of bounds"):
+        planned("add", bytes_, 256)
+    assert planned("less", bytes_, 300).int_bounds is None
+    assert planned("add", MATRIX, 2**70).int_bounds is None
+
+
+@pytest.mark.parametrize(
+    ("name", "operands", "options", "shape", "bound"),
+    [
+        ("add", (masked(5), 1), {}, (None,), (5,)),
+        ("add", (masked(5), masked(5)), {}, (None,), (5,)),
+        ("add", (masked(5, 1), meta((4,), F4)), {}, (None, 4), (5, 4)),
+        ("sum", (masked(5, 3),), {"axis": 0}, (3,), (3,)),
+        ("sum", (masked(5, 3),), {"axis": 1}, (None,), (5,)),
+        ("max", (masked(5),), {}, (), ()),
+        ("max", (masked(1),), {}, (), ()),
+        ("mean", (masked(1),), {}, (), ()),
+        ("matmul", (masked(5, 4), meta((4, 2), F4)), {}, (None, 2), (5, 2)),
+        ("reshape", (masked(6, 2),), {"shape": (-1,)}, (None,), (12,)),
+        ("concat", (masked(5), meta((3,), F4)), {"axis": 0}, (None,), (8,)),
+        ("getitem", (masked(5),), {"key": encode_key(slice(None, 3), list)[0]}, (None,), (3,)),
+        ("getitem", (masked(5),), {"key": encode_key(slice(-1, None), list)[0]}, (None,), (1,)),
+        ("getitem", (masked(5, 2),), {"key": (3,)}, (2,), (2,)),
+        ("argwhere", (masked(5, 2),), {}, (None, 2), (10, 2)),
+        ("getitem_advanced", (MATRIX, masked(7, dtype="i8")), {"key": ("tensor",)}, (None, 4), (7, 4)),
+        ("full_like", (masked(5), 0), {}, (None,), (5,)),
+        ("add", (masked(0), 1), {}, (0,), (0,)),
+        ("sum", (masked(0),), {}, (), ()),
+        ("matmul", (masked(0, 4), meta((4, 2), F4)), {}, (0, 2), (0, 2)),
+    ],
+)
+def test_unknown_lengths(name, operands, options, shape, bound):
+    found = planned(name, *operands, **options)
+    assert (found.meta.shape, found.meta.bound) == (shape, bound)
+    assert not found.small or None not in shape
+    assert found.nbytes == (0 if TABLE[name].view else found.meta.nbytes)
+
+
+@pytest.mark.parametrize(
+    ("name", "operands", "options"),
+    [
+        ("add", (masked(5), meta((5,), F4)), {}),
+        ("add", (masked(1), meta((5,), F4)), {}),
+        ("add", (masked(5), masked(3)), {}),
+        ("matmul", (masked(4), meta((4,), F4)), {}),
+        ("reshape", (masked(6),), {"shape": (2, 3)}),
+        ("max", (masked(0),), {}),
+        ("getitem", (masked(5),), {"key": (5,)}),
+        ("squeeze", (masked(1),), {"axis": 0}),
+    ],
+)
+def test_lengths_that_must_be_known(name, operands, options):
+    with pytest.raises(ValueError, match="`await` it first"):
+        planned(name, *operands, **options)
+
+
+def test_every_length_up_to_the_bound_keeps_the_promise():
+    """What is planned for an unknown length holds for each length it may turn out to be."""
+    for name, options in (
+        ("sum", {"axis": 0}),
+        ("getitem", {"key": encode_key((slice(None, 3), slice(1, None)), list)[0]}),
+        ("flip", {"axis": 0}),
+        ("sort", {"axis": 0}),
+        ("tile", {"repetitions": (2, 1)}),
+        ("matrix_transpose", {}),
+        ("cumulative_sum", {"axis": 1, "include_initial": True}),
+    ):
+        found = planned(name, masked(5, 4), **options)
+        for length in range(6):
+            result = resolve(TABLE[name], np)(values((length, 4), "f4"), **options)
+            for known, bound, actual in zip(found.meta.shape, found.meta.bound, result.shape, strict=True):
+                assert actual <= bound if known is None else actual == known
+            assert result.flags.c_contiguous or not found.meta.contiguous
+
+
+def test_every_row_is_documented_and_named():
+    for name, row in TABLE.items():
+        assert row.name == name
+        assert row.doc.endswith(".")
+        assert "\n" not in row.doc
+        assert not (row.inplace and not row.out)
+
+
+def test_kernels_are_bound_once():
+    row = TABLE["where"]
+    assert resolve(row, np) is resolve(row, np)
+    assert resolve(TABLE["add"], np) is np.add
