@@ -12,6 +12,7 @@ import asyncio
 import gc
 import sys
 import types
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -24,7 +25,7 @@ from ._core.task import PENDING, Task, Value
 if TYPE_CHECKING:
     from .driver import Driver
 
-BUDGET = 0.25  # seconds for one investigation
+BUDGET = 0.5  # seconds for one investigation
 _MOST_OBJECTS = 5_000
 _SHOWN = 8
 _SUSPENDED = (types.CoroutineType, types.GeneratorType, types.AsyncGeneratorType)
@@ -38,108 +39,163 @@ class Finding:
     lines: list[str] = field(default_factory=list)
 
 
-class Unclear(Exception):
-    """The walk met something it does not understand, or ran out of budget."""
+End = tuple["asyncio.Task[Any] | Task", str]
+
+
+class _Node:
+    """An object on the way up."""
+
+    __slots__ = ("ends", "found", "thing", "trouble", "up")
+
+    def __init__(self, thing: Any) -> None:
+        self.thing = thing
+        self.found = 0  # references to it that were found
+        self.up: list[_Node] = []  # what refers to it, and is walked further
+        self.ends: list[End] = []  # the tasks that refer to it
+        self.trouble: str | None = None  # why more may hold it
 
 
 class _Walk:
-    """Finds the asyncio tasks that an object is held by."""
+    """Finds the tasks that objects are held by. Walks up level by level, since each look for referrers scans the heap."""
 
     def __init__(self, driver: Driver, deadline: float) -> None:
         assert driver.loop is not None
         self.deadline = deadline
-        self.owners = _owners(asyncio.all_tasks(driver.loop))
-        self.hidden = {id(self.__dict__), id(self.owners)}
+        self.ours: set[int] = set()  # containers of the investigation itself, alive throughout
+        tasks = asyncio.all_tasks(driver.loop)
+        self.owners = _owners(tasks)
+        # Python 3.11's `gc.get_referrers` overlooks what a C task holds by way of being a future: its callbacks.
+        self.tasks_holding: dict[int, set[asyncio.Task[Any]]] = defaultdict(set)
+        for task in tasks:
+            for held in gc.get_referents(task):
+                self.tasks_holding[id(held)].add(task)
 
-    def up(self, start: Any, extra: int) -> list[tuple[asyncio.Task[Any] | Task, Any, Any]]:
-        """The ends above `start`: (asyncio task or pending task, coroutine, what it holds). `extra` references are ours.
+    def up(self, starts: list[Any]) -> list[list[End] | str]:
+        """For each object the tasks that hold it, with descriptions, or why more may.
 
-        Raises:
-            Unclear: if anything else may hold it.
+        References to the objects from containers in `ours` are known; the caller has none in variables.
         """
-        ends: list[tuple[asyncio.Task[Any] | Task, Any, Any]] = []
-        seen = {id(start)}
-        todo = [(start, extra)]
-        keep: list[Any] = [todo, seen, ends]
-        hidden = self.hidden | {id(x) for x in keep} | {id(keep)}
-        while todo:
-            if perf_counter() > self.deadline or len(seen) > _MOST_OBJECTS:
-                raise Unclear("the search ran out of its budget")
-            pair = todo.pop()
-            target, extra = pair
-            hidden.add(id(pair))
-            referrers = gc.get_referrers(target)
-            hidden.add(id(referrers))
-            count = sys.getrefcount(target) - extra - 3  # `target`, `pair`, and the argument itself
-            for referrer in referrers:
-                if id(referrer) in hidden or isinstance(referrer, types.FrameType):
-                    continue
-                count -= sum(x is target for x in gc.get_referents(referrer))
-                if isinstance(referrer, Task):
-                    if referrer.state != PENDING:
-                        raise Unclear(f"{referrer!r} still uses it")
-                    ends.append((referrer, None, target))
-                elif isinstance(referrer, asyncio.Task):
-                    ends.append((referrer, None, target))
-                elif isinstance(referrer, _SUSPENDED):
-                    owner = self.owners.get(id(referrer))
-                    if owner is None:
-                        raise Unclear(f"{_name(referrer)} holds it, which no task awaits")
-                    ends.append((owner, referrer, target))
-                elif isinstance(referrer, types.ModuleType | type) or _is_namespace(referrer):
-                    raise Unclear(f"{_kind(referrer)} holds it")
-                elif id(referrer) not in seen:
-                    seen.add(id(referrer))
-                    todo.append((referrer, 1))  # the list of referrers
-            if count > 0:
-                raise Unclear(f"something unseen holds {_kind(target)}")
-            del referrers, referrer, target, pair
-        return ends
+        nodes = {id(start): _Node(start) for start in starts}
+        first = list(nodes.values())
+        level = first
+        self.ours |= {id(starts)}
+        while level:
+            if perf_counter() > self.deadline or len(nodes) > _MOST_OBJECTS:
+                for node in level:
+                    node.trouble = "the search ran out of its budget"
+                break
+            level = self._climb(level, nodes)
+        return [_summary(node) for node in first]
+
+    def _climb(self, level: list[_Node], nodes: dict[int, _Node]) -> list[_Node]:
+        """Find what refers to each node of a level. Returns the next level."""
+        above: list[_Node] = []
+        at = {id(node.thing): node for node in level}
+        referrers = gc.get_referrers(*[node.thing for node in level])
+        for node in level:
+            referrers += self.tasks_holding.get(id(node.thing), set()).difference(_tasks(referrers))
+        for referrer in referrers:
+            if type(referrer) is _Node or isinstance(referrer, types.FrameType):
+                continue  # ours; or running: what such a frame holds stays unseen, and so outside
+            below: dict[int, _Node] = {}
+            for thing in gc.get_referents(referrer):
+                if (node := at.get(id(thing))) is not None:  # type: ignore[assignment]
+                    node.found += 1
+                    below[id(thing)] = node
+            del thing
+            if id(referrer) not in self.ours:
+                for node in below.values():
+                    self._connect(node, referrer, nodes, above)
+        for node in level:
+            if sys.getrefcount(node.thing) > node.found + _NODE_REFS:
+                node.trouble = node.trouble or f"something unseen holds {_kind(node.thing)}"
+        return above
+
+    def _connect(self, node: _Node, referrer: Any, nodes: dict[int, _Node], above: list[_Node]) -> None:
+        """Note that `referrer` refers to a node: an end of the walk, a trouble, or another node."""
+        if isinstance(referrer, Task):
+            text = f"the pending task {referrer.name!r}, submitted at {line_of(referrer.where)}"
+            node.ends.append((referrer, text))
+            if referrer.state != PENDING:
+                node.trouble = f"{referrer!r} still uses it"
+        elif isinstance(referrer, asyncio.Task):
+            node.ends.append((referrer, f"task {referrer.get_name()!r}"))
+        elif isinstance(referrer, _SUSPENDED):
+            owner = self.owners.get(id(referrer))
+            if owner is None:
+                node.trouble = f"{_name(referrer)} holds it, which no task awaits"
+            else:
+                node.ends.append((owner, _describe(owner, referrer, node.thing)))
+        elif isinstance(referrer, types.ModuleType | type) or _is_namespace(referrer):
+            node.trouble = f"{_kind(referrer)} holds it"
+        elif (known := nodes.get(id(referrer))) is not None:
+            node.up.append(known)
+        else:
+            higher = nodes[id(referrer)] = _Node(referrer)
+            above.append(higher)
+            node.up.append(higher)
+
+
+def _summary(start: _Node) -> list[End] | str:
+    """Every end above a node, or the first trouble."""
+    ends: list[End] = []
+    seen, todo = {start}, [start]
+    while todo:
+        node = todo.pop()
+        if node.trouble is not None:
+            return node.trouble
+        ends += node.ends
+        fresh = [higher for higher in node.up if higher not in seen]
+        seen.update(fresh)
+        todo += fresh
+    return ends
+
+
+def _node_refs() -> int:
+    """References to a node's object that are not counted as found."""
+    node = _Node([])
+    return sys.getrefcount(node.thing)
+
+
+_NODE_REFS = _node_refs()
 
 
 def investigate(driver: Driver, account: Account, stuck_accounts: Iterable[Account]) -> Finding:
     """Find who holds the bytes of a stuck account, and whether they all wait for stuck tasks themselves."""
     finding = Finding()
     walk = _Walk(driver, perf_counter() + BUDGET)
-    stuck = _parked(driver, set(stuck_accounts))
-    all_inside = True
-    found = 0
-    values = [v for v in gc.get_objects() if type(v) is Value and v.charge and v.account.open is account]
-    arrays = [
-        (array, escape.nbytes)
-        for device in driver.devices
-        for escape in list(device.memory.escapes.values())  # type: ignore[attr-defined]
-        if escape.account.open is account and (array := escape()) is not None
-    ]
-    walk.hidden |= {id(values), id(arrays)} | {id(pair) for pair in arrays}
-    held = [(v.charge, v.where, v) for v in values] + [(n, None, a) for a, n in arrays]
-    walk.hidden |= {id(held)} | {id(row) for row in held}
-    del values[:], arrays[:]
-    while held:
-        nbytes, origin, thing = held.pop()
-        found += nbytes
-        place = f"created at {line_of(origin)}" if origin else _created(thing)
-        try:
-            ends = walk.up(thing, 1)
-        except Unclear as reason:
-            all_inside = False
-            finding.lines.append(f"{nbytes:,} bytes {place}: held outside ({reason})")
+    things, costs = _held(driver, account)
+    waiting = _Waiting(walk, _parked(driver, set(stuck_accounts)))
+    inside = bool(things)
+    for (nbytes, place), ends in zip(costs, walk.up(things), strict=True):
+        if isinstance(ends, str):
+            inside = False
+            finding.lines.append(f"{nbytes:,} bytes {place}: held outside ({ends})")
             continue
-        for owner, coroutine, what in ends:
-            if isinstance(owner, asyncio.Task) and not _waits_on(walk, owner, stuck, set()):
-                all_inside = False
-            finding.lines.append(f"{nbytes:,} bytes {place}: held by {_describe(owner, coroutine, what)}")
-        all_inside = all_inside and bool(ends)
-        del ends, thing
-    reserved = account.used - found
-    if reserved:
-        all_inside = False
-        finding.lines.append(f"{reserved:,} bytes are reserved by open scopes, or were not found")
-    finding.deadlock = all_inside and found > 0
+        inside = inside and bool(ends)
+        for owner, text in ends:
+            finding.lines.append(f"{nbytes:,} bytes {place}: held by {text}")
+            inside = inside and (isinstance(owner, Task) or waiting.stuck(owner))
+    missing = account.used - sum(nbytes for nbytes, _ in costs)
+    if missing:
+        inside = False
+        finding.lines.append(f"{missing:,} bytes are reserved by open scopes, or were not found")
+    finding.deadlock = inside
     if len(finding.lines) > _SHOWN:
-        more = len(finding.lines) - _SHOWN
-        finding.lines[_SHOWN:] = [f"... and {more} more"]
+        finding.lines[_SHOWN:] = [f"... and {len(finding.lines) - _SHOWN} more"]
     return finding
+
+
+def _held(driver: Driver, account: Account) -> tuple[list[Any], list[tuple[int, str]]]:
+    """What is charged to the account: values, and the owners of arrays that left; with their bytes and where they are from."""
+    things: list[Any] = [v for v in gc.get_objects() if type(v) is Value and v.charge and v.account.open is account]
+    costs = [(v.charge, f"created at {line_of(v.where)}") for v in things]
+    for device in driver.devices:
+        for escape in list(device.memory.escapes.values()):
+            if escape.account.open is account and (array := escape()) is not None:
+                things.append(array)
+                costs.append((escape.nbytes, "in an awaited array"))
+    return things, costs
 
 
 def _parked(driver: Driver, accounts: set[Account]) -> set[asyncio.Task[Any]]:
@@ -169,22 +225,31 @@ def _is_stuck(task: Task, accounts: set[Account]) -> bool:
     return True
 
 
-def _waits_on(walk: _Walk, task: asyncio.Task[Any], stuck: set[asyncio.Task[Any]], trail: set[Any]) -> bool:
-    """Whether only tasks in `stuck` could ever wake `task`: it awaits them through gather, a task group, a future."""
-    if task in stuck or task in trail:
-        return True
-    trail.add(task)
-    future = getattr(task, "_fut_waiter", None)
-    if future is None:
-        return False
-    if isinstance(future, asyncio.Task):
-        return _waits_on(walk, future, stuck, trail)
-    try:
-        ends = walk.up(future, 1)
-    except Unclear:
-        return False
-    wakers = [owner for owner, _, _ in ends if owner is not task]
-    return bool(wakers) and all(isinstance(o, asyncio.Task) and _waits_on(walk, o, stuck, trail) for o in wakers)
+class _Waiting:
+    """Which asyncio tasks wait, directly or through others, for stuck tasks alone."""
+
+    def __init__(self, walk: _Walk, parked: set[asyncio.Task[Any]]) -> None:
+        self._walk = walk
+        self._known: dict[asyncio.Task[Any], bool] = dict.fromkeys(parked, True)
+
+    def stuck(self, task: asyncio.Task[Any]) -> bool:
+        """Whether only stuck tasks could ever wake this one: it awaits them through gather, a task group, a future."""
+        if task not in self._known:
+            self._known[task] = True  # so that a circle counts as stuck
+            self._known[task] = self._wakers_stuck(task)
+        return self._known[task]
+
+    def _wakers_stuck(self, task: asyncio.Task[Any]) -> bool:
+        futures = [getattr(task, "_fut_waiter", None)]
+        if futures[0] is None:
+            return False
+        if isinstance(futures[0], asyncio.Task):
+            return self.stuck(futures[0])
+        (ends,) = self._walk.up(futures)
+        if isinstance(ends, str):
+            return False
+        wakers = [owner for owner, _ in ends if owner is not task]
+        return bool(wakers) and all(isinstance(waker, asyncio.Task) and self.stuck(waker) for waker in wakers)
 
 
 def _owners(tasks: Iterable[asyncio.Task[Any]]) -> dict[int, asyncio.Task[Any]]:
@@ -204,11 +269,7 @@ def _owners(tasks: Iterable[asyncio.Task[Any]]) -> dict[int, asyncio.Task[Any]]:
     return owners
 
 
-def _describe(owner: Any, coroutine: Any, what: Any) -> str:
-    if isinstance(owner, Task):
-        return f"the pending task {owner.name!r}, submitted at {line_of(owner.where)}"
-    if coroutine is None:
-        return f"task {owner.get_name()!r}"
+def _describe(owner: asyncio.Task[Any], coroutine: Any, what: Any) -> str:
     frame = next(
         (f for name in ("cr_frame", "gi_frame", "ag_frame") if (f := getattr(coroutine, name, None)) is not None), None
     )
@@ -225,10 +286,6 @@ def _describe(owner: Any, coroutine: Any, what: Any) -> str:
     )
 
 
-def _created(thing: Any) -> str:
-    return f"in a result of {thing.meta}" if isinstance(thing, Value) and thing.meta is not None else "in an awaited array"
-
-
 def _name(coroutine: Any) -> str:
     return getattr(coroutine, "__qualname__", type(coroutine).__name__)
 
@@ -241,3 +298,7 @@ def _kind(thing: Any) -> str:
 
 def _is_namespace(thing: Any) -> bool:
     return isinstance(thing, dict) and "__name__" in thing and "__spec__" in thing
+
+
+def _tasks(things: Iterable[Any]) -> set[asyncio.Task[Any]]:
+    return {thing for thing in things if isinstance(thing, asyncio.Task)}

@@ -117,8 +117,8 @@ def run_inline(
         value.base = first
     engine.submitted += 1
     engine.completed += 1
-    if engine.account.used > engine.peak_bytes or not engine.peak_in_flight:
-        engine.note_peak(1)
+    if engine.account.used + found.workspace > engine.peak_bytes or not engine.peak_in_flight:
+        engine.note_peak(1, found.workspace)
     return value
 
 

@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar, cast, overload
 import numpy as np
 
 from ._core.admission import Scope as CoreScope
-from ._core.task import DONE, PENDING, Value
+from ._core.task import DONE, PENDING, Value, buffers
 from ._core.task import Task as CoreTask
 from .devices.host import rebuild
 from .driver import Ambient, Driver, From, ambient, checkpoint, where

@@ -230,9 +230,9 @@ def mib(nbytes: float) -> str:
 
 def sentences(results: dict[str, Result]) -> None:
     """What the numbers say, whatever that is."""
-    barrier, window, bounded, unbounded = (results[way] for way in WAYS)
+    barrier, bounded, peak = results["barrier"], results["bounded"], results["unbounded"]["peak"]
     kept = "within" if bounded["peak"] <= bounded["limit"] else "NOT within"
-    ratios = [f"{unbounded['peak'] / r['peak']:.1f}x {way}'s" for way, r in (("window(2)", window), ("bounded", bounded))]
+    ratios = [f"{peak / results[way]['peak']:.1f}x {way}'s" for way in ("window(2)", "bounded")]
     print(f"The peak of unbounded's tracked bytes was {' and '.join(ratios)}.")
     print(f"bounded stayed {kept} its limit of {mib(bounded['limit'])}.")
     grown = [f"{mib(r['growth'])} ({way})" for way, r in results.items()]

@@ -16,7 +16,7 @@ from .admission import Account, Admission, Queue, Scope
 from .failure import Failure
 from .inbox import Inbox
 from .placement import choose
-from .task import CANCELLED, DONE, FAILED, LAUNCHED, PENDING, Task, Value
+from .task import CANCELLED, DONE, FAILED, LAUNCHED, PENDING, Task, Value, buffers
 
 
 class Engine:
@@ -214,10 +214,10 @@ class Engine:
             self.sequence += 1
             scope.record(failure)
 
-    def note_peak(self, in_flight: int) -> None:
-        """Keep the highest tracked bytes and tasks in flight."""
-        if self.account.used > self.peak_bytes:
-            self.peak_bytes = self.account.used
+    def note_peak(self, in_flight: int, workspace: int = 0) -> None:
+        """Keep the highest tracked bytes (`workspace` more than are charged now) and tasks in flight."""
+        if self.account.used + workspace > self.peak_bytes:
+            self.peak_bytes = self.account.used + workspace
         if in_flight > self.peak_in_flight:
             self.peak_in_flight = in_flight
 
@@ -335,7 +335,7 @@ class Engine:
         for account in accounts:
             assert account.in_flight == sum(t.account is account for t in launched)
             assert account.pending == sum(t.account is account for t in pending)
-            assert account.used >= 0
+            assert account.used >= 0 or account.in_flight  # a result above its task's cost may be dropped before that ends
             assert account.earmark is None or account.earmark.state == PENDING
 
     # -- steps --------------------------------------------------------------------------------------------------
@@ -386,10 +386,10 @@ class Engine:
                 self.settle(dependent, failure.passed_to(dependent.name, dependent.where))
 
 
-
 def _held(task: Task) -> Iterable[Any]:
     """What a task refers to: its inputs, and its arguments where those are not the same tuple."""
-    return task.inputs if task.args is None or task.args is task.inputs else (*task.inputs, *task.args)
+    inputs, args = task.inputs, task.args  # one read: the stream lets go of them
+    return inputs if args is None or args is inputs else (*inputs, *args)
 
 
 def _dummy() -> Value:

@@ -64,6 +64,7 @@ class Device(Protocol):
         xp: its array namespace.
         streams: compute streams, fixed at open.
         copier: the stream for host-to-device copies.
+        memory: has `escapes`, the arrays that left the scheduler and are still charged.
     """
 
     kind: str
@@ -72,6 +73,7 @@ class Device(Protocol):
     xp: Any
     streams: Sequence[Any]
     copier: Any
+    memory: Any
 
     def prepare(self) -> None:
         """What opening needs that may block. Called once, before `open`, on a worker thread."""

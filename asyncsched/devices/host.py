@@ -146,7 +146,7 @@ def _finish(task: Task, value: Value, array: Array, block: Block | None, memory:
     if block is not None:
         value.block = block
     value.array = array
-    value.charge = charge
+    value.charge = value.nbytes = charge
     if not value.meta.known:
         value.meta = meta(array.shape, array.dtype, array.flags.c_contiguous)
     task.refund = task.cost - charge
@@ -209,7 +209,7 @@ def _run_call(task: Task, memory: HostMemory) -> None:
     if not value.block and not isinstance(result, np.ndarray) and task.options:
         charge = task.options["nbytes"]  # declared, and not to be measured: charged until the handle drops
     value.array = result
-    value.charge = charge
+    value.charge = value.nbytes = charge
     task.refund = task.cost - charge
 
 

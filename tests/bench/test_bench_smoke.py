@@ -26,6 +26,7 @@ ROWS = {
         "d inline, n=1,000",
         "d independent, issue, n=1,000",
         "d chain, issue to barrier, n=1,000",
+        "d independent, no gc, issue, n=1,000",
         "e operator, handle kept",
         "e submit_nowait(fn, x), handle kept",
         "f import asyncsched",

@@ -87,7 +87,7 @@ OPS: dict[str, Op] = {
     "newaxis": (1, lambda a: a[None], lambda a: asc.expand_dims(a, axis=0)),
     "ravel": (1, lambda a: a.reshape(-1), lambda a: a.reshape(-1)),
     "broadcast": (1, lambda a: np.broadcast_to(a, (2, *a.shape)), lambda a: asc.broadcast_to(a, (2, *a.shape))),
-    "sort": (1, lambda a: np.sort(a, axis=-1), lambda a: asc.sort(a, axis=-1)),
+    "sort": (1, lambda a: np.sort(a, axis=-1, stable=True), lambda a: asc.sort(a, axis=-1)),
     "concat": (2, lambda a, b: np.concat([a, b]), lambda a, b: asc.concat([a, b])),
     "stack": (2, lambda a, b: np.stack([a, b]), lambda a, b: asc.stack([a, b])),
     "astype": (1, lambda a: a.astype("complex128"), lambda a: a.astype("complex128")),
@@ -184,7 +184,7 @@ def _call(program: Program, rng: random.Random, numbers: np.random.Generator, sc
     reads = _pick(program, rng, 1)
     if reads is None or (array := program.expected[reads[0]]) is None:
         return
-    _add(program, Step("call", reads, scope=scope), np.asarray(array[::-1] if array.ndim else array))
+    _add(program, Step("call", reads, scope=scope), np.array(array[::-1] if array.ndim else array))
 
 
 def _fail(program: Program, rng: random.Random, numbers: np.random.Generator, scope: int) -> None:

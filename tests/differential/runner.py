@@ -140,7 +140,7 @@ def _boom(array: Array) -> Array:
 def _reverse(arrays: list[Array]) -> Array:
     (array,) = arrays
     assert not array.flags.writeable
-    return array[::-1] if array.ndim else array
+    return np.array(array[::-1] if array.ndim else array)
 
 
 def _only_booms(error: BaseException) -> None:

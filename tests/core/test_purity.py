@@ -1,0 +1,203 @@
+"""The house keeps its order: the core knows no loop, thread, clock or array; floors import downwards; importing is cheap."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import asyncsched
+
+PACKAGE = Path(asyncsched.__file__).parent
+FOREIGN_TO_THE_CORE = {"anyio", "asyncio", "concurrent", "contextvars", "numpy", "threading", "threadpoolctl", "time"}
+THIRD_PARTY = {"anyio", "numpy", "threadpoolctl"}
+LOADED_ONLY_WHEN_USED = {"cupy", "jax", "matplotlib", "pandas", "psutil", "scipy", "starlette", "torch", "tqdm", "uvloop"}
+MOST_SECONDS = 0.5
+
+# The floors, from the ground up. A module belongs where its longest matching name is.
+FLOORS = [
+    ["errors", "_core", "devices.contract", "ops", "sizes", "statistics", "running"],
+    ["devices"],
+    ["driver", "stall", "holders", "handles", "issue", "tensor"],
+    ["scheduler", "scope", "functions"],
+    ["flow", "autograd"],
+    ["nn", "optim", "serving"],
+    [""],  # the face
+]
+
+
+def modules() -> dict[str, Path]:
+    """Every module of the package by its name below it, as in `devices.host`; packages by their own name."""
+    found = {}
+    for path in PACKAGE.rglob("*.py"):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+MODULES = modules()
+
+
+def floor_of(name: str) -> int:
+    matches = [
+        (len(prefix), level)
+        for level, floor in enumerate(FLOORS)
+        for prefix in floor
+        if name == prefix or (prefix and name.startswith(prefix + "."))
+    ]
+    assert matches, f"{name} is on no floor: give it one in FLOORS"
+    return max(matches)[1]
+
+
+def top_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """The statements that run when a module is imported. Not those for type checkers, nor inside functions."""
+    for statement in body:
+        yield statement
+        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if isinstance(statement, ast.If) and "TYPE_CHECKING" in ast.unparse(statement.test):
+            yield from top_level(statement.orelse)
+            continue
+        for field in ("body", "orelse", "finalbody"):
+            yield from top_level(getattr(statement, field, []))
+        for handler in getattr(statement, "handlers", []):
+            yield from top_level(handler.body)
+
+
+def imports(name: str, *, everywhere: bool = False) -> Iterator[tuple[str, bool]]:
+    """What a module imports: names below the package, and True; or absolute names, and False."""
+    path = MODULES[name]
+    tree = ast.parse(path.read_text())
+    package = name.split(".") if name else []
+    if path.name != "__init__.py":
+        package = package[:-1]
+    for node in ast.walk(tree) if everywhere else top_level(tree.body):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield _below(alias.name)
+        elif isinstance(node, ast.ImportFrom):
+            if not node.level:
+                base, ours = _below(node.module or "")
+            else:
+                start = package[: len(package) - node.level + 1]
+                base, ours = ".".join([*start, *(node.module or "").split(".")]).strip("."), True
+            for alias in node.names:
+                deeper = f"{base}.{alias.name}".strip(".")
+                yield (deeper if ours and deeper in MODULES else base), ours
+
+
+def _below(name: str) -> tuple[str, bool]:
+    top, _, rest = name.partition(".")
+    return (rest, True) if top == "asyncsched" else (name, False)
+
+
+def reachable(start: str) -> dict[str, set[str]]:
+    """Every module of the package that importing `start` runs, with the absolute names each imports."""
+    found: dict[str, set[str]] = {}
+    todo = [start]
+    while todo:
+        name = todo.pop()
+        if name in found:
+            continue
+        found[name] = set()
+        for other, ours in imports(name, everywhere=name.startswith("_core")):
+            if ours:
+                todo.append(other)
+            else:
+                found[name].add(other.partition(".")[0])
+    return found
+
+
+CORE = sorted(name for name in MODULES if name.startswith("_core."))
+
+
+def test_there_is_a_core_to_look_at():
+    assert {"_core.engine", "_core.admission", "_core.failure", "_core.inbox", "_core.placement", "_core.task"} <= set(CORE)
+
+
+@pytest.mark.parametrize("name", CORE)
+def test_the_core_is_a_plain_state_machine(name):
+    found = reachable(name)
+    assert all(module == "errors" or module.startswith("_core") for module in found), sorted(found)
+    used = set().union(*found.values())
+    assert not used & FOREIGN_TO_THE_CORE
+    assert used <= set(sys.stdlib_module_names)
+
+
+@pytest.mark.parametrize("name", sorted(MODULES))
+def test_floors_import_only_downwards(name):
+    floor = floor_of(name)
+    upwards = sorted({other for other, ours in imports(name) if ours and floor_of(other) > floor})
+    assert not upwards, f"{name or 'asyncsched'} imports from above: {upwards}"
+
+
+@pytest.mark.parametrize("name", sorted(MODULES))
+def test_only_declared_dependencies_are_imported_at_import_time(name):
+    absolute = {other.partition(".")[0] for other, ours in imports(name) if not ours}
+    assert absolute <= THIRD_PARTY | set(sys.stdlib_module_names)
+
+
+def test_the_checks_above_notice_what_they_should():
+    """Of the file itself they would find much to complain about."""
+    tree = ast.parse("if TYPE_CHECKING:\n import a\nelse:\n import b\ntry:\n import c\nexcept E:\n import d\ndef f():\n import e")
+    names = [node.names[0].name for node in top_level(tree.body) if isinstance(node, ast.Import)]
+    assert names == ["b", "c", "d"]
+    assert {"numpy", "asyncio", "threading"} <= set().union(*reachable("driver").values())
+    assert ("_core.task", True) in set(imports("driver"))
+    assert floor_of("devices.contract") < floor_of("devices.cpu") < floor_of("driver") < floor_of("flow.window")
+
+
+def test_importing_is_quick_and_loads_nothing_heavy():
+    code = (
+        "import sys, time; import numpy; started = time.perf_counter(); import asyncsched;"
+        " print(time.perf_counter() - started, *sys.modules)"
+    )
+    best = min((_fresh(code) for _ in range(3)), key=lambda words: float(words[0]))
+    assert float(best[0]) < MOST_SECONDS
+    loaded = {name.partition(".")[0] for name in best[1:]}
+    assert "asyncsched" in loaded
+    assert not loaded & LOADED_ONLY_WHEN_USED
+    assert not loaded & {"tkinter", "hypothesis", "pytest"}
+
+
+def _fresh(code: str) -> list[str]:
+    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
+
+
+def test_the_core_runs_without_numpy_asyncio_or_threads():
+    """The core's files alone, in an interpreter where importing anything foreign fails."""
+    program = f"""
+import importlib.util, json, sys, types
+
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {FOREIGN_TO_THE_CORE!r} - {{"time"}}:
+            raise ImportError(f"the core imported {{name}}")
+
+sys.meta_path.insert(0, Refuse())
+package = types.ModuleType("asyncsched")
+package.__path__ = [{str(PACKAGE)!r}]
+sys.modules["asyncsched"] = package
+before = set(sys.modules)
+from asyncsched._core.engine import Engine
+from asyncsched._core.inbox import Inbox
+from asyncsched._core.placement import Lane
+from asyncsched._core.task import Task, Value
+engine = Engine(max_ops=1, max_bytes=10, max_pending=None, inbox=Inbox(print))
+task = Task(engine.root, engine.account, "task", None, (), None, (), [Lane()], 5)
+value = task.value = Value(engine.account, None, None, task)
+engine.submit(task)
+assert engine.admit() == [task]
+task.refund, task.value = 5, None
+engine.complete(task)
+engine.validate()
+print(json.dumps(sorted(set(sys.modules) - before)))
+"""
+    loaded = json.loads(" ".join(_fresh(program)))
+    assert "asyncsched._core.engine" in loaded
+    assert not {name.partition(".")[0] for name in loaded} & FOREIGN_TO_THE_CORE

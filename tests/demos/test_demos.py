@@ -1,0 +1,103 @@
+"""Each demo runs, made small, in a process of its own, and says what it is for."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+DEMOS = Path(__file__).parents[2] / "demos"
+WAYS = ["barrier", "window(2)", "bounded", "unbounded"]
+PNG = b"\x89PNG\r\n"
+
+
+def needs(*modules: str) -> pytest.MarkDecorator:
+    missing = [module for module in modules if importlib.util.find_spec(module) is None]
+    return pytest.mark.skipif(bool(missing), reason=f"the demo needs {', '.join(missing)}: asyncsched[demos]")
+
+
+def run(demo: str, *options: object) -> list[str]:
+    """The lines that a demo prints."""
+    command = [sys.executable, str(DEMOS / f"{demo}.py"), *map(str, options)]
+    environment = os.environ | {"MPLBACKEND": "Agg"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def table(lines: list[str]) -> dict[str, list[str]]:
+    """The rows of bounded_vs_unbounded's table, by way."""
+    assert lines[0].split()[0] == "way"
+    rows = {row[0]: row[1:] for row in map(str.split, lines[1 : lines.index("")])}
+    assert list(rows) == WAYS
+    return rows
+
+
+def said(lines: list[str], beginning: str) -> str:
+    return next(line for line in lines if line.startswith(beginning))
+
+
+@needs("matplotlib", "sklearn", "tqdm", "psutil")
+def test_digits_are_learned_whichever_way(tmp_path: Path) -> None:
+    plot = tmp_path / "memory.png"
+    lines = run("bounded_vs_unbounded", "--epochs", 10, "--plot", plot)
+    rows = table(lines)
+    for way in WAYS:
+        accuracy = re.search(r"([\d.]+)%", " ".join(rows[way]))
+        assert accuracy is not None
+        assert float(accuracy[1]) >= 95, way
+    assert len({row[-1] for row in rows.values()}) == 1
+    assert "to the last bit" in said(lines, "The four losses")
+    assert "bounded stayed within its limit of 5.0 MiB." in lines
+    assert plot.read_bytes().startswith(PNG)
+
+
+@needs("matplotlib", "tqdm", "psutil")
+def test_without_limits_the_host_runs_ahead(tmp_path: Path) -> None:
+    plot = tmp_path / "memory.png"
+    lines = run("bounded_vs_unbounded", "--data", "synthetic", "--batches", 8, "--max-bytes", "100 MiB", "--plot", plot)
+    peaks = {way: float(row[2]) for way, row in table(lines).items()}  # way, seconds, "s", peak, "MiB", growth, ...
+    assert peaks["barrier"] < peaks["window(2)"] < peaks["unbounded"] / 2
+    assert peaks["bounded"] <= 100
+    shares = [int(share) for share in re.findall(r"(\d+)%", said(lines, "The host had issued"))]
+    assert shares[3] < 60 < shares[0]
+    assert plot.read_bytes().startswith(PNG)
+
+
+@needs("matplotlib")
+def test_increments_are_cheaper_when_only_the_last_is_awaited(tmp_path: Path) -> None:
+    plot = tmp_path / "increment.png"
+    lines = run("increment", "--counts", 10, 20, 50, "--repeats", 2, "--plot", plot)
+    measured = [line for line in lines if line.count(" ms") == 4]
+    assert [line.split()[0] for line in measured] == ["tiny"] * 3 + ["small"] * 3 + ["large"] * 3
+    fitted = lines[next(i for i, line in enumerate(lines) if "intercept" in line) + 1 :][:3]
+    for line in fitted:
+        t1, t2 = map(float, line.split()[3:5])
+        assert t1 > 0
+        assert t2 > 0
+    assert plot.read_bytes().startswith(PNG)
+
+
+def test_a_barrier_waits_for_no_more_than_it_must() -> None:
+    lines = run("barriers", "--size", 700)
+    assert re.search(r"\b10 of 10", said(lines, "on everything"))
+    assert re.search(r"\b10 of 10", said(lines, "on the last tensor"))
+    assert not re.search(r"\b10 of 10", said(lines, "on the first"))
+    assert "ndarray (700, 700)" in said(lines, "to NumPy")
+    assert re.search(r"gave -?[\d.e-]+$", said(lines, "to a scalar"))
+
+
+def test_implicit_barriers_are_refused() -> None:
+    lines = run("barriers", "--size", 700)
+    start = next(i for i, line in enumerate(lines) if line.startswith("Refused")) + 2
+    refused = lines[start : lines.index("", start)]
+    assert len(refused) == 12
+    for line in refused:
+        assert "ImplicitBarrierError: " in line
+        assert "use `" in line
+    assert "pending" in said(lines, "repr(chosen)")
