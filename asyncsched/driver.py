@@ -299,7 +299,8 @@ class Driver:
         """Wait until every task of the scope numbered under `before` has physically ended."""
         self.pump()
         while tasks := [task for task in scope.unfinished() if task.seq < before]:
-            await From(self.wait(tasks, _ended))
+            # The youngest alone: a waiter on each would wake the loop for each.
+            await From(self.wait(tasks[-1:], _ended))
 
     async def shielded(self, scope: CoreScope) -> None:
         """Wait until a scope's tasks have ended, whoever cancels meanwhile; then let the cancellation through."""

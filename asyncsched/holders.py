@@ -2,8 +2,8 @@
 
 Theory of operation. `gc.get_referrers` gives the objects that refer to an object; CPython's reference count says how many
 references there are. When the references found account for the whole count, no holder is unseen. The walk goes up through
-containers and ends at coroutines (mapped to their asyncio tasks), or outside: at a module, a running frame, anything
-unseen, or anything not understood. Outside is the safe answer: it only means that nobody is accused.
+containers and ends at coroutines (mapped to their asyncio tasks), or outside: at a module, at anything unseen (a running
+frame shows none of its references), or not understood. Outside is the safe answer: it only means that nobody is accused.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from ._core.admission import Account
 from ._core.failure import line_of
-from ._core.task import PENDING, Task, Value
+from ._core.task import DONE, PENDING, Task, Value
 
 if TYPE_CHECKING:
     from .driver import Driver
@@ -62,11 +62,10 @@ class _Walk:
         assert driver.loop is not None
         self.deadline = deadline
         self.ours: set[int] = set()  # containers of the investigation itself, alive throughout
-        tasks = asyncio.all_tasks(driver.loop)
-        self.owners = _owners(tasks)
-        # Python 3.11's `gc.get_referrers` overlooks what a C task holds by way of being a future: its callbacks.
+        self.owners = _owners(asyncio.all_tasks(driver.loop))
+        # Python 3.11's `gc.get_referrers` overlooks what a C task holds by way of being a future: callbacks, exception.
         self.tasks_holding: dict[int, set[asyncio.Task[Any]]] = defaultdict(set)
-        for task in tasks:
+        for task in [thing for thing in gc.get_objects() if type(thing) is asyncio.Task]:
             for held in gc.get_referents(task):
                 self.tasks_holding[id(held)].add(task)
 
@@ -95,8 +94,8 @@ class _Walk:
         for node in level:
             referrers += self.tasks_holding.get(id(node.thing), set()).difference(_tasks(referrers))
         for referrer in referrers:
-            if type(referrer) is _Node or isinstance(referrer, types.FrameType):
-                continue  # ours; or running: what such a frame holds stays unseen, and so outside
+            if type(referrer) is _Node:
+                continue
             below: dict[int, _Node] = {}
             for thing in gc.get_referents(referrer):
                 if (node := at.get(id(thing))) is not None:  # type: ignore[assignment]
@@ -113,12 +112,11 @@ class _Walk:
 
     def _connect(self, node: _Node, referrer: Any, nodes: dict[int, _Node], above: list[_Node]) -> None:
         """Note that `referrer` refers to a node: an end of the walk, a trouble, or another node."""
-        if isinstance(referrer, Task):
-            text = f"the pending task {referrer.name!r}, submitted at {line_of(referrer.where)}"
-            node.ends.append((referrer, text))
+        if isinstance(referrer, Task) and referrer.state < DONE:
+            node.ends.append((referrer, f"the task {referrer.name!r}, submitted at {line_of(referrer.where)}"))
             if referrer.state != PENDING:
                 node.trouble = f"{referrer!r} still uses it"
-        elif isinstance(referrer, asyncio.Task):
+        elif isinstance(referrer, asyncio.Task) and not referrer.done():
             node.ends.append((referrer, f"task {referrer.get_name()!r}"))
         elif isinstance(referrer, _SUSPENDED):
             owner = self.owners.get(id(referrer))
@@ -192,7 +190,7 @@ def _held(driver: Driver, account: Account) -> tuple[list[Any], list[tuple[int, 
     costs = [(v.charge, f"created at {line_of(v.where)}") for v in things]
     for device in driver.devices:
         for escape in list(device.memory.escapes.values()):
-            if escape.account.open is account and (array := escape()) is not None:
+            if escape.account.open is account and (array := escape.visible()) is not None:
                 things.append(array)
                 costs.append((escape.nbytes, "in an awaited array"))
     return things, costs
@@ -270,9 +268,7 @@ def _owners(tasks: Iterable[asyncio.Task[Any]]) -> dict[int, asyncio.Task[Any]]:
 
 
 def _describe(owner: asyncio.Task[Any], coroutine: Any, what: Any) -> str:
-    frame = next(
-        (f for name in ("cr_frame", "gi_frame", "ag_frame") if (f := getattr(coroutine, name, None)) is not None), None
-    )
+    frame = _frame(coroutine)
     if frame is None:
         return f"coroutine {_name(coroutine)}"
     variables = frame.f_locals
@@ -281,8 +277,14 @@ def _describe(owner: asyncio.Task[Any], coroutine: Any, what: Any) -> str:
         variables.clear()  # a snapshot, which would pin the locals
     variable = f"variable {names[0]!r}" if names else "an expression"
     return (
-        f"coroutine {_name(coroutine)} ({variable}), which waits at {frame.f_code.co_filename}:{frame.f_lineno}"
+        f"coroutine {frame.f_code.co_qualname} ({variable}), which waits at {frame.f_code.co_filename}:{frame.f_lineno}"
         f" in task {owner.get_name()!r}"
+    )
+
+
+def _frame(coroutine: Any) -> types.FrameType | None:
+    return next(
+        (f for name in ("cr_frame", "gi_frame", "ag_frame") if (f := getattr(coroutine, name, None)) is not None), None
     )
 
 

@@ -70,8 +70,8 @@ class Account:
 class Queue:
     """The pending tasks of a scope in order of submission. Cancelled ones are swept when they pile up.
 
-    Those at the front go before the rest once their producers are launched. Until then they bar nobody: what they wait for
-    may be in the rest.
+    Those at the front go before the rest once their producers are launched. Until then they bar nobody: what they wait
+    for may be in the rest.
     """
 
     __slots__ = ("fronts", "live", "rotating", "tasks")

@@ -258,7 +258,7 @@ class Engine:
         self._hand_over(scope, parent)
 
     def _hand_over(self, scope: Scope, parent: Scope) -> None:
-        """What is open in a scope that closes goes to its parent; what is over closes with it, and is reported with it."""
+        """What is open in a scope that closes goes to its parent; what is over closes, and is reported, with it."""
         todo, moved = list(scope.children), []
         while todo:
             child = todo.pop()
@@ -335,7 +335,8 @@ class Engine:
         for account in accounts:
             assert account.in_flight == sum(t.account is account for t in launched)
             assert account.pending == sum(t.account is account for t in pending)
-            assert account.used >= 0 or account.in_flight  # a result above its task's cost may be dropped before that ends
+            # Not below zero, but for a result larger than its task's cost and dropped before the task's completion.
+            assert account.used >= 0 or account.in_flight
             assert account.earmark is None or account.earmark.state == PENDING
 
     # -- steps --------------------------------------------------------------------------------------------------

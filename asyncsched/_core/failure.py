@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import sys
 from types import CodeType, TracebackType
@@ -66,7 +67,8 @@ class Failure:
         """The failure of a body that raised `exception`. Drops the locals of the frames it passed."""
         clear(exception)
         exception = exception.with_traceback(_without_runner(exception.__traceback__))
-        if isinstance(exception, _WRAPPED) or any(kind.__name__ == "CancelledError" for kind in type(exception).__mro__):
+        kinds = [kind.__name__ for kind in type(exception).__mro__]
+        if isinstance(exception, _WRAPPED) or "CancelledError" in kinds:
             wrapper = RuntimeError(f"the task raised {type(exception).__name__}, which cannot pass through `await`")
             wrapper.__cause__ = exception
             exception = wrapper
@@ -164,9 +166,10 @@ def clear(exception: BaseException) -> None:
 
 
 def _clear_frame(trace: TracebackType) -> None:
-    """Drop a frame's locals, unless it still runs or may go on. Before Python 3.13 clearing a suspended coroutine closes it.
+    """Drop a frame's locals, unless it still runs or may go on.
 
-    Such frames come in by the causes of an exception. A generator that has moved on since it raised is suspended.
+    Before Python 3.13 clearing a suspended coroutine closes it. Such frames come in by the causes of an exception. A
+    generator that has moved on since it raised is suspended.
     """
     frame = trace.tb_frame
     if sys.version_info < (3, 13):
@@ -174,7 +177,5 @@ def _clear_frame(trace: TracebackType) -> None:
         moved = frame.f_lasti != trace.tb_lasti
         if flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR) or (flags & inspect.CO_GENERATOR and moved):
             return
-    try:
+    with contextlib.suppress(RuntimeError):  # it runs
         frame.clear()
-    except RuntimeError:  # it runs
-        pass

@@ -46,5 +46,7 @@ def unshare(streams: int) -> None:
 def _apply() -> None:
     _restore.close()
     if _shares and _controller is not None:
-        limits = max(1, available() // max(_shares))
+        # Never more than was set before.
+        before = min((lib["num_threads"] for lib in _controller.select(user_api="blas").info()), default=1)
+        limits = max(1, min(before, available() // max(_shares)))
         _restore.enter_context(_controller.limit(limits=limits, user_api="blas"))

@@ -42,6 +42,7 @@ class HostMemory:
                 escape = Escape(owner, _gone)
                 escape.memory, escape.account, escape.nbytes = self, value.account, nbytes
                 escape.pooled = _pooled(value.block)
+                escape.given = weakref.ref(value.array) if isinstance(value.array, np.ndarray) else None
                 self.escapes[id(escape)] = escape
             return
         if value.charge:
@@ -57,11 +58,23 @@ class HostMemory:
 class Escape(weakref.ref[Array]):
     """Watches the memory of an array that left the scheduler, and gives its bytes back when it is gone."""
 
-    __slots__ = ("account", "memory", "nbytes", "pooled")
+    __slots__ = ("account", "given", "memory", "nbytes", "pooled")
     memory: HostMemory
     account: Account
     nbytes: int
     pooled: int
+    given: weakref.ref[Array] | None
+
+    def visible(self) -> Array | None:
+        """The array through which the memory is held, if it is the only one; else the owner, whose holders stay unseen.
+
+        NumPy's arrays do not take part in garbage collection, so nobody can ask who has a view of an array.
+        """
+        owner = self()
+        given = self.given() if self.given is not None else None
+        if owner is None or given is None or given is owner:
+            return owner
+        return given if given.base is owner and _refs(owner) <= _ONE_VIEW else owner
 
 
 def _gone(escape: weakref.ref[Array]) -> None:
@@ -290,5 +303,13 @@ def _loop_refs() -> int:
     return 0
 
 
+def _one_view_refs() -> int:
+    """The count `visible` finds for an owner with one view."""
+    owner = np.empty(1, np.uint8)
+    given = owner[:]
+    return _refs(owner) if given.base is owner else 0
+
+
 _ONLY_HERE = _only_here_refs()
+_ONE_VIEW = _one_view_refs()
 _LOOP_REFS = _loop_refs()

@@ -175,7 +175,7 @@ def test_the_front_of_one_scope_is_not_the_front_of_another():
 
 
 def large_beside_small(rig, streams=1):
-    """A large head in one scope, and in others small tasks without end. Returns it, and how many were admitted before."""
+    """A large head in one scope, small tasks without end in others. Returns it, and how many were admitted before."""
     smalls = [rig.scope(f"small {i}") for i in range(streams)]
     waiting = rig.scope("large")
     running = []
@@ -251,6 +251,33 @@ def test_cancelling_the_aged_head_frees_what_was_kept_for_it():
     assert rig.cancel(aged)
     assert rig.engine.account.earmark is None
     assert names(rig.pump()) == ["barred"]
+
+
+def test_an_aged_head_goes_as_soon_as_it_fits_whatever_else_is_in_flight():
+    rig = Rig(max_bytes=100)
+    base, held, aged, other = age(rig)
+    assert base.lane.load == 1
+    _, kept = rig.submit(cost=0, scope=aged.scope, name="front", front=True)
+    assert names(rig.pump()) == ["front"]  # its own scope is not barred
+    rig.submit(cost=1, scope=other, name="barred")
+    del held
+    rig.finish(base)
+    assert names(rig.pump()) == ["aged", "barred"]
+    del kept
+
+
+def test_a_head_does_not_age_by_what_is_admitted_in_another_account():
+    rig = Rig(max_bytes=200)
+    inside = rig.scope("inside", reserve=10)
+    _, held = rig.submit(cost=10, scope=inside)
+    rig.run()
+    blocked, _ = rig.submit(cost=5, scope=inside)
+    for _ in range(3 * PATIENCE):
+        rig.submit(cost=1)
+        rig.run()
+    assert blocked.passed == 0
+    assert inside.account.earmark is None
+    del held
 
 
 def test_an_aged_head_bars_nobody_in_another_account():
@@ -333,34 +360,41 @@ def test_progress_in_one_account_does_not_need_the_others_to_be_idle():
 @pytest.mark.parametrize("event", ["a drop", "a completion", "a launch", "a scope that closes", "another submission"])
 def test_progress_looks_again_whenever_something_changed(event):
     """After a scan in vain the account is not scanned again until something could make a difference."""
-    rig = Rig(max_bytes=100, max_ops=1)
+    rig = Rig(max_bytes=100)
     inner = rig.scope("inner", reserve=30)
     base, held = rig.submit(cost=70)
+    inside, kept = rig.submit(cost=30, scope=inner)
     rig.pump()
+    rig.finish(inside)
     rig.submit(cost=90, name="large")
-    small, _ = rig.submit(cost=0 if event == "a launch" else 30, name="small")
+    _, x = rig.submit(cost=1, scope=inner, name="producer")
     if event == "a launch":
-        rig.cancel(small)
-        _, x = rig.submit(cost=0, scope=inner, name="producer")
         rig.submit(x, cost=0, name="small")
+    else:
+        rig.submit(cost=30, name="small")
     if event == "a completion":
+        assert rig.pump() == []
         rig.finish(base, charge=40)
         assert names(rig.pump()) == ["small"]
         return
     rig.finish(base)
-    launched = rig.pump()
-    assert names(launched) == (["producer"] if event == "a launch" else [])
+    assert rig.pump() == []
+    assert not rig.engine.account.changed
     if event == "a drop":
         del held
         assert names(rig.pump()) == ["small"]
     elif event == "a launch":
-        rig.finish(launched[0])
-        assert names(rig.pump()) == ["small"]
+        del kept
+        assert names(rig.pump()) == ["producer", "small"]
     elif event == "a scope that closes":
+        rig.cancel(x.task)
+        del kept
+        rig.drain()
         rig.engine.close_scope(inner)
         assert names(rig.pump()) == ["small"]
     else:
         rig.submit(cost=31, name="does not fit either")
+        assert rig.pump() == []
         rig.submit(cost=0, name="fits")
         assert names(rig.pump()) == ["fits"]
 

@@ -136,8 +136,8 @@ def test_too_large_by_itself():
         rig.submit(cost=1_001, name="matmul")
     assert (caught.value.needed, caught.value.limit) == (1_001, 1_000)
     assert str(caught.value) == (
-        "matmul needs 1,001 bytes (1,001 of its own, 0 of inputs) and the limit is 1,000: raise max_bytes (or the scope's"
-        " reserve) to at least 1,001, or split the task"
+        "matmul needs 1,001 bytes (1,001 of its own, 0 of inputs) and the limit is 1,000: raise max_bytes"
+        " (or the scope's reserve) to at least 1,001, or split the task"
     )
     rig.submit(cost=1_000)
     rig.engine.validate()
@@ -339,6 +339,32 @@ def test_a_failure_reaches_every_dependent():
     assert {v.failure.root for v in (x, y, z, w)} == {bad.failure}
     assert rig.engine.unfinished == 0
     assert rig.root.take_failures() == ([bad.failure], 0)
+
+
+def test_dependents_are_told_at_once_not_when_their_turn_comes():
+    rig = Rig(max_ops=1)
+    bad, x = rig.submit()
+    rig.pump()
+    rig.submit(name="before them in the queue")
+    _, y = rig.submit(x)
+    dependent, _ = rig.submit(y)
+    rig.finish(bad, error=ValueError("no"))
+    rig.drain()
+    assert dependent.state == FAILED
+
+
+def test_a_task_waits_for_all_its_producers():
+    rig = Rig(max_bytes=10)
+    base, held = rig.submit(cost=10)
+    rig.pump()
+    _, x = rig.submit()
+    second, y = rig.submit(cost=5, scope=rig.scope())
+    task, _ = rig.submit(x, y, scope=rig.scope())
+    rig.pump()
+    assert (task.blockers, task.state) == (1, PENDING)
+    rig.finish(base)
+    del held
+    assert rig.pump() == [second, task]
 
 
 def test_a_failing_task_gives_its_bytes_back():
