@@ -1,7 +1,11 @@
-"""asyncio for tensor work: operations are awaitable tasks on streams, queues are bounded, `await` is the only barrier."""
+"""asyncio for tensor work.
+
+Operations are awaitable tasks on streams, queues are bounded, `await` is the only barrier.
+"""
 
 from __future__ import annotations
 
+from . import functions as _functions
 from .devices.contract import Device
 from .errors import (
     AsyncSchedError,
@@ -13,14 +17,13 @@ from .errors import (
     TaskCancelled,
     TaskTooLarge,
 )
+from .functions import *  # noqa: F403
 from .handles import Task, gather
 from .running import run
 from .scheduler import Scheduler
 from .scope import Scope
 from .statistics import Statistics
 from .tensor import Tensor
-from .functions import *  # noqa: F403
-from .functions import __all__ as _functions
 
 __all__ = [
     "AsyncSchedError",
@@ -39,5 +42,5 @@ __all__ = [
     "Tensor",
     "gather",
     "run",
-    *_functions,
+    *_functions.__all__,  # type: ignore[attr-defined]  # computed: see there
 ]

@@ -6,13 +6,13 @@ Everything here runs on the loop's thread, but for `_wake`, which any thread may
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import os
 import sys
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
-from types import CodeType
 from typing import Any, cast
 
 import anyio
@@ -65,9 +65,7 @@ class Driver:
     ) -> None:
         self.devices = devices
         self.inbox = Inbox(_waker(self))
-        self.engine = Engine(
-            max_ops=max_ops, max_bytes=max_bytes, max_pending=max_pending, inbox=self.inbox, host=self
-        )
+        self.engine = Engine(max_ops=max_ops, max_bytes=max_bytes, max_pending=max_pending, inbox=self.inbox, host=self)
         self.thread = 0  # the loop's thread while open; 0 makes every call ask `refuse` why
         self.loop: asyncio.AbstractEventLoop | None = None
         self.inline_thread = 0  # the same, where tiny rows may run on it
@@ -126,7 +124,9 @@ class Driver:
     def refuse(self) -> None:
         """Raise why this thread, at this moment, may not submit anything."""
         if self.forked:
-            raise SchedulerClosed("a scheduler does not survive a fork: open one in the child, or use the 'spawn' start method")
+            raise SchedulerClosed(
+                "a scheduler does not survive a fork: open one in the child, or use the 'spawn' start method"
+            )
         if self.closed or self.closing:
             raise SchedulerClosed("the scheduler is closed: submit inside `async with asyncsched.Scheduler()`")
         if self.loop is None:
@@ -288,7 +288,7 @@ class Driver:
         assert self.loop is not None
         future: asyncio.Future[None] = self.loop.create_future()
         job = Job(lambda: np.array(array))
-        job.waiters.append(lambda _: future.done() or future.set_result(None))
+        job.waiters.append(_Countdown(1, future, False))
         value.device.offload(job)
         await future
         if job.error is not None:
@@ -336,7 +336,9 @@ class Driver:
         if value.done or task is None:
             return
         if loop is None or not loop.is_running():
-            raise SchedulerClosed("the value is pending and its event loop is not running: read it before the loop ends")
+            raise SchedulerClosed(
+                "the value is pending and its event loop is not running: read it before the loop ends"
+            )
         ready = threading.Event()
 
         async def register() -> None:
@@ -364,9 +366,9 @@ class _Countdown:
         self.future = future
         self.eager = eager
 
-    def __call__(self, task: Task) -> None:
+    def __call__(self, ended: Task | Job) -> None:
         self.count -= 1
-        if (self.count <= 0 or (self.eager and task.failure is not None)) and not self.future.done():
+        if (self.count <= 0 or (self.eager and getattr(ended, "failure", None) is not None)) and not self.future.done():
             self.future.set_result(None)
 
 
@@ -398,10 +400,8 @@ def _waker(driver: Driver) -> Callable[[], None]:
     def wake() -> None:
         driver = reference()
         if driver is not None and driver.loop is not None:
-            try:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to wake
                 driver.loop.call_soon_threadsafe(driver.on_wake)
-            except RuntimeError:  # the loop is closed: nobody is left to wake
-                pass
 
     return wake
 
@@ -413,11 +413,14 @@ def where(skip: int = 2) -> Where | None:
         if frame.f_back is None:
             return None
         frame = frame.f_back
-    return cast(CodeType, frame.f_code), frame.f_lasti
+    return frame.f_code, frame.f_lasti
 
 
 def find(scheduler: Any = None) -> Driver:
-    """The driver to use where no operand names one: `scheduler`'s, the ambient one, or the only one open on this loop."""
+    """The driver to use where no operand names one.
+
+    `scheduler`'s, the ambient one, or the only one open on this loop.
+    """
     if scheduler is not None:
         return cast(Driver, scheduler._driver)
     here = ambient.get()

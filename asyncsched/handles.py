@@ -75,7 +75,9 @@ class Handle:
         return "done" if value.done or value.task is None else f"pending: {value.task.name}"
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise TypeError(f"a {type(self).__name__} lives in its scheduler and cannot be pickled or copied: `await` it first")
+        raise TypeError(
+            f"a {type(self).__name__} lives in its scheduler and cannot be pickled or copied: `await` it first"
+        )
 
     def __copy__(self) -> NoReturn:
         self.__reduce_ex__(None)
@@ -107,7 +109,9 @@ class gather:
     def __init__(self, *handles: Handle) -> None:
         for handle in handles:
             if not isinstance(handle, Handle):
-                raise TypeError(f"gather takes tensors and tasks, not {type(handle).__name__}: use asyncio.gather for coroutines")
+                raise TypeError(
+                    f"gather takes tensors and tasks, not {type(handle).__name__}: use asyncio.gather for coroutines"
+                )
         self._values = [handle._value for handle in handles]
 
     def __await__(self) -> Generator[Any, None, list[Any]]:
@@ -117,7 +121,9 @@ class gather:
         while not any(v.failure for v in values) and (waiting := [v for v in values if not v.done]):
             driver = driver_of(waiting[0])
             driver.check_waiting()
-            yield from driver.wait([v.task for v in waiting if v.task is not None and driver_of(v) is driver], eager=True)
+            yield from driver.wait(
+                [v.task for v in waiting if v.task is not None and driver_of(v) is driver], eager=True
+            )
         for value in values:
             if value.failure is not None:
                 value.failure.rethrow()
@@ -167,4 +173,3 @@ def blocking_read(value: Value, what: str, cure: str) -> Any:
         driver_of(value).block(value)
         return deliver(value)
     raise ImplicitBarrierError(f"{what} would block the event loop until the tensor is computed: {cure}")
-

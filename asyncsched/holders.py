@@ -1,9 +1,10 @@
 """Who holds the retained bytes: a walk from each value up through whatever refers to it.
 
-Theory of operation. `gc.get_referrers` gives the objects that refer to an object; CPython's reference count says how many
-references there are. When the references found account for the whole count, no holder is unseen. The walk goes up through
-containers and ends at coroutines (mapped to their asyncio tasks), or outside: at a module, at anything unseen (a running
-frame shows none of its references), or not understood. Outside is the safe answer: it only means that nobody is accused.
+Theory of operation. `gc.get_referrers` gives the objects that refer to an object; CPython's reference count says how
+many references there are. When the references found account for the whole count, no holder is unseen. The walk goes up
+through containers and ends at coroutines (mapped to their asyncio tasks), or outside: at a module, at anything unseen
+(a running frame shows none of its references), or not understood. Outside is the safe answer: it only means that
+nobody is accused.
 """
 
 from __future__ import annotations
@@ -56,7 +57,10 @@ class _Node:
 
 
 class _Walk:
-    """Finds the tasks that objects are held by. Walks up level by level, since each look for referrers scans the heap."""
+    """Finds the tasks that objects are held by.
+
+    Walks up level by level, since each look for referrers scans the heap.
+    """
 
     def __init__(self, driver: Driver, deadline: float) -> None:
         assert driver.loop is not None
@@ -185,7 +189,10 @@ def investigate(driver: Driver, account: Account, stuck_accounts: Iterable[Accou
 
 
 def _held(driver: Driver, account: Account) -> tuple[list[Any], list[tuple[int, str]]]:
-    """What is charged to the account: values, and the owners of arrays that left; with their bytes and where they are from."""
+    """What is charged to the account: values, and the owners of arrays that left.
+
+    With their bytes and where they are from.
+    """
     things: list[Any] = [v for v in gc.get_objects() if type(v) is Value and v.charge and v.account.open is account]
     costs = [(v.charge, f"created at {line_of(v.where)}") for v in things]
     for device in driver.devices:
@@ -262,7 +269,12 @@ def _owners(tasks: Iterable[asyncio.Task[Any]]) -> dict[int, asyncio.Task[Any]]:
             if isinstance(step, _SUSPENDED):
                 owners[id(step)] = task
                 todo += [getattr(step, name, None) for name in ("cr_await", "gi_yieldfrom", "ag_await")]
-            elif type(step).__name__ in ("async_generator_asend", "async_generator_athrow", "coroutine_wrapper", "anext_awaitable"):
+            elif type(step).__name__ in (
+                "async_generator_asend",
+                "async_generator_athrow",
+                "coroutine_wrapper",
+                "anext_awaitable",
+            ):
                 todo += gc.get_referents(step)
     return owners
 

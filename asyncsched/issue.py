@@ -62,7 +62,9 @@ def issue_task(
     inputs = tuple([a for a in args if type(a) is Value])
     scope = driver.scope()
     cost = found.nbytes + found.workspace
-    task = Task(scope, scope.account, row.name, row, inputs if len(inputs) == len(args) else args, options, inputs, lanes, cost)
+    task = Task(
+        scope, scope.account, row.name, row, inputs if len(inputs) == len(args) else args, options, inputs, lanes, cost
+    )
     task.where = where()
     value = Value(scope.account, device, found.meta, task)
     value.nbytes = found.nbytes
@@ -79,8 +81,8 @@ def run_inline(
 ) -> Value | None:
     """Run a tiny row on the loop's thread; None if this is not the moment.
 
-    It is when this is the loop's thread, nothing is pending or in flight anywhere, so that no order is lost, and the result
-    fits the limit. The most frequent path of all: every step here shows in `bench.overhead`.
+    It is when this is the loop's thread, nothing is pending or in flight anywhere, so that no order is lost, and the
+    result fits the limit. The most frequent path of all: every step here shows in `bench.overhead`.
 
     Args:
         first: the value of the first operand, whose device and scheduler it is.

@@ -7,12 +7,10 @@ import contextvars
 import sys
 import warnings
 from collections.abc import Sequence
-from time import perf_counter
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from ._core.admission import Scope as CoreScope
-from ._core.task import LAUNCHED
 from .devices import select
 from .devices.contract import Device
 from .driver import Ambient, Driver, ambient
@@ -28,8 +26,8 @@ if TYPE_CHECKING:
 class Scheduler(Submitter):
     """Schedules tensor operations onto the streams of one or several devices, under limits.
 
-    Use it as `async with Scheduler() as s`. Leaving normally waits for everything submitted; leaving by an exception drops
-    what is pending, and waits for what runs.
+    Use it as `async with Scheduler() as s`. Leaving normally waits for everything submitted; leaving by an exception
+    drops what is pending, and waits for what runs.
 
     Args:
         device: "auto" (the best that is usable), "cpu", "sim", a `Device`, or a list of them.
@@ -38,7 +36,8 @@ class Scheduler(Submitter):
         max_ops: most tasks in flight; None for no bound.
         max_bytes: most tracked bytes, as an int or text such as "256 MiB"; None for no bound.
         max_pending: most tasks in the backlog; None for no bound.
-        stall_timeout: seconds after which a task that waits for bytes nobody frees raises SchedulerStalled; None for never.
+        stall_timeout: seconds after which a task that waits for bytes nobody frees raises SchedulerStalled; None for
+        never.
 
     Raises:
         ValueError, TypeError: for any argument out of its range.
@@ -61,7 +60,11 @@ class Scheduler(Submitter):
             raise ValueError(f"stall_timeout must be a positive number of seconds or None, not {stall_timeout!r}")
         limit = None if max_bytes is None else parse_bytes(max_bytes, "max_bytes")
         self._driver = Driver(
-            select(device, streams), max_ops=max_ops, max_bytes=limit, max_pending=max_pending, stall_timeout=stall_timeout
+            select(device, streams),
+            max_ops=max_ops,
+            max_bytes=limit,
+            max_pending=max_pending,
+            stall_timeout=stall_timeout,
         )
         self._token: contextvars.Token[Ambient | None] | None = None
 
@@ -84,7 +87,7 @@ class Scheduler(Submitter):
             await self._abort(f"the scheduler, which was left by {type(error).__name__}")
             finish(self._driver.engine.root, "the scheduler", error)
 
-    async def aclose(self, timeout: float | None = None) -> None:
+    async def aclose(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  # it ends in order, too
         """Refuse new work, wait for everything submitted, close. A second call does nothing.
 
         Cancelling it drops what is pending and waits for what runs.
@@ -94,7 +97,8 @@ class Scheduler(Submitter):
 
         Raises:
             ExceptionGroup: of the failures that nobody has seen.
-            TimeoutError: naming the bodies that still run. What is pending was dropped by then, and nothing more is waited for.
+            TimeoutError: naming the bodies that still run. What is pending was dropped by then, and nothing more is
+            waited for.
         """
         driver = self._driver
         if driver.closed or driver.loop is None:
@@ -111,7 +115,8 @@ class Scheduler(Submitter):
         except TimeoutError:
             running = self._give_up("aclose(), which ran out of time")
             raise TimeoutError(
-                f"after {timeout:g} s these tasks still run: {', '.join(running)}; they end by themselves, and their results are dropped"
+                f"after {timeout:g} s these tasks still run: {', '.join(running)}"
+                " (they end by themselves, and their results are dropped)"
             ) from None
         except BaseException:
             await self._abort("aclose(), which was cancelled")
@@ -141,7 +146,10 @@ class Scheduler(Submitter):
         return self._driver.scope()
 
     def window(self, depth: int) -> Window:
-        """Bound the run-ahead of a loop: `async with window:` around its body lets at most `depth` iterations be in flight."""
+        """Bound the run-ahead of a loop.
+
+        `async with window:` around its body lets at most `depth` iterations be in flight.
+        """
         from .flow.window import Window
 
         return Window(self, depth)
@@ -197,4 +205,6 @@ def _positive(name: str, value: int | None) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be an int or None, not {type(value).__name__}")
     if value < 1:
-        raise ValueError(f"{name} must be at least 1, not {value}: use None for {'the default' if name == 'streams' else 'no bound'}")
+        raise ValueError(
+            f"{name} must be at least 1, not {value}: use None for {'the default' if name == 'streams' else 'no bound'}"
+        )

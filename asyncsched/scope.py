@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import sys
 from collections.abc import Callable
 from time import perf_counter
 from types import TracebackType
-from typing import Any, Self, TypeVar, cast, overload
+from typing import Any, Self, TypeVar, cast
 
 import numpy as np
 
 from ._core.admission import Scope as CoreScope
-from ._core.task import DONE, PENDING, Value, buffers
+from ._core.task import DONE, PENDING, Value
 from ._core.task import Task as CoreTask
 from .devices.host import rebuild
 from .driver import Ambient, Driver, From, ambient, checkpoint, where
 from .errors import QueueFull, SchedulerClosed
 from .handles import Handle, Task
 from .ops.meta import Meta, meta
-from .ops.row import Row, plan
+from .ops.row import Row
 from .ops.table import TABLE
 from .sizes import parse_bytes
 from .tensor import Tensor
@@ -41,8 +42,8 @@ class Submitter:
     async def put(self, array: Any, *, device: object = None) -> Tensor:
         """Copy a host array to the device. Waits for room: this is where backpressure is felt.
 
-        When it returns the source may be reused. Cancelling it before it is admitted takes it back; later the copy goes on,
-        and nobody holds it.
+        When it returns the source may be reused. Cancelling it before it is admitted takes it back; later the copy
+        goes on, and nobody holds it.
 
         Args:
             array: an ndarray, or what `np.asarray` makes one of; of bool, integers, floats or complex numbers.
@@ -88,8 +89,8 @@ class Submitter:
         Args:
             fn: any callable. For keywords use `functools.partial`.
             shape, dtype: of the array it returns. With both, the result is a Tensor, which operators accept.
-            nbytes: its cost in bytes, output and workspace together. Without it (or shape and dtype) the inputs' bytes are
-                charged, and corrected when it is done.
+            nbytes: its cost in bytes, output and workspace together. Without it (or shape and dtype) the inputs' bytes
+                are charged, and corrected when it is done.
             name: for messages; default the function's.
             device: whose streams; default that of the first tensor.
 
@@ -107,7 +108,10 @@ class Submitter:
         self, fn: Callable[..., Any], *args: Any, shape: Any = None, dtype: Any = None, nbytes: int | str | None = None,
         name: str | None = None, device: object = None,
     ) -> Any:  # fmt: skip
-        """Like `submit`, but never waits: the task joins the backlog, or QueueFull is raised when that is at its limit."""
+        """Like `submit`, but never waits.
+
+        The task joins the backlog, or QueueFull is raised when that is at its limit.
+        """
         self._driver.check()
         return self._call(fn, args, shape, dtype, nbytes, name, device, bounded=True)[1]
 
@@ -141,8 +145,8 @@ class Submitter:
 
         Args:
             name: for messages.
-            reserve: bytes to claim up front. Entering waits for room; inside it is the limit, so that work inside cannot stall
-                on memory held outside.
+            reserve: bytes to claim up front. Entering waits for room; inside it is the limit, so that work inside
+                cannot stall on memory held outside.
         """
         return Scope(self._driver, self._core, name, None if reserve is None else parse_bytes(reserve, "reserve"))
 
@@ -172,7 +176,9 @@ class Submitter:
         if not callable(fn):
             raise TypeError(f"submit takes a callable, not {type(fn).__name__}")
         if asyncio.iscoroutinefunction(fn):
-            raise TypeError(f"{fn} is a coroutine function: await it, or use asyncio.create_task; streams run plain functions")
+            raise TypeError(
+                f"{fn} is a coroutine function: await it, or use asyncio.create_task; streams run plain functions"
+            )
         if (shape is None) != (dtype is None):
             raise TypeError("shape and dtype go together: with both the result is a Tensor")
         form = None if shape is None else meta(_shape(shape), np.dtype(dtype), contiguous=False)
@@ -267,7 +273,9 @@ class Scope(Submitter):
         driver, core = self._driver, self._core()
         leave_ambient(self._token)
         if error is not None:
-            driver.cancel_all(core.unfinished(), f"scope {self._name!r}, which was left by {kind.__name__ if kind else ''}")
+            driver.cancel_all(
+                core.unfinished(), f"scope {self._name!r}, which was left by {kind.__name__ if kind else ''}"
+            )
         try:
             if error is None:
                 await driver.drained(core, sys.maxsize)
@@ -287,7 +295,9 @@ class Scope(Submitter):
         if self._inner is None:
             raise RuntimeError("the scope is not entered yet: use `async with s.scope() as scope`")
         if self._inner.closed:
-            raise SchedulerClosed(f"scope {self._name!r} is closed: submit inside its `async with`, or through another scope")
+            raise SchedulerClosed(
+                f"scope {self._name!r} is closed: submit inside its `async with`, or through another scope"
+            )
         return self._inner
 
     def __repr__(self) -> str:
@@ -299,10 +309,8 @@ class Scope(Submitter):
 def leave_ambient(token: contextvars.Token[Ambient | None] | None) -> None:
     """Leave an ambient scope, unless it was entered in another context, which has ended with it."""
     if token is not None:
-        try:
+        with contextlib.suppress(ValueError):
             ambient.reset(token)
-        except ValueError:
-            pass
 
 
 def report(core: CoreScope, what: str, before: int | None = None) -> None:

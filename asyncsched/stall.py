@@ -1,8 +1,8 @@
 """Why nothing moves: finding out whether a stuck queue is a deadlock, and telling the tasks concerned.
 
 The engine says which tasks are stuck: they lack only bytes, and nothing in flight will free any. Then either someone
-outside will drop what they hold, or nobody ever will. The second is a deadlock, and is proved, never guessed: every holder of
-every byte must have been found, and be a coroutine that itself waits for a stuck task.
+outside will drop what they hold, or nobody ever will. The second is a deadlock, and is proved, never guessed: every
+holder of every byte must have been found, and be a coroutine that itself waits for a stuck task.
 """
 
 from __future__ import annotations

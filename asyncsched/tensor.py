@@ -10,7 +10,7 @@ import numpy as np
 
 from ._core.task import Value
 from .devices.contract import Device
-from .driver import Driver, find
+from .driver import find
 from .errors import ImplicitBarrierError
 from .handles import Handle, blocking_read, driver_of, reach
 from .issue import issue, issue_task, run_inline
@@ -23,7 +23,6 @@ Scalar = bool | int | float | complex | np.generic
 _NO_OPTIONS: Mapping[str, Any] = {}
 _SCALARS = (bool, int, float, complex, np.generic)
 _OPERANDS = (Handle, np.ndarray, *_SCALARS)
-
 
 
 def apply(
@@ -62,7 +61,9 @@ def _argument(operand: object) -> Any:
     if isinstance(operand, _SCALARS):
         return operand
     if isinstance(operand, np.ndarray):
-        raise TypeError("an ndarray is no operand, since it is not the scheduler's: `x = await s.put(a)` makes it a tensor")
+        raise TypeError(
+            "an ndarray is no operand, since it is not the scheduler's: `x = await s.put(a)` makes it a tensor"
+        )
     raise TypeError(f"{type(operand).__name__} is no operand: use a Tensor, a Python number or a NumPy scalar")
 
 
@@ -98,7 +99,7 @@ def _operators(name: str) -> tuple[Callable[[Tensor, Any], Tensor], Callable[[Te
                 if value is not None:
                     return Tensor(value)
         elif not isinstance(other, _OPERANDS):
-            return NotImplemented
+            return cast(Tensor, NotImplemented)
         return apply(row, (self, other))
 
     def backward(self: Tensor, other: Any) -> Tensor:
@@ -268,10 +269,9 @@ class Tensor(Handle):
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
         name = _UFUNC_OPERATORS.get(ufunc.__name__)
-        if method == "__call__" and name is not None and len(inputs) == 2 and not kwargs:
+        if method == "__call__" and name and not kwargs and isinstance(inputs[0], np.generic | np.ndarray):
             # NumPy's arrays and scalars come here with their operators: `np.float32(2) * t`.
-            if isinstance(inputs[0], np.generic | np.ndarray):
-                return apply(TABLE[name], inputs)
+            return apply(TABLE[name], inputs)
         return self._through_numpy(f"np.{ufunc.__name__}(t)", ufunc.__name__, getattr(ufunc, method), inputs, kwargs)
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:

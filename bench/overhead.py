@@ -285,6 +285,4 @@ def _import(module: str) -> float:
 
 
 if __name__ == "__main__":
-    run_bench(
-        "overhead", {"a": issue, "b": await_each, "c": first_of_ten, "d": growth, "e": descriptors, "f": imports}
-    )
+    run_bench("overhead", {"a": issue, "b": await_each, "c": first_of_ten, "d": growth, "e": descriptors, "f": imports})

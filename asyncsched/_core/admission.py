@@ -5,8 +5,8 @@ producers are launched; it is admitted when a slot is free and its account has t
 its own queue. Three rules keep this live:
 
 1. *Ageing.* A head passed over `PATIENCE` times earmarks its account: no other queue gets bytes there until it fits.
-2. *Progress.* When an account has nothing in flight and order leaves nothing admissible, the oldest pending task that fits
-   goes first, and for `GRACE` admissions more blocked heads and earmarks bar nobody.
+2. *Progress.* When an account has nothing in flight and order leaves nothing admissible, the oldest pending task that
+   fits goes first, and for `GRACE` admissions more blocked heads and earmarks bar nobody.
 3. What still cannot move is *stuck*, and whoever drives the engine finds out why.
 """
 
@@ -32,7 +32,19 @@ _COMPACT: Final = 64
 class Account:
     """A limit in bytes and what is charged against it: the scheduler's, or a scope's reserve."""
 
-    __slots__ = ("changed", "closed", "earmark", "grace", "host", "in_flight", "inbox", "limit", "parent", "pending", "used")
+    __slots__ = (
+        "changed",
+        "closed",
+        "earmark",
+        "grace",
+        "host",
+        "in_flight",
+        "inbox",
+        "limit",
+        "parent",
+        "pending",
+        "used",
+    )
 
     def __init__(self, limit: int | None, inbox: Inbox, host: Any = None, parent: Account | None = None) -> None:
         self.limit = limit
@@ -112,7 +124,19 @@ class Scope:
     It has a queue and an account of its own, or shares those of its parent.
     """
 
-    __slots__ = ("account", "children", "closed", "ended", "failures", "lost", "name", "parent", "queue", "reserve", "tasks")
+    __slots__ = (
+        "account",
+        "children",
+        "closed",
+        "ended",
+        "failures",
+        "lost",
+        "name",
+        "parent",
+        "queue",
+        "reserve",
+        "tasks",
+    )
 
     def __init__(self, name: str, queue: Queue, account: Account, parent: Scope | None = None) -> None:
         self.name = name
@@ -124,7 +148,9 @@ class Scope:
         self.failures: dict[Failure, None] = {}  # root causes that nobody has seen yet
         self.lost = 0  # failures beyond KEPT_FAILURES
         self.reserve = 0
-        self.ended = False  # nothing more will be submitted; closed when its tasks are finished and its failures reported
+        self.ended = (
+            False  # nothing more will be submitted; closed when its tasks are finished and its failures reported
+        )
         self.closed = False
 
     def unfinished(self) -> list[Task]:
@@ -147,7 +173,10 @@ class Scope:
             failure.keeper = self.failures
 
     def take_failures(self, before: int | None = None) -> tuple[list[Failure], int]:
-        """Root causes nobody has seen, here and below, of tasks numbered under `before`; and how many more were not kept."""
+        """Root causes nobody has seen, here and below, of tasks numbered under `before`.
+
+        And how many more were not kept.
+        """
         mine = [f for f in list(self.failures) if before is None or f.seq < before]
         lost, self.lost = self.lost, 0
         for child in list(self.children):
@@ -248,7 +277,10 @@ class Admission:
         account.changed = True
 
     def stuck(self) -> list[Task]:
-        """For each account in which nothing can move: its first task that only lacks bytes. Ask after `next` gave None."""
+        """For each account in which nothing can move: its first task that only lacks bytes.
+
+        Ask after `next` gave None.
+        """
         if self.full:
             return []
         found = (self._oldest(account, False) for account in self._waiting if not account.in_flight)

@@ -1,7 +1,8 @@
 """The scheduler as a plain state machine: events in, launches and settled tasks out.
 
-It knows no clock, no threads, no arrays and no event loop. Every method runs to its end on one thread, changes state, and
-leaves what is to be done in `admit()`'s result (tasks to launch, in order) and in `settled` (tasks whose waiters to call).
+It knows no clock, no threads, no arrays and no event loop. Every method runs to its end on one thread, changes state,
+and leaves what is to be done in `admit()`'s result (tasks to launch, in order) and in `settled` (tasks whose waiters
+to call).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from .admission import Account, Admission, Queue, Scope
 from .failure import Failure
 from .inbox import Inbox
 from .placement import choose
-from .task import CANCELLED, DONE, FAILED, LAUNCHED, PENDING, Task, Value, buffers
+from .task import CANCELLED, DONE, FAILED, LAUNCHED, PENDING, Task, Value
 
 
 class Engine:
@@ -283,7 +284,10 @@ class Engine:
         return [task for task in self.root.unfinished() if task.state == LAUNCHED]
 
     def in_flight_bytes(self) -> int:
-        """Output and workspace of the tasks in flight, and results that only those still read. They drain by themselves."""
+        """Output and workspace of the tasks in flight, and results that only those still read.
+
+        They drain by themselves.
+        """
         launched = self.launched()
         total = sum(task.cost for task in launched)
         readers = Counter(id(value) for task in launched for value in _held(task))
@@ -322,7 +326,8 @@ class Engine:
         pending = [t for t in tasks if t.state == PENDING]
         launched = [t for t in tasks if t.state == LAUNCHED]
         assert len(tasks) == self.unfinished == len(set(tasks))
-        assert admission.pending == len(pending) and set(admission.tasks()) == set(pending)
+        assert admission.pending == len(pending)
+        assert set(admission.tasks()) == set(pending)
         assert admission.in_flight == len(launched)
         assert admission.max_ops is None or self.peak_in_flight <= admission.max_ops
         assert self.submitted == self.completed + self.failed + self.cancelled + sum(bool(t.lanes) for t in tasks)
@@ -330,7 +335,8 @@ class Engine:
             waiting = sum(1 for v in task.inputs if v.task is not None and v.task.state == PENDING)
             assert task.blockers == waiting, task
         for task in launched:
-            assert task.blockers == 0 and task.lane is not None, task
+            assert task.blockers == 0, task
+            assert task.lane is not None, task
         accounts = {t.account for t in tasks} | {self.account}
         for account in accounts:
             assert account.in_flight == sum(t.account is account for t in launched)

@@ -48,7 +48,9 @@ class Failure:
         "where",
     )
 
-    def __init__(self, exception: BaseException, name: str, where: Where | None, upstream: Failure | None = None) -> None:
+    def __init__(
+        self, exception: BaseException, name: str, where: Where | None, upstream: Failure | None = None
+    ) -> None:
         self.name = name
         self.where = where
         self.upstream = upstream

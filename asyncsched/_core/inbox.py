@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .admission import Account
-    from .task import Task
 
 
 class Inbox:
     """A deque with one wake-up per burst.
 
     Theory of operation: a poster appends first and reads the flags second; the loop's thread sets a flag first and
-    drains second. Whichever comes later sees the other, so no wake-up is lost and no lock is needed. `post` may run on any
-    thread and in the middle of anything (garbage collection), so it only appends and, at most, schedules a callback.
+    drains second. Whichever comes later sees the other, so no wake-up is lost and no lock is needed. `post` may run on
+    any thread and in the middle of anything (garbage collection), so it only appends and, at most, schedules a
+    callback.
     """
 
     __slots__ = ("awake", "hungry", "items", "starved", "threshold", "wake")
@@ -29,8 +29,8 @@ class Inbox:
         self.threshold = 1
         self.starved = False  # someone waits for bytes: every drop matters
 
-    def completed(self, task: Task, dry: bool) -> None:
-        """Post a finished task; `dry` says that its stream has nothing left to run."""
+    def completed(self, task: Any, dry: bool) -> None:
+        """Post a finished task, or what else has waiters; `dry` says that its stream has nothing left to run."""
         self.items.append(task)
         if task.waiters or (self.hungry and (dry or self.starved or len(self.items) >= self.threshold)):
             self.stir()

@@ -22,11 +22,24 @@ STATE_NAMES: Final = ("pending", "launched", "done", "failed", "cancelled")
 class Value:
     """What a task makes, or will make. Handles, views and tasks that read it hold it.
 
-    CPython's reference count *is* the count of holders: when it falls to zero, `__del__` posts the bytes back. While its
-    task is unfinished the task holds it too; the stream lets go before it posts the completion.
+    CPython's reference count *is* the count of holders: when it falls to zero, `__del__` posts the bytes back. While
+    its task is unfinished the task holds it too; the stream lets go before it posts the completion.
     """
 
-    __slots__ = ("account", "array", "base", "block", "charge", "device", "escaped", "failure", "meta", "nbytes", "task", "where")
+    __slots__ = (
+        "account",
+        "array",
+        "base",
+        "block",
+        "charge",
+        "device",
+        "escaped",
+        "failure",
+        "meta",
+        "nbytes",
+        "task",
+        "where",
+    )
 
     def __init__(self, account: Account, device: Any, meta: Any, task: Task | None = None) -> None:
         self.account = account

@@ -1,7 +1,7 @@
 """What the scheduler knows of a device, and no more.
 
-A stream is a FIFO that runs what it is given in order. An event is a point in a stream. A device runs tasks on its streams,
-drops every reference before it posts a completion to the inbox, and takes buffers back.
+A stream is a FIFO that runs what it is given in order. An event is a point in a stream. A device runs tasks on its
+streams, drops every reference before it posts a completion to the inbox, and takes buffers back.
 """
 
 from __future__ import annotations
@@ -71,7 +71,10 @@ class Device(Protocol):
     name: str
     inline: bool
     xp: Any
-    streams: Sequence[Any]
+
+    @property
+    def streams(self) -> Sequence[Any]: ...
+
     copier: Any
     memory: Any
 

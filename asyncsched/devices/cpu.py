@@ -1,8 +1,9 @@
 """The CPU: NumPy, with worker threads as streams.
 
-Theory of operation. A stream is one daemon thread with a FIFO. It counts the tasks it has finished; an event is a number on that
-count. Streams wait for each other on a condition that a finishing stream touches only when somebody waits: the waiter raises
-its hand first and looks at the count second, the finisher counts first and looks for hands second.
+Theory of operation. A stream is one daemon thread with a FIFO. It counts the tasks it has finished; an event is a
+number on that count. Streams wait for each other on a condition that a finishing stream touches only when somebody
+waits: the waiter raises its hand first and looks at the count second, the finisher counts first and looks for hands
+second.
 """
 
 from __future__ import annotations

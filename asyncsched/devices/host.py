@@ -50,7 +50,10 @@ class HostMemory:
 
     @staticmethod
     def _only_here(value: Value) -> bool:
-        """Whether the array came back already, so that no weak reference is needed: common for small awaited results."""
+        """Whether the array came back already, so that no weak reference is needed.
+
+        Common for small awaited results.
+        """
         array = value.array
         return value.block is None and type(array) is np.ndarray and array.base is None and _refs(array) <= _ONLY_HERE
 

@@ -26,8 +26,8 @@ _POISON = 0xA5
 class Pool:
     """Buffers keyed by size (rounded up to a cache line); the oldest free ones are let go first.
 
-    Live and free bytes together stay under `limit`; without a limit, free bytes stay under 256 MiB. With `poison`, what comes
-    back is overwritten at once, so that whoever still reads it is found out.
+    Live and free bytes together stay under `limit`; without a limit, free bytes stay under 256 MiB. With `poison`,
+    what comes back is overwritten at once, so that whoever still reads it is found out.
     """
 
     def __init__(self, limit: int | None, *, poison: bool = False) -> None:

@@ -90,7 +90,8 @@ class SimDevice:
         self.streams = [SimStream(f"{name} stream {i}") for i in range(streams)]
         self.copier = SimStream(f"{name} copies")
         self._ticking = False
-        # Kernels run under NumPy's quiet error state, which is a context variable, and must not leak it into the caller.
+        # Kernels run under NumPy's quiet error state, which is a context variable, and must not leak it into the
+        # caller.
         self._context = contextvars.copy_context()
         self._context.run(np.seterr, all="ignore")
 

@@ -35,15 +35,18 @@ class WindowStatistics:
 class Window:
     """At most `depth` iterations in flight. Made by `s.window(depth)`; belongs to one coroutine.
 
-    `async with window:` around the body of a loop makes what the body submits one iteration. Entering waits until the iteration
-    `depth` before is finished, and raises its failures that nobody has seen. Cancelled while it waits, it loses nothing.
+    `async with window:` around the body of a loop makes what the body submits one iteration. Entering waits until the
+    iteration `depth` before is finished, and raises its failures that nobody has seen. Cancelled while it waits, it
+    loses nothing.
     """
 
     def __init__(self, scheduler: Scheduler, depth: int) -> None:
         if isinstance(depth, bool) or not isinstance(depth, int):
             raise TypeError(f"the depth of a window is an int, not {type(depth).__name__}")
         if depth < 1:
-            raise ValueError(f"the depth of a window must be at least 1, not {depth}: 2 overlaps one iteration with the next")
+            raise ValueError(
+                f"the depth of a window must be at least 1, not {depth}: 2 overlaps one iteration with the next"
+            )
         self._driver = scheduler._driver
         self._depth = depth
         self._owner: asyncio.Task[Any] | None = None
@@ -58,7 +61,9 @@ class Window:
         driver.check()
         task = asyncio.current_task()
         if self._owner not in (None, task) or self._current is not None:
-            raise RuntimeError("a window belongs to one coroutine, one block at a time: make another with `s.window(depth)`")
+            raise RuntimeError(
+                "a window belongs to one coroutine, one block at a time: make another with `s.window(depth)`"
+            )
         self._owner = task
         await checkpoint()
         started = perf_counter()

@@ -104,9 +104,7 @@ def cumulative(name: str) -> Kernel:
     return cumulate
 
 
-def sort(
-    xp: Any, x: Any, *, axis: int = -1, descending: bool = False, stable: bool = True, out: Any = None
-) -> Any:
+def sort(xp: Any, x: Any, *, axis: int = -1, descending: bool = False, stable: bool = True, out: Any = None) -> Any:
     """In order; `descending` keeps equal elements in their order, too."""
     kind = "stable" if stable else None
     if descending:

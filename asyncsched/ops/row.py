@@ -180,10 +180,12 @@ def _known(operand: Meta, variant: int | None) -> Meta:
         return operand
     if variant is None:
         return meta(operand.bound, operand.dtype, operand.contiguous)
-    shape = tuple([
-        length if length is not None else bound + 1 if variant and bound else 0
-        for length, bound in zip(operand.shape, operand.bound, strict=True)
-    ])
+    shape = tuple(
+        [
+            length if length is not None else bound + 1 if variant and bound else 0
+            for length, bound in zip(operand.shape, operand.bound, strict=True)
+        ]
+    )
     return meta(shape, operand.dtype, operand.contiguous)
 
 

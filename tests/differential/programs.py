@@ -1,8 +1,8 @@
 """Random programs: made once against eager NumPy, then run by asyncsched and compared byte for byte.
 
-A program is a list of steps on numbered arrays. Making it runs every step eagerly, so each step knows what it must give: an
-array, or that it fails. Steps cover fan-out, views and transposes, in-place forms, dropped handles, failing and cancelled
-tasks, arrays awaited early and kept, and several scopes that share tensors.
+A program is a list of steps on numbered arrays. Making it runs every step eagerly, so each step knows what it must
+give: an array, or that it fails. Steps cover fan-out, views and transposes, in-place forms, dropped handles, failing
+and cancelled tasks, arrays awaited early and kept, and several scopes that share tensors.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from functools import partial
 from typing import Any
 
 import pytest
@@ -45,12 +46,8 @@ async def test_programs_equal_eager_numpy(kind: str, chunk: int, anyio_backend: 
         max_ops, streams = rng.choice(MAX_OPS), rng.randint(1, 4)
         setting = f"seed={seed} {kind} max_ops={max_ops} max_bytes={limit} streams={streams} scopes={program.scopes}"
         try:
-            await run(
-                program,
-                lambda: asc.Scheduler(  # noqa: B023  # run at once
-                    _device(kind, seed, streams), streams=streams, max_ops=max_ops, max_bytes=limit  # noqa: B023
-                ),
-            )
+            device = _device(kind, seed, streams)
+            await run(program, partial(asc.Scheduler, device, streams=streams, max_ops=max_ops, max_bytes=limit))
         except BaseException as error:
             error.add_note(setting)
             raise

@@ -214,9 +214,7 @@ def test_take_along_axis(check, layout):
             indices = np.zeros(shape, "i8")
             if x.ndim == len(shape) and axis != 5 and x.shape[axis] == 0 and 0 not in shape:
                 continue
-            check("take_along_axis")(
-                lambda i=indices, a=axis: np.take_along_axis(x, i, a), x, indices, axis=axis
-            )
+            check("take_along_axis")(lambda i=indices, a=axis: np.take_along_axis(x, i, a), x, indices, axis=axis)
     check("take_along_axis")(lambda: np.take_along_axis(x, np.zeros(x.shape), 0), x, np.zeros(x.shape), axis=0)
 
 

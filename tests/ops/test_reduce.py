@@ -18,9 +18,7 @@ def test_reductions(check, name, some_dtype, layout):
     function = getattr(np, name)
     for axis in AXES:
         for keepdims in (False, True):
-            check(name)(
-                lambda a=axis, k=keepdims: function(x, axis=a, keepdims=k), x, axis=axis, keepdims=keepdims
-            )
+            check(name)(lambda a=axis, k=keepdims: function(x, axis=a, keepdims=k), x, axis=axis, keepdims=keepdims)
 
 
 @pytest.mark.parametrize("name", ["sum", "prod", "cumulative_sum", "cumulative_prod"])
