@@ -89,7 +89,7 @@ class Driver:
         self.loop = asyncio.get_running_loop()
         try:
             for device in self.devices:
-                await anyio.to_thread.run_sync(device.prepare)
+                await _to_its_end(device.prepare)
         except BaseException:
             self.close()
             raise
@@ -183,9 +183,8 @@ class Driver:
         if bounded and self.inbox.items:
             self.drain()
         engine.submit(task, bounded=bounded)
-        if hold or (engine.admission.full and not self.inbox.items):
-            self.inbox.hungry = True
-        else:
+        self.inbox.hungry = True  # the flag first, a look at the deque second: see Inbox
+        if not hold and (self.inbox.items or not engine.admission.full):
             self.pump()
 
     def drain(self) -> None:
@@ -197,12 +196,16 @@ class Driver:
     def pump(self) -> None:
         """Drain, launch what is admitted, call who waits; again until nothing is left to do."""
         engine, inbox, admission = self.engine, self.inbox, self.engine.admission
+        if not (inbox.items or admission.pending or engine.settled):
+            inbox.hungry = inbox.starved = False
+            self.stall.update(())
+            return
         for turn in range(_MOST_TURNS):
             self.drain()
             for task in engine.admit():
                 self._start(task)
-            while engine.settled:
-                task = engine.settled.pop()
+            settled, engine.settled = engine.settled, []
+            for task in settled:
                 waiters, task.waiters = task.waiters, None
                 for waiter in waiters or ():
                     waiter(task)
@@ -237,8 +240,7 @@ class Driver:
     def on_wake(self) -> None:
         """What `_wake` schedules."""
         self.inbox.awake = False
-        if not self.closed:
-            self.pump()
+        self.pump()  # when closed too: a body that aclose(timeout=) left behind may have someone waiting for it
 
     # -- waiting ------------------------------------------------------------------------------------------------
 
@@ -268,6 +270,8 @@ class Driver:
             if future.done():
                 yield
             else:
+                if self.loop.is_closed():
+                    self.refuse()
                 self.parked[future] = (asyncio.current_task(), tasks)
                 yield from future
         finally:
@@ -285,6 +289,8 @@ class Driver:
         array = value.array
         if array.nbytes <= INLINE_COPY:
             return np.array(array)
+        if self.closed:  # the copy stream is gone
+            return await anyio.to_thread.run_sync(np.array, array)
         assert self.loop is not None
         future: asyncio.Future[None] = self.loop.create_future()
         job = Job(lambda: np.array(array))
@@ -312,7 +318,10 @@ class Driver:
             except asyncio.CancelledError as error:
                 cancelled = error
         if cancelled is not None:
-            raise cancelled
+            try:
+                raise cancelled
+            finally:
+                del cancelled  # its traceback holds this frame
 
     def cancel(self, task: Task, by: str) -> bool:
         """Cancel a task and everything that needs it. Returns whether it had not ended."""
@@ -345,7 +354,10 @@ class Driver:
             await From(self.wait([task]))
 
         asyncio.run_coroutine_threadsafe(register(), loop).add_done_callback(lambda _: ready.set())
-        ready.wait()
+        while not ready.wait(1.0) and loop.is_running():
+            pass
+        if not value.done:
+            raise SchedulerClosed("the value's event loop ended before it was there: read it before the loop ends")
 
 
 def _admitted(task: Task) -> bool:
@@ -382,6 +394,16 @@ class From(Awaitable[None]):
 
     def __await__(self) -> Generator[Any, None, None]:
         return self._steps
+
+
+async def _to_its_end(function: Callable[[], None]) -> None:
+    """Run a function on a worker thread. Cancelled, wait for it all the same, so that what it did can be undone."""
+    work = asyncio.ensure_future(anyio.to_thread.run_sync(function))
+    try:
+        await asyncio.shield(work)
+    except asyncio.CancelledError:
+        await asyncio.wait([work])
+        raise
 
 
 async def checkpoint() -> None:

@@ -30,8 +30,9 @@ class Handle:
 
         Raises whatever the task raised, or TaskCancelled. Cancelling the waiter leaves the task alone.
         """
-        yield from reach(self._value)
-        return deliver(self._value)
+        value = self._value  # an assignment to a part meanwhile moves the handle on
+        yield from reach(value)
+        return deliver(value)
 
     def done(self) -> bool:
         """Whether there is a result, an error or a cancellation."""
@@ -58,10 +59,10 @@ class Handle:
         A task that already runs keeps its slot and bytes until it physically ends.
         """
         task = self._value.task
-        if task is None or self._value.failure is not None:
+        if task is None or self._value.done:
             return False
         driver = driver_of(self._value)
-        driver.check()
+        driver.check_waiting()
         return driver.cancel(task, "cancel()")
 
     def _must_be_done(self) -> None:
@@ -152,10 +153,9 @@ def deliver(value: Value) -> Any:
     if value.failure is not None:
         value.failure.rethrow()
     array = value.array
-    if not value.escaped:
-        value.escaped = True
-        if type(array) is np.ndarray:
-            array.flags.writeable = False
+    value.escaped = True
+    if value.meta is not None and type(array) is np.ndarray:  # a tensor's; what a callable returned is the user's
+        array.flags.writeable = False
     return array
 
 
@@ -172,4 +172,4 @@ def blocking_read(value: Value, what: str, cure: str) -> Any:
     except RuntimeError:
         driver_of(value).block(value)
         return deliver(value)
-    raise ImplicitBarrierError(f"{what} would block the event loop until the tensor is computed: {cure}")
+    raise ImplicitBarrierError(f"{what} is an implicit barrier, which would block the event loop: {cure}")

@@ -126,7 +126,7 @@ class Scheduler(Submitter):
 
     async def _abort(self, by: str) -> None:
         driver = self._driver
-        if driver.closed:
+        if driver.closed or driver.forked:
             return
         driver.refuse_new()
         driver.cancel_all(driver.engine.root.unfinished(), by)

@@ -18,7 +18,7 @@ from ._core.task import DONE, PENDING, Value
 from ._core.task import Task as CoreTask
 from .devices.host import rebuild
 from .driver import Ambient, Driver, From, ambient, checkpoint, where
-from .errors import QueueFull, SchedulerClosed
+from .errors import AsyncSchedError, QueueFull, SchedulerClosed
 from .handles import Handle, Task
 from .ops.meta import Meta, meta
 from .ops.row import Row
@@ -120,11 +120,15 @@ class Submitter:
         device: object = None,
     ) -> T:  # fmt: skip
         """Submit and await in one: the result, as with `asyncio.to_thread`. Cancelling it cancels the task."""
-        task = await self.submit(fn, *args, nbytes=nbytes, name=name, device=device)
+        self._driver.check()
+        await checkpoint()
+        task, handle = self._call(fn, args, None, None, nbytes, name, device, bounded=False)
         try:
-            return cast(T, await task)
+            if task.state == PENDING:
+                await self._admitted(task)
+            return cast(T, await handle)
         except asyncio.CancelledError:
-            task.cancel()
+            handle.cancel()
             raise
 
     async def barrier(self) -> None:
@@ -322,6 +326,8 @@ def report(core: CoreScope, what: str, before: int | None = None) -> None:
             f"{what}: {len(failures)} task{'s' * (len(failures) > 1)} failed{more}, and nobody awaited them",
             [failure.exception for failure in failures],
         )
+    if lost:
+        raise AsyncSchedError(f"{what}: {lost} tasks failed whose exceptions were not kept, besides those already seen")
 
 
 def finish(core: CoreScope, what: str, error: BaseException | None) -> None:

@@ -251,7 +251,7 @@ class Tensor(Handle):
         return self._read("operator.index(t)", "use `await t.item()`").__index__()  # type: ignore[no-any-return]
 
     def __format__(self, spec: str) -> str:
-        return repr(self) if not spec else format(self._read("format(t)", "use `await t.item()`").item(), spec)
+        return repr(self) if not spec else format(self._read(f"format(t, {spec!r})", "use `await t.item()`").item(), spec)
 
     def tolist(self) -> Any:
         """Blocks: for threads without an event loop. Elsewhere use `(await t).tolist()`."""
@@ -271,7 +271,8 @@ class Tensor(Handle):
         name = _UFUNC_OPERATORS.get(ufunc.__name__)
         if method == "__call__" and name and not kwargs and isinstance(inputs[0], np.generic | np.ndarray):
             # NumPy's arrays and scalars come here with their operators: `np.float32(2) * t`.
-            return apply(TABLE[name], inputs)
+            # Some of NumPy's scalars come as arrays without axes, which `[()]` makes scalars again.
+            return apply(TABLE[name], (inputs[0][()], inputs[1]))
         return self._through_numpy(f"np.{ufunc.__name__}(t)", ufunc.__name__, getattr(ufunc, method), inputs, kwargs)
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -77,16 +77,6 @@ class Value:
             inbox.items.append((account, self.charge))
             if inbox.starved:
                 inbox.stir()
-
-
-def buffers(values: Iterable[Value]) -> int:
-    """Bytes of the distinct buffers under `values`; a view counts as the whole buffer it looks into."""
-    owners: dict[int, int] = {}
-    for value in values:
-        while value.base is not None:
-            value = value.base
-        owners[id(value)] = value.nbytes
-    return sum(owners.values())
 
 
 class Task:

@@ -210,7 +210,7 @@ def _run_call(task: Task, memory: HostMemory) -> None:
     value.escaped = True  # the body may have kept it
     meta = value.meta
     if meta is not None:
-        result = np.asarray(result)
+        result = np.asarray(result).view()  # made read-only when it leaves, and the body's own array is not ours
         if result.shape != meta.shape or result.dtype != meta.dtype:
             raise ValueError(
                 f"{task.name} was submitted with shape={meta.shape}, dtype={meta.dtype} and returned"
