@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 BUDGET = 0.5  # seconds for one investigation
 _MOST_OBJECTS = 5_000
 _SHOWN = 8
+_PASSING_REFS = 3  # the list, the variable, and the argument of `getrefcount`
 _SUSPENDED = (types.CoroutineType, types.GeneratorType, types.AsyncGeneratorType)
 
 
@@ -106,7 +107,9 @@ class _Walk:
                     node.found += 1
                     below[id(thing)] = node
             del thing
-            if id(referrer) not in self.ours:
+            # From Python 3.13 on, the arguments of `get_referrers` are a tuple that it finds itself: held by our list alone.
+            passing = type(referrer) is tuple and sys.getrefcount(referrer) <= _PASSING_REFS
+            if id(referrer) not in self.ours and not passing:
                 for node in below.values():
                     self._connect(node, referrer, nodes, above)
         for node in level:

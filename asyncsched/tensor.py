@@ -251,7 +251,9 @@ class Tensor(Handle):
         return self._read("operator.index(t)", "use `await t.item()`").__index__()  # type: ignore[no-any-return]
 
     def __format__(self, spec: str) -> str:
-        return repr(self) if not spec else format(self._read(f"format(t, {spec!r})", "use `await t.item()`").item(), spec)
+        if not spec:
+            return repr(self)
+        return format(self._read(f"format(t, {spec!r})", "use `await t.item()`").item(), spec)
 
     def tolist(self) -> Any:
         """Blocks: for threads without an event loop. Elsewhere use `(await t).tolist()`."""

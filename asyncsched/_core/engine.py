@@ -165,24 +165,29 @@ class Engine:
         self.take(deque([(account, nbytes)]))
 
     def cancel(self, task: Task, failure: Failure) -> bool:
-        """Cancel a task in any state. Returns whether it had not ended yet.
+        """Cancel a task in any state, and what depends on it. Returns whether it had not ended yet.
 
         A launched task is settled for everyone who waits, and keeps its slot and bytes until it physically ends.
         """
-        if task.state == PENDING:
-            self.settle(task, failure)
-            return True
-        value = task.value  # one read: the stream lets go of it when the result is there
-        if task.settled() or value is None:
-            return False
-        value.failure = task.failure = failure
-        task.cancelled = True
-        if self.log is not None:
-            self.log.append(("cancel", task.seq))
-        if task.waiters is not None:
-            self.settled.append(task)
-        self._settle_all(task.dependents, failure)
-        return True
+        before = task.settled()
+        todo = [(task, failure)]
+        while todo:
+            task, failure = todo.pop()
+            if task.state == PENDING:
+                self.settle(task, failure)
+                continue
+            value = task.value  # one read: the stream lets go of it when the result is there
+            if task.settled() or value is None:
+                before = before or not todo
+                continue
+            value.failure = task.failure = failure
+            task.cancelled = True
+            if self.log is not None:
+                self.log.append(("cancel", task.seq))
+            if task.waiters is not None:
+                self.settled.append(task)
+            todo += [(d, failure.passed_to(d.name, d.where)) for d in task.dependents or ()]
+        return not before
 
     def settle(self, task: Task, failure: Failure) -> None:
         """End a pending task that will never be launched, and its dependents. Without recursion: graphs are deep."""

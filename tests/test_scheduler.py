@@ -1,0 +1,628 @@
+"""Opening, submitting, waiting, and every way to close."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+import asyncsched as asc
+from asyncsched.devices.cpu import CPUDevice
+from asyncsched.devices.sim import SimDevice
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(20)]
+BLOCK = np.ones((200, 200))
+
+
+def held(gate: threading.Event, result: Any = None) -> Any:
+    """A body that ends when its gate opens."""
+    assert gate.wait(10)
+    return result
+
+
+def fail(text: str = "broken") -> None:
+    raise LookupError(text)
+
+
+# -- arguments ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["streams", "max_ops", "max_pending"])
+def test_counts_out_of_range(name: str) -> None:
+    for wrong, error in ((0, ValueError), (-1, ValueError), (1.5, TypeError), (True, TypeError), ("2", TypeError)):
+        with pytest.raises(error, match=name):
+            asc.Scheduler("cpu", **{name: wrong})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wrong", ["tpu", "cpu:x", "", []])
+def test_unknown_devices(wrong: Any) -> None:
+    with pytest.raises(ValueError, match="device"):
+        asc.Scheduler(wrong)
+
+
+def test_other_bad_arguments() -> None:
+    with pytest.raises(TypeError, match="device"):
+        asc.Scheduler(3)  # type: ignore[arg-type]
+    for wrong in (0, -1.0):
+        with pytest.raises(ValueError, match="stall_timeout"):
+            asc.Scheduler("cpu", stall_timeout=wrong)
+    for bytes_ in (0, -5, "none", "3 parsecs"):
+        with pytest.raises(ValueError, match="max_bytes"):
+            asc.Scheduler("cpu", max_bytes=bytes_)
+    with pytest.raises(TypeError, match="max_bytes"):
+        asc.Scheduler("cpu", max_bytes=1.5)  # type: ignore[arg-type]
+
+
+# -- submitting -----------------------------------------------------------------------------------------------------
+
+
+async def test_put_copies() -> None:
+    source = np.arange(20_000.0)
+    async with asc.Scheduler("cpu") as s:
+        for array in (source, source[::2], source.reshape(100, 200).T, source[:3], source[0], [1, 2], 3.5):
+            t = await s.put(array)
+            expected = np.array(array)
+            if isinstance(array, np.ndarray):
+                array += 1
+            assert (await t).tobytes() == expected.tobytes()
+            assert t.shape == expected.shape
+
+
+async def test_put_refuses_other_dtypes_and_swaps_bytes() -> None:
+    async with asc.Scheduler("cpu") as s:
+        for wrong in (np.array(["a"]), np.array([object()]), np.array(["2020-01-01"], "M8[D]")):
+            with pytest.raises(TypeError, match="not supported"):
+                await s.put(wrong)
+        t = await s.put(np.arange(3, dtype=">i4"))
+        assert t.dtype.isnative
+        assert (await t).tolist() == [0, 1, 2]
+
+
+async def test_put_nowait() -> None:
+    async with asc.Scheduler("cpu", max_bytes=2 * BLOCK.nbytes) as s:
+        t = s.put_nowait(BLOCK)
+        assert (await t).sum() == BLOCK.sum()
+        u = s.put_nowait(BLOCK)
+        with pytest.raises(asc.QueueFull, match=r"await s\.put\(array\)"):
+            s.put_nowait(BLOCK)
+        await u
+        assert s.statistics().tasks_pending == 0
+        with pytest.raises(asc.TaskTooLarge, match="split"):
+            s.put_nowait(np.ones((200, 601)))
+    assert s.statistics().tasks_cancelled == 1
+
+
+async def test_submit_runs_a_callable_in_the_submitters_context() -> None:
+    import contextvars
+
+    variable = contextvars.ContextVar("variable", default="unset")
+    async with asc.Scheduler("cpu") as s:
+        variable.set("set")
+        t = await s.submit(lambda: (variable.get(), threading.current_thread().name))
+        assert await t == ("set", "asyncsched cpu stream 0")
+        assert t.done()
+        assert t.result() == await t
+        assert repr(t).startswith("Task(")
+
+
+async def test_tensors_are_found_in_lists_tuples_and_dicts() -> None:
+    async with asc.Scheduler("cpu") as s:
+        x = await s.put([1.0, 2.0])
+        task = await s.submit(lambda: 5)
+        found = await s.call(lambda a, b: (a, b), [x, (x + 1, task)], {"key": x * 2})
+        assert found[0][0].tolist() == [1, 2]
+        assert found[0][1][0].tolist() == [2, 3]
+        assert found[0][1][1] == 5
+        assert found[1]["key"].tolist() == [2, 4]
+        assert not found[0][0].flags.writeable
+
+
+async def test_submit_refuses_what_is_no_plain_callable() -> None:
+    async def coroutine() -> None: ...
+
+    async with asc.Scheduler("cpu") as s:
+        with pytest.raises(TypeError, match="coroutine function"):
+            await s.submit(coroutine)
+        with pytest.raises(TypeError, match="callable"):
+            s.submit_nowait(3)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="go together"):
+            await s.submit(int, shape=())
+        with pytest.raises(ValueError, match="shape"):
+            await s.submit(int, shape=(-1,), dtype=float)
+        assert s.statistics().tasks_submitted == 0
+
+
+async def test_a_declared_shape_is_held_to() -> None:
+    async with asc.Scheduler("cpu") as s:
+        t = await s.submit(np.ones, 3, shape=4, dtype=float)
+        with pytest.raises(ValueError, match="declare what the function returns"):
+            await t
+
+
+async def test_submit_waits_for_admission_and_not_for_the_end() -> None:
+    gates = [threading.Event(), threading.Event()]
+    async with asc.Scheduler("cpu", max_ops=1) as s:
+        first = await s.submit(held, gates[0], 1)
+        assert not first.done()
+        second = asyncio.create_task(s.submit(held, gates[1], 2))
+        await asyncio.sleep(0.02)
+        assert not second.done()
+        gates[0].set()
+        task = await second
+        assert not task.done()
+        gates[1].set()
+        assert await asc.gather(first, task) == [1, 2]
+        assert s.statistics().admission_wait_seconds > 0
+
+
+async def test_a_backlog_at_its_limit_names_the_cures() -> None:
+    gate = threading.Event()
+    async with asc.Scheduler("cpu", max_ops=1, max_pending=2) as s:
+        x = await s.put(BLOCK)
+        s.submit_nowait(held, gate)
+        last = [s.submit_nowait(int), x + 1]
+        for more in (lambda: x + 1, lambda: s.submit_nowait(int), lambda: s.put_nowait(BLOCK)):
+            with pytest.raises(asc.QueueFull, match=r"s\.barrier\(\).*s\.window\(2\)"):
+                more()
+        waiting = [asyncio.create_task(s.put(BLOCK)), asyncio.create_task(s.submit(int))]  # those wait instead
+        await asyncio.sleep(0)
+        gate.set()
+        for task in waiting:
+            await (await task)
+        assert (await last[1])[0, 0] == 2
+        assert s.statistics().tasks_submitted == 6
+
+
+@pytest.mark.parametrize("inline", [True, False])
+async def test_a_hundred_thousand_tasks_without_an_await(inline: bool) -> None:
+    async with asc.Scheduler("cpu", max_pending=None) as s:
+        gate = threading.Event()
+        x = await s.put([0.0, 1.0])
+        first = None if inline else s.submit_nowait(held, gate)
+        for _ in range(100_000):
+            x = x + 1
+        gate.set()
+        assert (await x).tolist() == [100_000, 100_001]
+        await first if first is not None else None
+        del x
+        assert s.statistics().bytes_retained == 0
+
+
+async def test_tasks_nobody_awaits_run_at_one_slot() -> None:
+    loop = asyncio.get_running_loop()
+    async with asc.Scheduler("cpu", max_ops=1) as s:
+        for _ in range(300):
+            ended = loop.create_future()
+            s.submit_nowait(int)
+            s.submit_nowait(loop.call_soon_threadsafe, ended.set_result, None)
+            await asyncio.wait_for(ended, 5)
+
+
+# -- waiting --------------------------------------------------------------------------------------------------------
+
+
+async def test_gather_keeps_the_order_and_raises_the_first_failure_at_once() -> None:
+    gate = threading.Event()
+    async with asc.Scheduler("cpu", streams=2) as s:
+        x = await s.put([1])
+        assert await asc.gather() == []
+        assert [int(a[0]) for a in await asc.gather(x + 2, x, x + 1, x)] == [3, 1, 2, 1]
+        slow, broken = s.submit_nowait(held, gate, 7), s.submit_nowait(fail)
+        with pytest.raises(LookupError):
+            await asc.gather(slow, broken)
+        assert not slow.done()
+        gate.set()
+        assert await slow == 7
+        with pytest.raises(TypeError, match=r"asyncio\.gather"):
+            asc.gather(asyncio.sleep)  # type: ignore[arg-type]
+
+
+async def test_await_always_lets_others_run() -> None:
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async with asc.Scheduler("cpu") as s:
+        x = await s.put([1])
+        await x
+        counting = asyncio.create_task(count())
+        for step in (lambda: x, lambda: asc.gather(x), s.barrier, lambda: s.put([1]), x.item, x.numpy):
+            before = turns
+            await step()
+            assert turns > before, step
+        counting.cancel()
+
+
+async def test_barrier_covers_what_was_submitted_before_it() -> None:
+    early, late = threading.Event(), threading.Event()
+    async with asc.Scheduler("cpu", streams=2) as s:
+        first = s.submit_nowait(held, early)
+        waiting = asyncio.create_task(s.barrier())
+        await asyncio.sleep(0)
+        second = s.submit_nowait(held, late)
+        await asyncio.sleep(0.02)
+        assert not waiting.done()
+        early.set()
+        await waiting
+        assert first.done()
+        assert not second.done()
+        late.set()
+
+
+async def test_barrier_raises_unseen_failures_once() -> None:
+    async with asc.Scheduler("cpu") as s:
+        seen, unseen = s.submit_nowait(fail, "seen"), s.submit_nowait(fail, "unseen")
+        dependents = [s.submit_nowait(int, unseen) for _ in range(3)]
+        with pytest.raises(LookupError, match="seen"):
+            await seen
+        with pytest.raises(ExceptionGroup) as caught:
+            await s.barrier()
+        assert [str(error) for error in caught.value.exceptions] == ["unseen"]
+        await s.barrier()
+        del caught
+        with pytest.raises(LookupError):
+            await dependents[0]
+
+
+async def test_statistics_count_everything() -> None:
+    gate = threading.Event()
+    async with asc.Scheduler("cpu", max_ops=2, max_bytes="1 MiB") as s:
+        x = await s.put(BLOCK)
+        s.submit_nowait(held, gate, nbytes=1000)
+        tasks = [s.submit_nowait(fail), s.submit_nowait(int)]
+        tasks[1].cancel()
+        y = x + 1
+        now = s.statistics()
+        assert (now.tasks_pending, now.tasks_in_flight, now.max_ops, now.max_bytes) == (1, 2, 2, 2**20)
+        assert now.bytes_retained == BLOCK.nbytes
+        assert now.bytes_in_flight == 1000
+        gate.set()
+        await y
+        with pytest.raises(LookupError):
+            await tasks[0]
+        await s.barrier()
+        now = s.statistics()
+        assert now.tasks_submitted == 5
+        assert (now.tasks_completed, now.tasks_failed, now.tasks_cancelled) == (3, 1, 1)
+        assert (now.tasks_pending, now.tasks_in_flight, now.bytes_in_flight) == (0, 0, 0)
+        assert now.bytes_retained == 2 * BLOCK.nbytes
+        assert now.peak_tasks_in_flight == 2
+        assert now.peak_bytes == 2 * BLOCK.nbytes
+        assert repr(s) == f"Scheduler(cpu; 0 pending, 0 in flight, {2 * BLOCK.nbytes:,} bytes)"
+    assert repr(s) == "Scheduler(cpu; closed)"
+    assert s.statistics().tasks_submitted == 5
+
+
+# -- closing --------------------------------------------------------------------------------------------------------
+
+
+async def test_leaving_waits_for_tasks_whose_handles_were_dropped() -> None:
+    ended = []
+    async with asc.Scheduler("cpu", max_ops=1) as s:
+        for i in range(20):
+            s.submit_nowait(ended.append, i)
+    assert ended == list(range(20))
+
+
+async def test_leaving_raises_unseen_failures_as_one_group() -> None:
+    with pytest.raises(ExceptionGroup, match="2 tasks failed") as caught:
+        async with asc.Scheduler("cpu") as s:
+            for text in ("first", "second"):
+                t = s.submit_nowait(fail, text)
+                s.submit_nowait(int, t)
+    assert [str(error) for error in caught.value.exceptions] == ["first", "second"]
+
+
+async def test_a_hundred_failures_are_kept_and_the_others_counted() -> None:
+    with pytest.raises(ExceptionGroup, match="and 20 more") as caught:
+        async with asc.Scheduler("cpu") as s:
+            for i in range(120):
+                s.submit_nowait(fail, str(i))
+    assert len(caught.value.exceptions) == 100
+
+
+async def test_leaving_by_an_exception_drops_what_is_pending_and_waits_for_what_runs() -> None:
+    gate, entered, ran = threading.Event(), threading.Event(), []
+
+    def body() -> None:
+        entered.set()
+        held(gate)
+        ran.append("running")
+
+    asyncio.get_running_loop().call_later(0.05, gate.set)
+    with pytest.raises(KeyError) as caught:
+        async with asc.Scheduler("cpu", max_ops=1) as s:
+            running = await s.submit(body)
+            pending = s.submit_nowait(ran.append, "pending")
+            assert await asyncio.to_thread(entered.wait, 5)
+            raise KeyError("mine")
+    assert ran == ["running"]
+    assert not hasattr(caught.value, "__notes__")
+    for handle in (running, pending):
+        with pytest.raises(asc.TaskCancelled, match="left by KeyError"):
+            await handle
+    assert s.statistics().tasks_in_flight == s.statistics().bytes_in_flight == 0
+
+
+async def test_the_bodys_exception_leaves_bare_with_a_note_of_failures() -> None:
+    with pytest.raises(KeyError) as caught:
+        async with asc.Scheduler("cpu") as s:
+            s.submit_nowait(fail)
+            await s.submit(int)
+            await asyncio.to_thread(int)
+            while s.statistics().tasks_failed == 0:
+                await asyncio.sleep(0)
+            raise KeyError("mine")
+    assert "1 tasks failed unseen (LookupError)" in caught.value.__notes__[0]
+
+
+async def test_cancelling_a_scheduler_that_waits_to_close() -> None:
+    gate, ran = threading.Event(), []
+
+    async def work() -> None:
+        async with asc.Scheduler("cpu", max_ops=1) as s:
+            s.submit_nowait(held, gate)
+            s.submit_nowait(ran.append, "pending")
+
+    task = asyncio.create_task(work())
+    await asyncio.sleep(0.02)
+    task.cancel()
+    await asyncio.sleep(0.02)
+    assert not task.done()  # a body runs
+    task.cancel()
+    await asyncio.sleep(0)
+    gate.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ran == []
+
+
+async def test_aclose_with_a_timeout_names_the_bodies_that_run() -> None:
+    gate = threading.Event()
+    s = asc.Scheduler("cpu", max_ops=1)
+    async with s:
+        running = s.submit_nowait(held, gate, name="slow body")
+        pending = s.submit_nowait(int)
+        with pytest.raises(TimeoutError, match=r"after 0.02 s these tasks still run: slow body "):
+            await s.aclose(0.02)
+        for handle in (running, pending):
+            with pytest.raises(asc.TaskCancelled, match="out of time"):
+                await handle
+        gate.set()
+        with pytest.raises(asc.SchedulerClosed, match="closed"):
+            s.submit_nowait(int)
+    await s.aclose(0.02)
+
+
+async def test_aclose_in_time() -> None:
+    async with asc.Scheduler("cpu") as s:
+        t = s.submit_nowait(int)
+        await s.aclose(10)
+        assert t.result() == 0
+        await s.aclose()
+
+
+async def test_use_before_opening_and_opening_twice() -> None:
+    s = asc.Scheduler("cpu")
+    assert repr(s) == "Scheduler(cpu; not open)"
+    with pytest.raises(asc.SchedulerClosed, match="async with"):
+        s.submit_nowait(int)
+    async with s:
+        with pytest.raises(asc.SchedulerClosed, match="make another"):
+            await s.__aenter__()
+        assert await s.call(int) == 0
+    with pytest.raises(asc.SchedulerClosed, match="make another"):
+        await s.__aenter__()
+
+
+async def test_use_after_close() -> None:
+    async with asc.Scheduler("cpu") as s:
+        x = await s.put([1.0])
+        scope, window = s.scope(), s.window(1)
+    steps: list[Callable[[], Any]] = [
+        lambda: s.put(1), lambda: s.submit(int), lambda: s.call(int), s.barrier, scope.__aenter__, window.__aenter__,
+    ]  # fmt: skip
+    for step in steps:
+        with pytest.raises(asc.SchedulerClosed, match="closed"):
+            await step()
+    for now in (lambda: x + 1, lambda: s.put_nowait(1), lambda: s.submit_nowait(int), lambda: x[0], lambda: asc.exp(x)):
+        with pytest.raises(asc.SchedulerClosed, match="closed"):
+            now()
+
+
+@pytest.mark.parametrize("device", ["cpu", "sim"])
+async def test_finished_tensors_stay_readable_after_close(device: str) -> None:
+    async with asc.Scheduler(SimDevice(3) if device == "sim" else device) as s:
+        small, large = await s.put([1.0, 2.0]), await s.put(BLOCK)
+        late = large.sum()
+        t = await s.submit(int)
+    assert (await small).tolist() == [1, 2]
+    assert await late.item() == BLOCK.sum()
+    for handle in (large, large):
+        assert (await handle).tobytes() == BLOCK.tobytes()
+        assert (await asyncio.wait_for(handle.numpy(), 5)).tobytes() == BLOCK.tobytes()
+    assert np.asarray(await asc.gather(large)).sum() == BLOCK.sum()
+    assert await t == 0
+    assert t.cancel() is large.cancel() is False
+    assert await asyncio.to_thread(float, late) == BLOCK.sum()
+
+
+async def test_a_task_that_is_cancelled_while_the_scheduler_closes() -> None:
+    gate = threading.Event()
+
+    async def caller(s: asc.Scheduler) -> None:
+        await s.call(held, gate)
+
+    async with asc.Scheduler("cpu") as s:
+        calling = asyncio.create_task(caller(s))
+        task = s.submit_nowait(held, gate)
+        closing = asyncio.create_task(s.aclose())
+        await asyncio.sleep(0.02)
+        assert task.cancel()
+        calling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await calling
+        gate.set()
+        await closing
+
+
+def test_a_closed_loop() -> None:
+    gate = threading.Event()
+
+    async def leave_open() -> tuple[asc.Scheduler, asc.Tensor, Any]:
+        s = asc.Scheduler("cpu")
+        await s.__aenter__()
+        return s, await s.put([1.0]), s.submit_nowait(held, gate)
+
+    s, x, task = asyncio.run(leave_open())
+    gate.set()
+
+    async def use() -> None:
+        assert (await x).tolist() == [1.0]
+        with pytest.raises(asc.SchedulerClosed, match="loop is closed"):
+            await s.call(held, gate)
+        with pytest.raises(asc.SchedulerClosed, match="loop is closed"):
+            await s.submit_nowait(int)
+        with pytest.raises(asc.SchedulerClosed, match="no scheduler is open"):
+            asc.zeros(3)
+
+    asyncio.run(use())
+    with pytest.raises(asc.SchedulerClosed, match="not running"):
+        float(s.submit_nowait(held, threading.Event(), shape=(), dtype=float))
+    assert task is not None
+    s._driver.close()
+
+
+def test_an_unclosed_scheduler_warns_and_ends_its_threads() -> None:
+    async def leave_open() -> None:
+        s = asc.Scheduler("cpu", streams=2)
+        await s.__aenter__()
+        await (await s.put(BLOCK) + 1)
+
+    before = threading.active_count()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        asyncio.run(leave_open())
+        gc.collect()
+    assert [w.category for w in caught] == [ResourceWarning]
+    assert "never closed" in str(caught[0].message)
+    deadline = time.monotonic() + 5
+    while threading.active_count() > before and time.monotonic() < deadline:
+        threading.Event().wait(0.01)
+    assert threading.active_count() == before
+
+
+FORK = """
+import asyncio, os, signal, sys, threading
+import numpy as np
+import asyncsched as asc
+
+async def main(how):
+    gate = threading.Event()
+    async with asc.Scheduler("cpu", streams=2) as s:
+        x, task = await s.put(np.ones((300, 300))), s.submit_nowait(gate.wait, 5)
+        child = os.fork()
+        if child == 0:
+            signal.alarm(10)
+            if how == "operator": x + 1
+            if how == "await": await task
+            if how == "statistics": s.statistics()
+            if how == "close": await s.aclose()
+            if how == "raise": raise KeyError
+        else:
+            gate.set()
+            print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+            await task
+            assert (await (x + 1))[0, 0] == 2
+
+async def told(how):
+    parent = os.getpid()
+    try:
+        await main(how)
+    except BaseException as error:
+        if os.getpid() == parent:
+            raise
+        # Not through the loop's own end, which in a child closes what the parent still uses.
+        os._exit(44 if isinstance(error, KeyError) else 42 if "fork" in str(error) else 43)
+
+asyncio.run(told(sys.argv[1]))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.parametrize(
+    ("how", "code"), [("operator", 42), ("await", 42), ("statistics", 42), ("close", 42), ("raise", 44), ("leave", 42)]
+)
+def test_a_fork_is_told_and_does_not_hang(how: str, code: int) -> None:
+    done = subprocess.run([sys.executable, "-c", FORK, how], capture_output=True, text=True, timeout=15, check=False)
+    assert (done.stdout, done.returncode) == (f"{code}\n", 0), done.stderr
+
+
+async def test_opening_that_is_cancelled_undoes_what_it_did() -> None:
+    entered, gate, closed = threading.Event(), threading.Event(), []
+
+    class Slow(CPUDevice):
+        def prepare(self) -> None:
+            entered.set()
+            held(gate)
+            super().prepare()
+
+        def close(self) -> None:
+            closed.append(self._shared)
+            super().close()
+
+    opening = asyncio.create_task(asc.Scheduler(Slow(streams=2)).__aenter__())
+    while not entered.is_set():
+        await asyncio.sleep(0)
+    opening.cancel()
+    await asyncio.sleep(0)
+    gate.set()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    assert closed == [True]
+
+
+async def test_a_device_that_cannot_open_leaves_nothing_behind() -> None:
+    class Broken(CPUDevice):
+        def prepare(self) -> None:
+            raise OSError("no such device")
+
+    s = asc.Scheduler([CPUDevice(streams=2), Broken()])
+    with pytest.raises(OSError, match="no such device"):
+        async with s:
+            pass
+    assert repr(s).endswith("closed)")
+
+
+async def test_which_scheduler() -> None:
+    with pytest.raises(asc.SchedulerClosed, match="no scheduler is open"):
+        asc.zeros(3)
+    async with asc.Scheduler("cpu") as s:
+        assert asc.zeros(3)._value.account.host is s._driver
+        async with asc.Scheduler("cpu") as inner:
+            assert asc.zeros(3)._value.account.host is inner._driver
+            assert asc.zeros(3, scheduler=s)._value.account.host is s._driver
+        assert asc.zeros(3)._value.account.host is s._driver
+
+
+def test_run_returns_what_the_coroutine_returns() -> None:
+    async def main(value: int = 3) -> int:
+        async with asc.Scheduler("cpu") as s:
+            return int(await s.call(partial(int, value)))
+
+    assert asc.run(main) == asc.run(main(3)) == 3
