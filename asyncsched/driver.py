@@ -231,7 +231,10 @@ class Driver:
             waits = [
                 producer.event
                 for value in task.inputs
-                if (producer := value.task) is not None and producer.state == LAUNCHED and producer.lane is not lane
+                if (producer := value.task) is not None
+                and producer.state == LAUNCHED
+                and producer.lane is not lane
+                and producer.event is not None
             ]
             task.event = lane.device.launch(task, lane.stream, waits)
         if task.granted is not None:

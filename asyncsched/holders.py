@@ -107,7 +107,7 @@ class _Walk:
                     node.found += 1
                     below[id(thing)] = node
             del thing
-            # From Python 3.13 on, the arguments of `get_referrers` are a tuple that it finds itself: held by our list alone.
+            # From Python 3.13 on `get_referrers` finds the tuple of its own arguments, held by our list alone.
             passing = type(referrer) is tuple and sys.getrefcount(referrer) <= _PASSING_REFS
             if id(referrer) not in self.ours and not passing:
                 for node in below.values():

@@ -274,7 +274,7 @@ class Tensor(Handle):
         if method == "__call__" and name and not kwargs and isinstance(inputs[0], np.generic | np.ndarray):
             # NumPy's arrays and scalars come here with their operators: `np.float32(2) * t`.
             # Some of NumPy's scalars come as arrays without axes, which `[()]` makes scalars again.
-            return apply(TABLE[name], (inputs[0][()], inputs[1]))
+            return apply(TABLE[name], (cast(Any, inputs[0])[()], inputs[1]))
         return self._through_numpy(f"np.{ufunc.__name__}(t)", ufunc.__name__, getattr(ufunc, method), inputs, kwargs)
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:

@@ -198,9 +198,11 @@ async def test_an_unadmitted_submission_is_taken_back(what: str) -> None:
     gate, ran = Gate(), []
 
     async def work(s: asc.Scheduler) -> None:
-        await {"put": lambda: s.put(BLOCK), "submit": lambda: s.submit(ran.append, 1), "call": lambda: s.call(ran.append, 1)}[
-            what
-        ]()
+        await {
+            "put": lambda: s.put(BLOCK),
+            "submit": lambda: s.submit(ran.append, 1),
+            "call": lambda: s.call(ran.append, 1),
+        }[what]()
 
     async with asc.Scheduler("cpu", max_ops=1) as s:
         s.submit_nowait(gate)

@@ -524,7 +524,7 @@ def test_an_unclosed_scheduler_warns_and_ends_its_threads() -> None:
     deadline = time.monotonic() + 5
     while threading.active_count() > before and time.monotonic() < deadline:
         threading.Event().wait(0.01)
-    assert threading.active_count() == before
+    assert threading.active_count() <= before  # threads of earlier tests may have ended, too
 
 
 FORK = """
@@ -573,17 +573,18 @@ def test_a_fork_is_told_and_does_not_hang(how: str, code: int) -> None:
     assert (done.stdout, done.returncode) == (f"{code}\n", 0), done.stderr
 
 
-async def test_opening_that_is_cancelled_undoes_what_it_did() -> None:
-    entered, gate, closed = threading.Event(), threading.Event(), []
+async def test_opening_that_is_cancelled_ends_before_it_is_undone() -> None:
+    entered, gate, steps = threading.Event(), threading.Event(), []
 
     class Slow(CPUDevice):
         def prepare(self) -> None:
             entered.set()
             held(gate)
             super().prepare()
+            steps.append("prepared")
 
         def close(self) -> None:
-            closed.append(self._shared)
+            steps.append("closed")
             super().close()
 
     opening = asyncio.create_task(asc.Scheduler(Slow(streams=2)).__aenter__())
@@ -594,7 +595,7 @@ async def test_opening_that_is_cancelled_undoes_what_it_did() -> None:
     gate.set()
     with pytest.raises(asyncio.CancelledError):
         await opening
-    assert closed == [True]
+    assert steps == ["prepared", "closed"]
 
 
 async def test_a_device_that_cannot_open_leaves_nothing_behind() -> None:

@@ -169,25 +169,30 @@ class Engine:
 
         A launched task is settled for everyone who waits, and keeps its slot and bytes until it physically ends.
         """
-        before = task.settled()
-        todo = [(task, failure)]
+        found = self._cancel(task, failure)
+        todo = [(task, failure)] if found else []
         while todo:
             task, failure = todo.pop()
-            if task.state == PENDING:
-                self.settle(task, failure)
-                continue
-            value = task.value  # one read: the stream lets go of it when the result is there
-            if task.settled() or value is None:
-                before = before or not todo
-                continue
-            value.failure = task.failure = failure
-            task.cancelled = True
-            if self.log is not None:
-                self.log.append(("cancel", task.seq))
-            if task.waiters is not None:
-                self.settled.append(task)
-            todo += [(d, failure.passed_to(d.name, d.where)) for d in task.dependents or ()]
-        return not before
+            for dependent in task.dependents or ():
+                passed = failure.passed_to(dependent.name, dependent.where)
+                if self._cancel(dependent, passed):
+                    todo.append((dependent, passed))
+        return found
+
+    def _cancel(self, task: Task, failure: Failure) -> bool:
+        if task.state == PENDING:
+            self.settle(task, failure)
+            return True
+        value = task.value  # one read: the stream lets go of it when the result is there
+        if task.settled() or value is None:
+            return False
+        value.failure = task.failure = failure
+        task.cancelled = True
+        if self.log is not None:
+            self.log.append(("cancel", task.seq))
+        if task.waiters is not None:
+            self.settled.append(task)
+        return True
 
     def settle(self, task: Task, failure: Failure) -> None:
         """End a pending task that will never be launched, and its dependents. Without recursion: graphs are deep."""

@@ -37,11 +37,11 @@ class Failure:
         "_context",
         "_exception",
         "_notes",
+        "_root",
         "_traceback",
         "depth",
         "keeper",
         "name",
-        "root",
         "seen",
         "seq",
         "upstream",
@@ -54,7 +54,7 @@ class Failure:
         self.name = name
         self.where = where
         self.upstream = upstream
-        self.root: Failure = self if upstream is None else upstream.root
+        self._root = None if upstream is None else upstream.root  # not itself: that would pin frames until collected
         self.depth: int = 0 if upstream is None else upstream.depth + 1
         self.seen = False
         self.keeper: dict[Failure, None] | None = None  # where it is kept until someone sees it
@@ -86,6 +86,11 @@ class Failure:
     def passed_to(self, name: str, where: Where | None) -> Failure:
         """The failure of a task that reads this failed value."""
         return Failure(self._exception, name, where, self)
+
+    @property
+    def root(self) -> Failure:
+        """The failure of the task whose body raised, or which was cancelled."""
+        return self if self._root is None else self._root
 
     @property
     def cancelled(self) -> bool:

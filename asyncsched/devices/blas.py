@@ -19,28 +19,31 @@ def available() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def share(streams: int) -> None:
-    """Give each of several streams its part of the processors. Undo with `unshare`.
-
-    Looks for the loaded libraries, which reads files: not for the loop's thread.
-    """
+def look() -> None:
+    """Look for the loaded libraries. Reads files: not for the loop's thread."""
     global _controller
     controller = ThreadpoolController()
     with _lock:
-        if _controller is None:
+        if not _shares:
             _controller = controller
+
+
+def share(streams: int) -> None:
+    """Give each of several streams its part of the processors. Call `look` before; undo with `unshare`.
+
+    On the loop's thread, like `unshare`: threadpoolctl lets only one living thread change OpenBLAS's setting, and what any
+    other sets is silently dropped.
+    """
+    with _lock:
         _shares.append(streams)
         _apply()
 
 
 def unshare(streams: int) -> None:
     """Take back one `share(streams)`. The last restores what was set before the first. Never blocks for long."""
-    global _controller
     with _lock:
         _shares.remove(streams)
         _apply()
-        if not _shares:
-            _controller = None
 
 
 def _apply() -> None:

@@ -114,10 +114,12 @@ class CPUDevice:
 
     def prepare(self) -> None:
         if self._count > 1:
-            blas.share(self._count)
-            self._shared = True
+            blas.look()
 
     def open(self, inbox: Inbox, max_bytes: int | None) -> None:
+        if self._count > 1:
+            blas.share(self._count)
+            self._shared = True
         self.memory = HostMemory(inbox, max_bytes)
         self.streams = [CPUStream(f"{self.name} stream {i}", self.memory) for i in range(self._count)]
         self.copier = CPUStream(f"{self.name} copies", self.memory)

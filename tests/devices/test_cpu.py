@@ -1,0 +1,238 @@
+"""The CPU: its threads, its pool, and BLAS shared out between streams."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from threadpoolctl import ThreadpoolController
+
+import asyncsched as asc
+from asyncsched.devices import blas
+from asyncsched.devices.cpu import CPUStream
+from asyncsched.devices.pool import Pool
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(20)]
+BLOCK = np.ones((200, 200))
+CONTROLLER = ThreadpoolController().select(user_api="blas")
+
+
+def held(gate: threading.Event, result: Any = None) -> Any:
+    """A body that ends when its gate opens."""
+    assert gate.wait(10)
+    return result
+
+
+def threads() -> list[int]:
+    """The BLAS libraries' thread counts. Asks the libraries alone, and reads no file."""
+    return [lib.num_threads for lib in CONTROLLER.lib_controllers]
+
+
+# -- BLAS -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def many(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Eight processors, so that there is something to share out."""
+    monkeypatch.setattr(blas, "available", lambda: 8)
+    with CONTROLLER.limit(limits=8):
+        before = threads()
+        yield before
+        assert threads() == before
+        assert not blas._shares
+
+
+async def test_one_stream_keeps_every_blas_thread(many: list[int]) -> None:
+    async with asc.Scheduler("cpu"):
+        assert threads() == many
+
+
+async def test_streams_share_the_blas_threads_and_give_them_back(many: list[int]) -> None:
+    async with asc.Scheduler("cpu", streams=4) as s:
+        assert threads() == [2] * len(many)
+        x = await s.put(BLOCK)
+        assert (await (x @ x))[0, 0] == 200
+    assert threads() == many
+    with pytest.raises(KeyError):
+        async with asc.Scheduler("cpu", streams=64):
+            assert threads() == [1] * len(many)
+            raise KeyError
+    assert threads() == many
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+async def test_two_schedulers_restore_the_threads_in_any_order(many: list[int], order: tuple[int, int]) -> None:
+    schedulers = [asc.Scheduler("cpu", streams=2), asc.Scheduler("cpu", streams=4)]
+    for s in schedulers:
+        await s.__aenter__()
+    assert threads() == [2] * len(many)
+    await schedulers[order[0]].aclose()
+    assert threads() == [2 if order[0] == 0 else 4] * len(many)
+    await schedulers[order[1]].aclose()
+    assert threads() == many
+
+
+async def test_threads_are_restored_after_aclose_ran_out_of_time(many: list[int]) -> None:
+    gate = threading.Event()
+    s = asc.Scheduler("cpu", streams=2)
+    async with s:
+        s.submit_nowait(held, gate)
+        with pytest.raises(TimeoutError):
+            await s.aclose(0.01)
+    gate.set()
+    assert threads() == many
+
+
+# -- streams --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_stream_waits_for_a_producer_on_another() -> None:
+    gate = threading.Event()
+    names: list[str] = []
+
+    def where(*_: Any) -> float:
+        names.append(threading.current_thread().name)
+        return 1.0
+
+    async with asc.Scheduler("cpu", streams=2) as s:
+        first = s.submit_nowait(held, gate, 5)
+        s.submit_nowait(where)  # both streams have a tail now
+        s.submit_nowait(held, gate)
+        readers = [s.submit_nowait(where, first) for _ in range(6)]
+        await asyncio.sleep(0.02)
+        assert not any(reader.done() for reader in readers)
+        gate.set()
+        assert await asc.gather(*readers) == [1.0] * 6
+    assert len(set(names)) == 2
+
+
+async def test_crossing_chains_on_many_streams() -> None:
+    async with asc.Scheduler("cpu", streams=4, max_ops=8) as s:
+        rows = [await s.put(BLOCK * i) for i in range(4)]
+        for step in range(200):
+            rows = [rows[i] + rows[(i + 1 + step) % 4] * 0.5 for i in range(4)]
+            rows = [row * 0.5 for row in rows]
+        expected = [BLOCK * i for i in range(4)]
+        for step in range(200):
+            expected = [expected[i] + expected[(i + 1 + step) % 4] * 0.5 for i in range(4)]
+            expected = [row * 0.5 for row in expected]
+        for row, array in zip(rows, expected, strict=True):
+            assert (await row).tobytes() == array.tobytes()
+        assert s.statistics().peak_tasks_in_flight <= 8
+
+
+async def test_a_put_is_not_behind_the_compute_stream() -> None:
+    gate = threading.Event()
+    async with asc.Scheduler("cpu") as s:
+        s.submit_nowait(held, gate)
+        for array in (BLOCK, BLOCK[0]):
+            assert (await (await asyncio.wait_for(s.put(array), 5)).numpy()).sum() == array.sum()
+        gate.set()
+
+
+async def test_running_names_the_bodies() -> None:
+    gate, entered = threading.Event(), threading.Event()
+
+    def body() -> None:
+        entered.set()
+        held(gate)
+
+    async with asc.Scheduler("cpu", streams=2) as s:
+        s.submit_nowait(body, name="the body")
+        assert await asyncio.to_thread(entered.wait, 5)
+        assert s.devices[0].running() == ["the body"]  # type: ignore[attr-defined]
+        gate.set()
+    assert s.devices[0].running() == []  # type: ignore[attr-defined]
+
+
+def test_reaching_a_mark_from_several_threads() -> None:
+    class Memory:
+        inbox: Any = None
+
+    stream = CPUStream("test", Memory())  # type: ignore[arg-type]
+    waiting = [threading.Thread(target=stream.reach, args=(n,)) for n in (1, 2, 3, 3)]
+    for thread in waiting:
+        thread.start()
+    for _ in range(3):
+        stream._count()
+    for thread in waiting:
+        thread.join(5)
+        assert not thread.is_alive()
+    stream.queue.put(None)
+
+
+# -- the pool -------------------------------------------------------------------------------------------------------
+
+MIB = 2**20
+
+
+def test_a_buffer_comes_back_last_in_first_out() -> None:
+    pool = Pool(None)
+    first, second = pool.take(MIB), pool.take(MIB)
+    pool.give(first)
+    pool.give(second)
+    assert pool.take(MIB) is second
+    assert pool.take(MIB - 63) is first  # rounded up to a cache line
+    assert (pool.live, pool.free) == (2 * MIB, 0)
+
+
+def test_live_and_free_bytes_stay_under_the_limit() -> None:
+    pool = Pool(4 * MIB)
+    blocks = [pool.take(MIB) for _ in range(4)]
+    for block in blocks:
+        pool.give(block)
+    large = pool.take(3 * MIB)
+    assert (pool.live, pool.free) == (3 * MIB, MIB)
+    assert pool.take(MIB) is blocks[-1]  # the oldest were let go
+    pool.adopt(MIB)
+    assert pool.live == 5 * MIB  # what is live is admission's concern
+    pool.give(MIB)
+    pool.give(large)
+    pool.take(MIB)
+    assert (pool.live, pool.free) == (2 * MIB, 0)
+
+
+def test_free_bytes_are_bounded_without_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("asyncsched.devices.pool.UNBOUNDED_FREE", 3 * MIB)
+    pool = Pool(None)
+    blocks = [pool.take(MIB + i * 64) for i in range(6)]
+    for block in blocks:
+        pool.give(block)
+    kept = pool.take(MIB + 5 * 64)
+    assert kept is blocks[5]
+    assert pool.free <= 3 * MIB
+    assert pool.take(MIB) is not blocks[0]
+
+
+def test_poison_overwrites_what_comes_back() -> None:
+    pool = Pool(None, poison=True)
+    block = pool.take(MIB)
+    block[:] = 1
+    pool.give(block)
+    assert set(block.tolist()) == {0xA5}
+
+
+def test_several_threads_take_and_give() -> None:
+    pool = Pool(8 * MIB)
+    errors = []
+
+    def work(mark: int) -> None:
+        for _ in range(300):
+            block = pool.take(MIB // 4)
+            block[:16] = mark
+            if set(block[:16].tolist()) != {mark}:
+                errors.append(mark)
+            pool.give(block)
+
+    workers = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(10)
+    pool.give(pool.take(64))
+    pool.take(64)
+    assert not errors
+    assert pool.live == 64
