@@ -90,16 +90,16 @@ class Driver:
         try:
             for device in self.devices:
                 await _to_its_end(device.prepare)
+            for device in self.devices:
+                device.open(self.inbox, self.engine.account.limit)
+                self.lanes[device] = [Lane(device, stream) for stream in device.streams]
+                self.copy_lanes[device] = [Lane(device, device.copier, copies=True)]
         except BaseException:
             self.close()
             raise
         self.thread = threading.get_ident()
         if all(device.inline for device in self.devices):
             self.inline_thread = self.thread
-        for device in self.devices:
-            device.open(self.inbox, self.engine.account.limit)
-            self.lanes[device] = [Lane(device, stream) for stream in device.streams]
-            self.copy_lanes[device] = [Lane(device, device.copier, copies=True)]
         _opened.add(self)
 
     def refuse_new(self) -> None:

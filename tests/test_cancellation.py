@@ -14,6 +14,7 @@ from asyncsched._core.task import LAUNCHED, PENDING
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(20)]
 BLOCK = np.ones((200, 200))
+NB = BLOCK.nbytes
 
 
 class Gate:
@@ -270,13 +271,14 @@ async def test_call_cancelled_in_the_turn_that_admits_it() -> None:
         assert s.statistics().tasks_cancelled == 1
 
 
-async def test_random_cancellations_leave_a_working_scheduler() -> None:
+@pytest.mark.parametrize(("reserving", "limit"), [(1, 9 * NB), (3, 64 * NB)])  # few bytes only where all reserve them
+async def test_random_cancellations_leave_a_working_scheduler(reserving: int, limit: int) -> None:
     import random
 
     chance = random.Random(5)
 
     async def work(s: asc.Scheduler, i: int) -> float:
-        async with s.scope(name=str(i), reserve=4 * BLOCK.nbytes if i % 3 == 0 else None):
+        async with s.scope(name=str(i), reserve=4 * NB if i % reserving == 0 else None):
             x = await s.put(BLOCK)
             y = x + i
             del x
@@ -284,7 +286,7 @@ async def test_random_cancellations_leave_a_working_scheduler() -> None:
                 return float(await s.call(np.sum, y))
             return float(await y.sum().item())
 
-    async with asc.Scheduler("cpu", max_ops=3, max_bytes=9 * BLOCK.nbytes, streams=2) as s:
+    async with asc.Scheduler("cpu", max_ops=3, max_bytes=limit, streams=2) as s:
         for _ in range(6):
             tasks = [asyncio.create_task(work(s, i)) for i in range(20)]
             for task in chance.sample(tasks, 12):
@@ -298,4 +300,4 @@ async def test_random_cancellations_leave_a_working_scheduler() -> None:
             await s.barrier()
             assert idle(s)
             assert s.statistics().bytes_reserved == 0
-        assert s.statistics().peak_bytes <= 9 * BLOCK.nbytes
+        assert s.statistics().peak_bytes <= limit

@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -514,17 +513,17 @@ def test_an_unclosed_scheduler_warns_and_ends_its_threads() -> None:
         await s.__aenter__()
         await (await s.put(BLOCK) + 1)
 
-    before = threading.active_count()
+    gc.collect()
+    before = set(threading.enumerate())
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         asyncio.run(leave_open())
         gc.collect()
     assert [w.category for w in caught] == [ResourceWarning]
     assert "never closed" in str(caught[0].message)
-    deadline = time.monotonic() + 5
-    while threading.active_count() > before and time.monotonic() < deadline:
-        threading.Event().wait(0.01)
-    assert threading.active_count() <= before  # threads of earlier tests may have ended, too
+    for thread in set(threading.enumerate()) - before:
+        thread.join(5)
+        assert not thread.is_alive()
 
 
 FORK = """
@@ -603,11 +602,18 @@ async def test_a_device_that_cannot_open_leaves_nothing_behind() -> None:
         def prepare(self) -> None:
             raise OSError("no such device")
 
-    s = asc.Scheduler([CPUDevice(streams=2), Broken()])
-    with pytest.raises(OSError, match="no such device"):
-        async with s:
-            pass
-    assert repr(s).endswith("closed)")
+    class Late(CPUDevice):
+        def open(self, inbox: Any, max_bytes: int | None) -> None:
+            raise OSError("no such device")
+
+    for broken in (Broken(), Late()):
+        first = CPUDevice(streams=2)
+        s = asc.Scheduler([first, broken])
+        with pytest.raises(OSError, match="no such device"):
+            async with s:
+                pass
+        assert repr(s).endswith("closed)")
+        assert not first.streams  # told to end
 
 
 async def test_which_scheduler() -> None:

@@ -31,8 +31,8 @@ def look() -> None:
 def share(streams: int) -> None:
     """Give each of several streams its part of the processors. Call `look` before; undo with `unshare`.
 
-    On the loop's thread, like `unshare`: threadpoolctl lets only one living thread change OpenBLAS's setting, and what any
-    other sets is silently dropped.
+    On the loop's thread, like `unshare`: threadpoolctl lets only one living thread change OpenBLAS's setting, and what
+    any other sets is silently dropped.
     """
     with _lock:
         _shares.append(streams)
