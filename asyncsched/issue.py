@@ -112,15 +112,17 @@ def run_inline(
     if type(array) is not np.ndarray:
         array = np.asarray(array)
     value.array = array
+    spare = found.workspace  # granted like a task's cost, and given back at once
     if row.out or owner_of(array) is not owner_of(first.array):
         value.nbytes = value.charge = nbytes
         account.used += nbytes
     else:
         value.base = first
+        spare += nbytes
     engine.submitted += 1
     engine.completed += 1
-    if engine.account.used + found.workspace > engine.peak_bytes or not engine.peak_in_flight:
-        engine.note_peak(1, found.workspace)
+    if engine.account.used + spare > engine.peak_bytes or not engine.peak_in_flight:
+        engine.note_peak(1, spare)
     return value
 
 

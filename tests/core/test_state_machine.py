@@ -246,6 +246,8 @@ class EngineMachine(RuleBasedStateMachine):
         if len(rooms) > 6:
             return
         self.quiet = False
+        if not own_queue:
+            reserve = None  # an iteration of a window shares its parent's queue and bytes
         outer = rooms[parent % len(rooms)]
         core = self.engine.open_scope(f"scope {len(self.rooms)}", outer.core, own_queue=own_queue)
         assert (core.queue is outer.core.queue) == (not own_queue)
