@@ -96,8 +96,11 @@ class _Walk:
         above: list[_Node] = []
         at = {id(node.thing): node for node in level}
         referrers = gc.get_referrers(*[node.thing for node in level])
+        listed = _tasks(referrers)
         for node in level:
-            referrers += self.tasks_holding.get(id(node.thing), set()).difference(_tasks(referrers))
+            overlooked = self.tasks_holding.get(id(node.thing), set()) - listed
+            referrers += overlooked
+            listed |= overlooked
         for referrer in referrers:
             if type(referrer) is _Node:
                 continue

@@ -30,14 +30,14 @@ class Scheduler(Submitter):
     drops what is pending, and waits for what runs.
 
     Args:
-        device: "auto" (the best that is usable), "cpu", "sim", a `Device`, or a list of them.
+        device: "auto" (the best that is usable), "cpu", a `Device`, or a list of them.
         streams: compute streams per device. On the CPU one by default, which keeps every BLAS thread; several share the
             BLAS threads out, which are restored when it closes.
         max_ops: most tasks in flight; None for no bound.
         max_bytes: most tracked bytes, as an int or text such as "256 MiB"; None for no bound.
         max_pending: most tasks in the backlog; None for no bound.
         stall_timeout: seconds after which a task that waits for bytes nobody frees raises SchedulerStalled; None for
-        never.
+            never.
 
     Raises:
         ValueError, TypeError: for any argument out of its range.

@@ -148,9 +148,8 @@ class Scope:
         self.failures: dict[Failure, None] = {}  # root causes that nobody has seen yet
         self.lost = 0  # failures beyond KEPT_FAILURES
         self.reserve = 0
-        self.ended = (
-            False  # nothing more will be submitted; closed when its tasks are finished and its failures reported
-        )
+        # Nothing more will be submitted: closed when its tasks are finished and its failures reported.
+        self.ended = False
         self.closed = False
 
     def unfinished(self) -> list[Task]:

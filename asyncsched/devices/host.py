@@ -135,7 +135,7 @@ def _run_row(task: Task, memory: HostMemory) -> None:
             raise
     if type(array) is not np.ndarray:
         array = np.asarray(array)
-    _finish(task, value, array, block, memory, args)
+    _finish(task, value, array, block, memory)
 
 
 def _pools(row: Row, value: Value) -> bool:
@@ -143,7 +143,7 @@ def _pools(row: Row, value: Value) -> bool:
     return row.out and not row.view and value.nbytes >= POOLED_BYTES and bool(value.meta.known)
 
 
-def _finish(task: Task, value: Value, array: Array, block: Block | None, memory: HostMemory, args: list[Any]) -> None:
+def _finish(task: Task, value: Value, array: Array, block: Block | None, memory: HostMemory) -> None:
     """Give the value its array, and the task its refund."""
     if value.failure is not None:  # cancelled meanwhile
         if block is not None:
