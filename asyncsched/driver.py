@@ -12,8 +12,8 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Generator, Iterable, Sequence
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -21,34 +21,19 @@ import numpy as np
 
 from ._core.admission import Scope as CoreScope
 from ._core.engine import Engine
-from ._core.failure import Failure, Where
+from ._core.failure import Failure
 from ._core.inbox import Inbox
 from ._core.placement import Lane
 from ._core.task import DONE, LAUNCHED, PENDING, Task, Value
+from .ambient import ambient, opened
 from .devices.contract import Device, Job
 from .errors import SchedulerClosed, TaskCancelled
 from .stall import StallWatch
+from .waiting import Countdown, From, to_its_end
 
 # Copies up to this many bytes are made on the loop's thread: about as long as a hop to another.
 INLINE_COPY = 64 * 1024
 _MOST_TURNS = 4
-_PACKAGE = os.path.dirname(__file__) + os.sep
-_opened: weakref.WeakSet[Driver] = weakref.WeakSet()
-
-
-class Ambient:
-    """The scope a context is in: the innermost, with a link to the next one outwards."""
-
-    __slots__ = ("core", "driver", "outer", "passing")
-
-    def __init__(self, driver: Driver, core: CoreScope, outer: Ambient | None, *, passing: bool = False) -> None:
-        self.driver = driver
-        self.core = core
-        self.outer = outer
-        self.passing = passing  # once closed, what is submitted here goes to `outer` instead of being refused
-
-
-ambient: contextvars.ContextVar[Ambient | None] = contextvars.ContextVar("asyncsched.ambient", default=None)
 
 
 class Driver:
@@ -89,7 +74,7 @@ class Driver:
         self.loop = asyncio.get_running_loop()
         try:
             for device in self.devices:
-                await _to_its_end(device.prepare)
+                await to_its_end(device.prepare)
             for device in self.devices:
                 device.open(self.inbox, self.engine.account.limit)
                 self.lanes[device] = [Lane(device, stream) for stream in device.streams]
@@ -100,7 +85,7 @@ class Driver:
         self.thread = threading.get_ident()
         if all(device.inline for device in self.devices):
             self.inline_thread = self.thread
-        _opened.add(self)
+        opened.add(self)
 
     def refuse_new(self) -> None:
         """Take no more work."""
@@ -114,7 +99,7 @@ class Driver:
         self.thread = 0
         self.stall.stop()
         self.stop_devices()
-        _opened.discard(self)
+        opened.discard(self)
 
     def stop_devices(self) -> None:
         """Let the streams' threads end. Safe on any thread, and when opened only half."""
@@ -256,7 +241,7 @@ class Driver:
         """
         assert self.loop is not None
         future: asyncio.Future[None] = self.loop.create_future()
-        count = _Countdown(len(tasks), future, eager)
+        count = Countdown(len(tasks), future, eager)
         for task in tasks:
             if task.waiters is None:
                 task.waiters = [count]
@@ -297,7 +282,7 @@ class Driver:
         assert self.loop is not None
         future: asyncio.Future[None] = self.loop.create_future()
         job = Job(lambda: np.array(array))
-        job.waiters.append(_Countdown(1, future, False))
+        job.waiters.append(Countdown(1, future, False))
         value.device.offload(job)
         await future
         if job.error is not None:
@@ -371,53 +356,6 @@ def _ended(task: Task) -> bool:
     return task.state >= DONE
 
 
-class _Countdown:
-    """Settles a future when it was called `count` times, or, if eager, once with a task that failed."""
-
-    __slots__ = ("count", "eager", "future")
-
-    def __init__(self, count: int, future: asyncio.Future[None], eager: bool) -> None:
-        self.count = count
-        self.future = future
-        self.eager = eager
-
-    def __call__(self, ended: Task | Job) -> None:
-        self.count -= 1
-        if (self.count <= 0 or (self.eager and getattr(ended, "failure", None) is not None)) and not self.future.done():
-            self.future.set_result(None)
-
-
-class From(Awaitable[None]):
-    """A generator as an awaitable."""
-
-    __slots__ = ("_steps",)
-
-    def __init__(self, steps: Generator[Any, None, None]) -> None:
-        self._steps = steps
-
-    def __await__(self) -> Generator[Any, None, None]:
-        return self._steps
-
-
-async def _to_its_end(function: Callable[[], None]) -> None:
-    """Run a function on a worker thread. Cancelled, wait for it all the same, so that what it did can be undone."""
-    work = asyncio.ensure_future(anyio.to_thread.run_sync(function))
-    try:
-        await asyncio.shield(work)
-    except asyncio.CancelledError:
-        await asyncio.wait([work])
-        raise
-
-
-async def checkpoint() -> None:
-    """Let others run once."""
-    await From(_turn())
-
-
-def _turn() -> Generator[Any, None, None]:
-    yield
-
-
 def _waker(driver: Driver) -> Callable[[], None]:
     """A wake-up callable on any thread, which keeps an abandoned scheduler collectable."""
     reference = weakref.ref(driver)
@@ -431,41 +369,8 @@ def _waker(driver: Driver) -> Callable[[], None]:
     return wake
 
 
-def where(skip: int = 2) -> Where | None:
-    """The line of the user's code that called into the package."""
-    frame = sys._getframe(skip)
-    while frame.f_code.co_filename.startswith(_PACKAGE):
-        if frame.f_back is None:
-            return None
-        frame = frame.f_back
-    return frame.f_code, frame.f_lasti
-
-
-def find(scheduler: Any = None) -> Driver:
-    """The driver to use where no operand names one.
-
-    `scheduler`'s, the ambient one, or the only one open on this loop.
-    """
-    if scheduler is not None:
-        return cast(Driver, scheduler._driver)
-    here = ambient.get()
-    if here is not None:
-        return here.driver
-    try:
-        loop = asyncio.get_running_loop()
-    except RuntimeError:
-        loop = None
-    found = [driver for driver in _opened if driver.loop is loop] if loop is not None else []
-    if len(found) == 1:
-        return found[0]
-    raise SchedulerClosed(
-        f"{'no scheduler is' if not found else 'several schedulers are'} open on this loop: "
-        "work inside `async with asyncsched.Scheduler()`, or pass `scheduler=`"
-    )
-
-
 def _after_fork() -> None:
-    for driver in list(_opened):
+    for driver in list(opened):
         driver.forked = True
         driver.thread = driver.inline_thread = 0
 

@@ -20,8 +20,8 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from ._core.admission import Account
-from ._core.failure import line_of
 from ._core.task import DONE, PENDING, Task, Value
+from ._core.where import line_of
 
 if TYPE_CHECKING:
     from .driver import Driver

@@ -12,9 +12,11 @@ from ._core.admission import Scope
 from ._core.engine import Engine
 from ._core.failure import Failure
 from ._core.task import Task, Value
+from ._core.where import where
+from .ambient import ambient
 from .devices.contract import Device
-from .devices.host import owner_of
-from .driver import Driver, ambient, where
+from .devices.memory import owner_of
+from .driver import Driver
 from .ops.row import Plan, Row, plan, resolve
 
 _get_ident = threading.get_ident

@@ -11,11 +11,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from ._core.admission import Scope as CoreScope
+from .ambient import Ambient, ambient, leave_ambient
 from .devices import select
 from .devices.contract import Device
-from .driver import Ambient, Driver, ambient
+from .driver import Driver
 from .errors import SchedulerClosed
-from .scope import Submitter, finish, leave_ambient
+from .scope import Submitter, finish
 from .sizes import parse_bytes
 from .statistics import Statistics
 

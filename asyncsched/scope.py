@@ -1,9 +1,8 @@
-"""Submitting: the methods that schedulers and scopes share; and scopes, which wait for what is submitted in them."""
+"""What schedulers and scopes can do, and scopes: groups of tasks waited for, reported on and cancelled together."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import contextvars
 import sys
 from collections.abc import Callable
@@ -11,24 +10,19 @@ from time import perf_counter
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
-import numpy as np
-
 from ._core.admission import Scope as CoreScope
-from ._core.task import DONE, PENDING, Value
+from ._core.task import DONE, PENDING
 from ._core.task import Task as CoreTask
-from .devices.host import rebuild
-from .driver import Ambient, Driver, From, ambient, checkpoint, where
+from ._core.where import where
+from .ambient import Ambient, ambient, leave_ambient
+from .driver import Driver
 from .errors import AsyncSchedError, QueueFull, SchedulerClosed
-from .handles import Handle, Task
-from .ops.meta import Meta, meta
-from .ops.row import Row
-from .ops.table import TABLE
 from .sizes import parse_bytes
+from .submitting import Options, make_call, make_put
 from .tensor import Tensor
+from .waiting import From, checkpoint
 
 T = TypeVar("T")
-_KINDS = "biufc"  # bool, integers, floats and complex: what the operations know
-_PUT = Row("put", TABLE["copy"].kernel, TABLE["copy"].rule, out=True, doc="A host array, copied to the device.")
 
 
 class Submitter:
@@ -57,7 +51,7 @@ class Submitter:
         driver = self._driver
         driver.check()
         await checkpoint()
-        task, tensor = self._put(array, device, bounded=False)
+        task, tensor = make_put(driver, self._core(), array, device, bounded=False)
         if task.state < DONE:
             await self._admitted(task)
             await From(driver.wait((task,)))
@@ -70,10 +64,11 @@ class Submitter:
 
         The source must not change before the tensor is done.
         """
-        self._driver.check()
-        task, tensor = self._put(array, device, bounded=True)
+        driver = self._driver
+        driver.check()
+        task, tensor = make_put(driver, self._core(), array, device, bounded=True)
         if task.state == PENDING:
-            self._driver.cancel(task, "put_nowait, since there was no room")
+            driver.cancel(task, "put_nowait, since there was no room")
             raise QueueFull("no room for this array now: `await s.put(array)` waits for it")
         return tensor
 
@@ -99,7 +94,9 @@ class Submitter:
         """
         self._driver.check()
         await checkpoint()
-        task, handle = self._call(fn, args, shape, dtype, nbytes, name, device, bounded=False)
+        task, handle = make_call(
+            self._driver, self._core(), fn, args, Options(shape, dtype, nbytes, name, device), bounded=False
+        )
         if task.state == PENDING:
             await self._admitted(task)
         return handle
@@ -113,7 +110,9 @@ class Submitter:
         The task joins the backlog, or QueueFull is raised when that is at its limit.
         """
         self._driver.check()
-        return self._call(fn, args, shape, dtype, nbytes, name, device, bounded=True)[1]
+        return make_call(
+            self._driver, self._core(), fn, args, Options(shape, dtype, nbytes, name, device), bounded=True
+        )[1]
 
     async def call(
         self, fn: Callable[..., T], *args: Any, nbytes: int | str | None = None, name: str | None = None,
@@ -122,7 +121,9 @@ class Submitter:
         """Submit and await in one: the result, as with `asyncio.to_thread`. Cancelling it cancels the task."""
         self._driver.check()
         await checkpoint()
-        task, handle = self._call(fn, args, None, None, nbytes, name, device, bounded=False)
+        task, handle = make_call(
+            self._driver, self._core(), fn, args, Options(None, None, nbytes, name, device), bounded=False
+        )
         try:
             if task.state == PENDING:
                 await self._admitted(task)
@@ -153,60 +154,6 @@ class Submitter:
                 cannot stall on memory held outside.
         """
         return Scope(self._driver, self._core, name, None if reserve is None else parse_bytes(reserve, "reserve"))
-
-    # -- steps --------------------------------------------------------------------------------------------------
-
-    def _put(self, source: Any, device: object, *, bounded: bool) -> tuple[CoreTask, Tensor]:
-        driver, core = self._driver, self._core()
-        if isinstance(source, Handle):
-            raise TypeError("this is the scheduler's already: for another device use `t.to(device)`")
-        array = np.asarray(source)
-        if array.dtype.kind not in _KINDS:
-            raise TypeError(f"dtype {array.dtype} is not supported: use bool, integers, floats or complex numbers")
-        if not array.dtype.isnative:
-            array = array.astype(array.dtype.newbyteorder("="))
-        target = driver.device(device)
-        form = meta(array.shape, array.dtype, array.flags.c_contiguous)
-        task = CoreTask(core, core.account, "put", _PUT, (array,), None, (), driver.copy_lanes[target], array.nbytes)
-        tensor = Tensor(self._value(task, target, form, array.nbytes))
-        driver.submit(task, bounded=bounded)
-        return task, tensor
-
-    def _call(
-        self, fn: Callable[..., Any], args: tuple[Any, ...], shape: Any, dtype: Any, nbytes: int | str | None,
-        name: str | None, device: object, *, bounded: bool,
-    ) -> tuple[CoreTask, Any]:  # fmt: skip
-        driver, core = self._driver, self._core()
-        if not callable(fn):
-            raise TypeError(f"submit takes a callable, not {type(fn).__name__}")
-        if asyncio.iscoroutinefunction(fn):
-            raise TypeError(
-                f"{fn} is a coroutine function: await it, or use asyncio.create_task; streams run plain functions"
-            )
-        if (shape is None) != (dtype is None):
-            raise TypeError("shape and dtype go together: with both the result is a Tensor")
-        form = None if shape is None else meta(_shape(shape), np.dtype(dtype), contiguous=False)
-        inputs: list[Value] = []
-        bound = tuple([_bind(a, inputs, driver) for a in args])
-        cost = _cost(form, nbytes, inputs)
-        target = driver.device(device) if device is not None or not inputs else inputs[0].device
-        label = name or getattr(fn, "__qualname__", None) or type(fn).__name__
-        options = None if nbytes is None else {"nbytes": cost}
-        task = CoreTask(core, core.account, label, fn, bound, options, tuple(inputs), driver.lanes[target], cost)
-        task.context = contextvars.copy_context()
-        value = self._value(task, target, form, cost if form is None else form.nbytes)
-        for read in inputs:
-            read.escaped = True  # the function may keep what it is given
-        driver.submit(task, bounded=bounded)
-        return task, Task(value, label) if form is None else Tensor(value)
-
-    @staticmethod
-    def _value(task: CoreTask, device: Any, form: Meta | None, nbytes: int) -> Value:
-        task.where = where()
-        value = task.value = Value(task.account, device, form, task)
-        value.nbytes = nbytes
-        value.where = task.where
-        return value
 
     async def _admitted(self, task: CoreTask) -> None:
         """Wait until a task is launched or settled; take it back if cancelled before."""
@@ -310,13 +257,6 @@ class Scope(Submitter):
         return f"Scope({self._name!r}, {state})"
 
 
-def leave_ambient(token: contextvars.Token[Ambient | None] | None) -> None:
-    """Leave an ambient scope, unless it was entered in another context, which has ended with it."""
-    if token is not None:
-        with contextlib.suppress(ValueError):
-            ambient.reset(token)
-
-
 def report(core: CoreScope, what: str, before: int | None = None) -> None:
     """Raise the failures under `core` that nobody has seen, as one group."""
     failures, lost = core.take_failures(before)
@@ -339,30 +279,3 @@ def finish(core: CoreScope, what: str, error: BaseException | None) -> None:
     if failures:
         kinds = ", ".join(sorted({failure.kind for failure in failures}))
         error.add_note(f"{what}: besides, {len(failures) + lost} tasks failed unseen ({kinds})")
-
-
-def _shape(shape: Any) -> tuple[int, ...]:
-    lengths = (shape,) if isinstance(shape, int) else tuple(shape)
-    if not all(isinstance(n, int | np.integer) and n >= 0 for n in lengths):
-        raise ValueError(f"shape={shape!r} must be a tuple of lengths, none negative")
-    return tuple([int(n) for n in lengths])
-
-
-def _bind(arg: Any, inputs: list[Value], driver: Driver) -> Any:
-    """`arg` with every handle in it replaced by its value, which is added to `inputs`."""
-    if isinstance(arg, Handle):
-        value = arg._value
-        if value.account.host is not driver:
-            raise ValueError("an argument belongs to another scheduler: `await` it first")
-        inputs.append(value)
-        return value
-    return rebuild(arg, lambda a: _bind(a, inputs, driver))
-
-
-def _cost(form: Meta | None, nbytes: int | str | None, inputs: list[Value]) -> int:
-    if nbytes is not None:
-        given = 0 if nbytes == 0 else parse_bytes(nbytes, "nbytes")
-        return max(given, form.nbytes) if form is not None else given
-    if form is not None:
-        return form.nbytes
-    return sum(owner.nbytes for owner in {v.owner for v in inputs})

@@ -15,8 +15,9 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from ._core.admission import Account
-from ._core.failure import Failure, line_of
+from ._core.failure import Failure
 from ._core.task import PENDING, Task
+from ._core.where import line_of
 from .errors import AsyncSchedError, MemoryDeadlockError, SchedulerStalled
 from .holders import Finding, investigate
 

@@ -9,8 +9,8 @@ from typing import Any, cast
 import numpy as np
 
 from ._core.task import Value
+from .ambient import find
 from .devices.contract import Device
-from .driver import find
 from .errors import ImplicitBarrierError
 from .handles import Handle, blocking_read, driver_of, reach
 from .issue import issue, issue_task, run_inline

@@ -5,25 +5,15 @@ from __future__ import annotations
 import contextlib
 import inspect
 import sys
-from types import CodeType, TracebackType
+from types import TracebackType
 from typing import Any, NoReturn
 
 from ..errors import TaskCancelled
-
-Where = tuple[CodeType, int]  # a line, cheap to keep: resolved only when someone asks
+from .where import Where, line_of
 
 # Wrapped, because each of them means something else to whoever drives a coroutine.
 _WRAPPED = (StopIteration, StopAsyncIteration, GeneratorExit)
 _PATH_SHOWN = 6
-
-
-def line_of(where: Where | None) -> str:
-    """`where` as text: file and line."""
-    if where is None:
-        return "an unknown line"
-    code, lasti = where
-    line = next((line for start, end, line in code.co_lines() if start <= lasti < end), None)
-    return f"{code.co_filename}:{line or code.co_firstlineno} in {code.co_name}"
 
 
 class Failure:

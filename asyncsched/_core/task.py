@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from .admission import Account, Scope
-    from .failure import Failure, Where
+    from .failure import Failure
     from .placement import Lane
+    from .where import Where
 
 # States, in the order of a task's life. Plain ints: they are compared several times per task.
 PENDING: Final = 0

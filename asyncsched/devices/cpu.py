@@ -19,7 +19,8 @@ from .._core.inbox import Inbox
 from .._core.task import Task, Value
 from . import blas
 from .contract import Event, Job, enter_stream_thread, leave_stream_thread
-from .host import HostMemory, execute
+from .host import execute
+from .memory import HostMemory
 
 _Item = tuple[Task, Sequence[Event]] | Job | None
 

@@ -19,7 +19,8 @@ from .._core.failure import Failure
 from .._core.inbox import Inbox
 from .._core.task import Task, Value
 from .contract import Event, Job
-from .host import HostMemory, execute
+from .host import execute
+from .memory import HostMemory
 
 
 class SimFault(RuntimeError):

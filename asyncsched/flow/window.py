@@ -11,8 +11,9 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Self
 
 from .._core.admission import Scope as CoreScope
-from ..driver import Ambient, ambient, checkpoint
-from ..scope import leave_ambient, report
+from ..ambient import Ambient, ambient, leave_ambient
+from ..scope import report
+from ..waiting import checkpoint
 
 if TYPE_CHECKING:
     from ..scheduler import Scheduler

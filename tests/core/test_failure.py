@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from asyncsched._core.failure import Failure, line_of
+from asyncsched._core.failure import Failure
+from asyncsched._core.where import line_of
 from asyncsched.errors import TaskCancelled
 
 from .rig import Rig, cancellation, execute

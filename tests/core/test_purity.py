@@ -34,8 +34,8 @@ MOST_SECONDS = 0.5
 FLOORS = [
     ["errors", "_core", "devices.contract", "ops", "sizes", "statistics", "running"],
     ["devices"],
-    ["driver", "stall", "holders", "handles", "issue", "tensor"],
-    ["scheduler", "scope", "functions"],
+    ["ambient", "waiting", "driver", "stall", "holders", "handles", "issue", "tensor"],
+    ["scheduler", "scope", "submitting", "functions"],
     ["flow", "autograd"],
     ["nn", "optim", "serving"],
     [""],  # the face

@@ -1,0 +1,62 @@
+"""Which scheduler and which scope a line of code is in."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import weakref
+from typing import TYPE_CHECKING, Any, cast
+
+from ._core.admission import Scope as CoreScope
+from .errors import SchedulerClosed
+
+if TYPE_CHECKING:
+    from .driver import Driver
+
+opened: weakref.WeakSet[Driver] = weakref.WeakSet()
+
+
+class Ambient:
+    """The scope a context is in: the innermost, with a link to the next one outwards."""
+
+    __slots__ = ("core", "driver", "outer", "passing")
+
+    def __init__(self, driver: Driver, core: CoreScope, outer: Ambient | None, *, passing: bool = False) -> None:
+        self.driver = driver
+        self.core = core
+        self.outer = outer
+        self.passing = passing  # once closed, what is submitted here goes to `outer` instead of being refused
+
+
+ambient: contextvars.ContextVar[Ambient | None] = contextvars.ContextVar("asyncsched.ambient", default=None)
+
+
+def find(scheduler: Any = None) -> Driver:
+    """The driver to use where no operand names one.
+
+    `scheduler`'s, the ambient one, or the only one open on this loop.
+    """
+    if scheduler is not None:
+        return cast("Driver", scheduler._driver)
+    here = ambient.get()
+    if here is not None:
+        return here.driver
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        loop = None
+    found = [driver for driver in opened if driver.loop is loop] if loop is not None else []
+    if len(found) == 1:
+        return found[0]
+    raise SchedulerClosed(
+        f"{'no scheduler is' if not found else 'several schedulers are'} open on this loop: "
+        "work inside `async with asyncsched.Scheduler()`, or pass `scheduler=`"
+    )
+
+
+def leave_ambient(token: contextvars.Token[Ambient | None] | None) -> None:
+    """Leave an ambient scope, unless it was entered in another context, which has ended with it."""
+    if token is not None:
+        with contextlib.suppress(ValueError):
+            ambient.reset(token)

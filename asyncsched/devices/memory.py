@@ -1,0 +1,126 @@
+"""Host memory: the pool of buffers, and the arrays that left the scheduler and are still charged."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from typing import Any, cast
+
+import numpy as np
+
+from .._core.admission import Account
+from .._core.inbox import Inbox
+from .._core.task import Value
+from .pool import Pool
+
+Array = np.ndarray[Any, Any]
+
+
+class HostMemory:
+    """The memory of one host device: its pool, and the arrays that left the scheduler and are still charged."""
+
+    def __init__(self, inbox: Inbox, max_bytes: int | None, *, poison: bool = False) -> None:
+        self.inbox = inbox
+        self.pool = Pool(max_bytes, poison=poison)
+        self.escapes: dict[int, Escape] = {}
+
+    def reclaim(self, value: Value) -> None:
+        """Recycle the buffer of a value nobody holds, or, if its array left, charge it until that array is gone."""
+        if value.base is not None:
+            value.base.escaped |= value.escaped
+        if not value.escaped:
+            self.pool.give(value.block)
+        elif not self._only_here(value) and (owners := _owners(value)):
+            for owner, nbytes in owners:
+                escape = Escape(owner, _gone)
+                escape.memory, escape.account, escape.nbytes = self, value.account, nbytes
+                escape.pooled = _pooled(value.block)
+                escape.given = weakref.ref(value.array) if isinstance(value.array, np.ndarray) else None
+                self.escapes[id(escape)] = escape
+            return
+        if value.charge:
+            self.inbox.dropped(value.account, value.charge)
+
+    @staticmethod
+    def _only_here(value: Value) -> bool:
+        """Whether the array came back already, so that no weak reference is needed.
+
+        Common for small awaited results.
+        """
+        array = value.array
+        return value.block is None and type(array) is np.ndarray and array.base is None and _refs(array) <= _ONLY_HERE
+
+
+class Escape(weakref.ref[Array]):
+    """Watches the memory of an array that left the scheduler, and gives its bytes back when it is gone."""
+
+    __slots__ = ("account", "given", "memory", "nbytes", "pooled")
+    memory: HostMemory
+    account: Account
+    nbytes: int
+    pooled: int
+    given: weakref.ref[Array] | None
+
+    def visible(self) -> Array | None:
+        """The array through which the memory is held, if it is the only one; else the owner, whose holders stay unseen.
+
+        NumPy's arrays do not take part in garbage collection, so nobody can ask who has a view of an array.
+        """
+        owner = self()
+        given = self.given() if self.given is not None else None
+        if owner is None or given is None or given is owner:
+            return owner
+        return given if given.base is owner and _refs(owner) <= _ONE_VIEW else owner
+
+
+def _gone(escape: weakref.ref[Array]) -> None:
+    escape = cast(Escape, escape)
+    memory = escape.memory
+    memory.escapes.pop(id(escape), None)
+    if escape.pooled:
+        memory.pool.give(escape.pooled)
+    memory.inbox.dropped(escape.account, escape.nbytes)
+
+
+def owner_of(array: Array) -> Array:
+    """The array that owns the memory. NumPy keeps such chains short."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
+
+
+def _owners(value: Value) -> list[tuple[Array, int]]:
+    """The arrays that own what a value is charged for, with their bytes."""
+    if not value.charge:
+        return []
+    if isinstance(value.block, tuple):
+        return list(value.block)
+    return [(owner_of(value.array), value.charge)]
+
+
+def _pooled(block: Any) -> int:
+    """How many live bytes of the pool this is."""
+    return block.nbytes if isinstance(block, np.ndarray) else block if isinstance(block, int) else 0
+
+
+def _refs(array: Array) -> int:
+    return sys.getrefcount(array)
+
+
+def _only_here_refs() -> int:
+    """The count `_only_here` finds for an array that one value alone holds."""
+    value = Value(cast(Account, None), None, None)
+    value.array = np.empty(1)
+    array = value.array
+    return _refs(array)
+
+
+def _one_view_refs() -> int:
+    """The count `visible` finds for an owner with one view."""
+    owner = np.empty(1, np.uint8)
+    given = owner[:]
+    return _refs(owner) if given.base is owner else 0
+
+
+_ONLY_HERE = _only_here_refs()
+_ONE_VIEW = _one_view_refs()

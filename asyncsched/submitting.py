@@ -1,0 +1,119 @@
+"""Making the tasks behind `put`, `submit` and `call`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ._core.admission import Scope as CoreScope
+from ._core.task import Task as CoreTask
+from ._core.task import Value
+from ._core.where import where
+from .devices.host import rebuild
+from .driver import Driver
+from .handles import Handle, Task
+from .ops.meta import Meta, meta
+from .ops.row import Row
+from .ops.table import TABLE
+from .sizes import parse_bytes
+from .tensor import Tensor
+
+_KINDS = "biufc"  # bool, integers, floats and complex: what the operations know
+_PUT = Row("put", TABLE["copy"].kernel, TABLE["copy"].rule, out=True, doc="A host array, copied to the device.")
+
+
+def make_put(driver: Driver, core: CoreScope, source: Any, device: object, *, bounded: bool) -> tuple[CoreTask, Tensor]:
+    """A host array on its way to a device."""
+    if isinstance(source, Handle):
+        raise TypeError("this is the scheduler's already: for another device use `t.to(device)`")
+    array = np.asarray(source)
+    if array.dtype.kind not in _KINDS:
+        raise TypeError(f"dtype {array.dtype} is not supported: use bool, integers, floats or complex numbers")
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    target = driver.device(device)
+    form = meta(array.shape, array.dtype, array.flags.c_contiguous)
+    task = CoreTask(core, core.account, "put", _PUT, (array,), None, (), driver.copy_lanes[target], array.nbytes)
+    tensor = Tensor(_value(task, target, form, array.nbytes))
+    driver.submit(task, bounded=bounded)
+    return task, tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What `submit` was told of a callable, besides its arguments."""
+
+    shape: Any = None
+    dtype: Any = None
+    nbytes: int | str | None = None
+    name: str | None = None
+    device: object = None
+
+
+def make_call(
+    driver: Driver, core: CoreScope, fn: Callable[..., Any], args: tuple[Any, ...], given: Options, *, bounded: bool
+) -> tuple[CoreTask, Any]:
+    """A user's callable as a task, and its handle: a Tensor if shape and dtype are given, else a Task."""
+    shape, dtype, nbytes = given.shape, given.dtype, given.nbytes
+    if not callable(fn):
+        raise TypeError(f"submit takes a callable, not {type(fn).__name__}")
+    if asyncio.iscoroutinefunction(fn):
+        raise TypeError(
+            f"{fn} is a coroutine function: await it, or use asyncio.create_task; streams run plain functions"
+        )
+    if (shape is None) != (dtype is None):
+        raise TypeError("shape and dtype go together: with both the result is a Tensor")
+    form = None if shape is None else meta(_shape(shape), np.dtype(dtype), contiguous=False)
+    inputs: list[Value] = []
+    bound = tuple([_bind(a, inputs, driver) for a in args])
+    cost = _cost(form, nbytes, inputs)
+    target = driver.device(given.device) if given.device is not None or not inputs else inputs[0].device
+    label = given.name or getattr(fn, "__qualname__", None) or type(fn).__name__
+    options = None if nbytes is None else {"nbytes": cost}
+    task = CoreTask(core, core.account, label, fn, bound, options, tuple(inputs), driver.lanes[target], cost)
+    task.context = contextvars.copy_context()
+    value = _value(task, target, form, cost if form is None else form.nbytes)
+    for read in inputs:
+        read.escaped = True  # the function may keep what it is given
+    driver.submit(task, bounded=bounded)
+    return task, Task(value, label) if form is None else Tensor(value)
+
+
+def _value(task: CoreTask, device: Any, form: Meta | None, nbytes: int) -> Value:
+    task.where = where()
+    value = task.value = Value(task.account, device, form, task)
+    value.nbytes = nbytes
+    value.where = task.where
+    return value
+
+
+def _shape(shape: Any) -> tuple[int, ...]:
+    lengths = (shape,) if isinstance(shape, int) else tuple(shape)
+    if not all(isinstance(n, int | np.integer) and n >= 0 for n in lengths):
+        raise ValueError(f"shape={shape!r} must be a tuple of lengths, none negative")
+    return tuple([int(n) for n in lengths])
+
+
+def _bind(arg: Any, inputs: list[Value], driver: Driver) -> Any:
+    """`arg` with every handle in it replaced by its value, which is added to `inputs`."""
+    if isinstance(arg, Handle):
+        value = arg._value
+        if value.account.host is not driver:
+            raise ValueError("an argument belongs to another scheduler: `await` it first")
+        inputs.append(value)
+        return value
+    return rebuild(arg, lambda a: _bind(a, inputs, driver))
+
+
+def _cost(form: Meta | None, nbytes: int | str | None, inputs: list[Value]) -> int:
+    if nbytes is not None:
+        given = 0 if nbytes == 0 else parse_bytes(nbytes, "nbytes")
+        return max(given, form.nbytes) if form is not None else given
+    if form is not None:
+        return form.nbytes
+    return sum(owner.nbytes for owner in {v.owner for v in inputs})
