@@ -8,7 +8,7 @@ import contextvars
 import weakref
 from typing import TYPE_CHECKING, Any, cast
 
-from ._core.admission import Scope as CoreScope
+from ._core.scope import Scope as CoreScope
 from .errors import SchedulerClosed
 
 if TYPE_CHECKING:

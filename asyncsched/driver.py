@@ -19,11 +19,11 @@ import anyio
 import anyio.to_thread
 import numpy as np
 
-from ._core.admission import Scope as CoreScope
 from ._core.engine import Engine
 from ._core.failure import Failure
 from ._core.inbox import Inbox
 from ._core.placement import Lane
+from ._core.scope import Scope as CoreScope
 from ._core.task import DONE, LAUNCHED, PENDING, Task, Value
 from .ambient import ambient, opened
 from .devices.contract import Device, Job

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from ._core.admission import Account
+from ._core.scope import Account
 from ._core.task import DONE, PENDING, Task, Value
 from ._core.where import line_of
 

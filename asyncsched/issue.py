@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from ._core.admission import Scope
 from ._core.engine import Engine
 from ._core.failure import Failure
+from ._core.scope import Scope
 from ._core.task import Task, Value
 from ._core.where import where
 from .ambient import ambient

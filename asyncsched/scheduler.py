@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from ._core.admission import Scope as CoreScope
+from ._core.scope import Scope as CoreScope
 from .ambient import Ambient, ambient, leave_ambient
 from .devices import select
 from .devices.contract import Device

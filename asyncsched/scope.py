@@ -10,7 +10,7 @@ from time import perf_counter
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
-from ._core.admission import Scope as CoreScope
+from ._core.scope import Scope as CoreScope
 from ._core.task import DONE, PENDING
 from ._core.task import Task as CoreTask
 from ._core.where import where

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from ._core.admission import Account
 from ._core.failure import Failure
+from ._core.scope import Account
 from ._core.task import PENDING, Task
 from ._core.where import line_of
 from .errors import AsyncSchedError, MemoryDeadlockError, SchedulerStalled

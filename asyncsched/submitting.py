@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ._core.admission import Scope as CoreScope
+from ._core.scope import Scope as CoreScope
 from ._core.task import Task as CoreTask
 from ._core.task import Value
 from ._core.where import where

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from .admission import Account, Scope
     from .failure import Failure
     from .placement import Lane
+    from .scope import Account, Scope
     from .where import Where
 
 # States, in the order of a task's life. Plain ints: they are compared several times per task.

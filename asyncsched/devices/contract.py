@@ -96,9 +96,6 @@ class Device(Protocol):
     def reclaim(self, value: Value) -> None:
         """Nobody holds `value` any more. Called on any thread, in the middle of anything: never blocks."""
 
-    def running(self) -> list[str]:
-        """Names of the bodies that run at this moment."""
-
     def close(self) -> None:
         """Stop the streams once they have run what they were given. Never blocks."""
 

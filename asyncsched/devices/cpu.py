@@ -49,7 +49,6 @@ class CPUStream:
         self.name = name
         self.launched = 0
         self.finished = 0
-        self.current: Task | None = None
         self.queue: SimpleQueue[_Item] = SimpleQueue()
         self._memory = memory
         self._reached = threading.Condition()
@@ -81,9 +80,7 @@ class CPUStream:
                 task, waits = item
                 for event in waits:
                     event.wait()
-                self.current = task
                 execute(task, memory)
-                self.current = None
                 self._count()
                 inbox.completed(task, self.queue.empty())
                 task = waits = None  # type: ignore[assignment]
@@ -138,10 +135,6 @@ class CPUDevice:
 
     def reclaim(self, value: Value) -> None:
         self.memory.reclaim(value)
-
-    def running(self) -> list[str]:
-        tasks = (stream.current for stream in (*self.streams, self.copier))
-        return [task.name for task in tasks if task is not None]
 
     def close(self) -> None:
         if self._shared:

@@ -11,8 +11,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from .._core.admission import Account
 from .._core.failure import Failure
+from .._core.scope import Account
 from .._core.task import Task, Value
 from ..ops.meta import meta
 from ..ops.row import Row, resolve

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from .._core.admission import Account
 from .._core.inbox import Inbox
+from .._core.scope import Account
 from .._core.task import Value
 from .pool import Pool
 

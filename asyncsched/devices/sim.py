@@ -116,9 +116,6 @@ class SimDevice:
     def reclaim(self, value: Value) -> None:
         self.memory.reclaim(value)
 
-    def running(self) -> list[str]:
-        return []
-
     def close(self) -> None:
         """Nothing to stop: there are no threads."""
 

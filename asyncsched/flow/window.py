@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Self
 
-from .._core.admission import Scope as CoreScope
+from .._core.scope import Scope as CoreScope
 from ..ambient import Ambient, ambient, leave_ambient
 from ..scope import report
 from ..waiting import checkpoint

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from asyncsched._core.admission import Scope
 from asyncsched._core.engine import Engine
 from asyncsched._core.failure import Failure
 from asyncsched._core.inbox import Inbox
 from asyncsched._core.placement import Lane
+from asyncsched._core.scope import Scope
 from asyncsched._core.task import Task, Value
 from asyncsched.errors import TaskCancelled
 

@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from asyncsched._core.admission import GRACE, KEPT_FAILURES, PATIENCE
+from asyncsched._core.admission import GRACE, PATIENCE
+from asyncsched._core.scope import KEPT_FAILURES
 from asyncsched._core.task import DONE, PENDING
 
 from .rig import Rig, cancellation

@@ -23,8 +23,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from asyncsched._core.admission import GRACE, Account, Scope
+from asyncsched._core.admission import GRACE
 from asyncsched._core.failure import Failure
+from asyncsched._core.scope import Account, Scope
 from asyncsched._core.task import CANCELLED, DONE, FAILED, LAUNCHED, PENDING, Task, Value
 from asyncsched.errors import MemoryDeadlockError, QueueFull, TaskTooLarge
 
@@ -246,8 +247,6 @@ class EngineMachine(RuleBasedStateMachine):
         if len(rooms) > 6:
             return
         self.quiet = False
-        if not own_queue:
-            reserve = None  # an iteration of a window shares its parent's queue and bytes
         outer = rooms[parent % len(rooms)]
         core = self.engine.open_scope(f"scope {len(self.rooms)}", outer.core, own_queue=own_queue)
         assert (core.queue is outer.core.queue) == (not own_queue)
@@ -328,10 +327,10 @@ class EngineMachine(RuleBasedStateMachine):
         for inner in inside:  # the outer ones first: what is over closes, unless something open lies between
             assert inner.parent is not None
             inner.closed = inner.ended and inner.parent.closed
-        self.check_report(room, None)
         for inner in inside:
             if inner.open and inner.parent is not None and inner.parent.closed:
-                inner.parent = room.parent
+                inner.parent = room.parent  # which reports its failures, too
+        self.check_report(room, None)
 
     def unfinished(self, room: Room) -> list[Job]:
         return [job for job in self.jobs if job.task.state < DONE and job.room.inside(room)]

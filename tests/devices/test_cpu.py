@@ -133,21 +133,6 @@ async def test_a_put_is_not_behind_the_compute_stream() -> None:
         gate.set()
 
 
-async def test_running_names_the_bodies() -> None:
-    gate, entered = threading.Event(), threading.Event()
-
-    def body() -> None:
-        entered.set()
-        held(gate)
-
-    async with asc.Scheduler("cpu", streams=2) as s:
-        s.submit_nowait(body, name="the body")
-        assert await asyncio.to_thread(entered.wait, 5)
-        assert s.devices[0].running() == ["the body"]  # type: ignore[attr-defined]
-        gate.set()
-    assert s.devices[0].running() == []  # type: ignore[attr-defined]
-
-
 def test_reaching_a_mark_from_several_threads() -> None:
     class Memory:
         inbox: Any = None
