@@ -1,0 +1,290 @@
+"""Every function of NumPy that CuPy has, run on a fake GPU.
+
+A function is called twice. At once, on the host, on zeros in the shapes and strides of its arguments: this gives the
+shape, dtype and strides of its results, which of them are views, and its errors. Later, on the GPU's thread, on the bytes.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from . import runtime
+from .blocks import Block
+from .errors import PerformanceWarning
+from .fake import current
+from .machine import Work
+from .memory import MemoryPointer
+from .signatures import MISSING, NOT_TAKEN, ON_HOST, UFUNC_KEYWORDS
+
+# Functions whose result has a shape that depends on data: CuPy waits for the stream.
+DATA_DEPENDENT = {"nonzero", "argwhere", "flatnonzero", "unique", "compress", "extract", "bincount", "getitem by mask"}
+WRITES_FIRST = {"copyto", "put", "place", "putmask", "fill_diagonal", "setitem", "fill", "sort in place", "scatter_add"}
+# Functions with a plan or a state that launches on two streams must not use at once.
+SHARED_STATE = ("fft.", "random.")
+
+
+def function(name: str) -> Callable[..., Any]:
+    """The function of this name in the namespace `cupy`.
+
+    Raises:
+        AttributeError: if CuPy has none, though NumPy may.
+    """
+    base = np
+    for part in name.split("."):
+        if name in MISSING or not hasattr(base, part):
+            raise AttributeError(f"module 'cupy' has no attribute {name!r}")
+        base = getattr(base, part)
+    called = base
+
+    def call(*args: Any, **options: Any) -> Any:
+        _check_keywords(name, called, options)
+        _refuse_numpy(args)
+        _refuse_numpy(options)
+        if name in ON_HOST:
+            return called(*_map(args, lambda a: a.dummy()), **options)
+        return dispatch(name, called, args, options)
+
+    call.__name__ = call.__qualname__ = name
+    return call
+
+
+def dispatch(name: str, called: Callable[..., Any], args: Any, options: Any) -> Any:
+    """Find out what `called` gives, allocate that on the current stream, and queue the work there."""
+    written = [a for a in _arrays(options.get("out"))]
+    if name in WRITES_FIRST:
+        written.append(args[0])
+    if name in DATA_DEPENDENT:
+        return _after_waiting(name, called, args, options)
+    dummies: dict[int, Any] = {id(a): a.dummy() for a in _arrays((args, options))}
+    sources = {id(a): a for a in _arrays((args, options))}
+    with np.errstate(all="ignore"):
+        found = called(*_map(args, lambda a: dummies[id(a)]), **_map(options, lambda a: dummies[id(a)]))
+    results = [_result(r, dummies, sources) for r in _flat(found)]
+    fresh = [r for r, is_new in results if is_new]
+    if fresh or written:
+        _launch(name, called, args, options, fresh, written, [is_new for _, is_new in results])
+    return _like(found, iter([r for r, _ in results]))
+
+
+def _result(found: Any, dummies: dict[int, Any], sources: dict[int, Any]) -> tuple[Any, bool]:
+    """The array for one result, and whether it is new: it may be an argument, or a view of one."""
+    from .arrays import ndarray
+
+    if not isinstance(found, np.ndarray | np.generic | bool | int | float | complex):
+        return found, False
+    found = np.asarray(found)
+    owner = _owner(found)
+    for key, dummy in dummies.items():
+        if dummy is found:
+            return sources[key], False
+        if _owner(dummy) is owner:
+            return sources[key].view_at(_offset(found, dummy), found), False
+    return ndarray(found.shape, found.dtype, strides=_layout(found)), True
+
+
+def _offset(found: Any, dummy: Any) -> int:
+    return int(found.__array_interface__["data"][0] - dummy.__array_interface__["data"][0])
+
+
+def _layout(found: Any) -> Any:
+    return None if found.flags.c_contiguous or 0 in found.strides else found.strides
+
+
+def _owner(array: Any) -> Any:
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
+
+
+def _launch(
+    name: str, called: Any, args: Any, options: Any, fresh: list[Any], written: list[Any], new: list[bool]
+) -> None:
+    fake = current()
+    _compile(name, args, options, fresh)
+    _check_devices([*_arrays((args, options)), *fresh])
+    views = {id(a): a.numpy_view() for a in (*_arrays((args, options)), *fresh)}
+    # What runs later must not keep arrays alive: only the bytes.
+    later_args = _map(args, lambda a: _View(views[id(a)]))
+    later_options = _map(options, lambda a: _View(views[id(a)]))
+    targets = [views[id(a)] for a in fresh]
+
+    def run() -> None:
+        with np.errstate(all="ignore"):
+            found = called(*_open(later_args), **_open(later_options))
+        for target, value in zip(targets, itertools.compress(_flat(found), new), strict=True):
+            np.copyto(target, value, casting="unsafe")
+
+    reads = [a for a in _arrays((args, options)) if not any(a is w for w in written)]
+    touches = [(*a.bounds(), False) for a in reads if a.size] + [
+        (*a.bounds(), True) for a in (*written, *fresh) if a.size
+    ]
+    with fake.lock:
+        queue = fake.queue(_stream_pointer())
+        runtime.gpu_works(queue.gpu)
+        if name.startswith(SHARED_STATE):
+            block = _shared_block(name)
+            touches.append((block, block.address, block.address + block.size, True))
+        runtime.enqueue(queue, Work(name, run, touches))
+
+
+def _after_waiting(name: str, called: Any, args: Any, options: Any) -> Any:
+    """The shape depends on data: wait, look, and queue a copy of what was found."""
+    from .arrays import ndarray
+
+    args = _map(args, lambda a: a.get())
+    found = called(*args, **_map(options, lambda a: a.get()))
+    results = []
+    for value in _flat(found):
+        result = ndarray(np.shape(value), np.asarray(value).dtype)
+        content = np.ascontiguousarray(value)
+        dispatch("setitem", _set_all, (result,), {"value": _Host(content)})
+        results.append(result)
+    return _like(found, iter(results))
+
+
+def _set_all(target: Any, *, value: Any) -> None:
+    target[...] = value.content
+
+
+class _Host:
+    """A host array that passes as an argument."""
+
+    def __init__(self, content: Any) -> None:
+        self.content = content
+
+
+def _compile(name: str, args: Any, options: Any, fresh: list[Any]) -> None:
+    """The first call on these dtypes compiles, with the driver's lock held."""
+    fake = current()
+    key = (name, *(str(a.dtype) for a in (*_arrays((args, options)), *fresh)))
+    if fake.jit and key not in fake.compiled:
+        with fake.lock:
+            fake.blocks(f"compiling {key}")
+            fake.compiled.add(key)
+            fake.statistics["compiles"] += 1
+
+
+def _check_devices(arrays: list[Any]) -> None:
+    import warnings
+
+    device = current().device()
+    for array in arrays:
+        other = array.data.device_id
+        if other == device or other in current().gpu().peers:
+            continue
+        text = f"The device where the array resides ({other}) is different from the current device ({device})."
+        current().race(f"{text} No access to it was enabled.")
+        warnings.warn(f"{text} Peer access has been activated automatically.", PerformanceWarning, stacklevel=2)
+        current().gpu().peers.add(other)
+
+
+def _shared_block(name: str) -> Block:
+    """The workspace that all streams share for a plan, or the state of a generator."""
+    fake = current()
+    key = name if name.startswith("fft.") else "random"
+    return fake.shared.setdefault((fake.device(), key), fake.space.device(fake.device(), 512))
+
+
+def _stream_pointer() -> int:
+    from .streams import get_current_stream
+
+    return int(get_current_stream().ptr)
+
+
+def empty(shape: Any, dtype: Any, strides: Any = None) -> MemoryPointer:
+    """Memory from the current allocator, for an array."""
+    from .memory import alloc
+
+    low, high = span(shape, np.dtype(dtype).itemsize, strides)
+    return alloc(high - low) + -low
+
+
+def span(shape: Any, itemsize: int, strides: Any) -> tuple[int, int]:
+    """The first byte and the last plus one, from the first element."""
+    if 0 in shape:
+        return 0, 0
+    if strides is None:
+        return 0, int(np.prod(shape, dtype=np.int64)) * itemsize
+    steps = [(n - 1) * s for n, s in zip(shape, strides, strict=True)]
+    return sum(s for s in steps if s < 0), sum(s for s in steps if s > 0) + itemsize
+
+
+# Arrays inside arguments.
+
+
+class _View:
+    """A NumPy array on device memory, to be used on the GPU's thread."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+
+def _arrays(found: Any) -> Iterator[Any]:
+    from .arrays import ndarray
+
+    if isinstance(found, ndarray):
+        yield found
+    elif isinstance(found, list | tuple):
+        for member in found:
+            yield from _arrays(member)
+    elif isinstance(found, dict):
+        for member in found.values():
+            yield from _arrays(member)
+
+
+def _map(found: Any, change: Callable[[Any], Any]) -> Any:
+    from .arrays import ndarray
+
+    if isinstance(found, ndarray):
+        return change(found)
+    if isinstance(found, list | tuple):
+        return type(found)([_map(member, change) for member in found])
+    if isinstance(found, dict):
+        return {key: _map(member, change) for key, member in found.items()}
+    return found
+
+
+def _open(found: Any) -> Any:
+    if isinstance(found, _View):
+        return found.array
+    if isinstance(found, list | tuple):
+        return type(found)([_open(member) for member in found])
+    if isinstance(found, dict):
+        return {key: _open(member) for key, member in found.items()}
+    return found
+
+
+def _flat(found: Any) -> list[Any]:
+    if isinstance(found, list | tuple):
+        return [leaf for member in found for leaf in _flat(member)]
+    return [] if found is None else [found]
+
+
+def _like(found: Any, results: Iterator[Any]) -> Any:
+    """The results in the same lists and tuples."""
+    if isinstance(found, list | tuple):
+        members = [_like(member, results) for member in found]
+        return tuple(members) if isinstance(found, tuple) else members
+    return None if found is None else next(results)
+
+
+def _refuse_numpy(found: Any) -> None:
+    if isinstance(found, np.ndarray):
+        raise TypeError(f"Unsupported type {type(found)}")
+    if isinstance(found, list | tuple):
+        for member in found:
+            _refuse_numpy(member)
+    elif isinstance(found, dict):
+        _refuse_numpy(list(found.values()))
+
+
+def _check_keywords(name: str, called: Any, options: dict[str, Any]) -> None:
+    wrong = set(options) & NOT_TAKEN.get(name, frozenset())
+    if isinstance(called, np.ufunc) and name != "matmul":
+        wrong = set(options) - UFUNC_KEYWORDS
+    if wrong:
+        raise TypeError(f"{name}() got an unexpected keyword argument {min(wrong)!r}")

@@ -1,0 +1,175 @@
+"""Puts a fake into `sys.modules` as `cupy` and `cupyx`, and takes it out again."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from . import errors, memory, pinned, runtime, streams
+from .arrays import Capsule, asarray_host, ndarray
+from .fake import Fake, _installed, current
+from .functions import dispatch, function
+
+_DTYPES = (
+    "bool_ int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128 intp uintp"
+    " dtype pi e inf nan newaxis iinfo finfo number integer floating inexact complexfloating signedinteger"
+    " unsignedinteger generic bool"
+)
+
+
+def install(seed: int = 0, devices: int = 1, **options: Any) -> Fake:
+    """A new fake, as `cupy`. `uninstall` takes it away."""
+    fake = Fake(seed, devices, **options)
+    _installed.append(fake)
+    sys.modules.update(_modules())
+    return fake
+
+
+def uninstall(fake: Fake) -> None:
+    """Stop its threads, and forget its modules if it is the last."""
+    fake.stop()
+    _installed.remove(fake)
+    if not _installed:
+        for name in [name for name in sys.modules if name.partition(".")[0] in ("cupy", "cupyx", "cupy_backends")]:
+            del sys.modules[name]
+
+
+@contextlib.contextmanager
+def fake_cupy(seed: int = 0, devices: int = 1, **options: Any) -> Iterator[Fake]:
+    """A fake for a block."""
+    fake = install(seed, devices, **options)
+    try:
+        yield fake
+    finally:
+        uninstall(fake)
+
+
+# The namespace `cupy`.
+
+
+def array(
+    obj: Any,
+    dtype: Any = None,
+    copy: bool | None = True,
+    order: Any = "K",
+    subok: bool = False,
+    ndmin: int = 0,
+    *,
+    blocking: bool = False,
+) -> Any:
+    if isinstance(obj, ndarray):
+        options = {"dtype": dtype, "copy": copy or None, "order": order, "ndmin": ndmin}
+        return dispatch("array", np.array, (obj,), options)
+    result = asarray_host(np.array(obj, dtype, order=order, ndmin=ndmin))
+    if blocking:
+        streams.get_current_stream().synchronize()
+    return result
+
+
+def asarray(a: Any, dtype: Any = None, order: Any = None, *, copy: bool | None = None, blocking: bool = False) -> Any:
+    return array(a, dtype, bool(copy), order or "K", blocking=blocking)
+
+
+def ascontiguousarray(a: Any, dtype: Any = None) -> Any:
+    return array(a, dtype, False, "C", ndmin=1)
+
+
+def empty(shape: Any, dtype: Any = float, order: str = "C") -> ndarray:
+    return ndarray(shape, dtype, order=order)
+
+
+def empty_like(
+    prototype: ndarray, dtype: Any = None, order: str = "K", subok: Any = None, shape: Any = None
+) -> ndarray:
+    like = np.empty_like(prototype.dummy(), dtype, order, shape=shape)
+    return ndarray(like.shape, like.dtype, strides=like.strides)
+
+
+def asnumpy(a: Any, stream: Any = None, order: str = "C", out: Any = None, *, blocking: bool = True) -> Any:
+    return a.get(stream, order, out, blocking) if isinstance(a, ndarray) else np.asarray(a, order=order)
+
+
+def from_dlpack(array: Any, *, device: Any = None, copy: Any = None) -> Any:
+    """Shares memory with an array of the fake, in stream order."""
+    if array.__dlpack_device__()[0] != 2:
+        raise TypeError(
+            "CPU arrays cannot be directly imported to CuPy. Use `cupy.array(numpy.from_dlpack(input))` instead."
+        )
+    capsule = array.__dlpack__(stream=streams.get_current_stream().ptr or 1)
+    assert isinstance(capsule, Capsule)
+    return capsule.array.view()
+
+
+def get_array_module(*args: Any) -> Any:
+    return sys.modules["cupy"] if any(isinstance(a, ndarray) for a in args) else np
+
+
+def scatter_add(a: ndarray, slices: Any, value: Any) -> None:
+    dispatch("scatter_add", np.add.at, (a, slices, value), {})
+
+
+def is_available() -> bool:
+    return bool(current().gpus)
+
+
+def _modules() -> dict[str, types.ModuleType]:
+    cupy, cuda = _Namespace("cupy", ""), types.ModuleType("cupy.cuda")
+    for made in (array, asarray, ascontiguousarray, empty, empty_like, asnumpy, from_dlpack, get_array_module):
+        setattr(cupy, made.__name__, made)
+    cupy.asanyarray, cupy.ndarray = asarray, ndarray
+    cupy.get_default_memory_pool = memory.get_default_memory_pool
+    cupy.get_default_pinned_memory_pool = pinned.get_default_pinned_memory_pool
+    cupy.__version__ = "14.0.0"
+    for name in _DTYPES.split():
+        setattr(cupy, name, getattr(np, name))
+    cupy.fft, cupy.random = _Namespace("cupy.fft", "fft."), _Namespace("cupy.random", "random.")
+    for module in (streams, memory, pinned):
+        for name, value in vars(module).items():
+            if getattr(value, "__module__", None) == module.__name__ and not name.startswith("_"):
+                setattr(cuda, name, value)
+    cuda.is_available, cuda.runtime, cuda.memory, cuda.stream = is_available, runtime, memory, streams
+    cuda.device, cuda.graph, cuda.pinned_memory, cuda.nvtx = streams, streams, pinned, _nvtx()
+    runtime.CUDARuntimeError = errors.CUDARuntimeError
+    cupy.cuda = cuda
+    cupyx = types.ModuleType("cupyx")
+    cupyx.scatter_add = scatter_add
+    cupy._util = types.ModuleType("cupy._util")
+    cupy._util.PerformanceWarning = errors.PerformanceWarning
+    parts = {"runtime": runtime, "memory": memory, "stream": streams, "device": streams, "graph": streams}
+    parts |= {"pinned_memory": pinned, "nvtx": cuda.nvtx}
+    names = {f"cupy.cuda.{name}": module for name, module in parts.items()}
+    return names | {
+        "cupy": cupy,
+        "cupy.cuda": cuda,
+        "cupy.fft": cupy.fft,
+        "cupy.random": cupy.random,
+        "cupy._util": cupy._util,
+        "cupyx": cupyx,
+    }
+
+
+class _Namespace(types.ModuleType):
+    """A module whose functions are NumPy's, run on the fake."""
+
+    def __init__(self, name: str, prefix: str) -> None:
+        super().__init__(name)
+        self.__path__: list[str] = []
+        self._prefix = prefix
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        found = function(self._prefix + name)
+        setattr(self, name, found)
+        return found
+
+
+def _nvtx() -> types.ModuleType:
+    module = types.ModuleType("cupy.cuda.nvtx")
+    module.RangePush = module.RangePop = module.Mark = lambda *args: None  # type: ignore[attr-defined]
+    return module
