@@ -5,7 +5,9 @@ Operations are awaitable tasks on streams, queues are bounded, `await` is the on
 
 from __future__ import annotations
 
+from . import autograd
 from . import functions as _functions
+from .autograd import no_grad
 from .devices.contract import Device
 from .errors import (
     AsyncSchedError,
@@ -40,7 +42,9 @@ __all__ = [
     "TaskCancelled",
     "TaskTooLarge",
     "Tensor",
+    "autograd",
     "gather",
+    "no_grad",
     "run",
     *_functions.__all__,  # type: ignore[attr-defined]  # computed: see there
 ]

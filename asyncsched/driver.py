@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any
 
 import anyio
@@ -27,7 +27,7 @@ from ._core.scope import Scope as CoreScope
 from ._core.task import DONE, LAUNCHED, PENDING, Task, Value
 from .ambient import ambient, opened
 from .devices.contract import Device, Job
-from .errors import SchedulerClosed, TaskCancelled
+from .errors import QueueFull, SchedulerClosed, TaskCancelled
 from .stall import StallWatch
 from .waiting import Countdown, From, to_its_end
 
@@ -58,6 +58,7 @@ class Driver:
         self.copy_lanes: dict[Any, list[Lane]] = {}
         self.waited = 0.0  # seconds that callers waited for admission
         self._ran_here = False
+        self._gathered: list[Task] | None = None  # inside `together`
         self.closing = False
         self.closed = False
         self.forked = False
@@ -165,12 +166,47 @@ class Driver:
         """A task joins the backlog, and, but for `hold`, whatever can be launched is."""
         engine = self.engine
         engine.require(task.account, task.cost, task.inputs, task.name)
+        if self._gathered is not None:
+            self._gathered.append(task)
+            self.inline_thread = 0  # what follows may depend on it
+            return
         if bounded and self.inbox.items:
             self.drain()
         engine.submit(task, bounded=bounded)
         self.inbox.hungry = True  # the flag first, a look at the deque second: see Inbox
         if not hold and (self.inbox.items or not engine.admission.full):
             self.pump()
+
+    @contextlib.contextmanager
+    def together(self, what: str, *, front: bool = False) -> Iterator[None]:
+        """What is issued inside joins the backlog at the end, all or, if anything raises, nothing. `pump` launches it.
+
+        Args:
+            what: for the message.
+            front: queue it before the rest of its scope.
+
+        Raises:
+            QueueFull: if the backlog has no room for all.
+        """
+        self.check()
+        inline = self.inline_thread
+        gathered = self._gathered = []
+        try:
+            yield
+        finally:
+            self._gathered, self.inline_thread = None, inline
+        self.pump()
+        engine = self.engine
+        room = engine.max_pending if engine.max_pending is None else engine.max_pending - engine.admission.pending
+        if room is not None and len(gathered) > room:
+            raise QueueFull(
+                f"{what} takes {len(gathered):,} tasks and the backlog (max_pending) has room for {room:,}:"
+                " `await s.barrier()` first, bound the run-ahead with `async with s.window(2)`, or raise max_pending"
+            )
+        for task in gathered:
+            task.front = front
+            engine.submit(task, bounded=False)
+        self.inbox.hungry = True
 
     def drain(self) -> None:
         """Take in every completion and drop that was posted."""

@@ -52,7 +52,12 @@ def apply(
     for arg in args:
         if type(arg) is Value and arg.device is not first.device:
             _refuse_mixed(first, arg)
-    return Tensor(issue(driver_of(first), first.device, row, args, options, hold=hold))
+    result = Tensor(issue(driver_of(first), first.device, row, args, options, hold=hold))
+    for operand in operands:
+        if isinstance(operand, Tensor) and operand._node is not None:
+            operand._node.record(row, operands, options, result)
+            break
+    return result
 
 
 def _argument(operand: object) -> Any:
@@ -87,14 +92,15 @@ def _operators(name: str) -> tuple[Callable[[Tensor, Any], Tensor], Callable[[Te
         kind = type(other)
         if kind is int or kind is float:
             found = plans.get((a.meta, kind))
-            if found is not None and found.quick:
+            if found is not None and found.quick and self._node is None:
                 value = run_inline(row, found, _NO_OPTIONS, a, (a.array, other), a.failure)
                 if value is not None:
                     return Tensor(value)
         elif kind is Tensor:
             b = other._value
             found = plans.get((a.meta, b.meta))
-            if found is not None and found.quick and a.device is b.device:
+            tracked = self._node is not None or other._node is not None
+            if found is not None and found.quick and a.device is b.device and not tracked:
                 value = run_inline(row, found, _NO_OPTIONS, a, (a.array, b.array), a.failure or b.failure)
                 if value is not None:
                     return Tensor(value)
@@ -139,7 +145,11 @@ class Tensor(Handle):
     ImplicitBarrierError where an event loop runs.
     """
 
-    __slots__ = ()
+    __slots__ = ("_node",)
+
+    def __init__(self, value: Value) -> None:
+        self._value = value
+        self._node: Any = None  # its place on the tape of `autograd`, if it has one
 
     # -- what is known at once ----------------------------------------------------------------------------------
 
@@ -231,7 +241,10 @@ class Tensor(Handle):
             return self
         row = TABLE["copy"]
         found = plan(row, (value.meta,), _NO_OPTIONS)
-        return Tensor(issue_task(driver, target, row, found, (value,), _NO_OPTIONS, driver.copy_lanes[target]))
+        result = Tensor(issue_task(driver, target, row, found, (value,), _NO_OPTIONS, driver.copy_lanes[target]))
+        if self._node is not None:
+            self._node.record(row, (self,), _NO_OPTIONS, result)
+        return result
 
     # -- what would block ---------------------------------------------------------------------------------------
 
@@ -298,9 +311,65 @@ class Tensor(Handle):
     def __setitem__(self, key: Any, new: Any) -> None:
         """Move this handle to a new version with the part assigned. Tasks already issued keep the old one."""
         encoded, tensors = encode_key(key, Tensor)
+        if self._node is not None:
+            self._node.check_assignment()
         # Launched only when this handle let go of the old version: if nobody else holds it, it is written in place.
-        self._value = apply(TABLE["setitem"], (self, new, *tensors), {"key": encoded}, hold=True)._value
+        result = apply(TABLE["setitem"], (self, new, *tensors), {"key": encoded}, hold=True)
+        self._value = result._value
+        if self._node is None or not self._node.leaf:
+            self._node = result._node
         driver_of(self._value).pump()
+
+    # -- gradients ----------------------------------------------------------------------------------------------
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether what is computed from this tensor is recorded, so that `backward()` finds the way back to it.
+
+        Set it to True to make a tensor of floating-point numbers the place where gradients arrive, in `grad`; to False
+        to end that.
+        """
+        return self._node is not None
+
+    @requires_grad.setter
+    def requires_grad(self, wanted: bool) -> None:
+        from .autograd import track
+
+        track(self, wanted)
+
+    @property
+    def grad(self) -> Tensor | None:
+        """The sum of the gradients that `backward()` has brought here; None before, and where nothing is asked for."""
+        return None if self._node is None else self._node.grad
+
+    @grad.setter
+    def grad(self, gradient: Tensor | None) -> None:
+        from .autograd import set_grad
+
+        set_grad(self, gradient)
+
+    def detach(self) -> Tensor:
+        """The same array under a handle that is not recorded."""
+        return Tensor(self._value)
+
+    def backward(self, gradient: Tensor | None = None, *, retain_graph: bool = False) -> None:
+        """Add the gradient of this tensor to `grad` of every tensor it depends on that has `requires_grad` set.
+
+        Issues its tasks, all or none, before what else is pending in their scope, and returns at once. What was kept
+        for it is dropped, so a second call raises RuntimeError unless this one had `retain_graph`. See
+        `asyncsched.autograd`.
+
+        Args:
+            gradient: of what is wanted with respect to this tensor, in its shape; of a single number it is 1.
+            retain_graph: keep what a second call needs.
+
+        Raises:
+            ValueError: if this tensor was not recorded, or has several elements and no gradient is given.
+            QueueFull: if the backlog has no room for all of it; nothing has changed then.
+        """
+        from .autograd import backward
+
+        backward(self, gradient, retain_graph=retain_graph)
 
     # -- operators ----------------------------------------------------------------------------------------------
 

@@ -47,7 +47,7 @@ def vecdot(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferre
 def tensordot(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """`tensordot`: both operands are laid out as matrices (copies unless that is how they lie), then multiplied."""
     first, second = lengths(operands[0]), lengths(operands[1])
-    summed_first, summed_second = _tensordot_axes(options.get("axes", 2), len(first), len(second))
+    summed_first, summed_second = tensordot_axes(options.get("axes", 2), len(first), len(second))
     if [first[axis] for axis in summed_first] != [second[axis] for axis in summed_second]:
         over = f"axes {summed_first} and {summed_second}"
         raise ValueError(f"tensordot: shape-mismatch for sum: {first} and {second} over {over}")
@@ -75,7 +75,8 @@ def _casts(operands: tuple[Operand, ...], dtypes: tuple[np.dtype[Any], ...]) -> 
     return sum(cast_bytes(operand, dtype) for operand, dtype in zip(operands, dtypes, strict=False))
 
 
-def _tensordot_axes(axes: int | tuple[Any, Any], ndim_first: int, ndim_second: int) -> tuple[Known, Known]:
+def tensordot_axes(axes: int | tuple[Any, Any], ndim_first: int, ndim_second: int) -> tuple[Known, Known]:
+    """The axes of both operands that are summed over, none negative."""
     if isinstance(axes, int):
         if axes < 0 or axes > min(ndim_first, ndim_second):
             raise ValueError(f"tensordot: cannot sum over {axes} axes of arrays with {ndim_first} and {ndim_second}")

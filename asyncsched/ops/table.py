@@ -17,6 +17,7 @@ from . import (
 from .meta import Meta
 from .row import Operand, Row
 from .rules_common import view_rule
+from .table_grad import gradient_rows
 
 # Name, the ufunc in NumPy and CuPy, one line of doc.
 _UFUNCS = (
@@ -116,6 +117,7 @@ def _rows() -> Iterator[Row]:
     yield from _shapes()
     yield from _indexing()
     yield from _creation()
+    yield from gradient_rows()
 
 
 def _elementwise() -> Iterator[Row]:

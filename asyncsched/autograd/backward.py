@@ -1,0 +1,149 @@
+"""Going back along the tape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
+
+from ..handles import driver_of
+from ..ops.table import TABLE
+from ..tensor import Tensor, apply
+from .tape import Leaf, Node, check_like
+
+_Nodes = list[Node | Leaf]
+_Gradients = dict[Node | Leaf, Tensor]
+
+
+def backward(output: Tensor, gradient: Tensor | None = None, *, retain_graph: bool = False) -> None:
+    """What `output.backward(gradient)` does."""
+    driver = driver_of(output._value)
+    with driver.together("backward()", front=True):
+        gradients = _seeds([output], None if gradient is None else [gradient], tracked=False)
+        nodes = _reachable(gradients)
+        leaves = [node for node in nodes if isinstance(node, Leaf)]
+        _sweep(nodes, gradients, set(leaves), tracked=False)
+        sums = [gradients[leaf] if leaf.grad is None else leaf.grad + gradients[leaf] for leaf in leaves]
+    # All of it is issued now, and nothing launched: so buffers let go of here are written over by the sums.
+    for leaf, total in zip(leaves, sums, strict=True):
+        leaf.grad = total.detach()
+    del gradients, sums
+    if not retain_graph:
+        _drop(nodes)
+    driver.pump()
+
+
+def grad(
+    outputs: Tensor | Sequence[Tensor],
+    inputs: Sequence[Tensor],
+    gradients: Sequence[Tensor] | None = None,
+    *,
+    create_graph: bool = False,
+    retain_graph: bool | None = None,
+) -> list[Tensor]:
+    """The gradients of `outputs` with respect to `inputs`. Leaves `t.grad` alone.
+
+    Args:
+        outputs: one tensor or several, whose sum it is.
+        inputs: tracked tensors, leaves or not.
+        gradients: one for each output, in its shape; by default 1, for outputs that are single numbers.
+        create_graph: record the gradients themselves, so that they can be differentiated in turn.
+        retain_graph: keep what another pass needs; by default what `create_graph` says.
+
+    Raises:
+        ValueError: for an output that was not recorded, or an input that no output depends on.
+        QueueFull: as `backward`.
+    """
+    roots = [outputs] if isinstance(outputs, Tensor) else list(outputs)
+    if not roots:
+        raise ValueError("grad needs at least one output")
+    driver = driver_of(roots[0]._value)
+    with driver.together("grad()", front=True):
+        found = _seeds(roots, gradients, tracked=create_graph)
+        nodes = _reachable(found)
+        wanted = [_wanted(i, tensor, nodes) for i, tensor in enumerate(inputs)]
+        _sweep(nodes, found, set(wanted), tracked=create_graph)
+        results = [_own(found[node]) for node in wanted]
+    del found
+    if not (create_graph if retain_graph is None else retain_graph):
+        _drop(nodes)
+    driver.pump()
+    return results
+
+
+def _seeds(outputs: Sequence[Tensor], gradients: Sequence[Tensor] | None, *, tracked: bool) -> _Gradients:
+    """The gradients to begin with."""
+    if gradients is not None and len(gradients) != len(outputs):
+        raise ValueError(f"{len(outputs)} outputs need as many gradients, not {len(gradients)}")
+    seeds: _Gradients = {}
+    for i, output in enumerate(outputs):
+        if output._node is None:
+            raise ValueError("nothing leads back from this tensor: set `requires_grad` on one it is computed from")
+        seed = _one(output) if gradients is None else gradients[i]
+        check_like(seed, output._value.meta)
+        _add(seeds, output._node, seed if tracked else seed.detach())
+    return seeds
+
+
+def _one(output: Tensor) -> Tensor:
+    if output.size != 1:
+        raise ValueError(
+            f"the gradient of {output.shape} needs one to begin with: reduce it to a number, or give `gradient`"
+        )
+    return apply(TABLE["full_like"], (output.detach(), 1), {"dtype": None})
+
+
+def _reachable(roots: Iterable[Node | Leaf]) -> _Nodes:
+    """Every node from which the roots were computed, and those, each before its operands'."""
+    found: set[Node | Leaf] = set()
+    todo = list(roots)
+    while todo:
+        node = todo.pop()
+        if node not in found:
+            if isinstance(node, Node) and node.dropped:
+                raise RuntimeError(
+                    "what this gradient needs was dropped by a pass before: give that one `retain_graph=True`"
+                )
+            found.add(node)
+            todo += [parent for parent in node.parents if parent is not None]
+    return sorted(found, key=attrgetter("number"), reverse=True)
+
+
+def _sweep(nodes: _Nodes, gradients: _Gradients, wanted: set[Node | Leaf], *, tracked: bool) -> None:
+    """Bring the gradients from the first nodes to those wanted. Whatever leads to none of these is left out."""
+    leading = set(wanted)
+    for node in reversed(nodes):
+        if not leading.isdisjoint(node.parents):
+            leading.add(node)
+    for node in nodes:
+        gradient = gradients.get(node) if node in wanted else gradients.pop(node, None)
+        if gradient is None or isinstance(node, Leaf):
+            continue
+        for place, parent in enumerate(node.parents):
+            if parent in leading:
+                assert parent is not None
+                _add(gradients, parent, node.pull(place, gradient, tracked))
+
+
+def _add(gradients: _Gradients, node: Node | Leaf, gradient: Tensor) -> None:
+    before = gradients.get(node)
+    gradients[node] = gradient if before is None else before + gradient
+
+
+def _wanted(i: int, tensor: Tensor, nodes: _Nodes) -> Node | Leaf:
+    node: Node | Leaf | None = tensor._node
+    if node is None or node not in nodes:
+        raise ValueError(f"input {i} is not tracked, or no output depends on it: it has no gradient")
+    return node
+
+
+def _own(gradient: Tensor) -> Tensor:
+    """A handle of its own: the same tensor may be the gradient of two inputs."""
+    handle = gradient.detach()
+    handle._node = gradient._node
+    return handle
+
+
+def _drop(nodes: _Nodes) -> None:
+    for node in nodes:
+        if isinstance(node, Node):
+            node.drop()

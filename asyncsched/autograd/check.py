@@ -1,0 +1,82 @@
+"""Gradients against central differences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..ambient import find
+from ..driver import Driver
+from ..submitting import make_put
+from ..tensor import Tensor
+from .backward import grad
+
+Array = np.ndarray[Any, Any]
+
+
+async def gradcheck(
+    fn: Callable[..., Tensor],
+    *inputs: Array,
+    eps: float = 1e-6,
+    atol: float = 1e-5,
+    rtol: float = 1e-4,
+    scheduler: Any = None,
+) -> None:
+    """Compare the gradients of `fn` with central differences, (f(x + eps) - f(x - eps)) / 2 eps for each element.
+
+    The result of `fn` is weighted by random numbers (always the same) and summed, so one pass covers all its elements.
+
+    Args:
+        fn: from tensors to one tensor of floating-point numbers.
+        inputs: arrays in float64, clear of kinks by more than `eps`; a gradient is checked for each.
+        eps: the step.
+        atol, rtol: how far a gradient may be from the difference d: atol + rtol * abs(d).
+        scheduler: default the ambient one.
+
+    Raises:
+        AssertionError: naming the element that is furthest off.
+        TypeError: for inputs in another dtype.
+    """
+    for i, array in enumerate(inputs):
+        if not isinstance(array, np.ndarray) or array.dtype != np.float64:
+            raise TypeError(f"gradcheck: input {i} must be an ndarray of float64: `a.astype(float)` makes one")
+    driver = find(scheduler)
+    tensors = [_put(driver, array) for array in inputs]
+    for tensor in tensors:
+        tensor.requires_grad = True
+    out = fn(*tensors)
+    weights = np.random.default_rng(0).uniform(0.5, 1.5, (await out).shape)
+    gradients = grad([out], tensors, [_put(driver, weights.astype(out.dtype))])
+    for i, gradient in enumerate(gradients):
+        _compare(i, await gradient, await _differences(driver, fn, inputs, i, weights, eps), atol, rtol)
+
+
+async def _differences(
+    driver: Driver, fn: Callable[..., Tensor], inputs: tuple[Array, ...], i: int, weights: Array, eps: float
+) -> Array:
+    found = np.empty(inputs[i].shape)
+    for place in np.ndindex(found.shape):
+        sides = []
+        for step in (eps, -eps):
+            arrays = [array.copy() for array in inputs]
+            arrays[i][place] += step
+            sides.append(np.sum(weights * await fn(*[_put(driver, array) for array in arrays])))
+        found[place] = (sides[0] - sides[1]) / (2 * eps)
+    return found
+
+
+def _compare(i: int, got: Array, expected: Array, atol: float, rtol: float) -> None:
+    excess = np.abs(got - expected) - (atol + rtol * np.abs(expected))
+    if np.all(excess <= 0):  # not so where a gradient is NaN
+        return
+    worst = np.unravel_index(np.argmax(np.where(np.isnan(excess), np.inf, excess)), excess.shape)
+    place = tuple([int(n) for n in worst])
+    raise AssertionError(
+        f"input {i}, element {place}: the gradient is {got[worst]:.9g}, the central difference {expected[worst]:.9g}"
+    )
+
+
+def _put(driver: Driver, array: Array) -> Tensor:
+    return make_put(driver, driver.scope(), array.copy(), None, bounded=False)[1]

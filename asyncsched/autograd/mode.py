@@ -1,0 +1,47 @@
+"""Whether operations are recorded."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, TypeVar
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+recording: contextvars.ContextVar[bool] = contextvars.ContextVar("asyncsched.recording", default=True)
+
+
+class no_grad:
+    """Record nothing: `with no_grad():`, or `@no_grad()` above a function or a coroutine function.
+
+    It holds for this context alone: for the coroutine it is used in, and for tasks that one creates inside.
+    """
+
+    def __init__(self) -> None:
+        self._tokens: list[contextvars.Token[bool]] = []
+
+    def __enter__(self) -> None:
+        self._tokens.append(recording.set(False))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        recording.reset(self._tokens.pop())
+
+    def __call__(self, function: F) -> F:
+        if asyncio.iscoroutinefunction(function):
+
+            async def awaited(*args: Any, **kwargs: Any) -> Any:
+                with no_grad():
+                    return await function(*args, **kwargs)
+
+            return functools.wraps(function)(awaited)  # type: ignore[return-value]
+
+        def called(*args: Any, **kwargs: Any) -> Any:
+            with no_grad():
+                return function(*args, **kwargs)
+
+        return functools.wraps(function)(called)  # type: ignore[return-value]

@@ -1,0 +1,102 @@
+"""Derivatives of what works element by element. They follow from calculus; choices at kinks are said."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from ... import functions as f
+from ...functions._common import Operand
+from ...tensor import Tensor
+
+
+def _zero(g: Tensor) -> Tensor:
+    """Of what is constant but for jumps."""
+    return f.zeros_like(g)
+
+
+def _pow_base(g: Tensor, x: Tensor, y: Any) -> Tensor:
+    """y x**(y-1), and 0 where y is 0 whatever x is."""
+    if isinstance(y, Tensor):
+        return g * (y * x ** f.where(y == 0, 1, y - 1))
+    return g * (x ** (y - 1) * y) if y != 0 else _zero(g)
+
+
+def _pow_exponent(g: Tensor, x: Operand, out: Tensor) -> Tensor:
+    """x**y log(x), and 0 where x is 0; NaN where it is negative."""
+    if isinstance(x, Tensor):
+        return g * (out * f.log(f.where(x == 0, 1, x)))
+    base = float(x)  # type: ignore[arg-type]  # complex results are not recorded
+    return g * (out * (math.log(base) if base > 0 else base and math.nan))
+
+
+def _squares(x: Any, y: Any) -> Any:
+    return x * x + y * y
+
+
+ELEMENTWISE: dict[str, tuple[Callable[..., Tensor] | None, ...]] = {
+    # What passes the gradient on; `fit` sums and casts it.
+    "positive": (lambda g: g,),
+    "copy": (lambda g, call: g.to(call.device),),
+    "astype": (lambda g: g,),
+    "conj": (lambda g: g,),
+    "real": (lambda g: g,),
+    "negative": (lambda g: -g,),
+    "add": (lambda g: g, lambda g: g),
+    "subtract": (lambda g: g, lambda g: -g),
+    "multiply": (lambda g, y: g * y, lambda g, x: g * x),
+    "divide": (lambda g, y: g / y, lambda g, y, out: -(g * out / y)),
+    "remainder": (lambda g: g, lambda g, x, y: -(g * (x // y))),
+    # Steps.
+    "ceil": (_zero,),
+    "floor": (_zero,),
+    "floor_divide": (_zero, _zero),
+    "imag": (_zero,),
+    "round": (_zero,),
+    "sign": (_zero,),
+    "trunc": (_zero,),
+    # Powers.
+    "pow": (_pow_base, _pow_exponent),
+    "reciprocal": (lambda g, out: -(g * (out * out)),),
+    "sqrt": (lambda g, out: g / (out * 2),),
+    "square": (lambda g, x: g * (x * 2),),
+    # Exponentials and logarithms.
+    "exp": (lambda g, out: g * out,),
+    "expm1": (lambda g, out: g * (out + 1),),
+    "log": (lambda g, x: g / x,),
+    "log10": (lambda g, x: g / (x * math.log(10)),),
+    "log1p": (lambda g, x: g / (x + 1),),
+    "log2": (lambda g, x: g / (x * math.log(2)),),
+    "logaddexp": (lambda g, x, out: g * f.exp(x - out), lambda g, y, out: g * f.exp(y - out)),
+    # Circular and hyperbolic functions.
+    "acos": (lambda g, x: -(g / f.sqrt(1 - x * x)),),
+    "acosh": (lambda g, x: g / f.sqrt(x * x - 1),),
+    "asin": (lambda g, x: g / f.sqrt(1 - x * x),),
+    "asinh": (lambda g, x: g / f.sqrt(x * x + 1),),
+    "atan": (lambda g, x: g / (x * x + 1),),
+    "atan2": (lambda g, x, y: g * (y / _squares(x, y)), lambda g, x, y: -(g * (x / _squares(x, y)))),
+    "atanh": (lambda g, x: g / (1 - x * x),),
+    "cos": (lambda g, x: -(g * f.sin(x)),),
+    "cosh": (lambda g, x: g * f.sinh(x),),
+    "hypot": (lambda g, x, out: g * (x / out), lambda g, y, out: g * (y / out)),
+    "sin": (lambda g, x: g * f.cos(x),),
+    "sinh": (lambda g, x: g * f.cosh(x),),
+    "tan": (lambda g, out: g * (out * out + 1),),
+    "tanh": (lambda g, out: g * (1 - out * out),),
+    # Choices. At a tie the second operand has the whole gradient: `maximum(x, 0)` has none at 0, as PyTorch's relu.
+    # They read the result instead of the first operand, which is then free to be written over.
+    "maximum": (lambda g, y, out: g * (out > y), lambda g, y, out: g * (out == y)),
+    "minimum": (lambda g, y, out: g * (out < y), lambda g, y, out: g * (out == y)),
+    "abs": (lambda g, x: g * f.sign(x),),  # 0 at 0
+    "copysign": (lambda g, x, out: g * (f.sign(x) * f.sign(out)), _zero),
+    "clip": (
+        lambda g, x, y, z: f.where((x >= y) & (x <= z), g, 0),
+        lambda g, x, y, z: f.where((x < y) & (y <= z), g, 0),
+        lambda g, x, y, z: f.where((x > z) | (y > z), g, 0),
+    ),
+    "where": (None, lambda g, x: f.where(x, g, 0), lambda g, x: f.where(x, 0, g)),
+    # Filled with a number that may be a tensor's.
+    "full": (lambda g: g,),
+    "full_like": (None, lambda g: g),
+}

@@ -1,0 +1,42 @@
+"""Rules of operations that only derivatives need."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from .keys import decode_view_key
+from .meta import meta
+from .row import Inferred, Operand, Options, Row
+from .rules_common import as_meta, broadcast, cast_bytes, proxy
+from .selection import select
+
+_INTP = np.dtype(np.intp)
+
+
+def scatter(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """Zeros of a shape, with the first operand added where the key says."""
+    result = meta(options["shape"], as_meta(operands[0]).dtype)
+    if len(operands) == 1:
+        place, workspace = proxy(result)[decode_view_key(options["key"])].shape, 0
+    else:
+        found = select(result.bound, options["key"], operands[1:])
+        place, workspace = found.bound, found.workspace
+    broadcast((operands[0], meta(place, result.dtype)))
+    return Inferred(result, workspace)
+
+
+def scatter_along_axis(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """Zeros of a shape, with each element of the first operand added at its index; a number for each index in all."""
+    shape = options["shape"]
+    indices = as_meta(operands[1])
+    broadcast(operands)
+    return Inferred(meta(shape, as_meta(operands[0]).dtype), cast_bytes(indices, _INTP) + sum(shape) * _INTP.itemsize)
+
+
+def cumulative_prod_gradient(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """Like both operands; a few lines across the axis are alive at once."""
+    result = meta(broadcast(operands), np.result_type(*[as_meta(operand).dtype for operand in operands]))
+    lines = prod(result.bound) // max(result.bound[options["axis"]], 1)
+    return Inferred(result, 3 * lines * result.dtype.itemsize)
