@@ -29,6 +29,7 @@ class Block:
         self.used = self.live = True
         self.handed_out = 1
         self.accesses: list[Access] = []
+        self.sources: list[tuple[Access, Any]] = []  # what was in pinned memory when a copy from it was launched
         self.poison()
 
     @property
@@ -51,7 +52,7 @@ class Space:
 
     def __init__(self) -> None:
         self._blocks: list[Block] = []
-        # Garbage collection may release in the middle of anything, so the list above changes only in `_add` and `_tidy`.
+        # Garbage collection may release in the middle of anything: the list changes in `_add` and `_tidy` only.
         self._released: deque[Block] = deque()
         self._ends: dict[int, int] = {}
         self.allocated: dict[int, int] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 SUCCESS = 0
 INVALID_VALUE = 1
 MEMORY_ALLOCATION = 2
+NO_DEVICE = 100
 INVALID_DEVICE = 101
 INVALID_HANDLE = 400
 NOT_READY = 600
@@ -16,6 +17,7 @@ CAPTURE_INVALIDATED = 901
 _TEXT = {
     1: ("cudaErrorInvalidValue", "invalid argument"),
     2: ("cudaErrorMemoryAllocation", "out of memory"),
+    100: ("cudaErrorNoDevice", "no CUDA-capable device is detected"),
     101: ("cudaErrorInvalidDevice", "invalid device ordinal"),
     400: ("cudaErrorInvalidResourceHandle", "invalid resource handle"),
     600: ("cudaErrorNotReady", "device not ready"),

@@ -13,7 +13,7 @@ from typing import Any
 
 from .blocks import HOST, Block, Space
 from .clocks import Clock, before, merge
-from .errors import CUDARuntimeError
+from .errors import INVALID_HANDLE, NO_DEVICE, CUDARuntimeError
 from .machine import GPU, Capture, Queue, Recording, Work
 
 _HERE = str(Path(__file__).parent)
@@ -176,6 +176,8 @@ class Fake:
         return getattr(self.local, "device", 0)
 
     def gpu(self) -> GPU:
+        if not self.gpus:
+            raise CUDARuntimeError(NO_DEVICE)
         return self.gpus[self.device()]
 
     def queue(self, pointer: int) -> Queue:
@@ -186,7 +188,7 @@ class Fake:
         for gpu in self.gpus:
             if pointer in gpu.by_pointer:
                 return gpu.by_pointer[pointer]
-        raise CUDARuntimeError(400)
+        raise CUDARuntimeError(INVALID_HANDLE)
 
     def free(self, block: Block, pointer: int | None) -> None:
         """A block goes back to a pool: from now on the stream at `pointer`, or the host, may write to it."""

@@ -1,7 +1,8 @@
 """Every function of NumPy that CuPy has, run on a fake GPU.
 
 A function is called twice. At once, on the host, on zeros in the shapes and strides of its arguments: this gives the
-shape, dtype and strides of its results, which of them are views, and its errors. Later, on the GPU's thread, on the bytes.
+shape, dtype and strides of its results, which of them are views, and its errors. Later, on the GPU's thread, on the
+bytes.
 """
 
 from __future__ import annotations
@@ -33,28 +34,49 @@ def function(name: str) -> Callable[..., Any]:
     Raises:
         AttributeError: if CuPy has none, though NumPy may.
     """
-    base = np
+    called: Any = np
     for part in name.split("."):
-        if name in MISSING or not hasattr(base, part):
+        if name in MISSING or not hasattr(called, part):
             raise AttributeError(f"module 'cupy' has no attribute {name!r}")
-        base = getattr(base, part)
-    called = base
+        called = getattr(called, part)
+    kind = ufunc if isinstance(called, np.ufunc) and called.signature is None else _Function
+    return kind(name, called)
 
-    def call(*args: Any, **options: Any) -> Any:
-        _check_keywords(name, called, options)
+
+class _Function:
+    """A function of CuPy's."""
+
+    def __init__(self, name: str, called: Callable[..., Any]) -> None:
+        self.__name__ = self.__qualname__ = name
+        self._called = called
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        name, called = self.__name__, self._called
+        self._check_keywords(options)
         _refuse_numpy(args)
         _refuse_numpy(options)
         if name in ON_HOST:
             return called(*_map(args, lambda a: a.dummy()), **options)
         return dispatch(name, called, args, options)
 
-    call.__name__ = call.__qualname__ = name
-    return call
+    def _check_keywords(self, options: dict[str, Any]) -> None:
+        self._refuse(set(options) & NOT_TAKEN.get(self.__name__, frozenset()))
+
+    def _refuse(self, wrong: set[str]) -> None:
+        if wrong:
+            raise TypeError(f"{self.__name__}() got an unexpected keyword argument {min(wrong)!r}")
+
+
+class ufunc(_Function):
+    """A universal function, but not a generalised one."""
+
+    def _check_keywords(self, options: dict[str, Any]) -> None:
+        self._refuse(set(options) - UFUNC_KEYWORDS)
 
 
 def dispatch(name: str, called: Callable[..., Any], args: Any, options: Any) -> Any:
     """Find out what `called` gives, allocate that on the current stream, and queue the work there."""
-    written = [a for a in _arrays(options.get("out"))]
+    written = list(_arrays(options.get("out")))
     if name in WRITES_FIRST:
         written.append(args[0])
     if name in DATA_DEPENDENT:
@@ -280,11 +302,3 @@ def _refuse_numpy(found: Any) -> None:
             _refuse_numpy(member)
     elif isinstance(found, dict):
         _refuse_numpy(list(found.values()))
-
-
-def _check_keywords(name: str, called: Any, options: dict[str, Any]) -> None:
-    wrong = set(options) & NOT_TAKEN.get(name, frozenset())
-    if isinstance(called, np.ufunc) and name != "matmul":
-        wrong = set(options) - UFUNC_KEYWORDS
-    if wrong:
-        raise TypeError(f"{name}() got an unexpected keyword argument {min(wrong)!r}")

@@ -10,7 +10,7 @@ import random
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -97,7 +97,8 @@ class GPU:
         self.steps = 0
         self.peers: set[int] = set()
         self.null = self.add_queue(0, True)
-        threading.Thread(target=self._run, name=f"fake GPU {number}", daemon=True).start()
+        self.thread = threading.Thread(target=self._run, name=f"fake GPU {number}", daemon=True)
+        self.thread.start()
 
     def add_queue(self, pointer: int, blocking: bool) -> Queue:
         queue = Queue(self, self.fake.next_number(), pointer, blocking)

@@ -226,7 +226,11 @@ def alloc(size: int) -> MemoryPointer:
 
 def get_allocator() -> Callable[[int], MemoryPointer]:
     fake = current()
-    return getattr(fake.local, "allocator", None) or fake.allocator or get_default_memory_pool().malloc
+    chosen = getattr(fake.local, "allocator", None) or fake.allocator
+    if chosen is None:
+        fake.statistics["default_pool"] += 1  # nobody chose a pool on this thread
+        return get_default_memory_pool().malloc
+    return chosen
 
 
 def set_allocator(allocator: Callable[[int], MemoryPointer] | None = None) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from . import errors
 from .blocks import POISON, Block, device_of, host_bytes, is_device
+from .clocks import before as over
 from .clocks import merge
 from .errors import CUDARuntimeError
 from .fake import caller, current, gpu_works
@@ -33,7 +34,10 @@ def runtimeGetVersion() -> int:
 
 
 def getDeviceCount() -> int:
-    return len(current().gpus)
+    count = len(current().gpus)
+    if not count:
+        raise CUDARuntimeError(errors.NO_DEVICE)
+    return count
 
 
 def getDevice() -> int:
@@ -272,7 +276,7 @@ def drop_block(block: Block) -> None:
     fake.blocks("cudaFree")
     with fake.lock:
         gpu = fake.gpus[block.device]
-        if not gpu.fault:
+        if not gpu.fault and threading.current_thread() is not gpu.thread:
             fake.wait_until(gpu.idle, gpu)
         fake.space.release(block)
 
@@ -334,13 +338,16 @@ def _copy(dst: int, src: int, size: int, stream: int) -> None:
 
 
 def _copy_pinned(dst: int, src: int, size: int, stream: int) -> None:
+    """The bytes are moved when the GPU comes to it. Until then nobody may write to the source or read the target."""
     fake = current()
     before: Any = None
     with fake.lock:
+        gpu_works(fake.queue(stream).gpu)
         if not is_device(dst):
-            fake.space.find(dst).slice(dst, size).fill(POISON)  # whoever reads it too early
-        if not is_device(src):
-            before = fake.space.find(src).slice(src, size).copy()
+            block_at(dst, size).slice(dst, size).fill(POISON)  # seen by whoever reads it too early
+        if not is_device(src) and fake.queue(stream).capture is None:
+            before = block_at(src, size).slice(src, size).copy()
+            _sources_unchanged(block_at(src, size))
 
     def run(source: Any, target: Any) -> None:
         if before is not None and not np.array_equal(before, source):
@@ -348,6 +355,18 @@ def _copy_pinned(dst: int, src: int, size: int, stream: int) -> None:
         np.copyto(target, source)
 
     launch(stream, "copy", run, [(src, size)], [(dst, size)])
+    if before is not None:
+        block = block_at(src, size)
+        block.sources.append((block.accesses[-1], before))
+
+
+def _sources_unchanged(block: Block) -> None:
+    """What earlier copies read, and the host has not seen complete, must be as it was when they were launched."""
+    fake = current()
+    block.sources = [(access, before) for access, before in block.sources if not over(access, fake.seen)]
+    for access, before in block.sources:
+        if not np.array_equal(before, block.slice(access.low, access.high - access.low)):
+            fake.race(f"pinned memory was written to before the host had seen the end of {access}")
 
 
 def launch(
