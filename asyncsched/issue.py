@@ -63,13 +63,14 @@ def issue_task(
     """A row as a task on one of `lanes`."""
     inputs = tuple([a for a in args if type(a) is Value])
     scope = driver.scope()
-    cost = found.nbytes + found.workspace
+    nbytes = device.memory.footprint(found.nbytes)
+    cost = nbytes + found.workspace
     task = Task(
         scope, scope.account, row.name, row, inputs if len(inputs) == len(args) else args, options, inputs, lanes, cost
     )
     task.where = where()
     value = Value(scope.account, device, found.meta, task)
-    value.nbytes = found.nbytes
+    value.nbytes = nbytes
     value.where = task.where
     task.value = value
     if row.view and not found.nbytes:

@@ -14,7 +14,8 @@ from ._core.scope import Scope as CoreScope
 from ._core.task import Task as CoreTask
 from ._core.task import Value
 from ._core.where import where
-from .devices.host import rebuild
+from .devices.contract import Device
+from .devices.nested import rebuild
 from .driver import Driver
 from .handles import Handle, Task
 from .ops.meta import Meta, meta
@@ -24,6 +25,7 @@ from .sizes import parse_bytes
 from .tensor import Tensor
 
 _KINDS = "biufc"  # bool, integers, floats and complex: what the operations know
+_CUDA = (2, 13)  # DLPack's kDLCUDA and kDLCUDAManaged
 _PUT = Row("put", TABLE["copy"].kernel, TABLE["copy"].rule, out=True, doc="A host array, copied to the device.")
 
 
@@ -31,15 +33,16 @@ def make_put(driver: Driver, core: CoreScope, source: Any, device: object, *, bo
     """A host array on its way to a device."""
     if isinstance(source, Handle):
         raise TypeError("this is the scheduler's already: for another device use `t.to(device)`")
-    array = np.asarray(source)
+    target = driver.device(device)
+    array = _importable(source, target)
     if array.dtype.kind not in _KINDS:
         raise TypeError(f"dtype {array.dtype} is not supported: use bool, integers, floats or complex numbers")
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
-    target = driver.device(device)
     form = meta(array.shape, array.dtype, array.flags.c_contiguous)
-    task = CoreTask(core, core.account, "put", _PUT, (array,), None, (), driver.copy_lanes[target], array.nbytes)
-    tensor = Tensor(_value(task, target, form, array.nbytes))
+    nbytes = target.memory.footprint(array.nbytes)
+    task = CoreTask(core, core.account, "put", _PUT, (array,), None, (), driver.copy_lanes[target], nbytes)
+    tensor = Tensor(_value(task, target, form, nbytes))
     driver.submit(task, bounded=bounded)
     return task, tensor
 
@@ -90,6 +93,15 @@ def _value(task: CoreTask, device: Any, form: Meta | None, nbytes: int) -> Value
     value.nbytes = nbytes
     value.where = task.where
     return value
+
+
+def _importable(source: Any, target: Device) -> Any:
+    """The source as an array that a copy stream of `target` can read."""
+    if not isinstance(source, np.ndarray) and hasattr(source, "__dlpack_device__"):
+        kind, _ = source.__dlpack_device__()
+        if kind in _CUDA:
+            return target.adopt(source)
+    return np.asarray(source)
 
 
 def _shape(shape: Any) -> tuple[int, ...]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
+from . import cuda
 from .contract import Device
+from .cpu import CPUDevice
 
-_NAMES = '"auto", "cpu", "cpu:1"'
+_NAMES = '"auto", "cpu", "cpu:1", "cuda", "cuda:1"'
 
 
 def select(wanted: str | Device | Sequence[str | Device], streams: int | None) -> list[Device]:
@@ -24,14 +26,14 @@ def select(wanted: str | Device | Sequence[str | Device], streams: int | None) -
     return [_device(spec, i if several and len(specs) > 1 else None, streams) for i, spec in enumerate(specs)]
 
 
-def _device(spec: Any, number: int | None, streams: int | None) -> Device:
+def _device(spec: Any, position: int | None, streams: int | None) -> Device:
     if not isinstance(spec, str):
         if hasattr(spec, "launch") and hasattr(spec, "reclaim"):
             return cast(Device, spec)
         raise TypeError(f"a device is a name ({_NAMES}) or a Device, not {type(spec).__name__}")
-    kind, _, index = spec.partition(":")
-    if kind not in ("auto", "cpu") or (index and not index.isdecimal()):
+    kind, _, number = spec.partition(":")
+    if kind not in ("auto", "cpu", "cuda") or (number and not number.isdecimal()):
         raise ValueError(f"unknown device {spec!r}: use {_NAMES}, a Device, or a list of them")
-    from .cpu import CPUDevice
-
-    return CPUDevice("cpu" if number is None else f"cpu:{number}", streams or 1)
+    if kind == "cuda" or (kind == "auto" and cuda.usable()):
+        return cuda.CUDADevice(int(number or 0), streams or 2)
+    return CPUDevice("cpu" if position is None else f"cpu:{position}", streams or 1)

@@ -93,6 +93,15 @@ class Device(Protocol):
     def offload(self, job: Job) -> None:
         """Run a job on the copy stream."""
 
+    def default_bytes(self) -> int | None:
+        """The limit in bytes where the user gives none. Asked after `prepare`."""
+
+    def adopt(self, source: Any) -> Any:
+        """An array of this device over one of another library, by DLPack."""
+
+    def fetch(self, array: Any) -> Any:
+        """A host copy of an array of this device. May block: called on worker threads alone, unless `inline`."""
+
     def reclaim(self, value: Value) -> None:
         """Nobody holds `value` any more. Called on any thread, in the middle of anything: never blocks."""
 

@@ -1,9 +1,7 @@
 """The CPU: NumPy, with worker threads as streams.
 
 Theory of operation. A stream is one daemon thread with a FIFO. It counts the tasks it has finished; an event is a
-number on that count. Streams wait for each other on a condition that a finishing stream touches only when somebody
-waits: the waiter raises its hand first and looks at the count second, the finisher counts first and looks for hands
-second.
+number on that count, which other streams wait for.
 """
 
 from __future__ import annotations
@@ -19,8 +17,8 @@ from .._core.inbox import Inbox
 from .._core.task import Task, Value
 from . import blas
 from .contract import Event, Job, enter_stream_thread, leave_stream_thread
-from .host import execute
-from .memory import HostMemory
+from .counter import Counter
+from .host import HostMemory, adopt, execute
 
 _Item = tuple[Task, Sequence[Event]] | Job | None
 
@@ -35,11 +33,10 @@ class Mark:
         self.number = number
 
     def done(self) -> bool:
-        return self.stream.finished >= self.number
+        return self.stream.finished.count >= self.number
 
     def wait(self) -> None:
-        if not self.done():
-            self.stream.reach(self.number)
+        self.stream.finished.reach(self.number)
 
 
 class CPUStream:
@@ -48,25 +45,15 @@ class CPUStream:
     def __init__(self, name: str, memory: HostMemory) -> None:
         self.name = name
         self.launched = 0
-        self.finished = 0
+        self.finished = Counter()
         self.queue: SimpleQueue[_Item] = SimpleQueue()
         self._memory = memory
-        self._reached = threading.Condition()
-        self._hands = 0
         threading.Thread(target=self._run, name=f"asyncsched {name}", daemon=True).start()
 
     def launch(self, task: Task, waits: Sequence[Event]) -> Mark:
         self.launched += 1
         self.queue.put((task, waits))
         return Mark(self, self.launched)
-
-    def reach(self, number: int) -> None:
-        """Block until `number` launches have finished."""
-        with self._reached:
-            self._hands += 1
-            while self.finished < number:
-                self._reached.wait()
-            self._hands -= 1
 
     def _run(self) -> None:
         enter_stream_thread()
@@ -81,17 +68,11 @@ class CPUStream:
                 for event in waits:
                     event.wait()
                 execute(task, memory)
-                self._count()
+                self.finished.step()
                 inbox.completed(task, self.queue.empty())
                 task = waits = None  # type: ignore[assignment]
             item = None
         leave_stream_thread()
-
-    def _count(self) -> None:
-        self.finished += 1
-        if self._hands:
-            with self._reached:
-                self._reached.notify_all()
 
 
 class CPUDevice:
@@ -132,6 +113,15 @@ class CPUDevice:
 
     def offload(self, job: Job) -> None:
         self.copier.queue.put(job)
+
+    def default_bytes(self) -> int | None:
+        return None
+
+    def adopt(self, source: Any) -> Any:
+        return adopt(source)
+
+    def fetch(self, array: Any) -> Any:
+        return np.array(array)
 
     def reclaim(self, value: Value) -> None:
         self.memory.reclaim(value)

@@ -1,4 +1,4 @@
-"""Host memory: the pool of buffers, and the arrays that left the scheduler and are still charged."""
+"""A device's memory, as far as the ledgers care: which arrays left the scheduler and are still charged."""
 
 from __future__ import annotations
 
@@ -10,32 +10,54 @@ import numpy as np
 
 from .._core.inbox import Inbox
 from .._core.scope import Account
-from .._core.task import Value
-from .pool import Pool
+from .._core.task import Task, Value
+from .guests import call
 
-Array = np.ndarray[Any, Any]
+Array = Any  # NumPy's or CuPy's: both collapse `.base` to the array that owns the memory
 
 
-class HostMemory:
-    """The memory of one host device: its pool, and the arrays that left the scheduler and are still charged."""
+class Memory:
+    """One device's memory: how its rows run, and its arrays that left the scheduler and are still charged.
 
-    def __init__(self, inbox: Inbox, max_bytes: int | None, *, poison: bool = False) -> None:
+    Attributes:
+        xp: the array namespace.
+        arrays: the array types that are charged when a callable returns them.
+    """
+
+    xp: Any
+    arrays: tuple[type, ...]
+
+    def __init__(self, inbox: Inbox) -> None:
         self.inbox = inbox
-        self.pool = Pool(max_bytes, poison=poison)
         self.escapes: dict[int, Escape] = {}
+
+    def run_row(self, task: Task) -> None:
+        """Run a task that is a row of the table, and give its value the result."""
+        raise NotImplementedError
+
+    def run_callable(self, task: Task, args: list[Any]) -> Any:
+        """Call a user's function in its own context."""
+        return task.context.run(call, task.call, args)
+
+    def give(self, block: Any) -> None:
+        """Take a buffer back, on any thread."""
+
+    def footprint(self, nbytes: int) -> int:
+        """What an array of `nbytes` really takes."""
+        return nbytes
 
     def reclaim(self, value: Value) -> None:
         """Recycle the buffer of a value nobody holds, or, if its array left, charge it until that array is gone."""
         if value.base is not None:
             value.base.escaped |= value.escaped
         if not value.escaped:
-            self.pool.give(value.block)
+            self.give(value.block)
         elif not self._only_here(value) and (owners := _owners(value)):
             for owner, nbytes in owners:
                 escape = Escape(owner, _gone)
                 escape.memory, escape.account, escape.nbytes = self, value.account, nbytes
                 escape.pooled = _pooled(value.block)
-                escape.given = weakref.ref(value.array) if isinstance(value.array, np.ndarray) else None
+                escape.given = weakref.ref(value.array) if isinstance(value.array, self.arrays) else None
                 self.escapes[id(escape)] = escape
             return
         if value.charge:
@@ -55,7 +77,7 @@ class Escape(weakref.ref[Array]):
     """Watches the memory of an array that left the scheduler, and gives its bytes back when it is gone."""
 
     __slots__ = ("account", "given", "memory", "nbytes", "pooled")
-    memory: HostMemory
+    memory: Memory
     account: Account
     nbytes: int
     pooled: int
@@ -78,13 +100,14 @@ def _gone(escape: weakref.ref[Array]) -> None:
     memory = escape.memory
     memory.escapes.pop(id(escape), None)
     if escape.pooled:
-        memory.pool.give(escape.pooled)
+        memory.give(escape.pooled)
     memory.inbox.dropped(escape.account, escape.nbytes)
 
 
 def owner_of(array: Array) -> Array:
-    """The array that owns the memory. NumPy keeps such chains short."""
-    while isinstance(array.base, np.ndarray):
+    """The array that owns the memory. NumPy and CuPy keep such chains short."""
+    kind = np.ndarray if isinstance(array, np.ndarray) else type(array)
+    while isinstance(array.base, kind):
         array = array.base
     return array
 

@@ -19,8 +19,7 @@ from .._core.failure import Failure
 from .._core.inbox import Inbox
 from .._core.task import Task, Value
 from .contract import Event, Job
-from .host import execute
-from .memory import HostMemory
+from .host import HostMemory, adopt, execute
 
 
 class SimFault(RuntimeError):
@@ -112,6 +111,15 @@ class SimDevice:
     def offload(self, job: Job) -> None:
         job.run()
         self.memory.inbox.completed(job, True)
+
+    def default_bytes(self) -> int | None:
+        return None
+
+    def adopt(self, source: Any) -> Any:
+        return adopt(source)
+
+    def fetch(self, array: Any) -> Any:
+        return np.array(array)
 
     def reclaim(self, value: Value) -> None:
         self.memory.reclaim(value)

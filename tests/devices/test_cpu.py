@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ from threadpoolctl import ThreadpoolController
 
 import asyncsched as asc
 from asyncsched.devices import blas
-from asyncsched.devices.cpu import CPUStream
+from asyncsched.devices.counter import Counter
 from asyncsched.devices.pool import Pool
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(20)]
@@ -133,20 +132,16 @@ async def test_a_put_is_not_behind_the_compute_stream() -> None:
         gate.set()
 
 
-def test_reaching_a_mark_from_several_threads() -> None:
-    class Memory:
-        inbox: Any = None
-
-    stream = CPUStream("test", Memory())  # type: ignore[arg-type]
-    waiting = [threading.Thread(target=stream.reach, args=(n,)) for n in (1, 2, 3, 3)]
+def test_reaching_a_count_from_several_threads() -> None:
+    counter = Counter()
+    waiting = [threading.Thread(target=counter.reach, args=(n,)) for n in (1, 2, 3, 3)]
     for thread in waiting:
         thread.start()
     for _ in range(3):
-        stream._count()
+        counter.step()
     for thread in waiting:
         thread.join(5)
         assert not thread.is_alive()
-    stream.queue.put(None)
 
 
 # -- the pool -------------------------------------------------------------------------------------------------------

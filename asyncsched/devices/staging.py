@@ -1,0 +1,106 @@
+"""Copies between the host and a CUDA device, through pinned buffers that the device can read while the host goes on.
+
+A pageable copy blocks its caller and, if its source is dropped, may read freed memory. So bytes go through a ring of
+pinned slots: a slot is filled (or emptied) on the host only after the event of its last transfer was seen.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+SLOTS = 4
+SLOT_BYTES = 4 << 20  # a guess: large enough for PCIe to reach its bandwidth, small enough to keep four of them pinned
+
+HostArray = np.ndarray[Any, Any]
+
+
+class Slot:
+    """One pinned buffer, and the event after its last transfer."""
+
+    def __init__(self, cupy: Any) -> None:
+        self.memory = cupy.cuda.alloc_pinned_memory(SLOT_BYTES)
+        self.bytes: HostArray = np.frombuffer(self.memory, np.uint8, SLOT_BYTES)
+        self.event = cupy.cuda.Event(block=True, disable_timing=True)
+        self.busy = False
+
+    def wait(self) -> None:
+        """Block until the last transfer is over."""
+        if self.busy:
+            self.event.synchronize()
+            self.busy = False
+
+
+class Ring:
+    """The slots of one direction on one stream, pinned when first used. One transfer at a time."""
+
+    def __init__(self, cupy: Any) -> None:
+        self._cupy = cupy
+        self._slots: list[Slot] = []
+        self._next = 0
+        self._lock = threading.Lock()
+
+    def upload(self, source: HostArray, target: Any, stream: Any) -> None:
+        """Copy `source` to the device array `target`, of the same layout. Returns when `source` may be reused.
+
+        The copy itself is enqueued on `stream`.
+        """
+        flat = _flat(source)
+        with self._lock:
+            for start, slot in self._rounds(flat.nbytes):
+                part = flat[start : start + SLOT_BYTES]
+                slot.wait()
+                slot.bytes[: part.nbytes] = part
+                self._transfer(slot, target.data.ptr + start, part.nbytes, stream, up=True)
+
+    def download(self, source: Any, stream: Any) -> HostArray:
+        """A host copy of a device array without gaps. Blocks until it is there."""
+        flat = np.empty(source.nbytes, np.uint8)
+        with self._lock:
+            unread: list[tuple[int, Slot]] = []
+            for start, slot in self._rounds(flat.nbytes):
+                if len(unread) == SLOTS:
+                    _read(flat, *unread.pop(0))
+                self._transfer(slot, source.data.ptr + start, min(SLOT_BYTES, flat.nbytes - start), stream, up=False)
+                unread.append((start, slot))
+            for start, slot in unread:
+                _read(flat, start, slot)
+        return np.ndarray(source.shape, source.dtype, flat, strides=source.strides)
+
+    def _rounds(self, nbytes: int) -> Iterator[tuple[int, Slot]]:
+        """Where each part starts, and the slot it goes through."""
+        for start in range(0, nbytes, SLOT_BYTES):
+            if len(self._slots) < SLOTS:
+                self._slots.append(Slot(self._cupy))
+            slot = self._slots[self._next % len(self._slots)]
+            self._next += 1
+            yield start, slot
+
+    def _transfer(self, slot: Slot, device_pointer: int, nbytes: int, stream: Any, *, up: bool) -> None:
+        runtime, pinned = self._cupy.cuda.runtime, slot.bytes.ctypes.data
+        if up:
+            runtime.memcpyAsync(device_pointer, pinned, nbytes, runtime.memcpyHostToDevice, stream.ptr)
+        else:
+            runtime.memcpyAsync(pinned, device_pointer, nbytes, runtime.memcpyDeviceToHost, stream.ptr)
+        slot.event.record(stream)
+        slot.busy = True
+
+
+def _read(flat: HostArray, start: int, slot: Slot) -> None:
+    slot.wait()
+    part = flat[start : start + SLOT_BYTES]
+    part[:] = slot.bytes[: part.nbytes]
+
+
+def _flat(array: HostArray) -> HostArray:
+    """The bytes of an array without gaps, in the order they lie in memory: a view."""
+    return array.ravel(order="K").view(np.uint8)
+
+
+def without_gaps(array: Any) -> Any:
+    """The array, or a copy of it in the order of its axes, if it has gaps."""
+    flags = array.flags
+    return array if flags.c_contiguous or flags.f_contiguous else array.copy(order="K")
