@@ -76,6 +76,7 @@ class Driver:
         try:
             for device in self.devices:
                 await to_its_end(device.prepare)
+            self._set_default_limit()
             for device in self.devices:
                 device.open(self.inbox, self.engine.account.limit)
                 self.lanes[device] = [Lane(device, stream) for stream in device.streams]
@@ -87,6 +88,12 @@ class Driver:
         if all(device.inline for device in self.devices):
             self.inline_thread = self.thread
         opened.add(self)
+
+    def _set_default_limit(self) -> None:
+        """Where no limit is given: the smallest that a device asks for, so that none is ever overfilled."""
+        limits = [limit for device in self.devices if (limit := device.default_bytes()) is not None]
+        if self.engine.account.limit is None and limits:
+            self.engine.account.limit = min(limits)
 
     def refuse_new(self) -> None:
         """Take no more work."""
@@ -311,15 +318,16 @@ class Driver:
     async def copy_out(self, value: Value) -> Any:
         """A host copy of a done value's array: small ones here, others on the copy stream. Costs no tracked bytes."""
         array = value.array
-        if array.nbytes <= INLINE_COPY:
-            return np.array(array)
+        device = value.device
+        if device.inline and array.nbytes <= INLINE_COPY:
+            return device.fetch(array)
         if self.closed:  # the copy stream is gone
-            return await anyio.to_thread.run_sync(np.array, array)
+            return await anyio.to_thread.run_sync(device.fetch, array)
         assert self.loop is not None
         future: asyncio.Future[None] = self.loop.create_future()
-        job = Job(lambda: np.array(array))
+        job = Job(lambda: device.fetch(array))
         job.waiters.append(Countdown(1, future, False))
-        value.device.offload(job)
+        device.offload(job)
         await future
         if job.error is not None:
             raise job.error
