@@ -229,7 +229,8 @@ class Tensor(Handle):
         await _Reach(value)
         if value.failure is not None:
             value.failure.rethrow()
-        return value.array.item()
+        array = value.array if value.device.inline else await driver_of(value).copy_out(value)
+        return array.item()
 
     def to(self, device: object) -> Tensor:
         """The tensor on another device of the same scheduler: itself if it is there already, else a copying task."""
@@ -277,10 +278,10 @@ class Tensor(Handle):
         return np.array(array, dtype, copy=copy)
 
     def __dlpack__(self, **options: Any) -> Any:
-        return self._read("DLPack export", "export `await t` instead").__dlpack__(**options)
+        return blocking_read(self._value, "DLPack export", "export `await t` instead").__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return (1, 0)
+        return self._value.device.dlpack
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
         name = _UFUNC_OPERATORS.get(ufunc.__name__)
@@ -299,7 +300,7 @@ class Tensor(Handle):
         return function(*[np.asarray(a) if isinstance(a, Tensor) else a for a in args], **kwargs)
 
     def _read(self, what: str, cure: str) -> Any:
-        return blocking_read(self._value, what, cure)
+        return self._value.device.fetch(blocking_read(self._value, what, cure))
 
     # -- indexing -----------------------------------------------------------------------------------------------
 

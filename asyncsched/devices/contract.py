@@ -62,6 +62,7 @@ class Device(Protocol):
         name: the kind, with a number where several are open: "cpu:1".
         inline: whether tiny rows may run on the loop's thread, its arrays being NumPy's.
         xp: its array namespace.
+        dlpack: its type and number, as DLPack counts them.
         streams: compute streams, fixed at open.
         copier: the stream for host-to-device copies.
         memory: has `escapes`, the arrays that left the scheduler and are still charged.
@@ -71,6 +72,7 @@ class Device(Protocol):
     name: str
     inline: bool
     xp: Any
+    dlpack: tuple[int, int]
 
     @property
     def streams(self) -> Sequence[Any]: ...

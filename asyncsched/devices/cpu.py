@@ -83,6 +83,7 @@ class CPUDevice:
 
     kind = "cpu"
     inline = True  # tiny rows may run on the loop's thread
+    dlpack = (1, 0)
     xp: Any = np
 
     def __init__(self, name: str = "cpu", streams: int = 1) -> None:

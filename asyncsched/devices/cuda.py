@@ -51,6 +51,7 @@ class CUDADevice:
         self, number: int = 0, streams: int = 2, *, inline_launch: bool = False, spin: float = 0.0, nvtx: bool = False
     ) -> None:
         self.name = f"cuda:{number}"
+        self.dlpack = (2, number)
         self.number = number
         self.inline_launch = inline_launch
         self.spin = spin

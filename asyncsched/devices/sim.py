@@ -68,6 +68,7 @@ class SimDevice:
 
     kind = "sim"
     inline = False
+    dlpack = (1, 0)
     xp: Any = np
 
     def __init__(
