@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
+import threading
+import time
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -21,6 +24,8 @@ _DTYPES = (
     " unsignedinteger generic bool"
 )
 
+_PATIENCE = 20.0  # seconds
+
 
 def install(seed: int = 0, devices: int = 1, **options: Any) -> Fake:
     """A new fake, as `cupy`. `uninstall` takes it away."""
@@ -31,7 +36,19 @@ def install(seed: int = 0, devices: int = 1, **options: Any) -> Fake:
 
 
 def uninstall(fake: Fake) -> None:
-    """Stop its threads, and forget its modules if it is the last."""
+    """Stop its threads, and forget its modules if it is the last.
+
+    Threads of the library under test that are about to end are waited for: they may be on their last call.
+
+    Raises:
+        RuntimeError: if one does not end.
+    """
+    deadline = time.monotonic() + _PATIENCE
+    while users := [thread.name for thread in threading.enumerate() if thread.name.startswith("asyncsched")]:
+        if time.monotonic() > deadline:
+            fake.stop()
+            raise RuntimeError(f"threads still use {fake}: {users}: close what they belong to first")
+        os.sched_yield()
     fake.stop()
     _installed.remove(fake)
     if not _installed:

@@ -225,6 +225,7 @@ class Device:
     """A GPU by number; the current one by default."""
 
     def __init__(self, device: Any = None) -> None:
+        self._fake = current()
         self.id = runtime.getDevice() if device is None else int(device)
 
     def __int__(self) -> int:
@@ -240,13 +241,13 @@ class Device:
         return f"<CUDA Device {self.id}>"
 
     def __enter__(self) -> Device:
-        stack = current().local.__dict__.setdefault("devices", [])
-        stack.append(runtime.getDevice())
+        local = self._fake.local
+        local.__dict__.setdefault("devices", []).append(self._fake.device())
         runtime.setDevice(self.id)
         return self
 
     def __exit__(self, *exception: object) -> None:
-        runtime.setDevice(current().local.devices.pop())
+        self._fake.local.device = self._fake.local.devices.pop()
 
     def use(self) -> None:
         runtime.setDevice(self.id)
