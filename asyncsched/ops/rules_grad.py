@@ -9,7 +9,8 @@ import numpy as np
 from .keys import decode_view_key
 from .meta import meta
 from .row import Inferred, Operand, Options, Row
-from .rules_common import as_meta, broadcast, cast_bytes, proxy
+from .rules_common import as_meta, broadcast, cast_bytes, lengths, viewed
+from .rules_index import check_value
 from .selection import select
 
 _INTP = np.dtype(np.intp)
@@ -19,11 +20,11 @@ def scatter(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferr
     """Zeros of a shape, with the first operand added where the key says."""
     result = meta(options["shape"], as_meta(operands[0]).dtype)
     if len(operands) == 1:
-        place, workspace = proxy(result)[decode_view_key(options["key"])].shape, 0
+        place, workspace = viewed(result, lambda array: array[decode_view_key(options["key"])]).meta.shape, 0
     else:
         found = select(result.bound, options["key"], operands[1:])
-        place, workspace = found.bound, found.workspace
-    broadcast((operands[0], meta(place, result.dtype)))
+        place, workspace = found.shape, found.workspace
+    check_value(lengths(operands[0]), place)
     return Inferred(result, workspace)
 
 

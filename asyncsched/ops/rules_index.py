@@ -38,7 +38,7 @@ def setitem(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferr
         found = Selection(getitem(row, operands, options).meta.shape, (), True, 0)
     else:
         found = select(lengths(array), key, operands[2:])
-    _check_value(lengths(value), found.shape)
+    check_value(lengths(value), found.shape)
     if not isinstance(value, (Meta, np.generic)):
         np.empty(1, array.dtype)[...] = sample(value)
     bounds = None
@@ -102,7 +102,7 @@ def searchsorted(row: Row, operands: tuple[Operand, ...], options: Options) -> I
     return Inferred(meta(values.bound, _INTP), workspace)
 
 
-def _check_value(value: tuple[int, ...], target: Shape) -> None:
+def check_value(value: tuple[int, ...], target: Shape) -> None:
     """Whether `value` can be assigned: it broadcasts to the target, and leading ones are dropped."""
     extra = max(len(value) - len(target), 0)
     fits = all(length == 1 for length in value[:extra])

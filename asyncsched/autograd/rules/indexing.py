@@ -20,9 +20,10 @@ def _getitem(g: Tensor, indices: tuple[Tensor, ...], call: Any) -> Tensor:
 
 def _take(g: Tensor, y: Any, call: Any) -> Tensor:
     axis, shape = call.options.get("axis"), call.metas[0].shape or (1,)
+    part, indices = (TENSOR, (y,)) if isinstance(y, Tensor) else (int(y), ())
     if axis is None:
-        return _scatter(g, (y,), (prod(shape),), (TENSOR,)).reshape(shape)
-    return _scatter(g, (y,), shape, (Slice(None, None, None),) * normalize_axis_index(axis, len(shape)) + (TENSOR,))
+        return _scatter(g, indices, (prod(shape),), (part,)).reshape(shape)
+    return _scatter(g, indices, shape, (Slice(None, None, None),) * normalize_axis_index(axis, len(shape)) + (part,))
 
 
 def _scatter(g: Tensor, indices: tuple[Any, ...], shape: tuple[int, ...], key: Any) -> Tensor:

@@ -1,0 +1,252 @@
+"""For each rule of the table: functions that use it, and arrays at which they are differentiated, clear of kinks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import asyncsched as asc
+from asyncsched.ops.table import TABLE
+from asyncsched.tensor import apply
+
+Case = tuple[Callable[..., asc.Tensor], tuple[np.ndarray, ...]]
+
+
+def real(*shape: int, seed: int = 0) -> np.ndarray:
+    """Between -1 and 1, but not within 0.1 of 0."""
+    rng = np.random.default_rng(seed)
+    return np.asarray(rng.uniform(0.1, 1.0, shape) * rng.choice([-1.0, 1.0], shape))
+
+
+def positive(*shape: int, seed: int = 0) -> np.ndarray:
+    """Between 0.3 and 0.9."""
+    return np.random.default_rng(seed).uniform(0.3, 0.9, shape)
+
+
+def distinct(*shape: int) -> np.ndarray:
+    """In no order, 0.1 apart."""
+    count = int(np.prod(shape))
+    return (np.random.default_rng(1).permutation(count).reshape(shape) - count / 2 + 0.25) * 0.1
+
+
+def unary(name: str, array: np.ndarray) -> list[Case]:
+    return [(lambda x: apply(TABLE[name], (x,)), (array,))]
+
+
+def binary(name: str, x: np.ndarray, y: np.ndarray) -> list[Case]:
+    """Both operands, broadcast either way, and each with a number."""
+    row = TABLE[name]
+    return [
+        (lambda x, y: apply(row, (x, y)), (x, y)),
+        (lambda x, y: apply(row, (x[0], y)), (x, y)),
+        (lambda x, y: apply(row, (x, y[:, :1])), (x, y)),
+        (lambda x: apply(row, (x, 0.7)), (x,)),
+        (lambda y: apply(row, (0.7, y)), (y,)),
+    ]
+
+
+def along(name: str, array: np.ndarray, **more: Any) -> list[Case]:
+    """A reduction over all, one and several axes."""
+    options = ({"axis": None}, {"axis": 1}, {"axis": (0, -1), "keepdims": True}, {"axis": -2, "keepdims": True})
+    return [(lambda x, o=o: getattr(asc, name)(x, **o, **more), (array,)) for o in options]
+
+
+def on_axis(name: str, array: np.ndarray, *options: dict[str, Any]) -> list[Case]:
+    return [(lambda x, o=o: getattr(asc, name)(x, **o), (array,)) for o in options]
+
+
+def whole(*numbers: int) -> asc.Tensor:
+    """An index tensor, without a put."""
+    return asc.stack([asc.full((), n, dtype=int) for n in numbers])
+
+
+def assigned(x: asc.Tensor, value: Any, key: Any) -> asc.Tensor:
+    y = x + 0
+    y[key] = value
+    return y
+
+
+MATRIX, OTHER = real(3, 4), real(3, 4, seed=1)
+CUBE = real(2, 3, 4)
+GAPS = np.array([[0.5, 0.0, -2.0], [0.0, 1.5, 0.0], [0.7, 0.2, -0.4]])  # rows with no, one and two zeros
+
+CASES: dict[str, list[Case]] = {
+    name: unary(name, MATRIX)
+    for name in (
+        "abs", "asinh", "atan", "ceil", "conj", "copy", "cos", "cosh", "exp", "expm1", "floor", "imag", "negative",
+        "positive", "real", "reciprocal", "round", "sign", "sin", "sinh", "square", "tan", "tanh", "trunc",
+    )
+}  # fmt: skip
+CASES |= {
+    name: unary(name, positive(3, 4))
+    for name in ("acos", "asin", "atanh", "log", "log10", "log1p", "log2", "sqrt")
+}  # fmt: skip
+CASES |= {
+    name: binary(name, MATRIX, OTHER)
+    for name in (
+        "add",
+        "atan2",
+        "copysign",
+        "divide",
+        "hypot",
+        "logaddexp",
+        "maximum",
+        "minimum",
+        "multiply",
+        "subtract",
+    )
+}
+CASES |= {
+    "acosh": unary("acosh", positive(3, 4) + 1),
+    "astype": [(lambda x: asc.sin(x.astype("f8")), (MATRIX,))],
+    "clip": [
+        (lambda x: asc.clip(x, -0.55, 0.45), (distinct(3, 4),)),
+        (lambda x, low, high: asc.clip(x, low, high), (distinct(3, 4), -positive(4) / 2, positive(3, 1) / 2)),
+    ],
+    "floor_divide": binary("floor_divide", MATRIX, OTHER),
+    "full": [(lambda x: asc.full((2, 3), x), (real(),)), (lambda x: asc.full((2, 4), x), (real(4),))],
+    "full_like": [(lambda x: asc.full_like(x.detach(), x.sum()) * x, (MATRIX,))],
+    "pow": [
+        *binary("pow", positive(3, 4), OTHER),
+        (lambda x: x**3, (MATRIX,)),
+        (lambda x: asc.pow(x, 0), (MATRIX,)),
+    ],
+    "remainder": binary("remainder", MATRIX * 3, OTHER),
+    "where": [
+        (lambda x, y: asc.where(x > y, x, y * 2), (MATRIX, OTHER)),
+        (lambda x: asc.where(x > 0, x, 0.5), (MATRIX,)),
+        (lambda x, y: asc.where(x[0] > 0, x, y), (MATRIX, real(3, 1))),
+    ],
+    # Along axes.
+    "sum": along("sum", CUBE),
+    "mean": along("mean", CUBE),
+    "max": along("max", distinct(2, 3, 4)),
+    "min": along("min", distinct(2, 3, 4)),
+    "prod": along("prod", CUBE) + along("prod", GAPS[:, None]),
+    "var": along("var", CUBE, correction=1),
+    "std": along("std", CUBE, correction=0.5),
+    "cumulative_sum": on_axis("cumulative_sum", CUBE, {"axis": 1}, {"axis": -1, "include_initial": True}),
+    "diff": on_axis("diff", MATRIX, {}, {"axis": 0}, {"axis": 1, "n": 3}, {"axis": 0, "n": 2}),
+    "sort": on_axis("sort", distinct(3, 4), {}, {"axis": 0, "descending": True}, {"stable": False}),
+    # Products.
+    "matmul": [
+        (asc.matmul, arrays)
+        for arrays in (
+            (real(3, 4), real(4, 2)),
+            (real(4), real(4)),
+            (real(4), real(4, 2)),
+            (real(3, 4), real(4)),
+            (real(2, 3, 4), real(4, 2)),
+            (real(3, 4), real(2, 4, 2)),
+            (real(2, 3, 4), real(2, 4, 2)),
+            (real(2, 1, 3, 4), real(3, 4, 2)),
+            (real(4), real(2, 4, 3)),
+            (real(2, 3, 4), real(4)),
+        )
+    ],
+    "vecdot": [
+        (asc.vecdot, (real(2, 3, 4), real(3, 4))),
+        (asc.vecdot, (real(4), real(3, 4))),
+        (lambda x, y: asc.vecdot(x, y, axis=-2), (real(2, 3, 4), real(1, 3, 4))),
+        (lambda x, y: asc.vecdot(x, y, axis=0), (real(3, 2), real(3, 2))),
+    ],
+    "tensordot": [
+        (asc.tensordot, (real(2, 3, 4), real(3, 4, 2))),
+        (lambda x, y: asc.tensordot(x, y, axes=0), (real(2), real(3))),
+        (lambda x, y: asc.tensordot(x, y, axes=1), (real(2, 3), real(3))),
+        (lambda x, y: asc.tensordot(x, y, axes=((2, 0), (0, 1))), (real(2, 3, 4), real(4, 2, 5))),
+        (lambda x, y: asc.tensordot(x, y, axes=((0, -1), (-1, 0))), (real(2, 3, 4), real(4, 5, 2))),
+    ],
+    # Shapes.
+    "broadcast_to": [
+        (lambda x: asc.broadcast_to(x, (2, 3, 4)), (a,)) for a in (real(3, 4), real(3, 1), real(4), real())
+    ],
+    "concat": [
+        (lambda x, y: asc.concat([x, y, x * 2], axis=1), (real(3, 4), real(3, 2))),
+        (lambda x, y: asc.concat([x, y], axis=-2), (real(2, 3, 4), real(2, 1, 4))),
+        (lambda x, y: asc.concat([x, y], axis=None), (real(3, 4), real(2))),
+    ],
+    "expand_dims": on_axis("expand_dims", MATRIX, {"axis": 1}, {"axis": (0, -1)}),
+    "flip": on_axis("flip", MATRIX, {}, {"axis": 1}, {"axis": (0, 1)}),
+    "matrix_transpose": [(lambda x: x.mT, (CUBE,))],
+    "permute_dims": [
+        (lambda x: asc.permute_dims(x, (2, 0, 1)), (CUBE,)),
+        (lambda x: asc.permute_dims(x, (-1, 1, 0)), (CUBE,)),
+    ],
+    "repeat": [
+        (lambda x: asc.repeat(x, 3), (MATRIX,)),
+        (lambda x: asc.repeat(x, 2, axis=0), (MATRIX,)),
+        (lambda x: asc.repeat(x, 2, axis=-1), (CUBE,)),
+    ],
+    "reshape": [(lambda x: x.reshape(2, -1), (MATRIX,)), (lambda x: x.mT.reshape(12), (MATRIX,))],
+    "roll": [
+        (lambda x: asc.roll(x, 2), (MATRIX,)),
+        (lambda x: asc.roll(x, -1, axis=1), (MATRIX,)),
+        (lambda x: asc.roll(x, (1, 2), axis=(0, 1)), (MATRIX,)),
+        (lambda x: asc.roll(x, 1, axis=(0, 1)), (MATRIX,)),
+    ],
+    "squeeze": [(lambda x: asc.squeeze(x, 1), (real(3, 1, 4),)), (lambda x: asc.squeeze(x, (0, -1)), (real(1, 3, 1),))],
+    "stack": [
+        (lambda x, y: asc.stack([x, y, x]), (MATRIX, OTHER)),
+        (lambda x, y: asc.stack([x, y], axis=-1), (MATRIX, OTHER)),
+    ],
+    "tile": [
+        (lambda x: asc.tile(x, 2), (MATRIX,)),
+        (lambda x: asc.tile(x, (2, 1, 3)), (MATRIX,)),
+        (lambda x: asc.tile(x, (2,)), (CUBE,)),
+    ],
+    "tril": [(lambda x: asc.tril(x, k=1), (CUBE,)), (asc.tril, (real(3),))],
+    "triu": [(lambda x: asc.triu(x, k=-1), (CUBE,)), (asc.triu, (real(3),))],
+    # Indexing.
+    "getitem": [
+        (lambda x: x[1], (MATRIX,)),
+        (lambda x: x[:, ::-2], (MATRIX,)),
+        (lambda x: x[None, 1:, ..., 2], (MATRIX,)),
+        (lambda x: x[0, 1], (MATRIX,)),
+    ],
+    "getitem_advanced": [
+        (lambda x: x[whole(0, 2, 0)], (MATRIX,)),
+        (lambda x: x[:, whole(1, -1, 1)], (MATRIX,)),
+        (lambda x: x[whole(0, 2, 0), whole(1, 1, 1)], (MATRIX,)),
+    ],
+    "setitem": [
+        (lambda x, v: assigned(x, v, (slice(None), 1)), (MATRIX, real(3))),
+        (lambda x, v: assigned(x, v, (slice(1, None),)), (MATRIX, real(1, 4))),
+        (lambda x, v: assigned(x, v, whole(2, 0)), (MATRIX, real(4))),
+        (lambda x: assigned(x, 3.0, 0), (MATRIX,)),
+    ],
+    "take": [
+        (lambda x: asc.take(x, whole(0, 2, 0, -1), axis=1), (CUBE,)),
+        (lambda x: asc.take(x, whole(5, 0, 5)), (MATRIX,)),
+        (lambda x: asc.take(x, 1, axis=0), (MATRIX,)),
+        (lambda x: asc.take(x, whole(0, 1, 1, 0).reshape(2, 2), axis=0), (MATRIX,)),
+    ],
+    "take_along_axis": [
+        (lambda x: asc.take_along_axis(x, asc.argsort(x, axis=1)[:, 1:], axis=1), (distinct(3, 4),)),
+        (lambda x: asc.take_along_axis(x, asc.full((2, 4), 1, dtype=int), axis=0), (distinct(3, 4),)),
+        (lambda x: asc.take_along_axis(x, asc.full((1, 2), 1, dtype=int), axis=1), (distinct(3, 4),)),
+    ],
+    "scatter": [
+        (lambda x: apply(TABLE["scatter"], (x[0, :2], whole(1, 1)), {"shape": (3,), "key": ("tensor",)}), (MATRIX,))
+    ],
+    "scatter_along_axis": [
+        (
+            lambda x: apply(
+                TABLE["scatter_along_axis"], (x, asc.full((3, 4), 1, dtype=int)), {"shape": (3, 5), "axis": 1}
+            ),
+            (MATRIX,),
+        )
+    ],
+}
+# What has no second derivative here: that of running products, and sums whose length depends on data.
+FIRST_ORDER: dict[str, list[Case]] = {
+    "cumulative_prod": [
+        *on_axis("cumulative_prod", CUBE, {"axis": 1}, {"axis": -1, "include_initial": True}),
+        *on_axis("cumulative_prod", GAPS, {"axis": 0}, {"axis": 1}),
+        *on_axis("cumulative_prod", real(4), {}),
+    ],
+    "getitem_advanced": [(lambda x: x[x > 0], (MATRIX,)), (lambda x: x[1:, x[0] > 0], (MATRIX,))],
+    "setitem": [(lambda x, v: assigned(x, v, x > 0), (MATRIX, real()))],
+}
