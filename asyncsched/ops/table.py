@@ -18,6 +18,7 @@ from .meta import Meta
 from .row import Operand, Row
 from .rules_common import view_rule
 from .table_grad import gradient_rows
+from .table_nn import network_rows
 
 # Name, the ufunc in NumPy and CuPy, one line of doc.
 _UFUNCS = (
@@ -118,6 +119,7 @@ def _rows() -> Iterator[Row]:
     yield from _indexing()
     yield from _creation()
     yield from gradient_rows()
+    yield from network_rows()
 
 
 def _elementwise() -> Iterator[Row]:

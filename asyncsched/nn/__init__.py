@@ -1,0 +1,60 @@
+"""Neural networks: modules, their functions, and losses, with the names and formulas of PyTorch.
+
+    model = nn.Sequential(nn.Linear(784, 128, rng=0), nn.ReLU(), nn.Linear(128, 10, rng=1))
+    loss = nn.cross_entropy(model(x), labels)      # issues tasks and returns at once
+    loss.backward()
+
+A constructor issues the tasks that draw its parameters, so it needs no `await` and waits for nothing; a scheduler must
+be open. All that make parameters take `dtype` (float32 by default), `rng` (a NumPy Generator or a seed; by default
+nobody can repeat what is drawn), `device` and `scheduler`.
+"""
+
+from __future__ import annotations
+
+from . import rules as _rules  # noqa: F401  # makes the functions differentiable
+from .functional import (
+    conv2d,
+    cross_entropy,
+    dropout,
+    embedding,
+    gelu,
+    layer_norm,
+    linear,
+    log_softmax,
+    max_pool2d,
+    mse_loss,
+    relu,
+    scaled_dot_product_attention,
+    softmax,
+)
+from .layers import GELU, Conv2d, Dropout, Embedding, Flatten, LayerNorm, Linear, MaxPool2d, ReLU, Sequential
+from .module import Module
+from .transformer import MultiheadAttention
+
+__all__ = [
+    "GELU",
+    "Conv2d",
+    "Dropout",
+    "Embedding",
+    "Flatten",
+    "LayerNorm",
+    "Linear",
+    "MaxPool2d",
+    "Module",
+    "MultiheadAttention",
+    "ReLU",
+    "Sequential",
+    "conv2d",
+    "cross_entropy",
+    "dropout",
+    "embedding",
+    "gelu",
+    "layer_norm",
+    "linear",
+    "log_softmax",
+    "max_pool2d",
+    "mse_loss",
+    "relu",
+    "scaled_dot_product_attention",
+    "softmax",
+]

@@ -1,0 +1,63 @@
+"""Initial values of parameters, drawn by tasks: nothing waits, and no copy of the host's is needed."""
+
+from __future__ import annotations
+
+from typing import Any, TypedDict
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from ..functions import full
+from ..ops.table import TABLE
+from ..tensor import Tensor, apply
+
+Rng = np.random.Generator | int | None
+
+
+class Options(TypedDict, total=False):
+    """What every constructor that makes parameters takes."""
+
+    dtype: DTypeLike
+    rng: Rng
+    device: object
+    scheduler: Any
+
+
+class Initial:
+    """Makes parameters. All have `requires_grad` set."""
+
+    def __init__(
+        self, dtype: DTypeLike = np.float32, rng: Rng = None, device: object = None, scheduler: Any = None
+    ) -> None:
+        self._dtype = np.dtype(dtype)
+        self._rng = np.random.default_rng(rng)
+        self._where = {"device": device, "scheduler": scheduler}
+
+    def uniform(self, shape: tuple[int, ...], bound: float) -> Tensor:
+        """Drawn evenly from -bound to bound."""
+        return self._drawn("uniform", shape, low=-bound, high=bound)
+
+    def normal(self, shape: tuple[int, ...]) -> Tensor:
+        """Drawn from the standard normal distribution."""
+        return self._drawn("normal", shape)
+
+    def constant(self, shape: tuple[int, ...], value: float) -> Tensor:
+        """One value throughout."""
+        return _parameter(full(shape, value, dtype=self._dtype, **self._where))
+
+    def _drawn(self, name: str, shape: tuple[int, ...], **options: float) -> Tensor:
+        return _parameter(
+            apply(
+                TABLE[name], (draw_seed(self._rng),), {"shape": shape, "dtype": self._dtype, **options}, **self._where
+            )
+        )
+
+
+def draw_seed(rng: np.random.Generator) -> int:
+    """A seed for a task."""
+    return int(rng.integers(2**63))
+
+
+def _parameter(tensor: Tensor) -> Tensor:
+    tensor.requires_grad = True
+    return tensor

@@ -1,0 +1,152 @@
+"""The base of all modules: parameters and modules found among the attributes, and states taken and set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Self
+
+from ..tensor import Tensor
+
+
+class Module:
+    """Something with parameters that is called.
+
+    A subclass sets tensors, modules and lists of modules as attributes, and defines `forward`. Every tensor whose
+    attribute has no leading underscore is a parameter and part of the state; set `requires_grad` on those to be
+    trained.
+    """
+
+    training: bool = True
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What calling the module does. Issues tasks and returns tensors at once."""
+        raise NotImplementedError(f"{type(self).__name__} does not define forward()")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.forward(*args, **kwargs)
+
+    def named_modules(self) -> Iterator[tuple[str, Module]]:
+        """This module, named "", and all modules in it, named as in "layers.0.norm"."""
+        return _once(self._walk(""))
+
+    def modules(self) -> Iterator[Module]:
+        """This module and all modules in it, each once."""
+        return (module for _, module in self.named_modules())
+
+    def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
+        """All parameters, named as in "layers.0.weight", each once, under the first of its names."""
+        return _once(self._named_tensors())
+
+    def parameters(self) -> Iterator[Tensor]:
+        """All parameters, each once."""
+        return (parameter for _, parameter in self.named_parameters())
+
+    def train(self, mode: bool = True) -> Self:
+        """Have this module and all in it behave as in training, or with False as in use. Returns the module."""
+        for module in self.modules():
+            module.training = mode
+        return self
+
+    def eval(self) -> Self:
+        """Have this module and all in it behave as in use: no dropout. Returns the module."""
+        return self.train(False)
+
+    def zero_grad(self) -> None:
+        """Drop the gradients of all parameters."""
+        for parameter in self.parameters():
+            if parameter.requires_grad:
+                parameter.grad = None
+
+    def get_extra_state(self) -> Any:
+        """State other than tensors, of what JSON can hold; None if there is none. Part of `state_dict`."""
+        return None
+
+    def set_extra_state(self, state: Any) -> None:
+        """Take back what `get_extra_state` gave."""
+        raise ValueError(f"{type(self).__name__} has no extra state")
+
+    def state_dict(self) -> dict[str, Any]:
+        """The parameters as they are now, by name, and extra states, under "_extra_state" after the module's name.
+
+        Training on does not change what was returned, since tensors are values; it does keep the old ones in memory.
+        """
+        state: dict[str, Any] = {name: tensor.detach() for name, tensor in self._named_tensors()}
+        return state | {name: module.get_extra_state() for name, module in self._with_extra_state()}
+
+    def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True) -> None:
+        """Set the parameters to those of a state: all of them, or none if one does not fit.
+
+        Args:
+            state: tensors by name, as from `state_dict()` or `await load(path)`, of the scheduler and devices of the
+                module. Extra states may be missing.
+            strict: refuse missing and unexpected names; else they are left out.
+
+        Raises:
+            KeyError: for missing and unexpected names.
+            ValueError, TypeError: for what does not fit, by name.
+        """
+        own, extra = dict(self._named_tensors()), dict(self._with_extra_state())
+        missing, unexpected = own.keys() - state.keys(), state.keys() - own.keys() - extra.keys()
+        if strict and (missing or unexpected):
+            raise KeyError(
+                f"the state does not fit {type(self).__name__}: missing {sorted(missing)}, unexpected"
+                f" {sorted(unexpected)}; with strict=False these are left out"
+            )
+        found = [(own[name], state[name], name) for name in own if name in state]
+        for parameter, given, name in found:
+            _check(parameter, given, name)
+        for parameter, given, _ in found:
+            parameter._value = given._value
+        for name in extra.keys() & state.keys():
+            extra[name].set_extra_state(state[name])
+
+    def __repr__(self) -> str:
+        parts = [f"{name}={tensor.shape}" for name, tensor in self._members(Tensor)]
+        parts += [f"{name}={module!r}" for name, module in self._members(Module)]
+        return f"{type(self).__name__}({', '.join(parts)})"
+
+    def _members(self, kind: type[Any]) -> Iterator[tuple[str, Any]]:
+        for name, value in vars(self).items():
+            if name.startswith("_"):
+                continue
+            if isinstance(value, kind):
+                yield name, value
+            elif isinstance(value, list | tuple):
+                yield from ((f"{name}.{i}", member) for i, member in enumerate(value) if isinstance(member, kind))
+
+    def _walk(self, prefix: str) -> Iterator[tuple[str, Module]]:
+        yield prefix, self
+        for name, module in self._members(Module):
+            yield from module._walk(f"{prefix}.{name}" if prefix else name)
+
+    def _named_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        for prefix, module in self._walk(""):
+            for name, tensor in module._members(Tensor):
+                yield f"{prefix}.{name}" if prefix else name, tensor
+
+    def _with_extra_state(self) -> Iterator[tuple[str, Module]]:
+        for prefix, module in self._walk(""):
+            if module.get_extra_state() is not None:
+                yield f"{prefix}._extra_state" if prefix else "_extra_state", module
+
+
+def _once(named: Iterator[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    seen = set()
+    for name, one in named:
+        if id(one) not in seen:
+            seen.add(id(one))
+            yield name, one
+
+
+def _check(parameter: Tensor, given: object, name: str) -> None:
+    if not isinstance(given, Tensor):
+        raise TypeError(f"{name}: a state holds tensors, not {type(given).__name__}: `await s.put(a)` makes one")
+    if given.shape != parameter.shape or given.dtype != parameter.dtype:
+        raise ValueError(
+            f"{name}: the state has {given.shape} in {given.dtype}, the module {parameter.shape} in {parameter.dtype}"
+        )
+    if given.device is not parameter.device:
+        raise ValueError(
+            f"{name}: the state is on {given.device}, the module on {parameter.device}, perhaps of different"
+            " schedulers: use `t.to(device)`, or `load(path, scheduler=...)`"
+        )

@@ -1,0 +1,71 @@
+"""Attention with several heads."""
+
+from __future__ import annotations
+
+from math import sqrt
+from typing import Unpack
+
+from ..functions import permute_dims
+from ..tensor import Tensor
+from . import functional as F
+from .initial import Initial, Options
+from .layers import Linear
+from .module import Module
+
+
+class MultiheadAttention(Module):
+    """Attention of `num_heads` heads, over batches of sequences (batch, length, embed_dim).
+
+    A. Vaswani et al., "Attention Is All You Need" (2017), section 3.2.2. As in PyTorch, `in_proj_weight`
+    (3 embed_dim, embed_dim) has the projections of query, key and value one below the other, drawn evenly from -b to b
+    with b = sqrt(6 / (4 embed_dim)); `out_proj` is a Linear; the biases start at 0. Other than there, the batch comes
+    first, and the result is one tensor, since the weights are never in memory as a whole.
+    """
+
+    def __init__(self, embed_dim: int, num_heads: int, bias: bool = True, **options: Unpack[Options]) -> None:
+        if embed_dim % num_heads:
+            raise ValueError(f"embed_dim={embed_dim} must be divisible by num_heads={num_heads}")
+        initial, self.num_heads = Initial(**options), num_heads
+        self.in_proj_weight = initial.uniform((3 * embed_dim, embed_dim), sqrt(6 / (4 * embed_dim)))
+        self.in_proj_bias = initial.constant((3 * embed_dim,), 0) if bias else None
+        self.out_proj = Linear(embed_dim, embed_dim, bias=False, **options)
+        self.out_proj.bias = initial.constant((embed_dim,), 0) if bias else None
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
+        *,
+        attn_mask: Tensor | None = None,
+        is_causal: bool = False,
+    ) -> Tensor:
+        """Attend from `query` (batch, L, embed_dim) to itself, or to `key` and `value` (batch, S, embed_dim).
+
+        Args:
+            query, key, value: without a key it is the query, without a value it is the key.
+            attn_mask: broadcasts to (batch, heads, L, S); boolean, True where to attend, or numbers to add.
+            is_causal: let position i attend to 0 to i only.
+        """
+        if key is None and value is None:
+            packed = F.linear(query, self.in_proj_weight, self.in_proj_bias)
+            mask = F.mask_operand(attn_mask)
+            return self._out(F.op("self_attention", packed, mask, heads=self.num_heads, causal=is_causal))
+        key = query if key is None else key
+        parts = (query, key, key if value is None else value)
+        q, k, v = [self._heads(self._projected(part, i)) for i, part in enumerate(parts)]
+        y = permute_dims(F.scaled_dot_product_attention(q, k, v, attn_mask, is_causal=is_causal), (0, 2, 1, 3))
+        return self._out(y.reshape(query.shape))
+
+    def _out(self, y: Tensor) -> Tensor:
+        result: Tensor = self.out_proj(y)
+        return result
+
+    def _projected(self, x: Tensor, i: int) -> Tensor:
+        width = self.in_proj_weight.shape[1] or 0
+        part = slice(i * width, (i + 1) * width)
+        return F.linear(x, self.in_proj_weight[part], None if self.in_proj_bias is None else self.in_proj_bias[part])
+
+    def _heads(self, x: Tensor) -> Tensor:
+        batch, length, _ = x.shape
+        return permute_dims(x.reshape(batch, length, self.num_heads, -1), (0, 2, 1, 3))

@@ -1,0 +1,183 @@
+"""Kernels of convolution and pooling, and their derivatives.
+
+A convolution is one matrix product: of the weight, (out channels, inputs of a window), with the windows laid out as
+columns. Images lie innermost while that is done, so that the runs to copy are long however small an image is. As many
+images are taken at a time as have their columns in the cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+from typing import Any, NamedTuple
+
+COLUMNS = 262_144  # elements of the columns made at a time
+
+Pair = tuple[int, int]
+
+
+class Windows(NamedTuple):
+    """How windows lie on images: all of them pairs, of rows and columns."""
+
+    kernel: Pair
+    stride: Pair
+    padding: Pair
+    dilation: Pair
+
+    def fit(self, shape: tuple[int, ...]) -> Pair:
+        """How many windows fit on an image of (..., height, width): floor((n + 2p - d(k - 1) - 1) / s) + 1."""
+        reach = [d * (k - 1) + 1 for k, d in zip(self.kernel, self.dilation, strict=True)]
+        rows, columns = [
+            (n + 2 * p - r) // s + 1
+            for n, p, r, s in zip(shape[-2:], self.padding, reach, self.stride, strict=True)
+        ]  # fmt: skip
+        return rows, columns
+
+    def places(self, count: Pair) -> Iterator[tuple[int, int, Any]]:
+        """For each place in a window: its row, its column, and where on padded images (height, width, ...) it lies."""
+        for row in range(self.kernel[0]):
+            for column in range(self.kernel[1]):
+                yield row, column, tuple(
+                    slice(at * d, at * d + s * n, s)
+                    for at, d, s, n in zip((row, column), self.dilation, self.stride, count, strict=True)
+                )  # fmt: skip
+
+
+def images_at_once(windows: Windows, channels: int, count: Pair) -> int:
+    """How many images have their columns made together."""
+    return max(1, COLUMNS // max(1, channels * prod(windows.kernel) * prod(count)))
+
+
+def conv2d(
+    xp: Any, x: Any, weight: Any, *bias: Any, stride: Pair, padding: Pair, dilation: Pair, out: Any = None
+) -> Any:
+    """The products of a window and the weight, summed: (images, out channels, rows, columns)."""
+    windows = Windows(weight.shape[2:], stride, padding, dilation)
+    count = windows.fit(x.shape)
+    out = xp.empty((len(x), len(weight), *count), x.dtype) if out is None else out
+    matrix = weight.reshape(len(weight), -1)
+    for images in _images(windows, x, count):
+        y = (matrix @ _columns(xp, windows, x[images], count)).reshape(len(weight), *count, -1)
+        y = y.transpose(3, 0, 1, 2)
+        if bias:
+            xp.add(y, bias[0][:, None, None], out=out[images])
+        else:
+            out[images] = y
+    return out
+
+
+def conv2d_input_grad(
+    xp: Any, grad: Any, weight: Any, *, shape: Any, stride: Pair, padding: Pair, dilation: Pair, out: Any = None
+) -> Any:
+    """The gradient of the images: each window's part added where it came from."""
+    windows = Windows(weight.shape[2:], stride, padding, dilation)
+    count, channels = windows.fit(shape), shape[1]
+    out = xp.empty(shape, grad.dtype) if out is None else out
+    matrix = weight.reshape(len(weight), -1).T
+    for images in _images(windows, out, count):
+        columns = matrix @ _channels_first(xp, grad[images])
+        columns = columns.reshape(channels, *windows.kernel, *count, -1)
+        image = xp.zeros(_padded_shape(windows, (columns.shape[-1], *shape[1:])), grad.dtype)
+        for row, column, place in windows.places(count):
+            image[(slice(None), *place)] += columns[:, row, column]
+        out[images] = image[_inside(windows, shape)].transpose(3, 0, 1, 2)
+    return out
+
+
+def conv2d_weight_grad(
+    xp: Any, grad: Any, x: Any, *, shape: Any, stride: Pair, padding: Pair, dilation: Pair, out: Any = None
+) -> Any:
+    """The gradient of the weight: products of the windows and the gradient, summed over windows and images."""
+    windows = Windows(shape[2:], stride, padding, dilation)
+    count = windows.fit(x.shape)
+    out = xp.empty(shape, grad.dtype) if out is None else out
+    out[...] = 0
+    matrix = out.reshape(shape[0], -1)
+    for images in _images(windows, x, count):
+        matrix += _channels_first(xp, grad[images]) @ _columns(xp, windows, x[images], count).T
+    return out
+
+
+def max_pool2d(xp: Any, x: Any, *, kernel: Pair, stride: Pair, padding: Pair, out: Any = None) -> Any:
+    """The largest element of each window: first of the rows in it, which lie together, then of the columns."""
+    windows = Windows(kernel, stride, padding, (1, 1))
+    count = windows.fit(x.shape)
+    out = xp.empty((*x.shape[:-2], *count), x.dtype) if out is None else out
+    padded = _padded(xp, x, padding)
+    rows = _largest(xp, [padded[..., at : at + stride[0] * count[0] : stride[0], :] for at in range(kernel[0])])
+    columns = [rows[..., at : at + stride[1] * count[1] : stride[1]] for at in range(kernel[1])]
+    return _largest(xp, columns, out)
+
+
+def max_pool2d_backward(
+    xp: Any, x: Any, y: Any, grad: Any, *, kernel: Pair, stride: Pair, padding: Pair, out: Any = None
+) -> Any:
+    """The gradient of each window, given to the first of its elements that is the largest."""
+    windows = Windows(kernel, stride, padding, (1, 1))
+    out = xp.empty(x.shape, x.dtype) if out is None else out
+    padded = _padded(xp, x, padding)
+    total = xp.zeros(padded.shape, x.dtype)
+    left = grad.copy()
+    for _, _, place in windows.places(windows.fit(x.shape)):
+        here = (..., *place)
+        chosen = left * (padded[here] == y)
+        total[here] += chosen
+        left -= chosen
+    out[...] = total[(..., *_inside(windows, x.shape)[1:3])]
+    return out
+
+
+def _images(windows: Windows, x: Any, count: Pair) -> list[slice]:
+    step = images_at_once(windows, x.shape[1], count)
+    return [slice(start, min(start + step, len(x))) for start in range(0, len(x), step)]
+
+
+def _columns(xp: Any, windows: Windows, x: Any, count: Pair) -> Any:
+    """The windows as a matrix (elements of a window, windows of all images)."""
+    images, channels = x.shape[:2]
+    image = xp.zeros(_padded_shape(windows, x.shape), x.dtype)
+    image[_inside(windows, x.shape)] = x.transpose(1, 2, 3, 0)
+    columns = xp.empty((channels, *windows.kernel, *count, images), x.dtype)
+    for row, column, place in windows.places(count):
+        columns[:, row, column] = image[(slice(None), *place)]
+    return columns.reshape(channels * prod(windows.kernel), -1)
+
+
+def _channels_first(xp: Any, grad: Any) -> Any:
+    """(images, channels, rows, columns) as a matrix (channels, windows), images innermost."""
+    return xp.ascontiguousarray(grad.transpose(1, 2, 3, 0)).reshape(grad.shape[1], -1)
+
+
+def _padded_shape(windows: Windows, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """(channels, height, width, images) with the padding."""
+    images, channels, height, width = shape
+    return channels, height + 2 * windows.padding[0], width + 2 * windows.padding[1], images
+
+
+def _inside(windows: Windows, shape: tuple[int, ...]) -> Any:
+    """Where on padded images (channels, height, width, ...) the images themselves are."""
+    (up, left), (height, width) = windows.padding, shape[-2:]
+    return slice(None), slice(up, up + height), slice(left, left + width)
+
+
+def _padded(xp: Any, x: Any, padding: Pair) -> Any:
+    """Images (..., height, width) with less than anything around them."""
+    if padding == (0, 0):
+        return x
+    lead = [(0, 0)] * (x.ndim - 2)
+    return xp.pad(x, (*lead, (padding[0],) * 2, (padding[1],) * 2), constant_values=-xp.inf)
+
+
+def _largest(xp: Any, parts: list[Any], out: Any = None) -> Any:
+    first, *rest = parts
+    if not rest:
+        return first.copy() if out is None else _fill(out, first)
+    out = xp.maximum(first, rest.pop(0), out=out)
+    for part in rest:
+        xp.maximum(out, part, out=out)
+    return out
+
+
+def _fill(out: Any, value: Any) -> Any:
+    out[...] = value
+    return out
