@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -43,17 +43,25 @@ def uninstall(fake: Fake) -> None:
     Raises:
         RuntimeError: if one does not end.
     """
-    deadline = time.monotonic() + _PATIENCE
-    while users := [thread.name for thread in threading.enumerate() if thread.name.startswith("asyncsched")]:
-        if time.monotonic() > deadline:
-            fake.stop()
-            raise RuntimeError(f"threads still use {fake}: {users}: close what they belong to first")
-        os.sched_yield()
+    stuck = _wait_for(lambda thread: thread.name.startswith("asyncsched"))
     fake.stop()
+    _wait_for(lambda thread: thread in [gpu.thread for gpu in fake.gpus])
     _installed.remove(fake)
     if not _installed:
         for name in [name for name in sys.modules if name.partition(".")[0] in ("cupy", "cupyx", "cupy_backends")]:
             del sys.modules[name]
+    if stuck:
+        raise RuntimeError(f"threads still use {fake}: {stuck}: close what they belong to first")
+
+
+def _wait_for(wanted: Callable[[threading.Thread], bool]) -> list[str]:
+    """Wait until these threads have ended, with no lock, so also where an event loop runs. Gives those that did not."""
+    deadline = time.monotonic() + _PATIENCE
+    while names := [thread.name for thread in threading.enumerate() if wanted(thread)]:
+        if time.monotonic() > deadline:
+            return names
+        os.sched_yield()
+    return []
 
 
 @contextlib.contextmanager

@@ -57,6 +57,7 @@ class PooledMemory(BaseMemory):
     def __init__(self, block: Block, size: int, pool: _DevicePool, arena: int) -> None:
         self.ptr, self.size, self.device_id = block.address, size, block.device
         self._block, self._pool, self._arena = block, weakref.ref(pool), arena
+        self._source = pool.source(block)  # memory outlives its pool
         self._fake = pool.fake
 
     def free(self) -> None:
@@ -143,6 +144,10 @@ class _DevicePool:
             self.used += size
             self.fake.statistics["allocations"] += 1
         return MemoryPointer(PooledMemory(block, size, self, arena), 0)
+
+    def source(self, block: Block) -> MemoryPointer:
+        """What the driver gave for a block."""
+        return self._memory[block.address]
 
     def take_back(self, block: Block, arena: int) -> None:
         with self.fake.lock:
