@@ -74,13 +74,14 @@ def make_call(
     form = None if shape is None else meta(_shape(shape), np.dtype(dtype), contiguous=False)
     inputs: list[Value] = []
     bound = tuple([_bind(a, inputs, driver) for a in args])
-    cost = _cost(form, nbytes, inputs)
     target = driver.device(given.device) if given.device is not None or not inputs else inputs[0].device
+    result = 0 if form is None else target.memory.footprint(form.nbytes)
+    cost = _cost(form, result, nbytes, inputs)
     label = given.name or getattr(fn, "__qualname__", None) or type(fn).__name__
     options = None if nbytes is None else {"nbytes": cost}
     task = CoreTask(core, core.account, label, fn, bound, options, tuple(inputs), driver.lanes[target], cost)
     task.context = contextvars.copy_context()
-    value = _value(task, target, form, cost if form is None else form.nbytes)
+    value = _value(task, target, form, cost if form is None else result)
     for read in inputs:
         read.escaped = True  # the function may keep what it is given
     driver.submit(task, bounded=bounded)
@@ -122,10 +123,9 @@ def _bind(arg: Any, inputs: list[Value], driver: Driver) -> Any:
     return rebuild(arg, lambda a: _bind(a, inputs, driver))
 
 
-def _cost(form: Meta | None, nbytes: int | str | None, inputs: list[Value]) -> int:
+def _cost(form: Meta | None, result: int, nbytes: int | str | None, inputs: list[Value]) -> int:
     if nbytes is not None:
-        given = 0 if nbytes == 0 else parse_bytes(nbytes, "nbytes")
-        return max(given, form.nbytes) if form is not None else given
+        return max(result, 0 if nbytes == 0 else parse_bytes(nbytes, "nbytes"))
     if form is not None:
-        return form.nbytes
+        return result
     return sum(owner.nbytes for owner in {v.owner for v in inputs})

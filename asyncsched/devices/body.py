@@ -20,8 +20,16 @@ from .memory import Memory, owner_of
 from .nested import rebuild
 
 
+class MustBlock(BaseException):
+    """The body cannot go on without blocking, on a thread that must not: it is to be run again on another."""
+
+
 def run(task: Task, memory: Memory) -> None:
-    """Run a task's body. Afterwards its value has its array or its failure; the task holds all it held."""
+    """Run a task's body. Afterwards its value has its array or its failure; the task holds all it held.
+
+    Raises:
+        MustBlock: instead of blocking the event loop's thread.
+    """
     task.refund = task.cost
     try:
         upstream = next((v.failure for v in task.inputs if v.failure is not None), None)
@@ -32,6 +40,8 @@ def run(task: Task, memory: Memory) -> None:
                 memory.run_row(task)
             else:
                 _run_call(task, memory)
+    except MustBlock:
+        raise
     except BaseException as error:  # whatever a body raises belongs to whoever awaits it
         fail(task, Failure.of(error, task.name, task.where))
 

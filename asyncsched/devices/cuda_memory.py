@@ -33,7 +33,8 @@ class CUDAMemory(Memory):
         self.xp = self._cupy = device.cupy
         self.arrays = (device.cupy.ndarray, np.ndarray)
         self._device = device
-        self._pool = device.cupy.cuda.MemoryPool()
+        self._pool = device.cupy.cuda.MemoryPool(self._grow)
+        self._loop_thread = threading.get_ident()
         self._limit = max_bytes or 0
         # What kernels need for themselves comes on top of what is tracked. Both numbers are guesses.
         self._most = self._limit + max(self._limit // 4, 64 << 20) if self._limit else 0
@@ -57,11 +58,22 @@ class CUDAMemory(Memory):
         try:
             return self._pool.malloc(nbytes)
         except self._cupy.cuda.memory.OutOfMemoryError:
+            self._must_not_block_the_loop()
             self._pool.free_all_blocks()
         try:
             return self._pool.malloc(nbytes)
         except self._cupy.cuda.memory.OutOfMemoryError:
             return self._beyond(nbytes)
+
+    def _grow(self, nbytes: int) -> Any:
+        """What the pool calls for more memory: `cudaMalloc`, which may wait for the device."""
+        self._must_not_block_the_loop()
+        cuda = self._cupy.cuda
+        return cuda.MemoryPointer(cuda.Memory(nbytes), 0)
+
+    def _must_not_block_the_loop(self) -> None:
+        if threading.get_ident() == self._loop_thread:
+            raise body.MustBlock
 
     def _beyond(self, nbytes: int) -> Any:
         with self._growing:
@@ -170,7 +182,8 @@ def _kind(arg: Any) -> Hashable:
     if type(arg) is not Value:
         return arg.__class__.__name__
     array = arg.array
-    return () if array is None else (*array.shape, str(array.dtype), *array.strides)
+    form: tuple[Any, ...] = () if array is None else (array.shape, array.dtype, array.strides)
+    return form
 
 
 def _fits(candidate: Value, result: Value) -> bool:

@@ -79,10 +79,9 @@ class CUDAStream:
         """Queue a task; or issue it here and now, if the device is told to and nothing could block."""
         self.launched += 1
         mark = Mark(self, self.launched)
-        if self.device.inline_launch and self._may_issue_here(task, waits):
-            with self.device.here():
-                self._issue(task, waits, mark)
-        else:
+        if not (
+            self.device.inline_launch and self._may_issue_here(task, waits) and self._issue_here(task, waits, mark)
+        ):
             self._queue.put((task, waits, mark))
         return mark
 
@@ -98,6 +97,15 @@ class CUDAStream:
             and self.device.memory.warm(task)
             and all(type(wait) is Mark and wait.stream.issued.count >= wait.number for wait in waits)
         )
+
+    def _issue_here(self, task: Task, waits: Sequence[Event], mark: Mark) -> bool:
+        try:
+            with self.device.here():
+                self._issue(task, waits, mark)
+        except body.MustBlock:
+            self.device.end_range(mark.span)
+            return False
+        return True
 
     def _issue_all(self) -> None:
         enter_stream_thread()

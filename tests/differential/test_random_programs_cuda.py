@@ -1,0 +1,63 @@
+"""The random programs of the CPU device on the CUDA device, over a fake of CuPy that behaves badly on purpose.
+
+After each: equal to eager NumPy byte for byte, no read before its write or after its buffer's reuse (vector clocks), the
+event loop never blocked, nothing launched on the default stream, nothing left on the device.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+from functools import partial
+from typing import Any
+
+import pytest
+
+import asyncsched as asc
+from asyncsched.devices.cuda import CUDADevice
+from asyncsched.devices.cuda_memory import GRANULE
+from tests.fake_cupy import fake_cupy
+
+from .programs import Program, make
+from .runner import run
+
+PROGRAMS = int(os.environ.get("ASYNCSCHED_CUDA_PROGRAMS", "1000"))
+CHUNK = 25
+MAX_OPS = (1, 2, 64, None)
+
+
+async def _limits(program: Program) -> list[int | None]:
+    if program.scopes > 1:
+        return [None, 1000 + 4 * sum(_footprint(a.nbytes) for a in program.expected.values() if a is not None)]
+    serial = await run(program, lambda: asc.Scheduler("cuda", max_ops=1), serial=True)
+    return [None, max(1, serial.peak_bytes), max(1, int(1.3 * serial.peak_bytes)), 4 * serial.peak_bytes + 1]
+
+
+def _footprint(nbytes: int) -> int:
+    return -(-nbytes // GRANULE) * GRANULE
+
+
+@pytest.mark.anyio
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("chunk", range(max(1, PROGRAMS // CHUNK)))
+@pytest.mark.parametrize("anyio_backend", [("asyncio", {"use_uvloop": False})], ids=["asyncio"])
+async def test_programs_equal_eager_numpy(chunk: int, anyio_backend: Any) -> None:
+    for seed in range(chunk * CHUNK, (chunk + 1) * CHUNK):
+        rng = random.Random(seed)
+        program = make(seed, scopes=rng.choice([1, 1, 3]), most=rng.choice([40, 100]))
+        with fake_cupy(seed) as fake:
+            limit = rng.choice(await _limits(program))
+            max_ops, streams, inline = rng.choice(MAX_OPS), rng.randint(1, 4), rng.random() < 0.5
+            device = CUDADevice(0, streams, inline_launch=inline, spin=rng.choice([0.0, 1e-5]))
+            setting = f"{seed=} {max_ops=} max_bytes={limit} {streams=} {inline=} scopes={program.scopes}"
+            try:
+                await run(program, partial(asc.Scheduler, device, max_ops=max_ops, max_bytes=limit))
+                del device
+                gc.collect()
+                assert fake.races == []
+                assert fake.loop_blocks == []
+                assert fake.default_stream_launches == []
+            except BaseException as error:
+                error.add_note(setting)
+                raise
