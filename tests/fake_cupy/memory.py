@@ -159,28 +159,27 @@ class _DevicePool:
             self.fake.blocks("free_all_blocks")
             for key in list(self._free):
                 if arena is None or key[0] == arena:
-                    for block in self._free.pop(key):
+                    for block in self._free.pop(key, ()):  # giving one back may wait, and let another thread in here
                         self.total -= block.size
                         self._memory.pop(block.address)
 
     def _grow(self, size: int) -> Block:
-        if self.limit and size > self.limit:
+        if self.limit and self.total + size > self.limit:  # CuPy does not free anything first
             raise OutOfMemoryError(size, self.total, self.limit)
         for attempt in range(3):
             if attempt == 2:
                 gc.collect()
             if attempt:
                 self.free_all(None)
-            if not self.limit or self.total + size <= self.limit:
-                try:
-                    pointer = self._allocator(size)
-                except CUDARuntimeError as error:
-                    if error.status != errors.MEMORY_ALLOCATION:
-                        raise
-                    continue
-                self.total += size
-                self._memory[pointer.ptr] = pointer
-                return runtime.block_at(pointer.ptr, size)
+            try:
+                pointer = self._allocator(size)
+            except CUDARuntimeError as error:
+                if error.status != errors.MEMORY_ALLOCATION:
+                    raise
+                continue
+            self.total += size
+            self._memory[pointer.ptr] = pointer
+            return runtime.block_at(pointer.ptr, size)
         raise OutOfMemoryError(size, self.total, self.limit)
 
 
