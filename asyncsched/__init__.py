@@ -5,7 +5,7 @@ Operations are awaitable tasks on streams, queues are bounded, `await` is the on
 
 from __future__ import annotations
 
-from . import autograd
+from . import autograd, nn
 from . import functions as _functions
 from .autograd import no_grad
 from .devices.contract import Device
@@ -22,6 +22,7 @@ from .errors import (
 from .functions import *  # noqa: F403
 from .handles import Task, gather
 from .running import run
+from .saving import load, save
 from .scheduler import Scheduler
 from .scope import Scope
 from .statistics import Statistics
@@ -44,7 +45,10 @@ __all__ = [
     "Tensor",
     "autograd",
     "gather",
+    "load",
+    "nn",
     "no_grad",
     "run",
+    "save",
     *_functions.__all__,  # type: ignore[attr-defined]  # computed: see there
 ]

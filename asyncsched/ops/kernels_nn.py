@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-BLOCK = 32_768  # elements worked on at a time
+BLOCK = 65_536  # elements worked on at a time
 
 
 def blocks(count: int, width: int = 1) -> list[slice]:

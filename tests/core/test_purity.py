@@ -22,6 +22,7 @@ LOADED_ONLY_WHEN_USED = {
     "matplotlib",
     "pandas",
     "psutil",
+    "safetensors",
     "scipy",
     "starlette",
     "torch",
@@ -37,7 +38,7 @@ FLOORS = [
     ["ambient", "waiting", "driver", "stall", "holders", "handles", "issue", "tensor"],
     ["scheduler", "scope", "submitting", "functions"],
     ["flow", "autograd"],
-    ["nn", "optim", "serving"],
+    ["nn", "optim", "saving", "serving"],
     [""],  # the face
 ]
 
