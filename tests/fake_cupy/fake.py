@@ -38,6 +38,7 @@ class Fake:
         blocking_streams: where streams that wait for the legacy default stream were made.
         host_callbacks: callbacks given to streams, which deadlock on the GIL.
         kernel_errors: what kernels raised; a GPU has no way to say it.
+        duplicate_compiles: functions that two threads compiled at the same time.
         compiled: each function with its dtypes, compiled so far.
         statistics: counts of launches, compiles, allocations and so on.
     """
@@ -69,6 +70,8 @@ class Fake:
         self.blocking_streams: list[str] = []
         self.host_callbacks: list[str] = []
         self.kernel_errors: list[str] = []
+        self.duplicate_compiles: list[str] = []
+        self.compiling: set[tuple[object, ...]] = set()
         self.compiled: set[tuple[object, ...]] = set()
         self.statistics: Counter[str] = Counter()
         self.seen: Clock = {}  # what the host has seen complete
@@ -136,6 +139,7 @@ class Fake:
             "blocking stream": self.blocking_streams,
             "host callback": self.host_callbacks,
             "kernel": self.kernel_errors,
+            "compiled twice": self.duplicate_compiles,
         }
         return [f"{kind}: {line} ({self})" for kind, lines in found.items() for line in lines]
 

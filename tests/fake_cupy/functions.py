@@ -8,6 +8,7 @@ bytes.
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 from . import runtime
 from .blocks import Block
 from .errors import PerformanceWarning
-from .fake import current
+from .fake import caller, current
 from .machine import Work
 from .memory import MemoryPointer
 from .signatures import MISSING, NOT_TAKEN, ON_HOST, UFUNC_KEYWORDS
@@ -26,6 +27,7 @@ DATA_DEPENDENT = {"nonzero", "argwhere", "flatnonzero", "unique", "compress", "e
 WRITES_FIRST = {"copyto", "put", "place", "putmask", "fill_diagonal", "setitem", "fill", "sort in place", "scatter_add"}
 # Functions with a plan or a state that launches on two streams must not use at once.
 SHARED_STATE = ("fft.", "random.")
+_COMPILE_YIELDS = 3
 
 
 def function(name: str) -> Callable[..., Any]:
@@ -70,6 +72,14 @@ class _Function:
 class ufunc(_Function):
     """A universal function, but not a generalised one."""
 
+    def at(self, a: Any, indices: Any, b: Any = None) -> None:
+        """In place and unbuffered, as `numpy.ufunc.at`."""
+        dispatch(f"{self.__name__}.at", self._called.at, (a, indices) if b is None else (a, indices, b), {})
+
+    def reduce(self, array: Any, axis: Any = 0, dtype: Any = None, out: Any = None, keepdims: bool = False) -> Any:
+        options = {"axis": axis, "dtype": dtype, "out": out, "keepdims": keepdims}
+        return dispatch(f"{self.__name__}.reduce", self._called.reduce, (array,), options)
+
     def _check_keywords(self, options: dict[str, Any]) -> None:
         self._refuse(set(options) - UFUNC_KEYWORDS)
 
@@ -77,7 +87,7 @@ class ufunc(_Function):
 def dispatch(name: str, called: Callable[..., Any], args: Any, options: Any) -> Any:
     """Find out what `called` gives, allocate that on the current stream, and queue the work there."""
     written = list(_arrays(options.get("out")))
-    if name in WRITES_FIRST:
+    if name in WRITES_FIRST or name.endswith(".at"):
         written.append(args[0])
     if name in DATA_DEPENDENT:
         return _after_waiting(name, called, args, options)
@@ -180,14 +190,20 @@ class _Host:
 
 
 def _compile(name: str, args: Any, options: Any, fresh: list[Any]) -> None:
-    """The first call on these dtypes compiles, with the driver's lock held."""
+    """The first call on these dtypes compiles. It takes a while, so another thread may come to do the same."""
     fake = current()
     key = (name, *(str(a.dtype) for a in (*_arrays((args, options)), *fresh)))
-    if fake.jit and key not in fake.compiled:
-        with fake.lock:
-            fake.blocks(f"compiling {key}")
-            fake.compiled.add(key)
-            fake.statistics["compiles"] += 1
+    if not fake.jit or key in fake.compiled:
+        return
+    fake.blocks(f"compiling {key}")
+    fake.statistics["compiles"] += 1
+    with fake.lock:
+        if key in fake.compiling:
+            fake.duplicate_compiles.append(f"{key} at {caller()}")
+        fake.compiling.add(key)
+    for _ in range(_COMPILE_YIELDS):
+        os.sched_yield()
+    fake.compiled.add(key)
 
 
 def _check_devices(arrays: list[Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 import threading
@@ -142,6 +143,7 @@ def is_available() -> bool:
     return bool(current().gpus)
 
 
+@functools.cache
 def _modules() -> dict[str, types.ModuleType]:
     cupy, cuda = _Namespace("cupy", ""), types.ModuleType("cupy.cuda")
     for made in (array, asarray, ascontiguousarray, empty, empty_like, asnumpy, from_dlpack, get_array_module):
