@@ -48,7 +48,7 @@ class Program:
 
 
 def _slice(a: Array) -> Any:
-    return a[1:, ::2] if a.ndim == 2 and a.shape[0] > 1 else a[:1] if a.ndim else a
+    return a[1:, ::2] if a.ndim == 2 and a.shape[0] > 1 else a[:1] if a.ndim else a[...]
 
 
 def _assign(a: Array, b: Array) -> Array:
