@@ -48,6 +48,7 @@ __all__ = [
     "load",
     "nn",
     "no_grad",
+    "optim",
     "run",
     "save",
     *_functions.__all__,  # type: ignore[attr-defined]  # computed: see there

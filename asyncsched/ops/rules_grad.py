@@ -1,4 +1,4 @@
-"""Rules of operations that only derivatives need."""
+"""Rules of operations that only derivatives and optimisers need."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from math import prod
 import numpy as np
 
 from .keys import decode_view_key
-from .meta import meta
+from .meta import Meta, meta
 from .row import Inferred, Operand, Options, Row
 from .rules_common import as_meta, broadcast, cast_bytes, lengths, viewed
 from .rules_index import check_value
@@ -34,6 +34,15 @@ def scatter_along_axis(row: Row, operands: tuple[Operand, ...], options: Options
     indices = as_meta(operands[1])
     broadcast(operands)
     return Inferred(meta(shape, as_meta(operands[0]).dtype), cast_bytes(indices, _INTP) + sum(shape) * _INTP.itemsize)
+
+
+def update(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """Like the first operand, as all are but the numbers; one more is alive."""
+    first = as_meta(operands[0])
+    arrays = [operand for operand in operands if isinstance(operand, Meta)]
+    if any(array.shape != first.shape or array.dtype != first.dtype for array in arrays):
+        raise ValueError(f"{row.name}: the operands must be alike, and are {', '.join(map(repr, arrays))}")
+    return Inferred(meta(first.shape, first.dtype, all(array.contiguous for array in arrays)), first.nbytes)
 
 
 def cumulative_prod_gradient(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:

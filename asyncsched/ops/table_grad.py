@@ -1,19 +1,26 @@
-"""The rows that only derivatives need."""
+"""The rows that only derivatives and optimisers need."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from . import kernels_grad as k
-from . import rules_grad as rules
+from . import kernels_grad, kernels_optim, rules_grad
 from .row import Row
 
 
 def gradient_rows() -> Iterator[Row]:
-    """All of them, each after the operation it is the transpose or the gradient of."""
-    for name, kernel, rule, doc in (
-        ("scatter", k.scatter, rules.scatter, "Zeros, with elements added where an index says."),
-        ("scatter_along_axis", k.scatter_along_axis, rules.scatter_along_axis, "The same, at indices on an axis."),
-        ("cumulative_prod_gradient", k.cumulative_prod_gradient, rules.cumulative_prod_gradient, "As it says."),
-    ):
-        yield Row(name, kernel, rule, out=True, doc=doc)
+    """All of them."""
+    k, rules = kernels_grad, rules_grad
+    yield Row("scatter", k.scatter, rules.scatter, out=True, doc="Zeros, with elements added where an index says.")
+    doc = "Zeros, with each element added at its index on an axis."
+    yield Row("scatter_along_axis", k.scatter_along_axis, rules.scatter_along_axis, out=True, doc=doc)
+    kernel, rule = k.cumulative_prod_gradient, rules.cumulative_prod_gradient
+    yield Row("cumulative_prod_gradient", kernel, rule, out=True, doc="The gradient of running products.")
+    yield from _updates()
+
+
+def _updates() -> Iterator[Row]:
+    k, rule = kernels_optim, rules_grad.update
+    yield Row("axpby", k.axpby, rule, out=True, inplace=True, doc="a x + b y, where a and b are numbers.")
+    yield Row("axpby_squared", k.axpby_squared, rule, out=True, inplace=True, doc="The same with the square of y.")
+    yield Row("adam_step", k.adam_step, rule, out=True, inplace=True, doc="A step of Adam.")
