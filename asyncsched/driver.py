@@ -64,6 +64,7 @@ class Driver:
         self.forked = False
         self.parked: dict[asyncio.Future[None], tuple[asyncio.Task[Any] | None, Sequence[Task]]] = {}
         self.stall = StallWatch(self, stall_timeout)
+        self.reclaimers: set[Callable[[], bool]] = set()  # asked, when the queue is stuck, to free what they can spare
         # Rows that run inline do so in a context of their own, where NumPy's error state is quiet.
         self.quiet = contextvars.Context()
         self.quiet.run(np.seterr, all="ignore")

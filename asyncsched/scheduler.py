@@ -8,7 +8,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from ._core.scope import Scope as CoreScope
 from .ambient import Ambient, ambient, leave_ambient
@@ -21,7 +21,10 @@ from .sizes import parse_bytes
 from .statistics import Statistics
 
 if TYPE_CHECKING:
+    from .flow.pipeline import Pipeline, Source
     from .flow.window import Window
+
+T = TypeVar("T")
 
 
 class Scheduler(Submitter):
@@ -154,6 +157,20 @@ class Scheduler(Submitter):
         from .flow.window import Window
 
         return Window(self, depth)
+
+    def pipeline(self, source: Source[T], *, buffer: int = 16) -> Pipeline[T]:
+        """Read, map, batch and move items ahead of a consumer.
+
+        `s.pipeline(source).map(fn, workers=4).batch(64).to_device(depth=2)`, then `async with pipe.open() as items`.
+
+        Args:
+            source: a list, tuple, range or array, read on the event loop; any other iterable, read in a thread; an
+                async iterable; or a function of the epoch's number, from 0, that returns one of these.
+            buffer: how many items may be read ahead of the first stage.
+        """
+        from .flow.pipeline import make_pipeline
+
+        return make_pipeline(self, source, buffer)
 
     def statistics(self) -> Statistics:
         """A snapshot. Drops and completions so far are counted."""

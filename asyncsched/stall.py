@@ -77,6 +77,9 @@ class StallWatch:
         driver.pump()
         if signature is None or self._signature != signature:
             return
+        if any(reclaim() for reclaim in driver.reclaimers):
+            driver.pump()
+            return
         stuck = driver.engine.admission.stuck()
         for task in stuck:
             if self._only_pending_hold(task.account):

@@ -1,0 +1,177 @@
+"""Where a pipeline's items come from.
+
+A list, tuple, range or array is read on the event loop, where indexing it cannot block. Any other iterable may open
+files or compute, so a thread of its own reads it, and is given room for many items at a time. Async iterables are read
+on the loop. Items are numbered from 0 in each epoch; a resumed epoch leaves out those that were received before.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+from queue import SimpleQueue
+from time import perf_counter
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import numpy as np
+
+from .links import Link
+from .mailbox import Mailbox
+from .stages import Stage, stop_if_cancelled
+
+_INDEXED = (list, tuple, range, np.ndarray)
+_NAME = "0 (source)"
+
+
+class Source(Stage):
+    """What all sources share. The link in front of a source stays empty."""
+
+    def __init__(self, iterable: Any, skip: Callable[[int], bool], out: Link) -> None:
+        super().__init__(_NAME, Link(0), out)
+        self.iterable = iterable
+        self.skip = skip  # whether the item of this number was received before; called on any thread
+        self.closing_error: BaseException | None = None  # what a generator raised when it was closed
+
+
+def make_source(iterable: Any, skip: Callable[[int], bool], out: Link) -> Source:
+    """The kind of source that an iterable needs."""
+    if type(iterable) in _INDEXED:
+        return IndexedSource(iterable, skip, out)
+    return (AsyncSource if hasattr(iterable, "__aiter__") else ThreadSource)(iterable, skip, out)
+
+
+def is_iterable(source: Any) -> bool:
+    """Whether it can be iterated, also asynchronously, or by `__getitem__` alone."""
+    return any(hasattr(source, name) for name in ("__aiter__", "__iter__", "__getitem__"))
+
+
+def is_iterator(source: Any) -> bool:
+    """Whether it can be read only once."""
+    return hasattr(source, "__next__") or hasattr(source, "__anext__")
+
+
+class IndexedSource(Source):
+    """Something in memory."""
+
+    async def run(self) -> None:
+        out, items = self.out, self.iterable
+        for number in range(len(items)):
+            if self.skip(number):
+                continue
+            if out.room > 0:
+                out.room -= 1
+            else:
+                await out.reserve()
+            out.put(number, items[number])
+        self.finish()
+
+
+class AsyncSource(Source):
+    """An async iterable."""
+
+    async def run(self) -> None:
+        number = 0
+        iterator = None
+        try:
+            iterator = aiter(self.iterable)
+            while True:
+                await self.out.reserve()
+                while self.skip(number):
+                    await anext(iterator)
+                    number += 1
+                self.out.put(number, await anext(iterator))
+                number += 1
+        except StopAsyncIteration:
+            pass
+        except BaseException as error:
+            stop_if_cancelled(error)
+            self.fail(number, error)
+        finally:
+            if inspect.isasyncgen(iterator):
+                await self._close(iterator.aclose)
+        self.finish()
+
+    async def _close(self, aclose: Callable[[], Any]) -> None:
+        with anyio.CancelScope(shield=True):
+            try:
+                await aclose()
+            except Exception as error:
+                self.closing_error = error
+
+
+class ThreadSource(Source):
+    """An iterable that may block."""
+
+    def __init__(self, iterable: Any, skip: Callable[[int], bool], out: Link) -> None:
+        super().__init__(iterable, skip, out)
+        self._rooms: SimpleQueue[int] = SimpleQueue()  # for how many more items there is room; 0 to stop
+        self._read_so_far = Mailbox(self._take_in)
+        self._feeding = anyio.CancelScope()
+        self._stopped = False
+        self._failed: tuple[int, BaseException] | None = None
+        self._seconds = 0.0
+
+    async def run(self) -> None:
+        async with anyio.create_task_group() as group:
+            limiter = anyio.CapacityLimiter(1)
+            group.start_soon(partial(anyio.to_thread.run_sync, self._read, limiter=limiter))
+            try:
+                with self._feeding:
+                    await self._feed()
+            finally:
+                self._stopped = True
+                self._rooms.put(0)
+        self._read_so_far.empty()
+        self.finish()
+
+    def busy(self, now: float) -> float:
+        return self._seconds
+
+    async def _feed(self) -> None:
+        """Give the thread all the room there is, until it is cancelled."""
+        out = self.out
+        while True:
+            await out.reserve()
+            rooms, out.room = 1 + max(0, out.room), min(0, out.room)
+            self._rooms.put(rooms)
+
+    def _read(self) -> None:
+        """The thread."""
+        iterator, number = None, 0
+        try:
+            iterator = iter(self.iterable)
+            while rooms := self._rooms.get():
+                while rooms and not self._stopped:
+                    started = perf_counter()
+                    item = next(iterator)
+                    self._seconds += perf_counter() - started
+                    if not self.skip(number):
+                        rooms -= 1
+                        self._read_so_far.post((number, item))
+                    number += 1
+                    del item  # while it waits, a thread holds nothing
+        except StopIteration:
+            pass
+        except BaseException as error:
+            self._failed = number, error
+        finally:
+            self._close(iterator)
+            self._read_so_far.post(None)
+
+    def _close(self, iterator: Any) -> None:
+        if inspect.isgenerator(iterator):
+            try:
+                iterator.close()
+            except Exception as error:
+                self.closing_error = error
+
+    def _take_in(self, read: tuple[int, Any] | None) -> None:
+        if read is not None:
+            self.out.put(*read)
+            return
+        if self._failed is not None:
+            self.fail(*self._failed)
+        self._feeding.cancel()

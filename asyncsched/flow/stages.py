@@ -1,0 +1,289 @@
+"""The stages of a pipeline that run a function: on the event loop, in threads, in processes.
+
+A stage takes items from one link and puts what it makes of them into the next. An error of its function is how its
+output ends: behind the results of the items before it, and with nothing after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import types
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor, ProcessPoolExecutor
+from functools import partial
+from queue import SimpleQueue
+from time import perf_counter
+from typing import Any
+
+import anyio
+import anyio.to_thread
+
+from .links import Link, Where, flat
+from .mailbox import Mailbox
+
+# What would mean something else to whoever drives a coroutine or a task.
+_IMPASSABLE = (StopIteration, StopAsyncIteration, GeneratorExit, asyncio.CancelledError)
+
+
+class Stage:
+    """What all stages share: their links, and how they fail."""
+
+    def __init__(self, name: str, source: Link, out: Link, workers: int = 1, *, ordered: bool = True) -> None:
+        self.name = name
+        self.source = source
+        self.out = out
+        self.workers = workers
+        self.ordered = ordered
+        self.error: BaseException | None = None
+        self.started = perf_counter()
+
+    async def run(self) -> None:
+        """Work until there is no more input. Raises nothing of its own: an error ends the output."""
+        raise NotImplementedError
+
+    def busy(self, now: float) -> float:
+        """Seconds of work so far, added up over the workers: whatever was not waiting."""
+        waiting = self.source.arrival.seconds(now) + self.out.space.seconds(now)
+        return max(0.0, self.workers * (now - self.started) - waiting)
+
+    async def ready(self) -> bool:
+        """Wait for room, which it takes, and for an item; False if no more are to be taken."""
+        out, source = self.out, self.source
+        if out.room > 0:
+            out.room -= 1
+        else:
+            await out.reserve()
+        return (bool(source.entries) or await source.arrived()) and self.error is None
+
+    def fail(self, where: Where, error: BaseException) -> None:
+        """Take no more items. The first error counts."""
+        if self.error is None:
+            self.error = noted(error, self.name, where)
+            self.source.end()
+
+    def finish(self) -> None:
+        """There will be no more output."""
+        self.out.end(self.error or self.source.error)
+
+
+class Slot:
+    """An item on its way through a stage, in which results wait for their turn."""
+
+    __slots__ = ("done", "error", "item", "seconds", "where")
+
+    def __init__(self, where: Where, item: Any) -> None:
+        self.where = where
+        self.item = item  # what goes in, then what comes out
+        self.error: BaseException | None = None
+        self.seconds = 0.0
+        self.done = False
+
+
+class Line:
+    """Hands on the results of several workers: in the order in which the items were taken, if the stage is ordered."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._slots: deque[Slot] = deque()
+
+    def enter(self, where: Where, item: Any) -> Slot:
+        slot = Slot(where, item)
+        if self._stage.ordered:
+            self._slots.append(slot)
+        return slot
+
+    def leave(self, slot: Slot) -> None:
+        """A slot is done: hand on what has its turn."""
+        slot.done = True
+        if slot.error is not None:
+            self._stage.fail(slot.where, slot.error)
+        if not self._stage.ordered:
+            self._hand_on(slot)
+        while self._slots and self._slots[0].done:
+            self._hand_on(self._slots.popleft())
+
+    def _hand_on(self, slot: Slot) -> None:
+        if slot.error is None:
+            self._stage.out.put(slot.where, slot.item)
+        else:
+            self._slots.clear()
+
+
+class LoopStage(Stage):
+    """A coroutine function, awaited by as many tasks as there are workers."""
+
+    def __init__(self, function: Callable[[Any], Any], *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._function = function
+        self._line = Line(self)
+
+    async def run(self) -> None:
+        serve = self._serve_in_turn if self.ordered and self.workers > 1 else self._serve
+        async with anyio.create_task_group() as group:
+            for _ in range(self.workers):
+                group.start_soon(serve)
+        self.finish()
+
+    async def _serve(self) -> None:
+        """The most frequent path of all, so what `ready` does is written out."""
+        source, out, function = self.source, self.out, self._function
+        entries = source.entries
+        while self.error is None:
+            if out.room > 0:
+                out.room -= 1
+            else:
+                await out.reserve()
+            if not entries and not await source.arrived():
+                return
+            where, item = source.take()
+            try:
+                item = await function(item)
+            except BaseException as error:
+                stop_if_cancelled(error)
+                self.fail(where, error)
+                return
+            out.put(where, item)
+            del item  # while it waits, a worker holds nothing
+
+    async def _serve_in_turn(self) -> None:
+        while await self.ready():
+            slot = self._line.enter(*self.source.take())
+            try:
+                slot.item = await self._function(slot.item)
+            except BaseException as error:
+                stop_if_cancelled(error)
+                slot.error = error
+            self._line.leave(slot)
+            del slot
+
+
+class ThreadStage(Stage):
+    """A plain function in threads, which share one queue."""
+
+    def __init__(self, function: Callable[[Any], Any], *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._function = function
+        self._line = Line(self)
+        self._jobs: SimpleQueue[Slot | None] = SimpleQueue()
+        self._results = Mailbox(self._collect)
+        self._stopped = False
+        self._seconds = 0.0
+
+    async def run(self) -> None:
+        limiter = anyio.CapacityLimiter(self.workers)
+        async with anyio.create_task_group() as group:
+            for _ in range(self.workers):
+                group.start_soon(partial(anyio.to_thread.run_sync, self._work, limiter=limiter))
+            try:
+                await self.feed()
+            except BaseException:
+                self._stopped = True
+                raise
+            finally:
+                for _ in range(self.workers):
+                    self._jobs.put(None)
+        self._results.empty()
+        self.finish()
+
+    def busy(self, now: float) -> float:
+        return self._seconds
+
+    def fail(self, where: Where, error: BaseException) -> None:
+        self._stopped = True  # what no thread has begun comes after it
+        super().fail(where, error)
+
+    async def feed(self) -> None:
+        """Give every item to the threads."""
+        while await self.ready():
+            self.give(*self.source.take())
+
+    def give(self, where: Where, item: Any) -> None:
+        """Give one item, for whose result there is room."""
+        self._jobs.put(self._line.enter(where, item))
+
+    def _work(self) -> None:
+        """One thread."""
+        while (slot := self._jobs.get()) is not None and not self._stopped:
+            started = perf_counter()
+            try:
+                slot.item = _checked(self._function(slot.item))
+            except BaseException as error:
+                slot.item, slot.error = None, error
+            slot.seconds = perf_counter() - started
+            self._results.post(slot)
+            del slot  # while it waits, a thread holds nothing
+
+    def _collect(self, slot: Slot) -> None:
+        self._seconds += slot.seconds
+        self._line.leave(slot)
+
+
+class BatchStage(ThreadStage):
+    """Batches of `size` items, collated in a thread."""
+
+    def __init__(self, collate: Callable[[list[Any]], Any], size: int, drop_last: bool, *args: Any) -> None:
+        super().__init__(collate, *args)
+        self._size = size
+        self._drop_last = drop_last
+
+    async def feed(self) -> None:
+        source = self.source
+        while await self.ready():
+            entries = [source.take()]
+            while len(entries) < self._size and (source.entries or await source.arrived()):
+                entries.append(source.take())
+            if len(entries) < self._size and (self._drop_last or source.error is not None):
+                return
+            self.give(tuple(where for where, _ in entries), [item for _, item in entries])
+            del entries
+
+
+class ProcessStage(ThreadStage):
+    """A plain function in processes: for each a thread that waits for it."""
+
+    async def run(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        pool = await anyio.to_thread.run_sync(partial(ProcessPoolExecutor, self.workers, context))
+        self._function = partial(_elsewhere, pool, self._function)
+        try:
+            await super().run()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(pool.shutdown)
+
+
+def _elsewhere(pool: Executor, function: Callable[[Any], Any], item: Any) -> Any:
+    return pool.submit(function, item).result()
+
+
+def _checked(result: Any) -> Any:
+    """What a plain function returned, unless it is a coroutine."""
+    if type(result) is types.CoroutineType:
+        result.close()
+        raise TypeError("the function returned a coroutine: pass the coroutine function, not one around it")
+    return result
+
+
+def stop_if_cancelled(error: BaseException) -> None:
+    """Raise `error` again if it is the cancellation of this task, and not something that a function raised."""
+    if isinstance(error, asyncio.CancelledError) and anyio.current_effective_deadline() == float("-inf"):
+        raise error
+
+
+def noted(error: BaseException, name: str, where: Where) -> BaseException:
+    """An exception as the consumer will see it: with a note of the stage and the item."""
+    if isinstance(error, _IMPASSABLE):
+        wrapper = RuntimeError(f"the function raised {type(error).__name__}, which cannot pass through `await`")
+        wrapper.__cause__ = error
+        error = wrapper
+    error.add_note(f"raised in the pipeline's stage {name}, at {_items(where)}")
+    return error
+
+
+def _items(where: Where) -> str:
+    if isinstance(where, int):
+        return f"item {where} of the source"
+    numbers = flat(where)
+    return f"items {min(numbers)} to {max(numbers)} of the source"
