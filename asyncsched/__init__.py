@@ -5,7 +5,7 @@ Operations are awaitable tasks on streams, queues are bounded, `await` is the on
 
 from __future__ import annotations
 
-from . import autograd, nn
+from . import autograd, nn, optim
 from . import functions as _functions
 from .autograd import no_grad
 from .devices.contract import Device
