@@ -1,8 +1,8 @@
 """Saving and loading states, in the safetensors format.
 
-A state is a dict of tensors, NumPy arrays and whatever JSON can hold, in dicts as deep as one likes. A tensor at
-state["model"]["0.weight"] is stored under "model/0.weight", so the file of a plain dict of tensors is an ordinary
-safetensors file, and such files from elsewhere load. What is no tensor is in the file's metadata.
+A state is a dict of tensors, NumPy arrays and whatever JSON can hold, in dicts and lists as deep as one likes. A tensor
+at state["model"]["0.weight"] is stored under "model/0.weight", so the file of a plain dict of tensors is an ordinary
+safetensors file, and such files from elsewhere load. The metadata has all else, and says where tensors and arrays go.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import secrets
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from anyio import to_thread
@@ -25,6 +25,8 @@ from .tensor import Tensor
 
 _Path = str | os.PathLike[str]
 _METADATA = "asyncsched"
+# What stands for them in the layout: no key of a state has a slash.
+_TENSOR, _ARRAY = {"/": "tensor"}, {"/": "array"}
 
 
 async def save(path: _Path, state: Mapping[str, Any]) -> None:
@@ -36,22 +38,19 @@ async def save(path: _Path, state: Mapping[str, Any]) -> None:
 
     Args:
         path: of the file.
-        state: tensors, arrays and what JSON can hold, in dicts with names for keys; tuples come back as lists.
+        state: tensors, arrays and what JSON can hold, in lists and in dicts with text for keys. Tuples come back as
+            lists.
 
     Raises:
-        TypeError, ValueError: for what cannot be stored, by name.
+        TypeError: for what cannot be stored, naming it.
         ImportError: if the package safetensors is not installed.
     """
-    leaves = dict(_leaves(state))
+    leaves: dict[str, Any] = {}
+    layout = _layout(state, "", leaves)
     tensors = {name: leaf for name, leaf in leaves.items() if isinstance(leaf, Tensor)}
-    arrays = {name: np.array(leaf) for name, leaf in leaves.items() if isinstance(leaf, np.ndarray | np.generic)}
-    plain = {name: leaf for name, leaf in leaves.items() if name not in tensors and name not in arrays}
-    metadata = _metadata(plain, list(arrays))
-    found = await gather(*tensors.values())
-    arrays |= zip(tensors, found, strict=True)
-    for name, array in arrays.items():
-        _check_dtype(name, array.dtype)
-    await to_thread.run_sync(_write, path, arrays, metadata)
+    arrays = dict(zip(tensors, await gather(*tensors.values()), strict=True))
+    arrays |= {name: leaf for name, leaf in leaves.items() if name not in tensors}
+    await to_thread.run_sync(_write, path, arrays, {_METADATA: json.dumps(layout)})
 
 
 async def load(path: _Path, *, device: object = None, scheduler: Any = None) -> dict[str, Any]:
@@ -71,14 +70,14 @@ async def load(path: _Path, *, device: object = None, scheduler: Any = None) -> 
     """
     here = _Here(find(scheduler))
     file = await to_thread.run_sync(_open, path)
+    leaves = {}
     with file:
-        stored = json.loads((file.metadata() or {}).get(_METADATA, "{}"))
-        leaves = dict(stored.get("plain", {}))
-        on_host = set(stored.get("arrays", ()))
-        for name in file.keys():  # noqa: SIM118  # no dict: it cannot be iterated over
+        layout = (file.metadata() or {}).get(_METADATA)
+        state = dict.fromkeys(file.keys(), _TENSOR) if layout is None else json.loads(layout)
+        for name, place in _places(state):
             array = await to_thread.run_sync(file.get_tensor, name)
-            leaves[name] = array if name in on_host else await here.put(array, device=device)
-    return _nested(leaves)
+            leaves[name] = array if place == _ARRAY else await here.put(array, device=device)
+    return cast(dict[str, Any], _filled(state, "", leaves))
 
 
 class _Here(Submitter):
@@ -89,39 +88,47 @@ class _Here(Submitter):
         self._core = driver.scope  # type: ignore[method-assign]
 
 
-def _leaves(state: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in state.items():
-        if not isinstance(name, str) or "/" in name:
-            raise TypeError(f"{prefix}{name!r}: the keys of a state are names, without a slash: use `str(key)`")
-        if isinstance(value, Mapping) and value:
-            yield from _leaves(value, f"{prefix}{name}/")
-        else:
-            yield prefix + name, value
+def _layout(state: Any, path: str, leaves: dict[str, Any]) -> Any:
+    """The state with its tensors and arrays taken out, which go to `leaves`, by path."""
+    if isinstance(state, Mapping):
+        for name in state:
+            if not isinstance(name, str) or "/" in name:
+                raise TypeError(f"{path}: the keys of a state are text without a slash, not {name!r}: use `str(key)`")
+        return {name: _layout(value, _join(path, name), leaves) for name, value in state.items()}
+    if isinstance(state, list | tuple):
+        return [_layout(value, _join(path, i), leaves) for i, value in enumerate(state)]
+    if isinstance(state, Tensor | np.ndarray | np.generic):
+        if state.dtype.kind not in "biufc" or state.dtype.itemsize > 8:
+            raise TypeError(f"{path}: the format has no dtype {state.dtype}: use `astype`")
+        leaves[path] = state if isinstance(state, Tensor) else np.array(state)
+        return _TENSOR if isinstance(state, Tensor) else _ARRAY
+    if state is None or isinstance(state, bool | int | float | str):
+        return state
+    raise TypeError(f"{path}: a state holds tensors, arrays and what JSON can hold, not {type(state).__name__}")
 
 
-def _nested(leaves: Mapping[str, Any]) -> dict[str, Any]:
-    state: dict[str, Any] = {}
-    for path, value in leaves.items():
-        *parents, name = path.split("/")
-        inner = state
-        for parent in parents:
-            inner = inner.setdefault(parent, {})
-        inner[name] = value
-    return state
+def _places(layout: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """What `_layout` took out: the paths, and what was there."""
+    if layout in (_TENSOR, _ARRAY):
+        yield path, layout
+    elif isinstance(layout, dict | list):
+        for name, value in layout.items() if isinstance(layout, dict) else enumerate(layout):
+            yield from _places(value, _join(path, name))
 
 
-def _metadata(plain: Mapping[str, Any], arrays: list[str]) -> dict[str, str] | None:
-    for name, value in plain.items():
-        try:
-            json.dumps(value)
-        except TypeError as error:
-            raise TypeError(f"{name}: only tensors, arrays and what JSON can hold can be saved: {error}") from None
-    return {_METADATA: json.dumps({"plain": plain, "arrays": arrays})} if plain or arrays else None
+def _filled(layout: Any, path: str, leaves: Mapping[str, Any]) -> Any:
+    """The state again."""
+    if path in leaves:
+        return leaves[path]
+    if isinstance(layout, dict):
+        return {name: _filled(value, _join(path, name), leaves) for name, value in layout.items()}
+    if isinstance(layout, list):
+        return [_filled(value, _join(path, i), leaves) for i, value in enumerate(layout)]
+    return layout
 
 
-def _check_dtype(name: str, dtype: np.dtype[Any]) -> None:
-    if dtype.kind not in "biufc" or dtype.itemsize > 8:
-        raise TypeError(f"{name}: the format has no dtype {dtype}: use `astype`")
+def _join(path: str, name: object) -> str:
+    return f"{path}/{name}" if path else str(name)
 
 
 def _open(path: _Path) -> Any:

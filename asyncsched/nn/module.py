@@ -11,9 +11,8 @@ from ..tensor import Tensor
 class Module:
     """Something with parameters that is called.
 
-    A subclass sets tensors, modules and lists of modules as attributes, and defines `forward`. Every tensor whose
-    attribute has no leading underscore is a parameter and part of the state; set `requires_grad` on those to be
-    trained.
+    A subclass sets tensors, modules and lists of these as attributes, and defines `forward`. The tensors are its state,
+    and those whose `requires_grad` was set are its parameters. Attributes with a leading underscore are private.
     """
 
     training: bool = True
@@ -35,7 +34,7 @@ class Module:
 
     def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
         """All parameters, named as in "layers.0.weight", each once, under the first of its names."""
-        return _once(self._named_tensors())
+        return _once((name, tensor) for name, tensor in self._named_tensors() if tensor.requires_grad)
 
     def parameters(self) -> Iterator[Tensor]:
         """All parameters, each once."""
@@ -54,8 +53,7 @@ class Module:
     def zero_grad(self) -> None:
         """Drop the gradients of all parameters."""
         for parameter in self.parameters():
-            if parameter.requires_grad:
-                parameter.grad = None
+            parameter.grad = None
 
     def get_extra_state(self) -> Any:
         """State other than tensors, of what JSON can hold; None if there is none. Part of `state_dict`."""
@@ -66,7 +64,7 @@ class Module:
         raise ValueError(f"{type(self).__name__} has no extra state")
 
     def state_dict(self) -> dict[str, Any]:
-        """The parameters as they are now, by name, and extra states, under "_extra_state" after the module's name.
+        """The tensors as they are now, by name, and extra states, under "_extra_state" after the module's name.
 
         Training on does not change what was returned, since tensors are values; it does keep the old ones in memory.
         """
@@ -74,7 +72,7 @@ class Module:
         return state | {name: module.get_extra_state() for name, module in self._with_extra_state()}
 
     def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True) -> None:
-        """Set the parameters to those of a state: all of them, or none if one does not fit.
+        """Set the tensors to those of a state: all of them, or none if one does not fit.
 
         Args:
             state: tensors by name, as from `state_dict()` or `await load(path)`, of the scheduler and devices of the

@@ -25,34 +25,35 @@ def _mse(g: Tensor, x: Tensor, y: Tensor, call: Any) -> Tensor:
     return op("mse_loss_backward", x, y, g, **call.options)
 
 
-RULES.update(
-    relu=(lambda g, out: op("relu_backward", g, out),),
-    relu_backward=(lambda g, y: op("relu_backward", g, y), None),
-    gelu=(lambda g, x, call: op("gelu_backward", g, x, **call.options),),
-    softmax=(lambda g, out, call: op("softmax_backward", g, out, **call.options),),
-    layer_norm=(
+NETWORKS = {
+    "relu": (lambda g, out: op("relu_backward", g, out),),
+    "relu_backward": (lambda g, y: op("relu_backward", g, y), None),
+    "gelu": (lambda g, x, call: op("gelu_backward", g, x, **call.options),),
+    "softmax": (lambda g, out, call: op("softmax_backward", g, out, **call.options),),
+    "layer_norm": (
         lambda g, x, y, call: op("layer_norm_input_grad", x, y, g, **call.options),
         lambda g, x, call: op("layer_norm_weight_grad", x, g, shape=call.metas[1].shape, **call.options),
         lambda g: g,
     ),
-    linear=(lambda g, y: op("linear", g, y.mT), _linear_weight, lambda g: g),
-    dropout=(lambda g, y, call: op("dropout", g, y, **call.options), None),
-    mse_loss=(_mse, lambda g, x, y, call: -_mse(g, x, y, call)),
-    cross_entropy=(lambda g, x, y, call: op("cross_entropy_backward", x, y, g, **call.options), None),
-    attention=(lambda g, x, y, call: op("attention_backward", x, y, g, **call.options), None),
-    self_attention=(lambda g, x, y, call: op("self_attention_backward", x, y, g, **call.options), None),
-    conv2d=(
+    "linear": (lambda g, y: op("linear", g, y.mT), _linear_weight, lambda g: g),
+    "dropout": (lambda g, y, call: op("dropout", g, y, **call.options), None),
+    "mse_loss": (_mse, lambda g, x, y, call: -_mse(g, x, y, call)),
+    "cross_entropy": (lambda g, x, y, call: op("cross_entropy_backward", x, y, g, **call.options), None),
+    "attention": (lambda g, x, y, call: op("attention_backward", x, y, g, **call.options), None),
+    "self_attention": (lambda g, x, y, call: op("self_attention_backward", x, y, g, **call.options), None),
+    "conv2d": (
         lambda g, y, call: op("conv2d_input_grad", g, y, shape=call.metas[0].shape, **call.options),
         lambda g, x, call: op("conv2d_weight_grad", g, x, shape=call.metas[1].shape, **call.options),
         lambda g: g.sum(axis=(0, 2, 3)),
     ),
-    conv2d_input_grad=(
+    "conv2d_input_grad": (
         lambda g, y, call: op("conv2d", g, y, **_windows(call)),
         lambda g, x, call: op("conv2d_weight_grad", x, g, shape=call.metas[1].shape, **_windows(call)),
     ),
-    conv2d_weight_grad=(
+    "conv2d_weight_grad": (
         lambda g, y, call: op("conv2d", y, g, **_windows(call)),
         lambda g, x, call: op("conv2d_input_grad", x, g, shape=call.metas[1].shape, **_windows(call)),
     ),
-    max_pool2d=(lambda g, x, out, call: op("max_pool2d_backward", x, out, g, **call.options),),
-)
+    "max_pool2d": (lambda g, x, out, call: op("max_pool2d_backward", x, out, g, **call.options),),
+}
+RULES.update(NETWORKS)
