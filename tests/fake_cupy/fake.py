@@ -139,7 +139,6 @@ class Fake:
             "blocking stream": self.blocking_streams,
             "host callback": self.host_callbacks,
             "kernel": self.kernel_errors,
-            "compiled twice": self.duplicate_compiles,
         }
         return [f"{kind}: {line} ({self})" for kind, lines in found.items() for line in lines]
 

@@ -164,23 +164,28 @@ class _DevicePool:
                         self._memory.pop(block.address)
 
     def _grow(self, size: int) -> Block:
-        if self.limit and self.total + size > self.limit:  # CuPy does not free anything first
-            raise OutOfMemoryError(size, self.total, self.limit)
+        """More from the driver. Where that fails, or the limit is met, free blocks go back to it first, twice."""
         for attempt in range(3):
             if attempt == 2:
                 gc.collect()
             if attempt:
                 self.free_all(None)
-            try:
-                pointer = self._allocator(size)
-            except CUDARuntimeError as error:
-                if error.status != errors.MEMORY_ALLOCATION:
-                    raise
-                continue
-            self.total += size
-            self._memory[pointer.ptr] = pointer
-            return runtime.block_at(pointer.ptr, size)
+            pointer = self._from_driver(size)
+            if pointer is not None:
+                self.total += size
+                self._memory[pointer.ptr] = pointer
+                return runtime.block_at(pointer.ptr, size)
         raise OutOfMemoryError(size, self.total, self.limit)
+
+    def _from_driver(self, size: int) -> MemoryPointer | None:
+        if self.limit and self.total + size > self.limit:
+            return None
+        try:
+            return self._allocator(size)
+        except CUDARuntimeError as error:
+            if error.status != errors.MEMORY_ALLOCATION:
+                raise
+        return None
 
 
 def _malloc(size: int) -> MemoryPointer:
