@@ -1,0 +1,92 @@
+"""The same network from the same weights in PyTorch: the losses of 200 steps agree."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import asyncsched as asc
+from asyncsched import nn, optim
+
+from . import networks
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+pytestmark = pytest.mark.anyio
+STEPS, BATCH = 200, 16
+TOLERANCE = {"float32": 1e-4, "float64": 1e-9}
+
+
+@pytest.fixture(autouse=True)
+def let_torch_block(blockbuster: Any) -> None:
+    """PyTorch reads files when it is first used."""
+    blockbuster.deactivate()
+
+
+def data(name: str, dtype: str) -> tuple[np.ndarray, np.ndarray]:
+    if name == "transformer":
+        return networks.sentences(64)
+    x, labels = networks.digits(64, dtype)
+    return (x.reshape(-1, 1, 8, 8) if name == "cnn" else x), labels
+
+
+def theirs(name: str, dtype: str) -> Any:
+    torch.manual_seed(0)
+    options = {"dtype": getattr(torch, dtype)}
+    return networks.torch_transformer(torch, **options) if name == "transformer" else build(name)(torch.nn, **options)
+
+
+def ours(name: str, dtype: str) -> nn.Module:
+    return networks.Transformer(dtype=dtype) if name == "transformer" else build(name)(nn, dtype=dtype)
+
+
+def build(name: str) -> Any:
+    return {"mlp": networks.mlp, "cnn": networks.cnn}[name]
+
+
+def torch_losses(model: Any, optimizer: Any, x: np.ndarray, target: np.ndarray) -> list[float]:
+    inputs, targets = torch.tensor(x), torch.tensor(target)
+    losses = []
+    for step in range(STEPS):
+        batch = slice(step * BATCH % len(x), step * BATCH % len(x) + BATCH)
+        loss = torch.nn.functional.cross_entropy(model(inputs[batch]), targets[batch].reshape(-1))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+async def our_losses(s: Any, model: Any, optimizer: Any, x: np.ndarray, target: np.ndarray) -> list[float]:
+    inputs, targets = await s.put(x), await s.put(target)
+    losses, window = [], s.window(2)
+    for step in range(STEPS):
+        batch = slice(step * BATCH % len(x), step * BATCH % len(x) + BATCH)
+        async with window:
+            loss = nn.cross_entropy(model(inputs[batch]), targets[batch].reshape(-1))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.detach())
+    return [float(loss) for loss in await asc.gather(*losses)]
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("optimizer", ["SGD", "AdamW"])
+@pytest.mark.parametrize("name", ["mlp", "cnn", "transformer"])
+async def test_losses_agree(name, optimizer, dtype):
+    their_model = theirs(name, dtype)
+    weights = {key: value.detach().numpy().copy() for key, value in their_model.state_dict().items()}
+    x, target = data(name, dtype)
+    options = {"lr": 0.05, "momentum": 0.9} if optimizer == "SGD" else {"lr": 0.003}
+    expected = torch_losses(
+        their_model, getattr(torch.optim, optimizer)(their_model.parameters(), **options), x, target
+    )
+    async with asc.Scheduler("cpu") as s:
+        model = ours(name, dtype)
+        model.load_state_dict({key: await s.put(value) for key, value in weights.items()})
+        got = await our_losses(s, model, getattr(optim, optimizer)(model.parameters(), **options), x, target)
+    assert expected[-1] < expected[0] / 2
+    np.testing.assert_allclose(got, expected, rtol=TOLERANCE[dtype])
