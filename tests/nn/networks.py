@@ -106,7 +106,7 @@ def sentences(count: int) -> tuple[np.ndarray, np.ndarray]:
     words = np.empty((count, LENGTH + 1), np.int64)
     words[:, 0] = rng.integers(0, WORDS, count)
     for i in range(LENGTH):
-        words[:, i + 1] = np.where(rng.random(count) < 0.8, (3 * words[:, i] + 1) % WORDS, rng.integers(0, WORDS, count))
+        words[:, i + 1] = np.where(
+            rng.random(count) < 0.8, (3 * words[:, i] + 1) % WORDS, rng.integers(0, WORDS, count)
+        )
     return words[:, :-1].copy(), words[:, 1:].copy()
-
-

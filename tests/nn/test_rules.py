@@ -86,9 +86,7 @@ CASES: dict[str, list[Case]] = {
         (nn.conv2d, (IMAGES, KERNEL)),
         (lambda x, w, b: nn.conv2d(x, w, b, **WINDOWS), (IMAGES, KERNEL, BIAS[:3])),
     ],
-    "conv2d_input_grad": [
-        (lambda g, w: op("conv2d_input_grad", g, w, shape=(2, 2, 5, 6), **WINDOWS), (GRADS, KERNEL))
-    ],
+    "conv2d_input_grad": [(lambda g, w: op("conv2d_input_grad", g, w, shape=(2, 2, 5, 6), **WINDOWS), (GRADS, KERNEL))],
     "conv2d_weight_grad": [
         (lambda g, x: op("conv2d_weight_grad", g, x, shape=(3, 2, 3, 2), **WINDOWS), (GRADS, IMAGES))
     ],

@@ -1,0 +1,286 @@
+"""Saving and loading: what comes back, what a kill leaves, and training that goes on as if it had not stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from anyio import to_thread
+
+import asyncsched as asc
+from asyncsched import nn, optim
+
+pytest.importorskip("safetensors", reason="safetensors is not installed")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "state.safetensors"
+
+
+def same(a: object, b: object) -> bool:
+    """Equal in dtype, shape and bytes."""
+    x, y = np.asarray(a), np.asarray(b)
+    return (x.dtype, x.shape, x.tobytes()) == (y.dtype, y.shape, y.tobytes())
+
+
+@pytest.mark.anyio
+async def test_everything_comes_back(path):
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+    async with asc.Scheduler("cpu") as s:
+        state = {
+            "model": {"0.weight": await s.put(array), "turned": (await s.put(array)).mT, "number": asc.full((), 2.5)},
+            "optimizer": [{"step": 3, "mean": await s.put(array)}, {}],
+            "host": {"key": np.arange(4, dtype=np.uint32), "scalar": np.float64(0.1)},
+            "rng": np.random.default_rng(0).bit_generator.state,
+            "plain": [1, 0.1, "text", None, True, {"deep": []}],
+            "empty": {},
+        }
+        await asc.save(path, state)
+        back = await asc.load(path)
+        assert back["plain"] == state["plain"]
+        assert back["rng"] == state["rng"]
+        assert back["empty"] == {}
+        assert back["optimizer"][0]["step"] == 3
+        assert back["optimizer"][1] == {}
+        assert same(back["host"]["key"], state["host"]["key"])
+        assert same(back["host"]["scalar"], 0.1)
+        assert isinstance(back["host"]["key"], np.ndarray)
+        assert same(await back["model"]["0.weight"], array)
+        assert same(await back["model"]["turned"], array.T)
+        assert same(await back["model"]["number"], 2.5)
+        assert same(await back["optimizer"][0]["mean"], array)
+    assert await to_thread.run_sync(os.listdir, path.parent) == [path.name]
+
+
+@pytest.mark.anyio
+async def test_what_is_saved_is_of_the_moment_of_the_call(path):
+    async with asc.Scheduler("cpu") as s:
+        x, host = await s.put(np.zeros(2000)), np.zeros(2)
+        saving = asyncio.ensure_future(asc.save(path, {"x": x, "host": host}))
+        await asyncio.sleep(0)
+        x[:] = 1.0
+        host[:] = 1
+        await saving
+        back = await asc.load(path)
+        assert not (await back["x"]).any()
+        assert not back["host"].any()
+
+
+@pytest.mark.anyio
+async def test_a_plain_file_from_elsewhere_loads(path):
+    from safetensors.numpy import load_file, save_file
+
+    weights = {"a/b.weight": np.ones((2, 3), np.float16), "bias": np.arange(3)}
+    await to_thread.run_sync(save_file, weights, path)
+    async with asc.Scheduler("cpu") as s:
+        back = await asc.load(path)
+        assert set(back) == set(weights)
+        for name, array in weights.items():
+            assert same(await back[name], array)
+        await asc.save(path, {"weight": await s.put(weights["bias"])})
+    stored = await to_thread.run_sync(load_file, path)
+    assert {name: array.tolist() for name, array in stored.items()} == {"weight": [0, 1, 2]}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        ({"a": {1: 2}}, "a: the keys of a state are text"),
+        ({"a/b": 2}, "without a slash"),
+        ({"a": [{"b": object()}]}, "a/0/b: a state holds tensors"),
+        ({"a": {"b": np.zeros(2, complex)}}, "a/b: the format has no dtype complex128"),
+        ({"a": np.array(["x"])}, "a: the format has no dtype"),
+    ],
+)
+async def test_what_cannot_be_stored_is_named_and_the_old_file_stays(path, state, message):
+    async with asc.Scheduler("cpu"):
+        await asc.save(path, {"old": 1})
+        with pytest.raises(TypeError, match=message):
+            await asc.save(path, state)
+        assert await asc.load(path) == {"old": 1}
+
+
+@pytest.mark.anyio
+async def test_a_failed_tensor_fails_the_save_and_the_old_file_stays(path):
+    async with asc.Scheduler("cpu") as s:
+        await asc.save(path, {"old": 1})
+
+        def fail() -> np.ndarray:
+            raise ArithmeticError("no result")
+
+        with pytest.raises(ArithmeticError):
+            await asc.save(path, {"new": await s.submit(fail, shape=(2,), dtype=float)})
+        assert await asc.load(path) == {"old": 1}
+
+
+@pytest.mark.anyio
+async def test_an_error_while_writing_leaves_nothing_behind(path, monkeypatch):
+    async with asc.Scheduler("cpu"):
+        await asc.save(path, {"old": 1})
+        monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError("no space")))
+        with pytest.raises(OSError, match="no space"):
+            await asc.save(path, {"new": 1})
+        assert await asc.load(path) == {"old": 1}
+    assert await to_thread.run_sync(os.listdir, path.parent) == [path.name]
+
+
+@pytest.mark.anyio
+async def test_writing_is_not_done_on_the_loops_thread(path, monkeypatch):
+    threads = []
+    replace = os.replace
+
+    def noted(*args):
+        threads.append(threading.current_thread())
+        replace(*args)
+
+    monkeypatch.setattr(os, "replace", noted)
+    async with asc.Scheduler("cpu"):
+        await asc.save(path, {})
+    assert threads
+    assert threading.main_thread() not in threads
+
+
+@pytest.mark.anyio
+async def test_a_link_stays_a_link(path):
+    other = path.with_name("other")
+    await to_thread.run_sync(other.symlink_to, path)
+    async with asc.Scheduler("cpu"):
+        await asc.save(other, {"a": 1})
+        assert await asc.load(path) == {"a": 1}
+    assert await to_thread.run_sync(other.is_symlink)
+
+
+@pytest.mark.anyio
+async def test_a_missing_or_damaged_file_is_an_error(path):
+    from safetensors import SafetensorError
+
+    async with asc.Scheduler("cpu"):
+        with pytest.raises(FileNotFoundError):
+            await asc.load(path)
+        await asc.save(path, {"a": asc.ones(100)})
+        await to_thread.run_sync(os.truncate, path, 100)
+        with pytest.raises(SafetensorError):
+            await asc.load(path)
+
+
+@pytest.mark.anyio
+async def test_loading_waits_for_room(path):
+    async with asc.Scheduler("cpu") as s:
+        await asc.save(path, {"a": asc.ones(1000), "b": asc.ones(1000)})
+    async with asc.Scheduler("cpu", max_bytes=20_000) as s:
+        held = await s.put(np.zeros(1000))
+        loading = asyncio.ensure_future(asc.load(path))
+        while s.statistics().tasks_pending == 0:
+            await asyncio.sleep(0)
+        del held
+        assert set(await loading) == {"a", "b"}
+
+
+# Each is killed at another moment: with half of the new file written, before it reached the disk, before it took the
+# old one's place, and after.
+MOMENTS = {
+    "while writing": """
+import safetensors.numpy
+def half(arrays, name, metadata):
+    with open(name, "wb") as file:
+        file.write(b"half of it")
+    os._exit(9)
+safetensors.numpy.save_file = half
+""",
+    "before it is on the disk": "os.fsync = lambda *_: os._exit(9)",
+    "before it is replaced": "os.replace = lambda *_: os._exit(9)",
+    "after": """
+replace = os.replace
+def killed(*args):
+    replace(*args)
+    os._exit(9)
+os.replace = killed
+""",
+}
+PROGRAM = """
+import asyncio, os, sys
+import asyncsched as asc
+{moment}
+async def main():
+    async with asc.Scheduler("cpu"):
+        await asc.save(sys.argv[1], {{"value": asc.full(1000, 2.0), "version": 2}})
+asyncio.run(main())
+"""
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("moment", MOMENTS)
+async def test_a_kill_leaves_the_old_file_or_the_new_one_whole(path, moment):
+    async with asc.Scheduler("cpu"):
+        await asc.save(path, {"value": asc.full(1000, 1.0), "version": 1})
+        program = PROGRAM.format(moment=MOMENTS[moment])
+        killed = await to_thread.run_sync(
+            lambda: subprocess.run([sys.executable, "-c", program, path], capture_output=True)
+        )
+        assert killed.returncode == 9, killed.stderr
+        state = await asc.load(path)
+        assert state["version"] == (2 if moment == "after" else 1)
+        assert set((await state["value"]).tolist()) == {float(state["version"])}
+        await asc.save(path, {"version": 3})
+        assert await asc.load(path) == {"version": 3}
+
+
+class Training:
+    """A small network with dropout, trained on batches drawn at random."""
+
+    def __init__(self, optimizer: str) -> None:
+        self.model = nn.Sequential(nn.Linear(20, 50, rng=1), nn.GELU(), nn.Dropout(0.2, rng=2), nn.Linear(50, 4, rng=3))
+        options = {"momentum": 0.9} if optimizer == "SGD" else {}
+        self.optimizer = getattr(optim, optimizer)(self.model.parameters(), lr=0.01, **options)
+        self.rng = np.random.default_rng(4)
+        self.step = 0
+
+    async def run(self, s: asc.Scheduler, steps: int) -> None:
+        for _ in range(steps):
+            x = await s.put(self.rng.standard_normal((32, 20)).astype(np.float32))
+            loss = nn.cross_entropy(self.model(x), await s.put(self.rng.integers(0, 4, 32)))
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
+            self.step += 1
+
+    def state(self) -> dict[str, object]:
+        return {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "rng": self.rng.bit_generator.state,
+            "step": self.step,
+        }
+
+    def go_on_from(self, state: dict) -> None:
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.rng.bit_generator.state = state["rng"]
+        self.step = state["step"]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("optimizer", ["SGD", "AdamW"])
+async def test_a_resumed_run_gives_the_weights_of_an_unbroken_one_bit_for_bit(path, optimizer):
+    async with asc.Scheduler("cpu") as s:
+        unbroken = Training(optimizer)
+        await unbroken.run(s, 20)
+        await asc.save(path, unbroken.state())
+        await unbroken.run(s, 20)
+        expected = [await p.numpy() for p in unbroken.model.parameters()]
+    async with asc.Scheduler("cpu") as s:
+        resumed = Training(optimizer)
+        await resumed.run(s, 3)  # what was drawn and trained here must not show
+        resumed.go_on_from(await asc.load(path))
+        await resumed.run(s, 20)
+        assert resumed.step == 40
+        got = [await p.numpy() for p in resumed.model.parameters()]
+    assert all(same(a, b) for a, b in zip(got, expected, strict=True))
