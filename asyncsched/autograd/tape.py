@@ -26,7 +26,7 @@ class Call(NamedTuple):
     options: Mapping[str, Any]
     metas: tuple[Any, ...]  # of each operand its shape and dtype, or the number it is
     place: int  # of the operand whose gradient is wanted
-    device: Device
+    device: Device  # of that operand
 
 
 class Leaf:
@@ -74,6 +74,7 @@ class Node:
         options: Mapping[str, Any],
         result: Value,
         parents: tuple[Node | Leaf | None, ...],
+        device: Device,
         needs: frozenset[str],
     ) -> None:
         self.number = _next_number()
@@ -81,7 +82,7 @@ class Node:
         self.operands = operands
         self.options = options
         self.meta: Meta = result.meta
-        self.device: Device = result.device
+        self.device = device
         self.out = result if "out" in needs else None
         self.parents = parents
 
@@ -123,7 +124,7 @@ class Node:
         return _handle(self.operands[at], self.parents[at] if tracked else None)
 
 
-def record(row: Row, operands: tuple[object, ...], options: Mapping[str, Any], result: Tensor) -> None:
+def record(row: Row, operands: tuple[Any, ...], options: Mapping[str, Any], result: Tensor) -> None:
     """Put the result of an operation with tracked operands on the tape.
 
     Raises:
@@ -144,10 +145,11 @@ def record(row: Row, operands: tuple[object, ...], options: Mapping[str, Any], r
         function = None if node is None else partial(row, place)
         if function is not None:
             needs |= needs_of(function)
+            device = operand.device
         parents.append(None if function is None else node)
     if any(parents):
         kept = tuple([_kept(place, operand, needs) for place, operand in enumerate(operands)])
-        result._node = Node(row, kept, options, result._value, tuple(parents), needs)
+        result._node = Node(row, kept, options, result._value, tuple(parents), device, needs)
 
 
 def partial(row: Row, place: int) -> Partial | None:

@@ -1,0 +1,344 @@
+"""Passes back along the tape: their sums, their tasks, and what they refuse."""
+
+from __future__ import annotations
+
+import gc
+import threading
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+import asyncsched as asc
+from asyncsched.autograd import grad, gradcheck
+from asyncsched.autograd import rules as rules_module
+from asyncsched.devices.sim import SimDevice
+from asyncsched.optim import SGD, AdamW
+
+from .test_tape import leaf, retained
+
+pytestmark = pytest.mark.anyio
+
+
+class Gate:
+    """A task body that holds the stream until it is opened."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self.open = self._event.set
+
+    def __call__(self) -> np.ndarray:
+        self._event.wait(60)
+        return np.zeros(())
+
+
+# -- sums -----------------------------------------------------------------------------------------------------------
+
+
+async def test_gradients_add_up_over_uses_and_passes():
+    async with asc.Scheduler("cpu") as s:
+        x = await leaf(s, [1.0, 2.0])
+        y = x * x
+        (y * x + y).sum().backward()  # 3 x**2 + 2 x
+        assert_array_equal(await x.grad, [5, 16])
+        (x * 10).sum().backward()
+        assert_array_equal(await x.grad, [15, 26])
+
+
+async def test_each_gradient_has_a_handle_of_its_own():
+    async with asc.Scheduler("cpu") as s:
+        x, y = await leaf(s, [1.0, 2.0]), await leaf(s, [3.0, 4.0])
+        start = await s.put(np.ones(2))
+        (x + y).backward(start)
+        x.grad[0] = 5.0
+        assert_array_equal(await x.grad, [5, 1])
+        assert_array_equal(await y.grad, [1, 1])
+        assert_array_equal(await start, [1, 1])
+        first, second = grad(x + y, [x, y], [start])
+        first[0] = 5.0
+        assert_array_equal(await second, [1, 1])
+
+
+async def test_gradients_come_in_the_dtype_of_what_they_belong_to():
+    async with asc.Scheduler("cpu") as s:
+        x, y = await leaf(s, np.ones((2, 3), "f4")), await leaf(s, np.ones(3))
+        (x * y).sum().backward()
+        assert (x.grad.dtype, x.grad.shape) == (np.float32, (2, 3))
+        assert (y.grad.dtype, y.grad.shape) == (np.float64, (3,))
+        half = await leaf(s, np.ones(3, "f2"))
+        (half.astype("f8") * 2).sum().backward()
+        assert half.grad.dtype == np.float16
+
+
+async def test_a_gradient_to_begin_with():
+    async with asc.Scheduler("cpu") as s:
+        x = await leaf(s, [1.0, 2.0])
+        with pytest.raises(ValueError, match="reduce it to a number"):
+            (x * 2).backward()
+        (x * 2).backward(await s.put(np.array([3.0, 4.0])))
+        assert_array_equal(await x.grad, [6, 8])
+        with pytest.raises(ValueError, match="must be like its tensor"):
+            (x * 2).backward(await s.put(np.ones(3)))
+        x.grad = None
+        x.sum().reshape(1, 1).backward()
+        assert_array_equal(await x.grad, [1, 1])
+        number = await leaf(s, 4.0)
+        number.backward()
+        assert_array_equal(await number.grad, 1)
+
+
+async def test_relu_has_no_gradient_at_zero_and_maximum_gives_a_tie_to_one_side():
+    async with asc.Scheduler("cpu") as s:
+        x, y = await leaf(s, [-1.0, 0.0, 2.0]), await leaf(s, [-1.0, 0.0, 3.0])
+        asc.maximum(x, 0).sum().backward()
+        assert_array_equal(await x.grad, [0, 0, 1])
+        x.grad = None
+        asc.maximum(x, y).sum().backward()
+        assert_array_equal(await x.grad + await y.grad, [1, 1, 1])
+        z = await leaf(s, [2.0, 5.0, 5.0])
+        asc.max(z).backward()
+        assert_array_equal(await z.grad, [0, 0.5, 0.5])
+
+
+# -- once, or again -------------------------------------------------------------------------------------------------
+
+
+async def test_a_second_pass_needs_what_the_first_kept():
+    async with asc.Scheduler("cpu") as s:
+        x = await leaf(s, [1.0, 2.0])
+        loss = (x * x).sum()
+        loss.backward(retain_graph=True)
+        loss.backward()
+        assert_array_equal(await x.grad, [4, 8])
+        with pytest.raises(RuntimeError, match="retain_graph=True"):
+            loss.backward()
+        assert_array_equal(await x.grad, [4, 8])
+
+
+async def test_without_anything_tracked_there_is_no_way_back():
+    async with asc.Scheduler("cpu") as s:
+        x = await s.put(np.ones(2))
+        with pytest.raises(ValueError, match="set `requires_grad`"):
+            x.sum().backward()
+        y = await leaf(s, np.ones(2))
+        with pytest.raises(ValueError, match="input 0 is not tracked"):
+            grad(y.sum(), [x])
+        with pytest.raises(ValueError, match="input 1 is not tracked, or no output depends on it"):
+            grad(y.sum(), [y, await leaf(s, np.ones(2))])
+        with pytest.raises(ValueError, match="as many gradients"):
+            grad(y.sum(), [y], [])
+        with pytest.raises(ValueError, match="at least one output"):
+            grad([], [y])
+
+
+async def test_the_shape_of_what_was_summed_must_be_known():
+    async with asc.Scheduler("cpu") as s:
+        x = await leaf(s, [1.0, -2.0, 3.0])
+        loss = x[x > 0].sum()
+        with pytest.raises(ValueError, match="multiply by a mask"):
+            loss.backward()
+        assert x.grad is None
+
+
+async def test_higher_orders():
+    async with asc.Scheduler("cpu") as s:
+        x = await leaf(s, [1.0, 2.0, -3.0])
+        y = x**4
+        for factor, power in ((4, 3), (12, 2), (24, 1)):
+            (y,) = grad(y.sum(), [x], create_graph=True)
+            assert_array_equal(await y, factor * np.array([1.0, 2.0, -3.0]) ** power)
+        assert x.grad is None
+
+
+async def test_gradients_of_what_lies_between():
+    async with asc.Scheduler("cpu") as s:
+        x, unused = await leaf(s, [1.0, 2.0]), await leaf(s, [1.0, 1.0])
+        y = x * 3
+        to_y, to_x = grad([(y * y).sum(), (y * unused).sum()], [y, x], retain_graph=True)
+        assert_array_equal(await to_y, [7, 13])
+        assert_array_equal(await to_x, [21, 39])
+        assert unused.grad is None
+
+
+# -- tasks ----------------------------------------------------------------------------------------------------------
+
+
+async def test_backward_waits_for_nothing_and_goes_before_what_is_pending():
+    seen = []
+    async with asc.Scheduler("cpu", max_ops=1) as s:
+        x = await leaf(s, np.ones(4))
+        gate = Gate()
+        loss = (x * s.submit_nowait(gate, shape=(), dtype="f8")).sum()
+        s.submit_nowait(lambda: seen.append(x.grad.done()))
+        loss.backward()
+        assert not x.grad.done()
+        gate.open()
+        await s.barrier()
+    assert seen == [True]
+
+
+async def test_a_pass_is_issued_whole_or_not_at_all():
+    async with asc.Scheduler("cpu", max_ops=1, max_pending=15) as s:
+        x = await leaf(s, np.ones(1000))
+        gate = Gate()
+        y = x * s.submit_nowait(gate, shape=(), dtype="f8")
+        for _ in range(10):
+            y = asc.sin(y)
+        loss = y.sum()
+        with pytest.raises(asc.QueueFull, match="max_pending"):
+            while True:
+                s.submit_nowait(gate)
+        submitted = s.statistics().tasks_submitted
+        with pytest.raises(asc.QueueFull, match=r"backward\(\) takes \d+ tasks"):
+            loss.backward()
+        assert x.grad is None
+        assert s.statistics().tasks_submitted == submitted
+        gate.open()
+        await s.barrier()
+        with pytest.raises(asc.QueueFull, match="or raise max_pending"):
+            loss.backward()  # more than 20 tasks, where there are 15 places
+        assert x.grad is None
+
+
+async def test_after_a_refusal_the_same_pass_goes_through():
+    async with asc.Scheduler("cpu", max_ops=1, max_pending=10) as s:
+        x = await leaf(s, np.ones(4))
+        gate = Gate()
+        loss = (x * s.submit_nowait(gate, shape=(), dtype="f8")).sum()
+        with pytest.raises(asc.QueueFull):
+            while True:
+                s.submit_nowait(gate)
+        with pytest.raises(asc.QueueFull):
+            loss.backward()
+        gate.open()
+        await s.barrier()
+        loss.backward()
+        assert_array_equal(await x.grad, [0, 0, 0, 0])
+
+
+async def test_gradients_of_what_failed_fail_with_the_same_exception():
+    def fail():
+        raise KeyError("lost")
+
+    async with asc.Scheduler("cpu") as s:
+        x = await leaf(s, np.ones(3))
+        loss = (x * s.submit_nowait(fail, shape=(3,), dtype="f8")).sum()
+        loss.backward()
+        with pytest.raises(KeyError, match="lost"):
+            await x.grad
+        with pytest.raises(KeyError, match="lost"):
+            await loss
+
+
+async def test_a_scope_waits_for_the_passes_issued_in_it():
+    async with asc.Scheduler("cpu") as s:
+        x = await leaf(s, np.ones(50_000))
+        async with s.scope(name="step", reserve="2 MiB"):
+            asc.exp(asc.sin(x)).sum().backward()
+        assert x.grad.done()
+        assert_allclose(await x.grad, np.exp(np.sin(1.0)) * np.cos(1.0) * np.ones(50_000))
+
+
+async def test_other_threads_and_closed_schedulers_are_refused():
+    async with asc.Scheduler("cpu") as s:
+        loss = (await leaf(s, np.ones(3))).sum()
+    with pytest.raises(asc.SchedulerClosed):
+        loss.backward()
+
+
+# -- training -------------------------------------------------------------------------------------------------------
+
+
+def mlp(parameters, x, y):
+    w1, b1, w2, b2 = parameters
+    return ((asc.maximum(x @ w1 + b1, 0) @ w2 + b2 - y) ** 2).mean()
+
+
+async def mlp_parameters(s, hidden=32):
+    rng = np.random.default_rng(0)
+    shapes = ((16, hidden), (hidden,), (hidden, 1), (1,))
+    return [await leaf(s, rng.standard_normal(shape)) for shape in shapes]
+
+
+async def test_a_thousand_steps_leave_memory_flat_without_the_garbage_collector():
+    x, y = np.random.default_rng(1).standard_normal((2, 64, 16))
+    seen = []
+    async with asc.Scheduler("cpu", max_bytes="1 MiB") as s:
+        parameters = await mlp_parameters(s)
+        optimizer, window = AdamW(parameters), s.window(2)
+        gc.collect()
+        gc.disable()
+        try:
+            for i in range(1000):
+                async with window:
+                    loss = mlp(parameters, await s.put(x), await s.put(y[:, :1]))
+                    loss.backward()
+                    optimizer.step()
+                    optimizer.zero_grad()
+                if i % 200 == 199:
+                    await s.barrier()
+                    seen.append((retained(s), len(gc.get_objects())))
+        finally:
+            gc.enable()
+        nbytes, objects = zip(*seen, strict=True)
+        assert set(nbytes) == {sum(p.nbytes for p in parameters) * 3 + loss.nbytes}
+        assert max(objects[1:]) - min(objects[1:]) < 100  # whatever else the process does
+
+
+async def test_tracked_bytes_stay_within_the_limit_however_many_steps_are_ahead():
+    x, y = np.random.default_rng(1).standard_normal((2, 512, 16))
+    async with asc.Scheduler("cpu", max_bytes="3 MiB") as s:
+        parameters = await mlp_parameters(s, hidden=128)
+        optimizer, window = SGD(parameters, lr=1e-3), s.window(2)
+        losses = []
+        for _ in range(30):
+            async with window:
+                loss = mlp(parameters, await s.put(x), await s.put(y[:, :1]))
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            losses.append(loss)
+        values = await asc.gather(*losses)
+        assert values[-1] < values[0]
+        statistics = s.statistics()
+        assert 512 * 128 * 8 < statistics.peak_bytes <= statistics.max_bytes == 3 * 2**20
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_the_same_on_streams_of_any_order(seed):
+    x, y = np.random.default_rng(1).standard_normal((2, 8, 16))
+
+    async def train(**options):
+        async with asc.Scheduler(**options) as s:
+            parameters = await mlp_parameters(s)
+            optimizer = SGD(parameters, lr=0.01, momentum=0.9)
+            for _ in range(3):
+                mlp(parameters, await s.put(x), await s.put(y[:, :1])).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            return await asc.gather(*parameters)
+
+    expected = await train(device="cpu")
+    for got, wanted in zip(await train(device=SimDevice(seed=seed, streams=3), max_ops=5), expected, strict=True):
+        assert_array_equal(got, wanted)
+
+
+# -- gradcheck ------------------------------------------------------------------------------------------------------
+
+
+async def test_gradcheck_finds_a_wrong_rule_and_names_the_worst_element(monkeypatch):
+    monkeypatch.setitem(rules_module.RULES, "sin", (lambda g, x: g * asc.cos(x) * (x < 2),))
+    async with asc.Scheduler("cpu"):
+        await gradcheck(asc.sin, np.array([[0.5, 1.0]]))
+        with pytest.raises(AssertionError, match=r"input 1, element \(0, 1\): the gradient is -?0, the central diff"):
+            await gradcheck(lambda x, y: x * asc.sin(y), np.ones((1, 2)), np.array([[1.0, 3.0]]))
+    monkeypatch.setitem(rules_module.RULES, "sin", (lambda g, x: g * np.nan,))
+    async with asc.Scheduler("cpu"):
+        with pytest.raises(AssertionError, match="the gradient is nan"):
+            await gradcheck(asc.sin, np.ones(2))
+
+
+async def test_gradcheck_takes_doubles_alone():
+    async with asc.Scheduler("cpu"):
+        with pytest.raises(TypeError, match="input 1 must be an ndarray of float64"):
+            await gradcheck(asc.add, np.ones(2), np.ones(2, "f4"))
