@@ -39,7 +39,7 @@ FLOORS = [
     ["scheduler", "scope", "submitting", "functions"],
     ["flow", "autograd"],
     ["nn", "optim", "saving", "serving"],
-    [""],  # the face
+    ["environment", "__main__", ""],  # the face
 ]
 
 

@@ -1,0 +1,105 @@
+"""`python -m asyncsched`: every line it can print, with and without CuPy, a driver and a GPU."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from asyncsched import environment
+from tests.fake_cupy import fake_cupy
+
+WIDTH = 100
+
+
+def described() -> dict[str, str]:
+    """What `describe` says, by the name of each line."""
+    text = environment.describe()
+    lines = [line for line in text.splitlines() if line.startswith("  ")]
+    assert max(map(len, text.splitlines())) <= WIDTH
+    column = lines[0].index(lines[0].split(maxsplit=1)[1])
+    assert all(line[column - 2 : column] == "  " for line in lines)  # aligned
+    return {line[:column].strip(): line[column:] for line in lines}
+
+
+@pytest.fixture
+def no_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", None)
+
+
+def driver(monkeypatch: pytest.MonkeyPatch, version: int) -> None:
+    """A machine whose NVIDIA driver knows CUDA up to this version; 0 for none."""
+
+    def load(name: str) -> Any:
+        if not version:
+            raise OSError(name)
+        return SimpleNamespace(cuDriverGetVersion=lambda number: setattr(number._obj, "value", version))
+
+    monkeypatch.setattr(environment, "ctypes", SimpleNamespace(CDLL=load, c_int=ctypes.c_int, byref=ctypes.byref))
+
+
+def test_as_a_program():
+    run = subprocess.run([sys.executable, "-m", "asyncsched"], capture_output=True, text=True, timeout=60, check=False)
+    assert run.returncode == 0
+    assert run.stderr == ""
+    assert run.stdout.startswith("asyncsched ")
+    assert "NumPy" in run.stdout
+
+
+@pytest.mark.usefixtures("no_cupy")
+def test_without_a_driver(monkeypatch):
+    driver(monkeypatch, 0)
+    found = described()
+    assert found["cuda"] == "none: no NVIDIA driver found"
+    assert found["CuPy"].startswith('pip install "asyncsched[cuda12]"')
+    assert "NVIDIA driver" not in found
+    assert "processors" in found["cpu"]
+    assert "threads" in found["BLAS"]
+
+
+@pytest.mark.usefixtures("no_cupy")
+@pytest.mark.parametrize(("version", "extra", "dotted"), [(12_080, "cuda12", "12.8"), (13_010, "cuda13", "13.1")])
+def test_the_driver_decides_which_cupy(monkeypatch, version, extra, dotted):
+    driver(monkeypatch, version)
+    found = described()
+    assert found["cuda"] == "none: CuPy is not installed"
+    assert found["CuPy"] == f'pip install "asyncsched[{extra}]"'
+    assert found["NVIDIA driver"] == f"for CUDA up to {dotted}"
+
+
+def test_cupy_without_a_device(monkeypatch):
+    with fake_cupy(devices=0):
+        driver(monkeypatch, 12_080)
+        found = described()
+        assert found["cuda"] == "none: CuPy finds no device"
+        assert found["CuPy"] == "14.0.0, for CUDA 12.9"
+        driver(monkeypatch, 0)
+        assert described()["cuda"] == "none: no NVIDIA driver found"
+
+
+def test_devices_are_listed_with_their_memory():
+    with fake_cupy(devices=2, memory=3 << 29):
+        found = described()
+    for name in ("cuda:0", "cuda:1"):
+        assert found[name] == "Fake GPU, compute capability 9.0, 1.5 GiB of memory, 1.5 GiB free"
+    assert found["NVIDIA driver"] == "for CUDA up to 13.0"
+
+
+def test_what_the_wheel_does_not_contain_is_missed(monkeypatch):
+    with fake_cupy():
+        assert described()["CUDA libraries"].startswith('pip install "cupy-cuda12x[ctk]"')
+        monkeypatch.setitem(sys.modules, "cupy.cuda.nvrtc", SimpleNamespace(getVersion=lambda: (12, 9)))
+        monkeypatch.setitem(sys.modules, "cupy.cuda.cublas", SimpleNamespace())
+        assert "CUDA libraries" not in described()
+
+
+def test_versions_come_from_the_packages(monkeypatch):
+    monkeypatch.setattr(environment, "_version", lambda package: "2.0" if package == "torch" else None)
+    found = described()
+    assert found["PyTorch"] == "2.0"
+    assert found["uvloop"] == 'pip install "asyncsched[uvloop]"'
+    assert found["event loop"] == "asyncio"
