@@ -71,16 +71,13 @@ def conv2d_input_grad(
 ) -> Any:
     """The gradient of the images: each window's part added where it came from."""
     windows = Windows(weight.shape[2:], stride, padding, dilation)
-    count, channels = windows.fit(shape), shape[1]
+    count = windows.fit(shape)
     out = xp.empty(shape, grad.dtype) if out is None else out
     matrix = weight.reshape(len(weight), -1).T
     for images in _images(windows, out, count):
-        columns = matrix @ _channels_first(xp, grad[images])
-        columns = columns.reshape(channels, *windows.kernel, *count, -1)
-        image = xp.zeros(_padded_shape(windows, (columns.shape[-1], *shape[1:])), grad.dtype)
-        for row, column, place in windows.places(count):
-            image[(slice(None), *place)] += columns[:, row, column]
-        out[images] = image[_inside(windows, shape)].transpose(3, 0, 1, 2)
+        padded = _summed(xp, windows, matrix @ _channels_first(xp, grad[images]), (*shape[1:], len(out[images])), count)
+        out[images] = padded[_inside(windows, shape)].transpose(3, 0, 1, 2)
+        del padded
     return out
 
 
@@ -141,6 +138,15 @@ def _columns(xp: Any, windows: Windows, x: Any, count: Pair) -> Any:
     for row, column, place in windows.places(count):
         columns[:, row, column] = image[(slice(None), *place)]
     return columns.reshape(channels * prod(windows.kernel), -1)
+
+
+def _summed(xp: Any, windows: Windows, columns: Any, shape: tuple[int, ...], count: Pair) -> Any:
+    """The transpose of `_columns`: padded images of (channels, height, width, images), of what the windows have."""
+    image = xp.zeros(_padded_shape(windows, (shape[3], *shape[:3])), columns.dtype)
+    columns = columns.reshape(shape[0], *windows.kernel, *count, -1)
+    for row, column, place in windows.places(count):
+        image[(slice(None), *place)] += columns[:, row, column]
+    return image
 
 
 def _channels_first(xp: Any, grad: Any) -> Any:

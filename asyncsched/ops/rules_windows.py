@@ -8,7 +8,7 @@ from .kernels_conv import Pair, Windows, images_at_once
 from .kernels_nn import BLOCK
 from .meta import Meta, meta
 from .row import Inferred, Operand, Options, Row
-from .rules_common import Known, as_meta, broadcast
+from .rules_common import Known, as_meta
 from .rules_nn import copies, floats, like
 
 
@@ -87,7 +87,8 @@ def _attention_bytes(row: Row, scores: Known, operands: tuple[Operand, ...], opt
     area = scores[-2] * scores[-1]
     bias, mask = area if options["causal"] else 0, operands[1]
     if isinstance(mask, Meta):
-        if len(mask.bound) > len(scores) or broadcast((mask, meta(scores, mask.dtype))) != scores:
+        aligned = zip(reversed(mask.bound), reversed(scores), strict=False)
+        if len(mask.bound) > len(scores) or any(length not in (1, whole) for length, whole in aligned):
             raise ValueError(f"{row.name}: the mask has shape {mask.bound} and must broadcast to {scores}")
         if mask.dtype.kind not in "bf":
             raise TypeError(f"{row.name}: the mask must be boolean (True: attend) or floating-point, not {mask.dtype}")

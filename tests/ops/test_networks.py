@@ -1,0 +1,196 @@
+"""The rows of networks: formulas, promises of the plans, and the memory they take."""
+
+from __future__ import annotations
+
+import math
+import tracemalloc
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import meta_of
+
+from asyncsched.ops import TABLE, plan, resolve
+from asyncsched.ops.kernels_activation import _normal_tail
+from asyncsched.ops.table_nn import network_rows
+
+MEAN = {"reduction": "mean"}
+ENTROPY = {**MEAN, "ignore_index": -100, "label_smoothing": 0.1}
+WINDOWS = {"stride": (2, 1), "padding": (1, 0), "dilation": (1, 2)}
+POOL = {"kernel": (3, 2), "stride": (2, 2), "padding": (1, 0)}
+
+
+def real(*shape: int, dtype: str = "f4") -> np.ndarray:
+    return np.random.default_rng(len(shape)).standard_normal(shape).astype(dtype)
+
+
+def cases(dtype: str, n: int) -> dict[str, tuple[tuple[Any, ...], dict[str, Any]]]:
+    """Operands and options of every row; `n` makes them large."""
+
+    def r(*shape: int) -> np.ndarray:
+        return real(*shape, dtype=dtype)
+
+    x, target, one = r(20 * n, 30), np.arange(20 * n) % 30, np.asarray(2, dtype)
+    images, kernel, grads = r(n, 3, 12, 14), r(4, 3, 3, 2), r(n, 4, 6, 12)
+    qkv, mask = r(3 * n, 8, 24), np.tril(np.ones((8, 8), bool))
+    shapes = ((3 * n, 8, 4), (3 * n, 6, 4), (3 * n, 6, 5))
+    packed = r(sum(math.prod(shape) for shape in shapes))
+    bounds = {"low": -2.0, "high": 3.0}
+    return {
+        "relu": ((x,), {}),
+        "relu_backward": ((x, x[::-1].copy()), {}),
+        "gelu": ((x,), {"approximate": "none"}),
+        "gelu_backward": ((x, x[::-1].copy()), {"approximate": "none"}),
+        "softmax": ((x,), {"log": False}),
+        "softmax_backward": ((x, x[::-1].copy()), {"log": True}),
+        "layer_norm": ((x, r(30), r(30)), {"eps": 1e-5}),
+        "layer_norm_input_grad": ((x, r(30), x[::-1].copy()), {"eps": 1e-5}),
+        "layer_norm_weight_grad": ((x, x[::-1].copy()), {"eps": 1e-5, "shape": (30,)}),
+        "linear": ((x, r(7, 30), r(7)), {}),
+        "dropout": ((x, 5), {"p": 0.25}),
+        "uniform": ((5,), {"shape": (n, 100), "dtype": np.dtype(dtype), **bounds}),
+        "normal": ((5,), {"shape": (n, 100), "dtype": np.dtype(dtype)}),
+        "mse_loss": ((x, x[::-1].copy()), MEAN),
+        "mse_loss_backward": ((x, x[::-1].copy(), one), MEAN),
+        "cross_entropy": ((x, target), ENTROPY),
+        "cross_entropy_backward": ((x, target, one), ENTROPY),
+        "attention": ((packed, 0), {"shapes": shapes, "causal": False, "scale": None}),
+        "attention_backward": ((packed, 0, r(3 * n, 8, 5)), {"shapes": shapes, "causal": True, "scale": 0.5}),
+        "self_attention": ((qkv, mask), {"heads": 2, "causal": False}),
+        "self_attention_backward": ((qkv, r(8, 8), r(3 * n, 8, 8)), {"heads": 2, "causal": True}),
+        "conv2d": ((images, kernel, r(4)), WINDOWS),
+        "conv2d_input_grad": ((grads, kernel), {"shape": images.shape, **WINDOWS}),
+        "conv2d_weight_grad": ((grads, images), {"shape": kernel.shape, **WINDOWS}),
+        "max_pool2d": ((images,), POOL),
+        "max_pool2d_backward": ((images, r(n, 3, 6, 7), r(n, 3, 6, 7)), POOL),
+    }
+
+
+NAMES = list(cases("f4", 1))
+
+
+def test_every_row_has_a_case():
+    assert set(NAMES) == {row.name for row in network_rows()}
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("name", NAMES)
+def test_plans_tell_the_truth_and_out_gives_the_same_bytes(check, name, dtype):
+    operands, options = cases(dtype, 2)[name]
+    found = check(name)(lambda: resolve(TABLE[name], np)(*operands, **options), *operands, **options)
+    assert found.meta.contiguous
+    assert found.meta.dtype == dtype
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_operands_in_any_layout(name):
+    operands, options = cases("f8", 2)[name]
+    turned = [np.asfortranarray(a) if isinstance(a, np.ndarray) else a for a in operands]
+    kernel = resolve(TABLE[name], np)
+    assert plan(TABLE[name], tuple(map(meta_of, turned)), options).meta.shape == kernel(*turned, **options).shape
+    np.testing.assert_allclose(kernel(*turned, **options), kernel(*operands, **options), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("name", NAMES)
+def test_no_more_memory_is_taken_than_planned(name, dtype):
+    operands, options = cases(dtype, 400)[name]
+    row = TABLE[name]
+    found = plan(row, tuple(map(meta_of, operands)), options)
+    out = {"out": np.empty(found.meta.bound, found.meta.dtype)} if row.out else {}
+    kernel = resolve(row, np)
+    kernel(*operands, **out, **options)
+    tracemalloc.start()
+    try:
+        kernel(*operands, **out, **options)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    # Python's own, and NumPy's buffers for casts, which no row counts.
+    assert peak <= found.workspace + 20_000 + 2 * np.getbufsize() * found.meta.dtype.itemsize
+
+
+@pytest.mark.parametrize(("dtype", "most"), [("f8", 2e-15), ("f4", 4e-7)])
+def test_the_normal_distribution_function(dtype, most):
+    x = np.linspace(-8, 8, 4001).astype(dtype)
+    tail = _normal_tail(np, x)[0]
+    expected = np.array([math.erfc(abs(v) / math.sqrt(2)) / 2 for v in x.tolist()])
+    assert np.abs(tail - expected).max() < most
+    assert (np.abs(tail - expected) / expected)[np.abs(x) < 4].max() < 20 * most
+
+
+def test_gelu_keeps_what_is_far_out():
+    x = np.array([-np.inf, -1e30, -40.0, 0.0, 40.0, 1e30])
+    with np.errstate(all="ignore"):
+        y = resolve(TABLE["gelu"], np)(x, approximate="none")
+    assert y[1:].tolist() == [0, 0, 0, 40, 1e30]
+
+
+def test_softmax_of_large_numbers_does_not_overflow():
+    x = np.array([[1000.0, 1001.0], [-1000.0, -1001.0]])
+    y = resolve(TABLE["softmax"], np)(x)
+    np.testing.assert_allclose(
+        y, [[1 / (1 + math.e), math.e / (1 + math.e)], [math.e / (1 + math.e), 1 / (1 + math.e)]]
+    )
+    np.testing.assert_allclose(np.exp(resolve(TABLE["softmax"], np)(x, log=True)), y)
+
+
+def test_blocks_do_not_show():
+    """What is larger than a block gives row by row what the rows give alone."""
+    x, weight, bias = real(3000, 60, dtype="f8"), real(60, dtype="f8"), real(60, dtype="f8")
+    for name, operands, options in (
+        ("softmax", (), {}),
+        ("layer_norm", (weight, bias), {"eps": 1e-5}),
+        ("gelu", (), {"approximate": "tanh"}),
+    ):
+        kernel = resolve(TABLE[name], np)
+        rows = np.concatenate([kernel(x[i : i + 1], *operands, **options) for i in (0, 1500, 2999)])
+        np.testing.assert_allclose(kernel(x, *operands, **options)[[0, 1500, 2999]], rows, rtol=1e-12)
+
+
+def test_a_convolution_of_many_images_is_that_of_each():
+    images, kernel = real(600, 2, 9, 9, dtype="f8"), real(3, 2, 3, 3, dtype="f8")
+    convolve = resolve(TABLE["conv2d"], np)
+    options = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1)}
+    alone = convolve(images[-1:], kernel, **options)
+    np.testing.assert_allclose(convolve(images, kernel, **options)[-1:], alone, rtol=1e-12)
+    padded = np.pad(images[-1], ((0, 0), (1, 1), (1, 1)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(1, 2))
+    np.testing.assert_allclose(alone[0], np.einsum("cijkl,ockl->oij", windows, kernel), rtol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("name", "operands", "options", "error", "message"),
+    [
+        ("linear", (real(2, 3), real(4, 5)), {}, ValueError, "must be (..., features) and (out, features)"),
+        ("linear", (real(2, 3), real(4, 3), real(3)), {}, ValueError, "the bias has shape (3,) and must have (4,)"),
+        ("linear", (real(2, 3), real(4, 3, dtype="f8")), {}, TypeError, "float32, float64: bring them to one dtype"),
+        ("gelu", (np.arange(3),), {"approximate": "none"}, TypeError, "int64 is no floating-point dtype"),
+        ("relu_backward", (real(2), real(3)), {}, ValueError, "must be equal"),
+        ("layer_norm", (real(2, 3), real(2), real(2)), {"eps": 1e-5}, ValueError, "the shape of the last axes of x"),
+        ("softmax", (np.float32(1),), {}, ValueError, "at least one dimension"),
+        ("dropout", (real(2), 1), {"p": 1.5}, ValueError, "p=1.5 must be a probability"),
+        ("normal", (1,), {"shape": (2,), "dtype": np.dtype(int)}, TypeError, "use `astype`"),
+        ("mse_loss", (real(2, 1), real(2)), MEAN, ValueError, "(2, 1) and (2,) must be equal"),
+        ("mse_loss", (real(2), real(2)), {"reduction": "max"}, ValueError, "must be 'mean', 'sum' or 'none'"),
+        ("cross_entropy", (real(2, 3, 4), np.zeros((2, 4), int)), ENTROPY, ValueError, "`logits.reshape("),
+        ("cross_entropy", (real(2, 3), real(2)), ENTROPY, TypeError, "of an integer dtype, not float32"),
+        ("self_attention", (real(2, 10), 0), {"heads": 2, "causal": False}, ValueError, "divisible by the 2 heads"),
+        ("self_attention", (real(2, 6), real(3)), {"heads": 1, "causal": False}, ValueError, "must broadcast to"),
+        ("conv2d", (real(1, 4, 5, 5), real(2, 2, 3, 3)), WINDOWS, ValueError, "groups of channels are not supported"),
+        ("conv2d", (real(1, 2, 1, 5), real(2, 2, 9, 3)), WINDOWS, ValueError, "smaller than the window"),
+        ("max_pool2d", (real(4, 4),), {**POOL, "padding": (2, 0)}, ValueError, "at most half of the kernel"),
+        ("max_pool2d", (real(4, 4),), {**POOL, "stride": (0, 1)}, ValueError, "must be positive"),
+    ],
+)
+def test_what_does_not_fit_is_refused_when_it_is_written(name, operands, options, error, message):
+    with pytest.raises(error) as caught:
+        plan(TABLE[name], tuple(map(meta_of, operands)), options)
+    assert message in str(caught.value)
+
+
+def test_a_target_outside_the_classes_is_an_index_error():
+    kernel = resolve(TABLE["cross_entropy"], np)
+    for target in (3, -1):
+        with pytest.raises(IndexError, match="use 0 to 2"):
+            kernel(real(2, 3), np.array([0, target]), **ENTROPY)
