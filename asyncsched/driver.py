@@ -13,7 +13,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.to_thread
@@ -30,6 +30,9 @@ from .devices.contract import Device, Job
 from .errors import QueueFull, SchedulerClosed, TaskCancelled
 from .stall import StallWatch
 from .waiting import Countdown, From, to_its_end
+
+if TYPE_CHECKING:
+    from .recorder import Recorder
 
 # Copies up to this many bytes are made on the loop's thread: about as long as a hop to another.
 INLINE_COPY = 64 * 1024
@@ -59,6 +62,7 @@ class Driver:
         self.waited = 0.0  # seconds that callers waited for admission
         self._ran_here = False
         self._gathered: list[Task] | None = None  # inside `together`
+        self.recorder: Recorder | None = None  # while a step is captured
         self.closing = False
         self.closed = False
         self.forked = False
@@ -173,6 +177,8 @@ class Driver:
     def submit(self, task: Task, *, bounded: bool = True, hold: bool = False) -> None:
         """A task joins the backlog, and, but for `hold`, whatever can be launched is."""
         engine = self.engine
+        if self.recorder is not None:
+            self.recorder.refuse(task.name)
         engine.require(task.account, task.cost, task.inputs, task.name)
         if self._gathered is not None:
             self._gathered.append(task)

@@ -59,5 +59,12 @@ class ImplicitBarrierError(AsyncSchedError, TypeError):
     """Something tried to read a tensor without `await`, which would have blocked the event loop."""
 
 
+class CaptureError(AsyncSchedError):
+    """A step cannot be captured. The message names the operation, and the line where there is one.
+
+    Cure: leave that operation out of the captured function, and issue it before or after the replay.
+    """
+
+
 class SchedulerClosed(AsyncSchedError, RuntimeError):
     """The scheduler or scope takes no more work: it was closed, its event loop was, or the process forked."""

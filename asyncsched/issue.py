@@ -60,7 +60,9 @@ def issue_task(
     *,
     hold: bool = False,
 ) -> Value:
-    """A row as a task on one of `lanes`."""
+    """A row as a task on one of `lanes`; while a step is captured, recorded instead."""
+    if driver.recorder is not None:
+        return driver.recorder.record(device, row, found, args, options)
     inputs = tuple([a for a in args if type(a) is Value])
     scope = driver.scope()
     nbytes = device.memory.footprint(found.nbytes)

@@ -11,12 +11,14 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
 from ._core.scope import Scope as CoreScope
-from ._core.task import DONE, PENDING
+from ._core.task import DONE, PENDING, Value
 from ._core.task import Task as CoreTask
 from ._core.where import where
 from .ambient import Ambient, ambient, leave_ambient
+from .capture import Graph, record, tensors_in
 from .driver import Driver
 from .errors import AsyncSchedError, QueueFull, SchedulerClosed
+from .handles import gather
 from .sizes import parse_bytes
 from .submitting import Options, make_call, make_put
 from .tensor import Tensor
@@ -145,6 +147,36 @@ class Submitter:
         await driver.drained(core, before)
         report(core, "barrier", before)
 
+    async def capture(self, fn: Callable[..., Any], *examples: Tensor) -> Graph:
+        """Record a step of fixed shapes once, to be replayed as one task: on CUDA as a graph, with one launch.
+
+        `fn` is called now with tensors that have no values, and may do whatever operators and functions of the package
+        do; nothing else (`put`, callables, results whose shape depends on data). Waits for the bytes the graph will
+        own, and for one replay on the examples, so that what cannot be captured fails here.
+
+        Args:
+            fn: a plain function of tensors that returns tensors, alone or in lists, tuples and dicts.
+            examples: tensors of one device, of the shapes and dtypes it will be called with.
+
+        Returns:
+            A Graph: call it like `fn`.
+
+        Raises:
+            CaptureError: naming the operation that cannot be captured.
+        """
+        driver, core = self._driver, self._core()
+        driver.check()
+        await checkpoint()
+        graph = record(driver, core, fn, examples)
+        claim: Value | None = None
+        if graph.owned:
+            await self._claim(core, repr(graph), graph.owned)
+            claim = Value(core.account, examples[0].device, None)
+            claim.charge = claim.nbytes = graph.owned
+        graph.prepare(claim)
+        await gather(*tensors_in(graph(*examples)))
+        return graph
+
     def scope(self, *, name: str | None = None, reserve: int | str | None = None) -> Scope:
         """A structured scope: leaving it waits for its tasks; leaving it by an exception cancels them.
 
@@ -167,6 +199,22 @@ class Submitter:
         finally:
             self._driver.waited += perf_counter() - started
         if task.lane is None and task.failure is not None and task.failure.root is task.failure:
+            task.failure.rethrow()
+
+    async def _claim(self, core: CoreScope, what: str, nbytes: int) -> None:
+        """Wait until `nbytes` are charged to the scope's account."""
+        task = CoreTask(core, core.account, what, None, (), None, (), (), nbytes)
+        task.where = where()
+        self._driver.submit(task, bounded=False)
+        if task.state == PENDING:
+            try:
+                await self._admitted(task)
+            except asyncio.CancelledError:
+                if task.state == DONE:
+                    self._driver.engine.release(core.account, nbytes)
+                    self._driver.pump()
+                raise
+        if task.failure is not None:
             task.failure.rethrow()
 
 
@@ -195,28 +243,13 @@ class Scope(Submitter):
         core = self._inner = driver.engine.open_scope(self._name, self._parent())
         if self._reserve is not None:
             try:
-                await self._claim(core, self._reserve)
+                await self._claim(core, f"scope {self._name!r}", self._reserve)
+                driver.engine.grant_reserve(core, self._reserve)
             except BaseException:
                 driver.engine.close_scope(core)
                 raise
         self._token = ambient.set(Ambient(driver, core, ambient.get()))
         return self
-
-    async def _claim(self, core: CoreScope, nbytes: int) -> None:
-        task = CoreTask(core, core.account, f"scope {self._name!r}", None, (), None, (), (), nbytes)
-        task.where = where()
-        self._driver.submit(task, bounded=False)
-        if task.state == PENDING:
-            try:
-                await self._admitted(task)
-            except asyncio.CancelledError:
-                if task.state == DONE:
-                    self._driver.engine.release(core.account, nbytes)
-                    self._driver.pump()
-                raise
-        if task.failure is not None:
-            task.failure.rethrow()
-        self._driver.engine.grant_reserve(core, nbytes)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

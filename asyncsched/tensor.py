@@ -281,7 +281,7 @@ class Tensor(Handle):
         return blocking_read(self._value, "DLPack export", "export `await t` instead").__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return self._value.device.dlpack
+        return self.device.dlpack
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
         name = _UFUNC_OPERATORS.get(ufunc.__name__)

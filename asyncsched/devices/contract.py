@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from .._core.inbox import Inbox
 from .._core.task import Task, Value
+from ..ops.program import Program
 
 
 class Event(Protocol):
@@ -62,6 +63,7 @@ class Device(Protocol):
         name: the kind, with a number where several are open: "cpu:1".
         inline: whether tiny rows may run on the loop's thread, its arrays being NumPy's.
         xp: its array namespace.
+        owns_captures: whether a captured program's intermediates have buffers of their own for as long as it lives.
         dlpack: its type and number, as DLPack counts them.
         streams: compute streams, fixed at open.
         copier: the stream for host-to-device copies.
@@ -72,6 +74,7 @@ class Device(Protocol):
     name: str
     inline: bool
     xp: Any
+    owns_captures: bool
     dlpack: tuple[int, int]
 
     @property
@@ -97,6 +100,9 @@ class Device(Protocol):
 
     def default_bytes(self) -> int | None:
         """The limit in bytes where the user gives none. Asked after `prepare`."""
+
+    def capture(self, program: Program, inputs: int) -> Callable[[Any, Sequence[Any]], list[Any]]:
+        """What runs a program on (array namespace, arrays), of which the first `inputs` change from run to run."""
 
     def adopt(self, source: Any) -> Any:
         """An array of this device over one of another library, by DLPack."""

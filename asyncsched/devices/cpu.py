@@ -7,7 +7,7 @@ number on that count, which other streams wait for.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 
 from .._core.inbox import Inbox
 from .._core.task import Task, Value
+from ..ops.program import Program
 from . import blas
 from .contract import Event, Job, enter_stream_thread, leave_stream_thread
 from .counter import Counter
@@ -83,6 +84,7 @@ class CPUDevice:
 
     kind = "cpu"
     inline = True  # tiny rows may run on the loop's thread
+    owns_captures = False
     dlpack = (1, 0)
     xp: Any = np
 
@@ -117,6 +119,9 @@ class CPUDevice:
 
     def default_bytes(self) -> int | None:
         return None
+
+    def capture(self, program: Program, inputs: int) -> Callable[[Any, Sequence[Any]], list[Any]]:
+        return program.run
 
     def adopt(self, source: Any) -> Any:
         return adopt(source)

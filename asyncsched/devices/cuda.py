@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,8 +13,10 @@ import numpy as np
 from .._core.failure import Failure
 from .._core.inbox import Inbox
 from .._core.task import Task, Value
+from ..ops.program import Program
 from . import body
 from .contract import Event, Job
+from .cuda_graph import CUDAGraph
 from .cuda_memory import CUDAMemory
 from .cuda_stream import CUDAStream
 
@@ -46,6 +48,7 @@ class CUDADevice:
 
     kind = "cuda"
     inline = False
+    owns_captures = True
 
     def __init__(
         self, number: int = 0, streams: int = 2, *, inline_launch: bool = False, spin: float = 0.0, nvtx: bool = False
@@ -143,6 +146,9 @@ class CUDADevice:
         with self.here(), self._down.cuda:
             return self.memory.fetch(array, self._down.cuda)
 
+    def capture(self, program: Program, inputs: int) -> Callable[[Any, Sequence[Any]], list[Any]]:
+        return CUDAGraph(self, program, inputs).run
+
     def adopt(self, source: Any) -> Any:
         """An array of this device over another library's, by DLPack; copies in wait for that library's stream."""
         kind, number = source.__dlpack_device__()
@@ -152,6 +158,11 @@ class CUDADevice:
             )
         with self.here():
             return self.cupy.from_dlpack(_Ordered(source, self.copier.cuda.ptr, (kind, number)))
+
+    def dispose(self, held: list[Any]) -> None:
+        """Let go of what may block its thread when it goes. On any thread, in the middle of anything."""
+        if self.streams:
+            self._down.offload(Job(held.clear))
 
     # -- for the streams ----------------------------------------------------------------------------------------
 

@@ -180,10 +180,9 @@ class CUDAMemory(Memory):
 
 def _kind(arg: Any) -> Hashable:
     if type(arg) is not Value:
-        return arg.__class__.__name__
+        return type(arg).__name__
     array = arg.array
-    form: tuple[Any, ...] = () if array is None else (array.shape, array.dtype, array.strides)
-    return form
+    return () if array is None else (array.shape, array.dtype, array.strides)
 
 
 def _fits(candidate: Value, result: Value) -> bool:

@@ -10,7 +10,7 @@ import asyncio
 import contextvars
 import random
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ import numpy as np
 from .._core.failure import Failure
 from .._core.inbox import Inbox
 from .._core.task import Task, Value
+from ..ops.program import Program
 from .contract import Event, Job
 from .host import HostMemory, adopt, execute
 
@@ -68,6 +69,7 @@ class SimDevice:
 
     kind = "sim"
     inline = False
+    owns_captures = False
     dlpack = (1, 0)
     xp: Any = np
 
@@ -115,6 +117,9 @@ class SimDevice:
 
     def default_bytes(self) -> int | None:
         return None
+
+    def capture(self, program: Program, inputs: int) -> Callable[[Any, Sequence[Any]], list[Any]]:
+        return program.run
 
     def adopt(self, source: Any) -> Any:
         return adopt(source)

@@ -215,7 +215,7 @@ class Graph:
                 for block, used, handed_out in blocks:
                     if not block.live or (used, handed_out) != (block.used, block.handed_out):
                         fake.race(f"a graph with {step.what!r} uses a block that is no longer as it was captured")
-                runtime.enqueue(queue, Work(step.what, step.run, step.touches))
+                runtime.enqueue(queue, Work(step.what, step.run, step.touches, replayed=True))
 
     def upload(self, stream: Any = None) -> None:
         """Nothing to do ahead of a launch."""

@@ -1,0 +1,132 @@
+"""A program: rows of the table in the order they were recorded, to be run as one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+from .meta import Meta, meta
+from .row import Inferred, Row, resolve
+
+ALIGNMENT = 512  # bytes at which results begin in a packed buffer: CuPy's own granularity, and whole cache lines
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """An operand of a step: the array in this slot."""
+
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One row applied. Its result goes to the next free slot."""
+
+    row: Row
+    args: tuple[Any, ...]  # Refs and scalars
+    options: Mapping[str, Any]
+    nbytes: int  # of the result's memory
+    workspace: int
+    where: str  # the line that wrote it
+
+
+@dataclass(slots=True)
+class Program:
+    """Steps over numbered slots: the inputs first, then each step's result.
+
+    Attributes:
+        inputs: how many slots the inputs take.
+        steps: what to run, in order.
+        outputs: the slots of the results.
+    """
+
+    inputs: int
+    steps: list[Step] = field(default_factory=list)
+    outputs: tuple[int, ...] = ()
+
+    def run(self, xp: Any, arrays: Sequence[Any]) -> list[Any]:
+        """The results, from arrays of the namespace `xp`. Intermediates are dropped after their last use."""
+        slots: list[Any] = list(arrays)
+        last = self._last_uses()
+        for i, step in enumerate(self.steps):
+            slots.append(self._apply(step, xp, slots))
+            for slot in last[i]:
+                slots[slot] = None
+        return [slots[slot] for slot in self.outputs]
+
+    def peak(self, footprint: Callable[[int], int]) -> int:
+        """The most bytes that intermediates and results take at once."""
+        live = most = 0
+        sizes = [0] * self.inputs
+        last = self._last_uses()
+        for i, step in enumerate(self.steps):
+            sizes.append(footprint(step.nbytes))
+            live += sizes[-1]
+            most = max(most, live + step.workspace)
+            live -= sum(sizes[slot] for slot in last[i])
+        return most
+
+    @staticmethod
+    def _apply(step: Step, xp: Any, slots: list[Any]) -> Any:
+        args = [slots[a.slot] if type(a) is Ref else a for a in step.args]
+        try:
+            result = resolve(step.row, xp)(*args, **step.options)
+        except Exception as error:
+            error.add_note(f"raised by the captured operation {step.row.name!r}, written at {step.where}")
+            raise
+        return result if hasattr(result, "dtype") and hasattr(result, "strides") else xp.asarray(result)
+
+    def _last_uses(self) -> list[list[int]]:
+        """For each step, the slots that nothing needs after it. A view counts as a use of what it is a view of."""
+        last: dict[int, int] = {}
+        base: dict[int, int] = {}
+        for i, step in enumerate(self.steps):
+            made = self.inputs + i
+            slots = [a.slot for a in step.args if type(a) is Ref]
+            if step.row.view and slots:
+                base[made] = base.get(slots[0], slots[0])
+            for slot in (made, *slots):
+                last[slot] = last[base.get(slot, slot)] = i
+        over: list[list[int]] = [[] for _ in self.steps]
+        kept = {base.get(slot, slot) for slot in self.outputs} | set(self.outputs)
+        for slot, i in last.items():
+            if slot not in kept:
+                over[i].append(slot)
+        return over
+
+
+# -- several results in one buffer ----------------------------------------------------------------------------------
+
+
+def offsets(metas: Sequence[Meta]) -> tuple[list[int], int]:
+    """Where each result begins in a packed buffer, and the buffer's bytes."""
+    starts, end = [], 0
+    for form in metas:
+        starts.append(end)
+        end += -(-form.nbytes // ALIGNMENT) * ALIGNMENT
+    return starts, end
+
+
+def pack(xp: Any, arrays: Sequence[Any], starts: Sequence[int], nbytes: int) -> Any:
+    """One buffer of bytes with a copy of each array in C order."""
+    buffer = xp.empty(nbytes, xp.uint8)
+    for array, start in zip(arrays, starts, strict=True):
+        _part(buffer, start, array.shape, array.dtype)[...] = array
+    return buffer
+
+
+def _part(buffer: Any, start: int, shape: tuple[int, ...], dtype: Any) -> Any:
+    return buffer[start : start + prod(shape) * dtype.itemsize].view(dtype).reshape(shape)
+
+
+def _unpack(xp: Any, buffer: Any, *, start: int, shape: tuple[int, ...], dtype: Any) -> Any:
+    return _part(buffer, start, shape, dtype)
+
+
+def _unpacked(row: Row, operands: tuple[Any, ...], options: Mapping[str, Any]) -> Inferred:
+    return Inferred(meta(options["shape"], options["dtype"]))
+
+
+UNPACK = Row("unpack", _unpack, _unpacked, view=True, doc="One of several results packed in a buffer: a view.")
