@@ -13,15 +13,16 @@ def axpby(xp: Any, x: Any, y: Any, a: float, b: float, *, out: Any = None) -> An
 
 def axpby_squared(xp: Any, x: Any, y: Any, a: float, b: float, *, out: Any = None) -> Any:
     """a x + b y**2."""
-    squared = xp.square(y)
-    return xp.add(xp.multiply(x, a, out=out), xp.multiply(squared, b, out=squared), out=out)
+    squared = xp.square(y, out=xp.empty_like(y))  # an array also where there are no axes
+    xp.multiply(squared, b, out=squared)
+    return xp.add(xp.multiply(x, a, out=out), squared, out=out)
 
 
 def adam_step(
     xp: Any, x: Any, mean: Any, square: Any, keep: float, rate: float, scale: float, eps: float, *, out: Any = None
 ) -> Any:
     """keep x - rate mean / (scale sqrt(square) + eps)."""
-    change = xp.sqrt(square)
+    change = xp.sqrt(square, out=xp.empty_like(square))
     xp.multiply(change, scale, out=change)
     xp.add(change, eps, out=change)
     xp.divide(mean, change, out=change)

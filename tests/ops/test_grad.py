@@ -1,0 +1,117 @@
+"""The rows that only derivatives and optimisers need, against NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from conftest import layouts, values
+
+from asyncsched.ops import TABLE, meta, plan
+from asyncsched.ops.keys import TENSOR, Slice
+
+ALL = Slice(None, None, None)
+FLOATS = ("f2", "f4", "f8")
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(
+    ("shape", "key", "part"),
+    [
+        ((3, 4), (1,), (4,)),
+        ((3, 4), (ALL, Slice(None, None, -2)), (3, 2)),
+        ((3, 4), (None, ..., 2), (1, 3)),
+        ((3, 4), (0, 1), ()),
+        ((0, 4), (ALL, 1), (0,)),
+    ],
+)
+def test_scatter_puts_a_part_among_zeros(check, dtype, shape, key, part):
+    x = values(part, dtype)
+
+    def expected():
+        out = np.zeros(shape, dtype)
+        out[tuple([slice(*p) if isinstance(p, Slice) else p for p in key])] = x
+        return out
+
+    check("scatter")(expected, x, shape=shape, key=key)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_scatter_adds_what_goes_to_one_place(check, dtype):
+    x, rows, mask = values((4, 2), dtype), np.array([2, 0, 2, -1]), np.array([True, False, True, True, True])
+
+    def added():
+        out = np.zeros((3, 2), dtype)
+        for row, line in zip(rows, x, strict=True):
+            out[row] += line
+        return out
+
+    check("scatter")(added, x, rows, shape=(3, 2), key=(TENSOR,))
+
+    def masked():
+        out = np.zeros((5, 2), dtype)
+        out[mask] = x
+        return out
+
+    check("scatter")(masked, x, mask, shape=(5, 2), key=(TENSOR, ALL))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_scatter_along_an_axis_is_the_transpose_of_taking(check, dtype, axis):
+    x = values((3, 4), dtype)
+    indices = np.random.default_rng(0).integers(0, 5, (3, 4))
+    shape = (5, 4) if axis == 0 else (3, 5)
+
+    def expected():
+        out = np.zeros(shape, dtype)
+        for i, j in np.ndindex(3, 4):
+            place = (indices[i, j], j) if axis == 0 else (i, indices[i, j])
+            out[place] += x[i, j]
+        return out
+
+    check("scatter_along_axis")(expected, x, indices, shape=shape, axis=axis)
+
+
+@pytest.mark.parametrize(
+    ("row", "operands", "options"),
+    [
+        ("scatter", [(3,)], {"shape": (3, 4), "key": (1,)}),
+        ("scatter", [(4,)], {"shape": (3, 4), "key": (3,)}),
+        ("axpby", [(3, 4), (4,)], {}),
+        ("adam_step", [(3,), (3,), (4,)], {}),
+    ],
+)
+def test_what_does_not_fit_is_refused(row, operands, options):
+    metas = tuple([meta(shape, np.dtype("f8")) for shape in operands])
+    with pytest.raises((ValueError, IndexError)):
+        plan(TABLE[row], metas, options)
+
+
+def test_updates_keep_to_one_dtype():
+    with pytest.raises(ValueError, match="must be alike"):
+        plan(TABLE["axpby"], (meta((3,), np.dtype("f8")), meta((3,), np.dtype("f4")), 1.0, 2.0), {})
+
+
+def test_the_gradient_of_running_products_is_exact_where_there_are_zeros():
+    x, g = np.array([2.0, 0.0, 3.0, 0.0, 5.0]), np.arange(1.0, 6.0)
+    jacobian = np.zeros((5, 5))
+    for k in range(5):
+        for i in range(k + 1):
+            jacobian[k, i] = np.prod(np.delete(x[: k + 1], i))
+    got = TABLE["cumulative_prod_gradient"].kernel(np, x, g, axis=0)
+    np.testing.assert_array_equal(got, g @ jacobian)
+
+
+@pytest.mark.parametrize("shape", [(0,), (1,), (4, 0)])
+def test_the_gradient_of_running_products_of_little(check, shape):
+    x, g = values(shape, "f8"), values(shape, "f8", 1)
+    check("cumulative_prod_gradient")(lambda: g.copy(), x, g, axis=0)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_updates(check, layout, dtype):
+    x, y, z = [np.abs(layouts(dtype, seed)[layout]) for seed in range(3)]
+    check("axpby")(lambda: x * 0.9 + y * -0.25, x, y, 0.9, -0.25)
+    check("axpby_squared")(lambda: x * 0.9 + np.square(y) * 0.1, x, y, 0.9, 0.1)
+    expected = lambda: x * 0.99 - y / (np.sqrt(z) * 1.5 + 1e-3) * 0.1  # noqa: E731  # reads as the formula
+    check("adam_step")(expected, x, y, z, 0.99, 0.1, 1.5, 1e-3)
