@@ -8,6 +8,7 @@ for someone who sleeps. A burst costs one turn of the event loop; a single item 
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from math import inf
 from time import perf_counter
@@ -75,7 +76,7 @@ class Bell:
 class Link:
     """A row of at most `capacity` items: made, being made, or about to be. One side puts, the other takes."""
 
-    __slots__ = ("arrival", "capacity", "count", "ended", "entries", "error", "room", "space")
+    __slots__ = ("arrival", "capacity", "count", "ended", "entries", "error", "room", "space", "taker")
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
@@ -86,12 +87,18 @@ class Link:
         self.error: BaseException | None = None  # why it ended
         self.arrival = Bell()
         self.space = Bell()
+        self.taker: asyncio.Task[Any] | None = None  # who last waited for an item
 
     async def reserve(self) -> None:
         """Wait for room, and take it."""
         while self.room <= 0:
             await self.space.sleep()
         self.room -= 1
+
+    def release(self) -> None:
+        """Let go whoever waits for room, to put nothing: the stage has failed."""
+        self.room = max(0, self.room) + self.space.sleepers
+        self.space.ring_for_all()
 
     def put(self, where: Where, item: Any) -> None:
         """Add an item whose room was reserved."""
@@ -112,6 +119,7 @@ class Link:
                 return False
             for _ in range(min(self.room, self.space.sleepers)):
                 self.space.ring()
+            self.taker = asyncio.current_task()
             await self.arrival.sleep()
         return True
 
@@ -128,5 +136,6 @@ class Link:
     def close(self) -> None:
         """Drop what is left."""
         self.entries.clear()
+        self.taker = None
         self.arrival.close()
         self.space.close()

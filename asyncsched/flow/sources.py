@@ -73,6 +73,10 @@ class AsyncSource(Source):
     """An async iterable."""
 
     async def run(self) -> None:
+        await self.cancelled_once(self._read)
+        self.finish()
+
+    async def _read(self) -> None:
         number = 0
         iterator = None
         try:
@@ -92,14 +96,12 @@ class AsyncSource(Source):
         finally:
             if inspect.isasyncgen(iterator):
                 await self._close(iterator.aclose)
-        self.finish()
 
     async def _close(self, aclose: Callable[[], Any]) -> None:
-        with anyio.CancelScope(shield=True):
-            try:
-                await aclose()
-            except Exception as error:
-                self.closing_error = error
+        try:
+            await aclose()
+        except Exception as error:
+            self.closing_error = error
 
 
 class ThreadSource(Source):

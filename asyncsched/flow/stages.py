@@ -10,9 +10,10 @@ import asyncio
 import multiprocessing
 import types
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor, ProcessPoolExecutor
 from functools import partial
+from math import inf
 from queue import SimpleQueue
 from time import perf_counter
 from typing import Any
@@ -38,6 +39,7 @@ class Stage:
         self.ordered = ordered
         self.error: BaseException | None = None
         self.started = perf_counter()
+        self.ended = inf
 
     async def run(self) -> None:
         """Work until there is no more input. Raises nothing of its own: an error ends the output."""
@@ -46,11 +48,13 @@ class Stage:
     def busy(self, now: float) -> float:
         """Seconds of work so far, added up over the workers: whatever was not waiting."""
         waiting = self.source.arrival.seconds(now) + self.out.space.seconds(now)
-        return max(0.0, self.workers * (now - self.started) - waiting)
+        return max(0.0, self.workers * (min(now, self.ended) - self.started) - waiting)
 
     async def ready(self) -> bool:
         """Wait for room, which it takes, and for an item; False if no more are to be taken."""
         out, source = self.out, self.source
+        if self.error is not None:
+            return False
         if out.room > 0:
             out.room -= 1
         else:
@@ -60,11 +64,31 @@ class Stage:
     def fail(self, where: Where, error: BaseException) -> None:
         """Take no more items. The first error counts."""
         if self.error is None:
-            self.error = noted(error, self.name, where)
-            self.source.end()
+            self._stop(noted(error, self.name, where))
+
+    def _stop(self, error: BaseException) -> None:
+        self.error = self.error or error
+        self.source.end()
+        self.out.release()
+
+    async def cancelled_once(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run what awaits a user's coroutines, and if cancelled, cancel it once and wait for it.
+
+        As asyncio does. A cancelled scope of anyio would do it again at each `await`, in a `finally`, too.
+        """
+        task = asyncio.create_task(work())
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as error:
+            self._stop(error)  # for the case that a user's coroutine goes on all the same
+            task.cancel()
+            with anyio.CancelScope(shield=True):
+                await asyncio.wait([task])
+            raise
 
     def finish(self) -> None:
         """There will be no more output."""
+        self.ended = perf_counter()
         self.out.end(self.error or self.source.error)
 
 
@@ -123,7 +147,7 @@ class LoopStage(Stage):
         serve = self._serve_in_turn if self.ordered and self.workers > 1 else self._serve
         async with anyio.create_task_group() as group:
             for _ in range(self.workers):
-                group.start_soon(serve)
+                group.start_soon(self.cancelled_once, serve)
         self.finish()
 
     async def _serve(self) -> None:
@@ -268,7 +292,8 @@ def _checked(result: Any) -> Any:
 
 def stop_if_cancelled(error: BaseException) -> None:
     """Raise `error` again if it is the cancellation of this task, and not something that a function raised."""
-    if isinstance(error, asyncio.CancelledError) and anyio.current_effective_deadline() == float("-inf"):
+    task = asyncio.current_task()
+    if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
         raise error
 
 

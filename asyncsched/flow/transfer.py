@@ -9,6 +9,7 @@ waits for it.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
@@ -37,10 +38,13 @@ class DeviceStage(Stage):
         self._putting: anyio.CancelScope | None = None
         self._scope: Scope | None = None
         self._caution = 0
+        self._consumer: asyncio.Future[None] = (
+            asyncio.get_running_loop().create_future()
+        )  # stands for what it waits for
 
     async def run(self) -> None:
         reclaimers = self._scheduler._driver.reclaimers
-        reclaimers.add(self._give_back)
+        reclaimers.add(self._reclaim)
         try:
             while await self._wanted() and await self.ready():
                 where, item = self.source.take()
@@ -53,7 +57,7 @@ class DeviceStage(Stage):
                     self.fail(where, error)
                 del item
         finally:
-            reclaimers.discard(self._give_back)
+            reclaimers.discard(self._reclaim)
             self._ahead.clear()
         self.finish()
 
@@ -75,19 +79,32 @@ class DeviceStage(Stage):
         memory = self._scheduler._driver.device(self._device).memory
         nbytes = sum(memory.footprint(array.nbytes) for array in _arrays(item))
         self._scope = self._scheduler.scope(name=f"stage {self.name}", reserve=nbytes or None)
-        async with self._scope as scope:
-            return await _each_array(item, lambda array: scope.put(array, device=self._device))
+        try:
+            async with self._scope as scope:
+                return await _each_array(item, lambda array: scope.put(array, device=self._device))
+        finally:
+            self._scheduler._driver.parked.pop(self._consumer, None)
 
     def _forget_taken(self) -> None:
         """Keep the host's arrays no longer than the consumer leaves the device's here."""
         while len(self._ahead) > len(self.out.entries) + (self._putting is not None):
             self._ahead.popleft()
 
-    def _give_back(self) -> bool:
+    def _reclaim(self) -> bool:
         """The scheduler is stuck: free what is ahead if somebody else needs it. Returns whether anything was freed."""
+        mine = self._scope._inner if self._scope is not None else None
+        driver = self._scheduler._driver
+        pending = driver.engine.admission.tasks()
+        if self.out.arrival.sleepers:
+            # The consumer waits for what this waits for: so the search for a deadlock must see it.
+            driver.parked[self._consumer] = self.out.taker, [task for task in pending if task.scope is mine]
+        elif self.out.entries and any(task.scope is not mine for task in pending):
+            self._give_back()
+            return True
+        return False
+
+    def _give_back(self) -> None:
         out, source = self.out, self.source
-        if not out.entries or out.arrival.sleepers or not self._others_wait():
-            return False
         self._forget_taken()
         returned = len(self._ahead)
         source.entries.extendleft(reversed(self._ahead))
@@ -99,11 +116,6 @@ class DeviceStage(Stage):
         if self._putting is not None:
             self._putting.cancel()
         self._caution = CAUTION
-        return True
-
-    def _others_wait(self) -> bool:
-        mine = self._scope._inner if self._scope is not None else None
-        return any(task.scope is not mine for task in self._scheduler._driver.engine.admission.tasks())
 
 
 def _arrays(item: Any) -> list[np.ndarray[Any, Any]]:

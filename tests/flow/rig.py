@@ -1,0 +1,61 @@
+"""What the tests of pipelines share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+from asyncsched.flow.pipeline import Pipeline
+
+
+async def drain(pipe: Pipeline[Any]) -> list[Any]:
+    """One epoch."""
+    async with pipe.open() as items:
+        return [item async for item in items]
+
+
+async def turns(count: int = 30) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def same(item: Any) -> Any:
+    return item
+
+
+def same_in_thread(item: Any) -> Any:
+    return item
+
+
+class Counted:
+    """An iterable that says how far it was read, and whether it was closed."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.asked = 0
+        self.closed = 0
+
+    def __iter__(self) -> Iterator[int]:
+        try:
+            for i in range(self.count):
+                self.asked += 1
+                yield i
+        finally:
+            self.closed += 1
+
+
+class AsyncCounted(Counted):
+    """The same, asynchronous."""
+
+    __iter__ = None  # type: ignore[assignment]
+
+    async def __aiter__(self) -> AsyncIterator[int]:
+        try:
+            for i in range(self.count):
+                self.asked += 1
+                await asyncio.sleep(0)
+                yield i
+        finally:
+            await asyncio.sleep(0)
+            self.closed += 1

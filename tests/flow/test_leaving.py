@@ -1,0 +1,300 @@
+"""Leaving a pipeline: by its end, early, by an error, by cancellation. Nothing stays behind."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+import asyncsched as asc
+
+from .rig import AsyncCounted, Counted, drain, same, same_in_thread, turns
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
+
+
+async def fail_at(number: int, error: BaseException, item: Any) -> Any:
+    if item == number:
+        raise error
+    return item
+
+
+def fail_in_thread_at(number: int, error: BaseException, item: Any) -> Any:
+    if item == number:
+        raise error
+    return item
+
+
+def failing_generator(error: BaseException, epoch: int = 0) -> Iterator[int]:
+    yield from range(30)
+    raise error
+
+
+async def failing_async_generator(error: BaseException, epoch: int = 0) -> AsyncIterator[int]:
+    for i in range(30):
+        yield i
+    raise error
+
+
+FAILING: dict[str, Any] = {
+    "coroutine": lambda s, e: s.pipeline(range(100)).map(partial(fail_at, 30, e)),
+    "coroutines": lambda s, e: s.pipeline(range(100)).map(partial(fail_at, 30, e), workers=4),
+    "thread": lambda s, e: s.pipeline(range(100)).map(partial(fail_in_thread_at, 30, e)),
+    "threads": lambda s, e: s.pipeline(range(100)).map(partial(fail_in_thread_at, 30, e), workers=4),
+    "generator": lambda s, e: s.pipeline(partial(failing_generator, e)),
+    "async generator": lambda s, e: s.pipeline(partial(failing_async_generator, e)),
+}
+
+
+@pytest.mark.parametrize("make", FAILING.values(), ids=FAILING)
+@pytest.mark.parametrize("behind", [0, 2])
+async def test_an_error_comes_bare_after_the_items_before_it_and_says_where(make: Any, behind: int) -> None:
+    async with asc.Scheduler("cpu") as s:
+        pipe = make(s, LookupError("it"))
+        for fn in (same, same_in_thread)[:behind]:
+            pipe = pipe.map(fn, workers=2)
+        received = []
+        with pytest.raises(LookupError, match="it") as caught:
+            async with pipe.open() as items:
+                async for item in items:
+                    received.append(item)
+        assert received == list(range(30))
+        assert len(caught.value.__notes__) == 1
+        assert "at item 30 of the source" in caught.value.__notes__[0]
+        assert "stage 0 (source)" in caught.value.__notes__[0] or "stage 1 (map " in caught.value.__notes__[0]
+        assert s.statistics().bytes_retained == 0
+
+
+@pytest.mark.parametrize("threads", [True, False])
+async def test_out_of_order_an_error_comes_after_what_was_begun(threads: bool) -> None:
+    async with asc.Scheduler("cpu") as s:
+        fn = partial(fail_in_thread_at if threads else fail_at, 5, LookupError())
+        received = []
+        with pytest.raises(LookupError):
+            async with s.pipeline(range(1000)).map(fn, workers=3, ordered=False).open() as items:
+                async for item in items:
+                    received.append(item)
+        assert 5 not in received
+        assert len(received) < 100
+
+
+async def test_an_error_of_a_batch_names_its_items() -> None:
+    async with asc.Scheduler("cpu") as s:
+        items = [np.ones(3)] * 9 + [np.ones(4)] + [np.ones(3)] * 9
+        with pytest.raises(ValueError, match=r"differ in shape: \(3,\) and, at 1, \(4,\)") as caught:
+            await drain(s.pipeline(items).batch(4))
+        assert "stage 1 (batch 4), at items 8 to 11 of the source" in caught.value.__notes__[0]
+        with pytest.raises(LookupError):
+            await drain(s.pipeline(range(100)).map(partial(fail_at, 30, LookupError())).batch(64).to_device())
+
+
+@pytest.mark.parametrize("error", [StopIteration, StopAsyncIteration, GeneratorExit, asyncio.CancelledError])
+@pytest.mark.parametrize("fn", [fail_at, fail_in_thread_at])
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_what_would_mean_something_else_is_wrapped(error: type[BaseException], fn: Any, workers: int) -> None:
+    async with asc.Scheduler("cpu") as s:
+        with pytest.raises(RuntimeError, match=f"raised {error.__name__}") as caught:
+            await drain(s.pipeline(range(9)).map(partial(fn, 3, error()), workers=workers))
+        assert isinstance(caught.value.__cause__, error)
+
+
+async def test_a_coroutine_from_a_plain_function_is_an_error() -> None:
+    async with asc.Scheduler("cpu") as s:
+        with pytest.raises(TypeError, match="pass the coroutine function"):
+            await drain(s.pipeline(range(3)).map(lambda i: same(i)))
+
+
+async def test_an_error_is_raised_again_and_the_next_epoch_is_a_new_one() -> None:
+    async with asc.Scheduler("cpu") as s:
+        error = LookupError()
+        pipe = s.pipeline(range(9)).map(partial(fail_at, 3, error))
+        async with pipe.open() as items:
+            for _ in range(3):
+                await anext(items)
+            for _ in range(2):
+                with pytest.raises(LookupError):
+                    await anext(items)
+        with pytest.raises(LookupError):
+            await drain(pipe)
+        assert pipe.state_dict()["epoch"] == 1
+
+
+@pytest.mark.parametrize("kind", [Counted, AsyncCounted])
+@pytest.mark.parametrize("items_taken", [0, 1, 7])
+async def test_leaving_early_closes_the_source(kind: type[Counted], items_taken: int) -> None:
+    source = kind(1000)
+    async with asc.Scheduler("cpu") as s:
+        pipe = s.pipeline(source).map(same).map(same_in_thread, workers=2).batch(2)
+        async with pipe.open() as items:
+            while source.asked == 0:
+                await asyncio.sleep(0)
+            for _ in range(items_taken):
+                await anext(items)
+        assert source.closed == 1
+        assert source.asked < 200
+
+
+def stubborn(epoch: int) -> Iterator[int]:
+    try:
+        yield from range(1000)
+    finally:
+        raise LookupError("closing failed")
+
+
+async def stubborn_async(epoch: int) -> AsyncIterator[int]:
+    try:
+        for i in range(1000):
+            yield i
+    finally:
+        raise LookupError("closing failed")
+
+
+@pytest.mark.parametrize("source", [stubborn, stubborn_async])
+async def test_an_error_of_closing_the_source_is_not_lost(source: Any) -> None:
+    async with asc.Scheduler("cpu") as s:
+        with pytest.raises(LookupError, match="closing failed"):
+            async with s.pipeline(source).open() as items:
+                await anext(items)
+        with pytest.raises(ZeroDivisionError):
+            async with s.pipeline(source).open() as items:
+                await anext(items)
+                raise ZeroDivisionError
+
+
+async def test_leaving_waits_for_functions_that_run() -> None:
+    begun, gate, ended = threading.Event(), threading.Event(), []
+
+    def fn(i: int) -> None:
+        begun.set()
+        assert gate.wait(10)
+        ended.append(i)
+
+    async def leave() -> None:
+        async with s.pipeline(range(100)).map(fn, workers=1).open():
+            while not begun.is_set():
+                await asyncio.sleep(0)
+
+    async with asc.Scheduler("cpu") as s:
+        task = asyncio.create_task(leave())
+        while not begun.is_set():
+            await asyncio.sleep(0)
+        await turns()
+        task.cancel()
+        await turns()
+        assert not task.done()
+        gate.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert ended == [0]
+
+
+async def test_coroutines_are_cancelled_once_and_may_await_while_they_end() -> None:
+    ended = []
+
+    async def fn(i: int) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await turns(5)
+            ended.append(i)
+
+    async def stubborn_fn(i: int) -> int:
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        return i
+
+    async with asc.Scheduler("cpu") as s:
+        async with s.pipeline(range(9)).map(fn, workers=2).open():
+            await turns()
+        assert sorted(ended) == [0, 1]
+        for workers in (1, 2):
+            async with s.pipeline(range(9)).map(stubborn_fn, workers=workers).open():
+                await turns()
+
+
+async def test_an_exception_in_the_block_leaves_as_it_is() -> None:
+    async with asc.Scheduler("cpu") as s:
+        with pytest.raises(ZeroDivisionError):
+            async with s.pipeline(range(100)).map(same_in_thread).open() as items:
+                await anext(items)
+                raise ZeroDivisionError
+
+
+async def test_cancelling_the_wait_for_an_item_loses_none() -> None:
+    rng = random.Random(7)
+
+    async def sometimes_slow(i: int) -> int:
+        await turns(rng.randrange(4))
+        return i
+
+    received = []
+    async with asc.Scheduler("cpu") as s:
+        async with s.pipeline(range(300)).map(sometimes_slow).map(same_in_thread).open() as items:
+            while len(received) < 300:
+                wait = asyncio.create_task(anext(items))  # type: ignore[arg-type]
+                await turns(rng.randrange(6))
+                wait.cancel()
+                with suppress(asyncio.CancelledError):
+                    received.append(await wait)
+        assert received == list(range(300))
+
+
+@pytest.mark.parametrize("seed", range(40))
+async def test_cancelled_anywhere_nothing_stays_behind(seed: int) -> None:
+    rng = random.Random(seed)
+    source = rng.choice([Counted, AsyncCounted])(500)
+
+    async def consume(s: asc.Scheduler) -> None:
+        pipe = s.pipeline(source, buffer=rng.randint(1, 4)).map(same, workers=rng.randint(1, 3))
+        pipe = pipe.map(lambda i: np.full(100, i), workers=rng.randint(1, 3), ordered=rng.random() < 0.5)
+        pipe = pipe.batch(rng.randint(1, 5)).to_device(depth=rng.randint(1, 3))
+        async with pipe.open() as items:
+            async for batch in items:
+                await (batch + 1)
+                del batch
+
+    async with asc.Scheduler("cpu", max_bytes="30 KiB") as s:
+        before = asyncio.all_tasks()
+        task = asyncio.create_task(consume(s))
+        for _ in range(rng.randrange(400)):
+            await asyncio.sleep(0)
+            if task.done():
+                break
+        task.cancel()
+        await turns(rng.randrange(3))
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+        assert asyncio.all_tasks() == before
+        assert source.asked == 0 or source.closed == 1
+        await s.barrier()
+        del task
+        found = s.statistics()
+        assert (found.tasks_pending, found.tasks_in_flight, found.bytes_reserved, found.bytes_in_flight) == (0, 0, 0, 0)
+        assert found.bytes_retained == 0
+
+
+async def test_threads_do_not_grow_from_epoch_to_epoch() -> None:
+    async with asc.Scheduler("cpu") as s:
+        pipe = s.pipeline(Counted(20)).map(same_in_thread, workers=3).batch(2)
+        await drain(pipe)
+        before = threading.active_count()
+        for _ in range(10):
+            await drain(pipe)
+        assert threading.active_count() <= before
+
+
+async def test_a_scheduler_closed_meanwhile_ends_it_with_an_error() -> None:
+    with pytest.raises(asc.SchedulerClosed):
+        async with asc.Scheduler("cpu") as s, s.pipeline([np.ones(3)] * 99).to_device().open() as items:
+            await anext(items)
+            await s.aclose()
+            async for _ in items:
+                pass
