@@ -1,4 +1,7 @@
-"""Kernels of optimisers: whole updates in one task, with one temporary array instead of one per step."""
+"""Kernels of optimisers: whole updates in one task, with one temporary array instead of one per step.
+
+Without `out` they make it first, which is an array also where there are no axes; what NumPy returns there is not.
+"""
 
 from __future__ import annotations
 
@@ -7,24 +10,30 @@ from typing import Any
 
 def axpby(xp: Any, x: Any, y: Any, a: float, b: float, *, out: Any = None) -> Any:
     """a x + b y."""
+    out = xp.empty_like(x) if out is None else out
     scaled = xp.multiply(y, b)
-    return xp.add(xp.multiply(x, a, out=out), scaled, out=out)
+    xp.multiply(x, a, out=out)
+    return xp.add(out, scaled, out=out)
 
 
 def axpby_squared(xp: Any, x: Any, y: Any, a: float, b: float, *, out: Any = None) -> Any:
     """a x + b y**2."""
-    squared = xp.square(y, out=xp.empty_like(y))  # an array also where there are no axes
+    out = xp.empty_like(x) if out is None else out
+    squared = xp.square(y, out=xp.empty_like(y))
     xp.multiply(squared, b, out=squared)
-    return xp.add(xp.multiply(x, a, out=out), squared, out=out)
+    xp.multiply(x, a, out=out)
+    return xp.add(out, squared, out=out)
 
 
 def adam_step(
     xp: Any, x: Any, mean: Any, square: Any, keep: float, rate: float, scale: float, eps: float, *, out: Any = None
 ) -> Any:
     """keep x - rate mean / (scale sqrt(square) + eps)."""
+    out = xp.empty_like(x) if out is None else out
     change = xp.sqrt(square, out=xp.empty_like(square))
     xp.multiply(change, scale, out=change)
     xp.add(change, eps, out=change)
     xp.divide(mean, change, out=change)
     xp.multiply(change, rate, out=change)
-    return xp.subtract(xp.multiply(x, keep, out=out), change, out=out)
+    xp.multiply(x, keep, out=out)
+    return xp.subtract(out, change, out=out)
