@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from . import runtime
+from .devices import Device
 from .functions import dispatch, empty, function, span
+from .launching import block_at
 from .memory import MemoryPointer
-from .streams import Device, get_current_stream
+from .streams import get_current_stream
 
 
 class Flags:
@@ -105,7 +106,7 @@ class ndarray:
     def bounds(self) -> tuple[Any, int, int]:
         """The block, and the addresses from the first byte to behind the last."""
         low, high = span(self.shape, self.itemsize, self.strides)
-        return runtime.block_at(self.data.ptr + low, high - low), self.data.ptr + low, self.data.ptr + high
+        return block_at(self.data.ptr + low, high - low), self.data.ptr + low, self.data.ptr + high
 
     def view_at(self, offset: int, like: Any) -> ndarray:
         """A view from `offset` bytes on."""
@@ -306,72 +307,3 @@ def _contiguous(shape: Any, itemsize: int, order: str) -> list[int]:
         strides.append(step)
         step *= max(n, 1)
     return strides if order == "F" else strides[::-1]
-
-
-_METHODS = (
-    "all any argmax argmin argsort argpartition choose clip conj conjugate cumprod cumsum diagonal dot max mean min"
-    " nonzero prod ptp put ravel repeat round searchsorted squeeze std sum swapaxes take trace transpose var"
-)
-_BINARY = {
-    "add": "add",
-    "sub": "subtract",
-    "mul": "multiply",
-    "truediv": "divide",
-    "floordiv": "floor_divide",
-    "mod": "remainder",
-    "pow": "power",
-    "matmul": "matmul",
-    "and": "bitwise_and",
-    "or": "bitwise_or",
-    "xor": "bitwise_xor",
-    "lshift": "left_shift",
-    "rshift": "right_shift",
-    "divmod": "divmod",
-}
-_COMPARISONS = {
-    "eq": "equal",
-    "ne": "not_equal",
-    "lt": "less",
-    "le": "less_equal",
-    "gt": "greater",
-    "ge": "greater_equal",
-}
-_UNARY = {"neg": "negative", "pos": "positive", "abs": "absolute", "invert": "invert"}
-
-
-def _add_methods() -> None:
-    for name in _METHODS.split():
-        setattr(ndarray, name, _method(name))
-    ndarray.flatten = lambda self, order="C": self.ravel(order).copy()  # type: ignore[attr-defined]
-    for table, forms in ((_BINARY, "_ri"), (_COMPARISONS, "_"), (_UNARY, "_")):
-        for name, ufunc in table.items():
-            for form in forms:
-                setattr(ndarray, f"__{form.strip('_')}{name}__", _operator(ufunc, form))
-
-
-def _method(name: str) -> Any:
-    def call(self: ndarray, *args: Any, **options: Any) -> Any:
-        called = function(name) if hasattr(np, name) else None
-        if called is None or name in ("conj", "conjugate", "put"):
-            return dispatch(name, getattr(np.ndarray, name), (self, *args), options)
-        if name == "transpose" and args:
-            args = (args if isinstance(args[0], int) else args[0],)
-        return called(self, *args, **options)
-
-    return call
-
-
-def _operator(ufunc: str, form: str) -> Any:
-    def plain(self: ndarray, *other: Any) -> Any:
-        return function(ufunc)(self, *other)
-
-    def reflected(self: ndarray, other: Any) -> Any:
-        return function(ufunc)(other, self)
-
-    def in_place(self: ndarray, other: Any) -> Any:
-        return function(ufunc)(self, other, out=self)
-
-    return {"_": plain, "r": reflected, "i": in_place}[form]
-
-
-_add_methods()

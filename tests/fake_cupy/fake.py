@@ -70,6 +70,7 @@ class Fake:
         self.blocking_streams: list[str] = []
         self.host_callbacks: list[str] = []
         self.kernel_errors: list[str] = []
+        self.busy = 0  # threads that compile
         self.duplicate_compiles: list[str] = []
         self.compiling: set[tuple[object, ...]] = set()
         self.compiled: set[tuple[object, ...]] = set()
@@ -162,6 +163,11 @@ class Fake:
         self.statistics["blocking_calls"] += 1
         if asyncio._get_running_loop() is not None:
             self.loop_blocks.append(f"{what} at {caller()}")
+
+    def queries(self, what: str) -> None:
+        """A call that keeps the GIL: while a thread compiles, with the driver's lock, it stops the whole process."""
+        if self.busy:
+            self.blocks(f"{what} while the driver was busy")
 
     def wait_until(self, done: Callable[[], bool], gpu: GPU) -> None:
         """Block until `done()`. The lock is held.

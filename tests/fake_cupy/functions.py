@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from . import runtime
+from .arguments import View, arrays_in, flat, like, opened, refuse_numpy, replace
 from .blocks import Block
 from .errors import PerformanceWarning
-from .fake import caller, current
+from .fake import caller, current, gpu_works
+from .launching import enqueue
 from .machine import Work
 from .memory import MemoryPointer
 from .signatures import MISSING, NOT_TAKEN, ON_HOST, UFUNC_KEYWORDS
@@ -55,10 +56,10 @@ class _Function:
     def __call__(self, *args: Any, **options: Any) -> Any:
         name, called = self.__name__, self._called
         self._check_keywords(options)
-        _refuse_numpy(args)
-        _refuse_numpy(options)
+        refuse_numpy(args)
+        refuse_numpy(options)
         if name in ON_HOST:
-            return called(*_map(args, lambda a: a.dummy()), **options)
+            return called(*replace(args, lambda a: a.dummy()), **options)
         return dispatch(name, called, args, options)
 
     def _check_keywords(self, options: dict[str, Any]) -> None:
@@ -86,20 +87,20 @@ class ufunc(_Function):
 
 def dispatch(name: str, called: Callable[..., Any], args: Any, options: Any) -> Any:
     """Find out what `called` gives, allocate that on the current stream, and queue the work there."""
-    written = list(_arrays(options.get("out")))
+    written = list(arrays_in(options.get("out")))
     if name in WRITES_FIRST or name.endswith(".at"):
         written.append(args[0])
     if name in DATA_DEPENDENT:
         return _after_waiting(name, called, args, options)
-    dummies: dict[int, Any] = {id(a): a.dummy() for a in _arrays((args, options))}
-    sources = {id(a): a for a in _arrays((args, options))}
+    dummies: dict[int, Any] = {id(a): a.dummy() for a in arrays_in((args, options))}
+    sources = {id(a): a for a in arrays_in((args, options))}
     with np.errstate(all="ignore"):
-        found = called(*_map(args, lambda a: dummies[id(a)]), **_map(options, lambda a: dummies[id(a)]))
-    results = [_result(r, dummies, sources) for r in _flat(found)]
+        found = called(*replace(args, lambda a: dummies[id(a)]), **replace(options, lambda a: dummies[id(a)]))
+    results = [_result(r, dummies, sources) for r in flat(found)]
     fresh = [r for r, is_new in results if is_new]
     if fresh or written:
         _launch(name, called, args, options, fresh, written, [is_new for _, is_new in results])
-    return _like(found, iter([r for r, _ in results]))
+    return like(found, iter([r for r, _ in results]))
 
 
 def _result(found: Any, dummies: dict[int, Any], sources: dict[int, Any]) -> tuple[Any, bool]:
@@ -137,45 +138,45 @@ def _launch(
 ) -> None:
     fake = current()
     _compile(name, args, options, fresh)
-    _check_devices([*_arrays((args, options)), *fresh])
-    views = {id(a): a.numpy_view() for a in (*_arrays((args, options)), *fresh)}
+    _check_devices([*arrays_in((args, options)), *fresh])
+    views = {id(a): a.numpy_view() for a in (*arrays_in((args, options)), *fresh)}
     # What runs later must not keep arrays alive: only the bytes.
-    later_args = _map(args, lambda a: _View(views[id(a)]))
-    later_options = _map(options, lambda a: _View(views[id(a)]))
+    later_args = replace(args, lambda a: View(views[id(a)]))
+    later_options = replace(options, lambda a: View(views[id(a)]))
     targets = [views[id(a)] for a in fresh]
 
     def run() -> None:
         with np.errstate(all="ignore"):
-            found = called(*_open(later_args), **_open(later_options))
-        for target, value in zip(targets, itertools.compress(_flat(found), new), strict=True):
+            found = called(*opened(later_args), **opened(later_options))
+        for target, value in zip(targets, itertools.compress(flat(found), new), strict=True):
             np.copyto(target, value, casting="unsafe")
 
-    reads = [a for a in _arrays((args, options)) if not any(a is w for w in written)]
+    reads = [a for a in arrays_in((args, options)) if not any(a is w for w in written)]
     touches = [(*a.bounds(), False) for a in reads if a.size] + [
         (*a.bounds(), True) for a in (*written, *fresh) if a.size
     ]
     with fake.lock:
         queue = fake.queue(_stream_pointer())
-        runtime.gpu_works(queue.gpu)
+        gpu_works(queue.gpu)
         if name.startswith(SHARED_STATE):
             block = _shared_block(name)
             touches.append((block, block.address, block.address + block.size, True))
-        runtime.enqueue(queue, Work(name, run, touches))
+        enqueue(queue, Work(name, run, touches))
 
 
 def _after_waiting(name: str, called: Any, args: Any, options: Any) -> Any:
     """The shape depends on data: wait, look, and queue a copy of what was found."""
     from .arrays import ndarray
 
-    args = _map(args, lambda a: a.get())
-    found = called(*args, **_map(options, lambda a: a.get()))
+    args = replace(args, lambda a: a.get())
+    found = called(*args, **replace(options, lambda a: a.get()))
     results = []
-    for value in _flat(found):
+    for value in flat(found):
         result = ndarray(np.shape(value), np.asarray(value).dtype)
         content = np.ascontiguousarray(value)
         dispatch("setitem", _set_all, (result,), {"value": _Host(content)})
         results.append(result)
-    return _like(found, iter(results))
+    return like(found, iter(results))
 
 
 def _set_all(target: Any, *, value: Any) -> None:
@@ -192,7 +193,7 @@ class _Host:
 def _compile(name: str, args: Any, options: Any, fresh: list[Any]) -> None:
     """The first call on these dtypes compiles. It takes a while, so another thread may come to do the same."""
     fake = current()
-    key = (name, *(str(a.dtype) for a in (*_arrays((args, options)), *fresh)))
+    key = (name, *(str(a.dtype) for a in (*arrays_in((args, options)), *fresh)))
     if not fake.jit or key in fake.compiled:
         return
     fake.blocks(f"compiling {key}")
@@ -201,9 +202,12 @@ def _compile(name: str, args: Any, options: Any, fresh: list[Any]) -> None:
         if key in fake.compiling:
             fake.duplicate_compiles.append(f"{key} at {caller()}")
         fake.compiling.add(key)
+        fake.busy += 1
     for _ in range(_COMPILE_YIELDS):
         os.sched_yield()
-    fake.compiled.add(key)
+    with fake.lock:
+        fake.busy -= 1
+        fake.compiled.add(key)
 
 
 def _check_devices(arrays: list[Any]) -> None:
@@ -249,72 +253,3 @@ def span(shape: Any, itemsize: int, strides: Any) -> tuple[int, int]:
         return 0, int(np.prod(shape, dtype=np.int64)) * itemsize
     steps = [(n - 1) * s for n, s in zip(shape, strides, strict=True)]
     return sum(s for s in steps if s < 0), sum(s for s in steps if s > 0) + itemsize
-
-
-# Arrays inside arguments.
-
-
-class _View:
-    """A NumPy array on device memory, to be used on the GPU's thread."""
-
-    def __init__(self, array: Any) -> None:
-        self.array = array
-
-
-def _arrays(found: Any) -> Iterator[Any]:
-    from .arrays import ndarray
-
-    if isinstance(found, ndarray):
-        yield found
-    elif isinstance(found, list | tuple):
-        for member in found:
-            yield from _arrays(member)
-    elif isinstance(found, dict):
-        for member in found.values():
-            yield from _arrays(member)
-
-
-def _map(found: Any, change: Callable[[Any], Any]) -> Any:
-    from .arrays import ndarray
-
-    if isinstance(found, ndarray):
-        return change(found)
-    if isinstance(found, list | tuple):
-        return type(found)([_map(member, change) for member in found])
-    if isinstance(found, dict):
-        return {key: _map(member, change) for key, member in found.items()}
-    return found
-
-
-def _open(found: Any) -> Any:
-    if isinstance(found, _View):
-        return found.array
-    if isinstance(found, list | tuple):
-        return type(found)([_open(member) for member in found])
-    if isinstance(found, dict):
-        return {key: _open(member) for key, member in found.items()}
-    return found
-
-
-def _flat(found: Any) -> list[Any]:
-    if isinstance(found, list | tuple):
-        return [leaf for member in found for leaf in _flat(member)]
-    return [] if found is None else [found]
-
-
-def _like(found: Any, results: Iterator[Any]) -> Any:
-    """The results in the same lists and tuples."""
-    if isinstance(found, list | tuple):
-        members = [_like(member, results) for member in found]
-        return tuple(members) if isinstance(found, tuple) else members
-    return None if found is None else next(results)
-
-
-def _refuse_numpy(found: Any) -> None:
-    if isinstance(found, np.ndarray):
-        raise TypeError(f"Unsupported type {type(found)}")
-    if isinstance(found, list | tuple):
-        for member in found:
-            _refuse_numpy(member)
-    elif isinstance(found, dict):
-        _refuse_numpy(list(found.values()))

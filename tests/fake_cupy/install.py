@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from . import errors, memory, pinned, runtime, streams
+from . import devices, errors, graphs, memory, methods, pinned, runtime, streams
 from .arrays import Capsule, asarray_host, ndarray
 from .fake import Fake, _installed, current
 from .functions import dispatch, function, ufunc
@@ -145,6 +145,7 @@ def is_available() -> bool:
 
 @functools.cache
 def _modules() -> dict[str, types.ModuleType]:
+    methods.add_methods()
     cupy, cuda = _Namespace("cupy", ""), types.ModuleType("cupy.cuda")
     for made in (array, asarray, ascontiguousarray, empty, empty_like, asnumpy, from_dlpack, get_array_module):
         setattr(cupy, made.__name__, made)
@@ -155,19 +156,18 @@ def _modules() -> dict[str, types.ModuleType]:
     for name in _DTYPES.split():
         setattr(cupy, name, getattr(np, name))
     cupy.fft, cupy.random = _Namespace("cupy.fft", "fft."), _Namespace("cupy.random", "random.")
-    for module in (streams, memory, pinned):
+    for module in (streams, devices, graphs, memory, pinned):
         for name, value in vars(module).items():
             if getattr(value, "__module__", None) == module.__name__ and not name.startswith("_"):
                 setattr(cuda, name, value)
     cuda.is_available, cuda.runtime, cuda.memory, cuda.stream = is_available, runtime, memory, streams
-    cuda.device, cuda.graph, cuda.pinned_memory, cuda.nvtx = streams, streams, pinned, _nvtx()
-    runtime.CUDARuntimeError = errors.CUDARuntimeError
+    cuda.device, cuda.graph, cuda.pinned_memory, cuda.nvtx = devices, graphs, pinned, _nvtx()
     cupy.cuda = cuda
     cupyx = types.ModuleType("cupyx")
     cupyx.scatter_add = scatter_add
     cupy._util = types.ModuleType("cupy._util")
     cupy._util.PerformanceWarning = errors.PerformanceWarning
-    parts = {"runtime": runtime, "memory": memory, "stream": streams, "device": streams, "graph": streams}
+    parts = {"runtime": runtime, "memory": memory, "stream": streams, "device": devices, "graph": graphs}
     parts |= {"pinned_memory": pinned, "nvtx": cuda.nvtx}
     names = {f"cupy.cuda.{name}": module for name, module in parts.items()}
     return names | {

@@ -26,7 +26,8 @@ Touch = tuple[Block, int, int, bool]  # a block, the first and the last address 
 class Recording:
     """One recording of an event: a point in a stream, and what was known there."""
 
-    def __init__(self, clock: Clock, capture: Capture | None = None) -> None:
+    def __init__(self, gpu: GPU, clock: Clock, capture: Capture | None = None) -> None:
+        self.gpu = gpu
         self.done = False
         self.clock = clock
         self.capture = capture
@@ -82,7 +83,7 @@ class Queue:
         if not self.work:
             return False
         wait = self.work[0].wait
-        return wait is None or wait.done
+        return wait is None or wait.done or bool(wait.gpu.fault)
 
 
 class GPU:
@@ -134,8 +135,8 @@ class GPU:
     def record(self, queue: Queue) -> Recording:
         """A point in a stream. The lock is held."""
         if queue.capture is not None:
-            return Recording(dict(queue.clock), queue.capture)
-        recording = Recording(dict(queue.clock))
+            return Recording(self, dict(queue.clock), queue.capture)
+        recording = Recording(self, dict(queue.clock))
         if queue.work:
             queue.work.append(Work("record", signal=recording))
         else:
@@ -193,11 +194,13 @@ class GPU:
             elif not fake.hurried and self.random.random() < fake.laziness:
                 fake.launched.wait(fake.longest_pause)
             else:
+                queue = self.random.choice(ready)
                 self.steps += 1
-                if self._faults():
+                wait = queue.work[0].wait
+                if self._faults() or (wait is not None and wait.gpu.fault):
                     self._fail()
                     continue
-                return self.random.choice(ready)
+                return queue
         return None
 
     def _execute(self, work: Work) -> None:

@@ -10,9 +10,11 @@ from typing import Any
 
 from . import errors, runtime
 from .blocks import Block
+from .devices import Device
 from .errors import CUDARuntimeError, OutOfMemoryError
-from .fake import Fake, current
-from .streams import Device, get_current_stream
+from .fake import Fake, current, gpu_works
+from .launching import block_at, drop_block, new_block
+from .streams import get_current_stream
 
 _UNIT = 512
 
@@ -35,12 +37,12 @@ class Memory(BaseMemory):
     def __init__(self, size: int) -> None:
         self.size, self.device_id = size, current().device()
         self._fake = current()
-        self.block = runtime.new_block(size) if size else None
+        self.block = new_block(size) if size else None
         self.ptr = self.block.address if self.block else 0
 
     def __del__(self) -> None:
         if getattr(self, "block", None) is not None and not self._fake.stopped:
-            runtime.drop_block(self.block)
+            drop_block(self.block)
 
 
 class UnownedMemory(BaseMemory):
@@ -131,7 +133,7 @@ class _DevicePool:
         self._memory: dict[int, MemoryPointer] = {}  # what the driver gave, by address
 
     def malloc(self, size: int) -> MemoryPointer:
-        runtime.gpu_works(self.fake.gpu())
+        gpu_works(self.fake.gpu())
         if size == 0:
             return MemoryPointer(Memory(0), 0)
         size = -(-size // _UNIT) * _UNIT
@@ -174,7 +176,7 @@ class _DevicePool:
             if pointer is not None:
                 self.total += size
                 self._memory[pointer.ptr] = pointer
-                return runtime.block_at(pointer.ptr, size)
+                return block_at(pointer.ptr, size)
         raise OutOfMemoryError(size, self.total, self.limit)
 
     def _from_driver(self, size: int) -> MemoryPointer | None:

@@ -8,9 +8,9 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from . import runtime
 from .blocks import HOST
 from .fake import current
+from .launching import new_pinned
 
 _UNIT = 512
 
@@ -21,7 +21,7 @@ class PinnedMemory:
     def __init__(self, size: int, flags: int = 0) -> None:
         self.size = size
         self._fake = current()
-        self.block = runtime.new_pinned(max(size, 1))
+        self.block = new_pinned(max(size, 1))
         self.ptr = self.block.address
 
     def __del__(self) -> None:

@@ -1,4 +1,4 @@
-"""`cupy.cuda.stream`, `device` and `graph`: streams, events, devices and what is current on each thread."""
+"""`cupy.cuda.stream`: streams, events, and which stream is current on each thread."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import Any
 from . import errors, runtime
 from .errors import CUDARuntimeError
 from .fake import current, gpu_works
-from .machine import Capture, Queue, Work
+from .graphs import Graph
+from .launching import enqueue
+from .machine import Capture, Work
 
 
 class _Current:
@@ -127,7 +129,7 @@ class _BaseStream:
         fake = current()
         with fake.lock:
             fake.host_callbacks.append(repr(callback))
-            runtime.enqueue(fake.queue(self.ptr), Work("host callback", lambda: callback(arg)))
+            enqueue(fake.queue(self.ptr), Work("host callback", lambda: callback(arg)))
 
     def add_callback(self, callback: Any, arg: Any) -> None:
         self.launch_host_func(lambda given: callback(self, 0, given), arg)
@@ -190,89 +192,3 @@ class ExternalStream(_BaseStream):
 
     def __init__(self, ptr: int, device_id: int = -1) -> None:
         super().__init__(ptr, device_id)
-
-
-class Graph:
-    """Captured work. It keeps no memory alive: a block given to another since the capture is a race."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        raise NotImplementedError(
-            "currently this class cannot be initiated by the user and must be created via stream capture"
-        )
-
-    @classmethod
-    def _of(cls, work: list[Work]) -> Graph:
-        graph = cls.__new__(cls)
-        graph._work = [(step, [(t[0], t[0].used, t[0].handed_out) for t in step.touches]) for step in work]
-        return graph
-
-    def launch(self, stream: Any = None) -> None:
-        fake = current()
-        with fake.lock:
-            queue: Queue = fake.queue((stream or get_current_stream()).ptr)
-            gpu_works(queue.gpu)
-            for step, blocks in self._work:
-                for block, used, handed_out in blocks:
-                    if not block.live or (used, handed_out) != (block.used, block.handed_out):
-                        fake.race(f"a graph with {step.what!r} uses a block that is no longer as it was captured")
-                runtime.enqueue(queue, Work(step.what, step.run, step.touches, replayed=True))
-
-    def upload(self, stream: Any = None) -> None:
-        """Nothing to do ahead of a launch."""
-
-
-class Device:
-    """A GPU by number; the current one by default."""
-
-    def __init__(self, device: Any = None) -> None:
-        self._fake = current()
-        self.id = runtime.getDevice() if device is None else int(device)
-
-    def __int__(self) -> int:
-        return self.id
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Device) and other.id == self.id
-
-    def __hash__(self) -> int:
-        return self.id
-
-    def __repr__(self) -> str:
-        return f"<CUDA Device {self.id}>"
-
-    def __enter__(self) -> Device:
-        local = self._fake.local
-        local.__dict__.setdefault("devices", []).append(self._fake.device())
-        runtime.setDevice(self.id)
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._fake.local.device = self._fake.local.devices.pop()
-
-    def use(self) -> None:
-        runtime.setDevice(self.id)
-
-    def synchronize(self) -> None:
-        with self:
-            runtime.deviceSynchronize()
-
-    @property
-    def mem_info(self) -> tuple[int, int]:
-        with self:
-            return runtime.memGetInfo()
-
-    @property
-    def compute_capability(self) -> str:
-        return "90"
-
-    @property
-    def pci_bus_id(self) -> str:
-        return f"0000:0{self.id}:00.0"
-
-    @property
-    def attributes(self) -> dict[str, int]:
-        return {"MultiProcessorCount": 2, "AsyncEngineCount": 2, "ConcurrentKernels": 1}
-
-
-def get_device_id() -> int:
-    return runtime.getDevice()
