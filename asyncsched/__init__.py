@@ -11,6 +11,7 @@ from .autograd import no_grad
 from .devices.contract import Device
 from .errors import (
     AsyncSchedError,
+    CaptureError,
     ImplicitBarrierError,
     MemoryDeadlockError,
     QueueFull,
@@ -30,6 +31,7 @@ from .tensor import Tensor
 
 __all__ = [
     "AsyncSchedError",
+    "CaptureError",
     "Device",
     "ImplicitBarrierError",
     "MemoryDeadlockError",

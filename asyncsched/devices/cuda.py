@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -63,6 +64,9 @@ class CUDADevice:
         self._count = streams
         self._nvtx = nvtx
         self._events: deque[Any] = deque()
+        self._open = 0  # streams whose threads have not ended
+        self._litter: list[Any] = []  # what may block the thread on which it goes
+        self._graphs: weakref.WeakSet[CUDAGraph] = weakref.WeakSet()
         self._poisoning = threading.Lock()
         self._free = 0
 
@@ -113,6 +117,9 @@ class CUDADevice:
             self._open -= 1
             last = not self._open
         if last and self.fault is None:
+            for graph in list(self._graphs):
+                graph.let_go()
+            self._litter.clear()
             self.memory.trim()
 
     def _all_streams(self) -> list[CUDAStream]:
@@ -147,7 +154,9 @@ class CUDADevice:
             return self.memory.fetch(array, self._down.cuda)
 
     def capture(self, program: Program, inputs: int) -> Callable[[Any, Sequence[Any]], list[Any]]:
-        return CUDAGraph(self, program, inputs).run
+        graph = CUDAGraph(self, program, inputs)
+        self._graphs.add(graph)
+        return graph.run
 
     def adopt(self, source: Any) -> Any:
         """An array of this device over another library's, by DLPack; copies in wait for that library's stream."""
@@ -161,8 +170,9 @@ class CUDADevice:
 
     def dispose(self, held: list[Any]) -> None:
         """Let go of what may block its thread when it goes. On any thread, in the middle of anything."""
-        if self.streams:
-            self._down.offload(Job(held.clear))
+        if self._open:
+            self._litter.append(held)
+            self._down.offload(Job(self._litter.clear))
 
     # -- for the streams ----------------------------------------------------------------------------------------
 

@@ -30,8 +30,14 @@ class CUDAGraph:
         self._results: list[Any] = []
 
     def __del__(self) -> None:
-        # Freeing memory may wait for the device, so it is left to a thread that may wait.
-        self._device.dispose([self._graph, self._own, self._results, self._pool])
+        self._device.dispose(self.let_go())
+
+    def let_go(self) -> list[Any]:
+        """Give up everything on the device. It goes with the list: on a thread that may wait, since freeing may."""
+        held = [self._graph, self._own, self._results, self._pool]
+        self._graph = self._pool = None
+        self._own, self._results = [], []
+        return held
 
     def run(self, xp: Any, arrays: Sequence[Any]) -> list[Any]:
         """Results of the program for these inputs and constants, as arrays of their own."""
