@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from math import prod
 from typing import Any, NamedTuple
 
+from .kernels_nn import blocks
+
 COLUMNS = 262_144  # elements of the columns made at a time
 
 Pair = tuple[int, int]
@@ -97,13 +99,13 @@ def conv2d_weight_grad(
 
 def max_pool2d(xp: Any, x: Any, *, kernel: Pair, stride: Pair, padding: Pair, out: Any = None) -> Any:
     """The largest element of each window: first of the rows in it, which lie together, then of the columns."""
-    windows = Windows(kernel, stride, padding, (1, 1))
-    count = windows.fit(x.shape)
-    out = xp.empty((*x.shape[:-2], *count), x.dtype) if out is None else out
-    padded = _padded(xp, x, padding)
-    rows = _largest(xp, [padded[..., at : at + stride[0] * count[0] : stride[0], :] for at in range(kernel[0])])
-    columns = [rows[..., at : at + stride[1] * count[1] : stride[1]] for at in range(kernel[1])]
-    return _largest(xp, columns, out)
+    rows, columns = Windows(kernel, stride, padding, (1, 1)).fit(x.shape)
+    out = xp.empty((*x.shape[:-2], rows, columns), x.dtype) if out is None else out
+    for images, result in _planes(x, out):
+        padded = _padded(xp, images, padding)
+        lines = _largest(xp, [padded[:, at : at + stride[0] * rows : stride[0]] for at in range(kernel[0])])
+        _largest(xp, [lines[..., at : at + stride[1] * columns : stride[1]] for at in range(kernel[1])], result)
+    return out
 
 
 def max_pool2d_backward(
@@ -112,16 +114,22 @@ def max_pool2d_backward(
     """The gradient of each window, given to the first of its elements that is the largest."""
     windows = Windows(kernel, stride, padding, (1, 1))
     out = xp.empty(x.shape, x.dtype) if out is None else out
-    padded = _padded(xp, x, padding)
-    total = xp.zeros(padded.shape, x.dtype)
-    left = grad.copy()
-    for _, _, place in windows.places(windows.fit(x.shape)):
-        here = (..., *place)
-        chosen = left * (padded[here] == y)
-        total[here] += chosen
-        left -= chosen
-    out[...] = total[(..., *_inside(windows, x.shape)[1:3])]
+    for images, largest, g, result in _planes(x, y, grad, out):
+        padded, left = _padded(xp, images, padding), g.copy()
+        total = xp.zeros(padded.shape, x.dtype)
+        for _, _, place in windows.places(windows.fit(x.shape)):
+            chosen = left * (padded[:, *place] == largest)
+            total[:, *place] += chosen
+            left -= chosen
+        result[...] = total[_inside(windows, x.shape)]
     return out
+
+
+def _planes(*arrays: Any) -> Iterator[list[Any]]:
+    """The last two axes of arrays (..., height, width), as many at a time as the first has in a block."""
+    planes = [array.reshape(prod(array.shape[:-2]), *array.shape[-2:]) for array in arrays]
+    for block in blocks(len(planes[0]), prod(arrays[0].shape[-2:])):
+        yield [plane[block] for plane in planes]
 
 
 def _images(windows: Windows, x: Any, count: Pair) -> list[slice]:
@@ -161,17 +169,16 @@ def _padded_shape(windows: Windows, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _inside(windows: Windows, shape: tuple[int, ...]) -> Any:
-    """Where on padded images (channels, height, width, ...) the images themselves are."""
+    """Where on padded images (..., height, width, ...), with one axis in front, the images themselves are."""
     (up, left), (height, width) = windows.padding, shape[-2:]
     return slice(None), slice(up, up + height), slice(left, left + width)
 
 
-def _padded(xp: Any, x: Any, padding: Pair) -> Any:
-    """Images (..., height, width) with less than anything around them."""
+def _padded(xp: Any, images: Any, padding: Pair) -> Any:
+    """Images (count, height, width) with less than anything around them."""
     if padding == (0, 0):
-        return x
-    lead = [(0, 0)] * (x.ndim - 2)
-    return xp.pad(x, (*lead, (padding[0],) * 2, (padding[1],) * 2), constant_values=-xp.inf)
+        return images
+    return xp.pad(images, ((0, 0), *[(one, one) for one in padding]), constant_values=-xp.inf)
 
 
 def _largest(xp: Any, parts: list[Any], out: Any = None) -> Any:

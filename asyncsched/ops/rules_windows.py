@@ -74,13 +74,12 @@ def max_pool2d(row: Row, operands: tuple[Operand, ...], options: Options) -> Inf
     if len(shape) < 2:
         raise ValueError(f"max_pool2d: shape {shape} must be (..., height, width)")
     count = _count(row, Windows(options["kernel"], options["stride"], padding, (1, 1)), shape)
-    return Inferred(meta((*shape[:-2], *count), array.dtype), _padded_bytes(array, padding) + array.nbytes)
+    return Inferred(meta((*shape[:-2], *count), array.dtype), _pool_bytes(operands, padding, 4))
 
 
 def max_pool2d_backward(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """The gradient of `max_pool2d`; the operands are x, its result and grad."""
-    array = as_meta(operands[0])
-    return like(operands[0], 2 * _padded_bytes(array, options["padding"]) + 5 * as_meta(operands[1]).nbytes)
+    return like(operands[0], _pool_bytes(operands, options["padding"], 6))
 
 
 def _attention_bytes(row: Row, scores: Known, operands: tuple[Operand, ...], options: Options) -> int:
@@ -122,6 +121,10 @@ def _conv_bytes(x: Known, weight: Known, operands: tuple[Operand, ...], options:
     return copies(operands) + block
 
 
-def _padded_bytes(array: Meta, padding: Pair) -> int:
+def _pool_bytes(operands: tuple[Operand, ...], padding: Pair, arrays: int) -> int:
+    """Bytes of some arrays of padded images, of as many as are in a block. None of the arrays is larger."""
+    array = as_meta(operands[0])
     height, width = array.bound[-2:]
-    return prod(array.bound[:-2]) * (height + 2 * padding[0]) * (width + 2 * padding[1]) * array.dtype.itemsize
+    images = min(prod(array.bound[:-2]), max(1, BLOCK // max(1, height * width)))
+    padded: int = (height + 2 * padding[0]) * (width + 2 * padding[1]) * array.dtype.itemsize
+    return copies(operands) + arrays * images * padded
