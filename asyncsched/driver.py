@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -146,6 +146,11 @@ class Driver:
         """Raise unless the calling thread may wait."""
         if threading.get_ident() != self.thread and not self.closed:
             self.refuse()
+
+    def lane_of(self, resource: Hashable, device: Device) -> list[Lane]:
+        """The one stream on which a device's tasks that use a resource run."""
+        lanes = self.lanes[device]
+        return [lanes[hash(resource) % len(lanes)]]
 
     def device(self, wanted: object) -> Device:
         """One of the scheduler's devices, by itself or by name; None for the first."""

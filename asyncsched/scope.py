@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from time import perf_counter
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
@@ -76,7 +76,7 @@ class Submitter:
 
     async def submit(
         self, fn: Callable[..., Any], *args: Any, shape: Any = None, dtype: Any = None, nbytes: int | str | None = None,
-        name: str | None = None, device: object = None,
+        name: str | None = None, device: object = None, resource: Hashable = None,
     ) -> Any:  # fmt: skip
         """Run `fn(*args)` on a stream. Waits until it is admitted, not until it is done.
 
@@ -90,6 +90,8 @@ class Submitter:
                 are charged, and corrected when it is done.
             name: for messages; default the function's.
             device: whose streams; default that of the first tensor.
+            resource: something that two tasks must not use at once, such as a library's random generator: tasks that
+                name the same one run one after the other, on one stream.
 
         Returns:
             A Task, or a Tensor if shape and dtype are given.
@@ -97,7 +99,7 @@ class Submitter:
         self._driver.check()
         await checkpoint()
         task, handle = make_call(
-            self._driver, self._core(), fn, args, Options(shape, dtype, nbytes, name, device), bounded=False
+            self._driver, self._core(), fn, args, Options(shape, dtype, nbytes, name, device, resource), bounded=False
         )
         if task.state == PENDING:
             await self._admitted(task)
@@ -105,7 +107,7 @@ class Submitter:
 
     def submit_nowait(
         self, fn: Callable[..., Any], *args: Any, shape: Any = None, dtype: Any = None, nbytes: int | str | None = None,
-        name: str | None = None, device: object = None,
+        name: str | None = None, device: object = None, resource: Hashable = None,
     ) -> Any:  # fmt: skip
         """Like `submit`, but never waits.
 
@@ -113,18 +115,18 @@ class Submitter:
         """
         self._driver.check()
         return make_call(
-            self._driver, self._core(), fn, args, Options(shape, dtype, nbytes, name, device), bounded=True
+            self._driver, self._core(), fn, args, Options(shape, dtype, nbytes, name, device, resource), bounded=True
         )[1]
 
     async def call(
         self, fn: Callable[..., T], *args: Any, nbytes: int | str | None = None, name: str | None = None,
-        device: object = None,
+        device: object = None, resource: Hashable = None,
     ) -> T:  # fmt: skip
         """Submit and await in one: the result, as with `asyncio.to_thread`. Cancelling it cancels the task."""
         self._driver.check()
         await checkpoint()
         task, handle = make_call(
-            self._driver, self._core(), fn, args, Options(None, None, nbytes, name, device), bounded=False
+            self._driver, self._core(), fn, args, Options(None, None, nbytes, name, device, resource), bounded=False
         )
         try:
             if task.state == PENDING:

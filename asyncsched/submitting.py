@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,6 +56,7 @@ class Options:
     nbytes: int | str | None = None
     name: str | None = None
     device: object = None
+    resource: Hashable = None
 
 
 def make_call(
@@ -79,7 +80,8 @@ def make_call(
     cost = _cost(form, result, nbytes, inputs)
     label = given.name or getattr(fn, "__qualname__", None) or type(fn).__name__
     options = None if nbytes is None else {"nbytes": cost}
-    task = CoreTask(core, core.account, label, fn, bound, options, tuple(inputs), driver.lanes[target], cost)
+    lanes = driver.lanes[target] if given.resource is None else driver.lane_of(given.resource, target)
+    task = CoreTask(core, core.account, label, fn, bound, options, tuple(inputs), lanes, cost)
     task.context = contextvars.copy_context()
     value = _value(task, target, form, cost if form is None else result)
     for read in inputs:

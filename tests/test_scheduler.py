@@ -633,3 +633,18 @@ def test_run_returns_what_the_coroutine_returns() -> None:
             return int(await s.call(partial(int, value)))
 
     assert asc.run(main) == asc.run(main(3)) == 3
+
+
+async def test_tasks_that_name_a_resource_run_one_after_the_other() -> None:
+    gate, order = threading.Event(), []
+
+    def first() -> None:
+        assert gate.wait(10)
+        order.append("first")
+
+    async with asc.Scheduler("cpu", streams=2) as s:
+        s.submit_nowait(first, resource="a generator")
+        s.submit_nowait(lambda: order.append("second"), resource="a generator")
+        await s.call(lambda: order.append("other"))  # on the other stream, where "second" would have been by now
+        gate.set()
+    assert order == ["other", "first", "second"]
