@@ -60,7 +60,8 @@ def grad(
     with driver.together("grad()", front=True):
         found = _seeds(roots, gradients, tracked=create_graph)
         nodes = _reachable(found)
-        wanted = [_wanted(i, tensor, nodes) for i, tensor in enumerate(inputs)]
+        reached = set(nodes)
+        wanted = [_wanted(i, tensor, reached) for i, tensor in enumerate(inputs)]
         _sweep(nodes, found, set(wanted), tracked=create_graph)
         results = [_own(found[node]) for node in wanted]
     del found
@@ -129,9 +130,9 @@ def _add(gradients: _Gradients, node: Node | Leaf, gradient: Tensor) -> None:
     gradients[node] = gradient if before is None else before + gradient
 
 
-def _wanted(i: int, tensor: Tensor, nodes: _Nodes) -> Node | Leaf:
+def _wanted(i: int, tensor: Tensor, reached: set[Node | Leaf]) -> Node | Leaf:
     node: Node | Leaf | None = tensor._node
-    if node is None or node not in nodes:
+    if node is None or node not in reached:
         raise ValueError(f"input {i} is not tracked, or no output depends on it: it has no gradient")
     return node
 

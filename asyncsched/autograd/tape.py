@@ -29,41 +29,51 @@ class Call(NamedTuple):
     device: Device  # of that operand
 
 
-class Leaf:
-    """Where a gradient arrives: the node of a tensor with `requires_grad` set."""
+class Tracked:
+    """A tensor's place on the tape. Tensors reach it through this: the tape is a floor above them."""
 
-    __slots__ = ("grad", "meta", "number")
+    __slots__ = ("number",)
 
-    leaf: Final = True
-    parents: Final[tuple[Node | Leaf | None, ...]] = ()
+    leaf = False
 
-    def __init__(self, meta: Meta) -> None:
-        self.number = _next_number()
-        self.meta = meta
-        self.grad: Tensor | None = None
+    def __init__(self) -> None:
+        self.number = _next_number()  # larger than those of its operands
 
-    def record(self, row: Row, operands: tuple[object, ...], options: Mapping[str, Any], result: Tensor) -> None:
+    @staticmethod
+    def record(row: Row, operands: tuple[Any, ...], options: Mapping[str, Any], result: Tensor) -> None:
         """Put the result of an operation with tracked operands on the tape."""
         record(row, operands, options, result)
 
     def check_assignment(self) -> None:
         """Refuse to assign to a part of a leaf, whose gradient would be that of what it was."""
-        if recording.get():
+        if self.leaf and recording.get():
             raise RuntimeError(
                 "a part of a tensor with requires_grad cannot be assigned to: do it `with no_grad():`, or to a copy"
             )
 
 
-class Node:
+class Leaf(Tracked):
+    """Where a gradient arrives: the node of a tensor with `requires_grad` set."""
+
+    __slots__ = ("grad",)
+
+    leaf = True
+    parents: Final[tuple[Node | Leaf | None, ...]] = ()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.grad: Tensor | None = None
+
+
+class Node(Tracked):
     """The result of an operation: where its gradient goes, and what is kept for it.
 
     `operands` are values where a derivative reads them, else metas, or numbers; `out` is the result's value if one
     reads that. `parents` are the operands' nodes, None where no gradient goes; None altogether once all is dropped.
     """
 
-    __slots__ = ("device", "meta", "number", "operands", "options", "out", "parents", "row")
+    __slots__ = ("device", "operands", "options", "out", "parents", "row")
 
-    leaf: Final = False
     grad: Final = None
     parents: tuple[Node | Leaf | None, ...]
 
@@ -77,21 +87,13 @@ class Node:
         device: Device,
         needs: frozenset[str],
     ) -> None:
-        self.number = _next_number()
+        super().__init__()
         self.row = row
         self.operands = operands
         self.options = options
-        self.meta: Meta = result.meta
         self.device = device
         self.out = result if "out" in needs else None
         self.parents = parents
-
-    def record(self, row: Row, operands: tuple[object, ...], options: Mapping[str, Any], result: Tensor) -> None:
-        """Put the result of an operation with tracked operands on the tape."""
-        record(row, operands, options, result)
-
-    def check_assignment(self) -> None:
-        """An assignment to a part is an operation like any other."""
 
     def drop(self) -> None:
         """Let go of everything that was kept."""
@@ -183,7 +185,7 @@ def track(tensor: Tensor, wanted: bool) -> None:
     if wanted and node is None:
         if tensor.dtype.kind != "f":
             raise TypeError(f"only real floating-point tensors have gradients, not {tensor.dtype}: use `t.astype(...)`")
-        tensor._node = Leaf(tensor._value.meta)
+        tensor._node = Leaf()
     elif not wanted and node is not None:
         if not node.leaf:
             raise RuntimeError("this tensor was computed from tracked ones: `t.detach()` gives one that is not")

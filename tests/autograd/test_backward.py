@@ -216,6 +216,22 @@ async def test_after_a_refusal_the_same_pass_goes_through():
         assert_array_equal(await x.grad, [0, 0, 0, 0])
 
 
+async def test_a_pass_with_a_task_that_can_never_run_is_not_begun():
+    """The product of all others takes two arrays of the operand's size to make a third."""
+    async with asc.Scheduler("cpu", max_bytes=200_000) as s:
+        x = await leaf(s, np.ones(10_000))
+        loss = asc.prod(x)
+        await s.barrier()
+        before = retained(s)
+        for _ in range(2):
+            with pytest.raises(asc.TaskTooLarge):
+                loss.backward()
+            statistics = s.statistics()
+            assert statistics.tasks_pending == statistics.tasks_in_flight == 0
+            assert retained(s) == before
+        assert x.grad is None
+
+
 async def test_gradients_of_what_failed_fail_with_the_same_exception():
     def fail():
         raise KeyError("lost")
