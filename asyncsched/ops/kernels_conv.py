@@ -2,7 +2,7 @@
 
 A convolution is one matrix product: of the weight, (out channels, inputs of a window), with the windows laid out as
 columns. Images lie innermost while that is done, so that the runs to copy are long however small an image is. As many
-images are taken at a time as have their columns in the cache.
+images are taken at a time as have their columns and their results in the cache.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from .kernels_nn import blocks
 
-COLUMNS = 262_144  # elements of the columns made at a time
+COLUMNS = 262_144  # elements of the columns, or of the result, made at a time
 
 Pair = tuple[int, int]
 
@@ -45,9 +45,9 @@ class Windows(NamedTuple):
                 )  # fmt: skip
 
 
-def images_at_once(windows: Windows, channels: int, count: Pair) -> int:
-    """How many images have their columns made together."""
-    return max(1, COLUMNS // max(1, channels * prod(windows.kernel) * prod(count)))
+def images_at_once(weight: tuple[int, ...], count: Pair) -> int:
+    """How many images are taken together for a weight of this shape."""
+    return max(1, COLUMNS // max(1, max(weight[0], prod(weight[1:])) * prod(count)))
 
 
 def conv2d(
@@ -58,7 +58,7 @@ def conv2d(
     count = windows.fit(x.shape)
     out = xp.empty((len(x), len(weight), *count), x.dtype) if out is None else out
     matrix = weight.reshape(len(weight), -1)
-    for images in _images(windows, x, count):
+    for images in _images(x, weight.shape, count):
         y = (matrix @ _columns(xp, windows, x[images], count)).reshape(len(weight), *count, -1)
         y = y.transpose(3, 0, 1, 2)
         if bias:
@@ -76,7 +76,7 @@ def conv2d_input_grad(
     count = windows.fit(shape)
     out = xp.empty(shape, grad.dtype) if out is None else out
     matrix = weight.reshape(len(weight), -1).T
-    for images in _images(windows, out, count):
+    for images in _images(out, weight.shape, count):
         padded = _summed(xp, windows, matrix @ _channels_first(xp, grad[images]), (*shape[1:], len(out[images])), count)
         out[images] = padded[_inside(windows, shape)].transpose(3, 0, 1, 2)
         del padded
@@ -92,7 +92,7 @@ def conv2d_weight_grad(
     out = xp.empty(shape, grad.dtype) if out is None else out
     out[...] = 0
     matrix = out.reshape(shape[0], -1)
-    for images in _images(windows, x, count):
+    for images in _images(x, shape, count):
         matrix += _channels_first(xp, grad[images]) @ _columns(xp, windows, x[images], count).T
     return out
 
@@ -132,8 +132,8 @@ def _planes(*arrays: Any) -> Iterator[list[Any]]:
         yield [plane[block] for plane in planes]
 
 
-def _images(windows: Windows, x: Any, count: Pair) -> list[slice]:
-    step = images_at_once(windows, x.shape[1], count)
+def _images(x: Any, weight: tuple[int, ...], count: Pair) -> list[slice]:
+    step = images_at_once(weight, count)
     return [slice(start, min(start + step, len(x))) for start in range(0, len(x), step)]
 
 

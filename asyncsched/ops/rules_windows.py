@@ -113,7 +113,7 @@ def _count(row: Row, windows: Windows, shape: Known) -> Pair:
 def _conv_bytes(x: Known, weight: Known, operands: tuple[Operand, ...], options: Options) -> int:
     windows = _windows(weight, options)
     count = windows.fit(x)
-    images = min(x[0], images_at_once(windows, x[1], count))
+    images = min(x[0], images_at_once(weight, count))
     padded = prod(n + 2 * p for n, p in zip(x[2:], options["padding"], strict=True)) * x[1]
     columns = x[1] * prod(windows.kernel) * prod(count)
     per_image = columns + 2 * weight[0] * prod(count) + padded
