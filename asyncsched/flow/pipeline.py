@@ -14,7 +14,8 @@ from .links import Link
 from .position import Position
 from .report import PipelineStatistics, report
 from .sources import is_iterable, is_iterator
-from .stages import BatchStage, LoopStage, ProcessStage, Stage, ThreadStage
+from .stages import LoopStage, Stage
+from .threads import BatchStage, ProcessStage, ThreadStage
 from .transfer import DeviceStage
 
 if TYPE_CHECKING:

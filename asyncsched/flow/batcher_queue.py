@@ -1,0 +1,94 @@
+"""The items that wait for a batch: counted, bounded, and forgotten as soon as nobody wants them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from typing import Any
+
+from ..errors import QueueFull, TaskTooLarge
+
+
+class Waiting:
+    """An item on its way, and the future its caller waits for."""
+
+    __slots__ = ("arrived", "cost", "deadline", "future", "item")
+
+    def __init__(self, item: Any, cost: float, future: asyncio.Future[Any], arrived: float, deadline: float) -> None:
+        self.item = item
+        self.cost = cost
+        self.future = future
+        self.arrived = arrived
+        self.deadline = deadline
+
+    def wanted(self, now: float) -> bool:
+        """Whether someone still waits for it. Past its deadline nobody does, though a busy loop may tell them late."""
+        return now < self.deadline and not self.future.done()
+
+
+class Queue:
+    """First in, first out. Every change of its contents changes its books in the same call."""
+
+    def __init__(self, max_batch_cost: float, max_items: int | None) -> None:
+        self.max_batch_cost = max_batch_cost
+        self.max_items = max_items
+        self.cost = 0.0
+        self.dropped = 0
+        self._items: OrderedDict[Waiting, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    @property
+    def oldest(self) -> Waiting:
+        return next(iter(self._items))
+
+    @property
+    def fills_a_batch(self) -> bool:
+        return self.cost >= self.max_batch_cost
+
+    def check(self, cost: float) -> None:
+        """Raise unless an item of this cost may join."""
+        if not cost >= 0:
+            raise ValueError(f"the cost of an item must be a number of at least 0, not {cost!r}")
+        if cost > self.max_batch_cost:
+            raise TaskTooLarge(
+                f"an item costs {cost:g} and a batch at most {self.max_batch_cost:g}: split it, or raise max_batch_cost",
+                cost,
+                self.max_batch_cost,
+            )
+        if self.max_items is not None and len(self._items) >= self.max_items:
+            raise QueueFull(
+                f"{len(self._items):,} items wait for this batcher, which is its limit (max_queue): come back later,"
+                " admit fewer callers at a time, or raise max_queue"
+            )
+
+    def push(self, waiting: Waiting) -> None:
+        self._items[waiting] = None
+        self.cost += waiting.cost
+
+    def forget(self, waiting: Waiting) -> None:
+        """Its caller has left. Nothing happens if it is in a batch already."""
+        if waiting in self._items:
+            self._remove(waiting)
+            self.dropped += 1
+
+    def form(self, now: float) -> list[Waiting]:
+        """Take the next batch: as many as fit, the oldest first, and those that nobody wants to be dropped."""
+        batch: list[Waiting] = []
+        cost = 0.0
+        while self._items:
+            first = self.oldest
+            if not first.wanted(now):
+                self.forget(first)
+            elif cost + first.cost > self.max_batch_cost:
+                break
+            else:
+                self._remove(first)
+                batch.append(first)
+                cost += first.cost
+        return batch
+
+    def _remove(self, waiting: Waiting) -> None:
+        del self._items[waiting]
+        self.cost = self.cost - waiting.cost if self._items else 0.0  # no rounding error outlives the queue

@@ -1,0 +1,126 @@
+"""Stages that run plain functions: in threads, in processes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import types
+from collections.abc import Callable
+from concurrent.futures import Executor, ProcessPoolExecutor
+from functools import partial
+from queue import SimpleQueue
+from time import perf_counter
+from typing import Any
+
+import anyio
+import anyio.to_thread
+
+from .links import Where
+from .mailbox import Mailbox
+from .stages import Line, Slot, Stage
+
+
+class ThreadStage(Stage):
+    """A plain function in threads, which share one queue."""
+
+    def __init__(self, function: Callable[[Any], Any], *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._function = function
+        self._line = Line(self)
+        self._jobs: SimpleQueue[Slot | None] = SimpleQueue()
+        self._results = Mailbox(self._collect)
+        self._stopped = False
+        self._seconds = 0.0
+
+    async def run(self) -> None:
+        limiter = anyio.CapacityLimiter(self.workers)
+        async with anyio.create_task_group() as group:
+            for _ in range(self.workers):
+                group.start_soon(partial(anyio.to_thread.run_sync, self._work, limiter=limiter))
+            try:
+                await self.feed()
+            except BaseException:
+                self._stopped = True
+                raise
+            finally:
+                for _ in range(self.workers):
+                    self._jobs.put(None)
+        self._results.empty()
+        self.finish()
+
+    def busy(self, now: float) -> float:
+        return self._seconds
+
+    def fail(self, where: Where, error: BaseException) -> None:
+        self._stopped = True  # what no thread has begun comes after it
+        super().fail(where, error)
+
+    async def feed(self) -> None:
+        """Give every item to the threads."""
+        while await self.ready():
+            self.give(*self.source.take())
+
+    def give(self, where: Where, item: Any) -> None:
+        """Give one item, for whose result there is room."""
+        self._jobs.put(self._line.enter(where, item))
+
+    def _work(self) -> None:
+        """One thread."""
+        while (slot := self._jobs.get()) is not None and not self._stopped:
+            started = perf_counter()
+            try:
+                slot.item = _checked(self._function(slot.item))
+            except BaseException as error:
+                slot.item, slot.error = None, error
+            slot.seconds = perf_counter() - started
+            self._results.post(slot)
+            del slot  # while it waits, a thread holds nothing
+
+    def _collect(self, slot: Slot) -> None:
+        self._seconds += slot.seconds
+        self._line.leave(slot)
+
+
+class BatchStage(ThreadStage):
+    """Batches of `size` items, collated in a thread."""
+
+    def __init__(self, collate: Callable[[list[Any]], Any], size: int, drop_last: bool, *args: Any) -> None:
+        super().__init__(collate, *args)
+        self._size = size
+        self._drop_last = drop_last
+
+    async def feed(self) -> None:
+        source = self.source
+        while await self.ready():
+            entries = [source.take()]
+            while len(entries) < self._size and (source.entries or await source.arrived()):
+                entries.append(source.take())
+            if len(entries) < self._size and (self._drop_last or source.error is not None):
+                return
+            self.give(tuple(where for where, _ in entries), [item for _, item in entries])
+            del entries
+
+
+class ProcessStage(ThreadStage):
+    """A plain function in processes: for each a thread that waits for it."""
+
+    async def run(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        pool = await anyio.to_thread.run_sync(partial(ProcessPoolExecutor, self.workers, context))
+        self._function = partial(_elsewhere, pool, self._function)
+        try:
+            await super().run()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(pool.shutdown)
+
+
+def _elsewhere(pool: Executor, function: Callable[[Any], Any], item: Any) -> Any:
+    return pool.submit(function, item).result()
+
+
+def _checked(result: Any) -> Any:
+    """What a plain function returned, unless it is a coroutine."""
+    if type(result) is types.CoroutineType:
+        result.close()
+        raise TypeError("the function returned a coroutine: pass the coroutine function, not one around it")
+    return result

@@ -1,0 +1,154 @@
+"""Batches on the device ahead of the consumer, within the scheduler's limit on bytes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import namedtuple
+from typing import Any
+
+import numpy as np
+import pytest
+
+import asyncsched as asc
+
+from .rig import drain, turns
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(30)]
+BLOCK = np.ones((100, 100))  # 80,000 bytes
+PAIRS = [(BLOCK, BLOCK)] * 12
+Pair = namedtuple("Pair", "x y")
+
+
+async def test_arrays_in_containers_become_tensors() -> None:
+    item = {"x": np.arange(3), "pair": (np.ones(2), [np.zeros(1), "text"]), "named": Pair(np.ones(1), None), "n": 3}
+    async with asc.Scheduler("cpu") as s:
+        ((found,), (bare,)) = await drain(s.pipeline([item]).to_device()), await drain(s.pipeline([BLOCK]).to_device())
+        assert isinstance(bare, asc.Tensor)
+        assert (await found["x"].numpy()).tolist() == [0, 1, 2]
+        x, (zero, text) = found["pair"]
+        assert isinstance(x, asc.Tensor)
+        assert isinstance(zero, asc.Tensor)
+        assert (text, found["n"], found["named"].y) == ("text", 3, None)
+        assert isinstance(found["named"], Pair)
+
+
+async def test_digits_all_the_way() -> None:
+    async with asc.Scheduler("cpu") as s:
+        pipe = s.pipeline(range(100)).map(lambda i: (np.full(4, i, np.float32), i % 10), workers=2).batch(32)
+        async with pipe.to_device().open() as items:
+            total, shapes = 0.0, []
+            async for x, y in items:
+                shapes.append((x.shape, y.shape))
+                total += await (x.sum() / 4).item()
+        assert shapes == [((32, 4), (32,))] * 3 + [((4, 4), (4,))]
+        assert total == sum(range(100))
+
+
+@pytest.mark.parametrize("depth", [1, 2, 4])
+async def test_at_most_depth_batches_are_ahead(depth: int) -> None:
+    async with asc.Scheduler("cpu") as s:
+        async with s.pipeline([BLOCK] * 20).to_device(depth=depth).open() as items:
+            async for _ in items:
+                del _
+                await turns(50)
+                assert s.statistics().bytes_retained <= depth * BLOCK.nbytes
+        assert s.statistics().peak_bytes == depth * BLOCK.nbytes
+        assert s.statistics().bytes_retained == 0
+
+
+async def consume(s: asc.Scheduler, depth: int, *, pause: bool = False, hold: bool = False) -> int:
+    """Take every pair, and add its halves."""
+    count = 0
+    async with s.pipeline(PAIRS).to_device(depth=depth).open() as items:
+        async for x, y in items:
+            if pause:
+                ahead = s.statistics().tasks_completed + 2 * depth
+                for _ in range(1000):  # until what can be is ahead
+                    if s.statistics().tasks_completed >= ahead:
+                        break
+                    await asyncio.sleep(0)
+            await (x + y)
+            if not hold:
+                del x, y
+            count += 1
+    return count
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+@pytest.mark.parametrize("pause", [False, True])
+@pytest.mark.parametrize("blocks", [3, 4, 5, 6])
+async def test_what_is_ahead_never_stops_the_consumer(depth: int, pause: bool, blocks: int) -> None:
+    """Three blocks are one batch and the sum of its halves; in more, batches are put ahead, and may be in the way."""
+    async with asc.Scheduler("cpu", max_bytes=blocks * BLOCK.nbytes) as s:
+        assert await consume(s, depth, pause=pause) == len(PAIRS)
+        found = s.statistics()
+        assert found.peak_bytes <= blocks * BLOCK.nbytes
+        assert found.bytes_retained == 0
+
+
+async def test_what_is_ahead_goes_back_when_others_need_the_bytes() -> None:
+    async with asc.Scheduler("cpu", max_bytes=4 * BLOCK.nbytes) as s:
+        pipe = s.pipeline([np.full((100, 100), i) for i in range(9)]).to_device(depth=3)
+        async with pipe.open() as items:
+            first = await anext(items)
+            while pipe.statistics().stages[-1].items < 4:
+                await asyncio.sleep(0)
+            assert s.statistics().bytes_retained == 4 * BLOCK.nbytes
+            assert await (first + first).sum().item() == 0  # needs room, which all three make
+            del first
+            found = [await tensor[0, 0].item() async for tensor in items]
+        assert found == list(range(1, 9))
+
+
+async def test_a_batch_that_the_consumer_itself_keeps_out_is_a_deadlock_and_told() -> None:
+    async with asc.Scheduler("cpu", max_bytes=3 * BLOCK.nbytes) as s:
+        with pytest.raises(asc.MemoryDeadlockError) as caught:
+            await consume(s, 2, hold=True)
+        text = str(caught.value)
+        assert "variable 'x'" in text
+        assert "variable 'y'" in text
+        assert "consume" in text
+        assert any("stage 1 (to_device), at item 1" in note for note in caught.value.__notes__)
+        del caught
+        await s.barrier()
+
+
+async def test_a_batch_that_never_fits_is_told() -> None:
+    async with asc.Scheduler("cpu", max_bytes=BLOCK.nbytes) as s:
+        with pytest.raises(asc.TaskTooLarge, match=r"needs 160,000 bytes .* the limit is 80,000"):
+            await consume(s, 2)
+
+
+async def test_what_cannot_be_put_is_told() -> None:
+    async with asc.Scheduler("cpu") as s:
+        with pytest.raises(TypeError) as caught:
+            await drain(s.pipeline([np.array(["text"])]).to_device())
+        assert "stage 1 (to_device), at item 0" in caught.value.__notes__[-1]
+        with pytest.raises(ValueError, match="not among"):
+            await drain(s.pipeline([BLOCK]).to_device(device="cpu:7"))
+
+
+async def test_two_pipelines_share_a_limit() -> None:
+    async def both(s: asc.Scheduler) -> Any:
+        return await asyncio.gather(consume(s, 2), consume(s, 2, pause=True))
+
+    async with asc.Scheduler("cpu", max_bytes=6 * BLOCK.nbytes) as s:
+        assert await both(s) == [12, 12]
+
+
+async def test_a_scope_around_the_pipeline_counts_its_puts() -> None:
+    async with asc.Scheduler("cpu") as s:
+        async with s.scope(reserve=4 * BLOCK.nbytes):
+            assert await consume(s, 1) == 12
+        assert s.statistics().peak_bytes == 4 * BLOCK.nbytes
+
+
+async def test_training_steps_in_a_window_take_from_a_pipeline() -> None:
+    async with asc.Scheduler("cpu", max_bytes=8 * BLOCK.nbytes) as s:
+        window, total = s.window(2), await s.put(np.zeros(()))
+        async with s.pipeline(PAIRS).to_device().open() as items:
+            async for x, y in items:
+                async with window:
+                    total = total + (x * y).sum()
+                del x, y
+        assert await total.item() == len(PAIRS) * BLOCK.size
