@@ -222,3 +222,4 @@ class GPU:
         for queue in self.queues:
             queue.work.clear()
         self.fake.completed.notify_all()
+        self.fake.launched.notify_all()  # another GPU may wait for what never comes
