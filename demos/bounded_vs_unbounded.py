@@ -38,11 +38,11 @@ from threadpoolctl import threadpool_limits
 from tqdm import tqdm
 
 import asyncsched as asc
+from asyncsched import nn
 
 WAYS = ("barrier", "window(2)", "bounded", "unbounded")
 MIB = 2**20
-Layers = list[tuple[asc.Tensor, asc.Tensor]]
-Batches = Iterator[tuple[NDArray[np.float32], NDArray[np.float32]]]
+Batches = Iterator[tuple[NDArray[np.float32], NDArray[Any]]]
 Result = dict[str, Any]
 
 
@@ -64,19 +64,16 @@ class Digits:
         order = rng.permutation(self.train)
         for i in range(self.count):
             chosen = order[i * self.size : (i + 1) * self.size]
-            yield self.normalised(chosen), np.eye(10, dtype=np.float32)[self.labels[chosen]]
+            yield self.normalised(chosen), self.labels[chosen]
 
     def normalised(self, chosen: NDArray[np.intp]) -> NDArray[np.float32]:
         return np.asarray(self.images[chosen] / 8 - 1, np.float32)
 
-    def loss(self, out: asc.Tensor, target: asc.Tensor) -> tuple[asc.Tensor, asc.Tensor]:
-        """Cross entropy after a softmax, and its gradient."""
-        shifted = out - asc.max(out, axis=1, keepdims=True)
-        log_p = shifted - asc.log(asc.sum(asc.exp(shifted), axis=1, keepdims=True))
-        return asc.sum(target * log_p) / -self.size, (asc.exp(log_p) - target) / self.size
+    loss = staticmethod(nn.cross_entropy)
 
-    async def accuracy(self, s: asc.Scheduler, layers: Layers) -> float | None:
-        guessed = asc.argmax(forward(layers, await s.put(self.normalised(self.test)))[-1], axis=1)
+    async def accuracy(self, s: asc.Scheduler, model: nn.Module) -> float | None:
+        with asc.no_grad():
+            guessed = asc.argmax(model(await s.put(self.normalised(self.test))), axis=1)
         right = asc.sum(guessed == await s.put(self.labels[self.test]))
         return float(await right.item() / len(self.test))
 
@@ -96,34 +93,10 @@ class Synthetic:
             x = rng.standard_normal((self.size, 512), np.float32)
             yield x, np.tanh(x @ self.direction)
 
-    def loss(self, out: asc.Tensor, target: asc.Tensor) -> tuple[asc.Tensor, asc.Tensor]:
-        """Half the mean squared error, and its gradient."""
-        error = out - target
-        return asc.sum(error * error) / (2 * self.size), error / self.size
+    loss = staticmethod(nn.mse_loss)
 
-    async def accuracy(self, s: asc.Scheduler, layers: Layers) -> float | None:
+    async def accuracy(self, s: asc.Scheduler, model: nn.Module) -> float | None:
         return None
-
-
-def forward(layers: Layers, x: asc.Tensor) -> list[asc.Tensor]:
-    """The input of each layer, and the output of the last."""
-    values = [x]
-    for i, (W, b) in enumerate(layers):
-        z = values[-1] @ W + b
-        values.append(z if i == len(layers) - 1 else asc.maximum(z, 0))
-    return values
-
-
-def step(data: Digits | Synthetic, layers: Layers, x: asc.Tensor, target: asc.Tensor) -> tuple[Layers, asc.Tensor]:
-    """One step of SGD, issued and not waited for: the new layers, and the loss."""
-    *inputs, out = forward(layers, x)
-    loss, g = data.loss(out, target)
-    updated: Layers = []
-    for (W, b), h in zip(reversed(layers), reversed(inputs), strict=True):
-        updated.append((W - data.rate * (h.mT @ g), b - data.rate * asc.sum(g, axis=0)))
-        if h is not x:
-            g = (g @ W.mT) * (h > 0)
-    return updated[::-1], loss
 
 
 async def train(way: str, data: Digits | Synthetic, epochs: int, max_bytes: str, seed: int) -> Result:
@@ -132,19 +105,19 @@ async def train(way: str, data: Digits | Synthetic, epochs: int, max_bytes: str,
     rng = np.random.default_rng(seed)
     async with asc.Scheduler(**({"max_ops": 64, "max_bytes": max_bytes} if way == "bounded" else no_limits)) as s:
         window = s.window(2) if way == "window(2)" else nullcontext()
-        layers: Layers = []
-        for n, m in zip(data.sizes, data.sizes[1:], strict=False):
-            W = rng.standard_normal((n, m), np.float32) * np.float32((2 / n) ** 0.5)
-            layers.append((await s.put(W), await s.put(np.zeros(m, np.float32))))
-
+        model = perceptron(data.sizes, rng)
+        optimizer = asc.optim.SGD(model.parameters(), lr=data.rate)
         memory = Memory(s, tqdm(total=epochs * data.count, desc=f"{way:9}", unit="batch", miniters=0, disable=None))
         issued, seconds = [], []
         for _ in range(epochs):
             begun, losses = perf_counter(), []
             for images, targets in data.batches(rng):
                 async with window:
-                    layers, loss = step(data, layers, await s.put(images), await s.put(targets))
-                losses.append(loss)
+                    loss = data.loss(model(await s.put(images)), await s.put(targets))
+                    loss.backward()
+                    optimizer.step()
+                    optimizer.zero_grad()
+                losses.append(loss.detach())
                 if way == "barrier":
                     await s.barrier()
                 memory.bar.update()
@@ -155,7 +128,15 @@ async def train(way: str, data: Digits | Synthetic, epochs: int, max_bytes: str,
         result = await memory.stop()
         result |= {"peak": s.statistics().peak_bytes, "limit": s.statistics().max_bytes}
         result |= {"seconds": median(seconds), "issued": sum(issued) / sum(seconds)}
-        return result | {"loss": final, "accuracy": await data.accuracy(s, layers)}
+        return result | {"loss": final, "accuracy": await data.accuracy(s, model)}
+
+
+def perceptron(sizes: tuple[int, ...], rng: np.random.Generator) -> nn.Sequential:
+    """Linear layers of these sizes, with a ReLU between each two."""
+    layers: list[nn.Module] = []
+    for n, m in zip(sizes, sizes[1:], strict=False):
+        layers += [nn.Linear(n, m, rng=rng), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
 
 
 class Memory:
