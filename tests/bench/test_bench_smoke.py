@@ -44,6 +44,17 @@ ROWS = {
         "c streams=2, max_ops=1",
         "c streams=2, max_ops=None",
     },
+    "pipeline": {
+        "a asyncio.Queue(16)",
+        "a asyncio.Queue(1)",
+        "a asyncsched",
+        "b asyncio.Queue(16), to_thread",
+        "b asyncsched",
+        "c one wait of 5 ms",
+        "c asyncsched, three stages",
+        "d a list",
+        "d a generator, in a thread",
+    },
     "loop_lag": {
         "asyncio: inline, p99",
         "asyncio: to_thread, p99",
@@ -51,7 +62,7 @@ ROWS = {
         "asyncio: asyncsched, streams=2, p99",
     },
 }
-ASKED = {"overhead": 9, "throughput": 2, "loop_lag": 2}
+ASKED = {"pipeline": 3, "overhead": 9, "throughput": 2, "loop_lag": 2}
 
 
 @pytest.mark.parametrize("bench", ROWS)

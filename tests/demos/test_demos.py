@@ -101,3 +101,13 @@ def test_implicit_barriers_are_refused() -> None:
         assert "ImplicitBarrierError: " in line
         assert "use `" in line
     assert "pending" in said(lines, "repr(chosen)")
+
+
+def test_windows_and_stages_overlap_within_their_bounds() -> None:
+    lines = run("overlap", "--steps", 8, "--items", 20)
+    for depth in (1, 2, 4):
+        ahead, in_order, of, pairs = said(lines, f"depth {depth}").split()[4:]
+        assert (in_order, of, pairs) == (str(8 - depth), "of", str(8 - depth))
+        assert int(ahead) < depth
+    assert said(lines, "bottleneck: ")
+    assert len([line for line in lines if "20 items  busy" in line]) == 5
