@@ -158,7 +158,6 @@ class _DevicePool:
 
     def free_all(self, arena: int | None) -> None:
         with self.fake.lock:
-            self.fake.blocks("free_all_blocks")
             for key in list(self._free):
                 if arena is None or key[0] == arena:
                     for block in self._free.pop(key, ()):  # giving one back may wait, and let another thread in here
@@ -172,22 +171,26 @@ class _DevicePool:
                 gc.collect()
             if attempt:
                 self.free_all(None)
-            pointer = self._from_driver(size)
-            if pointer is not None:
-                self.total += size
-                self._memory[pointer.ptr] = pointer
-                return block_at(pointer.ptr, size)
+            if not self.limit or self.total + size <= self.limit:
+                pointer = self._from_driver(size)
+                if pointer is not None:
+                    self._memory[pointer.ptr] = pointer
+                    return block_at(pointer.ptr, size)
         raise OutOfMemoryError(size, self.total, self.limit)
 
     def _from_driver(self, size: int) -> MemoryPointer | None:
-        if self.limit and self.total + size > self.limit:
-            return None
+        """The total counts the bytes while the allocator is asked for them."""
+        self.total += size
+        pointer = None
         try:
-            return self._allocator(size)
+            pointer = self._allocator(size)
         except CUDARuntimeError as error:
             if error.status != errors.MEMORY_ALLOCATION:
                 raise
-        return None
+        finally:
+            if pointer is None:
+                self.total -= size
+        return pointer
 
 
 def _malloc(size: int) -> MemoryPointer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import threading
 
@@ -241,3 +242,36 @@ def test_memory_outlives_its_pool(one, cupy):
 
 def test_device_memory_has_no_address_in_the_process(one, cupy):
     assert cupy.empty(4).data.ptr >= 1 << 52
+
+
+def test_the_pool_asks_its_allocator_and_passes_on_what_that_raises(one, cupy):
+    totals = []
+
+    def allocator(size):
+        totals.append(pool.total_bytes())
+        if len(totals) > 1:
+            raise KeyError(size)
+        return cupy.cuda.MemoryPointer(cupy.cuda.Memory(size), 0)
+
+    pool = cupy.cuda.MemoryPool(allocator)
+    held = pool.malloc(1)
+    with pytest.raises(KeyError):
+        pool.malloc(1)
+    assert totals == [512, 1024]  # with what it is asked for
+    assert pool.total_bytes() == held.mem.size == 512
+
+
+def test_a_pool_at_its_limit_frees_before_it_raises_and_so_blocks_the_loop(one, cupy):
+    pool = cupy.cuda.MemoryPool()
+    pool.set_limit(size=1024)
+    a, b = streams(cupy)
+    with a:
+        pool.malloc(1024)
+
+    async def naive():
+        with b:
+            return pool.malloc(512)
+
+    held = asyncio.run(naive())
+    assert pool.total_bytes() == held.mem.size == 512
+    assert any("cudaFree" in line for line in one.loop_blocks)
