@@ -100,6 +100,8 @@ class Dropout(Module):
     """
 
     def __init__(self, p: float = 0.5, *, rng: Rng = None) -> None:
+        if not 0 <= p <= 1:
+            raise ValueError(f"p={p} must be a probability, from 0 to 1")
         self.p = p
         self._rng = np.random.default_rng(rng)
 

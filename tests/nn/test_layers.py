@@ -128,7 +128,9 @@ async def test_what_does_not_fit():
         with pytest.raises(ValueError, match="approximate='erf'"):
             nn.gelu(asc.ones(2), "erf")
         with pytest.raises(ValueError, match="p=2 must be a probability"):
-            nn.Dropout(2)(asc.ones(2))
+            nn.Dropout(2)
+        with pytest.raises(ValueError, match="p=2 must be a probability"):
+            nn.dropout(asc.ones(2), 2, seed=0)
         mask = asc.zeros((3, 3), dtype=np.float32)
         mask.requires_grad = True
         with pytest.raises(ValueError, match=r"give `mask.detach\(\)`"):

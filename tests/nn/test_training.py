@@ -1,0 +1,72 @@
+"""Training within a budget, on a device that runs things in an adverse order: the weights are always the same."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+import asyncsched as asc
+from asyncsched import nn, optim
+from asyncsched.devices.sim import SimDevice
+
+from . import networks
+
+pytestmark = pytest.mark.anyio
+STEPS = 6
+
+
+def network(name: str) -> nn.Module:
+    rng = np.random.default_rng(0)
+    if name == "transformer":
+        return networks.Transformer(rng=rng)
+    model = {"mlp": networks.mlp, "cnn": networks.cnn}[name](nn, rng=rng)
+    return nn.Sequential(model, nn.Dropout(0.2, rng=rng), nn.LayerNorm(10))
+
+
+def data(name: str) -> tuple[np.ndarray, np.ndarray]:
+    if name == "transformer":
+        return networks.sentences(32)
+    x, labels = networks.digits(256, "float32")
+    return (x.reshape(-1, 1, 8, 8) if name == "cnn" else x), labels
+
+
+async def trained(s: asc.Scheduler, name: str) -> list[bytes]:
+    """The bytes of all weights after some steps."""
+    x, target = data(name)
+    model, window = network(name), s.window(2)
+    optimizer = optim.AdamW(model.parameters(), lr=0.01)
+    for step in range(STEPS):
+        batch = slice(step % 2 * len(x) // 2, (step % 2 + 1) * len(x) // 2)
+        async with window:
+            inputs, targets = await s.put(x[batch]), await s.put(target[batch].reshape(-1))
+            loss = nn.cross_entropy(model(inputs), targets)
+            del inputs, targets
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    return [(await p).tobytes() for p in model.parameters()]
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn", "transformer"])
+async def test_a_budget_changes_no_bit(name):
+    async with asc.Scheduler("cpu") as s:
+        free = await trained(s, name)
+    async with asc.Scheduler("cpu", max_ops=1) as s:
+        assert await trained(s, name) == free
+        least = s.statistics().peak_bytes
+    limit = int(1.3 * least)
+    async with asc.Scheduler("cpu", max_bytes=limit) as s:
+        assert await trained(s, name) == free
+        assert s.statistics().peak_bytes <= limit
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn", "transformer"])
+@pytest.mark.parametrize("seed", range(3))
+async def test_an_adverse_order_and_poisoned_buffers_change_no_bit(name, seed):
+    async with asc.Scheduler("cpu") as s:
+        free = await trained(s, name)
+    device = SimDevice(seed, 3, laziness=random.Random(seed).choice([0.0, 0.3, 0.6]))
+    async with asc.Scheduler(device, max_ops=random.Random(seed).choice([2, 8, 64])) as s:
+        assert await trained(s, name) == free
