@@ -23,10 +23,10 @@ def _axes(call: Any) -> tuple[int, ...]:
 
 
 def _spread(g: Tensor, call: Any) -> Tensor:
-    """What has the shape of the result, with the axes that were reduced over, at length one: it broadcasts."""
+    """What has the shape of the result, with the axes that were reduced over at length one: then it broadcasts."""
     axes, shape = _axes(call), call.metas[0].shape
     kept = tuple([1 if axis in axes else length for axis, length in enumerate(shape)])
-    return g if g.shape == kept else g.reshape(kept)
+    return g if g.shape in ((), kept) else g.reshape(kept)
 
 
 def _full(g: Tensor, call: Any) -> Tensor:
