@@ -44,7 +44,9 @@ class HostMemory(Memory):
         args = [_on_host(a) if type(a) is Value else a for a in task.args]
         kernel = resolve(row, np)
         block: Block | None = None
-        if not _pools(row, value) or not all(map(_contiguous, args)):
+        # `out` is in C order, so that is what the result must be: it is promised, or it follows from the operands.
+        in_order = value.meta.contiguous or all(map(_contiguous, args))
+        if not _pools(row, value) or not in_order:
             array = kernel(*args, **options)
         else:
             out, block = self._reused(task, isinstance(kernel, np.ufunc)) if row.inplace else (None, None)

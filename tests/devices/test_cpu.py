@@ -150,6 +150,16 @@ def test_reaching_a_count_from_several_threads() -> None:
 MIB = 2**20
 
 
+@pytest.mark.anyio
+async def test_a_result_in_c_order_goes_into_a_recycled_buffer_whatever_the_layout_of_the_operands() -> None:
+    async with asc.Scheduler("cpu") as s:
+        x = await s.put(np.ones((100, 100)))
+        product, turned = x.mT @ x, x.mT + x.mT
+        await s.barrier()
+        assert isinstance(product._value.block, np.ndarray)
+        assert not isinstance(turned._value.block, np.ndarray)  # in Fortran's order, as in NumPy
+
+
 def test_a_buffer_comes_back_last_in_first_out() -> None:
     pool = Pool(None)
     first, second = pool.take(MIB), pool.take(MIB)
