@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import multiprocessing
 import random
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -289,6 +291,14 @@ async def test_threads_do_not_grow_from_epoch_to_epoch() -> None:
         for _ in range(10):
             await drain(pipe)
         assert threading.active_count() <= before
+
+
+async def test_processes_end_with_the_block() -> None:
+    async with asc.Scheduler("cpu") as s:
+        async with s.pipeline(range(10**6)).map(math.factorial, workers=2, processes=True, buffer=0).open() as items:
+            assert await anext(items) == 1
+            assert multiprocessing.active_children()
+        assert not multiprocessing.active_children()
 
 
 async def test_a_scheduler_closed_meanwhile_ends_it_with_an_error() -> None:
