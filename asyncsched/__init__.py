@@ -20,6 +20,7 @@ from .errors import (
     TaskCancelled,
     TaskTooLarge,
 )
+from .flow.batcher import Batcher
 from .functions import *  # noqa: F403
 from .handles import Task, gather
 from .running import run
@@ -31,6 +32,7 @@ from .tensor import Tensor
 
 __all__ = [
     "AsyncSchedError",
+    "Batcher",
     "CaptureError",
     "Device",
     "ImplicitBarrierError",

@@ -12,7 +12,12 @@ class QueueFull(AsyncSchedError):
 
     Cure: use the form that waits (`await s.put(a)`, `await s.submit(fn)`), `await s.barrier()` now and then,
     or bound the run-ahead with `s.window(2)`.
+
+    Attributes:
+        retry_after: seconds after which there should be room, by the measured rate; None if unknown.
     """
+
+    retry_after: float | None = None
 
 
 class TaskTooLarge(AsyncSchedError, ValueError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from math import ceil
 from typing import Any
 
 from ..errors import QueueFull, TaskTooLarge
@@ -33,7 +34,8 @@ class Queue:
         self.max_batch_cost = max_batch_cost
         self.max_items = max_items
         self.cost = 0.0
-        self.dropped = 0
+        self.accepted = self.dropped = self.refused = 0  # items, ever
+        self.waited = 0.0  # seconds until their batch, all items together
         self._items: OrderedDict[Waiting, None] = OrderedDict()
 
     def __len__(self) -> int:
@@ -53,11 +55,12 @@ class Queue:
             raise ValueError(f"the cost of an item must be a number of at least 0, not {cost!r}")
         if cost > self.max_batch_cost:
             raise TaskTooLarge(
-                f"an item costs {cost:g} and a batch at most {self.max_batch_cost:g}: split it, or raise max_batch_cost",
-                cost,
-                self.max_batch_cost,
+                f"an item costs {cost:g}, and a batch at most {self.max_batch_cost:g} (max_batch_cost): split the item",
+                ceil(cost),
+                int(self.max_batch_cost),
             )
         if self.max_items is not None and len(self._items) >= self.max_items:
+            self.refused += 1
             raise QueueFull(
                 f"{len(self._items):,} items wait for this batcher, which is its limit (max_queue): come back later,"
                 " admit fewer callers at a time, or raise max_queue"
@@ -66,6 +69,7 @@ class Queue:
     def push(self, waiting: Waiting) -> None:
         self._items[waiting] = None
         self.cost += waiting.cost
+        self.accepted += 1
 
     def forget(self, waiting: Waiting) -> None:
         """Its caller has left. Nothing happens if it is in a batch already."""
@@ -87,7 +91,15 @@ class Queue:
                 self._remove(first)
                 batch.append(first)
                 cost += first.cost
+                self.waited += now - first.arrived
         return batch
+
+    def empty(self) -> list[Waiting]:
+        """Drop everything. Returns what it was."""
+        waiting = list(self._items)
+        for one in waiting:
+            self.forget(one)
+        return waiting
 
     def _remove(self, waiting: Waiting) -> None:
         del self._items[waiting]

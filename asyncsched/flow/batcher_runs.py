@@ -1,0 +1,155 @@
+"""Computing batches, one after another, for as long as there are items."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import inspect
+from collections.abc import Callable, Sequence
+from functools import partial
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from ..ambient import find
+from ..errors import TaskCancelled
+from ..scope import Scope
+from .batcher_queue import Queue, Waiting
+from .rate import Rate
+
+if TYPE_CHECKING:
+    from ..scheduler import Scheduler
+
+Answered = tuple[list[Waiting], Sequence[Any]]
+
+
+class Runs:
+    """The runners of a batcher: coroutines that each form a batch, compute it, and form the next."""
+
+    def __init__(
+        self, fn: Callable[[list[Any]], Any], queue: Queue, max_wait: float, most: int, scheduler: Scheduler | None
+    ) -> None:
+        self.name: str = getattr(fn, "__qualname__", None) or type(fn).__name__
+        self.batches = self.answered = self.computing = self.largest = 0
+        self.rate = Rate()
+        self._fn = fn
+        self._is_async = inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__)
+        self._queue = queue
+        self._max_wait = max_wait
+        self._most = most
+        self._scheduler = scheduler
+        self._context = contextvars.copy_context()
+        self._active = 0  # runners that will look at the queue again
+        self._tasks: set[asyncio.Task[None]] = set()  # the loop alone would not keep them
+        self._filled = asyncio.Event()  # set when the queue fills a batch
+        self._since = 0.0  # when the rate was last measured, or work began; uvloop's own clock counts milliseconds
+
+    def wake(self, loop: asyncio.AbstractEventLoop) -> None:
+        """An item has joined the queue."""
+        if self._queue.fills_a_batch:
+            self._filled.set()
+        if self._active == self._most:
+            return
+        if not self._active:
+            self._since = perf_counter()
+        self._active += 1
+        task = loop.create_task(self._run(loop), name=f"batches of {self.name}", context=self._context.copy())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        try:
+            while self._queue:
+                if self._max_wait:
+                    await self._fill()
+                await self._next_batch(loop)
+        finally:
+            self._active -= 1  # in the same step that found the queue empty: who comes next starts a runner
+
+    async def _fill(self) -> None:
+        """Wait until the queue fills a batch, or its oldest item has waited long enough."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(self._queue.oldest.arrived + self._max_wait):
+                while not self._queue.fills_a_batch:
+                    self._filled.clear()
+                    await self._filled.wait()
+
+    async def _next_batch(self, loop: asyncio.AbstractEventLoop) -> None:
+        batch: list[Waiting] = []
+        try:
+            driver = find(self._scheduler)
+            async with Scope(driver, driver.scope, f"batch of {self.name}", None) as scope:
+                batch = self._form(loop)
+                wanted, results = await self._compute(scope, batch, loop)
+                _check(results, len(wanted), self.name)
+        except Exception as error:
+            self._fail(batch or self._form(loop), error)
+        except asyncio.CancelledError:
+            runner = asyncio.current_task()
+            if runner is None or not runner.cancelling():
+                self._fail(batch, TaskCancelled(f"{self.name}, the function of a batcher, ended in a CancelledError"))
+                return
+            for waiting in batch + self._queue.empty():  # the loop is ending
+                waiting.future.cancel()
+            raise
+        else:
+            self._deliver(batch, wanted, results)
+        finally:
+            self._ended(len(batch), perf_counter())
+
+    def _form(self, loop: asyncio.AbstractEventLoop) -> list[Waiting]:
+        batch = self._queue.form(loop.time())
+        self.computing += len(batch)
+        self.largest = max(self.largest, len(batch))
+        return batch
+
+    async def _compute(self, scope: Scope, batch: list[Waiting], loop: asyncio.AbstractEventLoop) -> Answered:
+        if not batch:
+            return [], []
+        if self._is_async:
+            return batch, await self._fn([waiting.item for waiting in batch])
+        return await scope.call(partial(self._on_stream, batch, loop.time), name=self.name)
+
+    def _on_stream(self, batch: list[Waiting], clock: Callable[[], float]) -> Answered:
+        """On a stream's thread, when the turn of the batch has come: compute what is wanted still."""
+        now = clock()
+        wanted = [waiting for waiting in batch if waiting.wanted(now)]
+        return wanted, self._fn([waiting.item for waiting in wanted]) if wanted else []
+
+    def _deliver(self, batch: list[Waiting], wanted: list[Waiting], results: Sequence[Any]) -> None:
+        self.answered += len(wanted)
+        self._queue.dropped += len(batch) - len(wanted)
+        for waiting, result in zip(wanted, results, strict=True):
+            _settle(waiting, result)
+
+    def _fail(self, batch: list[Waiting], error: Exception) -> None:
+        self.answered += len(batch)
+        for waiting in batch:
+            _settle(waiting, error)
+
+    def _ended(self, count: int, now: float) -> None:
+        if count:
+            self.batches += 1
+            self.computing -= count
+            self.rate.add(count, now - self._since)
+        self._since = now
+
+
+def _check(results: Any, wanted: int, name: str) -> None:
+    try:
+        count = len(results)
+    except TypeError:
+        raise TypeError(f"{name} must return a list of results, one per item, not {type(results).__name__}") from None
+    if count != wanted:
+        raise ValueError(f"{name} got {wanted} items and returned {count} results: return one per item, in order")
+
+
+def _settle(waiting: Waiting, result: Any) -> None:
+    if waiting.future.done():  # its caller has left
+        return
+    if not isinstance(result, Exception):
+        waiting.future.set_result(result)
+    elif isinstance(result, StopIteration):  # which no coroutine can raise
+        waiting.future.set_exception(RuntimeError(f"the result of an item is {result!r}"))
+    else:
+        waiting.future.set_exception(result)
