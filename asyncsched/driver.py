@@ -200,6 +200,8 @@ class Driver:
     def together(self, what: str, *, front: bool = False) -> Iterator[None]:
         """What is issued inside joins the backlog at the end, all or, if anything raises, nothing. `pump` launches it.
 
+        A tiny row may run at once all the same: if the rest is dropped, so is its result.
+
         Args:
             what: for the message.
             front: queue it before the rest of its scope.

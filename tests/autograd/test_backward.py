@@ -301,6 +301,16 @@ async def test_a_thousand_steps_leave_memory_flat_without_the_garbage_collector(
         assert max(objects[1:]) - min(objects[1:]) < 100  # whatever else the process does
 
 
+async def test_a_forward_pass_that_keeps_more_than_the_limit_is_told_who_holds_it():
+    async with asc.Scheduler("cpu", max_bytes="1 MiB") as s:
+        x = await leaf(s, np.ones(20_000))
+        y = x
+        for _ in range(20):
+            y = asc.sin(y)
+        with pytest.raises(asc.MemoryDeadlockError, match="variable 'y'"):
+            await y
+
+
 async def test_tracked_bytes_stay_within_the_limit_however_many_steps_are_ahead():
     x, y = np.random.default_rng(1).standard_normal((2, 512, 16))
     async with asc.Scheduler("cpu", max_bytes="3 MiB") as s:
