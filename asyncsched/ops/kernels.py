@@ -127,6 +127,14 @@ def argsort(xp: Any, x: Any, *, axis: int = -1, descending: bool = False, stable
     return x.shape[axis] - 1 - flipped
 
 
+def vecdot(xp: Any, x: Any, y: Any, *, axis: int = -1, out: Any = None) -> Any:
+    """The product of vectors along an axis. CuPy has none of that name, so there it is one of matrices."""
+    if hasattr(xp, "vecdot"):
+        return xp.vecdot(x, y, axis=axis, out=out)
+    x, y = xp.moveaxis(x, axis, -1).conj(), xp.moveaxis(y, axis, -1)
+    return xp.matmul(x[..., None, :], y[..., None])[..., 0, 0]
+
+
 def concat(xp: Any, *arrays: Any, axis: int | None = 0, out: Any = None) -> Any:
     """Arrays joined along an axis."""
     return xp.concatenate(arrays, axis=axis, out=out)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from .kernels import vecdot
 from .kernels_nn import blocks
 
 
@@ -98,7 +99,7 @@ def _attend_backward(xp: Any, q: Any, k: Any, v: Any, grad: Any, bias: Any, scal
         g, weights = grad[heads], _weights(xp, q, k, bias, scale, heads)
         xp.matmul(xp.swapaxes(weights, -1, -2), g, out=dv[heads])
         scores = xp.matmul(g, xp.swapaxes(v[heads], -1, -2))
-        scores -= xp.vecdot(scores, weights)[..., None]
+        scores -= vecdot(xp, scores, weights)[..., None]
         scores *= weights
         scores *= scale
         xp.matmul(scores, k[heads], out=dq[heads])

@@ -9,6 +9,8 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
+from .kernels import vecdot
+
 BLOCK = 65_536  # elements worked on at a time
 
 
@@ -42,7 +44,7 @@ def softmax_backward(xp: Any, grad: Any, y: Any, *, log: bool = False, out: Any 
             e *= _sums(xp, g)
             xp.subtract(g, e, out=result[block])
         else:
-            dots = xp.vecdot(g, v)[:, None]
+            dots = vecdot(xp, g, v)[:, None]
             xp.subtract(g, dots, out=result[block])
             result[block] *= v
     return out
@@ -67,7 +69,7 @@ def layer_norm_input_grad(xp: Any, x: Any, weight: Any, grad: Any, *, eps: float
     for block in blocks(*rows.shape):
         g = grads[block] * weight
         y, scale = _standardize(xp, rows[block], eps, result[block])
-        y *= xp.vecdot(g, y)[:, None] / -width
+        y *= vecdot(xp, g, y)[:, None] / -width
         y += g
         y -= _sums(xp, g) / width
         y *= scale
@@ -153,6 +155,6 @@ def _standardize(xp: Any, rows: Any, eps: float, y: Any) -> Any:
     """Rows of mean 0 and variance 1, written to `y`, and the factor of each."""
     width = rows.shape[1]
     xp.subtract(rows, _sums(xp, rows) / width, out=y)
-    scale = 1 / xp.sqrt(xp.vecdot(y, y)[:, None] / width + eps)
+    scale = 1 / xp.sqrt(vecdot(xp, y, y)[:, None] / width + eps)
     y *= scale
     return y, scale

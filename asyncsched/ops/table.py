@@ -156,9 +156,9 @@ def _along_axes() -> Iterator[Row]:
 
 
 def _products() -> Iterator[Row]:
-    rules = rules_linalg
+    rules, k = rules_linalg, kernels
     yield Row("matmul", "matmul", rules.matmul, out=True, doc="The matrix product.")
-    yield Row("vecdot", "vecdot", rules.vecdot, out=True, doc="The product of vectors along an axis.")
+    yield Row("vecdot", k.vecdot, rules.vecdot, out=True, doc="The product of vectors along an axis.")
     yield Row("tensordot", "tensordot", rules.tensordot, doc="The sum of products over several axes.")
 
 

@@ -1,0 +1,289 @@
+"""Operands and options for every row of the table of operations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from asyncsched.ops.keys import TENSOR, Slice
+from asyncsched.ops.rules_elementwise import comparison, ufunc
+from asyncsched.ops.table import TABLE
+
+DTYPES = ("?", "i4", "u1", "i8", "f2", "f4", "f8", "c8", "c16")
+SOME = ("?", "i4", "f2", "f4", "c8")
+# What comes from a generator: the same distribution, other numbers.
+RANDOM = ("dropout", "uniform", "normal")
+
+
+class Case(NamedTuple):
+    """Operands, NumPy's arrays and numbers, and options of a row."""
+
+    operands: tuple[Any, ...]
+    options: dict[str, Any]
+
+
+def values(*shape: int, dtype: str = "f4", seed: int = 0) -> np.ndarray:
+    """Numbers from 0.3 to 0.9, from 1 to 5, or both truths."""
+    rng = np.random.default_rng(seed)
+    if np.dtype(dtype).kind in "biu":
+        return np.asarray(rng.integers(0 if dtype == "?" else 1, 2 if dtype == "?" else 6, shape)).astype(dtype)
+    numbers = rng.uniform(0.3, 0.9, shape)
+    return np.asarray(numbers + (1j * rng.uniform(0.3, 0.9, shape) if np.dtype(dtype).kind == "c" else 0)).astype(dtype)
+
+
+def elementwise(name: str) -> Iterator[Case]:
+    """Each dtype, in several layouts, with another dtype, with numbers; some of these NumPy refuses."""
+    shift = 1 if name == "acosh" else 0
+    for dtype in DTYPES:
+        x = values(3, 4, dtype=dtype)
+        x = x + np.asarray(shift, dtype) if shift and dtype != "?" else x
+        if getattr(np, str(TABLE[name].kernel)).nin == 1:
+            yield from (Case((a,), {}) for a in (x, np.asfortranarray(x), x[::-1, ::2], x[:0], np.asarray(x[0, 0])))
+            continue
+        y = values(3, 4, dtype=dtype, seed=1)
+        others = (y, np.asfortranarray(y), y[0], y[:, :1], values(4, dtype="f4"), 2, 2.5, np.float64(2), np.int8(3))
+        yield from (Case((x, other), {}) for other in others)
+        yield from (Case((other, x), {}) for other in (2, 2.5, True))
+
+
+def along(*more: dict[str, Any], dtypes: tuple[str, ...] = SOME) -> Iterator[Case]:
+    """A reduction over all, one and several axes, in several layouts."""
+    for dtype in dtypes:
+        x = values(2, 3, 4, dtype=dtype)
+        for array in (x, np.asfortranarray(x), x[:, ::-1, ::2]):
+            for axis in (None, 1, (0, -1)):
+                for keepdims in (False, True):
+                    yield from (Case((array,), {"axis": axis, "keepdims": keepdims, **options}) for options in more)
+
+
+def each(name: str, *options: dict[str, Any], dtypes: tuple[str, ...] = SOME) -> Iterator[Case]:
+    """One operand, three axes, with some options."""
+    for dtype in dtypes:
+        x = values(2, 3, 4, dtype=dtype)
+        yield from (Case((array,), found) for array in (x, x.transpose(2, 0, 1)) for found in options)
+
+
+X, Y, CUBE, INDEX = values(3, 4), values(3, 4, seed=1), values(2, 3, 4), np.asarray([2, 0, 2, -1])
+ALL = Slice(None, None, None)
+F4 = np.dtype("f4")
+
+
+def _cases() -> dict[str, list[Case]]:
+    found = {name: list(elementwise(name)) for name, row in TABLE.items() if row.rule in (ufunc, comparison)}
+    for part in (_choices(), _axes(), _products(), _shapes(), _indexing(), _creation(), _updates(), _networks()):
+        found |= {name: list(cases) for name, cases in part.items()}
+    return found
+
+
+def _choices() -> dict[str, Any]:
+    mask = X > 0.6
+    return {
+        "round": [Case((a,), {}) for a in (X * 10, values(3, 4, dtype="i4"), values(3, 4, dtype="c8") * 10)],
+        "clip": [Case((a, 0.4, 0.6), {}) for a in (X, X.T)] + [Case((X, Y / 2, Y), {}), Case((INDEX, 0, 1), {})],
+        "where": [
+            Case(operands, {})
+            for operands in ((mask, X, Y), (mask, X, 2.5), (mask, 1, X), (mask[0], X, Y), (INDEX, X, Y), (mask, 1, 2.0))
+        ],
+        "astype": [
+            Case((values(3, 4, dtype=a),), {"dtype": np.dtype(b)})
+            for a in DTYPES
+            for b in DTYPES
+            if np.dtype(b).kind == "c" or np.dtype(a).kind != "c"
+        ],
+        "copy": [Case((a,), {}) for a in (X, X.T, X[::-1, ::2], CUBE.transpose(1, 2, 0))],
+        "real": [Case((values(3, 4, dtype=d),), {}) for d in SOME],
+        "imag": [Case((values(3, 4, dtype=d),), {}) for d in SOME],
+        "tril": [Case((a,), {"k": k}) for a in (X, X.T, CUBE) for k in (-1, 0, 2)],
+        "triu": [Case((a,), {"k": k}) for a in (X, X.T, CUBE) for k in (-1, 0, 2)],
+    }
+
+
+def _axes() -> dict[str, Any]:
+    at = tuple({"axis": axis, "keepdims": keepdims} for axis in (None, 0, -1) for keepdims in (False, True))
+    corrected = ({"correction": 0}, {"correction": 1}, {"correction": 0.5})
+    running = ({"axis": 1}, {"axis": -1, "include_initial": True}, {"axis": 0, "dtype": np.dtype("f8")})
+    ordered = ({"axis": -1}, {"axis": 0, "descending": True}, {"axis": 1, "stable": False})
+    reductions = {name: along({}) for name in ("all", "any", "max", "min")}
+    return reductions | {
+        "sum": [*along({}), *along({"dtype": np.dtype("f8")}, dtypes=("i4", "f4"))],
+        "prod": [*along({}), *along({"dtype": np.dtype("f8")}, dtypes=("i4", "f4"))],
+        "mean": along({}),
+        "std": along(*corrected, dtypes=("f4", "f8")),
+        "var": along(*corrected, dtypes=("f4", "f8")),
+        "count_nonzero": along({}),
+        "argmax": each("argmax", *at),
+        "argmin": each("argmin", *at),
+        "cumulative_sum": each("cumulative_sum", *running, dtypes=("i4", "f4", "f8")),
+        "cumulative_prod": each("cumulative_prod", *running, dtypes=("i4", "f4", "f8")),
+        "diff": each("diff", {"axis": 1, "n": 1}, {"axis": -1, "n": 2}, {"axis": 0, "n": 1}),
+        "sort": each("sort", *ordered),
+        "argsort": each("argsort", *ordered[:2]),
+    }
+
+
+def _products() -> dict[str, Any]:
+    shapes = (
+        ((3, 4), (4, 2)), ((4,), (4,)), ((4,), (4, 2)), ((3, 4), (4,)), ((2, 3, 4), (4, 2)), ((2, 1, 3, 4), (3, 4, 2)),
+        ((0, 4), (4, 2)), ((3, 0), (0, 2)),
+    )  # fmt: skip
+    return {
+        "matmul": [
+            *(Case((values(*a, dtype=d), values(*b, dtype=d, seed=1)), {}) for a, b in shapes for d in SOME),
+            Case((X, Y.T), {}),
+            Case((X[:, ::2], Y[::-1, ::2].T), {}),
+        ],
+        "vecdot": [
+            Case((values(*a, dtype=d), values(*b, dtype=d, seed=1)), {"axis": axis})
+            for d in ("i4", "f4", "c8")
+            for a, b, axis in (((2, 3, 4), (3, 4), -1), ((4,), (3, 4), -1), ((3, 2), (3, 2), 0))
+        ],
+        "tensordot": [
+            Case((values(*a), values(*b, seed=1)), {"axes": axes})
+            for a, b, axes in (
+                ((2, 3, 4), (3, 4, 2), 2),
+                ((2,), (3,), 0),
+                ((2, 3, 4), (4, 2, 5), ((2, 0), (0, 1))),
+            )
+        ],
+    }
+
+
+def _shapes() -> dict[str, Any]:
+    column = values(3, 1)
+    return {
+        "broadcast_to": [Case((a,), {"shape": (2, 3, 4)}) for a in (X, X[0], column, values())],
+        "expand_dims": [Case((X,), {"axis": axis}) for axis in (0, -1, (0, 2))],
+        "flip": [Case((a,), {"axis": axis}) for a in (X, X.T) for axis in (None, 0, (0, 1))] + [Case((values(),), {})],
+        "matrix_transpose": [Case((X,), {}), Case((CUBE,), {})],
+        "permute_dims": [Case((CUBE,), {"axes": axes}) for axes in ((2, 0, 1), (-1, 1, 0))],
+        "squeeze": [Case((column,), {"axis": 1}), Case((values(1, 3, 1),), {"axis": (0, 2)})],
+        "reshape": [Case((a,), {"shape": (2, -1)}) for a in (X, X.T, X[::-1])]
+        + [Case((X,), {"shape": (12,), "copy": copy}) for copy in (True, False)],
+        "concat": [
+            Case((X, Y[:, :2], X), {"axis": 1}),
+            Case((X, INDEX), {"axis": None}),
+            Case((X.T, Y.T), {"axis": 0}),
+        ],
+        "stack": [Case((X, Y, X), {"axis": axis}) for axis in (0, -1)],
+        "repeat": [Case((CUBE,), {"repeats": 3, "axis": axis}) for axis in (None, 0, -1)],
+        "tile": [Case((X,), {"repetitions": n}) for n in ((2,), (2, 1, 3))],
+        "roll": [Case((X,), {"shift": a, "axis": b}) for a, b in ((2, None), (-1, 1), ((1, 2), (0, 1)))],
+    }
+
+
+def _indexing() -> dict[str, Any]:
+    mask, at, row = X > 0.6, (ALL, TENSOR), np.asarray([1, 1, 0, 2])
+    wide = np.asarray([[2], [0]])
+    return {
+        "getitem": [
+            Case((X,), {"key": key})
+            for key in ((1,), (ALL, Slice(None, None, -2)), (None, Slice(1, None, None), ..., 2), (0, 1), (...,))
+        ],
+        "getitem_advanced": [
+            *(Case((X, i), {"key": (TENSOR,)}) for i in (INDEX, wide, mask)),
+            Case((X, INDEX), {"key": at}),
+            Case((X, row, INDEX), {"key": (TENSOR, TENSOR)}),
+            Case((CUBE, mask[0]), {"key": (..., TENSOR)}),
+        ],
+        "setitem": [
+            *(Case((X, new), {"key": (ALL, 1)}) for new in (values(3), 2.5, 1, np.float64(3))),
+            Case((X, values(4, dtype="f8"), INDEX[:2]), {"key": (TENSOR,)}),
+            Case((X, 1.5, mask), {"key": (TENSOR,)}),
+            Case((X.T, values(1, 3)), {"key": (Slice(1, None, None),)}),
+        ],
+        "take": [Case((X, INDEX), {"axis": axis}) for axis in (0, 1, None)] + [Case((X, 1), {"axis": 0})],
+        "take_along_axis": [Case((X, np.argsort(X, axis=1)[:, 1:]), {"axis": 1})],
+        "argwhere": [Case((a,), {}) for a in (mask, np.asfortranarray(mask), values(5, dtype="i4") - 3)],
+        "searchsorted": [
+            *(Case((np.sort(X[0]), Y), {"side": side}) for side in ("left", "right")),
+            Case((X[0], Y[1], np.argsort(X[0])), {"side": "left"}),
+        ],
+    }
+
+
+def _creation() -> dict[str, Any]:
+    steps = ((0, 5, 1), (5, 0, -2), (0.0, 1, 0.1), (3, 3, 1))
+    ends = ((0, 1), (2.5, -3), (np.float32(0), np.float32(1)))
+    return {
+        "zeros": [Case((), {"shape": s, "dtype": np.dtype(d)}) for s in ((), (0,), (3, 4)) for d in SOME],
+        "ones": [Case((), {"shape": s, "dtype": np.dtype(d)}) for s in ((), (0,), (3, 4)) for d in SOME],
+        "full": [Case((v,), {"shape": (3, 4)}) for v in (0, 2.5, True, 1j, np.float32(2), np.asarray(3, "f4"), X[0])]
+        + [Case((7,), {"shape": (2,), "dtype": np.dtype(d)}) for d in SOME],
+        "full_like": [Case((a, 1), {"dtype": d}) for a in (X, X.T) for d in (None, np.dtype("f8"))],
+        "arange": [Case((), {"start": a, "stop": b, "step": c, "dtype": d}) for a, b, c in steps for d in (None, F4)],
+        "linspace": [
+            Case(e, {"num": n, "dtype": d, "endpoint": p})
+            for e in ends
+            for n in (0, 1, 7)
+            for d in (None, F4)
+            for p in (True, False)
+        ],
+        "eye": [
+            Case((), {"n_rows": n, "n_cols": m, "k": k, "dtype": F4}) for n, m, k in ((3, 3, 0), (3, 5, 1), (4, 2, -1))
+        ],
+    }
+
+
+def _updates() -> dict[str, Any]:
+    key = {"shape": (5, 4), "key": (TENSOR,)}
+    return {
+        "scatter": [Case((X, np.asarray([1, 4, 1])), key), Case((X[0],), {"shape": (3, 4), "key": (1,)})],
+        "scatter_along_axis": [Case((X, np.argsort(X, axis=1)), {"shape": (3, 4), "axis": 1})],
+        "cumulative_prod_gradient": [Case((X, Y), {"axis": axis}) for axis in (0, 1)],
+        "axpby": [Case((X, Y, 0.5, -2.0), {})],
+        "axpby_squared": [Case((X, Y, 0.5, -2.0), {})],
+        "adam_step": [Case((X, Y, values(3, 4, seed=2), 0.9, 0.01, 1.5, 1e-8), {})],
+    }
+
+
+def _networks() -> dict[str, Any]:
+    single, double = _network("f4"), _network("f8")
+    return {name: single[name] + double[name] for name in single}
+
+
+def _network(dtype: str) -> dict[str, list[Case]]:
+    def r(*shape: int, seed: int = 0) -> np.ndarray:
+        return values(*shape, dtype=dtype, seed=seed) - np.asarray(0.6, dtype)
+
+    x, g, weight, target = r(20, 30), r(20, 30, seed=1), r(30, seed=2), np.arange(20) % 30
+    images, kernel, grads, one = r(2, 3, 12, 14), r(4, 3, 3, 2), r(2, 4, 6, 12), np.asarray(2, dtype)
+    shapes = ((3, 8, 4), (3, 6, 4), (3, 6, 5))
+    packed, qkv, mask = r(sum(map(prod, shapes))), r(3, 8, 24), np.tril(np.ones((8, 8), bool))
+    windows = {"stride": (2, 1), "padding": (1, 0), "dilation": (1, 2)}
+    pool = {"kernel": (3, 2), "stride": (2, 2), "padding": (1, 0)}
+    mean, entropy = {"reduction": "mean"}, {"reduction": "mean", "ignore_index": 3, "label_smoothing": 0.1}
+    given = {"dtype": np.dtype(dtype), "shape": (20, 500)}
+    return {
+        "relu": [Case((x,), {})],
+        "relu_backward": [Case((g, x), {})],
+        "gelu": [Case((x,), {"approximate": a}) for a in ("none", "tanh")],
+        "gelu_backward": [Case((g, x), {"approximate": a}) for a in ("none", "tanh")],
+        "softmax": [Case((x,), {"log": log}) for log in (False, True)],
+        "softmax_backward": [Case((g, x), {"log": log}) for log in (False, True)],
+        "layer_norm": [Case((x, weight, weight), {"eps": 1e-5})],
+        "layer_norm_input_grad": [Case((x, weight, g), {"eps": 1e-5})],
+        "layer_norm_weight_grad": [Case((x, g), {"eps": 1e-5, "shape": (30,)})],
+        "linear": [Case((x, r(7, 30)), {}), Case((x, r(7, 30), r(7)), {})],
+        "dropout": [Case((r(20, 500), 5), {"p": 0.25})],
+        "uniform": [Case((5,), {**given, "low": -2.0, "high": 3.0})],
+        "normal": [Case((5,), given)],
+        "mse_loss": [Case((x, g), mean), Case((x, g), {"reduction": "none"})],
+        "mse_loss_backward": [Case((x, g, one), mean)],
+        "cross_entropy": [Case((x, target), entropy), Case((x, target), {**entropy, "reduction": "none"})],
+        "cross_entropy_backward": [Case((x, target, one), entropy)],
+        "attention": [Case((packed, 0), {"shapes": shapes, "causal": False, "scale": None})],
+        "attention_backward": [Case((packed, 0, r(3, 8, 5)), {"shapes": shapes, "causal": True, "scale": 0.5})],
+        "self_attention": [Case((qkv, mask), {"heads": 2, "causal": False})],
+        "self_attention_backward": [Case((qkv, r(8, 8), r(3, 8, 8)), {"heads": 2, "causal": True})],
+        "conv2d": [Case((images, kernel, r(4)), windows)],
+        "conv2d_input_grad": [Case((grads, kernel), {"shape": images.shape, **windows})],
+        "conv2d_weight_grad": [Case((grads, images), {"shape": kernel.shape, **windows})],
+        "max_pool2d": [Case((images,), pool)],
+        "max_pool2d_backward": [Case((images, r(2, 3, 6, 7), r(2, 3, 6, 7, seed=1)), pool)],
+    }
+
+
+CASES = _cases()

@@ -1,0 +1,122 @@
+"""Every row of the table on the device against NumPy: names and keywords that CuPy takes, values, dtypes and layouts.
+
+A row's cases run to the last, and all that failed are listed: a card may be at hand for a short while only.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+
+import asyncsched as asc
+from asyncsched.ops.row import plan, resolve
+from asyncsched.ops.rules_elementwise import comparison, ufunc
+from asyncsched.ops.table import TABLE
+from asyncsched.tensor import apply
+
+from .cases import CASES, RANDOM, Case
+from .close import differs, strides
+
+pytestmark = pytest.mark.anyio
+
+
+def test_every_row_has_cases():
+    assert {name for name, cases in CASES.items() if cases} == set(TABLE)
+
+
+@pytest.mark.parametrize("name", [name for name in TABLE if name not in RANDOM])
+async def test_rows_equal_numpy(card, name):
+    wrong = []
+    async with asc.Scheduler("cuda", max_bytes="256 MiB") as s:
+        for case in CASES[name]:
+            expected = _eager(name, case)
+            if expected is not None:
+                wrong += [f"{_described(case)}: {text}" for text in await _compared(s, name, case, expected)]
+    assert not wrong, "\n".join([f"{name}: {len(wrong)} of {len(CASES[name])} cases", *wrong[:40]])
+
+
+def _eager(name: str, case: Case) -> Any:
+    """What NumPy gives; None where it refuses such operands."""
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return np.asarray(resolve(TABLE[name], np)(*case.operands, **case.options))
+        except (TypeError, ValueError):
+            return None
+
+
+async def _compared(s: asc.Scheduler, name: str, case: Case, expected: np.ndarray) -> list[str]:
+    """What is wrong with what the device gives, with the operands held, and with the task as their only holder."""
+    held: list[Any] = []
+    wrong = []
+    for keep in (held, None):
+        try:
+            result = await _applied(s, name, case, keep)
+            array, host = await result, await result.numpy()
+        except Exception as error:
+            return [f"{type(error).__name__}: {error}"]
+        wrong += filter(None, [differs(host, expected, _magnitude(name, case)), _laid_out(name, case, array, expected)])
+    for tensor, operand in zip(held, case.operands, strict=True):
+        if isinstance(operand, np.ndarray) and (await tensor.numpy()).tobytes() != operand.tobytes():
+            wrong.append("an operand was written over")
+    return wrong
+
+
+async def _applied(s: asc.Scheduler, name: str, case: Case, keep: list[Any] | None) -> asc.Tensor:
+    handles = [await s.put(a) if isinstance(a, np.ndarray) else a for a in case.operands]
+    if keep is not None:
+        keep += handles
+    return apply(TABLE[name], tuple(handles), case.options, scheduler=s)
+
+
+def _magnitude(name: str, case: Case) -> Any:
+    """The size of the terms that are summed: their signs may cancel."""
+    if TABLE[name].rule in (ufunc, comparison):
+        return None
+    return max((float(np.abs(a).max(initial=1.0)) for a in case.operands if isinstance(a, np.ndarray)), default=1.0) * 4
+
+
+def _laid_out(name: str, case: Case, array: Any, expected: np.ndarray) -> str | None:
+    """Views and results of ufuncs lie as NumPy's; what a plan promises to be contiguous is."""
+    row = TABLE[name]
+    operands = tuple([_meta(a) for a in case.operands])
+    if plan(row, operands, case.options).meta.contiguous and not array.flags.c_contiguous:
+        return f"planned as contiguous, with strides {array.strides}"
+    dense = all(_dense(a) for a in case.operands)
+    if (row.view or row.rule in (ufunc, comparison)) and dense and strides(array) != strides(expected):
+        return f"strides {array.strides} instead of {expected.strides}"
+    return None
+
+
+def _dense(operand: Any) -> bool:
+    """Whether a put leaves its layout as it is."""
+    return not isinstance(operand, np.ndarray) or operand.flags.c_contiguous or operand.flags.f_contiguous
+
+
+def _meta(operand: Any) -> Any:
+    from asyncsched.ops.meta import meta
+
+    if isinstance(operand, np.ndarray):
+        return meta(operand.shape, operand.dtype, operand.flags.c_contiguous)
+    return operand
+
+
+def _described(case: Case) -> str:
+    operands = [f"{a.dtype}{list(a.shape)}" if isinstance(a, np.ndarray) else repr(a) for a in case.operands]
+    return f"({', '.join(operands)}) {case.options or ''}"
+
+
+@pytest.mark.parametrize("name", RANDOM)
+async def test_random_numbers_have_their_distribution(card, name):
+    async with asc.Scheduler("cuda") as s:
+        for case in CASES[name]:
+            first, again = [await (await _applied(s, name, case, None)).numpy() for _ in range(2)]
+            assert first.tobytes() == again.tobytes(), "the same seed gives the same numbers"
+            assert first.dtype == _eager(name, case).dtype
+            expected = _eager(name, case)
+            for got, like in ((first.mean(), expected.mean()), (first.std(), expected.std())):
+                assert abs(got - like) < 0.05, case
+            assert abs(np.mean(first == 0) - np.mean(expected == 0)) < 0.03
