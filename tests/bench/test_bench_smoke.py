@@ -55,6 +55,17 @@ ROWS = {
         "d a list",
         "d a generator, in a thread",
     },
+    "networks": {
+        "a conv2d, asyncsched",
+        "a max_pool2d, asyncsched",
+        "a attention, asyncsched",
+        "a layer_norm, asyncsched",
+        "a gelu, asyncsched",
+        "a softmax, asyncsched",
+        "a cross_entropy, asyncsched",
+        "b mlp, asyncsched",
+        "b cnn, asyncsched",
+    },
     "loop_lag": {
         "asyncio: inline, p99",
         "asyncio: to_thread, p99",
@@ -62,7 +73,7 @@ ROWS = {
         "asyncio: asyncsched, streams=2, p99",
     },
 }
-ASKED = {"pipeline": 3, "overhead": 9, "throughput": 2, "loop_lag": 2}
+ASKED = {"networks": 0, "pipeline": 3, "overhead": 9, "throughput": 2, "loop_lag": 2}
 
 
 @pytest.mark.parametrize("bench", ROWS)
