@@ -11,6 +11,7 @@ from .autograd import no_grad
 from .devices.contract import Device
 from .errors import (
     AsyncSchedError,
+    DeadlineExceeded,
     CaptureError,
     ImplicitBarrierError,
     MemoryDeadlockError,
@@ -33,6 +34,7 @@ from .tensor import Tensor
 __all__ = [
     "AsyncSchedError",
     "Batcher",
+    "DeadlineExceeded",
     "CaptureError",
     "Device",
     "ImplicitBarrierError",

@@ -60,6 +60,10 @@ class TaskCancelled(AsyncSchedError):
     """
 
 
+class DeadlineExceeded(AsyncSchedError, TimeoutError):
+    """What was to be done by a deadline was not. What was unfinished is cancelled."""
+
+
 class ImplicitBarrierError(AsyncSchedError, TypeError):
     """Something tried to read a tensor without `await`, which would have blocked the event loop."""
 
