@@ -38,10 +38,8 @@ class CUDAMemory(Memory):
         self._limit = max_bytes or 0
         # What kernels need for themselves comes on top of what is tracked. Both numbers are guesses.
         self._most = self._limit + max(self._limit // 4, 64 << 20) if self._limit else 0
-        self._set_limit(self._limit)
         self._up, self._down = Ring(device.cupy), Ring(device.cupy)
         self._warm: set[Hashable] = set()
-        self._growing = threading.Lock()
 
     # -- the pool -----------------------------------------------------------------------------------------------
 
@@ -54,43 +52,30 @@ class CUDAMemory(Memory):
             return int(self._pool.total_bytes())
 
     def malloc(self, nbytes: int) -> Any:
-        """CuPy's allocator. At the limit, free blocks that lie in other streams' arenas go back to the device first."""
+        """CuPy's allocator."""
         try:
             return self._pool.malloc(nbytes)
-        except self._cupy.cuda.memory.OutOfMemoryError:
-            self._must_not_block_the_loop()
-            self._pool.free_all_blocks()
-        try:
-            return self._pool.malloc(nbytes)
-        except self._cupy.cuda.memory.OutOfMemoryError:
-            return self._beyond(nbytes)
+        except self._cupy.cuda.memory.OutOfMemoryError as error:
+            error.add_note("the device is full, with what others hold and what kernels need: lower max_bytes")
+            raise
 
     def _grow(self, nbytes: int) -> Any:
-        """What the pool calls for more memory: `cudaMalloc`, which may wait for the device."""
+        """What the pool calls for more memory, once `nbytes` are counted among its total.
+
+        At the limit, free blocks that lie in the arenas of other streams go back to the device first. The pool has no
+        limit of its own, since it would free those on whatever thread. What kernels need for themselves comes on top.
+        """
         self._must_not_block_the_loop()
         cuda = self._cupy.cuda
+        if self._limit and self.reserved() > self._limit:
+            self._pool.free_all_blocks()
+            if self.reserved() > self._most:
+                raise cuda.memory.OutOfMemoryError(nbytes, self.reserved() - nbytes, self._most)
         return cuda.MemoryPointer(cuda.Memory(nbytes), 0)
 
     def _must_not_block_the_loop(self) -> None:
         if threading.get_ident() == self._loop_thread:
             raise body.MustBlock
-
-    def _beyond(self, nbytes: int) -> Any:
-        with self._growing:
-            self._set_limit(self._most)
-            try:
-                return self._pool.malloc(nbytes)
-            except self._cupy.cuda.memory.OutOfMemoryError as error:
-                error.add_note(
-                    "the device is full, with what others hold and what kernels need for themselves: lower max_bytes"
-                )
-                raise
-            finally:
-                self._set_limit(self._limit)
-
-    def _set_limit(self, nbytes: int) -> None:
-        with self._device.current():
-            self._pool.set_limit(size=nbytes)
 
     def trim(self) -> None:
         """Give free blocks back to the device. May block."""
