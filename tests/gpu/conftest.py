@@ -9,10 +9,13 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import pytest
 
+import asyncsched as asc
 from asyncsched.devices.cuda import usable
 from tests.conftest import LOOPS
 from tests.fake_cupy import Fake, fake_cupy
@@ -20,6 +23,15 @@ from tests.fake_cupy import Fake, fake_cupy
 # Else cuBLAS may choose another order of summation whenever several streams are busy.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 NONE = "no CUDA device that CuPy can use: `python -m asyncsched` says what is missing"
+
+
+# Waits for the host, but not for ever: some seconds at any clock.
+SPIN = """
+extern "C" __global__ void spin(unsigned long long flag) {
+    volatile int* set = (volatile int*) flag;
+    for (long long start = clock64(); !*set && clock64() - start < 20000000000LL; ) { }
+}
+"""
 
 
 class Card:
@@ -35,6 +47,27 @@ class Card:
     def pick(self, real: int, fake: int) -> int:
         """How large to make something."""
         return real if self.fake is None else fake
+
+    @contextmanager
+    def held(self, s: asc.Scheduler) -> Iterator[None]:
+        """Within, what is launched on the scheduler's compute streams does not begin."""
+        if self.fake is not None:
+            with self.fake.pause():
+                yield
+            return
+        import cupy
+
+        flag = np.frombuffer(cupy.cuda.alloc_pinned_memory(8), np.int32, 2)
+        flag[:] = 0
+        spin = cupy.RawKernel(SPIN, "spin")
+        for device in s.devices:
+            for stream in device.streams:
+                with cupy.cuda.Device(device.number), stream.cuda:  # type: ignore[attr-defined]
+                    spin((1,), (1,), (np.uint64(flag.ctypes.data),))
+        try:
+            yield
+        finally:
+            flag[:] = 1
 
 
 @pytest.fixture(params=LOOPS[:1])
@@ -57,14 +90,14 @@ def card(request: pytest.FixtureRequest, has_card: bool) -> Iterator[Card]:
         return
     if has_card:
         pytest.skip("these run on the card here: pytest -m gpu")
-    with fake_cupy(seed=1, memory=4 << 30, laziness=0.02) as fake:
+    with fake_cupy(seed=1, devices=2, memory=4 << 30, laziness=0.02) as fake:
         yield Card(fake)
         gc.collect()
         assert fake.problems() == []
 
 
 @pytest.fixture
-def peers(request: pytest.FixtureRequest, card: Card) -> None:
+def peers(card: Card) -> None:
     """Two devices."""
     import cupy
 
