@@ -120,10 +120,8 @@ def threads(quick: bool, report: Report) -> None:
         Contestant("b asyncsched", on_loop(lambda: pipeline(nothing_in_a_thread, n)), n, asked=asked),
     ]
     if importlib.util.find_spec("torchdata") is not None:
-        few = max(50, n // 10)
-        found.append(Contestant("b torchdata", lambda: torchdata(few), few))
-        against = Contestant("b asyncsched, to torchdata", found[1].round, n, to="b torchdata", asked=asked)
-        found.append(against)
+        found.append(Contestant("b torchdata", lambda: torchdata(n), n))
+        found.append(Contestant("b asyncsched, to torchdata", found[1].round, n, to="b torchdata", asked=asked))
     else:
         report.notes.append(NO_TORCHDATA)
     report.rows += compare(found, rounds)
