@@ -27,6 +27,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
+from itertools import pairwise
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -134,7 +135,7 @@ async def train(way: str, data: Digits | Synthetic, epochs: int, max_bytes: str,
 def perceptron(sizes: tuple[int, ...], rng: np.random.Generator) -> nn.Sequential:
     """Linear layers of these sizes, with a ReLU between each two."""
     layers: list[nn.Module] = []
-    for n, m in zip(sizes, sizes[1:], strict=False):
+    for n, m in pairwise(sizes):
         layers += [nn.Linear(n, m, rng=rng), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
 
