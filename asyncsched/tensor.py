@@ -300,7 +300,8 @@ class Tensor(Handle):
         return function(*[np.asarray(a) if isinstance(a, Tensor) else a for a in args], **kwargs)
 
     def _read(self, what: str, cure: str) -> Any:
-        return self._value.device.fetch(blocking_read(self._value, what, cure))
+        array = blocking_read(self._value, what, cure)
+        return array if isinstance(array, np.ndarray) else self.device.fetch(array)
 
     # -- indexing -----------------------------------------------------------------------------------------------
 
