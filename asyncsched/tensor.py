@@ -12,7 +12,8 @@ from ._core.task import Value
 from .ambient import find
 from .devices.contract import Device
 from .errors import ImplicitBarrierError
-from .handles import Handle, blocking_read, driver_of, reach
+from .handles import Handle, driver_of, reach
+from .implicit import ImplicitBarriers
 from .issue import issue, issue_task, run_inline
 from .ops.keys import encode_key
 from .ops.meta import Shape
@@ -138,7 +139,7 @@ def _reduction(name: str, dtype: bool = False) -> Callable[..., Tensor]:
     return method
 
 
-class Tensor(Handle):
+class Tensor(ImplicitBarriers):
     """An array to come. `shape`, `dtype` and `nbytes` are known at once; `await t` gives the array.
 
     Operators issue tasks and return at once. Anything that would have to wait for the value raises
@@ -247,41 +248,7 @@ class Tensor(Handle):
             self._node.record(row, (self,), _NO_OPTIONS, result)
         return result
 
-    # -- what would block ---------------------------------------------------------------------------------------
-
-    def __bool__(self) -> bool:
-        return bool(self._read("bool(t)", "use `await t.item()`"))
-
-    def __float__(self) -> float:
-        return float(self._read("float(t)", "use `await t.item()`"))
-
-    def __int__(self) -> int:
-        return int(self._read("int(t)", "use `await t.item()`"))
-
-    def __complex__(self) -> complex:
-        return complex(self._read("complex(t)", "use `await t.item()`"))
-
-    def __index__(self) -> int:
-        return self._read("operator.index(t)", "use `await t.item()`").__index__()  # type: ignore[no-any-return]
-
-    def __format__(self, spec: str) -> str:
-        if not spec:
-            return repr(self)
-        return format(self._read(f"format(t, {spec!r})", "use `await t.item()`").item(), spec)
-
-    def tolist(self) -> Any:
-        """Blocks: for threads without an event loop. Elsewhere use `(await t).tolist()`."""
-        return self._read("t.tolist()", "use `(await t).tolist()`").tolist()
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        array = self._read("np.asarray(t)", "use `await t` or `await t.numpy()`")
-        return np.array(array, dtype, copy=copy)
-
-    def __dlpack__(self, **options: Any) -> Any:
-        return blocking_read(self._value, "DLPack export", "export `await t` instead").__dlpack__(**options)
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return self.device.dlpack
+    # -- operands of NumPy's ------------------------------------------------------------------------------------
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
         name = _UFUNC_OPERATORS.get(ufunc.__name__)
@@ -290,18 +257,6 @@ class Tensor(Handle):
             # Some of NumPy's scalars come as arrays without axes, which `[()]` makes scalars again.
             return apply(TABLE[name], (cast(Any, inputs[0])[()], inputs[1]))
         return self._through_numpy(f"np.{ufunc.__name__}(t)", ufunc.__name__, getattr(ufunc, method), inputs, kwargs)
-
-    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        return self._through_numpy(f"np.{function.__name__}(t)", function.__name__, function, args, kwargs)
-
-    def _through_numpy(self, what: str, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        cure = f"use `asyncsched.{name}(t)`" if name in TABLE else "use asyncsched's functions, or `await t` first"
-        self._read(what, cure)
-        return function(*[np.asarray(a) if isinstance(a, Tensor) else a for a in args], **kwargs)
-
-    def _read(self, what: str, cure: str) -> Any:
-        array = blocking_read(self._value, what, cure)
-        return array if isinstance(array, np.ndarray) else self.device.fetch(array)
 
     # -- indexing -----------------------------------------------------------------------------------------------
 

@@ -35,7 +35,7 @@ MOST_SECONDS = 0.5
 FLOORS = [
     ["errors", "_core", "devices.contract", "ops", "sizes", "statistics", "running"],
     ["devices"],
-    ["ambient", "waiting", "driver", "stall", "holders", "handles", "issue", "recorder", "capture", "tensor"],
+    ["ambient", "waiting", "driver", "stall", "holders", "handles", "issue", "recorder", "capture", "implicit", "tensor"],
     ["scheduler", "scope", "submitting", "functions"],
     ["flow", "autograd"],
     ["nn", "optim", "saving", "serving"],
