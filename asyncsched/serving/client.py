@@ -1,0 +1,127 @@
+"""The client's side of a request: its body, and whether it is there still.
+
+ASGI tells of a client that has left only to who calls `receive`, after the body. So one task owns `receive`, reads
+ahead (the body is bounded), and cancels the handler when there is a reason to. The cancelling is `asyncio.timeout`'s,
+which knows how to stand beside other cancellations.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from types import TracebackType
+
+from ..errors import DeadlineExceeded
+from .exchange import Exchange, Message
+from .problems import Problem
+
+
+class Disconnected(Exception):
+    """The client left before it had its whole answer."""
+
+
+class Client:
+    """Reads a request, while `async with` is open, and ends the block when its client, its body or its time does.
+
+    Its `receive` is for the application. Leaving the block raises why it was ended, if it was: Disconnected,
+    DeadlineExceeded, or a Problem.
+
+    Args:
+        max_body: most bytes of the body.
+        body_timeout: seconds for the whole body to arrive.
+        deadline: seconds for the whole block.
+    """
+
+    def __init__(
+        self, exchange: Exchange, *, max_body: int | None, body_timeout: float | None, deadline: float | None
+    ) -> None:
+        self._exchange = exchange
+        self._source = exchange.receive
+        self._max_body = max_body
+        self._body_timeout = body_timeout
+        self._deadline = deadline
+        self._cut = asyncio.timeout(deadline)
+        self._reason: Exception | None = None
+        self._open = False
+        self._messages: deque[Message] = deque()
+        self._news = asyncio.Event()
+
+    async def __aenter__(self) -> Client:
+        self._check_length()
+        await self._cut.__aenter__()
+        self._open = True
+        self._reader = asyncio.create_task(self._read())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open = False
+        try:
+            await self._cut.__aexit__(kind, error, trace)
+        except TimeoutError:
+            raise self._reason or DeadlineExceeded(
+                f"{self._exchange.name} was not answered within its deadline of {self._deadline:g} s"
+            ) from None
+        finally:
+            self._reader.cancel()
+            await asyncio.wait([self._reader])
+
+    async def receive(self) -> Message:
+        """ASGI's `receive`, for the application."""
+        while not self._messages:
+            self._news.clear()
+            await self._news.wait()
+        message = self._messages[0]
+        if message["type"] == "http.request":  # a disconnect is told as often as it is asked for
+            self._messages.popleft()
+        return message
+
+    def end(self, reason: Exception) -> None:
+        """End the block, which raises the reason."""
+        if self._open and self._reason is None:
+            self._reason = reason
+            self._cut.reschedule(asyncio.get_running_loop().time())
+
+    def _check_length(self) -> None:
+        announced = self._exchange.header(b"content-length")
+        if self._max_body is not None and announced is not None and int(announced) > self._max_body:
+            raise self._too_large()
+
+    async def _read(self) -> None:
+        try:
+            async with asyncio.timeout(self._body_timeout) as patience:
+                last = await self._read_body()
+                patience.reschedule(None)
+                while last["type"] != "http.disconnect":
+                    last = await self._source()
+                self._left(last)
+        except TimeoutError:
+            self.end(Problem(408, f"The body did not arrive within {self._body_timeout:g} seconds.", close=True))
+        except Exception as error:
+            self.end(error)
+
+    async def _read_body(self) -> Message:
+        """Returns the last message: of the body, or of a disconnect."""
+        size = 0
+        while (message := await self._source())["type"] != "http.disconnect":
+            size += len(message.get("body", b""))
+            if self._max_body is not None and size > self._max_body:
+                raise self._too_large()
+            self._tell(message)
+            if not message.get("more_body", False):
+                break
+        return message
+
+    def _left(self, message: Message) -> None:
+        self._tell(message)
+        if not self._exchange.complete:
+            self._exchange.disconnected = True
+            self.end(Disconnected())
+
+    def _tell(self, message: Message) -> None:
+        self._messages.append(message)
+        self._news.set()
+
+    def _too_large(self) -> Problem:
+        return Problem(413, f"The body may have {self._max_body:,} bytes at most.", close=True)

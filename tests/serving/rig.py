@@ -1,0 +1,126 @@
+"""Requests made by hand, so that a client can do what no library lets it do."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import asyncsched as asc
+from asyncsched.serving import Exchange, Serving
+from asyncsched.serving.exchange import App, ASGIScope, Message, Receive, Send
+from asyncsched.serving.instruments import installed
+
+for module in ("prometheus_client", "opentelemetry.trace", "opentelemetry.propagate"):
+    if installed(module):  # importing reads files, which no test may do on its loop
+        importlib.import_module(module)
+
+
+def serving(app: App, make: Callable[[], asc.Scheduler] = lambda: asc.Scheduler("cpu"), **options: Any) -> Serving:
+    """A server that leaves signals alone."""
+    return Serving(app, make, **({"drain_on_sigterm": False} | options))
+
+
+class Call:
+    """One request, whose task starts at once; its body comes when it is fed."""
+
+    def __init__(self, app: App, path: str = "/", *, method: str = "POST", headers: Any = None) -> None:
+        raw = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
+        self.scope: ASGIScope = {"type": "http", "method": method, "path": path, "headers": raw}
+        self.sent: list[Message] = []
+        self._incoming: asyncio.Queue[Message] = asyncio.Queue()
+        self.task = asyncio.create_task(app(self.scope, self._incoming.get, self._send))  # type: ignore[arg-type]
+
+    async def _send(self, message: Message) -> None:
+        await asyncio.sleep(0)
+        self.sent.append(message)
+
+    def feed(self, body: bytes = b"", *, more: bool = False) -> Call:
+        self._incoming.put_nowait({"type": "http.request", "body": body, "more_body": more})
+        return self
+
+    def leave(self) -> Call:
+        self._incoming.put_nowait({"type": "http.disconnect"})
+        return self
+
+    async def answer(self) -> tuple[int, Any]:
+        """The status and the body, read as JSON where it is."""
+        await self.task
+        body = b"".join(message["body"] for message in self.sent[1:])
+        kind = self.headers["content-type"]
+        return self.sent[0]["status"], json.loads(body) if "json" in kind else body
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {name.decode(): value.decode() for name, value in self.sent[0]["headers"]}
+
+
+def get(app: App, path: str) -> Call:
+    return Call(app, path, method="GET").feed()
+
+
+async def reply(send: Send, body: bytes = b"fine", status: int = 200) -> None:
+    await send({"type": "http.response.start", "status": status, "headers": [(b"content-type", b"text/plain")]})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def read(receive: Receive) -> bytes:
+    """The whole body."""
+    body, more = b"", True
+    while more:
+        message = await receive()
+        assert message["type"] == "http.request"
+        body += message["body"]
+        more = message["more_body"]
+    return body
+
+
+async def echo(scope: ASGIScope, receive: Receive, send: Send) -> None:
+    await reply(send, await read(receive))
+
+
+def raises(error: Exception) -> App:
+    async def app(scope: ASGIScope, receive: Receive, send: Send) -> None:
+        raise error
+
+    return app
+
+
+class Held:
+    """An application that answers when its gate opens."""
+
+    def __init__(self) -> None:
+        self.gate = asyncio.Event()
+        self.entered = 0
+        self.cancelled = 0
+
+    async def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
+        self.entered += 1
+        try:
+            await self.gate.wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        await reply(send)
+
+
+class Seen:
+    """An instrument that remembers."""
+
+    def __init__(self) -> None:
+        self.exchanges: list[Exchange] = []
+
+    @contextmanager
+    def __call__(self, exchange: Exchange) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            self.exchanges.append(exchange)
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    while not holds():
+        await asyncio.sleep(0)
