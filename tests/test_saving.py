@@ -149,6 +149,32 @@ async def test_writing_is_not_done_on_the_loops_thread(path, monkeypatch):
 
 
 @pytest.mark.anyio
+async def test_cancelling_leaves_a_whole_file(path, monkeypatch):
+    reached, go_on, finished = threading.Event(), threading.Event(), threading.Event()
+    replace = os.replace
+
+    def held(*args):
+        reached.set()
+        go_on.wait()
+        replace(*args)
+        finished.set()
+
+    async with asc.Scheduler("cpu"):
+        await asc.save(path, {"version": 1})
+        monkeypatch.setattr(os, "replace", held)
+        saving = asyncio.ensure_future(asc.save(path, {"version": 2}))
+        await to_thread.run_sync(reached.wait)
+        saving.cancel()
+        await asyncio.sleep(0)
+        assert await asc.load(path) == {"version": 1}
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await saving
+        await to_thread.run_sync(finished.wait)
+        assert await asc.load(path) == {"version": 2}
+
+
+@pytest.mark.anyio
 async def test_a_link_stays_a_link(path):
     other = path.with_name("other")
     await to_thread.run_sync(other.symlink_to, path)

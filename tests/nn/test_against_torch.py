@@ -80,7 +80,7 @@ async def test_losses_agree(name, optimizer, dtype):
     their_model = theirs(name, dtype)
     weights = {key: value.detach().numpy().copy() for key, value in their_model.state_dict().items()}
     x, target = data(name, dtype)
-    options = {"lr": 0.05, "momentum": 0.9} if optimizer == "SGD" else {"lr": 0.003}
+    options = {"lr": 0.02, "momentum": 0.9} if optimizer == "SGD" else {"lr": 0.003}
     expected = torch_losses(
         their_model, getattr(torch.optim, optimizer)(their_model.parameters(), **options), x, target
     )
