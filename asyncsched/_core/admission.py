@@ -1,28 +1,34 @@
-"""Who may run next: the ledgers, the queues of the scopes, and the turns they take.
+"""Who may run next: the ledgers, and the rules by which pending tasks leave their queues.
 
-Theory of operation. Each scope has a FIFO of pending tasks, and queues take turns. A head is eligible when all its
-producers are launched; it is admitted when a slot is free and its account has the bytes. Nothing overtakes the head of
-its own queue. Three rules keep this live:
+Theory of operation. Each scope has a FIFO of pending tasks. A head is eligible when all its producers are launched; it
+is admitted when a slot is free and its account has the bytes. Nothing overtakes the head of its own queue. Between
+queues, tenants of a class take turns by cost, and the scopes of a tenant take turns: see `turns`. Four rules keep this
+live:
 
-1. *Ageing.* A head passed over `PATIENCE` times earmarks its account: no other queue gets bytes there until it fits.
-2. *Progress.* When an account has nothing in flight and order leaves nothing admissible, the oldest pending task that
+1. *Ageing of heads.* A head passed over `PATIENCE` times earmarks its account: no other queue gets bytes there until it
+   fits.
+2. *Ageing of classes.* The highest priority class in which something can go is served, but for one that waited while
+   others got `PATIENCE` admissions: it goes first, the longest passed over before the others. So with n classes, one
+   that always has something that can go gets one admission in `PATIENCE + n - 1` at least.
+3. *Progress.* When an account has nothing in flight and order leaves nothing admissible, the oldest pending task that
    fits goes first, and for `GRACE` admissions more blocked heads and earmarks bar nobody.
-3. What still cannot move is *stuck*, and whoever drives the engine finds out why.
+4. What still cannot move is *stuck*, and whoever drives the engine finds out why.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from collections.abc import Hashable, Iterator
+from typing import Final
+from weakref import WeakValueDictionary
 
 from .scope import Account, Queue
 from .task import PENDING, Task
-
-if TYPE_CHECKING:
-    pass
+from .turns import Priority, Tenant
 
 PATIENCE: Final = 16  # a guess, as is GRACE: small enough to notice, large enough not to thrash
 GRACE: Final = 16
+_REMEMBERED: Final = 1024
 
 
 class Admission:
@@ -33,7 +39,11 @@ class Admission:
         self.in_flight = 0
         self.pending = 0
         self.claims = 0  # pending tasks that need no slot
-        self._rotation: deque[Queue] = deque()  # queues with pending tasks, the next in turn first
+        self.ordinary = Priority(0)
+        self._classes = [self.ordinary]  # those with pending tasks, and perhaps more
+        self._known_classes = WeakValueDictionary({0: self.ordinary})
+        self._known_tenants: WeakValueDictionary[tuple[Hashable, int], Tenant] = WeakValueDictionary()
+        self._recent: deque[Tenant] = deque(maxlen=_REMEMBERED)  # what they owe outlives their scopes
         self._waiting: dict[Account, None] = {}  # accounts with pending tasks
 
     @property
@@ -46,8 +56,7 @@ class Admission:
         queue, account = task.scope.queue, task.account
         queue.push(task)
         if not queue.rotating:
-            queue.rotating = True
-            self._rotation.append(queue)
+            self._rotate(queue)
         if not account.pending:
             self._waiting[account] = None
         account.pending += 1
@@ -73,26 +82,16 @@ class Admission:
         full = self.full
         if not self.pending or (full and not self.claims):
             return None
-        rotation = self._rotation
         blocked: list[Task] = []
-        for _ in range(len(rotation)):
-            queue = rotation[0]
-            head = queue.head()
-            if head is None:
-                queue.rotating = False
-                rotation.popleft()
-                continue
-            rotation.rotate(-1)
-            if head.blockers or (full and head.lanes):
-                continue
-            account = head.account
-            earmark = account.earmark
-            if earmark is not None and not account.grace and earmark.scope.queue is not queue:
-                continue
-            if account.fits(head.cost):
-                self._age(blocked, account)
-                return head
-            blocked.append(head)
+        for group in self._classes if len(self._classes) == 1 else self._ranked():
+            task = group.next(full, blocked)
+            if task is not None:
+                if blocked:
+                    self._age(blocked, task.account)
+                if len(self._classes) > 1:
+                    self._pass_over()
+                group.passed = 0
+                return task
         return self._overtaker(full)
 
     def charge(self, task: Task) -> None:
@@ -125,7 +124,55 @@ class Admission:
 
     def tasks(self) -> list[Task]:
         """Every pending task, by age."""
-        return sorted((t for q in self._rotation for t in q if t.state == PENDING), key=_age_of)
+        return sorted((t for q in self._queues() for t in q if t.state == PENDING), key=_age_of)
+
+    def tenant(
+        self, parent: Tenant, name: Hashable | None = None, weight: float | None = None, priority: int | None = None
+    ) -> Tenant:
+        """Who takes the turns of a new scope in a scope of `parent`'s: a tenant that is known, or a new one.
+
+        What is not given is as in the parent; the weight, too, if the tenant is the same.
+        """
+        name = parent.name if name is None else name
+        level = parent.priority.level if priority is None else priority
+        group = self._known_classes.get(level)
+        if group is None:
+            group = self._known_classes[level] = Priority(level)
+        tenant = None if name is None else self._known_tenants.get((name, level))
+        if tenant is None:
+            tenant = Tenant(name, group, 1 if name is None or name != parent.name else parent.weight)
+        if name is not None:
+            self._known_tenants[name, level] = tenant
+            self._recent.append(tenant)
+        if weight is not None:
+            tenant.weight = weight
+        return tenant
+
+    def _rotate(self, queue: Queue) -> None:
+        """A queue has something pending: it takes part in the turns."""
+        tenant = queue.tenant
+        queue.rotating = True
+        tenant.queues.append(queue)
+        if tenant.rotating:
+            return
+        group = tenant.priority
+        tenant.rotating = True
+        group.tenants.append(tenant)
+        if group not in self._classes:
+            group.passed = 0
+            self._classes.append(group)
+
+    def _queues(self) -> Iterator[Queue]:
+        return (queue for group in self._classes for tenant in group.tenants for queue in tenant.queues)
+
+    def _ranked(self) -> list[Priority]:
+        """The classes that wait, the first to be served first."""
+        self._classes = [group for group in self._classes if group.waiting()]
+        return sorted(self._classes, key=_rank_of)
+
+    def _pass_over(self) -> None:
+        for group in self._classes:
+            group.passed += 1
 
     @staticmethod
     def _age(blocked: list[Task], account: Account) -> None:
@@ -151,7 +198,7 @@ class Admission:
     def _oldest(self, account: Account, fitting: bool) -> Task | None:
         """The oldest pending task of an account with launched producers (that fits)."""
         found: Task | None = None
-        for queue in self._rotation:
+        for queue in self._queues():
             for task in queue:
                 if found is not None and task.seq > found.seq and not task.front:
                     break
@@ -162,6 +209,10 @@ class Admission:
                         found = task
                     break
         return found
+
+
+def _rank_of(group: Priority) -> tuple[int, int]:
+    return -group.passed if group.passed >= PATIENCE else 0, -group.level
 
 
 def _age_of(task: Task) -> int:

@@ -8,7 +8,7 @@ to call).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from typing import Any
 
 from ..errors import QueueFull, TaskTooLarge
@@ -19,6 +19,7 @@ from .inbox import Inbox
 from .placement import choose
 from .scope import Account, Queue, Scope
 from .task import CANCELLED, DONE, FAILED, LAUNCHED, PENDING, Task
+from .turns import Tenant
 
 
 class Engine(Books):
@@ -46,8 +47,8 @@ class Engine(Books):
         self.max_pending = max_pending
         self.inbox = inbox
         self.account = Account(max_bytes, inbox, host)
-        self.root = Scope("root", Queue(), self.account)
         self.admission = Admission(max_ops)
+        self.root = Scope("root", Queue(Tenant(None, self.admission.ordinary)), self.account)
         self.settled: list[Task] = []
         self.log = log
         self.sequence = 0
@@ -235,12 +236,30 @@ class Engine(Books):
 
     # -- scopes -------------------------------------------------------------------------------------------------
 
-    def open_scope(self, name: str, parent: Scope, *, own_queue: bool = True) -> Scope:
-        """A child scope, with turns of its own or in its parent's queue. Sweeps out siblings that are over."""
+    def open_scope(
+        self,
+        name: str,
+        parent: Scope,
+        *,
+        own_queue: bool = True,
+        tenant: Hashable | None = None,
+        weight: float | None = None,
+        priority: int | None = None,
+    ) -> Scope:
+        """A child scope, with a queue of its own or in its parent's. Sweeps out siblings that are over.
+
+        Args:
+            tenant: who takes the turns of its queue; None for its parent's, or itself where that has none.
+            weight: of the tenant from now on; None to leave it.
+            priority: the class; the higher goes first; None for its parent's.
+        """
         for sibling in list(parent.children) if not own_queue else ():
             if sibling.ended and not (sibling.tasks or sibling.children or sibling.failures):
                 self.close_scope(sibling)
-        scope = Scope(name, Queue() if own_queue else parent.queue, parent.account, parent)
+        queue = parent.queue
+        if own_queue:
+            queue = Queue(self.admission.tenant(queue.tenant, tenant, weight, priority))
+        scope = Scope(name, queue, parent.account, parent)
         parent.children[scope] = None
         return scope
 

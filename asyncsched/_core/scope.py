@@ -12,6 +12,7 @@ from .task import PENDING, Task
 if TYPE_CHECKING:
     from .failure import Failure
     from .inbox import Inbox
+    from .turns import Tenant
 
 KEPT_FAILURES: Final = 100
 _COMPACT: Final = 64
@@ -74,9 +75,10 @@ class Queue:
     for may be in the rest.
     """
 
-    __slots__ = ("fronts", "live", "rotating", "tasks")
+    __slots__ = ("fronts", "live", "rotating", "tasks", "tenant")
 
-    def __init__(self) -> None:
+    def __init__(self, tenant: Tenant) -> None:
+        self.tenant = tenant  # whose turns it takes
         self.fronts: deque[Task] = deque()
         self.tasks: deque[Task] = deque()
         self.live = 0

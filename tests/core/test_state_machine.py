@@ -23,6 +23,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from asyncsched._core import turns
 from asyncsched._core.admission import GRACE
 from asyncsched._core.failure import Failure
 from asyncsched._core.scope import Account, Scope
@@ -30,16 +31,19 @@ from asyncsched._core.task import CANCELLED, DONE, FAILED, LAUNCHED, PENDING, Ta
 from asyncsched.errors import MemoryDeadlockError, QueueFull, TaskTooLarge
 
 from .rig import Rig, cancellation, execute
+from .shares import Share, Shares
 
 MOST_JOBS = 80  # fewer than the failures a scope keeps, and the model is quadratic
+QUANTUM = 10  # so small that bytes count in the turns
 PICK = st.integers(0, 10_000)  # an index into a list that only the running test knows; reduced modulo its length
 
 
 class Room:
     """The model of a scope."""
 
-    def __init__(self, core: Scope, parent: Room | None, *, entered: bool = True) -> None:
+    def __init__(self, core: Scope, parent: Room | None, share: Share | None = None, *, entered: bool = True) -> None:
         self.core = core
+        self.share: Share = share or (self, 0)
         self.parent = parent
         self.own_account = core.account if parent is None else None
         self.claim: Job | None = None
@@ -76,6 +80,7 @@ class Job:
         self.task = task
         self.room = room
         self.queue = task.scope.queue
+        self.share = room.share
         self.account = task.account
         self.cost = task.cost
         self.handle = value
@@ -131,7 +136,8 @@ class EngineMachine(RuleBasedStateMachine):
         self.root = Room(self.rig.root, None)
         self.rooms = [self.root]
         self.unposted: dict[Any, deque[Task]] = {lane: deque() for lane in self.rig.lanes}
-        self.grace: dict[Account, int] = {}
+        self.shares = Shares(QUANTUM)
+        self.shares.opened(self.root.share, self.root.share, 1, self.rig.root.queue.tenant)
         self.quiet = True  # nothing happened since the last pump
         admission = self.engine.admission
         self._next = admission.next
@@ -241,22 +247,43 @@ class EngineMachine(RuleBasedStateMachine):
         own_queue=st.booleans(),
         reserve=st.one_of(st.none(), st.integers(1, 60)),
         at_once=st.booleans(),
+        tenant=st.sampled_from([None, None, "a", "b", "c"]),
+        weight=st.sampled_from([None, None, 0.5, 3]),
+        priority=st.sampled_from([None, None, -1, 0, 1]),
     )
-    def open_scope(self, parent: int, own_queue: bool, reserve: int | None, at_once: bool) -> None:
+    def open_scope(
+        self,
+        parent: int,
+        own_queue: bool,
+        reserve: int | None,
+        at_once: bool,
+        tenant: str | None,
+        weight: float | None,
+        priority: int | None,
+    ) -> None:
         rooms = [room for room in self.open_rooms() if room.entered]
         if len(rooms) > 6:
             return
         self.quiet = False
         outer = rooms[parent % len(rooms)]
-        core = self.engine.open_scope(f"scope {len(self.rooms)}", outer.core, own_queue=own_queue)
+        core = self.engine.open_scope(
+            f"scope {len(self.rooms)}",
+            outer.core,
+            own_queue=own_queue,
+            tenant=tenant,
+            weight=weight,
+            priority=priority,
+        )
         assert (core.queue is outer.core.queue) == (not own_queue)
         for room in self.rooms:  # what was swept
             if room.parent is outer and room.core.closed and not room.closed:
                 assert room.ended
                 assert not own_queue
                 room.closed = True
-        room = Room(core, outer, entered=reserve is None)
+        room = Room(core, outer, outer.share, entered=reserve is None)
         self.rooms.append(room)
+        if own_queue:
+            self.give_share(room, outer.share, tenant, weight, priority)
         if reserve is None:
             return
         limit = core.account.limit
@@ -270,6 +297,16 @@ class EngineMachine(RuleBasedStateMachine):
         if at_once:
             self.pump()
             self.enter(room)
+
+    def give_share(
+        self, room: Room, outer: Share, tenant: str | None, weight: float | None, priority: int | None
+    ) -> None:
+        name = outer[0] if tenant is None else tenant
+        room.share = (name if isinstance(name, str) else room, outer[1] if priority is None else priority)
+        self.shares.opened(room.share, outer, weight, room.core.queue.tenant)
+        for other in self.rooms:
+            if not other.closed:
+                assert (other.core.queue.tenant is room.core.queue.tenant) == (other.share == room.share)
 
     @precondition(lambda self: any(room.open and not room.entered for room in self.rooms))
     @rule(pick=PICK, give_up=st.booleans())
@@ -612,7 +649,10 @@ class EngineMachine(RuleBasedStateMachine):
             assert not overtaking
         elif in_order:
             assert task in [job.task for job in in_order]
+            able, waiting = {job.share for job in in_order}, {job.share[1] for job in self.pending()}
+            self.shares.served(self.job_of(task).share, task.cost, able, waiting)
         else:
+            self.shares.overtaken()
             assert task in [job.task for job in overtaking]
             grace = before[task.account][0]
             assert task.account.grace == (grace or GRACE + 1)
@@ -705,7 +745,10 @@ def _head(jobs: list[Job]) -> Job:
 @pytest.mark.parametrize(
     ("machine", "examples", "steps"), [(EngineMachine, 400, 50), (CarelessMachine, 100, 50)], ids=["exact", "careless"]
 )
-def test_random_histories(machine: type[EngineMachine], examples: int, steps: int) -> None:
+def test_random_histories(
+    monkeypatch: pytest.MonkeyPatch, machine: type[EngineMachine], examples: int, steps: int
+) -> None:
+    monkeypatch.setattr(turns, "QUANTUM", QUANTUM)
     run_state_machine_as_test(
         machine,
         settings=settings(
