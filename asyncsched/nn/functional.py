@@ -178,6 +178,8 @@ def pair(size: Size) -> tuple[int, int]:
 def _along(x: Tensor, axis: int, *, log: bool) -> Tensor:
     if axis in (-1, x.ndim - 1):
         return op("softmax", x, log=log)
+    if not -x.ndim <= axis < x.ndim:
+        raise ValueError(f"softmax: axis {axis} is out of bounds for a tensor with {x.ndim} axes")
     axes = list(range(x.ndim))
     axes[axis], axes[-1] = axes[-1], axes[axis]
     return permute_dims(op("softmax", permute_dims(x, tuple(axes)), log=log), tuple(axes))

@@ -140,13 +140,22 @@ class Flatten(Module):
 
 
 class Sequential(Module):
-    """Modules called one after the other. Their names are "0", "1", ..."""
+    """Modules called one after the other. Their names are "0", "1", ..., and they are had by number, as in a list."""
 
     def __init__(self, *modules: Module) -> None:
         for i, module in enumerate(modules):
             setattr(self, str(i), module)
 
     def forward(self, x: Any) -> Any:
-        for _, module in self._members(Module):
+        for module in self._list():
             x = module(x)
         return x
+
+    def __getitem__(self, i: int) -> Module:
+        return self._list()[i]
+
+    def __len__(self) -> int:
+        return len(self._list())
+
+    def _list(self) -> list[Module]:
+        return [module for _, module in self._members(Module)]

@@ -131,6 +131,8 @@ async def test_what_does_not_fit():
             nn.Dropout(2)
         with pytest.raises(ValueError, match="p=2 must be a probability"):
             nn.dropout(asc.ones(2), 2, seed=0)
+        with pytest.raises(ValueError, match="axis 2 is out of bounds"):
+            nn.softmax(asc.ones((2, 2)), 2)
         mask = asc.zeros((3, 3), dtype=np.float32)
         mask.requires_grad = True
         with pytest.raises(ValueError, match=r"give `mask.detach\(\)`"):

@@ -75,9 +75,11 @@ async def test_a_module_without_forward_says_so():
         nn.Module()(1)
 
 
-async def test_the_repr_shows_shapes():
+async def test_a_sequence_is_had_by_number_and_its_repr_shows_shapes():
     async with asc.Scheduler("cpu"):
         model = nn.Sequential(nn.Linear(3, 4, bias=False), nn.ReLU())
+        assert len(model) == 2
+        assert [type(module) for module in model] == [nn.Linear, nn.ReLU]
         assert repr(model) == "Sequential(0=Linear(weight=(4, 3)), 1=ReLU())"
 
 
