@@ -1,0 +1,142 @@
+"""What the GPU benchmarks share: which card this is, a clock of CUDA events, a gate, and the report."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from asyncsched.devices.cuda import CUDADevice, usable
+
+from .measure import ROOT, Report
+
+FAKE = "fake"
+RESULTS = ROOT / "bench" / "results"
+# Waits for the host, but not for ever: some seconds at any clock.
+_SPIN = """
+extern "C" __global__ void spin(unsigned long long flag) {
+    volatile int* set = (volatile int*) flag;
+    for (long long start = clock64(); !*set && clock64() - start < 20000000000LL; ) { }
+}
+"""
+
+
+@contextmanager
+def card(quick: bool) -> Iterator[str]:
+    """The name of the GPU, for as long as it is used; "fake" where there is none and the run is only for smoke.
+
+    Raises:
+        SystemExit: if there is none, and numbers are wanted.
+    """
+    if usable():
+        import cupy
+
+        yield cupy.cuda.runtime.getDeviceProperties(0)["name"].decode()
+        return
+    if not quick:
+        raise SystemExit("no CUDA device that CuPy can use: `python -m asyncsched` says why; --quick runs on a fake")
+    from tests.fake_cupy import fake_cupy
+
+    with fake_cupy(memory=4 << 30, laziness=0.0, jit=False):
+        yield FAKE
+
+
+def device(streams: int = 2, **how: Any) -> CUDADevice:
+    """A device that is not open yet, for one scheduler."""
+    return CUDADevice(0, streams, **how)
+
+
+class Clock:
+    """Seconds between two points at which the device has nothing to do, by CUDA events on a stream of their own."""
+
+    def __init__(self) -> None:
+        import cupy
+
+        self._cuda = cupy.cuda
+        self._stream = cupy.cuda.Stream(non_blocking=True)
+        self._begin, self._end = cupy.cuda.Event(), cupy.cuda.Event()
+        self._wall = 0.0
+
+    def start(self) -> None:
+        self._wall = perf_counter()
+        self._begin.record(self._stream)
+
+    def stop(self) -> float:
+        self._end.record(self._stream)
+        self._end.synchronize()
+        if not hasattr(self._cuda, "get_elapsed_time"):  # the fake's events have no time
+            return perf_counter() - self._wall
+        return float(self._cuda.get_elapsed_time(self._begin, self._end)) / 1e3
+
+
+class Gate:
+    """A kernel that ends when the host says so; on the fake the whole device stands still meanwhile."""
+
+    def __init__(self, fake: bool) -> None:
+        import cupy
+
+        self._cupy = cupy
+        self._paused = ExitStack()
+        self._flag = np.frombuffer(cupy.cuda.alloc_pinned_memory(8), np.int32, 2)
+        self._spin = None if fake else cupy.RawKernel(_SPIN, "spin")
+        self.open()
+        with cupy.cuda.Stream(non_blocking=True) as stream:
+            self.enqueue()  # compiles it
+            stream.synchronize()
+
+    def shut(self) -> None:
+        """From now on the kernel waits."""
+        self._flag[:] = 0
+        if self._spin is None:
+            from tests.fake_cupy.fake import current
+
+            self._paused.enter_context(current().pause())
+
+    def enqueue(self) -> None:
+        """Launch the kernel on the current stream. A task may call it."""
+        if self._spin is None:
+            self._cupy.zeros(1)
+        else:
+            self._spin((1,), (1,), (np.uint64(self._flag.ctypes.data),))
+
+    def open(self) -> None:
+        """Let the kernel end."""
+        self._flag[:] = 1
+        self._paused.close()
+
+
+@dataclass
+class GPUReport(Report):
+    """A report that says which card, and is saved under its name."""
+
+    gpu: str = ""
+
+    @property
+    def path(self) -> str | None:
+        """Where the numbers of a card are kept; those of the fake nowhere."""
+        name = re.sub(r"[^a-z0-9]+", "-", self.gpu.lower()).strip("-")
+        return None if self.gpu == FAKE else str(RESULTS / f"gpu-{name}.json")
+
+    def _setting(self) -> dict[str, Any]:
+        import cupy
+
+        runtime = cupy.cuda.runtime
+        return {
+            **super()._setting(),
+            "gpu": self.gpu,
+            "fake": self.gpu == FAKE,
+            "driver": runtime.driverGetVersion(),
+            "runtime": runtime.runtimeGetVersion(),
+            "cupy": cupy.__version__,
+            "memory": runtime.memGetInfo()[1],
+        }
+
+    def _title(self) -> str:
+        text = "gpu: {gpu}, driver for CUDA {driver}, runtime {runtime}, CuPy {cupy}, Python {python}, {date}"
+        meaning = "\nA FAKE GPU: the numbers mean nothing" if self.gpu == FAKE else ""
+        return text.format(**self._setting()) + meaning

@@ -1,0 +1,116 @@
+"""Chains of operations against plain CuPy on one stream: what issuing costs, and whether large ones are held up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+import asyncsched as asc
+
+from .gpu_card import Clock, GPUReport, device
+from .measure import Asked, Contestant, compare, on_loop
+
+GRAPH = 100  # operations in one captured step
+WAYS: dict[str, dict[str, Any]] = {
+    "asyncsched": {},
+    "asyncsched, inline_launch": {"inline_launch": True},
+    "asyncsched, spin 20 us": {"spin": 20e-6},
+}
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The same operation again and again, each on the result of the one before."""
+
+    name: str
+    step: Callable[[Any], Any]
+    side: int
+    count: int
+
+    def array(self) -> Any:
+        return np.full((self.side, self.side), 1 / self.side, np.float32)
+
+    def run(self, x: Any, step: Callable[[Any], Any] | None = None, count: int | None = None) -> Any:
+        step = step or self.step
+        for _ in range(count or self.count):
+            x = step(x)
+        return x
+
+
+def small(quick: bool, report: GPUReport) -> None:
+    """What issuing costs: the card computes for less time than it takes."""
+    n = 200 if quick else 5_000
+    for chain in (Chain("add", _add, 64, n), Chain("matmul", _square, 64, n)):
+        contestants = _contestants(f"a small {chain.name}", chain, Asked(2.0))
+        if hasattr(asc.Scheduler, "capture"):
+            run = on_loop(partial(_captured, chain))
+            name = f"a small {chain.name}: asyncsched, captured {GRAPH} at a time"
+            contestants.append(Contestant(name, run, chain.count, asked=Asked(0.5)))
+        report.rows += compare(contestants, 1 if quick else 15)
+
+
+def large(quick: bool, report: GPUReport) -> None:
+    """The card computes for longer than issuing takes."""
+    side, n = (128, 20) if quick else (8192, 100)
+    for chain in (Chain("add", _add, side, n), Chain("matmul", _square, side // 2, n)):
+        report.rows += compare(_contestants(f"b large {chain.name}", chain, Asked(1.03)), 1 if quick else 11)
+
+
+def _add(x: Any) -> Any:
+    return x + 1
+
+
+def _square(x: Any) -> Any:
+    return x @ x
+
+
+def _contestants(name: str, chain: Chain, asked: Asked) -> list[Contestant]:
+    plain = Contestant(f"{name}: CuPy, one stream", partial(_plain, chain), chain.count)
+    ours = [
+        Contestant(
+            f"{name}: {way}", on_loop(partial(_scheduled, chain, how)), chain.count, asked=None if how else asked
+        )
+        for way, how in WAYS.items()
+    ]
+    return [plain, *ours]
+
+
+def _plain(chain: Chain) -> float:
+    import cupy
+
+    with cupy.cuda.Stream(non_blocking=True) as stream:
+        x = cupy.asarray(chain.array())
+        chain.run(x)
+        stream.synchronize()
+        clock = Clock()
+        clock.start()
+        y = chain.run(x)
+        stream.synchronize()
+        seconds = clock.stop()
+        del x, y
+    return seconds
+
+
+async def _scheduled(chain: Chain, how: dict[str, Any]) -> float:
+    async with asc.Scheduler(device(**how)) as s:
+        x = await s.put(chain.array())
+        return await _timed(lambda: chain.run(x))
+
+
+async def _captured(chain: Chain) -> float:
+    async with asc.Scheduler(device()) as s:
+        x = await s.put(chain.array())
+        graph = await s.capture(lambda x: chain.run(x, count=GRAPH), x)
+        return await _timed(lambda: chain.run(x, graph, chain.count // GRAPH))
+
+
+async def _timed(work: Callable[[], Any]) -> float:
+    await work()  # compiles, and fills the pool
+    clock = Clock()
+    clock.start()
+    await work()
+    return clock.stop()

@@ -1,0 +1,72 @@
+"""The GPU benchmark runs to its end; where there is no card, on the fake, which it says and keeps to itself."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from asyncsched.devices.cuda import usable
+
+ROOT = Path(__file__).parents[2]
+ROWS = (
+    "a small add: CuPy, one stream",
+    "a small add: asyncsched",
+    "a small add: asyncsched, inline_launch",
+    "a small add: asyncsched, spin 20 us",
+    "a small matmul: asyncsched, captured 100 at a time",
+    "b large add: asyncsched",
+    "b large matmul: asyncsched",
+    "c CuPy, one stream",
+    "c the longest of these three",
+    "c asyncsched, all of it",
+    "d event.synchronize() in a thread",
+    "d await, asleep",
+    "d await, spin 20 us",
+    "e training, CuPy, one stream",
+    "e training, unbounded",
+    "e training, bounded",
+    "e peak reserved, bounded",
+    "e running ahead of all memory, bounded",
+    "f lag, asleep, p99",
+)
+
+
+def bench(*options: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "bench.gpu", *map(str, options)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+
+
+def test_every_part_runs(tmp_path):
+    before = sorted((ROOT / "bench" / "results").iterdir())
+    run = bench("--quick", "--json", tmp_path / "gpu.json")
+    assert run.returncode == 0, run.stderr
+    found = json.loads((tmp_path / "gpu.json").read_text())
+    rows = {row["name"]: row for row in found["rows"]}
+    assert set(ROWS) <= rows.keys()
+    assert all(row["median"] > 0 and row["ratio"] > 0 for row in rows.values())
+    assert sum(row["asked"] is not None for row in rows.values()) >= 10
+    assert all(name in run.stdout for name in ROWS)
+    assert found["fake"] == (not usable())
+    assert ("A FAKE GPU: the numbers mean nothing" in run.stdout) == found["fake"]
+    assert {"gpu", "driver", "runtime", "cupy", "memory", "date"} <= found.keys()
+    assert rows["e peak reserved, bounded"]["met"]
+    assert rows["e running ahead of all memory, bounded"]["met"]
+    assert any(note.startswith("compute-sanitizer") for note in found["notes"])
+    assert sorted((ROOT / "bench" / "results").iterdir()) == before
+
+
+def test_a_smoke_run_is_not_kept_among_the_results():
+    run = bench("--quick", "--json", ROOT / "bench" / "results" / "gpu.json")
+    assert run.returncode == 2
+    assert "give another path" in run.stderr
+
+
+@pytest.mark.skipif(usable(), reason="there is a CUDA device")
+def test_without_a_card_there_are_no_numbers():
+    run = bench("--only", "a")
+    assert run.returncode == 1
+    assert "no CUDA device" in run.stderr
