@@ -339,7 +339,7 @@ class Driver:
             return await anyio.to_thread.run_sync(device.fetch, array)
         assert self.loop is not None
         future: asyncio.Future[None] = self.loop.create_future()
-        job = Job(lambda: device.fetch(array))
+        job = Job(lambda: device.fetch(value.array))  # holds the value: nobody may write over it meanwhile
         job.waiters.append(Countdown(1, future, False))
         device.offload(job)
         await future

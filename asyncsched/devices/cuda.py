@@ -40,8 +40,8 @@ class CUDADevice:
     Args:
         number: which, as CUDA counts them.
         streams: how many compute streams.
-        inline_launch: enqueue a table row that ran before with operands of this form from the event loop's thread,
-            instead of handing it to the stream's issuing thread. Copies, callables and first calls never are.
+        inline_launch: enqueue a view, or a row that is a single ufunc and ran before with operands of this form, from
+            the event loop's thread, instead of handing it to the stream's issuing thread.
         spin: seconds to ask again and again whether a task is done before sleeping until it is. Shorter waits for a
             busier processor.
         nvtx: mark every task, from when it is issued until the host sees its end, as an NVTX range of its name.
@@ -65,7 +65,7 @@ class CUDADevice:
         self._nvtx = nvtx
         self._events: deque[Any] = deque()
         self._open = 0  # streams whose threads have not ended
-        self._litter: list[Any] = []  # what may block the thread on which it goes
+        self._litter: list[list[Any]] = []  # what may block the thread on which it goes
         self._graphs: weakref.WeakSet[CUDAGraph] = weakref.WeakSet()
         self._poisoning = threading.Lock()
         self._free = 0
@@ -119,7 +119,7 @@ class CUDADevice:
         if last and self.fault is None:
             for graph in list(self._graphs):
                 graph.let_go()
-            self._litter.clear()
+            self._clear_litter()
             self.memory.trim()
 
     def _all_streams(self) -> list[CUDAStream]:
@@ -169,10 +169,15 @@ class CUDADevice:
             return self.cupy.from_dlpack(_Ordered(source, self.copier.cuda.ptr, (kind, number)))
 
     def dispose(self, held: list[Any]) -> None:
-        """Let go of what may block its thread when it goes. On any thread, in the middle of anything."""
+        """Empty a list of what may block its thread when it goes. On any thread, in the middle of anything."""
         if self._open:
             self._litter.append(held)
-            self._down.offload(Job(self._litter.clear))
+            self._down.offload(Job(self._clear_litter))
+
+    def _clear_litter(self) -> None:
+        """The lists themselves are emptied: whoever handed one over may still hold it."""
+        while self._litter:
+            self._litter.pop().clear()
 
     # -- for the streams ----------------------------------------------------------------------------------------
 
@@ -218,7 +223,7 @@ class CUDADevice:
 
     def start_range(self, name: str) -> Any:
         """Begin an NVTX range, if those are switched on."""
-        return self.cupy.cuda.nvtx.RangeStart(name) if self._nvtx else None
+        return self.cupy.cuda.nvtx.RangeStart(name, None) if self._nvtx else None
 
     def end_range(self, span: Any) -> None:
         """End one."""

@@ -12,6 +12,8 @@ from ..ops.program import Program
 if TYPE_CHECKING:
     from .cuda import CUDADevice
 
+_CAPTURE_ERRORS = range(900, 910)  # cudaErrorStreamCaptureUnsupported and those after it, in driver_types.h
+
 
 class CUDAGraph:
     """Runs a program on CuPy's arrays, from the second time on as a graph.
@@ -65,6 +67,8 @@ class CUDAGraph:
         except Exception as error:
             with suppress(xp.cuda.runtime.CUDARuntimeError):  # the capture is invalid already
                 stream.end_capture()
+            if getattr(error, "status", _CAPTURE_ERRORS[0]) not in _CAPTURE_ERRORS:
+                raise  # the device itself failed
             where = "; ".join(getattr(error, "__notes__", []))
             raise CaptureError(f"CUDA cannot capture this step: {error} ({where})") from error
         self._graph = stream.end_capture()

@@ -118,9 +118,16 @@ class CUDAMemory(Memory):
             body.finish(task, value, array, 0 if source is not None else self.footprint(array.nbytes))
 
     def warm(self, task: Task) -> bool:
-        """Whether issuing the task compiles nothing and copies nothing: a row that ran before with such operands."""
+        """Whether the task may be issued from the event loop's thread: a row that ran before with such operands.
+
+        Only one that is a single kernel, or a view. Others may have to begin again after they wrote over an operand,
+        and may want a handle of a library (cuBLAS makes one for each thread, which blocks).
+        """
+        row = task.call
         assert task.lane is not None
-        return isinstance(task.call, Row) and not task.lane.copies and self._key(task) in self._warm
+        if not isinstance(row, Row) or task.lane.copies or self._key(task) not in self._warm:
+            return False
+        return row.view or isinstance(resolve(row, self.xp), self.xp.ufunc)
 
     @staticmethod
     def _key(task: Task) -> Hashable:

@@ -29,6 +29,7 @@ class Fake:
         laziness: the chance, each step, that a GPU lets the host go first.
         longest_pause: for how many seconds at most it does.
         fault_rate: the chance, each step, that a GPU fails for ever.
+        apart: whether no GPU can reach another's memory.
         jit: whether the first call of each function on each set of dtypes compiles, which blocks.
 
     Attributes:
@@ -40,6 +41,7 @@ class Fake:
         kernel_errors: what kernels raised; a GPU has no way to say it.
         duplicate_compiles: functions that two threads compiled at the same time.
         compiled: each function with its dtypes, compiled so far.
+        ranges: the names of NVTX ranges that have not ended.
         statistics: counts of launches, compiles, allocations and so on.
     """
 
@@ -52,6 +54,7 @@ class Fake:
         laziness: float = 0.2,
         longest_pause: float = 0.0005,
         fault_rate: float = 0.0,
+        apart: bool = False,
         jit: bool = True,
     ) -> None:
         self.seed = seed
@@ -59,6 +62,7 @@ class Fake:
         self.laziness = laziness
         self.longest_pause = longest_pause
         self.fault_rate = fault_rate
+        self.apart = apart
         self.jit = jit
         self.lock = threading.RLock()
         self.launched = threading.Condition(self.lock)  # GPUs wait for it
@@ -69,6 +73,7 @@ class Fake:
         self.default_stream_launches: list[str] = []
         self.blocking_streams: list[str] = []
         self.host_callbacks: list[str] = []
+        self.ranges: dict[int, str] = {}
         self.kernel_errors: list[str] = []
         self.busy = 0  # threads that compile
         self.duplicate_compiles: list[str] = []

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from . import devices, errors, graphs, memory, methods, pinned, runtime, streams
+from . import devices, errors, graphs, memory, methods, nvtx, pinned, runtime, streams
 from .arrays import Capsule, asarray_host, ndarray
 from .fake import Fake, _installed, current
 from .functions import dispatch, function, ufunc
@@ -163,14 +163,14 @@ def _modules() -> dict[str, types.ModuleType]:
             if getattr(value, "__module__", None) == module.__name__ and not name.startswith("_"):
                 setattr(cuda, name, value)
     cuda.is_available, cuda.runtime, cuda.memory, cuda.stream = is_available, runtime, memory, streams
-    cuda.device, cuda.graph, cuda.pinned_memory, cuda.nvtx = devices, graphs, pinned, _nvtx()
+    cuda.device, cuda.graph, cuda.pinned_memory, cuda.nvtx = devices, graphs, pinned, nvtx
     cupy.cuda = cuda
     cupyx = types.ModuleType("cupyx")
     cupyx.scatter_add = scatter_add
     cupy._util = types.ModuleType("cupy._util")
     cupy._util.PerformanceWarning = errors.PerformanceWarning
     parts = {"runtime": runtime, "memory": memory, "stream": streams, "device": devices, "graph": graphs}
-    parts |= {"pinned_memory": pinned, "nvtx": cuda.nvtx}
+    parts |= {"pinned_memory": pinned, "nvtx": nvtx}
     names = {f"cupy.cuda.{name}": module for name, module in parts.items()}
     return names | {
         "cupy": cupy,
@@ -196,10 +196,3 @@ class _Namespace(types.ModuleType):
         found = function(self._prefix + name)
         setattr(self, name, found)
         return found
-
-
-def _nvtx() -> types.ModuleType:
-    module = types.ModuleType("cupy.cuda.nvtx")
-    for name in ("RangePush", "RangePop", "Mark", "RangeStart", "RangeEnd"):
-        setattr(module, name, lambda *args: 1)
-    return module

@@ -81,7 +81,7 @@ def deviceSynchronize() -> None:
 
 
 def deviceCanAccessPeer(device: int, peer: int) -> int:
-    return int(device != peer)
+    return int(device != peer and not current().apart)
 
 
 def deviceEnablePeerAccess(peer: int) -> None:
@@ -169,6 +169,7 @@ def eventCreateWithFlags(flags: int) -> int:
         fake.events[pointer] = None
         fake.event_gpus[pointer] = fake.gpu()
         fake.statistics["events"] += 1
+        fake.statistics[f"events with flags {flags}"] += 1
         return pointer
 
 

@@ -1,0 +1,84 @@
+"""Fakes of CuPy for the tests of the CUDA device, and what must hold after each of them."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+import asyncsched as asc
+from asyncsched.devices.cuda import CUDADevice
+from tests.fake_cupy import Fake, fake_cupy
+
+BLOCK = np.ones((32, 32), np.float32)
+
+
+@pytest.fixture(params=[1, 2], ids=["seed 1", "seed 2"])
+def fake(request: pytest.FixtureRequest) -> Iterator[Fake]:
+    """A fake with one GPU, by seed."""
+    yield from checked(fake_cupy(request.param))
+
+
+@pytest.fixture
+def three() -> Iterator[Fake]:
+    """A fake with three GPUs that reach each other's memory."""
+    yield from checked(fake_cupy(3, devices=3))
+
+
+def checked(context: Any) -> Iterator[Fake]:
+    """No race, no blocked loop, nothing on the legacy stream, no kernel compiled twice, and nothing left behind."""
+    with context as fake:
+        yield fake
+        gc.collect()
+        assert fake.problems() == []
+        assert fake.duplicate_compiles == []
+        assert fake.statistics["waits_on_nothing"] == 0
+        assert fake.ranges == {}
+        assert fake.statistics["pushed_ranges"] == 0
+        assert_nothing_left_set()
+
+
+def assert_nothing_left_set() -> None:
+    """No stream, device or allocator is current on this thread but what is so at the start."""
+    import cupy
+
+    assert cupy.cuda.get_current_stream() == cupy.cuda.Stream.null
+    assert cupy.cuda.runtime.getDevice() == 0
+    assert cupy.cuda.get_allocator() == cupy.get_default_memory_pool().malloc
+
+
+def assert_ledgers_zero(s: asc.Scheduler) -> None:
+    """Nothing is charged, pending or in flight any more."""
+    engine = s._driver.engine
+    engine.validate()
+    assert engine.account.used == 0
+    assert s.statistics().tasks_pending == s.statistics().tasks_in_flight == 0
+
+
+@asynccontextmanager
+async def opened(streams: int = 2, **options: Any) -> AsyncIterator[asc.Scheduler]:
+    """A scheduler on the fake; options of the device and of the scheduler."""
+    own = {name: options.pop(name) for name in ("inline_launch", "spin", "nvtx") if name in options}
+    async with asc.Scheduler(CUDADevice(0, streams, **own), **options) as s:
+        yield s
+
+
+def issued(s: asc.Scheduler) -> int:
+    """Tasks that the compute streams have issued."""
+    return sum(stream.issued.count for stream in s.devices[0].streams)
+
+
+def finished(s: asc.Scheduler) -> int:
+    """Tasks whose end the host has seen."""
+    return sum(stream.finished.count for stream in s.devices[0].streams)
+
+
+async def until(condition: Any) -> None:
+    """Let the loop turn until something is so."""
+    while not condition():
+        await asyncio.sleep(0)
