@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -34,6 +35,9 @@ def checked(context: Any) -> Iterator[Fake]:
     """No race, no blocked loop, nothing on the legacy stream, no kernel compiled twice, and nothing left behind."""
     with context as fake:
         yield fake
+        for thread in threading.enumerate():
+            if thread.name.startswith("asyncsched"):
+                thread.join(20)
         gc.collect()
         assert fake.problems() == []
         assert fake.duplicate_compiles == []
@@ -41,6 +45,7 @@ def checked(context: Any) -> Iterator[Fake]:
         assert fake.ranges == {}
         assert fake.statistics["pushed_ranges"] == 0
         assert_nothing_left_set()
+        assert fake.statistics["faults"] or fake.live_bytes() == sum(block.size for block in fake.shared.values())
 
 
 def assert_nothing_left_set() -> None:

@@ -99,3 +99,15 @@ async def test_cancelled_tasks_are_skipped(seed: int) -> None:
         await s.barrier()
         assert s.statistics().tasks_cancelled == 5
     assert sorted(ran) == [1, 3, 5, 7, 9]
+
+
+async def test_beside_another_device():
+    """Threads of the other wait for simulated events, and simulated streams for theirs."""
+    async with asc.Scheduler([SimDevice(3, laziness=0.6), "cpu"]) as s:
+        sim, cpu = s.devices
+        x = await s.put(np.arange(3000.0), device=sim)
+        total = await s.put(np.zeros(3000), device=cpu)
+        for _ in range(10):
+            total = total + (x * 2).to(cpu)
+            x = (total * 0 + 1).to(sim)
+        assert (await total.numpy()).tolist() == (2 * np.arange(3000.0) + 18).tolist()

@@ -227,8 +227,10 @@ def _check_devices(arrays: list[Any]) -> None:
 def _shared_block(name: str) -> Block:
     """The workspace that all streams share for a plan, or the state of a generator."""
     fake = current()
-    key = name if name.startswith("fft.") else "random"
-    return fake.shared.setdefault((fake.device(), key), fake.space.device(fake.device(), 512))
+    key = (fake.device(), name if name.startswith("fft.") else "random")
+    if key not in fake.shared:
+        fake.shared[key] = fake.space.device(fake.device(), 512)
+    return fake.shared[key]
 
 
 def _stream_pointer() -> int:

@@ -1,0 +1,244 @@
+"""The memory of a CUDA device: references until the last use was seen, one private pool, ledgers that match it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import asyncsched as asc
+from asyncsched.devices.cuda_memory import GRANULE
+from tests.fake_cupy import Fake, fake_cupy
+
+from .conftest import BLOCK, assert_ledgers_zero, checked, issued, opened, until
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
+SIZE = BLOCK.nbytes
+
+
+def pointer(tensor: asc.Tensor) -> int:
+    """Where a done tensor's array lies. It does not count as having left."""
+    found: int = tensor._value.array.data.ptr
+    return found
+
+
+# -- references -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["dropped", "cancelled"])
+async def test_what_another_stream_still_reads_stays(fake: Fake, way: str) -> None:
+    """CuPy gives a freed block to the next allocation of the stream that made it, whoever reads it."""
+    async with opened(2, max_ops=None) as s:
+        x = await s.put(BLOCK)
+        before = issued(s)
+        with fake.pause():
+            made = x * 2
+            other, here = x + 5, x - made  # `here` follows on the lane of `made`, and is its tail
+            readers = [made + i for i in range(3)]
+            if way == "cancelled":
+                assert made.cancel()
+            lane = other._value.task.lane
+            del made, here
+            gc.collect()
+            await until(lambda: issued(s) == before + 6)
+            again = [x + i for i in range(6)]  # of the size of what was dropped
+            await until(lambda: issued(s) == before + 12)
+        assert lane is not None
+        for i, reader in enumerate(readers):
+            if way == "dropped":
+                assert (await reader.numpy()).max() == 2 + i
+            else:
+                with pytest.raises(asc.TaskCancelled):
+                    await reader
+        assert [(await tensor.numpy()).max() for tensor in again] == [1 + i for i in range(6)]
+
+
+@pytest.mark.parametrize("state", ["pending", "launched", "done"])
+async def test_cancelling_in_every_state(fake: Fake, state: str) -> None:
+    async with opened(2, max_ops=2) as s:
+        x = await s.put(BLOCK)
+        await s.barrier()
+        with fake.pause():
+            chain = [x + 1]
+            for _ in range(9):
+                chain.append(chain[-1] + 1)
+            victim = chain[{"pending": 7, "launched": 0, "done": 0}[state]]
+            if state != "done":
+                assert victim.cancel()
+        if state == "done":
+            await chain[-1]
+            assert not victim.cancel()
+            assert (await chain[-1].numpy()).max() == 11
+        else:
+            with pytest.raises(asc.TaskCancelled):
+                await chain[-1]
+        assert (await (x + 1).numpy()).max() == 2
+        await s.barrier()
+        del chain, victim, x
+    assert_ledgers_zero(s)
+
+
+async def test_a_copy_out_that_nobody_waits_for_any_more_keeps_its_source(fake: Fake) -> None:
+    async with opened(1) as s:
+        x = await s.put(BLOCK)
+        y = x + 1
+        await s.barrier()
+        with fake.pause():
+            waiting = asyncio.create_task(_numpy(y))
+            await asyncio.sleep(0)
+            waiting.cancel()
+            await asyncio.wait([waiting])
+            y += 1  # in place, if nobody else held the old one
+        assert (await y.numpy()).max() == 3
+
+
+async def _numpy(tensor: asc.Tensor) -> np.ndarray[Any, Any]:
+    return await tensor.numpy()
+
+
+async def test_a_buffer_is_written_over_by_its_sole_holder_alone(fake: Fake) -> None:
+    async with opened(1) as s:
+        x = await s.put(BLOCK)
+        gate = [x + i for i in range(3)]
+        await s.barrier()
+        sole, shared, seen = gate.pop(), gate.pop(), gate.pop()
+        places = [pointer(sole), pointer(shared), pointer(seen)]
+        view = shared[1:]
+        await seen  # its array has left
+        with fake.pause():  # so that all of them are admitted only after the old handles went
+            await _full(s, x)
+            sole = sole + 1
+            other = shared + 1
+            seen = seen + 1
+        await s.barrier()
+        assert pointer(sole) == places[0]
+        assert pointer(other) != places[1]
+        assert pointer(seen) != places[2]
+        assert (await view.numpy()).max() == 2
+
+
+async def _full(s: asc.Scheduler, x: asc.Tensor) -> None:
+    """Take every slot, so that what follows is pending."""
+    while s.statistics().tasks_in_flight < 64:
+        x + 1
+
+
+# -- the pool and the ledgers ---------------------------------------------------------------------------------------
+
+
+async def test_arrays_are_counted_in_the_pools_granules(fake: Fake) -> None:
+    async with opened(2, max_bytes=8 * GRANULE) as s:
+        kept = [await s.put(np.ones(1, np.uint8)) for _ in range(7)]
+        assert s.statistics().bytes_retained == 7 * GRANULE
+        assert s.devices[0].memory.reserved() == 7 * GRANULE
+        with pytest.raises(asc.QueueFull):
+            s.put_nowait(np.ones(GRANULE + 1, np.uint8))
+        del kept
+        with pytest.raises(asc.TaskTooLarge):
+            await s.put(np.ones(8 * GRANULE + 1, np.uint8))
+        assert s.statistics().peak_bytes <= 8 * GRANULE
+    assert_ledgers_zero(s)
+
+
+async def test_free_blocks_of_other_streams_go_back_at_the_limit(fake: Fake) -> None:
+    """Each size lies in its own bin of each stream's arena: without that the device would hold all of them."""
+    limit = 8 * SIZE
+    async with opened(3, max_bytes=limit) as s:
+        for i in range(24):
+            x = await s.put(np.full(SIZE // 4 * (1 + i % 4) // 2, i, np.float32))
+            y, z = x + 1, x * 2
+            assert (await (y + z).numpy()).max() == 3 * i + 1
+            del x, y, z
+            assert s.devices[0].memory.reserved() <= limit
+        assert s.statistics().peak_bytes <= limit
+
+
+@pytest.mark.parametrize("inline", [False, True])
+async def test_at_the_limit_the_loop_frees_nothing(fake: Fake, inline: bool) -> None:
+    limit = 6 * SIZE
+    async with opened(2, max_bytes=limit, inline_launch=inline) as s:
+        for n in (32, 16, 8, 24, 32, 16, 8, 24):
+            x = await s.put(BLOCK[:n])
+            for _ in range(3):
+                x = x + 1
+            assert (await (x * x).numpy()).max() == 16
+        assert fake.loop_blocks == []
+
+
+async def test_nothing_comes_from_the_default_pool(fake: Fake) -> None:
+    before = fake.statistics["default_pool"]
+    async with opened(2, inline_launch=True) as s:
+        x = await s.put(BLOCK)
+        for _ in range(3):
+            y = asc.nn.functional.softmax(x.mT @ x + 1)
+            await y.numpy()
+        await s.submit(lambda a: a * 2, y)
+        await s.barrier()
+        await s.capture(lambda a: a @ a, x)
+    assert fake.statistics["default_pool"] == before
+
+
+@pytest.fixture
+def crowded() -> Iterator[Fake]:
+    """A GPU with room for eight blocks beside another program's memory."""
+    for fake in checked(fake_cupy(memory=1 << 20)):
+        import cupy
+
+        theirs = cupy.cuda.Memory((1 << 20) - 8 * SIZE)
+        yield fake
+        del theirs
+
+
+@pytest.mark.usefixtures("crowded")
+async def test_the_default_limit_is_a_share_of_the_free_memory() -> None:
+    async with asc.Scheduler("cuda") as s:
+        assert s.statistics().max_bytes == int(0.8 * 8 * SIZE)
+
+
+@pytest.mark.usefixtures("crowded")
+async def test_a_full_device_fails_one_task_and_names_the_cure() -> None:
+    async with opened(2, max_bytes=1 << 20) as s:
+        x = await s.put(BLOCK)
+        y = asc.concat([x] * 16)
+        with pytest.raises(MemoryError, match="allocating") as caught:
+            await y
+        assert any("lower max_bytes" in note for note in caught.value.__notes__)
+        assert (await (x + 1).numpy()).max() == 2
+        del y, x, caught
+    assert_ledgers_zero(s)
+
+
+async def test_an_array_that_left_is_charged_and_kept_until_it_is_gone(fake: Fake) -> None:
+    async with opened(1) as s:
+        x = await s.put(BLOCK)
+        array = await (x + 1)
+        kept = array[3:]
+        del array, x
+        await s.barrier()
+        assert s.statistics().bytes_retained == SIZE
+        again = [await s.put(BLOCK * 7) for _ in range(3)]
+        assert (await again[0].numpy()).max() == 7
+        assert (await s.call(lambda a: a.max().item(), kept)) == 2
+        del kept, again
+        await s.barrier()
+        assert s.statistics().bytes_retained == 0
+
+
+async def test_views_are_free_and_hold_what_they_show(fake: Fake) -> None:
+    async with opened(2) as s:
+        x = await s.put(np.arange(12.0).reshape(3, 4))
+        views = [x[1:], x.mT, x[:, ::-1], asc.broadcast_to(x[:1], (5, 4)), asc.reshape(x, (2, 6))]
+        await s.barrier()
+        assert s.statistics().bytes_retained == GRANULE
+        del x
+        expected = np.arange(12.0).reshape(3, 4)
+        shown = [expected[1:], expected.T, expected[:, ::-1], np.broadcast_to(expected[:1], (5, 4))]
+        for view, array in zip(views, [*shown, expected.reshape(2, 6)], strict=True):
+            assert (await view.numpy()).tobytes() == array.tobytes()
+        assert s.statistics().bytes_retained == GRANULE
+        del views, view
+    assert_ledgers_zero(s)

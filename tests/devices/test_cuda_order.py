@@ -1,0 +1,237 @@
+"""Launching ahead on CUDA streams: order by events alone, events that are reused, first calls off the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import asyncsched as asc
+from asyncsched.ops.row import resolve
+from asyncsched.ops.table import TABLE
+from tests.fake_cupy import Fake
+
+from .conftest import BLOCK, assert_nothing_left_set, finished, issued, opened, until
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
+HOW = pytest.mark.parametrize("inline", [False, True], ids=["issuer", "inline"])
+BLOCKING_UNTIMED = 3  # cudaEventBlockingSync | cudaEventDisableTiming
+
+
+@HOW
+async def test_a_chain_is_issued_while_the_device_has_done_nothing(fake: Fake, inline: bool) -> None:
+    async with opened(1, inline_launch=inline, max_ops=None) as s:
+        x = await s.put(BLOCK)
+        before, done = issued(s), finished(s)
+        with fake.pause():
+            y = x
+            for _ in range(50):
+                y = y + 1
+            await until(lambda: issued(s) == before + 50)
+            assert finished(s) == done
+        assert (await y.numpy()).max() == 51
+
+
+@HOW
+async def test_a_diamond_uses_two_streams_and_joins(fake: Fake, inline: bool) -> None:
+    """Another stream's work is waited for on the device, by events."""
+    async with opened(2, inline_launch=inline) as s:
+        x = await s.put(BLOCK)
+        await ((x + 1) + (x * 5))
+        before, waits = issued(s), fake.statistics["waits"]
+        with fake.pause():
+            left, right = x + 1, x * 5
+            assert left._value.task.lane is not right._value.task.lane
+            both = left + right
+            await until(lambda: issued(s) == before + 3)
+            assert fake.statistics["waits"] > waits  # inline the task may begin again
+        assert (await both.numpy()).max() == 7
+
+
+async def test_the_host_does_not_wait_for_a_producer_on_another_stream(fake: Fake) -> None:
+    async with opened(2, max_ops=None) as s:
+        x = await s.put(BLOCK)
+        before = issued(s)
+        with fake.pause():
+            for _ in range(10):
+                x = (x + 1) - (x * 0.5)
+            await until(lambda: issued(s) == before + 30)
+        await x
+
+
+@HOW
+async def test_a_producer_that_is_not_issued_yet_is_waited_for(fake: Fake, inline: bool) -> None:
+    """An event that was never recorded would be no wait at all."""
+    gate = threading.Event()
+
+    def held(array: Any = None) -> Any:
+        assert gate.wait(10)
+        return 0 if array is None else array * 3
+
+    async with opened(2, inline_launch=inline) as s:
+        x = await s.put(BLOCK)
+        await (x - 1)
+        first = s.submit_nowait(held, x, shape=x.shape, dtype=x.dtype)
+        here = first._value.task.lane
+        s.submit_nowait(held)  # so that both streams have a tail
+        s.submit_nowait(held)
+        readers = [first - 1 for _ in range(4)]
+        assert {reader._value.task.lane for reader in readers} != {here}
+        for _ in range(20):
+            await asyncio.sleep(0)
+        gate.set()
+        for reader in readers:
+            assert (await reader.numpy()).max() == 2
+
+
+async def test_crossing_chains_on_four_streams(fake: Fake) -> None:
+    """Events go back to the pool and are recorded again while others still hold their marks."""
+    async with opened(4, max_ops=12) as s:
+        rows = [await s.put(BLOCK * i) for i in range(4)]
+        expected = [BLOCK * i for i in range(4)]
+        for step in range(40):
+            rows = [rows[i] * 0.5 + rows[(i + 1 + step) % 4] for i in range(4)]
+            expected = [expected[i] * np.float32(0.5) + expected[(i + 1 + step) % 4] for i in range(4)]
+        for row, array in zip(rows, expected, strict=True):
+            assert (await row.numpy()).tobytes() == array.tobytes()
+
+
+async def test_few_events_serve_many_tasks_and_none_is_timed_or_spins(fake: Fake) -> None:
+    async with opened(2, max_ops=8) as s:
+        x = await s.put(BLOCK)
+        for _ in range(500):
+            x = x + 1
+        await x
+        slots = 2 * 4  # of the staging rings
+        assert fake.statistics["events"] <= 8 + 1 + slots
+        assert fake.statistics["events"] == fake.statistics[f"events with flags {BLOCKING_UNTIMED}"]
+
+
+async def test_the_loop_is_woken_once_for_a_burst(fake: Fake) -> None:
+    async with opened(1, max_ops=None) as s:
+        x = await s.put(BLOCK)
+        before, inbox, wakes = issued(s), s._driver.inbox, []
+        with fake.pause():
+            wake = inbox.wake
+            inbox.wake = lambda: (wakes.append(1), wake())[1]
+            for _ in range(60):
+                x = x + 1
+            await until(lambda: issued(s) == before + 60)
+            waiting = asyncio.create_task(_await(x))
+            await asyncio.sleep(0)
+        await waiting
+        assert len(wakes) == 1
+
+
+async def _await(tensor: asc.Tensor) -> None:
+    await tensor
+
+
+@pytest.mark.parametrize("spin", [0.0, 600.0])
+async def test_a_spin_before_sleeping(fake: Fake, monkeypatch: pytest.MonkeyPatch, spin: float) -> None:
+    import cupy
+
+    sleeps, synchronize = [], cupy.cuda.runtime.eventSynchronize
+    async with opened(1, spin=spin) as s:
+        x = await s.put(BLOCK)
+        await s.barrier()
+        monkeypatch.setattr(cupy.cuda.runtime, "eventSynchronize", lambda e: (sleeps.append(e), synchronize(e))[1])
+        with fake.pause():
+            y = x + 1
+            await until(lambda: sleeps or spin)
+        await y
+        assert bool(sleeps) is not bool(spin)
+
+
+async def test_a_new_kernel_is_compiled_by_one_thread(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the first compiles, the second stream has the time to begin, if nothing stops it."""
+    yields, compiling = os.sched_yield, threading.Lock()
+
+    def linger() -> None:
+        if compiling.acquire(blocking=False):
+            for _ in range(3000):
+                yields()
+
+    async with opened(2) as s:
+        x = await s.put(BLOCK)
+        await s.barrier()
+        monkeypatch.setattr(os, "sched_yield", linger)
+        left, right = asc.exp(x), asc.exp(x)
+        assert left._value.task.lane is not right._value.task.lane
+        await asc.gather(left, right)
+        monkeypatch.undo()
+    assert sum(key[0] == "exp" for key in fake.compiled) == 1
+
+
+async def test_first_calls_are_never_inline(fake: Fake) -> None:
+    """Compiling blocks its thread, and so does the pool when it grows: the loop is spared both."""
+    async with opened(1, inline_launch=True) as s:
+        x = await s.put(BLOCK)
+        kept = []
+        for operation in (asc.exp, asc.sin, asc.exp, asc.sum, asc.sum, asc.exp):
+            kept.append(operation(x))
+            await kept[-1]
+        assert fake.loop_blocks == []
+
+
+async def test_warm_single_kernels_are_issued_by_the_loop_and_others_are_not(fake: Fake) -> None:
+    """A kernel of several steps might begin again after it wrote over its operand, and may want cuBLAS."""
+    import cupy
+
+    threads: dict[str, set[int]] = {"exp": set(), "softmax": set()}
+    async with opened(1, inline_launch=True) as s:
+        x = await s.put(BLOCK)
+        for name, seen in threads.items():
+            row = TABLE[name]
+            kernel = resolve(row, cupy)
+            if name == "softmax":
+                row.kernels[cupy] = lambda *a, k=kernel, to=seen, **o: (to.add(threading.get_ident()), k(*a, **o))[1]
+        before = s.devices[0].streams[0].issued.count
+        for _ in range(3):
+            await asc.exp(x)
+            await asc.nn.functional.softmax(x)
+        before = s.devices[0].streams[0].issued.count
+        with fake.pause():
+            asc.exp(x)
+            assert s.devices[0].streams[0].issued.count == before + 1  # at once, on this thread
+        assert threading.get_ident() not in threads["softmax"]
+        del TABLE["softmax"].kernels[cupy]
+
+
+@HOW
+async def test_nothing_stays_current_on_the_loops_thread(fake: Fake, inline: bool) -> None:
+    """The current stream, device and allocator are of the thread: they would leak into every other coroutine."""
+    async with opened(2, inline_launch=inline) as s:
+        assert_nothing_left_set()
+        x = await s.put(BLOCK)
+        assert_nothing_left_set()
+        for _ in range(3):
+            y = x.mT @ x + 1
+            assert_nothing_left_set()
+            await y.numpy()
+            assert_nothing_left_set()
+        with fake.pause():
+            y = y + 1
+            assert_nothing_left_set()
+        t = await s.submit(np.negative, y)
+        assert_nothing_left_set()
+        await s.capture(lambda a: a + 1, x)
+        assert_nothing_left_set()
+        assert (await t).shape == y.shape
+
+
+@pytest.mark.parametrize("call", ["fft", "random"])
+async def test_plans_and_generators_are_used_on_one_stream(fake: Fake, call: str) -> None:
+    """Their state is not stream-safe: tasks that name the resource share a stream."""
+    import cupy
+
+    bodies = {"fft": lambda a: cupy.fft.fft(a), "random": lambda a: a + cupy.random.rand(*a.shape)}
+    async with opened(3) as s:
+        x = await s.put(BLOCK)
+        results = [await s.submit(bodies[call], x, resource=call) for _ in range(9)]
+        for result in results:
+            await result
