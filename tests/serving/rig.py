@@ -98,6 +98,7 @@ class Held:
         self.cancelled = 0
 
     async def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
+        assert scope["type"] == "http"
         self.entered += 1
         try:
             await self.gate.wait()

@@ -1,0 +1,160 @@
+"""What is told of a server: probes, Prometheus's metrics, OpenTelemetry's spans."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+import asyncsched as asc
+from asyncsched.serving import Exchange, Serving
+from asyncsched.serving.exchange import ASGIScope, Receive, Send
+
+from .rig import Call, Held, Seen, echo, get, raises, reply, serving
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(20)]
+
+
+async def scrape(server: Serving) -> dict[str, float]:
+    """Every sample by its name and labels."""
+    call = get(server, "/metrics")
+    status, body = await call.answer()
+    assert status == 200
+    assert call.headers["content-type"].startswith("text/plain; version=")
+    lines = [line.rsplit(" ", 1) for line in body.decode().splitlines() if not line.startswith("#")]
+    return {name: float(value) for name, value in lines}
+
+
+async def test_probes() -> None:
+    server = serving(echo)
+    assert [(await get(server, path).answer())[0] for path in ("/healthz", "/readyz")] == [200, 503]
+    async with server.open():
+        assert await get(server, "/healthz").answer() == (200, b"ok\n")
+        assert await get(server, "/readyz").answer() == (200, b"ready\n")
+        head = Call(server, "/healthz", method="HEAD").feed()
+        assert await head.answer() == (200, b"")
+        assert head.headers["content-length"] == "3"
+        assert (await Call(server, "/healthz", method="POST").feed().answer())[0] == 405
+    bare = serving(echo, endpoints={})
+    async with bare.open():
+        assert await get(bare, "/healthz").answer() == (200, b"")
+
+
+async def test_metrics() -> None:
+    pytest.importorskip("prometheus_client", reason="metrics need prometheus-client")
+
+    async def model(items: list[int]) -> list[int]:
+        return items
+
+    batcher: asc.Batcher[int, int] = asc.Batcher(model)
+
+    async def app(scope: ASGIScope, receive: Receive, send: Send) -> None:
+        await reply(send, str(await scope["state"]["scheduler"].call(int, await batcher(3))).encode())
+
+    server = serving(app, lambda: asc.Scheduler("cpu", max_bytes=5000), batchers={"echo": batcher}, max_requests=9)
+    async with server.open():
+        for method in ("POST", "POST", "BREW"):
+            await Call(server, method=method).feed().answer()
+        found = await scrape(server)
+    assert found['asyncsched_requests_total{method="POST",status="200"}'] == 2
+    assert found['asyncsched_requests_total{method="other",status="200"}'] == 1
+    assert found["asyncsched_request_duration_seconds_count"] == 3
+    assert found["asyncsched_requests_in_progress"] == 0
+    assert found["asyncsched_requests_limit"] == 9
+    assert found['asyncsched_tasks_total{outcome="completed"}'] == 3
+    assert found["asyncsched_tracked_bytes_limit"] == 5000
+    assert found['asyncsched_tracked_bytes{state="retained"}'] == 0
+    assert found['asyncsched_batcher_items_total{batcher="echo",outcome="answered"}'] == 3
+    assert found['asyncsched_batcher_batches_total{batcher="echo"}'] == 3
+    assert found["asyncsched_ready"] == 1
+    for name in found:
+        assert re.match(r"asyncsched_[a-z_]+(\{.*\})?$", name)
+        assert not re.search(r"milli|micro|_ms\b", name)
+
+
+async def test_metrics_while_closed_and_of_what_went_wrong() -> None:
+    pytest.importorskip("prometheus_client", reason="metrics need prometheus-client")
+    server = serving(raises(KeyError()))
+    async with server.open():
+        with pytest.raises(KeyError):
+            await Call(server).feed().task
+        server.app = Held()
+        await Call(server).feed().leave().task
+    server.gate.draining = True
+    await Call(server).answer()
+    found = await scrape(server)
+    assert found['asyncsched_requests_total{method="POST",status="500"}'] == 1
+    assert found['asyncsched_requests_total{method="POST",status="disconnected"}'] == 1
+    assert found['asyncsched_requests_total{method="POST",status="503"}'] == 1
+    assert found["asyncsched_request_duration_seconds_count"] == 2
+    assert found["asyncsched_requests_refused_total"] == 1
+    assert "asyncsched_tasks_pending" not in found
+
+
+async def test_without_prometheus_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("asyncsched.serving.server.installed", lambda module: False)
+    server = serving(echo)
+    assert server.instruments == []
+    status, body = await get(server, "/metrics").answer()
+    assert status == 501
+    assert "asyncsched[serving]" in body["detail"]
+
+
+async def test_instruments_of_ones_own_see_refusals_too() -> None:
+    seen = Seen()
+    server = serving(raises(asc.QueueFull("full")), instruments=[seen])
+    async with server.open():
+        await Call(server).feed().answer()
+    (exchange,) = seen.exchanges
+    assert isinstance(exchange, Exchange)
+    assert (exchange.name, exchange.status, exchange.complete) == ("POST /", 503, True)
+
+
+class Spans:
+    """OpenTelemetry's SDK, with the spans that have ended."""
+
+    def __init__(self) -> None:
+        from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+
+        ended: list[Any] = []
+        self.ended = ended
+
+        class Keep(SpanProcessor):
+            def on_end(self, span: Any) -> None:
+                ended.append(span)
+
+        self.provider = TracerProvider()
+        self.provider.add_span_processor(Keep())
+
+
+@pytest.fixture
+def telemetry() -> Spans:
+    pytest.importorskip("opentelemetry.sdk", reason="the SDK is needed to see spans")
+    return Spans()
+
+
+async def test_spans(telemetry: Spans) -> None:
+    server = serving(echo)
+    (spans,) = [one for one in server.instruments if type(one).__name__ == "Spans"]
+    spans._tracer = telemetry.provider.get_tracer("test")  # type: ignore[attr-defined]
+    trace = "0af7651916cd43dd8448eb211c80319c"
+    async with server.open():
+        await Call(server, "/a", headers={"traceparent": f"00-{trace}-b7ad6b7169203331-01"}).feed().answer()
+        server.app = raises(asc.DeadlineExceeded("late"))
+        await Call(server, "/b", method="BREW").feed().answer()
+    first, second = telemetry.ended
+    assert (first.name, first.kind.name, format(first.context.trace_id, "032x")) == ("POST", "SERVER", trace)
+    assert _attributes(first) == {
+        "http.request.method": "POST",
+        "url.path": "/a",
+        "http.response.status_code": 200,
+    }
+    assert first.status.is_ok
+    assert _attributes(second)["error.type"] == "504"
+    assert _attributes(second)["http.request.method"] == "_OTHER"
+    assert not second.status.is_ok
+
+
+def _attributes(span: Any) -> dict[str, Any]:
+    return dict(span.attributes)

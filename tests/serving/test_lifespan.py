@@ -1,0 +1,230 @@
+"""Opening, draining, closing: by ASGI's lifespan and by a signal."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import asyncsched as asc
+from asyncsched.serving import Serving
+from asyncsched.serving.exchange import App, ASGIScope, Message, Receive, Send
+from asyncsched.serving.signals import drain_on_sigterm
+
+from .rig import Call, Held, echo, get, raises, serving, until
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(20)]
+
+
+class Server:
+    """What an ASGI server does around the requests."""
+
+    def __init__(self, app: App) -> None:
+        self.state: dict[str, Any] = {}
+        self.said: list[Message] = []
+        self._incoming: asyncio.Queue[Message] = asyncio.Queue()
+        self._incoming.put_nowait({"type": "lifespan.startup"})
+        self.task = asyncio.ensure_future(
+            app({"type": "lifespan", "state": self.state}, self._incoming.get, self._send)  # type: ignore[arg-type]
+        )
+
+    async def _send(self, message: Message) -> None:
+        self.said.append(message)
+
+    @property
+    def heard(self) -> list[str]:
+        return [message["type"].removeprefix("lifespan.") for message in self.said]
+
+    async def started(self) -> None:
+        await until(lambda: bool(self.said))
+
+    async def stop(self) -> None:
+        self._incoming.put_nowait({"type": "lifespan.shutdown"})
+        await self.task
+
+
+class Framework:
+    """An application with a lifespan of its own."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+
+    async def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "lifespan":
+            return await echo(scope, receive, send)
+        assert (await receive())["type"] == "lifespan.startup"
+        assert await scope["state"]["scheduler"].call(int) == 0
+        self.events.append("started")
+        await send({"type": "lifespan.startup.complete"})
+        assert (await receive())["type"] == "lifespan.shutdown"
+        assert await scope["state"]["scheduler"].call(int) == 0  # open until the application has stopped
+        self.events.append("stopped")
+        await send({"type": "lifespan.shutdown.complete"})
+        return None
+
+
+async def test_around_the_applications_own() -> None:
+    app = Framework()
+    middleware = serving(app)
+    assert not middleware.ready
+    server = Server(middleware)
+    await server.started()
+    assert (server.heard, app.events, middleware.ready) == (["startup.complete"], ["started"], True)
+    assert server.state == {"scheduler": middleware.scheduler, "serving": middleware}
+    scheduler = middleware.scheduler
+    assert await Call(middleware).feed(b"hello").answer() == (200, b"hello")
+    await server.stop()
+    assert server.heard == ["startup.complete", "shutdown.complete"]
+    assert app.events == ["started", "stopped"]
+    assert "closed" in repr(scheduler)
+    assert not middleware.ready
+
+
+async def returns(scope: ASGIScope, receive: Receive, send: Send) -> None:
+    return
+
+
+@pytest.mark.parametrize("app", [raises(NotImplementedError("http alone")), returns], ids=["raises", "returns"])
+async def test_an_application_without_one(app: App) -> None:
+    server = Server(serving(app))
+    await server.started()
+    await server.stop()
+    assert server.heard == ["startup.complete", "shutdown.complete"]
+
+
+async def test_opened_again_after_it_was_closed() -> None:
+    middleware = serving(echo)
+    for _ in range(2):
+        async with middleware.open():
+            assert (await Call(middleware).feed(b"x").answer())[0] == 200
+
+
+async def test_a_scheduler_that_does_not_open() -> None:
+    def make() -> asc.Scheduler:
+        raise ValueError("no such device")
+
+    server = Server(serving(echo, make))
+    with pytest.raises(ValueError, match="no such device"):
+        await server.task
+    assert server.said == [{"type": "lifespan.startup.failed", "message": "ValueError: no such device"}]
+
+
+@pytest.mark.parametrize("when", ["startup", "shutdown"])
+async def test_an_application_that_fails(when: str) -> None:
+    async def app(scope: ASGIScope, receive: Receive, send: Send) -> None:
+        await receive()
+        if when == "shutdown":
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
+        await send({"type": f"lifespan.{when}.failed", "message": "its own words"})
+        raise LookupError
+
+    middleware = serving(app)
+    server = Server(middleware)
+    if when == "shutdown":
+        await server.started()
+        server._incoming.put_nowait({"type": "lifespan.shutdown"})
+    with pytest.raises(LookupError):
+        await server.task
+    assert server.said[-1] == {"type": f"lifespan.{when}.failed", "message": "its own words"}
+    assert not middleware.ready
+
+
+async def test_draining_answers_who_is_inside_and_refuses_who_comes() -> None:
+    held = Held()
+    middleware = serving(held)
+    server = Server(middleware)
+    await server.started()
+    inside = [Call(middleware).feed() for _ in range(3)]
+    await until(lambda: held.entered == 3)
+    stopping = asyncio.ensure_future(server.stop())
+    await until(lambda: middleware.gate.draining)
+    late = Call(middleware).feed()
+    status, body = await late.answer()
+    assert (status, body["detail"]) == (503, "The server is shutting down.")
+    assert late.headers["connection"] == "close"
+    assert [(await get(middleware, path).answer())[0] for path in ("/healthz", "/readyz")] == [200, 503]
+    assert server.heard == ["startup.complete"]
+    held.gate.set()
+    assert [(await call.answer())[0] for call in inside] == [200] * 3
+    await stopping
+    assert server.heard == ["startup.complete", "shutdown.complete"]
+
+
+async def test_what_is_not_answered_in_time_is_told_so(caplog: pytest.LogCaptureFixture) -> None:
+    held = Held()
+    middleware = serving(held, drain_timeout=0.01)
+    with caplog.at_level(logging.WARNING):
+        async with middleware.open():
+            call = Call(middleware).feed()
+            await until(lambda: held.entered == 1)
+            await middleware.drain()
+            assert (await call.answer())[0] == 503
+    assert held.cancelled == 1
+    assert "1 requests were cancelled after 0.01 s" in caplog.text
+
+
+async def test_a_body_that_runs_too_long_is_named_and_left(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("asyncsched.serving.server._LAST", 0.01)
+    gate = threading.Event()
+    middleware = serving(echo, drain_timeout=0.0)
+    with caplog.at_level(logging.WARNING):
+        async with middleware.open() as s:
+            s.submit_nowait(gate.wait, 10, name="endless")
+    gate.set()
+    assert "endless" in caplog.text
+
+
+@pytest.fixture
+def received() -> Iterator[list[int]]:
+    """The SIGTERMs that reached the server."""
+    found: list[int] = []
+    previous = signal.signal(signal.SIGTERM, lambda number, frame: found.append(number))
+    yield found
+    signal.signal(signal.SIGTERM, previous)
+
+
+async def test_a_signal_drains_first_and_is_passed_on(received: list[int]) -> None:
+    held = Held()
+    middleware = Serving(held, lambda: asc.Scheduler("cpu"))
+    async with middleware.open():
+        call = Call(middleware).feed()
+        await until(lambda: held.entered == 1)
+        signal.raise_signal(signal.SIGTERM)
+        await until(lambda: middleware.gate.draining)
+        assert (await Call(middleware).feed().answer())[0] == 503
+        assert received == []
+        held.gate.set()
+        assert (await call.answer())[0] == 200
+        await until(lambda: received == [signal.SIGTERM])
+
+
+async def test_a_second_signal_is_passed_on_at_once(received: list[int]) -> None:
+    with drain_on_sigterm(asyncio.Event().wait):  # type: ignore[arg-type]
+        signal.raise_signal(signal.SIGTERM)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert received == []
+        signal.raise_signal(signal.SIGTERM)
+        await until(lambda: received == [signal.SIGTERM])
+    signal.raise_signal(signal.SIGTERM)
+    assert len(received) == 2
+
+
+def test_in_another_thread_signals_are_left_alone(received: list[int]) -> None:
+    async def main() -> None:
+        async with Serving(echo, lambda: asc.Scheduler("cpu")).open():
+            pass
+
+    before = signal.getsignal(signal.SIGTERM)
+    thread = threading.Thread(target=lambda: asyncio.run(main()))
+    thread.start()
+    thread.join()
+    assert signal.getsignal(signal.SIGTERM) is before
