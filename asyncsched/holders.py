@@ -115,6 +115,9 @@ class _Walk:
             if id(referrer) not in self.ours and not passing:
                 for node in below.values():
                     self._connect(node, referrer, nodes, above)
+        # One of the level may refer to another of it: then it is held from here, too.
+        referrers.clear()
+        referrer = None
         for node in level:
             if sys.getrefcount(node.thing) > node.found + _NODE_REFS:
                 node.trouble = node.trouble or f"something unseen holds {_kind(node.thing)}"

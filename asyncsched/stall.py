@@ -88,6 +88,7 @@ class StallWatch:
         if not thorough:
             return
         waited = perf_counter() - self._since
+        finding = None
         for task in stuck:
             finding = investigate(driver, task.account, {t.account for t in stuck})
             if finding.deadlock:
@@ -98,8 +99,7 @@ class StallWatch:
         if waited >= self._logged:
             self._logged = waited + NEXT_LOG
         if self._timeout is not None and waited >= self._timeout:
-            task = stuck[0]
-            self._fail(task, SchedulerStalled(f"after stall_timeout={self._timeout:g} s: {self._text(task, None)}"))
+            self._fail(task, SchedulerStalled(f"after stall_timeout={self._timeout:g} s: {self._text(task, finding)}"))
             return
         self._pause *= 2
         assert driver.loop is not None
