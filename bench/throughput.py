@@ -22,7 +22,7 @@ import numpy as np
 
 import asyncsched as asc
 
-from . import training
+from . import synthetic
 from .measure import ROOT, Asked, Contestant, Report, Row, compare, on_loop, run_bench, timed
 from .peers import add_repeatedly, peers
 
@@ -96,7 +96,7 @@ def train(quick: bool, report: Report) -> None:
     inline, bounded, unbounded = "b training, NumPy inline", "b training, max_ops=64", "b training, unbounded"
     free, held = on_loop(lambda: _train(steps, "unbounded")), on_loop(lambda: _train(steps, "bounded"))
     contestants = [
-        Contestant(inline, lambda: training.inline(steps), steps, unit="ms"),
+        Contestant(inline, lambda: synthetic.inline(steps), steps, unit="ms"),
         Contestant(unbounded, free, steps, unit="ms", to=inline),
         Contestant(bounded, held, steps, unit="ms", to=unbounded, asked=Asked(ratio=1.0)),
     ]
@@ -105,7 +105,7 @@ def train(quick: bool, report: Report) -> None:
 
 
 async def _train(steps: int, bounds: str) -> float:
-    seconds, _ = await training.scheduled(steps, bounds)
+    seconds, _ = await synthetic.scheduled(steps, bounds)
     return seconds
 
 
@@ -124,7 +124,7 @@ def _bytes_row(name: str, nbytes: int, other: int, note: str) -> Row:
 
 
 def _peaks(who: str, steps: int) -> dict[str, int]:
-    command = [sys.executable, "-m", "bench.training", who, str(steps)]
+    command = [sys.executable, "-m", "bench.synthetic", who, str(steps)]
     run = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
     found: dict[str, int] = json.loads(run.stdout)
     return found

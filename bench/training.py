@@ -1,102 +1,153 @@
-"""A training loop on made-up data, 512 -> 2048 -> 512 -> 1, its backward pass written by hand.
+"""Training with autograd, layers and an optimiser: `python -m bench.training`.
 
-`python -m bench.training WHO STEPS` runs one contestant and prints its peak bytes as JSON, in a process of its own
-since a process has but one resident set.
+a  a step of the synthetic perceptron, beside hand-written NumPy and PyTorch at as many threads
+b  growth of the resident set over 1,000 steps, after the first 50
+c  how many tries it takes to find a limit that works, by following the limits that the errors name
 """
 
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import json
+import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from time import perf_counter
 from typing import Any
 
-import numpy as np
-
 import asyncsched as asc
+from asyncsched import nn, optim
 
-BATCH = 1024
-WIDTHS = (512, 2048, 512, 1)
-RATE = 1e-3
-BOUNDS: dict[str, dict[str, Any]] = {"bounded": {}, "unbounded": {"max_ops": None, "max_pending": None}}
+from . import synthetic
+from .measure import ROOT, Asked, Contestant, Report, Row, compare, on_loop, run_bench, timed
 
-
-def parameters() -> list[np.ndarray[Any, Any]]:
-    """Weights and biases, layer by layer."""
-    rng = np.random.default_rng(0)
-    found: list[np.ndarray[Any, Any]] = []
-    for inputs, outputs in pairwise(WIDTHS):
-        weights = rng.standard_normal((inputs, outputs)) / inputs**0.5
-        found += [weights.astype(np.float32), np.zeros(outputs, np.float32)]
-    return found
+NO_TORCH = "PyTorch: not installed, skipped (`pip install torch`)"
 
 
-def batches() -> list[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
-    """A few batches, used in turn."""
-    rng = np.random.default_rng(1)
-    draws = [rng.standard_normal((BATCH, WIDTHS[0])).astype(np.float32) for _ in range(4)]
-    return [(x, x[:, :1] * 2 + 1) for x in draws]
+def perceptron() -> nn.Sequential:
+    """The layers of `bench.synthetic`. Biases start at 0 there, too."""
+    layers: list[nn.Module] = []
+    for inputs, outputs in pairwise(synthetic.WIDTHS):
+        layers += [nn.Linear(inputs, outputs, rng=0), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
 
 
-def step(weights: Sequence[Any], x: Any, target: Any) -> list[Any]:
-    """One step of gradient descent on the squared error. For ndarrays as for tensors."""
-    w1, b1, w2, b2, w3, b3 = weights
-    h1 = x @ w1 + b1
-    a1 = h1 * (h1 > 0)
-    h2 = a1 @ w2 + b2
-    a2 = h2 * (h2 > 0)
-    d3 = (a2 @ w3 + b3 - target) * (2 / BATCH)
-    d2 = (d3 @ w3.T) * (h2 > 0)
-    d1 = (d2 @ w2.T) * (h1 > 0)
-    gradients = [x.T @ d1, d1.sum(axis=0), a1.T @ d2, d2.sum(axis=0), a2.T @ d3, d3.sum(axis=0)]
-    return [w - RATE * g for w, g in zip(weights, gradients, strict=True)]
-
-
-def inline(steps: int) -> float:
-    """Seconds of NumPy on this thread, each batch copied first as `put` does."""
-    weights, data = parameters(), batches()
-    started = perf_counter()
-    for i in range(steps):
-        x, target = data[i % len(data)]
-        weights = step(weights, x.copy(), target.copy())
-    return perf_counter() - started
-
-
-async def scheduled(steps: int, bounds: str) -> tuple[float, int]:
-    """Seconds, and the peak of tracked bytes."""
-    data = batches()
-    async with asc.Scheduler("cpu", **BOUNDS[bounds]) as s:
-        weights: list[Any] = [await s.put(w) for w in parameters()]
+async def train(steps: int, each: Callable[[int], None] = lambda _: None, **limits: Any) -> tuple[float, int]:
+    """Seconds of that many steps, and the peak of tracked bytes."""
+    data = synthetic.batches()
+    async with asc.Scheduler("cpu", **limits) as s:
+        model, window = perceptron(), s.window(2)
+        optimizer = optim.SGD(model.parameters(), lr=synthetic.RATE)
+        await s.barrier()
         started = perf_counter()
         for i in range(steps):
-            x, target = data[i % len(data)]
-            weights = step(weights, await s.put(x), await s.put(target))
-        await asc.gather(*weights)
+            async with window:
+                x, target = data[i % len(data)]
+                nn.mse_loss(model(await s.put(x)), await s.put(target)).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            each(i)
+        await s.barrier()
         return perf_counter() - started, s.statistics().peak_bytes
 
 
-def peaks(who: str, steps: int) -> dict[str, int]:
-    """Peak tracked bytes, and how much the resident set grew at most."""
-    before = _resident("VmRSS")
-    tracked = 0
-    if who == "inline":
-        inline(steps)
+# -- a: a step ----------------------------------------------------------------------------------------------------
+
+
+def steps(quick: bool, report: Report) -> None:
+    n = 2 if quick else 10
+    contestants = [
+        Contestant("a NumPy, by hand", lambda: synthetic.inline(n), n, "ms"),
+        Contestant("a asyncsched", on_loop(partial(_seconds, n)), n, "ms", asked=Asked(ratio=1.0)),
+    ]
+    if importlib.util.find_spec("torch") is None:
+        report.notes.append(NO_TORCH)
     else:
-        _, tracked = asyncio.run(scheduled(steps, who))
-    return {"tracked": tracked, "resident": _resident("VmHWM") - before}
+        contestants.append(Contestant("a PyTorch", _torch(n), n, "ms"))
+        against = Contestant("a asyncsched, against PyTorch", on_loop(partial(_seconds, n)), n, "ms", to="a PyTorch")
+        contestants.append(Contestant(**(vars(against) | {"asked": Asked(ratio=1.3)})))
+    report.rows += compare(contestants, 1 if quick else 11)
 
 
-def _resident(field: str) -> int:
-    """From /proc, since `getrusage` hands a child its parent's peak; 0 where there is none."""
-    try:
-        with open("/proc/self/status", encoding="ascii") as status:
-            return next(int(line.split()[1]) * 1024 for line in status if line.startswith(field))
-    except OSError:
-        return 0
+async def _seconds(n: int) -> float:
+    return (await train(n))[0]
+
+
+def _torch(n: int) -> Callable[[], float]:
+    import torch
+    from threadpoolctl import threadpool_info
+
+    torch.set_num_threads(max(pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"))
+    layers: list[Any] = []
+    for inputs, outputs in pairwise(synthetic.WIDTHS):
+        layers += [torch.nn.Linear(inputs, outputs), torch.nn.ReLU()]
+    model = torch.nn.Sequential(*layers[:-1])
+    optimizer = torch.optim.SGD(model.parameters(), lr=synthetic.RATE)
+    data = synthetic.batches()
+
+    def run() -> None:
+        for i in range(n):
+            x, target = (torch.tensor(array) for array in data[i % len(data)])  # copied, as `put` does
+            torch.nn.functional.mse_loss(model(x), target).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    return lambda: timed(run)
+
+
+# -- b: memory over time ------------------------------------------------------------------------------------------
+
+
+def growth(quick: bool, report: Report) -> None:
+    count = 60 if quick else 1050
+    command = [sys.executable, "-m", "bench.training", "--child", str(count)]
+    grown = json.loads(subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout)
+    report.rows.append(Row("b resident growth", grown, "MiB", [grown / 16], "16 MiB", Asked(median=16.0)))
+
+
+def grown(count: int) -> float:
+    """MiB by which the resident set grew from step 50 on, at its highest."""
+    import psutil
+
+    process, resident = psutil.Process(), [0]
+    asyncio.run(train(count, lambda i: resident.append(process.memory_info().rss if i >= 50 else 0)))
+    settled = [size for size in resident if size]
+    return (max(settled) - settled[0]) / 2**20
+
+
+# -- c: limits ----------------------------------------------------------------------------------------------------
+
+
+def limits(quick: bool, report: Report) -> None:
+    tried = [2**20]
+    while True:
+        try:
+            _, peak = asyncio.run(train(2 if quick else 20, max_bytes=tried[-1]))
+            break
+        except (asc.AsyncSchedError, BaseExceptionGroup) as error:
+            tried.append(max(named(error)))
+    path = " -> ".join(f"{limit / 2**20:.1f}" for limit in tried)
+    kept = "within" if peak <= tried[-1] else "NOT within"
+    report.notes.append(f"c limits tried, in MiB: {path}; peak {peak / 2**20:.1f} MiB, {kept} the last")
+    report.rows.append(Row("c tries until a limit works", len(tried), "tries", [len(tried)], "1"))
+
+
+def named(error: BaseException) -> list[int]:
+    """The limits that errors name."""
+    if isinstance(error, BaseExceptionGroup):
+        return [limit for member in error.exceptions for limit in named(member)]
+    if isinstance(error, asc.TaskTooLarge):
+        return [error.needed]
+    if isinstance(error, asc.MemoryDeadlockError) and error.suggested_limit is not None:
+        return [error.suggested_limit]
+    raise error
 
 
 if __name__ == "__main__":
-    print(json.dumps(peaks(sys.argv[1], int(sys.argv[2]))))
+    if sys.argv[1:2] == ["--child"]:
+        print(json.dumps(grown(int(sys.argv[2]))))
+    else:
+        run_bench("training", {"a": steps, "b": growth, "c": limits})

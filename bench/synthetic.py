@@ -1,0 +1,102 @@
+"""A training loop on made-up data, 512 -> 2048 -> 512 -> 1, its backward pass written by hand.
+
+`python -m bench.synthetic WHO STEPS` runs one contestant and prints its peak bytes as JSON, in a process of its own
+since a process has but one resident set.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Sequence
+from itertools import pairwise
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+import asyncsched as asc
+
+BATCH = 1024
+WIDTHS = (512, 2048, 512, 1)
+RATE = 1e-3
+BOUNDS: dict[str, dict[str, Any]] = {"bounded": {}, "unbounded": {"max_ops": None, "max_pending": None}}
+
+
+def parameters() -> list[np.ndarray[Any, Any]]:
+    """Weights and biases, layer by layer."""
+    rng = np.random.default_rng(0)
+    found: list[np.ndarray[Any, Any]] = []
+    for inputs, outputs in pairwise(WIDTHS):
+        weights = rng.standard_normal((inputs, outputs)) / inputs**0.5
+        found += [weights.astype(np.float32), np.zeros(outputs, np.float32)]
+    return found
+
+
+def batches() -> list[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
+    """A few batches, used in turn."""
+    rng = np.random.default_rng(1)
+    draws = [rng.standard_normal((BATCH, WIDTHS[0])).astype(np.float32) for _ in range(4)]
+    return [(x, x[:, :1] * 2 + 1) for x in draws]
+
+
+def step(weights: Sequence[Any], x: Any, target: Any) -> list[Any]:
+    """One step of gradient descent on the squared error. For ndarrays as for tensors."""
+    w1, b1, w2, b2, w3, b3 = weights
+    h1 = x @ w1 + b1
+    a1 = h1 * (h1 > 0)
+    h2 = a1 @ w2 + b2
+    a2 = h2 * (h2 > 0)
+    d3 = (a2 @ w3 + b3 - target) * (2 / BATCH)
+    d2 = (d3 @ w3.T) * (h2 > 0)
+    d1 = (d2 @ w2.T) * (h1 > 0)
+    gradients = [x.T @ d1, d1.sum(axis=0), a1.T @ d2, d2.sum(axis=0), a2.T @ d3, d3.sum(axis=0)]
+    return [w - RATE * g for w, g in zip(weights, gradients, strict=True)]
+
+
+def inline(steps: int) -> float:
+    """Seconds of NumPy on this thread, each batch copied first as `put` does."""
+    weights, data = parameters(), batches()
+    started = perf_counter()
+    for i in range(steps):
+        x, target = data[i % len(data)]
+        weights = step(weights, x.copy(), target.copy())
+    return perf_counter() - started
+
+
+async def scheduled(steps: int, bounds: str) -> tuple[float, int]:
+    """Seconds, and the peak of tracked bytes."""
+    data = batches()
+    async with asc.Scheduler("cpu", **BOUNDS[bounds]) as s:
+        weights: list[Any] = [await s.put(w) for w in parameters()]
+        started = perf_counter()
+        for i in range(steps):
+            x, target = data[i % len(data)]
+            weights = step(weights, await s.put(x), await s.put(target))
+        await asc.gather(*weights)
+        return perf_counter() - started, s.statistics().peak_bytes
+
+
+def peaks(who: str, steps: int) -> dict[str, int]:
+    """Peak tracked bytes, and how much the resident set grew at most."""
+    before = _resident("VmRSS")
+    tracked = 0
+    if who == "inline":
+        inline(steps)
+    else:
+        _, tracked = asyncio.run(scheduled(steps, who))
+    return {"tracked": tracked, "resident": _resident("VmHWM") - before}
+
+
+def _resident(field: str) -> int:
+    """From /proc, since `getrusage` hands a child its parent's peak; 0 where there is none."""
+    try:
+        with open("/proc/self/status", encoding="ascii") as status:
+            return next(int(line.split()[1]) * 1024 for line in status if line.startswith(field))
+    except OSError:
+        return 0
+
+
+if __name__ == "__main__":
+    print(json.dumps(peaks(sys.argv[1], int(sys.argv[2]))))
