@@ -1,0 +1,204 @@
+"""The servers that are compared: `python -m bench.serving_app KIND PORT OPTIONS`, each a process of its own.
+
+All answer POST /predict, JSON in and out, with the same perceptron on one BLAS thread. They differ in who computes:
+the handler itself, on the loop ("inline"); an executor's thread ("executor"); a batcher on a stream ("asyncsched"); or
+LitServe's worker process, with batches ("litserve").
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import sys
+from collections.abc import Awaitable, Callable
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import psutil
+
+import asyncsched as asc
+from asyncsched.serving import Exchange, Problem, Serving
+from asyncsched.serving.endpoints import ENDPOINTS
+from asyncsched.serving.exchange import App, ASGIScope, Receive, Send
+
+from .load import many_files, quantiles
+
+Row = Any
+Predict = Callable[[Row], Awaitable[int]]
+BATCH = 32
+TICK = 0.005
+
+
+def weights(width: int) -> list[Any]:
+    rng = np.random.default_rng(0)
+    shapes = [(64, width), (width, width), (width, width), (width, 10)]
+    return [rng.standard_normal(shape, np.float32) / np.float32(shape[0] ** 0.5) for shape in shapes]
+
+
+def forward(layers: list[Any], x: Any, maximum: Callable[[Any, Any], Any]) -> Any:
+    """The scores of rows, with NumPy's arrays or with tensors."""
+    for layer in layers[:-1]:
+        x = maximum(x @ layer, 0)
+    return x @ layers[-1]
+
+
+def application(predict: Predict) -> App:
+    """An ASGI application without a framework."""
+
+    async def app(scope: ASGIScope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            raise NotImplementedError("only HTTP")
+        body, more = b"", True
+        while more:
+            message = await receive()
+            body += message.get("body", b"")
+            more = message.get("more_body", False)
+        try:
+            row = np.asarray(json.loads(body)["x"], np.float32)
+        except ValueError:
+            raise Problem(400, "Malformed JSON.") from None
+        answer = json.dumps({"digit": await predict(row)}).encode()
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(answer)).encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": answer})
+
+    return app
+
+
+def inline(width: int) -> App:
+    layers = weights(width)
+
+    async def predict(row: Row) -> int:
+        return int(forward(layers, row[None], np.maximum).argmax())
+
+    return application(predict)
+
+
+def executor(width: int) -> App:
+    layers = weights(width)
+
+    def compute(row: Row) -> int:
+        return int(forward(layers, row[None], np.maximum).argmax())
+
+    async def predict(row: Row) -> int:
+        return await asyncio.get_running_loop().run_in_executor(None, compute, row)
+
+    return application(predict)
+
+
+class Batched:
+    """The asyncsched server, and what it can tell of itself."""
+
+    def __init__(self, width: int, max_bytes: str, **options: Any) -> None:
+        self._host = weights(width)
+        self._layers: list[asc.Tensor] = []
+        self._gate = asyncio.Event()
+        self._gate.set()
+        self._lags: list[float] = []
+        self._ticker: asyncio.Task[None] | None = None
+        self.batcher: asc.Batcher[Row, int] = asc.Batcher(
+            self._classify, max_batch_cost=BATCH, max_queue=options["max_requests"]
+        )
+        own = {"/stats": self._stats, "/hold": self._hold, "/release": self._release}
+        self.serving = Serving(
+            application(self.batcher.__call__),
+            functools.partial(asc.Scheduler, "cpu", max_bytes=max_bytes),
+            batchers={"digits": self.batcher},
+            endpoints={**ENDPOINTS, **own},
+            tenant=lambda scope: dict(scope["headers"]).get(b"x-tenant"),
+            **options,
+        )
+
+    async def _classify(self, rows: list[Row]) -> list[int]:
+        s = self.serving.scheduler
+        if not self._layers:
+            async with s.scope(name="weights"):
+                self._layers = [await s.put(layer) for layer in self._host]
+        await self._gate.wait()
+        scores = forward(self._layers, await s.put(np.stack(rows)), asc.maximum)
+        return [int(digit) for digit in await asc.argmax(scores, axis=1).numpy()]
+
+    async def _hold(self, serving: Serving, exchange: Exchange) -> None:
+        """Batches wait from now on."""
+        self._gate.clear()
+        await exchange.respond(200, "text/plain", b"")
+
+    async def _release(self, serving: Serving, exchange: Exchange) -> None:
+        self._gate.set()
+        await exchange.respond(200, "text/plain", b"")
+
+    async def _stats(self, serving: Serving, exchange: Exchange) -> None:
+        """Numbers as JSON; the loop's lag is counted from one call to the next."""
+        if self._ticker is None:
+            self._ticker = asyncio.create_task(self._tick())
+        s, items = serving.scheduler.statistics(), self.batcher.statistics()
+        found = {
+            "lag": quantiles(self._lags),
+            "rss": psutil.Process().memory_info().rss,
+            "peak_bytes": s.peak_bytes,
+            "max_bytes": s.max_bytes,
+            "in_flight": s.tasks_in_flight + s.tasks_pending,
+            "bytes_in_flight": s.bytes_in_flight,
+            "retained": s.bytes_retained - sum(layer.nbytes for layer in self._layers),
+            "in_progress": len(serving.gate),
+            "answered": items.answered,
+            "dropped": items.dropped,
+            "batches": items.batches,
+            "waiting": items.waiting,
+        }
+        self._lags.clear()
+        await exchange.respond(200, "application/json", json.dumps(found).encode())
+
+    async def _tick(self) -> None:
+        while True:
+            now = perf_counter()
+            await asyncio.sleep(TICK)
+            self._lags.append(max(0.0, perf_counter() - now - TICK))
+
+
+def litserve(width: int, port: int) -> None:
+    import litserve as ls
+
+    class Api(ls.LitAPI):  # type: ignore[misc]
+        def setup(self, device: object) -> None:
+            self.layers = weights(width)
+
+        def decode_request(self, request: Any) -> Row:
+            return np.asarray(request["x"], np.float32)
+
+        def batch(self, rows: list[Row]) -> Any:
+            return np.stack(rows)
+
+        def predict(self, x: Any) -> Any:
+            return forward(self.layers, x, np.maximum).argmax(axis=1)
+
+        def unbatch(self, found: Any) -> list[int]:
+            return [int(digit) for digit in found]
+
+        def encode_response(self, digit: int) -> Any:
+            return {"digit": digit}
+
+    server = ls.LitServer(Api(max_batch_size=BATCH, batch_timeout=0.005), accelerator="cpu")
+    server.run(host="127.0.0.1", port=port, log_level="error", generate_client_file=False)
+
+
+def main(kind: str, port: str, options: str) -> None:
+    many_files()
+    found: dict[str, Any] = json.loads(options)
+    if kind == "litserve":
+        return litserve(found["width"], int(port))
+    import uvicorn
+
+    apps: dict[str, Callable[[], App]] = {
+        "inline": lambda: inline(found["width"]),
+        "executor": lambda: executor(found["width"]),
+        "asyncsched": lambda: Batched(**found).serving,
+    }
+    uvicorn.run(apps[kind](), host="127.0.0.1", port=int(port), log_level="error", access_log=False, backlog=16_384)  # type: ignore[arg-type]
+    return None
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
