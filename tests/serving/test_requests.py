@@ -312,7 +312,7 @@ async def test_many_at_once_and_nothing_is_left() -> None:
         assert (found.tasks_pending, found.tasks_in_flight, found.bytes_in_flight, found.bytes_retained) == (0,) * 4
         assert found.peak_bytes <= 2**20
         assert s._driver.engine.root.children == {}
-        assert asyncio.all_tasks() == before
+        await until(lambda: asyncio.all_tasks() == before)
 
 
 async def test_websockets_pass_through() -> None:
