@@ -80,7 +80,7 @@ def _magnitude(name: str, case: Case) -> Any:
 
 
 def _laid_out(name: str, case: Case, array: Any, expected: np.ndarray) -> str | None:
-    """Views lie as NumPy's; what a plan promises to be contiguous is. (Most new arrays of CuPy are, whatever it says.)"""
+    """Views lie as NumPy's; what a plan promises to be contiguous is."""
     row = TABLE[name]
     operands = tuple([_meta(a) for a in case.operands])
     if plan(row, operands, case.options).meta.contiguous and not array.flags.c_contiguous:
