@@ -53,8 +53,6 @@ def test_every_part_runs(tmp_path):
     assert found["fake"] == (not usable())
     assert ("A FAKE GPU: the numbers mean nothing" in run.stdout) == found["fake"]
     assert {"gpu", "driver", "runtime", "cupy", "memory", "date"} <= found.keys()
-    assert rows["e peak reserved, bounded"]["met"]
-    assert rows["e running ahead of all memory, bounded"]["met"]
     assert any(note.startswith("compute-sanitizer") for note in found["notes"])
     assert sorted((ROOT / "bench" / "results").iterdir()) == before
 

