@@ -46,13 +46,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error("a smoke run is not kept among the results: give another path")
     with card(options.quick) as name:
         report = GPUReport("gpu", gpu=name)
+        path = options.json or (None if options.quick else report.path)
         for section in options.only.split(",") if options.only else SECTIONS:
             print(f"gpu {section} ...", file=sys.stderr, flush=True)
             SECTIONS[section](options.quick, report)
+            if path:
+                report.save(path)  # now, since a card may be lent for a short while only
         report.print()
-        path = options.json or (None if options.quick else report.path)
         if path:
-            report.save(path)
             print(f"written to {path}")
 
 
