@@ -28,7 +28,7 @@ from .running import run
 from .saving import load, save
 from .scheduler import Scheduler
 from .scope import Scope
-from .statistics import Statistics
+from .statistics import Load, Statistics
 from .tensor import Tensor
 
 __all__ = [
@@ -38,6 +38,7 @@ __all__ = [
     "CaptureError",
     "Device",
     "ImplicitBarrierError",
+    "Load",
     "MemoryDeadlockError",
     "QueueFull",
     "Scheduler",

@@ -28,6 +28,7 @@ from ._core.task import DONE, LAUNCHED, PENDING, Task, Value
 from .ambient import ambient, opened
 from .devices.contract import Device, Job
 from .errors import QueueFull, SchedulerClosed, TaskCancelled
+from .meter import Meter
 from .stall import StallWatch
 from .waiting import Countdown, From, to_its_end
 
@@ -60,6 +61,7 @@ class Driver:
         self.lanes: dict[Any, list[Lane]] = {}
         self.copy_lanes: dict[Any, list[Lane]] = {}
         self.waited = 0.0  # seconds that callers waited for admission
+        self.meter = Meter(self.engine.admission)
         self._ran_here = False
         self._gathered: list[Task] | None = None  # inside `together`
         self.recorder: Recorder | None = None  # while a step is captured
@@ -192,6 +194,8 @@ class Driver:
         if bounded and self.inbox.items:
             self.drain()
         engine.submit(task, bounded=bounded)
+        if engine.unfinished == 1:
+            self.meter.start()
         self.inbox.hungry = True  # the flag first, a look at the deque second: see Inbox
         if not hold and (self.inbox.items or not engine.admission.full):
             self.pump()
@@ -227,6 +231,8 @@ class Driver:
         for task in gathered:
             task.front = front
             engine.submit(task, bounded=False)
+            if engine.unfinished == 1:
+                self.meter.start()
         self.inbox.hungry = True
 
     def drain(self) -> None:
@@ -286,6 +292,8 @@ class Driver:
         """What `_wake` schedules."""
         self.inbox.awake = False
         self.pump()  # when closed too: a body that aclose(timeout=) left behind may have someone waiting for it
+        if self.meter.busy:
+            self.meter.sample(self.engine.unfinished > 0)
 
     # -- waiting ------------------------------------------------------------------------------------------------
 

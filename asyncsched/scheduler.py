@@ -18,7 +18,7 @@ from .driver import Driver
 from .errors import SchedulerClosed
 from .scope import Submitter, finish
 from .sizes import parse_bytes
-from .statistics import Statistics
+from .statistics import Load, Statistics
 
 if TYPE_CHECKING:
     from .flow.pipeline import Pipeline, Source
@@ -195,6 +195,33 @@ class Scheduler(Submitter):
             max_ops=admission.max_ops,
             max_bytes=engine.account.limit,
             admission_wait_seconds=driver.waited,
+        )
+
+    def load(self) -> Load:
+        """How much waits and how fast it goes, for admission control and health checks.
+
+        Takes the same few microseconds however long the backlog is.
+        """
+        driver, engine = self._driver, self._driver.engine
+        if not driver.closed:
+            driver.check_waiting()
+        driver.drain()
+        driver.meter.sample(driver.meter.busy and engine.unfinished > 0)
+        admission, account = engine.admission, engine.account
+        tasks, nbytes = driver.meter.rates()
+        room = not (admission.pending or admission.full) and (account.limit is None or account.used < account.limit)
+        wait = 0.0 if room else (admission.pending + 1) / tasks if tasks else None  # as many ends as make room
+        if wait and nbytes:
+            wait = max(wait, admission.pending_bytes / nbytes)
+        return Load(
+            tasks_pending=admission.pending - admission.claims,
+            tasks_in_flight=admission.in_flight,
+            bytes_tracked=account.used,
+            bytes_pending=admission.pending_bytes,
+            max_bytes=account.limit,
+            drain_rate_tasks=tasks,
+            drain_rate_bytes=nbytes,
+            estimated_wait=wait,
         )
 
     @property

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import math
 import sys
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from time import perf_counter
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
@@ -16,8 +18,9 @@ from ._core.task import Task as CoreTask
 from ._core.where import where
 from .ambient import Ambient, ambient, leave_ambient
 from .capture import Graph, record, tensors_in
+from .deadline import Deadline
 from .driver import Driver
-from .errors import AsyncSchedError, QueueFull, SchedulerClosed
+from .errors import AsyncSchedError, DeadlineExceeded, QueueFull, SchedulerClosed
 from .handles import gather
 from .sizes import parse_bytes
 from .submitting import Options, make_call, make_put
@@ -179,15 +182,40 @@ class Submitter:
         await gather(*tensors_in(graph(*examples)))
         return graph
 
-    def scope(self, *, name: str | None = None, reserve: int | str | None = None) -> Scope:
+    def scope(
+        self, *, name: str | None = None, reserve: int | str | None = None, deadline: float | None = None,
+        tenant: Hashable | None = None, weight: float | None = None, priority: int | None = None,
+    ) -> Scope:  # fmt: skip
         """A structured scope: leaving it waits for its tasks; leaving it by an exception cancels them.
+
+        Tasks that only wait are dropped at once then; those that run are waited for, and counted until they end.
 
         Args:
             name: for messages.
             reserve: bytes to claim up front. Entering waits for room; inside it is the limit, so that work inside
                 cannot stall on memory held outside.
+            deadline: seconds from entering to having left, the wait for the reserve included. When they have passed,
+                what is unfinished inside is cancelled, and so is the body at its `await`, as with `asyncio.timeout`.
+                Inside a scope with a deadline only a shorter one makes a difference.
+            tenant: whose work it is, anything hashable. Tenants get equal shares of what is admitted, by bytes and
+                number, however many scopes and tasks each has; the scopes of one take turns. Default: the tenant of
+                the scope around it; a scope without any counts as a tenant of its own.
+            weight: the tenant gets that many shares. The last one given holds for all its scopes (of one priority).
+            priority: the class, an int; keep them few. What is in a higher class goes first, but a lower one that
+                waits gets every 17th admission or so. Default: that of the scope around it, 0 at first.
+
+        Raises:
+            DeadlineExceeded: at the end of the block, if the deadline has passed.
+            ValueError, TypeError: for an argument out of its range.
         """
-        return Scope(self._driver, self._core, name, None if reserve is None else parse_bytes(reserve, "reserve"))
+        return Scope(
+            self._driver,
+            self._core,
+            name or "unnamed",
+            None if reserve is None else parse_bytes(reserve, "reserve"),
+            deadline=_positive("deadline", "seconds", deadline),
+            sharing=Sharing(tenant, _positive("weight", "shares", weight), priority),
+        )
 
     async def _admitted(self, task: CoreTask) -> None:
         """Wait until a task is launched or settled; take it back if cancelled before."""
@@ -220,14 +248,39 @@ class Submitter:
             task.failure.rethrow()
 
 
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """Whose turns a scope takes. What is None is as in the scope around it."""
+
+    tenant: Hashable | None = None
+    weight: float | None = None
+    priority: int | None = None
+
+    def __post_init__(self) -> None:
+        hash(self.tenant)
+        if self.priority is not None and (isinstance(self.priority, bool) or not isinstance(self.priority, int)):
+            raise TypeError(f"priority must be an int, the higher the sooner, not {type(self.priority).__name__}")
+
+
 class Scope(Submitter):
     """A group of tasks that is waited for, reported on and cancelled together. Made by `s.scope()`."""
 
-    def __init__(self, driver: Driver, parent: Callable[[], CoreScope], name: str | None, reserve: int | None) -> None:
+    def __init__(
+        self,
+        driver: Driver,
+        parent: Callable[[], CoreScope],
+        name: str,
+        reserve: int | None,
+        *,
+        deadline: float | None = None,
+        sharing: Sharing = Sharing(),
+    ) -> None:
         self._driver = driver
         self._parent = parent
-        self._name = name or "unnamed"
+        self._name = name
         self._reserve = reserve
+        self._deadline = None if deadline is None else Deadline(f"scope {name!r}", deadline, self._give_up)
+        self._sharing = sharing
         self._inner: CoreScope | None = None
         self._token: contextvars.Token[Ambient | None] | None = None
 
@@ -237,45 +290,90 @@ class Scope(Submitter):
         return self._name
 
     async def __aenter__(self) -> Self:
-        driver = self._driver
+        driver, deadline = self._driver, self._deadline
         driver.check()
         if self._inner is not None:
             raise RuntimeError("a scope is entered once: make another with `s.scope()`")
+        if deadline is not None:
+            deadline.start()
+        try:
+            core = await self._open()
+        except BaseException as error:
+            if deadline is not None:
+                deadline.end(error)
+            raise
+        self._token = ambient.set(Ambient(driver, core, ambient.get()))
+        return self
+
+    async def _open(self) -> CoreScope:
         await checkpoint()
-        core = self._inner = driver.engine.open_scope(self._name, self._parent())
+        engine, sharing = self._driver.engine, self._sharing
+        core = self._inner = engine.open_scope(
+            self._name,
+            self._parent(),
+            tenant=sharing.tenant,
+            weight=sharing.weight,
+            priority=sharing.priority,
+        )
         if self._reserve is not None:
             try:
                 await self._claim(core, f"scope {self._name!r}", self._reserve)
-                driver.engine.grant_reserve(core, self._reserve)
+                engine.grant_reserve(core, self._reserve)
             except BaseException:
-                driver.engine.close_scope(core)
+                engine.close_scope(core)
                 raise
-        self._token = ambient.set(Ambient(driver, core, ambient.get()))
-        return self
+        return core
+
+    def _give_up(self) -> None:
+        if self._inner is not None:
+            self._driver.cancel_all(self._inner.unfinished(), str(self._deadline))
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        driver, core = self._driver, self._core()
+        core, what = self._core(), f"scope {self._name!r}"
         leave_ambient(self._token)
-        if error is not None:
-            driver.cancel_all(
-                core.unfinished(), f"scope {self._name!r}, which was left by {kind.__name__ if kind else ''}"
-            )
         try:
-            if error is None:
+            await self._end(core, what, error)
+        except DeadlineExceeded as late:
+            finish(core, what, late)
+            raise
+        finish(core, what, error)
+
+    async def _end(self, core: CoreScope, what: str, error: BaseException | None) -> None:
+        """Wait for what is unfinished, up to the deadline if there is one."""
+        deadline = self._deadline
+        if deadline is None:
+            await self._finish_tasks(core, what, error)
+            return
+        if error is not None:
+            deadline.stop()
+        try:
+            await self._finish_tasks(core, what, error)
+        except BaseException as raised:
+            deadline.end(raised)
+            raise
+        deadline.end(error)
+
+    async def _finish_tasks(self, core: CoreScope, what: str, error: BaseException | None) -> None:
+        driver, deadline = self._driver, self._deadline
+        late = deadline is not None and deadline.passed
+        if error is not None or late:
+            by = str(deadline) if late else f"{what}, which was left by {type(error).__name__}"
+            driver.cancel_all(core.unfinished(), by)
+        try:
+            if error is None and not late:
                 await driver.drained(core, sys.maxsize)
             else:
                 await driver.shielded(core)
         except BaseException:
-            driver.cancel_all(core.unfinished(), f"scope {self._name!r}, which was cancelled")
+            driver.cancel_all(core.unfinished(), f"{what}, which was cancelled")
             await driver.shielded(core)
             raise
         finally:
             if not core.tasks:
                 driver.engine.close_scope(core)
                 driver.pump()
-        finish(core, f"scope {self._name!r}", error)
 
     def _core(self) -> CoreScope:
         if self._inner is None:
@@ -287,9 +385,21 @@ class Scope(Submitter):
         return self._inner
 
     def __repr__(self) -> str:
-        core = self._inner
+        core, tenant, deadline = self._inner, self._sharing.tenant, self._deadline
         state = "not entered" if core is None else "closed" if core.closed else f"{len(core.unfinished())} unfinished"
-        return f"Scope({self._name!r}, {state})"
+        whose = "" if tenant is None else f"tenant={tenant!r}, "
+        until = "" if deadline is None else f"deadline={deadline.seconds:g} s, "
+        return f"Scope({self._name!r}, {whose}{until}{state})"
+
+
+def _positive(name: str, unit: str, value: float | None) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name} must be a number of {unit} or None, not {type(value).__name__}")
+    if not 0 < value < math.inf:
+        raise ValueError(f"{name} must be a positive, finite number of {unit} or None, not {value!r}")
+    return value
 
 
 def report(core: CoreScope, what: str, before: int | None = None) -> None:

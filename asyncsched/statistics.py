@@ -37,3 +37,27 @@ class Statistics:
     """The limit on tracked bytes; None for no bound."""
     admission_wait_seconds: float
     """How long callers of `put`, `submit`, `call` and `scope(reserve=)` have waited to be admitted, added up."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """How busy a scheduler is. Rates are of the last second or so in which anything was unfinished; rest is no time."""
+
+    tasks_pending: int
+    """Tasks in the backlog."""
+    tasks_in_flight: int
+    """Tasks admitted, and not ended."""
+    bytes_tracked: int
+    """All bytes charged: in flight, retained and reserved."""
+    bytes_pending: int
+    """Bytes that the backlog asks for, reserves that scopes wait for included."""
+    max_bytes: int | None
+    """The limit on tracked bytes; None for no bound."""
+    drain_rate_tasks: float
+    """Tasks that end per second; 0 as long as none has. Those that run at once on the loop's thread, and those
+    dropped from the backlog, are not counted."""
+    drain_rate_bytes: float
+    """Their costs, in bytes per second."""
+    estimated_wait: float | None
+    """Seconds until a task submitted now would be admitted, if all went first that is pending: 0 if nothing is and
+    there is room; None if no task has ended yet, which could tell. Turns and priorities are not considered."""

@@ -38,7 +38,9 @@ class Admission:
         self.max_ops = max_ops
         self.in_flight = 0
         self.pending = 0
+        self.pending_bytes = 0  # what they will be charged
         self.claims = 0  # pending tasks that need no slot
+        self.ended_tasks = self.ended_bytes = 0  # of those that had a slot, since the beginning; their costs
         self.ordinary = Priority(0)
         self._classes = [self.ordinary]  # those with pending tasks, and perhaps more
         self._known_classes = WeakValueDictionary({0: self.ordinary})
@@ -63,6 +65,7 @@ class Admission:
         if not task.blockers and account.fits(task.cost):  # else a scan in vain would be so again, once per submission
             account.changed = True
         self.pending += 1
+        self.pending_bytes += task.cost
         self.claims += not task.lanes
 
     def remove(self, task: Task) -> None:
@@ -75,12 +78,15 @@ class Admission:
         if account.earmark is task:
             account.earmark = None
         self.pending -= 1
+        self.pending_bytes -= task.cost
         self.claims -= not task.lanes
 
     def next(self) -> Task | None:
         """The task to admit now, if any. The caller grants it."""
+        if not self.pending:
+            return None
         full = self.full
-        if not self.pending or (full and not self.claims):
+        if full and not self.claims:
             return None
         blocked: list[Task] = []
         for group in self._classes if len(self._classes) == 1 else self._ranked():
@@ -109,6 +115,8 @@ class Admission:
         account = task.account.open
         task.account.in_flight -= 1
         self.in_flight -= 1
+        self.ended_tasks += 1
+        self.ended_bytes += task.cost
         account.used -= task.refund
         account.changed = True
 

@@ -73,6 +73,7 @@ class Books:
         launched = [t for t in tasks if t.state == LAUNCHED]
         assert len(tasks) == self.unfinished == len(set(tasks))
         assert admission.pending == len(pending)
+        assert admission.pending_bytes == sum(t.cost for t in pending)
         assert set(admission.tasks()) == set(pending)
         assert admission.in_flight == len(launched)
         assert admission.max_ops is None or self.peak_in_flight <= admission.max_ops

@@ -113,7 +113,7 @@ class Engine(Books):
         launches: list[Task] = []
         admission = self.admission
         while (task := admission.next()) is not None:
-            upstream = next((v.failure for v in task.inputs if v.failure is not None), None)
+            upstream = _failure_above(task)
             if upstream is not None:
                 self.settle(task, upstream.passed_to(task.name, task.where))
                 continue
@@ -353,3 +353,10 @@ class Engine(Books):
         for dependent in dependents or ():
             if dependent.state == PENDING:
                 self.settle(dependent, failure.passed_to(dependent.name, dependent.where))
+
+
+def _failure_above(task: Task) -> Failure | None:
+    for value in task.inputs:
+        if value.failure is not None:
+            return value.failure
+    return None

@@ -35,9 +35,22 @@ MOST_SECONDS = 0.5
 
 # The floors, from the ground up. A module belongs where its longest matching name is.
 FLOORS = [
-    ["errors", "_core", "devices.contract", "ops", "sizes", "statistics", "running"],
+    ["errors", "_core", "devices.contract", "ops", "sizes", "statistics", "meter", "running"],
     ["devices"],
-    ["ambient", "waiting", "driver", "stall", "holders", "handles", "issue", "recorder", "capture", "implicit", "tensor"],
+    [
+        "ambient",
+        "waiting",
+        "deadline",
+        "driver",
+        "stall",
+        "holders",
+        "handles",
+        "issue",
+        "recorder",
+        "capture",
+        "implicit",
+        "tensor",
+    ],
     ["scheduler", "scope", "submitting", "functions"],
     ["flow", "autograd"],
     ["nn", "optim", "saving", "serving"],

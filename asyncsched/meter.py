@@ -1,0 +1,75 @@
+"""How fast a scheduler gets through its work."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from time import perf_counter
+from typing import Final, Protocol
+
+TIME_CONSTANT: Final = 1.0  # seconds
+_FOLD: Final = 0.05  # seconds of work that are counted as one sample
+
+
+class Counts(Protocol):
+    """What a meter reads."""
+
+    ended_tasks: int
+    ended_bytes: int
+
+
+class Meter:
+    """An exponentially weighted rate of tasks and bytes, over the time in which there was work.
+
+    With weights exp(-(now - t) / tau), where t runs over busy time alone, a rate is the weighted sum of what ended over
+    the integral of the weights: right from the first sample on, and unmoved by rest. A sample of `d` seconds is taken
+    as even within: the old sums shrink by exp(-d / tau), and it adds its mean rate times tau * (1 - exp(-d / tau)).
+
+    Args:
+        source: counts `ended_tasks` and `ended_bytes`, since the beginning.
+        clock: gives seconds.
+    """
+
+    def __init__(self, source: Counts, clock: Callable[[], float] = perf_counter) -> None:
+        self.busy = False
+        self._source = source
+        self._clock = clock
+        self._since = 0.0  # while busy: when the time not counted yet began
+        self._time = 0.0  # busy seconds not folded yet
+        self._counted = (0, 0)  # tasks and bytes that are folded
+        self._weight = 0.0
+        self._tasks = 0.0
+        self._bytes = 0.0
+
+    def start(self) -> None:
+        """There is work, after a rest. Called once per operation where each is awaited: so it does nothing else."""
+        self.busy = True
+        self._since = self._clock()
+
+    def sample(self, busy: bool) -> None:
+        """Count the time since the last call; is anything left to do?"""
+        if self.busy:
+            now = self._clock()
+            self._time += now - self._since
+            self._since = now
+            if self._time >= _FOLD:
+                self._fold()
+        self.busy = busy
+
+    def rates(self) -> tuple[float, float]:
+        """Tasks and bytes per second; 0 as long as nothing has ended."""
+        self._fold()
+        return (self._tasks / self._weight, self._bytes / self._weight) if self._weight else (0.0, 0.0)
+
+    def _fold(self) -> None:
+        if self._time <= 0:
+            return
+        tasks, nbytes = self._source.ended_tasks, self._source.ended_bytes
+        kept = math.exp(-self._time / TIME_CONSTANT)
+        weight = TIME_CONSTANT * (1 - kept)
+        per_second = weight / self._time
+        self._weight = self._weight * kept + weight
+        self._tasks = self._tasks * kept + (tasks - self._counted[0]) * per_second
+        self._bytes = self._bytes * kept + (nbytes - self._counted[1]) * per_second
+        self._counted = tasks, nbytes
+        self._time = 0.0
