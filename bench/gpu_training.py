@@ -132,7 +132,7 @@ def sanitize(quick: bool, report: GPUReport) -> None:
         except subprocess.TimeoutExpired:
             report.notes.append(f"compute-sanitizer {check}: not through after 200 s")
             continue
-        last = (run.stdout.strip().splitlines() or ["no output"])[-1]
+        last = ((run.stdout + run.stderr).strip().splitlines() or ["no output"])[-1]
         report.notes.append(f"compute-sanitizer {check}: {'clean' if run.returncode == 0 else 'NOT clean'}: {last}")
 
 
