@@ -111,3 +111,27 @@ def test_windows_and_stages_overlap_within_their_bounds() -> None:
         assert int(ahead) < depth
     assert said(lines, "bottleneck: ")
     assert len([line for line in lines if "20 items  busy" in line]) == 5
+
+
+@needs("matplotlib", "sklearn", "tqdm")
+def test_digits_are_learned_under_the_limit(tmp_path: Path) -> None:
+    lines = run("train_digits", "--epochs", 2, "--plot", tmp_path / "digits.png")
+    accuracy = float(said(lines, "test accuracy ").split("%")[0])
+    assert accuracy > 70
+    assert "within the limit of 24 MiB" in said(lines, "peak of tracked bytes ")
+    assert (tmp_path / "digits.png").stat().st_size > 10_000
+
+
+@needs("matplotlib", "tqdm")
+def test_text_is_learned_and_a_sample_written(tmp_path: Path) -> None:
+    lines = run("train_text", "--steps", 20, "--plot", tmp_path / "text.png")
+    entropy = float(next(line for line in lines if "entropy of single ones" in line).split()[-2])
+    assert float(said(lines, "loss ").split()[0]) < entropy + 1.5
+    assert (tmp_path / "text.png").stat().st_size > 10_000
+
+
+@needs("torch", "tqdm")
+def test_pytorch_is_a_guest() -> None:
+    lines = run("pytorch_guest", "--requests", 40)
+    assert "0 answers differ from PyTorch's" in said(lines, "40 requests in ")
+    assert "bad input failed alone" in lines[-1]
