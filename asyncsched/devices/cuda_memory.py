@@ -110,6 +110,8 @@ class CUDAMemory(Memory):
         array = kernel(*args, **options) if reused is None else kernel(*args, out=reused.array, **options)
         if not isinstance(array, self.xp.ndarray):
             array = self.xp.asarray(array)
+        if value.meta.contiguous and not array.flags.c_contiguous:  # CuPy's argsort along another axis than the last
+            array = self.xp.ascontiguousarray(array)
         self._finish(task, value, array, None if reused is not None else body.source_of(task, array))
 
     def _finish(self, task: Task, value: Value, array: Any, source: Value | None = None) -> None:

@@ -168,6 +168,27 @@ async def test_schedulers_one_after_the_other(card):
         del kept, x
 
 
+async def test_what_is_planned_as_contiguous_is(card, monkeypatch):
+    """CuPy's argsort along another axis than the last gives a view of its result with the axes exchanged."""
+    import cupy
+
+    if card.fake is not None:
+
+        def argsort(x, axis, kind):
+            rows = cupy.ascontiguousarray(cupy.argwhere(x == x)[:, :1].reshape(x.shape[::-1]))
+            return cupy.swapaxes(rows, 0, 1)
+
+        monkeypatch.setattr(cupy, "argsort", argsort)
+    async with asc.Scheduler("cuda", max_bytes="1 MiB") as s:
+        x = await s.put(values(30, 40))
+        order = asc.argsort(x, axis=0)
+        assert (await order).flags.c_contiguous
+        assert (await order.reshape(-1)).shape == (1200,)
+        del order
+        await s.barrier()
+        assert s.statistics().bytes_retained == x.nbytes + 512 - x.nbytes % 512
+
+
 async def test_a_captured_step_gives_what_its_operations_give(card):
     async with asc.Scheduler("cuda") as s:
         x, w = await s.put(values(32, 32)), await s.put(values(32, 32, seed=1))
