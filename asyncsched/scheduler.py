@@ -34,11 +34,12 @@ class Scheduler(Submitter):
     drops what is pending, and waits for what runs.
 
     Args:
-        device: "auto" (the best that is usable), "cpu", a `Device`, or a list of them.
-        streams: compute streams per device. On the CPU one by default, which keeps every BLAS thread; several share the
-            BLAS threads out, which are restored when it closes.
+        device: "auto" (CUDA where it is usable, else the CPU), "cpu", "cuda", "cuda:1", a `Device`, or a list of them.
+        streams: compute streams per device: by default 2 on CUDA, and 1 on the CPU, which keeps every BLAS thread;
+            several share the BLAS threads out, which are restored when it closes.
         max_ops: most tasks in flight; None for no bound.
-        max_bytes: most tracked bytes, as an int or text such as "256 MiB"; None for no bound.
+        max_bytes: most tracked bytes, as an int or text such as "256 MiB". None is no bound on the CPU; with a CUDA
+            device it is 80% of what was free there when it was opened, of the fullest where there are several.
         max_pending: most tasks in the backlog; None for no bound.
         stall_timeout: seconds after which a task that waits for bytes nobody frees raises SchedulerStalled; None for
             never.
