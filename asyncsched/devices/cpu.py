@@ -7,19 +7,17 @@ number on that count, which other streams wait for.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from queue import SimpleQueue
-from typing import Any
 
 import numpy as np
 
 from .._core.inbox import Inbox
-from .._core.task import Task, Value
-from ..ops.program import Program
+from .._core.task import Task
 from . import blas
 from .contract import Event, Job, enter_stream_thread, leave_stream_thread
 from .counter import Counter
-from .host import HostMemory, adopt, execute
+from .host import HostDevice, HostMemory, execute
 
 _Item = tuple[Task, Sequence[Event]] | Job | None
 
@@ -76,7 +74,7 @@ class CPUStream:
         leave_stream_thread()
 
 
-class CPUDevice:
+class CPUDevice(HostDevice):
     """NumPy on `count` compute threads and one copy thread.
 
     With one stream every BLAS thread stays; several streams share the processors out, restored at close.
@@ -84,9 +82,6 @@ class CPUDevice:
 
     kind = "cpu"
     inline = True  # tiny rows may run on the loop's thread
-    owns_captures = False
-    dlpack = (1, 0)
-    xp: Any = np
 
     def __init__(self, name: str = "cpu", streams: int = 1) -> None:
         self.name = name
@@ -116,21 +111,6 @@ class CPUDevice:
 
     def offload(self, job: Job) -> None:
         self.copier.queue.put(job)
-
-    def default_bytes(self) -> int | None:
-        return None
-
-    def capture(self, program: Program, inputs: int) -> Callable[[Any, Sequence[Any]], list[Any]]:
-        return program.run
-
-    def adopt(self, source: Any) -> Any:
-        return adopt(source)
-
-    def fetch(self, array: Any) -> Any:
-        return np.array(array)
-
-    def reclaim(self, value: Value) -> None:
-        self.memory.reclaim(value)
 
     def close(self) -> None:
         if self._shared:

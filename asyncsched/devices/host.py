@@ -5,12 +5,14 @@ Shared by the devices whose arrays are NumPy's (`cpu`, `sim`).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from .._core.inbox import Inbox
 from .._core.task import Task, Value
+from ..ops.program import Program
 from ..ops.row import Row, resolve
 from . import body
 from .memory import Memory
@@ -23,6 +25,34 @@ def execute(task: Task, memory: HostMemory) -> None:
     """Run one task to its end. Afterwards the value has its array or its failure, and the task holds nothing."""
     body.run(task, memory)
     body.forget(task)
+
+
+class HostDevice:
+    """What every device on host memory says to the contract."""
+
+    owns_captures = False
+    dlpack = (1, 0)
+    xp: Any = np
+    memory: HostMemory
+
+    def default_bytes(self) -> int | None:
+        return None
+
+    def capture(self, program: Program, inputs: int) -> Callable[[Any, Sequence[Any]], list[Any]]:
+        return program.run
+
+    def adopt(self, source: Any) -> Any:
+        """Refuse: only what is not on the host comes here."""
+        raise TypeError(
+            f"this {type(source).__name__} is on a device that the scheduler does not have: list it in"
+            " Scheduler([...]), or copy the array to the host first"
+        )
+
+    def fetch(self, array: Any) -> Any:
+        return np.array(array)
+
+    def reclaim(self, value: Value) -> None:
+        self.memory.reclaim(value)
 
 
 class HostMemory(Memory):
@@ -113,11 +143,3 @@ def _pools(row: Row, value: Value) -> bool:
 
 def _contiguous(array: Any) -> bool:
     return not isinstance(array, np.ndarray) or array.flags.c_contiguous
-
-
-def adopt(source: Any) -> Any:
-    """Refuse an array that is not on the host."""
-    raise TypeError(
-        f"this {type(source).__name__} is on a device that the scheduler does not have: list it in Scheduler([...]), or"
-        " copy the array to the host first"
-    )

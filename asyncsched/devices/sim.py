@@ -10,18 +10,16 @@ import asyncio
 import contextvars
 import random
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
 from .._core.failure import Failure
 from .._core.inbox import Inbox
-from .._core.task import Task, Value
-from ..ops.program import Program
+from .._core.task import Task
 from .contract import Event, Job
 from .counter import Counter
-from .host import HostMemory, adopt, execute
+from .host import HostDevice, HostMemory, execute
 
 
 class SimFault(RuntimeError):
@@ -57,7 +55,7 @@ class SimStream:
         return bool(self.queue) and all(event.done() for event in self.queue[0][1])
 
 
-class SimDevice:
+class SimDevice(HostDevice):
     """A simulated device.
 
     Args:
@@ -70,9 +68,6 @@ class SimDevice:
 
     kind = "sim"
     inline = False
-    owns_captures = False
-    dlpack = (1, 0)
-    xp: Any = np
 
     def __init__(
         self,
@@ -115,21 +110,6 @@ class SimDevice:
     def offload(self, job: Job) -> None:
         job.run()
         self.memory.inbox.completed(job, True)
-
-    def default_bytes(self) -> int | None:
-        return None
-
-    def capture(self, program: Program, inputs: int) -> Callable[[Any, Sequence[Any]], list[Any]]:
-        return program.run
-
-    def adopt(self, source: Any) -> Any:
-        return adopt(source)
-
-    def fetch(self, array: Any) -> Any:
-        return np.array(array)
-
-    def reclaim(self, value: Value) -> None:
-        self.memory.reclaim(value)
 
     def close(self) -> None:
         """Nothing to stop: there are no threads."""
