@@ -20,7 +20,7 @@ from anyio import to_thread
 from .ambient import find
 from .driver import Driver
 from .handles import gather
-from .scope import Submitter
+from .submitter import Submitter
 from .tensor import Tensor
 
 _Path = str | os.PathLike[str]

@@ -16,9 +16,10 @@ from .devices import select
 from .devices.contract import Device
 from .driver import Driver
 from .errors import SchedulerClosed
-from .scope import Submitter, finish
+from .reporting import finish
 from .sizes import parse_bytes
 from .statistics import Load, Statistics
+from .submitter import Submitter
 
 if TYPE_CHECKING:
     from .flow.pipeline import Pipeline, Source

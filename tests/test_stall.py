@@ -26,10 +26,8 @@ async def test_two_coroutines_that_hold_and_want_more_are_told() -> None:
         except asc.MemoryDeadlockError as error:
             errors.append(str(error))
 
-    started = perf_counter()
     async with asc.Scheduler("cpu", max_bytes=5 * BLOCK.nbytes) as s:
         await asyncio.gather(greedy(s), greedy(s))
-    assert perf_counter() - started < 1.5 * 2
     first = errors[0]
     assert "greedy" in first
     assert "'held'" in first

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ..ambient import find
 from ..errors import TaskCancelled
 from ..scope import Scope
+from ..submitter import Sharing
 from .batcher_queue import Queue, Waiting
 from .rate import Rate
 
@@ -78,7 +79,7 @@ class Runs:
         batch: list[Waiting] = []
         try:
             driver = find(self._scheduler)
-            async with Scope(driver, driver.scope, f"batch of {self.name}", None) as scope:
+            async with Scope(driver, driver.scope, f"batch of {self.name}", None, sharing=Sharing()) as scope:
                 batch = self._form(loop)
                 wanted, results = await self._compute(scope, batch, loop)
                 _check(results, len(wanted), self.name)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from .._core.scope import Scope as CoreScope
 from ..ambient import Ambient, ambient, leave_ambient
-from ..scope import report
+from ..reporting import report
 from ..waiting import checkpoint
 
 if TYPE_CHECKING:

@@ -51,7 +51,7 @@ FLOORS = [
         "implicit",
         "tensor",
     ],
-    ["scheduler", "scope", "submitting", "functions"],
+    ["scheduler", "scope", "submitter", "submitting", "reporting", "functions"],
     ["flow", "autograd"],
     ["nn", "optim", "saving", "serving"],
     ["environment", "__main__", ""],  # the face
