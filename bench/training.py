@@ -122,17 +122,24 @@ def grown(count: int) -> float:
 
 
 def limits(quick: bool, report: Report) -> None:
-    tried = [2**20]
+    steps = 2 if quick else 20
+    _, unlimited = asyncio.run(train(steps))
+    for name, start in (("half of what it takes unlimited", unlimited // 2), ("1 MiB", 2**20)):
+        tried, peak = follow(start, steps)
+        path = " -> ".join(f"{limit / 2**20:.1f}" for limit in tried)
+        kept = "within" if peak <= tried[-1] else "NOT within"
+        report.notes.append(f"c limits tried, in MiB: {path}; peak {peak / 2**20:.1f} MiB, {kept} the last")
+        report.rows.append(Row(f"c tries, from {name}", len(tried), "tries", [len(tried)], "1"))
+
+
+def follow(limit: int, steps: int) -> tuple[list[int], int]:
+    """The limits tried, of which the last worked, and the peak of tracked bytes under that."""
+    tried = [limit]
     while True:
         try:
-            _, peak = asyncio.run(train(2 if quick else 20, max_bytes=tried[-1]))
-            break
+            return tried, asyncio.run(train(steps, max_bytes=tried[-1]))[1]
         except (asc.AsyncSchedError, BaseExceptionGroup) as error:
             tried.append(max(named(error)))
-    path = " -> ".join(f"{limit / 2**20:.1f}" for limit in tried)
-    kept = "within" if peak <= tried[-1] else "NOT within"
-    report.notes.append(f"c limits tried, in MiB: {path}; peak {peak / 2**20:.1f} MiB, {kept} the last")
-    report.rows.append(Row("c tries until a limit works", len(tried), "tries", [len(tried)], "1"))
 
 
 def named(error: BaseException) -> list[int]:

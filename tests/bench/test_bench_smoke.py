@@ -70,7 +70,8 @@ ROWS = {
         "a NumPy, by hand",
         "a asyncsched",
         "b resident growth",
-        "c tries until a limit works",
+        "c tries, from half of what it takes unlimited",
+        "c tries, from 1 MiB",
     },
     "loop_lag": {
         "asyncio: inline, p99",
