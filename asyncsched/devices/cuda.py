@@ -60,6 +60,7 @@ class CUDADevice:
         self.inline_launch = inline_launch
         self.spin = spin
         self.fault: Failure | None = None
+        self._error: Exception | None = None  # the one that `fault` raises
         self.streams: list[CUDAStream] = []
         self._count = streams
         self._nvtx = nvtx
@@ -110,6 +111,8 @@ class CUDADevice:
         for stream in self._all_streams() if self.streams else ():
             stream.close()
         self.streams = []
+        if self._error is not None:
+            self._error.__traceback__ = None  # who was told last is in it, with all it holds
 
     def stream_closed(self) -> None:
         """A stream's last thread is about to end. The last of all returns the memory."""
@@ -217,9 +220,10 @@ class CUDADevice:
         with self._poisoning:
             if self.fault is None:
                 error.add_note(f"{self.name} is unusable from here on: restart the process")
+                error.__traceback__ = None  # of frames that still run, and would hold their task for ever
                 fault = Failure.of(error, task.name, task.where)
                 body.fail(task, fault)
-                self.fault = fault
+                self.fault, self._error = fault, error
 
     def start_range(self, name: str) -> Any:
         """Begin an NVTX range, if those are switched on."""
