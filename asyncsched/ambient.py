@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import contextvars
 import weakref
+from math import inf
 from typing import TYPE_CHECKING, Any, cast
 
 from ._core.scope import Scope as CoreScope
@@ -20,12 +21,16 @@ opened: weakref.WeakSet[Driver] = weakref.WeakSet()
 class Ambient:
     """The scope a context is in: the innermost, with a link to the next one outwards."""
 
-    __slots__ = ("core", "driver", "outer", "passing")
+    __slots__ = ("core", "driver", "outer", "passing", "until")
 
-    def __init__(self, driver: Driver, core: CoreScope, outer: Ambient | None, *, passing: bool = False) -> None:
+    def __init__(
+        self, driver: Driver, core: CoreScope, outer: Ambient | None, *, passing: bool = False, until: float = inf
+    ) -> None:
         self.driver = driver
         self.core = core
         self.outer = outer
+        # The earliest deadline, by time.monotonic: a loop's own clock may stand still while a callback runs.
+        self.until: float = until if outer is None else min(until, outer.until)
         self.passing = passing  # once closed, what is submitted here goes to `outer` instead of being refused
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from math import inf
+from time import monotonic
 from typing import Any
 
 from .errors import DeadlineExceeded, TaskCancelled
@@ -24,6 +26,7 @@ class Deadline:
     def __init__(self, what: str, seconds: float, give_up: Callable[[], None]) -> None:
         self.what = what
         self.seconds = seconds
+        self.when = inf  # by time.monotonic, once it has started
         self.passed = False
         self._give_up = give_up
         self._task: asyncio.Task[Any] | None = None
@@ -39,6 +42,7 @@ class Deadline:
         if task is None:
             raise RuntimeError("a scope with a deadline is entered in an asyncio task, which the deadline can cancel")
         self._cancelling = task.cancelling()
+        self.when = monotonic() + self.seconds
         self._timer = asyncio.get_running_loop().call_later(self.seconds, self._pass)
 
     def stop(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextvars
 import sys
 from collections.abc import Callable
+from math import inf
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -60,7 +61,8 @@ class Scope(Submitter):
             if deadline is not None:
                 deadline.end(error)
             raise
-        self._token = ambient.set(Ambient(driver, core, ambient.get()))
+        until = inf if deadline is None else deadline.when
+        self._token = ambient.set(Ambient(driver, core, ambient.get(), until=until))
         return self
 
     async def _open(self) -> CoreScope:

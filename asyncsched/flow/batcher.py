@@ -12,8 +12,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from math import inf
+from time import monotonic
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
+from ..ambient import ambient
 from ..errors import QueueFull
 from .batcher_queue import Queue, Waiting
 from .batcher_runs import Runs
@@ -106,7 +108,7 @@ class Batcher(Generic[Item, Result]):
         cost = 1 if self._cost is None else self._cost(item)
         self._check_room(cost)
         # No await between the books and the queue: what was counted is there.
-        waiting = Waiting(item, cost, loop.create_future(), loop.time(), _deadline())
+        waiting = Waiting(item, cost, loop.create_future(), monotonic(), _deadline())
         self._queue.push(waiting)
         self._runs.wake(loop)
         try:
@@ -153,8 +155,9 @@ class Batcher(Generic[Item, Result]):
 
 
 def _deadline() -> float:
-    """When the caller's scope ends, in the loop's time."""
-    return inf
+    """When the first of the caller's scopes is given up, by time.monotonic."""
+    here = ambient.get()
+    return inf if here is None else here.until
 
 
 def _check(fn: object, max_batch_cost: float, max_wait: float, max_queue: int | None, concurrency: int) -> None:

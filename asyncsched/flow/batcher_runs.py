@@ -8,7 +8,7 @@ import contextvars
 import inspect
 from collections.abc import Callable, Sequence
 from functools import partial
-from time import perf_counter
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from ..ambient import find
@@ -43,7 +43,7 @@ class Runs:
         self._active = 0  # runners that will look at the queue again
         self._tasks: set[asyncio.Task[None]] = set()  # the loop alone would not keep them
         self._filled = asyncio.Event()  # set when the queue fills a batch
-        self._since = 0.0  # when the rate was last measured, or work began; uvloop's own clock counts milliseconds
+        self._since = 0.0  # when the rate was last measured, or work began
 
     def wake(self, loop: asyncio.AbstractEventLoop) -> None:
         """An item has joined the queue."""
@@ -52,39 +52,39 @@ class Runs:
         if self._active == self._most:
             return
         if not self._active:
-            self._since = perf_counter()
+            self._since = monotonic()
         self._active += 1
-        task = loop.create_task(self._run(loop), name=f"batches of {self.name}", context=self._context.copy())
+        task = loop.create_task(self._run(), name=f"batches of {self.name}", context=self._context.copy())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+    async def _run(self) -> None:
         try:
             while self._queue:
                 if self._max_wait:
                     await self._fill()
-                await self._next_batch(loop)
+                await self._next_batch()
         finally:
             self._active -= 1  # in the same step that found the queue empty: who comes next starts a runner
 
     async def _fill(self) -> None:
         """Wait until the queue fills a batch, or its oldest item has waited long enough."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout_at(self._queue.oldest.arrived + self._max_wait):
+            async with asyncio.timeout(self._queue.oldest.arrived + self._max_wait - monotonic()):
                 while not self._queue.fills_a_batch:
                     self._filled.clear()
                     await self._filled.wait()
 
-    async def _next_batch(self, loop: asyncio.AbstractEventLoop) -> None:
+    async def _next_batch(self) -> None:
         batch: list[Waiting] = []
         try:
             driver = find(self._scheduler)
             async with Scope(driver, driver.scope, f"batch of {self.name}", None, sharing=Sharing()) as scope:
-                batch = self._form(loop)
-                wanted, results = await self._compute(scope, batch, loop)
+                batch = self._form()
+                wanted, results = await self._compute(scope, batch)
                 _check(results, len(wanted), self.name)
         except Exception as error:
-            self._fail(batch or self._form(loop), error)
+            self._fail(batch or self._form(), error)
         except asyncio.CancelledError:
             runner = asyncio.current_task()
             if runner is None or not runner.cancelling():
@@ -96,24 +96,24 @@ class Runs:
         else:
             self._deliver(batch, wanted, results)
         finally:
-            self._ended(len(batch), perf_counter())
+            self._ended(len(batch), monotonic())
 
-    def _form(self, loop: asyncio.AbstractEventLoop) -> list[Waiting]:
-        batch = self._queue.form(loop.time())
+    def _form(self) -> list[Waiting]:
+        batch = self._queue.form(monotonic())
         self.computing += len(batch)
         self.largest = max(self.largest, len(batch))
         return batch
 
-    async def _compute(self, scope: Scope, batch: list[Waiting], loop: asyncio.AbstractEventLoop) -> Answered:
+    async def _compute(self, scope: Scope, batch: list[Waiting]) -> Answered:
         if not batch:
             return [], []
         if self._is_async:
             return batch, await self._fn([waiting.item for waiting in batch])
-        return await scope.call(partial(self._on_stream, batch, loop.time), name=self.name)
+        return await scope.call(partial(self._on_stream, batch), name=self.name)
 
-    def _on_stream(self, batch: list[Waiting], clock: Callable[[], float]) -> Answered:
+    def _on_stream(self, batch: list[Waiting]) -> Answered:
         """On a stream's thread, when the turn of the batch has come: compute what is wanted still."""
-        now = clock()
+        now = monotonic()
         wanted = [waiting for waiting in batch if waiting.wanted(now)]
         return wanted, self._fn([waiting.item for waiting in wanted]) if wanted else []
 

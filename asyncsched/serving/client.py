@@ -11,7 +11,6 @@ import asyncio
 from collections import deque
 from types import TracebackType
 
-from ..errors import DeadlineExceeded
 from .exchange import Exchange, Message
 from .problems import Problem
 
@@ -21,26 +20,22 @@ class Disconnected(Exception):
 
 
 class Client:
-    """Reads a request, while `async with` is open, and ends the block when its client, its body or its time does.
+    """Reads a request, while `async with` is open, and ends the block when there is nobody or nothing to answer.
 
-    Its `receive` is for the application. Leaving the block raises why it was ended, if it was: Disconnected,
-    DeadlineExceeded, or a Problem.
+    Its `receive` is for the application. Leaving the block raises why it was ended, if it was: Disconnected, or a
+    Problem.
 
     Args:
         max_body: most bytes of the body.
         body_timeout: seconds for the whole body to arrive.
-        deadline: seconds for the whole block.
     """
 
-    def __init__(
-        self, exchange: Exchange, *, max_body: int | None, body_timeout: float | None, deadline: float | None
-    ) -> None:
+    def __init__(self, exchange: Exchange, *, max_body: int | None, body_timeout: float | None) -> None:
         self._exchange = exchange
         self._source = exchange.receive
         self._max_body = max_body
         self._body_timeout = body_timeout
-        self._deadline = deadline
-        self._cut = asyncio.timeout(deadline)
+        self._cut = asyncio.timeout(None)
         self._reason: Exception | None = None
         self._open = False
         self._messages: deque[Message] = deque()
@@ -60,9 +55,8 @@ class Client:
         try:
             await self._cut.__aexit__(kind, error, trace)
         except TimeoutError:
-            raise self._reason or DeadlineExceeded(
-                f"{self._exchange.name} was not answered within its deadline of {self._deadline:g} s"
-            ) from None
+            assert self._reason is not None
+            raise self._reason from None
         finally:
             self._reader.cancel()  # not waited for: the request's slot is free in the step that ends its response
 

@@ -35,7 +35,7 @@ class Gate:
     def __len__(self) -> int:
         return len(self._inside)
 
-    def retry_after(self) -> float | None:
+    def estimated_wait(self) -> float | None:
         """Seconds until what is in progress will be done, by the measured rate; None before the first is."""
         return self._rate.seconds_for(len(self._inside))
 
@@ -82,7 +82,7 @@ class Gate:
 
     def _refuse(self, status: int, detail: str, *, close: bool = False) -> None:
         self.refused += 1
-        raise Problem(status, detail, retry_after=self.retry_after() or 1.0, close=close)
+        raise Problem(status, detail, retry_after=self.estimated_wait() or 1.0, close=close)
 
     def _leave(self, exchange: Exchange) -> None:
         del self._inside[exchange]

@@ -33,7 +33,7 @@ async def explained(serving: Serving, inner: Inner, exchange: Exchange) -> None:
     except Disconnected:
         return  # nobody is there to be told
     except Exception as error:
-        problem = find_problem(error, serving.gate.retry_after())
+        problem = find_problem(error, serving.estimated_wait())
         if problem is None or exchange.status is not None:
             raise
         await problem.answer(exchange)
@@ -48,9 +48,8 @@ async def admitted(serving: Serving, inner: Inner, exchange: Exchange) -> None:
 
 
 async def attended(serving: Serving, inner: Inner, exchange: Exchange) -> None:
-    """The body is read ahead; a client that leaves, and a deadline that passes, cancel what is inside."""
-    options = serving.options
-    client = Client(exchange, max_body=options.max_body, body_timeout=options.body_timeout, deadline=options.deadline)
+    """The body is read ahead; a client that leaves, or does not send it, cancels what is inside."""
+    client = Client(exchange, max_body=serving.options.max_body, body_timeout=serving.options.body_timeout)
     async with client:
         exchange.receive = client.receive
         serving.gate.on_end(exchange, client.end)
@@ -58,11 +57,12 @@ async def attended(serving: Serving, inner: Inner, exchange: Exchange) -> None:
 
 
 async def scoped(serving: Serving, inner: Inner, exchange: Exchange) -> None:
-    """All work of the request belongs to one scope, which waits for it, or cancels it."""
+    """All work of the request belongs to one scope, which waits for it, or cancels it when the deadline passes."""
     scheduler, options = serving.scheduler, serving.options
     state: dict[str, Any] = exchange.scope.setdefault("state", {})
     state.update(scheduler=scheduler, serving=serving)
-    async with scheduler.scope(name=exchange.name, reserve=options.reserve):
+    deadline = options.deadline(exchange.scope) if callable(options.deadline) else options.deadline
+    async with scheduler.scope(name=exchange.name, reserve=options.reserve, deadline=deadline, tenant=exchange.tenant):
         await inner(exchange)
 
 

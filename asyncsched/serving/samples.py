@@ -44,6 +44,8 @@ SERVER: Final = (
     Of("requests_limit", "The most requests in progress.", False, lambda s: s.gate.most),
     Of("requests_refused", "Requests refused at the gate: full, draining, or a tenant's quota.", True,
        lambda s: s.gate.refused),
+    Of("estimated_wait_seconds", "How long what is in progress and in the backlog will take.", False,
+       lambda s: s.estimated_wait()),
     Of("ready", "1 while requests are taken, else 0.", False, lambda s: int(s.ready)),
 )  # fmt: skip
 SCHEDULER: Final = (

@@ -31,7 +31,7 @@ _LAST = 1.0  # seconds for requests to end after they were cancelled
 class Options:
     """What a request may take."""
 
-    deadline: float | None
+    deadline: float | Callable[[ASGIScope], float | None] | None
     reserve: int | str | None
     tenant: Callable[[ASGIScope], Hashable] | None
     max_body: int | None
@@ -52,7 +52,8 @@ class Serving:
         max_requests: most requests in progress. One more is answered 503, with Retry-After from the measured rate.
         max_requests_per_tenant: of one tenant. One more is answered 429.
         tenant: finds out whose a request is from ASGI's scope, from its headers say; None where it is nobody's.
-        deadline: seconds for one request, after which it is cancelled and answered 504.
+        deadline: seconds for one request, after which it is cancelled and answered 504; None for no bound. Or a
+            function of ASGI's scope that gives them, where some answers are streams.
         reserve: bytes that each request claims before its handler runs; see `Scheduler.scope`.
         max_body: most bytes of a request's body. A larger one is answered 413. Bodies are read ahead, so
             max_requests * max_body is what they may take in all. None for no bound.
@@ -75,7 +76,7 @@ class Serving:
         max_requests: int = 1024,
         max_requests_per_tenant: int | None = None,
         tenant: Callable[[ASGIScope], Hashable] | None = None,
-        deadline: float | None = None,
+        deadline: float | Callable[[ASGIScope], float | None] | None = None,
         reserve: int | str | None = None,
         max_body: int | str | None = "8 MiB",
         body_timeout: float | None = 30.0,
@@ -87,6 +88,8 @@ class Serving:
     ) -> None:
         if max_requests < 1:
             raise ValueError(f"max_requests must be at least 1, not {max_requests}")
+        if isinstance(deadline, int | float) and not deadline > 0:
+            raise ValueError(f"deadline must be a positive number of seconds, not {deadline!r}: None is no deadline")
         self.app = app
         most_bytes = None if max_body is None else parse_bytes(max_body, "max_body")
         self.options = Options(deadline, reserve, tenant, most_bytes, body_timeout)
@@ -131,6 +134,11 @@ class Serving:
                 " `async with serving.open()`"
             )
         return self._scheduler
+
+    def estimated_wait(self) -> float | None:
+        """Seconds that what is in progress and in the backlog will take, by the measured rates; None if unknown."""
+        found = [self.gate.estimated_wait(), self._scheduler.load().estimated_wait if self._scheduler else None]
+        return max([seconds for seconds in found if seconds is not None], default=None)
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Scheduler]:

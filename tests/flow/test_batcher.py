@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -229,6 +230,27 @@ async def test_cancelled_in_the_turn_it_came_or_before_its_first_step() -> None:
         found = batcher.statistics()
         assert found.items == found.answered + found.dropped
         assert found.waiting == found.computing == 0
+
+
+async def test_past_its_deadline_an_item_is_dropped_before_the_loop_could_tell_its_caller() -> None:
+    async with asc.Scheduler("cpu") as s:
+        model = Model()
+        batcher = Batcher(model)
+
+        async def late() -> None:
+            end = time.monotonic() + 0.1
+            async with s.scope(deadline=0.1), s.scope(deadline=3600):
+                while time.monotonic() < end + 0.01:
+                    pass  # the loop cannot tell the time meanwhile
+                await batcher(1)
+
+        task = asyncio.create_task(late())
+        with pytest.raises(asc.DeadlineExceeded):
+            await task
+        assert model.batches == []
+        assert batcher.statistics().dropped == 1
+        async with s.scope(deadline=3600):
+            assert await batcher(2) == 20
 
 
 async def test_dropped_before_launch_when_the_stream_was_busy() -> None:

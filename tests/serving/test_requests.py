@@ -240,9 +240,10 @@ async def test_a_slow_answer_to_a_whole_body_is_not_the_clients_fault() -> None:
         assert (await call.answer())[0] == 200
 
 
-async def test_the_deadline() -> None:
+@pytest.mark.parametrize("deadline", [0.01, lambda scope: 0.01 if scope["path"] == "/" else None])
+async def test_the_deadline(deadline: Any) -> None:
     held = Held()
-    server = serving(held, deadline=0.01)
+    server = serving(held, deadline=deadline)
     async with server.open():
         call = Call(server).feed()
         status, body = await call.answer()
@@ -332,3 +333,5 @@ async def test_without_a_lifespan_the_cure_is_named() -> None:
         _ = server.scheduler
     with pytest.raises(ValueError, match="max_requests"):
         serving(echo, max_requests=0)
+    with pytest.raises(ValueError, match="deadline"):
+        serving(echo, deadline=0)
