@@ -71,13 +71,14 @@ def finish(task: Task, value: Value, array: Any, charge: int) -> None:
 
 
 def void(task: Task, failure: Failure) -> None:
-    """Take a task's result back: its device was lost before it was there."""
-    task.refund = task.cost
-    value = task.value
-    if value is not None:
-        value.array = value.block = None
-        value.charge = 0
+    """A task's result is void: its device was lost before it was there.
+
+    The array stays, since another stream may be about to read it, and will find out by itself.
+    """
     fail(task, failure)
+    task.refund = task.cost
+    if task.value is not None:
+        task.value.charge = 0
 
 
 def source_of(task: Task, array: Any) -> Value | None:

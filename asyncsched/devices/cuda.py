@@ -112,7 +112,8 @@ class CUDADevice:
             stream.close()
         self.streams = []
         if self._error is not None:
-            self._error.__traceback__ = None  # who was told last is in it, with all it holds
+            # Who was told last is in there, with all it holds.
+            self._error.__traceback__ = self._error.__context__ = None
 
     def stream_closed(self) -> None:
         """A stream's last thread is about to end. The last of all returns the memory."""

@@ -67,11 +67,18 @@ class CUDAMemory(Memory):
         """
         self._must_not_block_the_loop()
         cuda = self._cupy.cuda
-        if self._limit and self.reserved() > self._limit:
-            self._pool.free_all_blocks()
+        if self._limit:
+            self._make_room()
             if self.reserved() > self._most:
                 raise cuda.memory.OutOfMemoryError(nbytes, self.reserved() - nbytes, self._most)
         return cuda.MemoryPointer(cuda.Memory(nbytes), 0)
+
+    def _make_room(self) -> None:
+        """Give free blocks back while that helps: freeing waits for the device, and by then there may be more."""
+        before = 0
+        while (now := self.reserved()) > self._limit and now != before:
+            before = now
+            self._pool.free_all_blocks()
 
     def _must_not_block_the_loop(self) -> None:
         if threading.get_ident() == self._loop_thread:

@@ -87,3 +87,9 @@ async def until(condition: Any) -> None:
     """Let the loop turn until something is so."""
     while not condition():
         await asyncio.sleep(0)
+
+
+async def ended() -> None:
+    """Let the loop turn until the streams' threads have ended, and drop what is garbage."""
+    await until(lambda: not any(thread.name.startswith("asyncsched") for thread in threading.enumerate()))
+    gc.collect()

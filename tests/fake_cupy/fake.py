@@ -116,6 +116,11 @@ class Fake:
         with self.lock:
             self.gpus[device].fault_at = self.gpus[device].steps + step
 
+    def fail(self, device: int = 0) -> None:
+        """Fail a GPU now."""
+        with self.lock:
+            self.gpus[device]._fail()
+
     def settle(self) -> None:
         """Run everything that is queued."""
         with self.lock:

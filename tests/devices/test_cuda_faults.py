@@ -1,0 +1,226 @@
+"""A device that is lost, at any moment: everybody who waits is told, nothing hangs, others go on.
+
+`Event.done` stays False for ever after a fault and says nothing of it, and no callback comes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import asyncsched as asc
+from asyncsched.devices.cuda import CUDADevice
+from tests.fake_cupy import Fake, fake_cupy
+from tests.fake_cupy.errors import CUDARuntimeError
+
+from .conftest import BLOCK, assert_ledgers_zero, assert_nothing_left_set, ended, issued, opened, until
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+STEPS = 130  # more than the device takes for `work` without a fault
+
+
+def step(x: asc.Tensor) -> asc.Tensor:
+    return asc.tanh(x @ x) * 2
+
+
+async def work(s: asc.Scheduler) -> None:
+    """Copies in and out, chains, diamonds and a graph, all awaited by somebody."""
+    x = await s.put(BLOCK)
+    graph = await s.capture(step, x)
+    waiting = [asyncio.create_task(_equal(graph(x), 2.0)), asyncio.create_task(_equal(await s.put(BLOCK * 3), 3.0))]
+    y = x
+    for i in range(5):
+        y = (y + 1) * 1 + (y * 0 - i)
+        waiting.append(asyncio.create_task(_equal(y, _expected(i))))
+    waiting.append(asyncio.create_task(_equal(await s.submit(np.negative, x, shape=x.shape, dtype=x.dtype), -1.0)))
+    for outcome in await asyncio.gather(*waiting, return_exceptions=True):
+        if outcome is not None:
+            raise outcome
+
+
+def _expected(last: int) -> float:
+    return 1.0 + sum(1 - i for i in range(last + 1))
+
+
+async def _equal(tensor: asc.Tensor, expected: float) -> None:
+    assert np.allclose(await tensor.numpy(), expected)
+
+
+async def close(s: asc.Scheduler) -> None:
+    """Close; what nobody saw is reported, and is the device's error as well."""
+    try:
+        await s.aclose()
+    except BaseExceptionGroup as group:
+        assert group.split(CUDARuntimeError)[1] is None
+
+
+@pytest.mark.parametrize("inline", [False, True], ids=["issuer", "inline"])
+@pytest.mark.parametrize("seed", range(2))
+async def test_a_fault_at_any_step(seed: int, inline: bool) -> None:
+    faults = 0
+    for at in range(1, STEPS, 6):
+        with fake_cupy(seed * 1000 + at) as fake:
+            s = asc.Scheduler(CUDADevice(0, 2, inline_launch=inline), max_ops=(2, None, 8)[at % 3])
+            try:
+                async with s:
+                    fake.fault_at(at)
+                    try:
+                        await work(s)
+                    except CUDARuntimeError as error:
+                        assert error.status == 700
+                    later = fake.statistics["faults"] and at % 12 == 1
+                    if later:
+                        await _later_ones_fail(s)
+                    assert_nothing_left_set()
+                    await close(s)
+            finally:
+                faults += fake.statistics["faults"]
+            await ended()
+            if not later:  # the frames of whoever was told last may be held by the error
+                assert_ledgers_zero(s)
+            # Freeing memory of a lost device returns at once.
+            assert [line for line in fake.problems() if "cudaFree" not in line] == []
+            assert fake.ranges == {}
+    assert faults > 15
+
+
+async def _later_ones_fail(s: asc.Scheduler) -> None:
+    for later in (_put, lambda s: s.call(_again)):
+        (error,) = await asyncio.gather(later(s), return_exceptions=True)
+        assert isinstance(error, CUDARuntimeError)
+    assert any("cuda:0 is unusable" in note for note in error.__notes__)
+
+
+async def _put(s: asc.Scheduler) -> None:
+    await (await s.put(BLOCK))
+
+
+def _again() -> None:
+    """A body that takes no part in the fault."""
+
+
+CALLS: dict[str, Callable[[asc.Scheduler, asc.Tensor], Awaitable[Any]]] = {
+    "await": lambda s, x: x + 1,
+    "gather": lambda s, x: asc.gather(x + 1, x * 2),
+    "numpy": lambda s, x: x.numpy(),
+    "item": lambda s, x: x.sum().item(),
+    "put": lambda s, x: s.put(BLOCK),
+    "call": lambda s, x: s.call(np.negative, x),
+    "capture": lambda s, x: s.capture(step, x),
+    "barrier": lambda s, x: _barrier(s, x),
+}
+
+
+async def _barrier(s: asc.Scheduler, x: asc.Tensor) -> None:
+    x + 1
+    try:
+        await s.barrier()
+    except BaseExceptionGroup as group:
+        raise group.exceptions[0] from None
+
+
+async def _awaited(awaitable: Awaitable[Any]) -> Any:
+    return await awaitable
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("moment", ["waiting", "before"])
+async def test_whoever_waits_is_told(fake: Fake, call: str, moment: str) -> None:
+    async with opened(2) as s:
+        x = await s.put(BLOCK)
+        await asc.gather(x + 1, x * 2, x.sum())
+        await s.barrier()
+        if moment == "before":
+            fake.fail()
+            waiting = asyncio.create_task(_awaited(CALLS[call](s, x)))
+        else:
+            with fake.pause():
+                waiting = asyncio.create_task(_awaited(CALLS[call](s, x)))
+                for _ in range(50):
+                    await asyncio.sleep(0)
+                assert not waiting.done()
+                fake.fault_at(1)
+        with pytest.raises(CUDARuntimeError, match="illegal memory access"):
+            await waiting
+        with pytest.raises(CUDARuntimeError):
+            await (x + 1)
+        await close(s)
+        del x, waiting
+    await ended()
+    assert_ledgers_zero(s)
+
+
+async def test_every_unfinished_task_of_every_stream_fails(fake: Fake) -> None:
+    async with opened(3, max_ops=None) as s:
+        x = await s.put(BLOCK)
+        await (x + 1)
+        before = issued(s)
+        with fake.pause():
+            tensors = [x + i for i in range(12)]
+            joined = tensors[0] + tensors[1]
+            await until(lambda: issued(s) == before + 13)
+            cancelled = tensors.pop()
+            assert cancelled.cancel()
+            fake.fault_at(1)
+        for tensor in (*tensors, joined):
+            with pytest.raises(CUDARuntimeError):
+                await tensor
+        with pytest.raises(asc.TaskCancelled):
+            await cancelled
+        del x, tensors, joined, cancelled, tensor
+    await ended()
+    assert_ledgers_zero(s)
+
+
+async def test_a_fault_when_an_event_is_made(fake: Fake) -> None:
+    """More events are needed than the pool has, and the device is gone by then."""
+    async with opened(1, max_ops=None) as s:
+        x = await s.put(BLOCK)
+        before = issued(s)
+        with fake.pause():
+            first = [x + i for i in range(5)]
+            await until(lambda: issued(s) == before + 5)
+        fake.fail()
+        for tensor in (*first, x + 1):
+            try:
+                assert (await tensor).shape == x.shape
+            except CUDARuntimeError as error:
+                assert error.status == 700
+        with pytest.raises(CUDARuntimeError):
+            await (x + 1)
+        await close(s)
+
+
+async def test_the_other_devices_go_on(three: Fake) -> None:
+    async with asc.Scheduler(["cuda:0", "cuda:1", "cpu"]) as s:
+        tensors = {device.name: await s.put(BLOCK, device=device) for device in s.devices}
+        await s.barrier()
+        three.fail(1)
+        with pytest.raises(CUDARuntimeError):
+            await (tensors["cuda:1"] + 1)
+        for name, tensor in tensors.items():
+            if name != "cuda:1":
+                assert (await (tensor + 1).numpy()).max() == 2
+        assert (await (tensors["cuda:0"].to("cpu:2") + 1).numpy()).max() == 2
+        await close(s)
+        del tensors, tensor
+    await ended()
+    assert_ledgers_zero(s)
+
+
+async def test_a_fault_while_the_scheduler_is_left_by_an_exception(fake: Fake) -> None:
+    with pytest.raises(KeyError):
+        async with opened(2) as s:
+            x = await s.put(BLOCK)
+            with fake.pause():
+                for _ in range(20):
+                    x = x + 1
+                fake.fault_at(1)
+            raise KeyError
+    del x
+    await ended()
+    assert_ledgers_zero(s)
