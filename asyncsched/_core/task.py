@@ -73,6 +73,7 @@ class Value:
         if self.block is not None or self.escaped:
             self.device.reclaim(self)
         elif self.charge:
+            self.array = None  # the memory first, its bytes second: others may be waiting for them on another thread
             account = self.account
             inbox = account.inbox
             inbox.items.append((account, self.charge))
