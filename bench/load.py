@@ -120,7 +120,7 @@ def request(
     path: str = "/predict", body: bytes = BODY, *, method: str = "POST", tenant: str = "", more: int = 0
 ) -> bytes:
     """A request; `more` bytes of body are announced that do not come with it."""
-    head = f"{method} {path} HTTP/1.1\r\nhost: localhost\r\nx-tenant: {tenant}\r\n"
+    head = f"{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\nx-tenant: {tenant}\r\n"
     return f"{head}content-length: {len(body) + more}\r\n\r\n".encode() + body
 
 

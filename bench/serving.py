@@ -19,7 +19,7 @@ import time
 from statistics import median
 from typing import Any
 
-from .load import BODY, connect, many_files, request, run
+from .load import BODY, Connection, connect, many_files, request, run
 from .measure import ROOT, Asked, Report, Row, run_bench
 
 CONNECTIONS = 64  # of the clients at capacity: two batches
@@ -36,11 +36,14 @@ class Server:
         self.port = _free_port()
         width = 256 if quick else 4096
         more = {"max_bytes": MEMORY, "max_requests": LIMIT, "drain_timeout": DRAIN} if kind == "asyncsched" else {}
-        command = [sys.executable, "-m", "bench.serving_app", kind, str(self.port)]
+        given = json.dumps({"width": width, **more, **options})
+        app = ["bench.serving_app", kind, str(self.port), given]
+        peer = ["bench.serving_litserve", str(self.port), str(width)]
         environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+        quiet = subprocess.DEVNULL if kind == "litserve" else None
         self.process = subprocess.Popen(
-            [*command, json.dumps({"width": width, **more, **options})], cwd=ROOT, env=environment,
-            stderr=subprocess.DEVNULL if kind == "litserve" else None,
+            [sys.executable, "-m", *(peer if kind == "litserve" else app)],
+            cwd=ROOT, env=environment, stdout=quiet, stderr=quiet,
         )  # fmt: skip
 
     def __enter__(self) -> Server:
@@ -166,13 +169,13 @@ def leaving(quick: bool, report: Report) -> None:
         statuses = run(lambda: _open_and_drop(server.port, count))
         after = _settled(server)
     computed, good = after["answered"] - before["answered"], statuses.count(200)
-    note = f"{after['dropped'] - before['dropped']} dropped unseen, {good} of {count - count // 2} answered"
+    note = f"{after['dropped'] - before['dropped']} dropped unseen, {good} of {count // 2} answered"
     left = sum(after[key] for key in ("in_flight", "bytes_in_flight", "retained", "in_progress", "waiting"))
     report.rows += [
         # The first batch holds what came first, and may hold some who leave: it had begun.
-        row("c left, items computed", computed, "", count - count // 2 + 32, "who stayed, and a batch",
+        row("c left, items computed", computed, "count", count // 2 + 32, "who stayed, and a batch",
             Asked(ratio=1.0), note),
-        row("c left, in the ledgers", left, "", 1, "one", Asked(ratio=0.0)),
+        row("c left, in the ledgers", left, "count", 1, "one", Asked(ratio=0.0)),
     ]  # fmt: skip
 
 
@@ -182,15 +185,21 @@ async def _open_and_drop(port: int, count: int) -> list[int]:
         connections.append(await connect(port))
     asked = [asyncio.ensure_future(connection.ask(request())) for connection in connections]
     control = await connect(port)
-    while True:  # until all have arrived
-        await control.ask(request("/stats", b"", method="GET"))
-        if json.loads(control.text.partition(b"\r\n\r\n")[2])["in_progress"] >= count:
-            break
-        await asyncio.sleep(0.1)
+    await _in_progress(control, count)
     for connection in connections[::2]:
         connection.abort()
+    await _in_progress(control, count // 2)
     await control.ask(request("/release", b"", method="GET"))
     return list(await asyncio.gather(*asked))
+
+
+async def _in_progress(control: Connection, count: int) -> None:
+    """Until so many requests are."""
+    found = -1
+    while found != count:
+        await asyncio.sleep(0.05)
+        await control.ask(request("/stats", b"", method="GET"))
+        found = json.loads(control.text.partition(b"\r\n\r\n")[2])["in_progress"]
 
 
 def _settled(server: Server) -> Found:
@@ -236,7 +245,7 @@ def stopping(quick: bool, report: Report) -> None:
         seconds = time.monotonic() - started
         statuses = answer(load)["statuses"]
     report.rows += [
-        row("e SIGTERM, requests without an answer", statuses.get("0", 0), "", 1, "one", Asked(ratio=0.0),
+        row("e SIGTERM, requests without an answer", statuses.get("0", 0), "count", 1, "one", Asked(ratio=0.0),
             f"{statuses.get('200', 0)} answered, {statuses.get('503', 0)} told 503"),
         row("e SIGTERM, until the process ended", seconds, "s", DRAIN, "the drain timeout", Asked(ratio=1.0)),
     ]  # fmt: skip
@@ -260,8 +269,8 @@ def rudeness(quick: bool, report: Report) -> None:
     left = sum(after[key] for key in ("in_flight", "bytes_in_flight", "retained", "in_progress", "waiting"))
     note = ", ".join(f"{asked} as {got}" for asked, got in heard.items())
     report.rows += [
-        row("f rude clients, wrong statuses", wrong, "", 1, "one", Asked(ratio=0.0), note),
-        row("f rude clients, in the ledgers", left, "", 1, "one", Asked(ratio=0.0), "after one was killed, too"),
+        row("f rude clients, wrong statuses", wrong, "count", 1, "one", Asked(ratio=0.0), note),
+        row("f rude clients, in the ledgers", left, "count", 1, "one", Asked(ratio=0.0), "after one was killed, too"),
     ]
 
 

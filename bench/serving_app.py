@@ -1,8 +1,7 @@
 """The servers that are compared: `python -m bench.serving_app KIND PORT OPTIONS`, each a process of its own.
 
 All answer POST /predict, JSON in and out, with the same perceptron on one BLAS thread. They differ in who computes:
-the handler itself, on the loop ("inline"); an executor's thread ("executor"); a batcher on a stream ("asyncsched"); or
-LitServe's worker process, with batches ("litserve").
+the handler itself, on the loop ("inline"); an executor's thread ("executor"); or a batcher on a stream ("asyncsched").
 """
 
 from __future__ import annotations
@@ -158,37 +157,9 @@ class Batched:
             self._lags.append(max(0.0, perf_counter() - now - TICK))
 
 
-def litserve(width: int, port: int) -> None:
-    import litserve as ls
-
-    class Api(ls.LitAPI):  # type: ignore[misc]
-        def setup(self, device: object) -> None:
-            self.layers = weights(width)
-
-        def decode_request(self, request: Any) -> Row:
-            return np.asarray(request["x"], np.float32)
-
-        def batch(self, rows: list[Row]) -> Any:
-            return np.stack(rows)
-
-        def predict(self, x: Any) -> Any:
-            return forward(self.layers, x, np.maximum).argmax(axis=1)
-
-        def unbatch(self, found: Any) -> list[int]:
-            return [int(digit) for digit in found]
-
-        def encode_response(self, digit: int) -> Any:
-            return {"digit": digit}
-
-    server = ls.LitServer(Api(max_batch_size=BATCH, batch_timeout=0.005), accelerator="cpu")
-    server.run(host="127.0.0.1", port=port, log_level="error", generate_client_file=False)
-
-
 def main(kind: str, port: str, options: str) -> None:
     many_files()
     found: dict[str, Any] = json.loads(options)
-    if kind == "litserve":
-        return litserve(found["width"], int(port))
     import uvicorn
 
     apps: dict[str, Callable[[], App]] = {
@@ -197,7 +168,6 @@ def main(kind: str, port: str, options: str) -> None:
         "asyncsched": lambda: Batched(**found).serving,
     }
     uvicorn.run(apps[kind](), host="127.0.0.1", port=int(port), log_level="error", access_log=False, backlog=16_384)  # type: ignore[arg-type]
-    return None
 
 
 if __name__ == "__main__":

@@ -79,8 +79,27 @@ ROWS = {
         "asyncio: asyncsched, streams=1, p99",
         "asyncio: asyncsched, streams=2, p99",
     },
+    "serving": {
+        "a inline, time per answer",
+        "a executor, p99",
+        "a asyncsched, p99",
+        "b overload, time per good answer",
+        "b overload, p99 of the accepted",
+        "b overload, p99 of refusals",
+        "b overload, most tracked bytes",
+        "b overload, resident set",
+        "b overload, p99 of /healthz",
+        "b overload, p99 of the loop's lag",
+        "c left, items computed",
+        "c left, in the ledgers",
+        "d one tenant at 10x its share, p99 of the others",
+        "e SIGTERM, requests without an answer",
+        "e SIGTERM, until the process ended",
+        "f rude clients, wrong statuses",
+        "f rude clients, in the ledgers",
+    },
 }
-ASKED = {"networks": 0, "training": 2, "pipeline": 3, "overhead": 9, "throughput": 2, "loop_lag": 2}
+ASKED = {"networks": 0, "training": 2, "pipeline": 3, "overhead": 9, "throughput": 2, "loop_lag": 2, "serving": 16}
 
 
 @pytest.mark.parametrize("bench", ROWS)
@@ -90,7 +109,7 @@ def test_the_table_has_its_rows(bench: str, tmp_path: Path) -> None:
     assert heads[:5] == ["name", "median", "ratio", "min..max", "ratio to"]
     assert table.keys() >= ROWS[bench]
     for name, (value, ratio, span, to) in table.items():
-        assert re.fullmatch(r"[\d.,]+(e[-+]\d+)? (us/op|ms|s|B/op|MiB|tries)", value), name
+        assert re.fullmatch(r"[\d.,]+(e[-+]\d+)? (us/op|ms|s|B/op|MiB|tries|count)", value), name
         low, high = map(float, span.split(".."))
         assert low <= float(ratio.removesuffix("x")) <= high, name
         assert to, name
