@@ -1,0 +1,94 @@
+"""Copies between the host and a CUDA device: pinned, in a bounded ring, never refilled before their transfer is over."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import pytest
+
+import asyncsched as asc
+from asyncsched.devices import staging
+from tests.fake_cupy import Fake
+
+from .conftest import assert_ledgers_zero, opened
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
+SLOT = 4096
+
+
+@pytest.fixture(autouse=True)
+def small_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slots so small that every array takes several; pageable memory is not to be touched by a copy."""
+    monkeypatch.setattr(staging, "SLOT_BYTES", SLOT)
+    monkeypatch.setattr("tests.fake_cupy.copies.host_bytes", _pageable)
+
+
+def _pageable(*_: Any) -> None:
+    raise AssertionError("a copy from or to pageable memory blocks its caller")
+
+
+def layouts(array: Any) -> dict[str, Any]:
+    return {
+        "c": array,
+        "fortran": np.asfortranarray(array),
+        "reversed": array[::-1, ::-1],
+        "gaps": array[::2, 1:],
+        "turned": array.T,
+        "broadcast": np.broadcast_to(array[:1], array.shape),
+        "one number": array[0, 0],
+        "empty": array[:0],
+    }
+
+
+async def test_the_source_may_change_as_soon_as_put_returns(fake: Fake) -> None:
+    """A slot is filled again only after the host saw the event of its last transfer."""
+    async with opened(1) as s:
+        array = np.zeros(7 * staging.SLOTS * SLOT // 3, np.uint8)
+        tensors = []
+        for i in range(6):
+            array.fill(i)
+            tensors.append(await s.put(array))
+        for i, tensor in enumerate(tensors):
+            host = await tensor.numpy()
+            assert host.min() == host.max() == i
+    assert fake.races == []
+
+
+async def test_the_ring_is_bounded(fake: Fake) -> None:
+    async with opened(2) as s:
+        arrays = [np.full(5 * SLOT + i, i, np.uint8) for i in range(12)]
+        tensors = await asyncio.gather(*[s.put(array) for array in arrays])
+        hosts = await asyncio.gather(*[tensor.numpy() for tensor in tensors])
+        for host, array in zip(hosts, arrays, strict=True):
+            assert host.tobytes() == array.tobytes()
+    assert fake.statistics["host_allocs"] <= 2 * staging.SLOTS
+    del tensors
+    assert_ledgers_zero(s)
+
+
+@pytest.mark.parametrize("dtype", "? i1 u1 i2 u2 i4 u4 i8 u8 f2 f4 f8 c8 c16".split())
+async def test_every_dtype_and_layout_comes_back(fake: Fake, dtype: str) -> None:
+    async with opened(1) as s:
+        for name, array in layouts(np.arange(60 * 50).reshape(60, 50).astype(dtype)).items():
+            x = await s.put(array)
+            assert (await x.numpy()).tobytes() == np.asarray(array).tobytes(), name
+            assert (await x.numpy()).dtype == np.dtype(dtype)
+
+
+async def test_views_of_the_device_come_back(fake: Fake) -> None:
+    async with opened(1) as s:
+        array = np.arange(60 * 50.0).reshape(60, 50)
+        x = await s.put(array)
+        shown = [x[::-1, ::-1], x[::2, 1:], x.mT, asc.broadcast_to(x[:1], (60, 50)), x[0, 0], x[:0]]
+        for view, expected in zip(shown, list(layouts(array).values())[2:], strict=True):
+            assert (await view.numpy()).tobytes() == np.asarray(expected).tobytes()
+
+
+async def test_what_comes_out_is_ones_own(fake: Fake) -> None:
+    async with opened(1) as s:
+        x = await s.put(np.arange(3 * SLOT, dtype=np.uint8))
+        first = await x.numpy()
+        first.fill(9)
+        assert (await x.numpy()).tobytes() == np.arange(3 * SLOT, dtype=np.uint8).tobytes()
