@@ -7,95 +7,17 @@ a processor left on a machine with two.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import importlib.util
 import json
-import os
 import signal
-import socket
-import subprocess
-import sys
 import time
 from statistics import median
-from typing import Any
 
 from .load import BODY, Connection, connect, many_files, request, run
-from .measure import ROOT, Asked, Report, Row, run_bench
+from .measure import Asked, Report, Row, run_bench
+from .serving_processes import DRAIN, LIMIT, Found, Server, answer
 
 CONNECTIONS = 64  # of the clients at capacity: two batches
-LIMIT = 72  # requests in progress; a slot is free a little after its answer is out
-MEMORY = "256 MiB"
-DRAIN = 10.0  # seconds
-Found = dict[str, Any]
-
-
-class Server:
-    """A server's process."""
-
-    def __init__(self, kind: str, quick: bool, **options: Any) -> None:
-        self.port = _free_port()
-        width = 256 if quick else 4096
-        more = {"max_bytes": MEMORY, "max_requests": LIMIT, "drain_timeout": DRAIN} if kind == "asyncsched" else {}
-        given = json.dumps({"width": width, **more, **options})
-        app = ["bench.serving_app", kind, str(self.port), given]
-        peer = ["bench.serving_litserve", str(self.port), str(width)]
-        environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-        quiet = subprocess.DEVNULL if kind == "litserve" else None
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", *(peer if kind == "litserve" else app)],
-            cwd=ROOT, env=environment, stdout=quiet, stderr=quiet,
-        )  # fmt: skip
-
-    def __enter__(self) -> Server:
-        until = time.monotonic() + 60
-        while self.process.poll() is None and time.monotonic() < until:
-            with contextlib.suppress(OSError):
-                if self.ask(request())[0] == 200:  # which warms it up, too
-                    return self
-            time.sleep(0.1)
-        self.process.kill()
-        raise RuntimeError("the server did not start")
-
-    def __exit__(self, *error: object) -> None:
-        self.process.send_signal(signal.SIGTERM)
-        try:
-            self.process.wait(DRAIN + 5)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-
-    def load(self, **options: Any) -> subprocess.Popen[str]:
-        """A load generator's process."""
-        spec = json.dumps({"port": self.port, **options})
-        return subprocess.Popen([sys.executable, "-m", "bench.load", spec], cwd=ROOT, stdout=subprocess.PIPE, text=True)
-
-    def ask(self, data: bytes) -> tuple[int, str]:
-        """One request on a connection of its own: the status and the body."""
-
-        async def main() -> tuple[int, str]:
-            connection = await connect(self.port)
-            status = await asyncio.wait_for(connection.ask(data), 60)
-            connection.abort()
-            return status, connection.text.partition(b"\r\n\r\n")[2].decode()
-
-        found: tuple[int, str] = run(main)
-        return found
-
-    def stats(self) -> Found:
-        found: Found = json.loads(self.ask(request("/stats", b"", method="GET"))[1])
-        return found
-
-
-def answer(load: subprocess.Popen[str]) -> Found:
-    """What a load generator found, when it is done."""
-    found: Found = json.loads(load.communicate()[0])
-    return found
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
 
 
 def row(name: str, value: float, unit: str, to: float, of: str, asked: Asked | None = None, note: str = "") -> Row:
@@ -110,7 +32,7 @@ def capacity(quick: bool, report: Report) -> None:
         kinds.append("litserve")
     else:
         report.notes.append("a LitServe: not installed, skipped (`pip install litserve`)")
-    report.notes.append("a Ray Serve: skipped: its processes alone take more memory than the rest of this benchmark")
+    report.notes.append("a Ray Serve: skipped: it is a cluster of processes, not to be had on a few processors")
     found: dict[str, list[Found]] = {kind: [] for kind in kinds}
     for _ in range(1 if quick else 3):
         for kind in kinds:
@@ -215,10 +137,8 @@ def _settled(server: Server) -> Found:
 def tenants(quick: bool, report: Report) -> None:
     """Three tenants at their share of 15% each; a fourth at its share, and at ten times that."""
     p99 = {}
-    with Server("asyncsched", quick, max_requests_per_tenant=LIMIT // 4) as server:
-        most = answer(server.load(seconds=0.5 if quick else 6, connections=LIMIT // 4, tenant="measuring"))[
-            "per_second"
-        ]
+    with Server("asyncsched", quick, max_requests_per_tenant=LIMIT // 8) as server:
+        most = answer(server.load(seconds=0.5 if quick else 6, connections=CONNECTIONS))["per_second"]
         for times in (1, 10):
             noisy = server.load(seconds=1 if quick else 10, connections=500, rate=0.15 * most * times, tenant="noisy")
             others = [

@@ -106,7 +106,7 @@ class Batched:
             functools.partial(asc.Scheduler, "cpu", max_bytes=max_bytes),
             batchers={"digits": self.batcher},
             endpoints={**ENDPOINTS, **own},
-            tenant=lambda scope: dict(scope["headers"]).get(b"x-tenant"),
+            tenant=lambda scope: dict(scope["headers"]).get(b"x-tenant") or None,
             **options,
         )
 

@@ -77,7 +77,7 @@ class Gate:
             self._refuse(503, "The server is shutting down.", close=True)
         if len(self._inside) >= self.most:
             self._refuse(503, "The server has as much to do as it takes on.")
-        if self.most_of_tenant is not None and self._of_tenant[tenant] >= self.most_of_tenant:
+        if tenant is not None and self.most_of_tenant is not None and self._of_tenant[tenant] >= self.most_of_tenant:
             self._refuse(429, f"There are {self.most_of_tenant:,} requests of yours in progress, which is the limit.")
 
     def _refuse(self, status: int, detail: str, *, close: bool = False) -> None:

@@ -50,7 +50,7 @@ class Serving:
         app: the application.
         scheduler: makes the scheduler, once per start: `functools.partial(asyncsched.Scheduler, max_bytes="2 GiB")`.
         max_requests: most requests in progress. One more is answered 503, with Retry-After from the measured rate.
-        max_requests_per_tenant: of one tenant. One more is answered 429.
+        max_requests_per_tenant: of one tenant. One more is answered 429. Requests that are nobody's have no such bound.
         tenant: finds out whose a request is from ASGI's scope, from its headers say; None where it is nobody's.
         deadline: seconds for one request, after which it is cancelled and answered 504; None for no bound. Or a
             function of ASGI's scope that gives them, where some answers are streams.

@@ -1,0 +1,93 @@
+"""The processes of `bench.serving`: servers on ports of their own, and their load."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from typing import Any
+
+from .load import connect, request, run
+from .measure import ROOT
+
+LIMIT = 72  # requests in progress
+MEMORY = "256 MiB"
+DRAIN = 10.0  # seconds
+Found = dict[str, Any]
+
+
+class Server:
+    """A server's process."""
+
+    def __init__(self, kind: str, quick: bool, **options: Any) -> None:
+        self.port = _free_port()
+        width = 256 if quick else 4096
+        more = {"max_bytes": MEMORY, "max_requests": LIMIT, "drain_timeout": DRAIN} if kind == "asyncsched" else {}
+        given = json.dumps({"width": width, **more, **options})
+        app = ["bench.serving_app", kind, str(self.port), given]
+        peer = ["bench.serving_litserve", str(self.port), str(width)]
+        environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+        quiet = subprocess.DEVNULL if kind == "litserve" else None
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", *(peer if kind == "litserve" else app)],
+            cwd=ROOT, env=environment, stdout=quiet, stderr=quiet, start_new_session=True,
+        )  # fmt: skip
+
+    def __enter__(self) -> Server:
+        until = time.monotonic() + 60
+        while self.process.poll() is None and time.monotonic() < until:
+            with contextlib.suppress(OSError):
+                if self.ask(request())[0] == 200:  # which warms it up, too
+                    return self
+            time.sleep(0.1)
+        self.process.kill()
+        raise RuntimeError("the server did not start")
+
+    def __exit__(self, *error: object) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(DRAIN + 5)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)  # processes that a server leaves behind
+
+    def load(self, **options: Any) -> subprocess.Popen[str]:
+        """A load generator's process."""
+        spec = json.dumps({"port": self.port, **options})
+        return subprocess.Popen([sys.executable, "-m", "bench.load", spec], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+
+    def ask(self, data: bytes) -> tuple[int, str]:
+        """One request on a connection of its own: the status and the body."""
+
+        async def main() -> tuple[int, str]:
+            connection = await connect(self.port)
+            status = await asyncio.wait_for(connection.ask(data), 60)
+            connection.abort()
+            return status, connection.text.partition(b"\r\n\r\n")[2].decode()
+
+        found: tuple[int, str] = run(main)
+        return found
+
+    def stats(self) -> Found:
+        found: Found = json.loads(self.ask(request("/stats", b"", method="GET"))[1])
+        return found
+
+
+def answer(load: subprocess.Popen[str]) -> Found:
+    """What a load generator found, when it is done."""
+    found: Found = json.loads(load.communicate()[0])
+    return found
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
