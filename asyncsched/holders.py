@@ -26,7 +26,8 @@ from ._core.where import line_of
 if TYPE_CHECKING:
     from .driver import Driver
 
-BUDGET = 0.5  # seconds for one investigation
+BUDGET = 0.5  # seconds for the first investigation of a stall, during which the event loop stands still
+MOST_BUDGET = 4.0  # for later ones, which may take longer and longer: each look for referrers scans the whole heap
 _MOST_OBJECTS = 5_000
 _SHOWN = 8
 _PASSING_REFS = 3  # the list, the variable, and the argument of `getrefcount`
@@ -171,10 +172,13 @@ def _node_refs() -> int:
 _NODE_REFS = _node_refs()
 
 
-def investigate(driver: Driver, account: Account, stuck_accounts: Iterable[Account]) -> Finding:
-    """Find who holds the bytes of a stuck account, and whether they all wait for stuck tasks themselves."""
+def investigate(driver: Driver, account: Account, stuck_accounts: Iterable[Account], budget: float) -> Finding:
+    """Find who holds the bytes of a stuck account, and whether they all wait for stuck tasks themselves.
+
+    `budget` is the most seconds to search; what was not found by then counts as held outside.
+    """
     finding = Finding()
-    walk = _Walk(driver, perf_counter() + BUDGET)
+    walk = _Walk(driver, perf_counter() + budget)
     things, costs = _held(driver, account)
     waiting = _Waiting(walk, _parked(driver, set(stuck_accounts)))
     inside = bool(things)

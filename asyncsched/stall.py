@@ -19,7 +19,7 @@ from ._core.scope import Account
 from ._core.task import PENDING, Task
 from ._core.where import line_of
 from .errors import AsyncSchedError, MemoryDeadlockError, SchedulerStalled
-from .holders import Finding, investigate
+from .holders import BUDGET, MOST_BUDGET, Finding, investigate
 
 if TYPE_CHECKING:
     from .driver import Driver
@@ -89,8 +89,9 @@ class StallWatch:
             return
         waited = perf_counter() - self._since
         finding = None
+        budget = min(MOST_BUDGET, BUDGET * self._pause / FIRST_LOOK)
         for task in stuck:
-            finding = investigate(driver, task.account, {t.account for t in stuck})
+            finding = investigate(driver, task.account, {t.account for t in stuck}, budget)
             if finding.deadlock:
                 self._fail(task, MemoryDeadlockError(self._text(task, finding), self._suggested(task)))
                 return
