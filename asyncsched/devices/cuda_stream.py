@@ -127,8 +127,8 @@ class CUDAStream:
         mark.span = device.start_range(task.name)
         try:
             with self.cuda:
-                if device.fault is None:
-                    self._wait_for(waits)
+                self._wait_for(waits)
+                if device.fault is None:  # asked only now: a producer that was skipped is issued as well
                     body.run(task, device.memory)
                 event = device.take_event()
                 event.record(self.cuda)

@@ -39,13 +39,18 @@ def checked(context: Any) -> Iterator[Fake]:
             if thread.name.startswith("asyncsched"):
                 thread.join(20)
         gc.collect()
-        assert fake.problems() == []
+        assert problems(fake) == []
         assert fake.duplicate_compiles == []
         assert fake.statistics["waits_on_nothing"] == 0
         assert fake.ranges == {}
         assert fake.statistics["pushed_ranges"] == 0
         assert_nothing_left_set()
         assert fake.statistics["faults"] or fake.live_bytes() == sum(block.size for block in fake.shared.values())
+
+
+def problems(fake: Fake) -> list[str]:
+    """What went wrong. Freeing memory of a lost device returns at once, wherever it is done."""
+    return [line for line in fake.problems() if not (fake.statistics["faults"] and "cudaFree" in line)]
 
 
 def assert_nothing_left_set() -> None:
