@@ -161,7 +161,8 @@ class CUDAMemory(Memory):
             return source.copy(order="K")
         target = self._like(source)
         pointers = (target.data.ptr, self._device.number, source.data.ptr, source.device.id)
-        self._cupy.cuda.runtime.memcpyPeerAsync(*pointers, source.nbytes, stream.ptr)
+        if source.nbytes:  # else there is no pointer
+            self._cupy.cuda.runtime.memcpyPeerAsync(*pointers, source.nbytes, stream.ptr)
         return target
 
     def _reachable(self, value: Value) -> Any:

@@ -68,7 +68,7 @@ async def test_the_ring_is_bounded(fake: Fake) -> None:
     assert_ledgers_zero(s)
 
 
-@pytest.mark.parametrize("dtype", "? i1 u1 i2 u2 i4 u4 i8 u8 f2 f4 f8 c8 c16".split())
+@pytest.mark.parametrize("dtype", ["?", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8", "c8", "c16"])
 async def test_every_dtype_and_layout_comes_back(fake: Fake, dtype: str) -> None:
     async with opened(1) as s:
         for name, array in layouts(np.arange(60 * 50).reshape(60, 50).astype(dtype)).items():

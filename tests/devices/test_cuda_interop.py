@@ -1,0 +1,188 @@
+"""Other libraries' arrays and functions, NVTX ranges, closing, and machines without CUDA."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+import asyncsched as asc
+from asyncsched.devices import guests
+from asyncsched.devices.cuda import CUDADevice
+from tests.fake_cupy import Fake, fake_cupy
+
+from .conftest import BLOCK, assert_ledgers_zero, ended, opened
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
+
+
+class Exported:
+    """An array whose last kernel is on a stream of its own: whoever imports it says which stream is to wait."""
+
+    def __init__(self, array: Any, stream: Any) -> None:
+        self.array, self.stream = array, stream
+
+    def __dlpack__(self, *, stream: Any = None, **options: Any) -> Any:
+        with self.stream:
+            return self.array.__dlpack__(stream=stream, **options)
+
+    def __dlpack_device__(self) -> Any:
+        return self.array.__dlpack_device__()
+
+
+def test_a_guests_own_stream_is_waited_for() -> None:
+    with fake_cupy(1) as fake:
+        import asyncio
+
+        import cupy
+
+        stream = cupy.cuda.Stream(non_blocking=True)
+        with stream:
+            array = cupy.full((32, 32), 3, dtype=cupy.float32)
+
+        async def main() -> Any:
+            async with opened(2) as s:
+                with fake.pause():
+                    with stream:
+                        array.fill(7)
+                    late = s.put_nowait(Exported(array, stream))
+                return await late.numpy()
+
+        assert asyncio.run(main()).max() == 7
+        assert fake.races == []
+
+
+async def test_an_array_of_another_device_is_refused_with_the_cure(three: Fake) -> None:
+    class Elsewhere:
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return 2, 2
+
+    async with opened(1) as s:
+        with pytest.raises(ValueError, match="cuda:2: `put` it there with device="):
+            await s.put(Elsewhere())
+    async with asc.Scheduler("cpu") as s:
+        with pytest.raises(TypeError, match="list it in Scheduler"):
+            await s.put(Elsewhere())
+
+
+async def test_results_leave_by_dlpack(fake: Fake) -> None:
+    import cupy
+
+    async with opened(1) as s:
+        array = await ((await s.put(BLOCK)) + 1)
+        assert cupy.from_dlpack(array).data.ptr == array.data.ptr
+        del array
+
+
+@pytest.fixture
+def torch() -> Any:
+    """Imported where no loop runs."""
+    return pytest.importorskip("torch")
+
+
+async def test_a_pytorch_module_is_a_task(torch: Any) -> None:
+    layer = torch.nn.Linear(32, 4)
+    async with asc.Scheduler("cpu") as s:
+        y = await s.submit(layer, await s.put(BLOCK), shape=(32, 4), dtype="float32")
+        expected = layer(torch.from_numpy(BLOCK)).detach().numpy()
+        assert np.allclose(await y, expected, atol=1e-6)
+
+
+async def test_pytorch_works_on_the_tasks_stream(fake: Fake, torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    entered: list[Any] = []
+
+    @contextmanager
+    def on(stream: Any) -> Any:
+        entered.append(stream)
+        yield
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "ExternalStream", lambda ptr, device: (ptr, device))
+    monkeypatch.setattr(torch.cuda, "stream", on)
+    async with opened(1) as s:
+        x = await s.put(BLOCK)
+        assert (await (await s.submit(lambda a: a + 1, x, shape=x.shape, dtype=x.dtype)).numpy()).max() == 2
+        assert entered == [(s.devices[0].streams[0].cuda.ptr, 0)]
+    assert guests.call(len, [[1, 2]]) == 2
+
+
+async def test_each_task_is_a_range_from_its_issue_to_its_end(fake: Fake) -> None:
+    """Start and end, not push and pop: it begins on one thread and ends on another, and ranges overlap."""
+    async with opened(2, nvtx=True, inline_launch=True, max_ops=None) as s:
+        x = await s.put(BLOCK)
+        with fake.pause():
+            tensors = [x + i for i in range(10)]
+            while len(fake.ranges) < 10:
+                await asc.waiting.checkpoint()
+            assert set(fake.ranges.values()) == {"add"}
+        await asc.gather(*tensors)
+        await s.barrier()
+        del tensors, x
+    assert fake.ranges == {}
+    assert fake.statistics["ranges"] >= 11
+
+
+async def test_leaving_waits_for_what_is_in_flight(fake: Fake) -> None:
+    with fake.pause():
+        s = asc.Scheduler(CUDADevice(0, 2))
+        await s.__aenter__()
+    x = await s.put(BLOCK)
+    chain = x
+    for _ in range(100):
+        chain = chain + 1
+    await s.aclose()
+    assert chain.done()
+    assert (await chain.numpy()).max() == 101  # readable after the close
+    with pytest.raises(asc.SchedulerClosed):
+        await s.__aenter__()
+    del x, chain
+    await ended()
+    assert_ledgers_zero(s)
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+async def test_a_graph_dropped_in_mid_replay(fake: Fake, moment: str) -> None:
+    """It owns buffers that its kernels write to; freeing them waits for the device, so not on the loop."""
+    async with opened(2) as s:
+        x = await s.put(BLOCK)
+        graph = await s.capture(lambda a: (a @ a) + 1, x)
+        with fake.pause():
+            results = [graph(x) for _ in range(3)]
+            if moment == "before":
+                del graph
+        for result in results:
+            assert (await result.numpy()).max() == 33
+        graph = None
+        del results, result, x
+    await ended()
+    assert_ledgers_zero(s)
+
+
+async def test_schedulers_at_once_and_one_after_the_other(fake: Fake) -> None:
+    for _ in range(2):
+        async with opened(2) as one, opened(2) as two:
+            a, b = await one.put(BLOCK), await two.put(BLOCK * 2)
+            assert [(await (t + 1).numpy()).max() for t in (a, b)] == [2, 3]
+            with pytest.raises(ValueError, match="scheduler"):
+                a + b
+            del a, b
+
+
+async def test_without_cupy_the_cure_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    with pytest.raises(RuntimeError, match=r'pip install "asyncsched\[cuda12\]"'):
+        async with asc.Scheduler("cuda"):
+            pass
+
+
+@pytest.mark.parametrize(("devices", "name"), [(0, "cuda"), (1, "cuda:1")])
+async def test_without_a_device_it_says_so(devices: int, name: str) -> None:
+    with fake_cupy(devices=devices):
+        with pytest.raises(RuntimeError, match=f"CUDA finds {devices} devices"):
+            async with asc.Scheduler(name):
+                pass
+        async with asc.Scheduler("auto") as s:
+            assert s.devices[0].kind == ("cuda" if devices else "cpu")

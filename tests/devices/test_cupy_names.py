@@ -1,0 +1,126 @@
+"""Every call of CuPy that the package makes exists in the real one, with those arguments. Needs CuPy but no GPU."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import asyncsched
+from asyncsched.ops.table import TABLE
+
+ROOT = Path(asyncsched.__file__).parent
+KERNELS = sorted(ROOT.glob("ops/kernels*.py"))
+# What the devices call, and with how many positional arguments or which keywords; as a signature or docstring says.
+DEVICE_CALLS = {
+    "cuda.Stream": "non_blocking",
+    "cuda.Event": "block disable_timing",
+    "cuda.MemoryPool": "",
+    "cuda.Memory": "size",
+    "cuda.MemoryPointer": "mem offset",
+    "cuda.using_allocator": "allocator",
+    "cuda.alloc_pinned_memory": "size",
+    "cuda.is_available": "",
+    "cuda.Device": "device",
+    "cuda.nvtx.RangeStart": "message color",
+    "cuda.nvtx.RangeEnd": "range_id",
+    "cuda.graph.Graph.launch": "stream",
+    "cuda.get_current_stream": "",
+    "cuda.Stream.wait_event": "event",
+    "cuda.Stream.begin_capture": "mode",
+    "cuda.Stream.end_capture": "",
+    "cuda.Event.record": "stream",
+    "cuda.Event.synchronize": "",
+    "cuda.memory.OutOfMemoryError": "size total limit",
+    "cuda.runtime.CUDARuntimeError": "status",
+    "cuda.runtime.memcpyAsync": "dst src size kind stream",
+    "cuda.runtime.memcpyPeerAsync": "dst dstDevice src srcDevice size stream",
+    "cuda.runtime.eventQuery": "event",
+    "cuda.runtime.eventSynchronize": "event",
+    "cuda.runtime.getDeviceCount": "",
+    "cuda.runtime.memGetInfo": "",
+    "cuda.runtime.deviceCanAccessPeer": "device peerDevice",
+    "cuda.runtime.deviceEnablePeerAccess": "peerDevice",
+    "from_dlpack": "array",
+    "copyto": "dst src",
+}
+
+
+@pytest.fixture(scope="module")
+def cupy() -> Any:
+    cupy = pytest.importorskip("cupy", reason="needs CuPy; a GPU is not needed")
+    pytest.importorskip("cupy.cuda.nvtx")
+    return cupy
+
+
+def found(cupy: Any, path: str) -> Any:
+    thing = cupy
+    for name in path.split("."):
+        thing = getattr(thing, name)
+    return thing
+
+
+def parameters(thing: Any) -> set[str]:
+    """Names of parameters: from the signature, or from the first line that Cython writes into the docstring."""
+    import inspect
+
+    try:
+        return set(inspect.signature(thing).parameters)
+    except (TypeError, ValueError):
+        line = (thing.__doc__ or "").split(")")[0]
+        return set(re.findall(r"(\w+)(?:=[^,]*)?(?:,|$)", line.partition("(")[2]))
+
+
+@pytest.mark.parametrize("path", DEVICE_CALLS)
+def test_what_the_devices_call(cupy: Any, path: str) -> None:
+    assert set(DEVICE_CALLS[path].split()) <= parameters(found(cupy, path))
+
+
+@pytest.mark.parametrize("name", ["free_all_blocks", "total_bytes", "malloc"])
+def test_what_the_pool_is_asked(cupy: Any, name: str) -> None:
+    assert callable(getattr(cupy.cuda.MemoryPool, name))
+
+
+def test_the_constants(cupy: Any) -> None:
+    from asyncsched.devices import cuda, cuda_memory
+
+    assert cupy.cuda.runtime.memcpyHostToDevice == 1
+    assert cupy.cuda.runtime.memcpyDeviceToHost == 2
+    assert str(cupy.cuda.runtime.CUDARuntimeError(cuda._NOT_READY)).startswith("cudaErrorNotReady")
+    assert (
+        cupy.cuda.memory._allocation_unit_size == cuda_memory.GRANULE
+        if hasattr(cupy.cuda.memory, "_allocation_unit_size")
+        else cuda_memory.GRANULE == 512
+    )
+
+
+@pytest.mark.parametrize(
+    "row", [row for row in TABLE.values() if isinstance(row.kernel, str)], ids=lambda row: row.name
+)
+def test_rows_that_name_a_function(cupy: Any, row: Any) -> None:
+    kernel = getattr(cupy, row.kernel)
+    assert not row.out or isinstance(kernel, cupy.ufunc) or row.kernel == "matmul" or "out" in parameters(kernel)
+
+
+def calls(path: Path) -> list[tuple[str, list[str]]]:
+    """Each function of `xp` in a file, with the keywords it is called with."""
+    seen = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call) and re.fullmatch(r"xp[\w.]+", ast.unparse(node.func)):
+            seen.append((ast.unparse(node.func)[3:], [k.arg for k in node.keywords if k.arg]))
+        elif isinstance(node, ast.Attribute) and ast.unparse(node.value) == "xp":
+            seen.append((node.attr, []))
+    return seen
+
+
+@pytest.mark.parametrize("path", KERNELS, ids=lambda path: path.stem)
+def test_what_the_kernels_call(cupy: Any, path: Path) -> None:
+    for name, keywords in calls(path):
+        called = found(cupy, name)
+        if isinstance(called, cupy.ufunc):
+            assert set(keywords) <= {"out", "dtype", "casting"}, name
+        elif keywords:
+            assert set(keywords) <= parameters(called), (name, keywords, parameters(called))
