@@ -114,7 +114,7 @@ class Batched:
         s = self.serving.scheduler
         if not self._layers:
             async with s.scope(name="weights"):
-                self._layers = [await s.put(layer) for layer in self._host]
+                self._layers = [await s.put(self._host.pop(0)) for _ in range(len(self._host))]
         await self._gate.wait()
         scores = forward(self._layers, await s.put(np.stack(rows)), asc.maximum)
         return [int(digit) for digit in await asc.argmax(scores, axis=1).numpy()]
@@ -167,7 +167,8 @@ def main(kind: str, port: str, options: str) -> None:
         "executor": lambda: executor(found["width"]),
         "asyncsched": lambda: Batched(**found).serving,
     }
-    uvicorn.run(apps[kind](), host="127.0.0.1", port=int(port), log_level="error", access_log=False, backlog=16_384)  # type: ignore[arg-type]
+    settings = {"log_level": "error", "access_log": False, "backlog": 16_384, "timeout_keep_alive": 120}
+    uvicorn.run(apps[kind](), host="127.0.0.1", port=int(port), **settings)  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from .load import connect, request, run
 from .measure import ROOT
 
 LIMIT = 72  # requests in progress
-MEMORY = "256 MiB"
+MEMORY = "1 GiB"
 DRAIN = 10.0  # seconds
 Found = dict[str, Any]
 
@@ -27,7 +27,7 @@ class Server:
 
     def __init__(self, kind: str, quick: bool, **options: Any) -> None:
         self.port = _free_port()
-        width = 256 if quick else 4096
+        width = 256 if quick else 8192  # two matrices of 256 MiB: some milliseconds for a row
         more = {"max_bytes": MEMORY, "max_requests": LIMIT, "drain_timeout": DRAIN} if kind == "asyncsched" else {}
         given = json.dumps({"width": width, **more, **options})
         app = ["bench.serving_app", kind, str(self.port), given]
