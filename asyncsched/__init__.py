@@ -11,8 +11,8 @@ from .autograd import no_grad
 from .devices.contract import Device
 from .errors import (
     AsyncSchedError,
-    DeadlineExceeded,
     CaptureError,
+    DeadlineExceeded,
     ImplicitBarrierError,
     MemoryDeadlockError,
     QueueFull,
