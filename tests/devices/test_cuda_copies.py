@@ -1,4 +1,4 @@
-"""Copies between the host and a CUDA device: pinned, in a bounded ring, never refilled before their transfer is over."""
+"""Copies between the host and a CUDA device: pinned, in a bounded ring, no slot refilled too early."""
 
 from __future__ import annotations
 

@@ -229,3 +229,16 @@ async def test_a_fault_while_the_scheduler_is_left_by_an_exception(fake: Fake) -
     del x
     await ended()
     assert_ledgers_zero(s)
+
+
+async def test_a_fault_during_a_spin(fake: Fake) -> None:
+    """`Event.done` would stay False for as long as the spin may last."""
+    async with opened(1, spin=600.0) as s:
+        x = await s.put(BLOCK)
+        await (x + 1)
+        with fake.pause():
+            y = x + 1
+            fake.fault_at(1)
+        with pytest.raises(CUDARuntimeError):
+            await y
+        await close(s)

@@ -42,6 +42,7 @@ async def test_a_diamond_uses_two_streams_and_joins(fake: Fake, inline: bool) ->
     async with opened(2, inline_launch=inline) as s:
         x = await s.put(BLOCK)
         await ((x + 1) + (x * 5))
+        await s.barrier()  # so that both lanes are empty
         before, waits = issued(s), fake.statistics["waits"]
         with fake.pause():
             left, right = x + 1, x * 5
