@@ -14,7 +14,7 @@ import asyncsched as asc
 from asyncsched.devices.cuda_memory import GRANULE
 from tests.fake_cupy import Fake, fake_cupy
 
-from .conftest import BLOCK, assert_ledgers_zero, checked, issued, opened, until
+from .conftest import BLOCK, assert_ledgers_zero, checked, ended, issued, opened, until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
 SIZE = BLOCK.nbytes
@@ -242,3 +242,15 @@ async def test_views_are_free_and_hold_what_they_show(fake: Fake) -> None:
         assert s.statistics().bytes_retained == GRANULE
         del views, view
     assert_ledgers_zero(s)
+
+
+async def test_closing_gives_the_pool_back_to_the_device(fake: Fake) -> None:
+    async with opened(2) as s:
+        device = s.devices[0]
+        x = await s.put(BLOCK)
+        await (x + 1).numpy()
+        del x
+        await s.barrier()
+        assert device.memory.reserved()
+    await ended()
+    assert device.memory.reserved() == 0
