@@ -14,7 +14,7 @@ import gc
 import sys
 import types
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -75,15 +75,17 @@ class _Walk:
             for held in gc.get_referents(task):
                 self.tasks_holding[id(held)].add(task)
 
-    def up(self, starts: list[Any]) -> list[list[End] | str]:
+    def up(self, starts: list[Any], between: Sequence[Any] = ()) -> list[list[End] | str]:
         """For each object the tasks that hold it, with descriptions, or why more may.
 
+        `between` are objects through which these may be held: looked at with them, they cost no look of their own.
         References to the objects from containers in `ours` are known; the caller has none in variables.
         """
         nodes = {id(start): _Node(start) for start in starts}
         first = list(nodes.values())
-        level = first
-        self.ours |= {id(starts)}
+        nodes |= {id(thing): _Node(thing) for thing in between if id(thing) not in nodes}
+        level = list(nodes.values())
+        self.ours |= {id(starts), id(between)}
         while level:
             if perf_counter() > self.deadline or len(nodes) > _MOST_OBJECTS:
                 for node in level:
@@ -182,7 +184,7 @@ def investigate(driver: Driver, account: Account, stuck_accounts: Iterable[Accou
     things, costs = _held(driver, account)
     waiting = _Waiting(walk, _parked(driver, set(stuck_accounts)))
     inside = bool(things)
-    for (nbytes, place), ends in zip(costs, walk.up(things), strict=True):
+    for (nbytes, place), ends in zip(costs, walk.up(things, _tape()), strict=True):
         if isinstance(ends, str):
             inside = False
             finding.lines.append(f"{nbytes:,} bytes {place}: held outside ({ends})")
@@ -214,6 +216,14 @@ def _held(driver: Driver, account: Account) -> tuple[list[Any], list[tuple[int, 
                 things.append(array)
                 costs.append((escape.nbytes, "in an awaited array"))
     return things, costs
+
+
+def _tape() -> list[Any]:
+    """What gradients are computed through, whose long chains would take a look at the heap for each link."""
+    nodes = [thing for thing in gc.get_objects() if type(thing).__module__ == "asyncsched.autograd.tape"]
+    tuples = {id(part): part for node in nodes for part in gc.get_referents(node) if type(part) is tuple}
+    found = [*nodes, *tuples.values()]
+    return found if len(found) < _MOST_OBJECTS // 2 else []
 
 
 def _parked(driver: Driver, accounts: set[Account]) -> set[asyncio.Task[Any]]:

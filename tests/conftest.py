@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import importlib.util
 from collections.abc import Iterator
 from typing import Any
@@ -26,8 +25,3 @@ def blockbuster() -> Iterator[BlockBuster]:
     with blockbuster_ctx() as guard:
         guard.functions["io.TextIOWrapper.write"].deactivate()  # where log records go is the user's business
         yield guard
-
-
-def pytest_collection_finish() -> None:
-    """Out of the collector's sight: thousands of collected tests make every look for who holds a tensor a slow one."""
-    gc.freeze()
