@@ -1,7 +1,7 @@
 """The random programs of the CPU device on the CUDA device, over a fake of CuPy that behaves badly on purpose.
 
-After each: equal to eager NumPy byte for byte, no read before its write or after its buffer's reuse (vector clocks), the
-event loop never blocked, nothing launched on the default stream, nothing left on the device.
+After each: equal to eager NumPy byte for byte, no read before its write or after its buffer's reuse (vector clocks),
+the event loop never blocked, nothing launched on the default stream, nothing left on the device.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.fake_cupy import fake_cupy
 from .programs import Program, make
 from .runner import run
 
-PROGRAMS = int(os.environ.get("ASYNCSCHED_CUDA_PROGRAMS", "1000"))
+PROGRAMS = int(os.environ.get("ASYNCSCHED_CUDA_PROGRAMS", "2000"))
 CHUNK = 25
 MAX_OPS = (1, 2, 64, None)
 
