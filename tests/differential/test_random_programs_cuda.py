@@ -22,7 +22,7 @@ from tests.fake_cupy import fake_cupy
 from .programs import Program, make
 from .runner import run
 
-PROGRAMS = int(os.environ.get("ASYNCSCHED_CUDA_PROGRAMS", "1000"))
+PROGRAMS = int(os.environ.get("ASYNCSCHED_CUDA_PROGRAMS", "500"))
 CHUNK = 25
 MAX_OPS = (1, 2, 64, None)
 
