@@ -136,13 +136,15 @@ def compare(array: Any, layout: tuple[int, ...], expected: Array, number: int) -
 
 
 async def _on_host(array: Any) -> Array:
-    return array if isinstance(array, np.ndarray) else await anyio.to_thread.run_sync(_copied, array)
+    # In a list, from which the thread takes it: what is an argument there stays one for a moment after the result.
+    return array if isinstance(array, np.ndarray) else await anyio.to_thread.run_sync(_copied, [array])
 
 
-def _copied(array: Any) -> Array:
+def _copied(arrays: list[Any]) -> Array:
     """An awaited array of a device is there already: it is read through a stream that waits for nothing."""
     import cupy
 
+    array = arrays.pop()
     with cupy.cuda.Device(array.device.id), cupy.cuda.Stream(non_blocking=True) as stream:
         return array.get(stream=stream)  # type: ignore[no-any-return]
 
