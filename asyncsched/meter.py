@@ -11,6 +11,37 @@ TIME_CONSTANT: Final = 1.0  # seconds
 _FOLD: Final = 0.05  # seconds of work that are counted as one sample
 
 
+class Rate:
+    """Things done per second of busy time: an exponentially weighted mean, so that idle time does not lower it.
+
+    With weights exp(-(now - t) / tau), where t runs over busy time alone, it is the weighted sum of what was done over
+    the integral of the weights: right from the first sample on. A sample of `d` seconds is taken as even within: the
+    old sums shrink by exp(-d / tau), and it adds its mean rate times tau * (1 - exp(-d / tau)).
+    """
+
+    __slots__ = ("_count", "_weight")
+
+    def __init__(self) -> None:
+        self._count = 0.0
+        self._weight = 0.0
+
+    def add(self, count: float, seconds: float) -> None:
+        """`count` things were done in the last `seconds` busy ones."""
+        kept = math.exp(-seconds / TIME_CONSTANT)
+        weight = TIME_CONSTANT * (1 - kept)
+        self._count = self._count * kept + count * (weight / seconds if seconds else 1.0)
+        self._weight = self._weight * kept + weight
+
+    @property
+    def per_second(self) -> float:
+        """0 as long as nothing was measured."""
+        return self._count / self._weight if self._weight else 0.0
+
+    def seconds_for(self, count: float) -> float | None:
+        """How long `count` things will take; None before anything was measured."""
+        return count * self._weight / self._count if self._count else None
+
+
 class Counts(Protocol):
     """What a meter reads."""
 
@@ -19,11 +50,7 @@ class Counts(Protocol):
 
 
 class Meter:
-    """An exponentially weighted rate of tasks and bytes, over the time in which there was work.
-
-    With weights exp(-(now - t) / tau), where t runs over busy time alone, a rate is the weighted sum of what ended over
-    the integral of the weights: right from the first sample on, and unmoved by rest. A sample of `d` seconds is taken
-    as even within: the old sums shrink by exp(-d / tau), and it adds its mean rate times tau * (1 - exp(-d / tau)).
+    """The rates of tasks and bytes, over the time in which there was work.
 
     Args:
         source: counts `ended_tasks` and `ended_bytes`, since the beginning.
@@ -37,9 +64,7 @@ class Meter:
         self._since = 0.0  # while busy: when the time not counted yet began
         self._time = 0.0  # busy seconds not folded yet
         self._counted = (0, 0)  # tasks and bytes that are folded
-        self._weight = 0.0
-        self._tasks = 0.0
-        self._bytes = 0.0
+        self._tasks, self._bytes = Rate(), Rate()
 
     def start(self) -> None:
         """There is work, after a rest. Called once per operation where each is awaited: so it does nothing else."""
@@ -59,17 +84,13 @@ class Meter:
     def rates(self) -> tuple[float, float]:
         """Tasks and bytes per second; 0 as long as nothing has ended."""
         self._fold()
-        return (self._tasks / self._weight, self._bytes / self._weight) if self._weight else (0.0, 0.0)
+        return self._tasks.per_second, self._bytes.per_second
 
     def _fold(self) -> None:
         if self._time <= 0:
             return
         tasks, nbytes = self._source.ended_tasks, self._source.ended_bytes
-        kept = math.exp(-self._time / TIME_CONSTANT)
-        weight = TIME_CONSTANT * (1 - kept)
-        per_second = weight / self._time
-        self._weight = self._weight * kept + weight
-        self._tasks = self._tasks * kept + (tasks - self._counted[0]) * per_second
-        self._bytes = self._bytes * kept + (nbytes - self._counted[1]) * per_second
+        self._tasks.add(tasks - self._counted[0], self._time)
+        self._bytes.add(nbytes - self._counted[1], self._time)
         self._counted = tasks, nbytes
         self._time = 0.0

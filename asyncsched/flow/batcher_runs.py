@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..ambient import find
 from ..errors import TaskCancelled
+from ..meter import Rate
 from ..scope import Scope
 from ..submitter import Sharing
 from .batcher_queue import Queue, Waiting
-from .rate import Rate
 
 if TYPE_CHECKING:
     from ..scheduler import Scheduler

@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from time import perf_counter
 
-from ..flow.rate import Rate
+from ..meter import Rate
 from .exchange import Exchange
 from .problems import Problem
 
