@@ -30,7 +30,7 @@ class CUDAMemory(Memory):
 
     def __init__(self, device: CUDADevice, inbox: Inbox, max_bytes: int | None) -> None:
         super().__init__(inbox)
-        self.xp = self._cupy = device.cupy
+        self.xp = device.cupy
         self.arrays = (device.cupy.ndarray, np.ndarray)
         self._device = device
         self._pool = device.cupy.cuda.MemoryPool(self._grow)
@@ -55,7 +55,7 @@ class CUDAMemory(Memory):
         """CuPy's allocator."""
         try:
             return self._pool.malloc(nbytes)
-        except self._cupy.cuda.memory.OutOfMemoryError as error:
+        except self.xp.cuda.memory.OutOfMemoryError as error:
             error.add_note("the device is full, with what others hold and what kernels need: lower max_bytes")
             raise
 
@@ -66,7 +66,7 @@ class CUDAMemory(Memory):
         limit of its own, since it would free those on whatever thread. What kernels need for themselves comes on top.
         """
         self._must_not_block_the_loop()
-        cuda = self._cupy.cuda
+        cuda = self.xp.cuda
         if self._limit:
             self._make_room()
             if self.reserved() > self._most:
@@ -162,7 +162,7 @@ class CUDAMemory(Memory):
         target = self._like(source)
         pointers = (target.data.ptr, self._device.number, source.data.ptr, source.device.id)
         if source.nbytes:  # else there is no pointer
-            self._cupy.cuda.runtime.memcpyPeerAsync(*pointers, source.nbytes, stream.ptr)
+            self.xp.cuda.runtime.memcpyPeerAsync(*pointers, source.nbytes, stream.ptr)
         return target
 
     def _reachable(self, value: Value) -> Any:
@@ -173,7 +173,7 @@ class CUDAMemory(Memory):
         return value.device.fetch(array)
 
     def _like(self, dense: Any) -> Any:
-        return self._cupy.ndarray(dense.shape, dense.dtype, self.malloc(dense.nbytes), dense.strides)
+        return self.xp.ndarray(dense.shape, dense.dtype, self.malloc(dense.nbytes), dense.strides)
 
     def fetch(self, array: Any, stream: Any) -> np.ndarray[Any, Any]:
         """A host copy of an array of this device. Blocks."""
