@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import asyncsched as asc
 from asyncsched.optim import SGD, AdamW
+from tests.autograd.gate import Gate
 
 pytestmark = pytest.mark.anyio
 
@@ -145,7 +144,7 @@ async def test_a_step_is_issued_whole_or_not_at_all():
         ps = await parameters(s, *[np.full(3, float(i)) for i in range(6)])
         sum(p.sum() for p in ps).backward()
         await s.barrier()
-        held = s.submit_nowait(gate := Gate(), shape=(3,), dtype="f8")
+        held = s.submit_nowait(gate := Gate(3), shape=(3,), dtype="f8")
         optimizer = SGD(ps, lr=0.1, momentum=0.9, weight_decay=0.1)
         for p in ps:
             p.grad = p.grad + held
@@ -162,18 +161,6 @@ async def test_a_step_is_issued_whole_or_not_at_all():
         ps[0].sum().backward()
         optimizer.step()
         assert optimizer.state[0].keys() == {"momentum"}
-
-
-class Gate:
-    """A task body that waits until it is told to go on."""
-
-    def __init__(self) -> None:
-        self._event = threading.Event()
-        self.open = self._event.set
-
-    def __call__(self) -> np.ndarray:
-        self._event.wait(60)
-        return np.zeros(3)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import threading
 
 import numpy as np
 import pytest
@@ -15,21 +14,10 @@ from asyncsched.autograd import rules as rules_module
 from asyncsched.devices.sim import SimDevice
 from asyncsched.optim import SGD, AdamW
 
+from .gate import Gate
 from .test_tape import leaf, retained
 
 pytestmark = pytest.mark.anyio
-
-
-class Gate:
-    """A task body that holds the stream until it is opened."""
-
-    def __init__(self) -> None:
-        self._event = threading.Event()
-        self.open = self._event.set
-
-    def __call__(self) -> np.ndarray:
-        self._event.wait(60)
-        return np.zeros(())
 
 
 # -- sums -----------------------------------------------------------------------------------------------------------
