@@ -221,7 +221,8 @@ class CUDADevice:
         with self._poisoning:
             if self.fault is None:
                 error.add_note(f"{self.name} is unusable from here on: restart the process")
-                error.__traceback__ = None  # of frames that still run, and would hold their task for ever
+                # Of frames that still run, and would hold their task for ever.
+                error.__traceback__ = error.__context__ = None
                 fault = Failure.of(error, task.name, task.where)
                 body.fail(task, fault)
                 self.fault, self._error = fault, error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import asyncsched as asc
 from asyncsched.devices import staging
 from tests.fake_cupy import Fake
 
-from .conftest import assert_ledgers_zero, opened
+from .conftest import assert_ledgers_zero, opened, until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
 SLOT = 4096
@@ -66,6 +67,37 @@ async def test_the_ring_is_bounded(fake: Fake) -> None:
     assert fake.statistics["host_allocs"] <= 2 * staging.SLOTS
     del tensors
     assert_ledgers_zero(s)
+
+
+async def test_two_copies_out_at_once_take_turns(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the close each has a thread of its own, and the ring is one."""
+    async with opened(1) as s:
+        arrays = [np.full(staging.SLOTS * SLOT, i, np.uint8) for i in (1, 2)]
+        tensors = [await s.put(array) for array in arrays]
+    ring, before = s.devices[0].memory._down, fake.statistics["copies"]
+    door = Door(ring._lock)
+    monkeypatch.setattr(ring, "_lock", door)
+    with fake.pause():
+        waiting = [asyncio.create_task(tensor.numpy()) for tensor in tensors]
+        await until(lambda: fake.statistics["copies"] >= before + (1 if len(door.seen) == 2 else 2) * staging.SLOTS)
+        assert fake.statistics["copies"] == before + staging.SLOTS
+    for host, array in zip(await asyncio.gather(*waiting), arrays, strict=True):
+        assert host.tobytes() == array.tobytes()
+
+
+class Door:
+    """A lock, with a list of who came to it."""
+
+    def __init__(self, lock: Any) -> None:
+        self.lock = lock
+        self.seen: list[int] = []
+
+    def __enter__(self) -> None:
+        self.seen.append(threading.get_ident())
+        self.lock.acquire()
+
+    def __exit__(self, *exception: object) -> None:
+        self.lock.release()
 
 
 @pytest.mark.parametrize("dtype", ["?", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8", "c8", "c16"])

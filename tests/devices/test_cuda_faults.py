@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
+from asyncsched.devices import body
 from asyncsched.devices.cuda import CUDADevice
 from tests.fake_cupy import Fake, fake_cupy
 from tests.fake_cupy.errors import CUDARuntimeError
@@ -87,7 +89,7 @@ async def test_a_fault_at_any_step(seed: int, inline: bool) -> None:
             finally:
                 faults += fake.statistics["faults"]
             await ended()
-            assert s.statistics().tasks_pending == s.statistics().tasks_in_flight == 0
+            assert_ledgers_zero(s)
             assert problems(fake) == []
             assert fake.ranges == {}
     assert faults > 8
@@ -181,6 +183,55 @@ async def test_every_unfinished_task_of_every_stream_fails(fake: Fake) -> None:
     assert_ledgers_zero(s)
 
 
+async def test_after_a_fault_no_body_runs_and_all_get_one_error(fake: Fake) -> None:
+    ran: list[int] = []
+    async with opened(2) as s:
+        x = await s.put(BLOCK)
+        fake.fail()
+        with pytest.raises(CUDARuntimeError):
+            await (x + 1)
+        errors = await asyncio.gather(
+            _awaited(x * 2), _awaited(x.sum()), s.call(ran.append, 1), s.call(ran.append, 2), return_exceptions=True
+        )
+        assert [error is errors[0] for error in errors] == [True] * 4
+        assert isinstance(errors[0], CUDARuntimeError)
+        assert ran == []
+        await close(s)
+
+
+async def test_what_a_fault_kept_from_being_made_is_not_read(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task asks whether the device is lost after it waited for its producers: it may be lost meanwhile."""
+    gate, decided, read = threading.Event(), threading.Event(), []
+    async with opened(2) as s:
+        x = await s.put(BLOCK)
+        await s.barrier()
+        monkeypatch.setattr(body, "void", _after(decided, body.void))  # the reader is told nothing of its producer
+        first, second = s.devices[0].streams
+        made = s.submit_nowait(_after(gate, np.positive), x, shape=x.shape, dtype=x.dtype) + 1
+        tail = made * 2  # so that the reader goes to the other stream
+        reader = s.submit_nowait(read.append, made)
+        assert [t._value.task.lane.stream for t in (made, tail, reader)] == [first, first, second]
+        await until(lambda: first.issued._hands)  # the reader waits for its producer
+        fake.fail()
+        gate.set()
+        await until(lambda: second.issued.count == second.launched)
+        decided.set()
+        with pytest.raises(CUDARuntimeError):
+            await reader
+        assert read == []
+        await close(s)
+
+
+def _after(gate: threading.Event, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, held up until the gate opens."""
+
+    def held(*args: Any) -> Any:
+        assert gate.wait(30)
+        return function(*args)
+
+    return held
+
+
 async def test_a_fault_when_an_event_is_made(fake: Fake) -> None:
     """More events are needed than the pool has, and the device is gone by then."""
     async with opened(1, max_ops=None) as s:
@@ -198,6 +249,26 @@ async def test_a_fault_when_an_event_is_made(fake: Fake) -> None:
         with pytest.raises(CUDARuntimeError):
             await (x + 1)
         await close(s)
+
+
+async def test_the_error_of_a_lost_device_holds_nobody(fake: Fake) -> None:
+    """It lives as long as the device, and so would the frames that it came by, with those who wait for their tasks."""
+    async with opened(1) as s:
+        x = await s.put(BLOCK)
+        await s.barrier()
+        s.devices[0]._events.clear()  # so that the fault is met where one is made, after the pool had none
+        fake.fail()
+        with pytest.raises(CUDARuntimeError):
+            await _put_beside(s, x)
+        await close(s)
+        del x
+    await ended()
+    assert_ledgers_zero(s)
+
+
+async def _put_beside(s: asc.Scheduler, held: asc.Tensor) -> None:
+    """While this frame is there, so is what it was given."""
+    await s.put(BLOCK)
 
 
 async def test_the_other_devices_go_on(three: Fake) -> None:

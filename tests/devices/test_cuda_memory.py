@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -82,18 +83,35 @@ async def test_cancelling_in_every_state(fake: Fake, state: str) -> None:
     assert_ledgers_zero(s)
 
 
-async def test_a_copy_out_that_nobody_waits_for_any_more_keeps_its_source(fake: Fake) -> None:
-    async with opened(1) as s:
-        x = await s.put(BLOCK)
-        y = x + 1
+@pytest.mark.parametrize("way", ["operator", "part"])
+async def test_a_copy_out_that_nobody_waits_for_any_more_keeps_its_source(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """Its waiter was the last to hold the old version, which could be written over otherwise."""
+    gate, jobs = threading.Event(), []
+    async with opened(1, max_ops=1) as s:
+        y = (await s.put(BLOCK)) + 1
         await s.barrier()
-        with fake.pause():
+        device, copies, place = s.devices[0], fake.statistics["copies"], pointer(y)
+        offload = device.offload
+        monkeypatch.setattr(device, "offload", lambda job: (jobs.append(job), offload(job)))
+        with fake.hold(device._down.cuda):
             waiting = asyncio.create_task(_numpy(y))
-            await asyncio.sleep(0)
+            await until(lambda: fake.statistics["copies"] > copies)
             waiting.cancel()
             await asyncio.wait([waiting])
-            y += 1  # in place, if nobody else held the old one
-        assert (await y.numpy()).max() == 3
+            del waiting
+            s.submit_nowait(gate.wait, 30)  # so that what follows begins when its operand has no other handle
+            if way == "operator":
+                y = y + 5
+            else:
+                y[...] = 7
+            gate.set()
+            await s.barrier()
+            assert pointer(y) != place
+        await until(lambda: jobs[0].result is not None)
+        assert jobs[0].result.tobytes() == (BLOCK + 1).tobytes()
+        assert (await y.numpy()).min() == 7
 
 
 async def _numpy(tensor: asc.Tensor) -> np.ndarray[Any, Any]:

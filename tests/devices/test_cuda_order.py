@@ -113,18 +113,21 @@ async def test_few_events_serve_many_tasks_and_none_is_timed_or_spins(fake: Fake
 
 
 async def test_the_loop_is_woken_once_for_a_burst(fake: Fake) -> None:
+    """Each completion is awaited by somebody, and would wake the loop if it were not known that it wakes already."""
     async with opened(1, max_ops=None) as s:
         x = await s.put(BLOCK)
         before, inbox, wakes = issued(s), s._driver.inbox, []
         with fake.pause():
             wake = inbox.wake
             inbox.wake = lambda: (wakes.append(1), wake())[1]
-            for _ in range(60):
-                x = x + 1
+            tensors = [x + i for i in range(60)]
             await until(lambda: issued(s) == before + 60)
-            waiting = asyncio.create_task(_await(x))
+            waiting = [asyncio.create_task(_await(tensor)) for tensor in tensors]
             await asyncio.sleep(0)
-        await waiting
+            assert wakes == []
+        while len(inbox.items) < 60:  # the loop is busy meanwhile
+            os.sched_yield()
+        await asyncio.gather(*waiting)
         assert len(wakes) == 1
 
 

@@ -68,6 +68,7 @@ class Fake:
         self.launched = threading.Condition(self.lock)  # GPUs wait for it
         self.completed = threading.Condition(self.lock)  # the host waits for it
         self.stopped = self.paused = self.hurried = False
+        self.held: set[int] = set()  # streams, by pointer, that take no step
         self.races: list[str] = []
         self.loop_blocks: list[str] = []
         self.default_stream_launches: list[str] = []
@@ -139,6 +140,17 @@ class Fake:
         finally:
             with self.lock:
                 self.paused = False
+                self.launched.notify_all()
+
+    @contextlib.contextmanager
+    def hold(self, stream: Any) -> Iterator[None]:
+        """Within, one stream takes no step, while others do."""
+        self.held.add(stream.ptr)
+        try:
+            yield
+        finally:
+            with self.lock:
+                self.held.discard(stream.ptr)
                 self.launched.notify_all()
 
     def problems(self) -> list[str]:

@@ -188,7 +188,7 @@ class GPU:
         """Wait for a stream that can take a step, and let the host run ahead now and then. None to stop."""
         fake = self.fake
         while not fake.stopped:
-            ready = [] if fake.paused else [queue for queue in self.queues if queue.ready()]
+            ready = [] if fake.paused else [q for q in self.queues if q.ready() and q.pointer not in fake.held]
             if not ready:
                 fake.launched.wait()
             elif not fake.hurried and self.random.random() < fake.laziness:

@@ -151,6 +151,18 @@ def test_a_reused_pointer_is_another_stream_to_the_clocks(one, cupy):
     assert one.races
 
 
+def test_a_stream_that_is_held_takes_no_step_and_others_do(fake, cupy):
+    held, free = streams(cupy)
+    with fake.hold(held):
+        for stream in (held, free):
+            with stream:
+                cupy.ones(4)
+        late, soon = held.record(), free.record()
+        soon.synchronize()
+        assert not late.done
+    late.synchronize()
+
+
 def test_the_default_stream_and_blocking_streams_are_reported(one, cupy):
     cupy.ones(4)
     assert "test_streams.py" in one.default_stream_launches[0]
