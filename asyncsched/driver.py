@@ -339,6 +339,8 @@ class Driver:
 
     async def copy_out(self, value: Value) -> Any:
         """A host copy of a done value's array: small ones here, others on the copy stream. Costs no tracked bytes."""
+        if self.forked:
+            self.refuse()
         array = value.array
         device = value.device
         if device.inline and array.nbytes <= INLINE_COPY:
@@ -395,6 +397,8 @@ class Driver:
 
     def block(self, value: Value) -> None:
         """Block the calling thread, which runs no loop, until the value is there."""
+        if self.forked:
+            self.refuse()
         task, loop = value.task, self.loop
         if value.done or task is None:
             return

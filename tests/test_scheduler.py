@@ -540,6 +540,7 @@ async def main(how):
             signal.alarm(10)
             if how == "operator": x + 1
             if how == "await": await task
+            if how == "numpy": await x.numpy()
             if how == "statistics": s.statistics()
             if how == "close": await s.aclose()
             if how == "raise": raise KeyError
@@ -565,7 +566,16 @@ asyncio.run(told(sys.argv[1]))
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 @pytest.mark.parametrize(
-    ("how", "code"), [("operator", 42), ("await", 42), ("statistics", 42), ("close", 42), ("raise", 44), ("leave", 42)]
+    ("how", "code"),
+    [
+        ("operator", 42),
+        ("await", 42),
+        ("numpy", 42),
+        ("statistics", 42),
+        ("close", 42),
+        ("raise", 44),
+        ("leave", 42),
+    ],
 )
 def test_a_fork_is_told_and_does_not_hang(how: str, code: int) -> None:
     done = subprocess.run([sys.executable, "-c", FORK, how], capture_output=True, text=True, timeout=15, check=False)

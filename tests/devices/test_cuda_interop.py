@@ -109,6 +109,39 @@ async def test_pytorch_works_on_the_tasks_stream(fake: Fake, torch: Any, monkeyp
     assert guests.call(len, [[1, 2]]) == 2
 
 
+@pytest.fixture
+def jax() -> Any:
+    """Imported, and its arrays made, where no loop runs."""
+    return pytest.importorskip("jax", reason="JAX is not installed")
+
+
+@pytest.fixture
+def theirs(jax: Any) -> dict[str, Any]:
+    """JAX's arrays, all on the CPU."""
+    array = jax.device_put(np.arange(12, dtype=np.float32).reshape(3, 4), jax.devices("cpu")[0])
+    return {
+        "rows": array,
+        "turned": array.T,
+        "number": array[1, 2],
+        "none": array[:0],
+        "bfloat16": array.astype("bfloat16"),
+    }
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+async def test_an_array_of_jax_is_put(fake: Fake, theirs: dict[str, Any], device: str) -> None:
+    async with asc.Scheduler(device) as s:
+        with pytest.raises(TypeError, match="bfloat16 is not supported"):
+            await s.put(theirs.pop("bfloat16"))
+        for array in theirs.values():
+            expected = np.array(array)
+            x = await s.put(array)
+            array.delete()  # what was put is a copy
+            assert (x.shape, x.dtype) == (expected.shape, expected.dtype)
+            assert (await x.numpy()).tobytes() == expected.tobytes()
+            assert (await (x + 1).numpy()).tobytes() == (expected + 1).tobytes()
+
+
 async def test_each_task_is_a_range_from_its_issue_to_its_end(fake: Fake) -> None:
     """Start and end, not push and pop: it begins on one thread and ends on another, and ranges overlap."""
     async with opened(2, nvtx=True, inline_launch=True, max_ops=None) as s:
