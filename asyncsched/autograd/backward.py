@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
 
+from ..functions import full_like
 from ..handles import driver_of
-from ..ops.table import TABLE
-from ..tensor import Tensor, apply
-from .tape import Leaf, Node, check_like
+from ..tensor import Tensor
+from .tape import Node, check_like, handle
 
-_Nodes = list[Node | Leaf]
-_Gradients = dict[Node | Leaf, Tensor]
+_Gradients = dict[Node, Tensor]
 
 
 def backward(output: Tensor, gradient: Tensor | None = None, *, retain_graph: bool = False) -> None:
@@ -20,7 +19,7 @@ def backward(output: Tensor, gradient: Tensor | None = None, *, retain_graph: bo
     with driver.together("backward()", front=True):
         gradients = _seeds([output], None if gradient is None else [gradient], tracked=False)
         nodes = _reachable(gradients)
-        leaves = [node for node in nodes if isinstance(node, Leaf)]
+        leaves = [node for node in nodes if node.leaf]
         _sweep(nodes, gradients, set(leaves), tracked=False)
         sums = [gradients[leaf] if leaf.grad is None else leaf.grad + gradients[leaf] for leaf in leaves]
     # All of it is issued now, and nothing launched: so buffers let go of here are written over by the sums.
@@ -60,10 +59,13 @@ def grad(
     with driver.together("grad()", front=True):
         found = _seeds(roots, gradients, tracked=create_graph)
         nodes = _reachable(found)
-        reached = set(nodes)
-        wanted = [_wanted(i, tensor, reached) for i, tensor in enumerate(inputs)]
+        reached, wanted = set(nodes), [tensor._node for tensor in inputs]
+        for i, node in enumerate(wanted):
+            if node not in reached:
+                raise ValueError(f"input {i} is not tracked, or no output depends on it: it has no gradient")
         _sweep(nodes, found, set(wanted), tracked=create_graph)
-        results = [_own(found[node]) for node in wanted]
+        # Handles of their own: the same tensor may be the gradient of two inputs.
+        results = [handle(found[node]._value, found[node]._node) for node in wanted]
     del found
     if not (create_graph if retain_graph is None else retain_graph):
         _drop(nodes)
@@ -90,17 +92,17 @@ def _one(output: Tensor) -> Tensor:
         raise ValueError(
             f"the gradient of {output.shape} needs one to begin with: reduce it to a number, or give `gradient`"
         )
-    return apply(TABLE["full_like"], (output.detach(), 1), {"dtype": None})
+    return full_like(output.detach(), 1)
 
 
-def _reachable(roots: Iterable[Node | Leaf]) -> _Nodes:
+def _reachable(roots: Iterable[Node]) -> list[Node]:
     """Every node from which the roots were computed, and those, each before its operands'."""
-    found: set[Node | Leaf] = set()
+    found: set[Node] = set()
     todo = list(roots)
     while todo:
         node = todo.pop()
         if node not in found:
-            if isinstance(node, Node) and node.dropped:
+            if not (node.leaf or node.parents):
                 raise RuntimeError(
                     "what this gradient needs was dropped by a pass before: give that one `retain_graph=True`"
                 )
@@ -109,7 +111,7 @@ def _reachable(roots: Iterable[Node | Leaf]) -> _Nodes:
     return sorted(found, key=attrgetter("number"), reverse=True)
 
 
-def _sweep(nodes: _Nodes, gradients: _Gradients, wanted: set[Node | Leaf], *, tracked: bool) -> None:
+def _sweep(nodes: list[Node], gradients: _Gradients, wanted: set[Node], *, tracked: bool) -> None:
     """Bring the gradients from the first nodes to those wanted. Whatever leads to none of these is left out."""
     leading = set(wanted)
     for node in reversed(nodes):
@@ -117,34 +119,17 @@ def _sweep(nodes: _Nodes, gradients: _Gradients, wanted: set[Node | Leaf], *, tr
             leading.add(node)
     for node in nodes:
         gradient = gradients.get(node) if node in wanted else gradients.pop(node, None)
-        if gradient is None or isinstance(node, Leaf):
-            continue
-        for place, parent in enumerate(node.parents):
-            if parent in leading:
-                assert parent is not None
-                _add(gradients, parent, node.pull(place, gradient, tracked))
+        if gradient is not None:
+            for place, parent in enumerate(node.parents):
+                if parent is not None and parent in leading:
+                    _add(gradients, parent, node.pull(place, gradient, tracked))
 
 
-def _add(gradients: _Gradients, node: Node | Leaf, gradient: Tensor) -> None:
+def _add(gradients: _Gradients, node: Node, gradient: Tensor) -> None:
     before = gradients.get(node)
     gradients[node] = gradient if before is None else before + gradient
 
 
-def _wanted(i: int, tensor: Tensor, reached: set[Node | Leaf]) -> Node | Leaf:
-    node: Node | Leaf | None = tensor._node
-    if node is None or node not in reached:
-        raise ValueError(f"input {i} is not tracked, or no output depends on it: it has no gradient")
-    return node
-
-
-def _own(gradient: Tensor) -> Tensor:
-    """A handle of its own: the same tensor may be the gradient of two inputs."""
-    handle = gradient.detach()
-    handle._node = gradient._node
-    return handle
-
-
-def _drop(nodes: _Nodes) -> None:
+def _drop(nodes: list[Node]) -> None:
     for node in nodes:
-        if isinstance(node, Node):
-            node.drop()
+        node.drop()

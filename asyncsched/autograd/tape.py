@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import count
 from typing import Any, Final, NamedTuple
@@ -16,8 +17,7 @@ from ..tensor import Tensor
 from .mode import recording
 from .rules import RULES, Partial
 
-_next_number = count().__next__
-_PLACES: Final = {"x": 0, "y": 1, "z": 2}
+_NAMES: Final = "xyz"  # of the first operands, as rules have them
 
 
 class Call(NamedTuple):
@@ -26,23 +26,85 @@ class Call(NamedTuple):
     options: Mapping[str, Any]
     metas: tuple[Any, ...]  # of each operand its shape and dtype, or the number it is
     place: int  # of the operand whose gradient is wanted
-    device: Device  # of that operand
+    device: Device  # of the operands
 
 
-class Tracked:
-    """A tensor's place on the tape. Tensors reach it through this: the tape is a floor above them."""
+@dataclass(slots=True, eq=False, repr=False)
+class Node:
+    """A tensor's place on the tape. Tensors reach it through this: the tape is a floor above them.
 
-    __slots__ = ("number",)
+    A leaf has no row: it is where a gradient arrives, the node of a tensor with `requires_grad` set. Any other is the
+    result of an operation: where its gradient goes, and what is kept for it.
+    """
 
-    leaf = False
+    row: Row | None = None
+    operands: tuple[Any, ...] = ()  # values where a derivative reads them, else metas, or numbers
+    options: Any = None
+    device: Any = None  # of the operands
+    out: Value | None = None  # the result, if a derivative reads that
+    parents: tuple[Node | None, ...] = ()  # the operands' nodes, None where no gradient goes; empty once all is dropped
+    grad: Tensor | None = None
+    number: int = field(default_factory=count().__next__)  # larger than those of its operands
 
-    def __init__(self) -> None:
-        self.number = _next_number()  # larger than those of its operands
+    @property
+    def leaf(self) -> bool:
+        """Whether a gradient arrives here."""
+        return self.row is None
 
     @staticmethod
     def record(row: Row, operands: tuple[Any, ...], options: Mapping[str, Any], result: Tensor) -> None:
-        """Put the result of an operation with tracked operands on the tape."""
-        record(row, operands, options, result)
+        """Put the result of an operation with tracked operands on the tape.
+
+        Raises:
+            NotImplementedError: if there is no rule for it, or its result is complex.
+        """
+        kind = result._value.meta.dtype.kind
+        if kind not in "fc" or not recording.get():
+            return
+        if kind == "c" or row.name not in RULES:
+            why = "gradients of complex numbers are not known" if kind == "c" else "no derivative is known"
+            raise NotImplementedError(
+                f"{row.name}: {why}: use `t.detach()` or `with no_grad():` to leave it out,"
+                " or add one to autograd.RULES"
+            )
+        parents: list[Node | None] = []
+        needs: frozenset[str] = frozenset()
+        for place, operand in enumerate(operands):
+            node = operand._node if isinstance(operand, Tensor) else None
+            function = None if node is None else _partial(row, place)
+            if function is not None:
+                needs |= _needs(function)
+                device = operand.device
+            parents.append(None if function is None else node)
+        if any(parents):
+            kept = tuple([_kept(place, operand, needs) for place, operand in enumerate(operands)])
+            out = result._value if "out" in needs else None
+            result._node = Node(row, kept, options, device, out, tuple(parents))
+
+    def pull(self, place: int, gradient: Tensor, tracked: bool) -> Tensor:
+        """The gradient of an operand, from that of the result. If `tracked` it is recorded itself."""
+        assert self.row is not None
+        function = _partial(self.row, place)
+        assert function is not None
+        given = {name: self._argument(name, place, gradient, tracked) for name in _needs(function)}
+        return fit(function(**given), _meta(self.operands[place]))
+
+    def _argument(self, name: str, place: int, gradient: Tensor, tracked: bool) -> Any:
+        if name == "g":
+            return gradient
+        if name == "call":
+            return Call(self.options, tuple([_meta(operand) for operand in self.operands]), place, self.device)
+        if name == "indices":
+            return tuple([Tensor(a) for a in self.operands if type(a) is Value and a.meta.dtype.kind in "biu"])
+        if name == "out":
+            return handle(self.out, self if tracked else None)
+        at = _NAMES.index(name)
+        return handle(self.operands[at], self.parents[at] if tracked else None)
+
+    def drop(self) -> None:
+        """Let go of everything that was kept."""
+        self.parents = self.operands = ()
+        self.out = None
 
     def check_assignment(self) -> None:
         """Refuse to assign to a part of a leaf, whose gradient would be that of what it was."""
@@ -52,118 +114,13 @@ class Tracked:
             )
 
 
-class Leaf(Tracked):
-    """Where a gradient arrives: the node of a tensor with `requires_grad` set."""
-
-    __slots__ = ("grad",)
-
-    leaf = True
-    parents: Final[tuple[Node | Leaf | None, ...]] = ()
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.grad: Tensor | None = None
-
-
-class Node(Tracked):
-    """The result of an operation: where its gradient goes, and what is kept for it.
-
-    `operands` are values where a derivative reads them, else metas, or numbers; `out` is the result's value if one
-    reads that. `parents` are the operands' nodes, None where no gradient goes; None altogether once all is dropped.
-    """
-
-    __slots__ = ("device", "operands", "options", "out", "parents", "row")
-
-    grad: Final = None
-    parents: tuple[Node | Leaf | None, ...]
-
-    def __init__(
-        self,
-        row: Row,
-        operands: tuple[Any, ...],
-        options: Mapping[str, Any],
-        result: Value,
-        parents: tuple[Node | Leaf | None, ...],
-        device: Device,
-        needs: frozenset[str],
-    ) -> None:
-        super().__init__()
-        self.row = row
-        self.operands = operands
-        self.options = options
-        self.device = device
-        self.out = result if "out" in needs else None
-        self.parents = parents
-
-    def drop(self) -> None:
-        """Let go of everything that was kept."""
-        self.parents = self.operands = ()
-        self.out = None
-
-    @property
-    def dropped(self) -> bool:
-        """Whether a backward pass went through here, and kept nothing."""
-        return not self.parents
-
-    def pull(self, place: int, gradient: Tensor, tracked: bool) -> Tensor:
-        """The gradient of an operand, from that of the result. If `tracked` it is recorded itself."""
-        function = partial(self.row, place)
-        assert function is not None
-        given = {name: self._argument(name, place, gradient, tracked) for name in needs_of(function)}
-        return fit(function(**given), _meta_of(self.operands[place]))
-
-    def _argument(self, name: str, place: int, gradient: Tensor, tracked: bool) -> Any:
-        if name == "g":
-            return gradient
-        if name == "call":
-            return Call(self.options, tuple([_meta_of(a) for a in self.operands]), place, self.device)
-        if name == "out":
-            assert self.out is not None
-            return _handle(self.out, self if tracked else None)
-        if name == "indices":
-            return tuple([Tensor(a) for a in self.operands if type(a) is Value and a.meta.dtype.kind in "biu"])
-        at = _PLACES[name]
-        return _handle(self.operands[at], self.parents[at] if tracked else None)
-
-
-def record(row: Row, operands: tuple[Any, ...], options: Mapping[str, Any], result: Tensor) -> None:
-    """Put the result of an operation with tracked operands on the tape.
-
-    Raises:
-        NotImplementedError: if there is no rule for it, or its result is complex.
-    """
-    kind = result._value.meta.dtype.kind
-    if kind not in "fc" or not recording.get():
-        return
-    if kind == "c" or row.name not in RULES:
-        why = "gradients of complex numbers are not known" if kind == "c" else "no derivative is known"
-        raise NotImplementedError(
-            f"{row.name}: {why}: use `t.detach()` or `with no_grad():` to leave it out, or add one to autograd.RULES"
-        )
-    parents = []
-    needs: frozenset[str] = frozenset()
-    for place, operand in enumerate(operands):
-        node = operand._node if isinstance(operand, Tensor) else None
-        function = None if node is None else partial(row, place)
-        if function is not None:
-            needs |= needs_of(function)
-            device = operand.device
-        parents.append(None if function is None else node)
-    if any(parents):
-        kept = tuple([_kept(place, operand, needs) for place, operand in enumerate(operands)])
-        result._node = Node(row, kept, options, result._value, tuple(parents), device, needs)
-
-
-def partial(row: Row, place: int) -> Partial | None:
-    """The derivative with respect to one operand."""
-    rule = RULES[row.name]
-    return rule[min(place, len(rule) - 1)]
-
-
-@cache
-def needs_of(function: Partial) -> frozenset[str]:
-    """What a derivative needs: the names of its parameters."""
-    return frozenset(inspect.signature(function).parameters)
+def handle(value: Any, node: Node | None) -> Any:
+    """A value as a tensor again, with its node if what is done with it is to be recorded; a number as it is."""
+    if type(value) is not Value:
+        return value
+    tensor = Tensor(value)
+    tensor._node = node
+    return tensor
 
 
 def fit(gradient: Tensor, meta: Meta) -> Tensor:
@@ -185,7 +142,7 @@ def track(tensor: Tensor, wanted: bool) -> None:
     if wanted and node is None:
         if tensor.dtype.kind != "f":
             raise TypeError(f"only real floating-point tensors have gradients, not {tensor.dtype}: use `t.astype(...)`")
-        tensor._node = Leaf()
+        tensor._node = Node()
     elif not wanted and node is not None:
         if not node.leaf:
             raise RuntimeError("this tensor was computed from tracked ones: `t.detach()` gives one that is not")
@@ -214,25 +171,26 @@ def check_like(gradient: Tensor, meta: Meta) -> None:
         )
 
 
+def _partial(row: Row, place: int) -> Partial | None:
+    """The derivative with respect to one operand."""
+    rule = RULES[row.name]
+    return rule[min(place, len(rule) - 1)]
+
+
+@cache
+def _needs(function: Partial) -> frozenset[str]:
+    """What a derivative needs: the names of its parameters."""
+    return frozenset(inspect.signature(function).parameters)
+
+
 def _kept(place: int, operand: Any, needs: frozenset[str]) -> Any:
-    """The operand's value if it is needed, else its meta; a number as it is."""
+    """The operand's value if a derivative reads it, else its meta; a number as it is."""
     if not isinstance(operand, Tensor):
         return operand
     value = operand._value
-    wanted = ("indices" in needs and value.meta.dtype.kind in "biu") or any(
-        place == _PLACES.get(name) for name in needs
-    )
-    return value if wanted else value.meta
+    read = _NAMES[place : place + 1] in needs or ("indices" in needs and value.meta.dtype.kind in "biu")
+    return value if read else value.meta
 
 
-def _meta_of(operand: Any) -> Any:
+def _meta(operand: Any) -> Any:
     return operand.meta if type(operand) is Value else operand
-
-
-def _handle(operand: Any, node: Node | Leaf | None) -> Any:
-    """An operand as a tensor again, with its node if what is done with it is to be recorded."""
-    if type(operand) is not Value:
-        return operand
-    tensor = Tensor(operand)
-    tensor._node = node
-    return tensor
