@@ -48,34 +48,28 @@ async def gradcheck(
         tensor.requires_grad = True
     out = fn(*tensors)
     weights = np.random.default_rng(0).uniform(0.5, 1.5, (await out).shape)
-    gradients = grad([out], tensors, [_put(driver, weights.astype(out.dtype))])
-    for i, gradient in enumerate(gradients):
-        _compare(i, await gradient, await _differences(driver, fn, inputs, i, weights, eps), atol, rtol)
 
+    async def moved(i: int, place: tuple[int, ...], step: float) -> Any:
+        """The weighted sum with one element of one input moved by a step."""
+        arrays = [array.copy() for array in inputs]
+        arrays[i][place] += step
+        return np.sum(weights * await fn(*[_put(driver, array) for array in arrays]))
 
-async def _differences(
-    driver: Driver, fn: Callable[..., Tensor], inputs: tuple[Array, ...], i: int, weights: Array, eps: float
-) -> Array:
-    found = np.empty(inputs[i].shape)
-    for place in np.ndindex(found.shape):
-        sides = []
-        for step in (eps, -eps):
-            arrays = [array.copy() for array in inputs]
-            arrays[i][place] += step
-            sides.append(np.sum(weights * await fn(*[_put(driver, array) for array in arrays])))
-        found[place] = (sides[0] - sides[1]) / (2 * eps)
-    return found
+    for i, gradient in enumerate(grad([out], tensors, [_put(driver, weights.astype(out.dtype))])):
+        got, expected = await gradient, np.empty(inputs[i].shape)
+        for place in np.ndindex(expected.shape):
+            expected[place] = (await moved(i, place, eps) - await moved(i, place, -eps)) / (2 * eps)
+        _compare(i, got, expected, atol, rtol)
 
 
 def _compare(i: int, got: Array, expected: Array, atol: float, rtol: float) -> None:
     excess = np.abs(got - expected) - (atol + rtol * np.abs(expected))
-    if np.all(excess <= 0):  # not so where a gradient is NaN
-        return
-    worst = np.unravel_index(np.argmax(np.where(np.isnan(excess), np.inf, excess)), excess.shape)
-    place = tuple([int(n) for n in worst])
-    raise AssertionError(
-        f"input {i}, element {place}: the gradient is {got[worst]:.9g}, the central difference {expected[worst]:.9g}"
-    )
+    if not np.all(excess <= 0):  # as with a gradient that is NaN
+        worst = np.unravel_index(np.argmax(np.where(np.isnan(excess), np.inf, excess)), excess.shape)
+        raise AssertionError(
+            f"input {i}, element {tuple([int(n) for n in worst])}: the gradient is {got[worst]:.9g},"
+            f" the central difference {expected[worst]:.9g}"
+        )
 
 
 def _put(driver: Driver, array: Array) -> Tensor:

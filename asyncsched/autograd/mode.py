@@ -6,7 +6,6 @@ import asyncio
 import contextvars
 import functools
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, TypeVar
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -26,9 +25,7 @@ class no_grad:
     def __enter__(self) -> None:
         self._tokens.append(recording.set(False))
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         recording.reset(self._tokens.pop())
 
     def __call__(self, function: F) -> F:
