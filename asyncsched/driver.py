@@ -353,8 +353,12 @@ class Driver:
         job.waiters.append(Countdown(1, future, False))
         device.offload(job)
         await future
-        if job.error is not None:
-            raise job.error
+        error, job.error = job.error, None  # no cycle: its frames hold the job
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error  # its traceback holds this frame
         return job.result
 
     async def drained(self, scope: CoreScope, before: int) -> None:

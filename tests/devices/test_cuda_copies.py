@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -116,6 +118,26 @@ async def test_views_of_the_device_come_back(fake: Fake) -> None:
         shown = [x[::-1, ::-1], x[::2, 1:], x.mT, asc.broadcast_to(x[:1], (60, 50)), x[0, 0], x[:0]]
         for view, expected in zip(shown, list(layouts(array).values())[2:], strict=True):
             assert (await view.numpy()).tobytes() == np.asarray(expected).tobytes()
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+async def test_a_copy_out_that_fails_leaves_nothing_to_the_collector(fake: Fake, device: str) -> None:
+    def fail(array: Any) -> None:
+        raise OSError
+
+    async with asc.Scheduler(device) as s:
+        x = await s.put(np.ones((200, 200)))
+        s.devices[0].fetch = fail  # type: ignore[method-assign]
+        gc.collect()
+        gc.disable()
+        try:
+            with suppress(OSError):
+                await x.numpy()
+            del x
+            await s.barrier()
+            assert s.statistics().bytes_retained == 0
+        finally:
+            gc.enable()
 
 
 async def test_what_comes_out_is_ones_own(fake: Fake) -> None:
