@@ -535,6 +535,7 @@ async def main(how):
     gate = threading.Event()
     async with asc.Scheduler("cpu", streams=2) as s:
         x, task = await s.put(np.ones((300, 300))), s.submit_nowait(gate.wait, 5)
+        await x
         child = os.fork()
         if child == 0:
             signal.alarm(10)
