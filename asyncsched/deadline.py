@@ -20,15 +20,13 @@ class Deadline:
     Args:
         what: the scope, for messages.
         seconds: from `start` on.
-        give_up: cancels what is unfinished in the scope.
     """
 
-    def __init__(self, what: str, seconds: float, give_up: Callable[[], None]) -> None:
+    def __init__(self, what: str, seconds: float) -> None:
         self.what = what
         self.seconds = seconds
         self.when = inf  # by time.monotonic, once it has started
         self.passed = False
-        self._give_up = give_up
         self._task: asyncio.Task[Any] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._cancelling = 0  # cancellations of the task that are not this one's
@@ -36,14 +34,14 @@ class Deadline:
     def __str__(self) -> str:
         return f"the deadline of {self.what} ({self.seconds:g} s)"
 
-    def start(self) -> None:
-        """Count from now."""
+    def start(self, give_up: Callable[[], None]) -> None:
+        """Count from now. `give_up` cancels what is unfinished in the scope."""
         task = self._task = asyncio.current_task()
         if task is None:
             raise RuntimeError("a scope with a deadline is entered in an asyncio task, which the deadline can cancel")
         self._cancelling = task.cancelling()
         self.when = monotonic() + self.seconds
-        self._timer = asyncio.get_running_loop().call_later(self.seconds, self._pass)
+        self._timer = asyncio.get_running_loop().call_later(self.seconds, self._pass, give_up)
 
     def stop(self) -> None:
         """Nothing is left that it could end."""
@@ -67,10 +65,11 @@ class Deadline:
                 " allow more with `s.scope(deadline=)`, or do less in it"
             ) from error
 
-    def _pass(self) -> None:
+    def _pass(self, give_up: Callable[[], None]) -> None:
         assert self._task is not None
         self.passed = True
-        self._give_up()
+        self._timer = None  # which holds `give_up`, and that the scope, and that this
+        give_up()
         self._task.cancel()
 
 

@@ -38,7 +38,7 @@ class Scope(Submitter):
         self._parent = parent
         self._name = name
         self._reserve = reserve
-        self._deadline = None if deadline is None else Deadline(f"scope {name!r}", deadline, self._give_up)
+        self._deadline = None if deadline is None else Deadline(f"scope {name!r}", deadline)
         self._sharing = sharing
         self._inner: CoreScope | None = None
         self._token: contextvars.Token[Ambient | None] | None = None
@@ -54,7 +54,7 @@ class Scope(Submitter):
         if self._inner is not None:
             raise RuntimeError("a scope is entered once: make another with `s.scope()`")
         if deadline is not None:
-            deadline.start()
+            deadline.start(self._give_up)
         try:
             core = await self._open()
         except BaseException as error:

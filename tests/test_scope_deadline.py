@@ -35,11 +35,11 @@ class Passing:
     """A deadline that passes when the test says so, in a turn of the loop."""
 
     def __init__(self, scope: asc.Scope) -> None:
-        self._deadline = scope._deadline
+        self._scope = scope
 
     def __call__(self) -> None:
-        assert self._deadline is not None
-        self._deadline._pass()
+        assert self._scope._deadline is not None
+        self._scope._deadline._pass(self._scope._give_up)
 
 
 async def test_what_is_unfinished_is_cancelled_and_leaving_raises() -> None:

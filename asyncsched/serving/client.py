@@ -22,8 +22,8 @@ class Disconnected(Exception):
 class Client:
     """Reads a request, while `async with` is open, and ends the block when there is nobody or nothing to answer.
 
-    Its `receive` is for the application. Leaving the block raises why it was ended, if it was: Disconnected, or a
-    Problem.
+    Meanwhile the exchange's `receive` is this one's, for the application. Leaving the block raises why it was ended, if
+    it was: Disconnected, or a Problem.
 
     Args:
         max_body: most bytes of the body.
@@ -45,6 +45,7 @@ class Client:
         self._check_length()
         await self._cut.__aenter__()
         self._open = True
+        self._exchange.receive = self.receive
         self._reader = asyncio.create_task(self._read())
         return self
 
@@ -55,10 +56,12 @@ class Client:
         try:
             await self._cut.__aexit__(kind, error, trace)
         except TimeoutError:
-            assert self._reason is not None
-            raise self._reason from None
+            raise self._why() from None
         finally:
             self._reader.cancel()  # not waited for: the request's slot is free in the step that ends its response
+            # No cycles: a cancelled task holds its exception, which holds frames that hold this object.
+            del self._reader
+            self._exchange.receive = self._source
 
     async def receive(self) -> Message:
         """ASGI's `receive`, for the application."""
@@ -76,6 +79,12 @@ class Client:
             self._reason = reason
             self._cut.reschedule(asyncio.get_running_loop().time())
 
+    def _why(self) -> Exception:
+        """The reason, which this object and the frames that it will pass through may not hold."""
+        assert self._reason is not None
+        reason, self._reason = self._reason, None
+        return reason
+
     def _check_length(self) -> None:
         announced = self._exchange.header(b"content-length")
         if self._max_body is not None and announced is not None and int(announced) > self._max_body:
@@ -83,16 +92,24 @@ class Client:
 
     async def _read(self) -> None:
         try:
-            async with asyncio.timeout(self._body_timeout) as patience:
-                last = await self._read_body()
-                patience.reschedule(None)
-                while last["type"] != "http.disconnect":
-                    last = await self._source()
-                self._left(last)
-        except TimeoutError:
-            self.end(Problem(408, f"The body did not arrive within {self._body_timeout:g} seconds.", close=True))
+            last = await self._read_in_time()
+            while last["type"] != "http.disconnect":
+                last = await self._source()
+            self._left(last)
         except Exception as error:
             self.end(error)
+
+    async def _read_in_time(self) -> Message:
+        """Returns the last message of the body. A timer, since `asyncio.timeout` holds the task that it is in, and a
+        cancelled task its frames: a cycle for each request."""
+        if self._body_timeout is None:
+            return await self._read_body()
+        slow = Problem(408, f"The body did not arrive within {self._body_timeout:g} seconds.", close=True)
+        timer = asyncio.get_running_loop().call_later(self._body_timeout, self.end, slow)
+        try:
+            return await self._read_body()
+        finally:
+            timer.cancel()
 
     async def _read_body(self) -> Message:
         """Returns the last message: of the body, or of a disconnect."""

@@ -33,10 +33,17 @@ async def explained(serving: Serving, inner: Inner, exchange: Exchange) -> None:
     except Disconnected:
         return  # nobody is there to be told
     except Exception as error:
-        problem = find_problem(error, serving.estimated_wait())
-        if problem is None or exchange.status is not None:
+        if exchange.status is not None or not await _told(serving, exchange, error):
             raise
+
+
+async def _told(serving: Serving, exchange: Exchange, error: Exception) -> bool:
+    """Whether the exception was one to be answered. Here, since no frame that it passed through may hold it: that is a
+    cycle, and under overload the collector would stop the loop for the sake of refusals."""
+    problem = find_problem(error, serving.estimated_wait())
+    if problem is not None:
         await problem.answer(exchange)
+    return problem is not None
 
 
 async def admitted(serving: Serving, inner: Inner, exchange: Exchange) -> None:
@@ -51,7 +58,6 @@ async def attended(serving: Serving, inner: Inner, exchange: Exchange) -> None:
     """The body is read ahead; a client that leaves, or does not send it, cancels what is inside."""
     client = Client(exchange, max_body=serving.options.max_body, body_timeout=serving.options.body_timeout)
     async with client:
-        exchange.receive = client.receive
         serving.gate.on_end(exchange, client.end)
         await inner(exchange)
 

@@ -1,0 +1,95 @@
+"""Requests leave no reference cycles: under overload the collector would stop the loop for what they leave."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+import asyncsched as asc
+from asyncsched.serving import Problem, Serving
+from asyncsched.serving.exchange import ASGIScope, Receive, Send
+
+from .rig import Call, read, reply, serving
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(20)]
+
+Ask = Callable[[Serving], Coroutine[Any, Any, Any]]
+
+
+async def app(scope: ASGIScope, receive: Receive, send: Send) -> None:
+    """Answers with the sum of the body, by way of its path."""
+    body = await read(receive)
+    if scope["path"] == "/problem":
+        raise Problem(400, "No.")
+    if scope["path"] == "/failing":
+        raise asc.QueueFull("full")
+    if scope["path"] in ("/slow", "/left"):
+        await asyncio.Event().wait()
+    x = await scope["state"]["scheduler"].put(np.frombuffer(body, np.uint8))
+    await reply(send, str(await asc.sum(x).item()).encode())
+
+
+def deadline(scope: ASGIScope) -> float | None:
+    return 0.001 if scope["path"] == "/slow" else None
+
+
+async def ask(server: Serving, path: str = "/", *, size: int = 3) -> int:
+    return (await Call(server, path).feed(b"x" * size).answer())[0]
+
+
+async def leave(server: Serving) -> int:
+    call = Call(server, "/left").feed().leave()
+    await call.task
+    return len(call.sent)
+
+
+async def stall(server: Serving) -> int:
+    return (await Call(server).feed(b"x", more=True).answer())[0]
+
+
+async def refused(server: Serving) -> int:
+    server.gate.most = 0
+    try:
+        return await ask(server)
+    finally:
+        server.gate.most = 10
+
+
+KINDS: list[tuple[Ask, int]] = [
+    (ask, 200),
+    (refused, 503),
+    (partial(ask, path="/problem"), 400),
+    (partial(ask, path="/failing"), 503),
+    (partial(ask, path="/slow"), 504),
+    (partial(ask, size=11), 413),
+    (leave, 0),
+    (stall, 408),
+]
+
+
+@pytest.mark.parametrize(("kind", "expected"), KINDS, ids=lambda value: str(value) if isinstance(value, int) else "")
+async def test_no_cycles(kind: Ask, expected: int) -> None:
+    server = serving(app, max_requests=10, max_body=10, body_timeout=0.001 if kind is stall else 30, deadline=deadline)
+    async with server.open() as s:
+        assert await kind(server) == expected  # the first may leave what is made once
+        await s.barrier()
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(10):
+                assert await kind(server) == expected
+            await s.barrier()
+            gc.set_debug(gc.DEBUG_SAVEALL)
+            gc.collect()
+            assert Counter(type(one).__qualname__ for one in gc.garbage) == {}
+        finally:
+            gc.set_debug(0)
+            gc.garbage.clear()
+            gc.enable()
