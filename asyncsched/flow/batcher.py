@@ -9,7 +9,7 @@ batches grow with the load, and a lone item is not held up.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass
 from math import inf
 from time import monotonic
@@ -58,9 +58,10 @@ class BatcherStatistics:
 class Batcher(Generic[Item, Result]):
     """Gathers the items of many callers and computes them together: `result = await batcher(item)`.
 
-    A batch is what has gathered while the one before was computed, the oldest first. An item whose caller was
-    cancelled, or whose scope's deadline has passed, is dropped from the queue, and from a batch that has not started;
-    in a batch that runs it is computed, and its result dropped.
+    A batch is what has gathered while the one before was computed, the oldest first, and the tenants of the callers'
+    scopes in turn, by cost over weight. An item whose caller was cancelled, or whose scope's deadline has passed, is
+    dropped from the queue, and from a batch that has not started; in a batch that runs it is computed, and its result
+    dropped.
 
     Batches run in scopes of their own, in the context in which the batcher was made, not in that of a caller. A batcher
     belongs to one event loop. It needs no closing: while its queue is empty nothing of it runs.
@@ -108,7 +109,9 @@ class Batcher(Generic[Item, Result]):
         cost = 1 if self._cost is None else self._cost(item)
         self._check_room(cost)
         # No await between the books and the queue: what was counted is there.
-        waiting = Waiting(item, cost, loop.create_future(), monotonic(), _deadline())
+        until, tenant, weight = _here()
+        line = self._queue.line(tenant, weight)
+        waiting = Waiting(item, cost, loop.create_future(), monotonic(), until, line)
         self._queue.push(waiting)
         self._runs.wake(loop)
         try:
@@ -154,10 +157,13 @@ class Batcher(Generic[Item, Result]):
             raise
 
 
-def _deadline() -> float:
-    """When the first of the caller's scopes is given up, by time.monotonic."""
+def _here() -> tuple[float, Hashable, float]:
+    """When the first of the caller's scopes is given up, by time.monotonic; its tenant, and the tenant's weight."""
     here = ambient.get()
-    return inf if here is None else here.until
+    if here is None:
+        return inf, None, 1.0
+    tenant = here.core.queue.tenant
+    return here.until, tenant.name, tenant.weight
 
 
 def _check(fn: object, max_batch_cost: float, max_wait: float, max_queue: int | None, concurrency: int) -> None:

@@ -1,26 +1,49 @@
-"""The items that wait for a batch: counted, bounded, and forgotten as soon as nobody wants them."""
+"""The items that wait for a batch: counted, bounded, and forgotten as soon as nobody wants them.
+
+Theory of operation. Each tenant has a line of its own, first in, first out; who names none stands in the line of None.
+A line is `paid` up to where its items were computed, in the unit of their cost over the tenant's weight, and the line
+that is paid least goes next (start-time fair queueing: Goyal, Vin and Cheng, SIGCOMM 1996). A line that was empty
+starts where the others are: nobody saves up. So a tenant that sends ten times its share waits in its own line.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Hashable
+from heapq import heappop, heappush, heapreplace
+from itertools import count
 from math import ceil
 from typing import Any
 
 from ..errors import QueueFull, TaskTooLarge
 
 
+class Line:
+    """The items of one tenant, the oldest first."""
+
+    __slots__ = ("items", "tenant", "weight")
+
+    def __init__(self, tenant: Hashable) -> None:
+        self.tenant = tenant
+        self.weight = 1.0
+        self.items: OrderedDict[Waiting, None] = OrderedDict()
+
+
 class Waiting:
     """An item on its way, and the future its caller waits for."""
 
-    __slots__ = ("arrived", "cost", "deadline", "future", "item")
+    __slots__ = ("arrived", "cost", "deadline", "future", "item", "line")
 
-    def __init__(self, item: Any, cost: float, future: asyncio.Future[Any], arrived: float, deadline: float) -> None:
+    def __init__(
+        self, item: Any, cost: float, future: asyncio.Future[Any], arrived: float, deadline: float, line: Line
+    ) -> None:
         self.item = item
         self.cost = cost
         self.future = future
         self.arrived = arrived
         self.deadline = deadline
+        self.line = line
 
     def wanted(self, now: float) -> bool:
         """Whether someone still waits for it. Past its deadline nobody does, though a busy loop may tell them late."""
@@ -28,7 +51,7 @@ class Waiting:
 
 
 class Queue:
-    """First in, first out. Every change of its contents changes its books in the same call."""
+    """Lines of tenants, in turn. Every change of its contents changes its books in the same call."""
 
     def __init__(self, max_batch_cost: float, max_items: int | None) -> None:
         self.max_batch_cost = max_batch_cost
@@ -36,7 +59,11 @@ class Queue:
         self.cost = 0.0
         self.accepted = self.dropped = self.refused = 0  # items, ever
         self.waited = 0.0  # seconds until their batch, all items together
-        self._items: OrderedDict[Waiting, None] = OrderedDict()
+        self._items: OrderedDict[Waiting, None] = OrderedDict()  # by arrival
+        self._lines: dict[Hashable, Line] = {}
+        self._turns: list[tuple[float, int, Line]] = []  # a heap of them: up to where each is paid, and since when
+        self._numbers = count()
+        self._paid = 0.0  # up to where the line was that went last
 
     def __len__(self) -> int:
         return len(self._items)
@@ -66,8 +93,18 @@ class Queue:
                 " admit fewer callers at a time, or raise max_queue"
             )
 
+    def line(self, tenant: Hashable, weight: float) -> Line:
+        """Where the items of a tenant stand."""
+        line = self._lines.get(tenant)
+        if line is None:
+            line = self._lines[tenant] = Line(tenant)
+            heappush(self._turns, (self._paid, next(self._numbers), line))
+        line.weight = weight
+        return line
+
     def push(self, waiting: Waiting) -> None:
         self._items[waiting] = None
+        waiting.line.items[waiting] = None
         self.cost += waiting.cost
         self.accepted += 1
 
@@ -78,12 +115,16 @@ class Queue:
             self.dropped += 1
 
     def form(self, now: float) -> list[Waiting]:
-        """Take the next batch: as many as fit, the oldest first, and those that nobody wants to be dropped."""
+        """Take the next batch: as many as fit, in turn, and those that nobody wants to be dropped."""
         batch: list[Waiting] = []
         cost = 0.0
-        while self._items:
-            first = self.oldest
-            if not first.wanted(now):
+        while self._turns:
+            paid, _, line = self._turns[0]
+            first = next(iter(line.items), None)
+            if first is None:
+                heappop(self._turns)
+                del self._lines[line.tenant]
+            elif not first.wanted(now):
                 self.forget(first)
             elif cost + first.cost > self.max_batch_cost:
                 break
@@ -92,6 +133,8 @@ class Queue:
                 batch.append(first)
                 cost += first.cost
                 self.waited += now - first.arrived
+                self._paid = max(self._paid, paid)
+                heapreplace(self._turns, (self._paid + first.cost / line.weight, next(self._numbers), line))
         return batch
 
     def empty(self) -> list[Waiting]:
@@ -102,5 +145,5 @@ class Queue:
         return waiting
 
     def _remove(self, waiting: Waiting) -> None:
-        del self._items[waiting]
+        del self._items[waiting], waiting.line.items[waiting]
         self.cost = self.cost - waiting.cost if self._items else 0.0  # no rounding error outlives the queue
