@@ -9,10 +9,16 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import DTypeLike
 
-from ..tensor import Scalar, Tensor
+from ..ops.table import TABLE
+from ..tensor import Scalar, Tensor, apply
 
 Operand: TypeAlias = Tensor | Scalar
 Axis: TypeAlias = int | Sequence[int] | None
+
+
+def op(name: str, *operands: Any, **options: Any) -> Tensor:
+    """Apply a row of the table."""
+    return apply(TABLE[name], operands, options)
 
 
 def axes(axis: Axis) -> int | tuple[int, ...] | None:

@@ -16,7 +16,7 @@ from .rules_common import Known, as_meta, lengths, no_axis, same_as, sample, shr
 def reduction(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """A reduction over `axis` (an int, a tuple or None for all). A sample tells the dtype, and what emptiness does."""
     array = as_meta(operands[0])
-    axes = _axes(options.get("axis"), len(array.shape))
+    axes = reduced_axes(options.get("axis"), len(array.shape))
     dtype = resolve(row, np)(shrunk(array), **options).dtype
     return Inferred(meta(_reduced(lengths(array), axes, options), dtype, array.contiguous))
 
@@ -30,7 +30,7 @@ def count_nonzero(row: Row, operands: tuple[Operand, ...], options: Options) -> 
 def mean(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """A reduction that takes empty arrays with a warning, so the sample is never empty."""
     array = as_meta(operands[0])
-    axes = _axes(options.get("axis"), len(array.shape))
+    axes = reduced_axes(options.get("axis"), len(array.shape))
     dtype = resolve(row, np)(_ones_like(array), axis=options.get("axis")).dtype
     result = meta(_reduced(lengths(array), axes, options), dtype, array.contiguous)
     # Half precision is summed in single, and then written to its place.
@@ -102,7 +102,8 @@ def argsort(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferr
     return Inferred(result, workspace + (2 * result.nbytes if options.get("descending") else 0))
 
 
-def _axes(axis: Any, ndim: int) -> Known:
+def reduced_axes(axis: Any, ndim: int) -> Known:
+    """The axes that a reduction goes over, none negative."""
     # NumPy lets an array without dimensions be reduced along its first or last.
     if axis is None or (ndim == 0 and axis in (0, -1)):
         return tuple(range(ndim))

@@ -120,7 +120,7 @@ CASES |= {
         (lambda x, y: asc.where(x[0] > 0, x, y), (MATRIX, real(3, 1))),
     ],
     # Along axes.
-    "sum": along("sum", CUBE),
+    "sum": [*along("sum", CUBE), (lambda x: asc.sum(x, axis=0), (real(),))],
     "mean": along("mean", CUBE),
     "max": along("max", distinct(2, 3, 4)),
     "min": along("min", distinct(2, 3, 4)),

@@ -10,15 +10,13 @@ import asyncsched as asc
 from asyncsched.autograd import RULES, grad, gradcheck
 from asyncsched.autograd.rules.along_axes import ALONG_AXES
 from asyncsched.autograd.rules.elementwise import ELEMENTWISE
-from asyncsched.autograd.rules.indexing import INDEXING
-from asyncsched.autograd.rules.products import PRODUCTS
 from asyncsched.autograd.rules.shapes import SHAPES
 from asyncsched.ops.table import TABLE
 
 from .cases import CASES, FIRST_ORDER, Case
 
 pytestmark = pytest.mark.anyio
-OURS = {**ELEMENTWISE, **ALONG_AXES, **INDEXING, **PRODUCTS, **SHAPES}
+OURS = {**ELEMENTWISE, **ALONG_AXES, **SHAPES}
 
 
 def each(*tables: dict[str, list[Case]]) -> list[Any]:

@@ -5,15 +5,11 @@ A rule that only multiplies or sums is exact; ties of `maximum`, `max` and `abs`
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from ...tensor import Tensor
 from .along_axes import ALONG_AXES
+from .common import Partial, Rules
 from .elementwise import ELEMENTWISE
-from .indexing import INDEXING
-from .products import PRODUCTS
 from .shapes import SHAPES
 
-Partial = Callable[..., Tensor]
+__all__ = ["RULES", "Partial"]
 
-RULES: dict[str, tuple[Partial | None, ...]] = {**ELEMENTWISE, **ALONG_AXES, **PRODUCTS, **SHAPES, **INDEXING}
+RULES: Rules = {**ELEMENTWISE, **ALONG_AXES, **SHAPES}

@@ -1,25 +1,22 @@
-"""Derivatives of reductions and cumulations. `call.options` are as the functions give them."""
+"""Derivatives of reductions, cumulations and products that sum. `call.options` are as the functions give them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import prod
 from typing import Any
 
-from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
+from numpy.lib.array_utils import normalize_axis_index
 
 from ... import functions as f
-from ...ops.keys import Slice
-from ...ops.table import TABLE
-from ...tensor import Tensor, apply
-
-_ALL = Slice(None, None, None)
+from ...functions._common import op
+from ...ops.rules_linalg import tensordot_axes
+from ...ops.rules_reduce import reduced_axes
+from ...tensor import Tensor
+from .common import Rules, along, reordered, scatter
 
 
 def _axes(call: Any) -> tuple[int, ...]:
-    """The axes reduced over, none negative."""
-    axis, ndim = call.options.get("axis"), len(call.metas[0].shape)
-    return tuple(range(ndim)) if axis is None else normalize_axis_tuple(axis, ndim)
+    return reduced_axes(call.options.get("axis"), len(call.metas[0].shape))
 
 
 def _spread(g: Tensor, call: Any) -> Tensor:
@@ -44,10 +41,6 @@ def _count(call: Any) -> int:
     return prod([call.metas[0].bound[axis] for axis in _axes(call)])
 
 
-def _mean(g: Tensor, call: Any) -> Tensor:
-    return _full(g / _count(call), call)
-
-
 def _extreme(g: Tensor, x: Tensor, out: Tensor, call: Any) -> Tensor:
     """Shared evenly between those that are equally large."""
     mask = x == _spread(out, call)
@@ -60,10 +53,6 @@ def _variance(g: Tensor, x: Tensor, call: Any) -> Tensor:
     return deviations * _spread(g * (2 / (_count(call) - call.options.get("correction", 0))), call)
 
 
-def _deviation(g: Tensor, x: Tensor, out: Tensor, call: Any) -> Tensor:
-    return _variance(g / (out * 2), x, call)
-
-
 def _prod(g: Tensor, x: Tensor, call: Any) -> Tensor:
     """The product of all others, as that of all before times that of all after: also right where there are zeros."""
     axes, shape = _axes(call), call.metas[0].shape
@@ -71,8 +60,7 @@ def _prod(g: Tensor, x: Tensor, call: Any) -> Tensor:
     order = rest + axes
     lines = f.permute_dims(x, order).reshape(*[shape[axis] for axis in rest], -1)
     others = _before(lines) * f.flip(_before(f.flip(lines, axis=-1)), axis=-1)
-    back = sorted(range(len(order)), key=order.__getitem__)
-    return _spread(g, call) * f.permute_dims(others.reshape(*[shape[axis] for axis in order]), back)
+    return _spread(g, call) * reordered(others.reshape(*[shape[axis] for axis in order]), order)
 
 
 def _before(x: Tensor) -> Tensor:
@@ -83,7 +71,7 @@ def _before(x: Tensor) -> Tensor:
 def _cumulated(g: Tensor, call: Any) -> tuple[Tensor, int]:
     """The gradient without that of an initial value, and the axis."""
     axis = normalize_axis_index(call.options.get("axis") or 0, len(call.metas[0].shape))
-    return (g[(slice(None),) * axis + (slice(1, None),)] if call.options.get("include_initial") else g), axis
+    return (g[along(axis, g.ndim, slice(1, None))] if call.options.get("include_initial") else g), axis
 
 
 def _cumulative_sum(g: Tensor, call: Any) -> Tensor:
@@ -93,36 +81,82 @@ def _cumulative_sum(g: Tensor, call: Any) -> Tensor:
 
 def _cumulative_prod(g: Tensor, x: Tensor, call: Any) -> Tensor:
     g, axis = _cumulated(g, call)
-    return apply(TABLE["cumulative_prod_gradient"], (x, g), {"axis": axis})
+    return op("cumulative_prod_gradient", x, g, axis=axis)
 
 
 def _diff(g: Tensor, call: Any) -> Tensor:
     """The transpose of a difference is the difference of neighbours the other way, with zeros around."""
-    n = call.options.get("n", 1)
-    axis = normalize_axis_index(call.options.get("axis", -1), len(call.metas[0].shape))
-    length = g.shape[axis]
-    padded = (*g.shape[:axis], length + 2 * n, *g.shape[axis + 1 :])
-    key = (*[_ALL] * axis, Slice(n, n + length, None))
-    found = f.diff(apply(TABLE["scatter"], (g,), {"shape": padded, "key": key}), axis=axis, n=n)
+    n, axis, shape = call.options.get("n", 1), call.options.get("axis", -1), list(g.shape)
+    shape[axis] += 2 * n
+    padded = scatter(g, along(axis, g.ndim, slice(n, -n)), tuple(shape))
+    found = f.diff(padded, axis=axis, n=n)
     return -found if n % 2 else found
 
 
 def _sort(g: Tensor, x: Tensor, call: Any) -> Tensor:
-    axis = call.options.get("axis", -1)
-    order = apply(TABLE["argsort"], (x,), call.options)
-    return apply(TABLE["scatter_along_axis"], (g, order), {"shape": call.metas[0].shape, "axis": axis})
+    order = op("argsort", x, **call.options)
+    return op("scatter_along_axis", g, order, shape=call.metas[0].shape, axis=call.options.get("axis", -1))
 
 
-ALONG_AXES: dict[str, tuple[Callable[..., Tensor] | None, ...]] = {
+def _matmul_first(g: Tensor, y: Tensor, call: Any) -> Tensor:
+    g, y = _as_matrices(g, y, call)
+    return g @ y.mT
+
+
+def _matmul_second(g: Tensor, x: Tensor, call: Any) -> Tensor:
+    g, x = _as_matrices(g, x, call)
+    ndim = len(call.metas[1].shape)
+    if ndim <= 2 and x.ndim > 2:  # one product over all rows, instead of one for each matrix and their sum
+        g, x = g.reshape(-1, g.shape[-1]), x.reshape(-1, x.shape[-1])
+    found = x.mT @ g
+    return f.squeeze(found, -1) if ndim == 1 else found
+
+
+def _as_matrices(g: Tensor, other: Tensor, call: Any) -> tuple[Tensor, Tensor]:
+    """With the dimensions that `matmul` gives vectors for the product and drops afterwards."""
+    first, second = [len(meta.shape) for meta in call.metas]
+    if second == 1:
+        g, other = f.expand_dims(g, axis=-1), other if call.place else f.expand_dims(other, axis=-1)
+    if first == 1:
+        g, other = f.expand_dims(g, axis=-2), f.expand_dims(other, axis=0) if call.place else other
+    return g, other
+
+
+def _vecdot(g: Tensor, other: Tensor, call: Any) -> Tensor:
+    """The sum ran over an axis that each operand counts for itself: last is where both have it."""
+    axis, shape = call.options.get("axis", -1), call.metas[call.place].shape
+    found = f.expand_dims(g, axis=-1) * f.moveaxis(other, axis, -1)
+    extra = found.ndim - len(shape)
+    if extra > 0:  # what was broadcast in front goes first, so that the axis is the operand's
+        found = f.sum(found, axis=tuple(range(extra)))
+    return f.moveaxis(found, -1, normalize_axis_index(axis, len(shape)))
+
+
+def _tensordot(g: Tensor, other: Tensor, call: Any) -> Tensor:
+    """A sum over what the other operand kept; its axes that were summed over come in its order of them."""
+    place, ndims = call.place, [len(meta.shape) for meta in call.metas]
+    summed = tensordot_axes(call.options.get("axes", 2), *ndims)
+    first, second = [tuple([i for i in range(n) if i not in s]) for n, s in zip(ndims, summed, strict=True)]
+    back = tuple([axis for _, axis in sorted(zip(summed[1 - place], summed[place], strict=True))])
+    if place == 0:
+        return reordered(f.tensordot(g, other, axes=(tuple(range(len(first), g.ndim)), second)), first + back)
+    return reordered(f.tensordot(other, g, axes=(first, tuple(range(len(first))))), back + second)
+
+
+ALONG_AXES: Rules = {
     "sum": (_full,),
-    "mean": (_mean,),
+    "mean": (lambda g, call: _full(g / _count(call), call),),
     "max": (_extreme,),
     "min": (_extreme,),
     "prod": (_prod,),
     "var": (_variance,),
-    "std": (_deviation,),
+    "std": (lambda g, x, out, call: _variance(g / (out * 2), x, call),),
     "cumulative_sum": (_cumulative_sum,),
     "cumulative_prod": (_cumulative_prod,),
     "diff": (_diff,),
     "sort": (_sort,),
+    # Products that sum over axes.
+    "matmul": (_matmul_first, _matmul_second),
+    "vecdot": (lambda g, y, call: _vecdot(g, y, call), lambda g, x, call: _vecdot(g, x, call)),
+    "tensordot": (lambda g, y, call: _tensordot(g, y, call), lambda g, x, call: _tensordot(g, x, call)),
 }

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 from ... import functions as f
 from ...functions._common import Operand
 from ...tensor import Tensor
+from .common import Rules, same
 
 
 def _zero(g: Tensor) -> Tensor:
@@ -35,27 +35,16 @@ def _squares(x: Any, y: Any) -> Any:
     return x * x + y * y
 
 
-ELEMENTWISE: dict[str, tuple[Callable[..., Tensor] | None, ...]] = {
-    # What passes the gradient on; `fit` sums and casts it.
-    "positive": (lambda g: g,),
+ELEMENTWISE: Rules = {
+    **dict.fromkeys(("add", "astype", "conj", "full", "positive", "real"), (same,)),
+    **dict.fromkeys(("ceil", "floor", "floor_divide", "imag", "round", "sign", "trunc"), (_zero,)),
     "copy": (lambda g, call: g.to(call.device),),
-    "astype": (lambda g: g,),
-    "conj": (lambda g: g,),
-    "real": (lambda g: g,),
+    "full_like": (None, same),
     "negative": (lambda g: -g,),
-    "add": (lambda g: g, lambda g: g),
-    "subtract": (lambda g: g, lambda g: -g),
+    "subtract": (same, lambda g: -g),
     "multiply": (lambda g, y: g * y, lambda g, x: g * x),
     "divide": (lambda g, y: g / y, lambda g, y, out: -(g * out / y)),
-    "remainder": (lambda g: g, lambda g, x, y: -(g * (x // y))),
-    # Steps.
-    "ceil": (_zero,),
-    "floor": (_zero,),
-    "floor_divide": (_zero, _zero),
-    "imag": (_zero,),
-    "round": (_zero,),
-    "sign": (_zero,),
-    "trunc": (_zero,),
+    "remainder": (same, lambda g, x, y: -(g * (x // y))),
     # Powers.
     "pow": (_pow_base, _pow_exponent),
     "reciprocal": (lambda g, out: -(g * (out * out)),),
@@ -96,7 +85,4 @@ ELEMENTWISE: dict[str, tuple[Callable[..., Tensor] | None, ...]] = {
         lambda g, x, y, z: f.where((x > z) | (y > z), g, 0),
     ),
     "where": (None, lambda g, x: f.where(x, g, 0), lambda g, x: f.where(x, 0, g)),
-    # Filled with a number that may be a tensor's.
-    "full": (lambda g: g,),
-    "full_like": (None, lambda g: g),
 }

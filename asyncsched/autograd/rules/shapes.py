@@ -1,50 +1,35 @@
-"""Derivatives of what rearranges, joins or repeats."""
+"""Derivatives of what rearranges, joins, repeats or picks elements."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import prod
 from typing import Any
 
-from numpy.lib.array_utils import normalize_axis_index
+from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
 from ... import functions as f
-from ...ops.table import TABLE
-from ...tensor import Tensor, apply
-
-
-def _back(g: Tensor, call: Any) -> Tensor:
-    """In the operand's shape again."""
-    shape = call.metas[call.place].shape
-    return g if g.shape == shape else g.reshape(shape)
-
-
-def _permute(g: Tensor, call: Any) -> Tensor:
-    ndim = len(call.metas[0].shape)
-    order = [normalize_axis_index(axis, ndim) for axis in call.options["axes"]]
-    return f.permute_dims(g, [order.index(axis) for axis in range(ndim)])
+from ...functions._common import op
+from ...tensor import Tensor
+from .common import Rules, along, back, reordered, same, scatter
 
 
 def _concat(g: Tensor, call: Any) -> Tensor:
     axis = call.options.get("axis", 0)
-    shapes = [meta.shape if axis is not None else (prod(meta.shape),) for meta in call.metas]
-    at = 0 if axis is None else normalize_axis_index(axis, g.ndim)
-    start = sum(shape[at] for shape in shapes[: call.place])
-    part = g[(slice(None),) * at + (slice(start, start + shapes[call.place][at]),)]
-    return _back(part, call)
+    lengths = [prod(meta.shape) if axis is None else meta.shape[axis] for meta in call.metas]
+    start = sum(lengths[: call.place])
+    return back(g[along(axis or 0, g.ndim, slice(start, start + lengths[call.place]))], call)
 
 
 def _stack(g: Tensor, call: Any) -> Tensor:
-    axis = normalize_axis_index(call.options.get("axis", 0), g.ndim)
-    return g[(slice(None),) * axis + (call.place,)]
+    return g[along(call.options.get("axis", 0), g.ndim, call.place)]
 
 
 def _repeat(g: Tensor, call: Any) -> Tensor:
     axis, repeats, shape = call.options.get("axis"), call.options["repeats"], call.metas[0].shape or (1,)
     if axis is None:
-        return _back(g.reshape(prod(shape), repeats).sum(axis=1), call)
-    axis = normalize_axis_index(axis, len(shape))
-    return _back(g.reshape(*shape[: axis + 1], repeats, *shape[axis + 1 :]).sum(axis=axis + 1), call)
+        axis, shape = 0, (prod(shape),)
+    axis = normalize_axis_index(axis, len(shape)) + 1
+    return back(g.reshape(*shape[:axis], repeats, *shape[axis:]).sum(axis=axis), call)
 
 
 def _tile(g: Tensor, call: Any) -> Tensor:
@@ -52,37 +37,61 @@ def _tile(g: Tensor, call: Any) -> Tensor:
     shape = (1,) * (g.ndim - len(shape)) + shape
     repetitions = (1,) * (g.ndim - len(repetitions)) + tuple(repetitions)
     pairs = [n for pair in zip(repetitions, shape, strict=True) for n in pair]
-    return _back(g.reshape(pairs).sum(axis=tuple(range(0, len(pairs), 2))), call)
+    return back(g.reshape(pairs).sum(axis=tuple(range(0, len(pairs), 2))), call)
 
 
 def _roll(g: Tensor, call: Any) -> Tensor:
     shift = call.options["shift"]
-    back = -shift if isinstance(shift, int) else tuple([-n for n in shift])
-    return f.roll(g, back, axis=call.options.get("axis"))
+    opposite = -shift if isinstance(shift, int) else tuple([-n for n in shift])
+    return f.roll(g, opposite, axis=call.options.get("axis"))
 
 
-def _same(name: str) -> Callable[..., Tensor]:
-    """Of what is its own transpose."""
-
-    def rule(g: Tensor, call: Any) -> Tensor:
-        return apply(TABLE[name], (g,), call.options)
-
-    return rule
+def _getitem(g: Tensor, indices: tuple[Tensor, ...], call: Any) -> Tensor:
+    """Of an index without tensors too."""
+    return op("scatter", g, *indices, shape=call.metas[0].shape, key=call.options["key"])
 
 
-SHAPES: dict[str, tuple[Callable[..., Tensor] | None, ...]] = {
-    "broadcast_to": (lambda g: g,),
+def _gather(g: Tensor, indices: tuple[Tensor, ...], call: Any) -> Tensor:
+    return op("getitem_advanced" if indices else "getitem", g, *indices, key=call.options["key"])
+
+
+def _setitem(g: Tensor, indices: tuple[Tensor, ...], call: Any) -> Tensor:
+    """What was written over has no part in the result."""
+    return op("setitem", g, 0, *indices, key=call.options["key"])
+
+
+def _take(g: Tensor, y: Any, call: Any) -> Tensor:
+    axis, shape = call.options.get("axis"), call.metas[0].shape or (1,)
+    if axis is None:
+        axis, shape = 0, (prod(shape),)
+    return back(scatter(g, along(axis, len(shape), y if isinstance(y, Tensor) else int(y)), shape), call)
+
+
+def _take_along_axis(g: Tensor, y: Tensor, call: Any) -> Tensor:
+    return op("scatter_along_axis", g, y, shape=call.metas[0].shape, axis=call.options.get("axis", -1))
+
+
+SHAPES: Rules = {
+    "broadcast_to": (same,),
     "concat": (_concat,),
-    "expand_dims": (_back,),
-    "flip": (_same("flip"),),
+    "expand_dims": (back,),
+    "flip": (lambda g, call: op("flip", g, **call.options),),
     "matrix_transpose": (lambda g: g.mT,),
-    "permute_dims": (_permute,),
+    "permute_dims": (lambda g, call: reordered(g, normalize_axis_tuple(call.options["axes"], g.ndim)),),
     "repeat": (_repeat,),
-    "reshape": (_back,),
+    "reshape": (back,),
     "roll": (_roll,),
-    "squeeze": (_back,),
+    "squeeze": (back,),
     "stack": (_stack,),
     "tile": (_tile,),
-    "tril": (_same("tril"),),
-    "triu": (_same("triu"),),
+    "tril": (lambda g, call: op("tril", g, **call.options),),
+    "triu": (lambda g, call: op("triu", g, **call.options),),
+    # Indexing: what was taken from a place goes back there, and what was taken twice is summed.
+    "getitem": (_getitem,),
+    "getitem_advanced": (_getitem, None),
+    "setitem": (_setitem, _gather, None),
+    "take": (_take, None),
+    "take_along_axis": (_take_along_axis, None),
+    "scatter": (_gather, None),
+    "scatter_along_axis": (lambda g, y, call: op("take_along_axis", g, y, axis=call.options["axis"]), None),
 }

@@ -1,0 +1,43 @@
+"""What the rules share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from numpy.lib.array_utils import normalize_axis_index
+
+from ...functions import permute_dims
+from ...functions._common import op
+from ...ops.keys import encode_key
+from ...tensor import Tensor
+
+Partial = Callable[..., Tensor]
+Rules = dict[str, tuple[Partial | None, ...]]
+
+
+def same(g: Tensor) -> Tensor:
+    """Of what passes the gradient on; `fit` sums and casts it."""
+    return g
+
+
+def back(g: Tensor, call: Any) -> Tensor:
+    """In the operand's shape again."""
+    shape = call.metas[call.place].shape
+    return g if g.shape == shape else g.reshape(shape)
+
+
+def reordered(x: Tensor, order: Sequence[int]) -> Tensor:
+    """`x`, whose axis `i` is to be axis `order[i]`: the inverse of a permutation."""
+    return permute_dims(x, [order.index(axis) for axis in range(x.ndim)])
+
+
+def along(axis: int, ndim: int, part: Any) -> tuple[Any, ...]:
+    """The key of a part along an axis."""
+    return (slice(None),) * normalize_axis_index(axis, ndim) + (part,)
+
+
+def scatter(g: Tensor, key: Any, shape: tuple[int | None, ...]) -> Tensor:
+    """Zeros of a shape, with `g` added at a key: the transpose of indexing."""
+    encoded, indices = encode_key(key, Tensor)
+    return op("scatter", g, *indices, shape=shape, key=encoded)
