@@ -17,9 +17,9 @@ from math import sqrt
 from typing import Any
 
 from .autograd import no_grad
+from .functions._common import op
 from .handles import driver_of
-from .ops.table import TABLE
-from .tensor import Tensor, apply
+from .tensor import Tensor
 
 State = dict[str, Any]
 
@@ -37,8 +37,7 @@ class Optimizer:
         self.parameters = list(parameters)
         self.lr = lr
         self.state: list[State] = [{} for _ in self.parameters]
-        if lr < 0:
-            raise ValueError(f"lr must not be negative, and is {lr}")
+        _not_negative(lr=lr)
         if not self.parameters:
             raise ValueError("there are no parameters to move")
         for i, parameter in enumerate(self.parameters):
@@ -125,19 +124,17 @@ class SGD(Optimizer):
         _not_negative(momentum=momentum, weight_decay=weight_decay)
         if nesterov and not momentum:
             raise ValueError("nesterov needs momentum")
-        self.momentum = float(momentum)
-        self.weight_decay = float(weight_decay)
-        self.nesterov = nesterov
+        self.momentum, self.weight_decay, self.nesterov = float(momentum), float(weight_decay), nesterov
 
     def _moved(self, parameter: Tensor, gradient: Tensor, state: State) -> tuple[Tensor, State]:
         if self.weight_decay:
-            gradient = _axpby(gradient, parameter, 1.0, self.weight_decay)
+            gradient = op("axpby", gradient, parameter, 1.0, self.weight_decay)
         if not self.momentum:
-            return _axpby(parameter, gradient, 1.0, -self.lr), {}
+            return op("axpby", parameter, gradient, 1.0, -self.lr), {}
         before = state.get("momentum")
-        average = gradient if before is None else _axpby(before, gradient, self.momentum, 1.0)
-        step = _axpby(average, gradient, self.momentum, 1.0) if self.nesterov else average
-        return _axpby(parameter, step, 1.0, -self.lr), {"momentum": average.detach()}
+        average = gradient if before is None else op("axpby", before, gradient, self.momentum, 1.0)
+        step = op("axpby", average, gradient, self.momentum, 1.0) if self.nesterov else average
+        return op("axpby", parameter, step, 1.0, -self.lr), {"momentum": average.detach()}
 
 
 class AdamW(Optimizer):
@@ -167,24 +164,18 @@ class AdamW(Optimizer):
         _not_negative(eps=eps, weight_decay=weight_decay)
         if not all(0 <= beta < 1 for beta in betas):
             raise ValueError(f"betas must be at least 0 and below 1, and are {betas}")
-        self.betas = (float(betas[0]), float(betas[1]))
-        self.eps = float(eps)
-        self.weight_decay = weight_decay
+        self.betas, self.eps, self.weight_decay = (float(betas[0]), float(betas[1])), float(eps), weight_decay
 
     def _moved(self, parameter: Tensor, gradient: Tensor, state: State) -> tuple[Tensor, State]:
         (b1, b2), t = self.betas, state.get("step", 0) + 1
         if t == 1:
             mean, square = gradient * (1 - b1), (gradient * gradient) * (1 - b2)
         else:
-            mean = _axpby(state["mean"], gradient, b1, 1 - b1)
-            square = apply(TABLE["axpby_squared"], (state["square"], gradient, b2, 1 - b2))
+            mean = op("axpby", state["mean"], gradient, b1, 1 - b1)
+            square = op("axpby_squared", state["square"], gradient, b2, 1 - b2)
         keep, rate, scale = 1 - self.lr * self.weight_decay, self.lr / (1 - b1**t), 1 / sqrt(1 - b2**t)
-        moved = apply(TABLE["adam_step"], (parameter, mean, square, keep, rate, scale, self.eps))
+        moved = op("adam_step", parameter, mean, square, keep, rate, scale, self.eps)
         return moved, {"step": t, "mean": mean, "square": square}
-
-
-def _axpby(x: Tensor, y: Tensor, a: float, b: float) -> Tensor:
-    return apply(TABLE["axpby"], (x, y, a, b))
 
 
 def _copied(state: State) -> State:

@@ -121,7 +121,7 @@ def _sweep(nodes: list[Node], gradients: _Gradients, wanted: set[Node], *, track
         gradient = gradients.get(node) if node in wanted else gradients.pop(node, None)
         if gradient is not None:
             for place, parent in enumerate(node.parents):
-                if parent is not None and parent in leading:
+                if parent in leading:
                     _add(gradients, parent, node.pull(place, gradient, tracked))
 
 

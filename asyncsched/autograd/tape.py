@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import count
@@ -26,7 +26,7 @@ class Call(NamedTuple):
     options: Mapping[str, Any]
     metas: tuple[Any, ...]  # of each operand its shape and dtype, or the number it is
     place: int  # of the operand whose gradient is wanted
-    device: Device  # of the operands
+    device: Device  # of that operand
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -37,12 +37,13 @@ class Node:
     result of an operation: where its gradient goes, and what is kept for it.
     """
 
+    device: Device
     row: Row | None = None
-    operands: tuple[Any, ...] = ()  # values where a derivative reads them, else metas, or numbers
+    partials: Sequence[Any] = ()  # the derivative for each operand, None where no gradient goes
     options: Any = None
-    device: Any = None  # of the operands
+    operands: tuple[Any, ...] = ()  # values where a derivative reads them, else metas, or numbers
     out: Value | None = None  # the result, if a derivative reads that
-    parents: tuple[Node | None, ...] = ()  # the operands' nodes, None where no gradient goes; empty once all is dropped
+    parents: tuple[Any, ...] = ()  # the operands' nodes, None where no gradient goes; empty once all is dropped
     grad: Tensor | None = None
     number: int = field(default_factory=count().__next__)  # larger than those of its operands
 
@@ -67,33 +68,31 @@ class Node:
                 f"{row.name}: {why}: use `t.detach()` or `with no_grad():` to leave it out,"
                 " or add one to autograd.RULES"
             )
+        rule, value = RULES[row.name], result._value
         parents: list[Node | None] = []
-        needs: frozenset[str] = frozenset()
+        partials: list[Partial | None] = []
         for place, operand in enumerate(operands):
             node = operand._node if isinstance(operand, Tensor) else None
-            function = None if node is None else _partial(row, place)
-            if function is not None:
-                needs |= _needs(function)
-                device = operand.device
-            parents.append(None if function is None else node)
+            partial = None if node is None else rule[min(place, len(rule) - 1)]
+            partials.append(partial)
+            parents.append(None if partial is None else node)
         if any(parents):
+            needs = _needs(tuple(partials))
             kept = tuple([_kept(place, operand, needs) for place, operand in enumerate(operands)])
-            out = result._value if "out" in needs else None
-            result._node = Node(row, kept, options, device, out, tuple(parents))
+            out = value if "out" in needs else None
+            result._node = Node(value.device, row, partials, options, kept, out, tuple(parents))
 
     def pull(self, place: int, gradient: Tensor, tracked: bool) -> Tensor:
         """The gradient of an operand, from that of the result. If `tracked` it is recorded itself."""
-        assert self.row is not None
-        function = _partial(self.row, place)
-        assert function is not None
-        given = {name: self._argument(name, place, gradient, tracked) for name in _needs(function)}
-        return fit(function(**given), _meta(self.operands[place]))
+        partial = self.partials[place]
+        given = {name: self._argument(name, place, gradient, tracked) for name in _needs((partial,))}
+        return fit(partial(**given), _meta(self.operands[place]))
 
     def _argument(self, name: str, place: int, gradient: Tensor, tracked: bool) -> Any:
         if name == "g":
             return gradient
         if name == "call":
-            return Call(self.options, tuple([_meta(operand) for operand in self.operands]), place, self.device)
+            return Call(self.options, tuple(map(_meta, self.operands)), place, self.parents[place].device)
         if name == "indices":
             return tuple([Tensor(a) for a in self.operands if type(a) is Value and a.meta.dtype.kind in "biu"])
         if name == "out":
@@ -142,7 +141,7 @@ def track(tensor: Tensor, wanted: bool) -> None:
     if wanted and node is None:
         if tensor.dtype.kind != "f":
             raise TypeError(f"only real floating-point tensors have gradients, not {tensor.dtype}: use `t.astype(...)`")
-        tensor._node = Node()
+        tensor._node = Node(tensor.device)
     elif not wanted and node is not None:
         if not node.leaf:
             raise RuntimeError("this tensor was computed from tracked ones: `t.detach()` gives one that is not")
@@ -171,16 +170,10 @@ def check_like(gradient: Tensor, meta: Meta) -> None:
         )
 
 
-def _partial(row: Row, place: int) -> Partial | None:
-    """The derivative with respect to one operand."""
-    rule = RULES[row.name]
-    return rule[min(place, len(rule) - 1)]
-
-
 @cache
-def _needs(function: Partial) -> frozenset[str]:
-    """What a derivative needs: the names of its parameters."""
-    return frozenset(inspect.signature(function).parameters)
+def _needs(partials: tuple[Partial | None, ...]) -> frozenset[str]:
+    """What derivatives need: the names of their parameters."""
+    return frozenset(name for partial in partials if partial for name in inspect.signature(partial).parameters)
 
 
 def _kept(place: int, operand: Any, needs: frozenset[str]) -> Any:

@@ -9,52 +9,16 @@ be open. All that make parameters take `dtype` (float32 by default), `rng` (a Nu
 nobody can repeat what is drawn), `device` and `scheduler`.
 """
 
+# ruff: noqa: F403  (what the stars bring is what each module's __all__ says, and nothing here uses it)
 from __future__ import annotations
 
+from . import functional, layers
 from . import rules as _rules  # noqa: F401  # makes the functions differentiable
-from .functional import (
-    conv2d,
-    cross_entropy,
-    dropout,
-    embedding,
-    gelu,
-    layer_norm,
-    linear,
-    log_softmax,
-    max_pool2d,
-    mse_loss,
-    relu,
-    scaled_dot_product_attention,
-    softmax,
-)
-from .layers import GELU, Conv2d, Dropout, Embedding, Flatten, LayerNorm, Linear, MaxPool2d, ReLU, Sequential
+from .functional import *
+from .layers import *
 from .module import Module
 from .transformer import MultiheadAttention
 
-__all__ = [
-    "GELU",
-    "Conv2d",
-    "Dropout",
-    "Embedding",
-    "Flatten",
-    "LayerNorm",
-    "Linear",
-    "MaxPool2d",
-    "Module",
-    "MultiheadAttention",
-    "ReLU",
-    "Sequential",
-    "conv2d",
-    "cross_entropy",
-    "dropout",
-    "embedding",
-    "gelu",
-    "layer_norm",
-    "linear",
-    "log_softmax",
-    "max_pool2d",
-    "mse_loss",
-    "relu",
-    "scaled_dot_product_attention",
-    "softmax",
-]
+__all__ = ["Module", "MultiheadAttention"]
+__all__ += functional.__all__
+__all__ += layers.__all__

@@ -9,16 +9,14 @@ from typing import Any, Literal
 import numpy as np
 
 from ..functions import concat, permute_dims, take
-from ..ops.table import TABLE
-from ..tensor import Tensor, apply
+from ..functions._common import op
+from ..tensor import Tensor
+
+__all__ = ["conv2d", "cross_entropy", "dropout", "embedding", "gelu", "layer_norm", "linear", "log_softmax"]
+__all__ += ["max_pool2d", "mse_loss", "relu", "scaled_dot_product_attention", "softmax"]
 
 Reduction = Literal["mean", "sum", "none"]
 Size = int | Sequence[int]
-
-
-def op(name: str, *operands: Any, **options: Any) -> Tensor:
-    """Apply a row of the table."""
-    return apply(TABLE[name], operands, options)
 
 
 def relu(x: Tensor) -> Tensor:
@@ -67,13 +65,7 @@ def dropout(x: Tensor, p: float, *, seed: int) -> Tensor:
 
 
 def conv2d(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    *,
-    stride: Size = 1,
-    padding: Size = 0,
-    dilation: Size = 1,
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, stride: Size = 1, padding: Size = 0, dilation: Size = 1
 ) -> Tensor:
     """The convolution (in truth a correlation) of images with a weight.
 

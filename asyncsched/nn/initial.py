@@ -46,11 +46,8 @@ class Initial:
         return _parameter(full(shape, value, dtype=self._dtype, **self._where))
 
     def _drawn(self, name: str, shape: tuple[int, ...], **options: float) -> Tensor:
-        return _parameter(
-            apply(
-                TABLE[name], (draw_seed(self._rng),), {"shape": shape, "dtype": self._dtype, **options}, **self._where
-            )
-        )
+        form = {"shape": shape, "dtype": self._dtype}
+        return _parameter(apply(TABLE[name], (draw_seed(self._rng),), form | options, **self._where))
 
 
 def draw_seed(rng: np.random.Generator) -> int:

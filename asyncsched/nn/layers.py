@@ -8,10 +8,14 @@ from typing import Any, Literal, Unpack
 
 import numpy as np
 
+from ..functions._common import lengths
 from ..tensor import Tensor
 from . import functional as F
 from .initial import Initial, Options, Rng, draw_seed
 from .module import Module
+
+__all__ = ["GELU", "Conv2d", "Dropout", "Embedding", "Flatten", "LayerNorm", "Linear", "MaxPool2d", "ReLU"]
+__all__ += ["Sequential"]
 
 
 class Linear(Module):
@@ -55,8 +59,7 @@ class Conv2d(Module):
         self.bias = initial.uniform((out_channels,), bound) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
-        sizes = {"stride": self.stride, "padding": self.padding, "dilation": self.dilation}
-        return F.conv2d(x, self.weight, self.bias, **sizes)
+        return F.conv2d(x, self.weight, self.bias, stride=self.stride, padding=self.padding, dilation=self.dilation)
 
 
 class MaxPool2d(Module):
@@ -85,8 +88,7 @@ class LayerNorm(Module):
     """The last axes brought to mean 0 and variance 1, times `weight` (at first 1) plus `bias` (at first 0)."""
 
     def __init__(self, normalized_shape: int | Sequence[int], eps: float = 1e-5, **options: Unpack[Options]) -> None:
-        shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
-        initial, self.eps = Initial(**options), eps
+        shape, initial, self.eps = lengths(normalized_shape), Initial(**options), eps
         self.weight, self.bias = initial.constant(shape, 1), initial.constant(shape, 0)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -26,7 +26,7 @@ class Module:
 
     def named_modules(self) -> Iterator[tuple[str, Module]]:
         """This module, named "", and all modules in it, named as in "layers.0.norm"."""
-        return _once(self._walk(""))
+        return _once((prefix[:-1], module) for prefix, module in self._walk(""))
 
     def modules(self) -> Iterator[Module]:
         """This module and all modules in it, each once."""
@@ -34,7 +34,7 @@ class Module:
 
     def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
         """All parameters, named as in "layers.0.weight", each once, under the first of its names."""
-        return _once((name, tensor) for name, tensor in self._named_tensors() if tensor.requires_grad)
+        return _once((name, tensor) for name, tensor in self._tensors().items() if tensor.requires_grad)
 
     def parameters(self) -> Iterator[Tensor]:
         """All parameters, each once."""
@@ -68,8 +68,8 @@ class Module:
 
         Training on does not change what was returned, since tensors are values; it does keep the old ones in memory.
         """
-        state: dict[str, Any] = {name: tensor.detach() for name, tensor in self._named_tensors()}
-        return state | {name: module.get_extra_state() for name, module in self._with_extra_state()}
+        state: dict[str, Any] = {name: tensor.detach() for name, tensor in self._tensors().items()}
+        return state | {name: module.get_extra_state() for name, module in self._with_extra_state().items()}
 
     def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True) -> None:
         """Set the tensors to those of a state: all of them, or none if one does not fit.
@@ -83,7 +83,7 @@ class Module:
             KeyError: for missing and unexpected names.
             ValueError, TypeError: for what does not fit, by name.
         """
-        own, extra = dict(self._named_tensors()), dict(self._with_extra_state())
+        own, extra = self._tensors(), self._with_extra_state()
         missing, unexpected = own.keys() - state.keys(), state.keys() - own.keys() - extra.keys()
         if strict and (missing or unexpected):
             raise KeyError(
@@ -113,19 +113,17 @@ class Module:
                 yield from ((f"{name}.{i}", member) for i, member in enumerate(value) if isinstance(member, kind))
 
     def _walk(self, prefix: str) -> Iterator[tuple[str, Module]]:
+        """This module and all in it, with what the names in each begin with."""
         yield prefix, self
         for name, module in self._members(Module):
-            yield from module._walk(f"{prefix}.{name}" if prefix else name)
+            yield from module._walk(f"{prefix}{name}.")
 
-    def _named_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        for prefix, module in self._walk(""):
-            for name, tensor in module._members(Tensor):
-                yield f"{prefix}.{name}" if prefix else name, tensor
+    def _tensors(self) -> dict[str, Tensor]:
+        return {prefix + name: x for prefix, module in self._walk("") for name, x in module._members(Tensor)}
 
-    def _with_extra_state(self) -> Iterator[tuple[str, Module]]:
-        for prefix, module in self._walk(""):
-            if module.get_extra_state() is not None:
-                yield f"{prefix}._extra_state" if prefix else "_extra_state", module
+    def _with_extra_state(self) -> dict[str, Module]:
+        found = {f"{prefix}_extra_state": module for prefix, module in self._walk("")}
+        return {name: module for name, module in found.items() if module.get_extra_state() is not None}
 
 
 def _once(named: Iterator[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:

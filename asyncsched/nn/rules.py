@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..autograd import RULES
+from ..functions._common import op
 from ..tensor import Tensor
-from .functional import op
 
 
 def _windows(call: Any) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from math import sqrt
 from typing import Unpack
 
 from ..functions import permute_dims
+from ..functions._common import op
 from ..tensor import Tensor
 from . import functional as F
 from .initial import Initial, Options
@@ -49,23 +50,19 @@ class MultiheadAttention(Module):
         """
         if key is None and value is None:
             packed = F.linear(query, self.in_proj_weight, self.in_proj_bias)
-            mask = F.mask_operand(attn_mask)
-            return self._out(F.op("self_attention", packed, mask, heads=self.num_heads, causal=is_causal))
-        key = query if key is None else key
-        parts = (query, key, key if value is None else value)
-        q, k, v = [self._heads(self._projected(part, i)) for i, part in enumerate(parts)]
-        y = permute_dims(F.scaled_dot_product_attention(q, k, v, attn_mask, is_causal=is_causal), (0, 2, 1, 3))
-        return self._out(y.reshape(query.shape))
-
-    def _out(self, y: Tensor) -> Tensor:
+            y = op("self_attention", packed, F.mask_operand(attn_mask), heads=self.num_heads, causal=is_causal)
+        else:
+            key = query if key is None else key
+            q, k, v = [self._heads(x, i) for i, x in enumerate((query, key, key if value is None else value))]
+            y = permute_dims(F.scaled_dot_product_attention(q, k, v, attn_mask, is_causal=is_causal), (0, 2, 1, 3))
+            y = y.reshape(query.shape)
         result: Tensor = self.out_proj(y)
         return result
 
-    def _projected(self, x: Tensor, i: int) -> Tensor:
+    def _heads(self, x: Tensor, i: int) -> Tensor:
+        """The query, the key or the value of each head: (batch, heads, length, width)."""
+        batch, length, _ = x.shape
         width = self.in_proj_weight.shape[1] or 0
         part = slice(i * width, (i + 1) * width)
-        return F.linear(x, self.in_proj_weight[part], None if self.in_proj_bias is None else self.in_proj_bias[part])
-
-    def _heads(self, x: Tensor) -> Tensor:
-        batch, length, _ = x.shape
-        return permute_dims(x.reshape(batch, length, self.num_heads, -1), (0, 2, 1, 3))
+        weight, bias = self.in_proj_weight[part], None if self.in_proj_bias is None else self.in_proj_bias[part]
+        return permute_dims(F.linear(x, weight, bias).reshape(batch, length, self.num_heads, -1), (0, 2, 1, 3))
