@@ -117,10 +117,18 @@ def quantiles(seconds: list[float]) -> dict[str, float]:
 
 
 def request(
-    path: str = "/predict", body: bytes = BODY, *, method: str = "POST", tenant: str = "", more: int = 0
+    path: str = "/predict",
+    body: bytes = BODY,
+    *,
+    method: str = "POST",
+    tenant: str = "",
+    more: int = 0,
+    chunks: bytes | None = None,
 ) -> bytes:
-    """A request; `more` bytes of body are announced that do not come with it."""
+    """A request; `more` bytes of body are announced that do not come with it. Or one whose body is these chunks."""
     head = f"{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\nx-tenant: {tenant}\r\n"
+    if chunks is not None:
+        return f"{head}transfer-encoding: chunked\r\n\r\n".encode() + chunks
     return f"{head}content-length: {len(body) + more}\r\n\r\n".encode() + body
 
 

@@ -58,6 +58,8 @@ def application(predict: Predict) -> App:
             row = np.asarray(json.loads(body)["x"], np.float32)
         except ValueError:
             raise Problem(400, "Malformed JSON.") from None
+        if row.shape != (64,) or not np.isfinite(row).all():
+            raise Problem(422, "An item is 64 finite numbers.")
         answer = json.dumps({"digit": await predict(row)}).encode()
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(answer)).encode())]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -142,6 +144,7 @@ class Batched:
             "bytes_in_flight": s.bytes_in_flight,
             "retained": s.bytes_retained - sum(layer.nbytes for layer in self._layers),
             "in_progress": len(serving.gate),
+            "completed": s.tasks_completed,
             "answered": items.answered,
             "dropped": items.dropped,
             "batches": items.batches,

@@ -14,12 +14,18 @@ import time
 from typing import Any
 
 from .load import connect, request, run
-from .measure import ROOT
+from .measure import ROOT, Asked, Row
 
+CONNECTIONS = 64  # of the clients at capacity: two batches
 LIMIT = 72  # requests in progress
 MEMORY = "1 GiB"
 DRAIN = 10.0  # seconds
 Found = dict[str, Any]
+
+
+def row(name: str, value: float, unit: str, to: float, of: str, asked: Asked | None = None, note: str = "") -> Row:
+    """A line: a value in its unit, and its ratio to another."""
+    return Row(name, value, unit, [value / to if to else float(value == to)], of, asked, note)
 
 
 class Server:

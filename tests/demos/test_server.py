@@ -90,7 +90,14 @@ def test_digits_are_told(server: Server) -> None:
 
 @pytest.mark.parametrize(
     ("body", "status"),
-    [(b"{", 400), (b"{}", 400), (b'{"pixels": [1, 2]}', 422), (b'{"pixels": "a"}', 400), (b" " * 20_000, 413)],
+    [
+        (b"{", 400),
+        (b"{}", 400),
+        (b'{"pixels": [1, 2]}', 422),
+        (b'{"pixels": "a"}', 400),
+        (json.dumps({"pixels": [float("nan")] * 64}).encode(), 422),
+        (b" " * 20_000, 413),
+    ],
 )
 def test_nonsense_is_refused(server: Server, body: bytes, status: int) -> None:
     assert server.ask("/predict", body)[0] == status
