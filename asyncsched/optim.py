@@ -33,11 +33,14 @@ class Optimizer:
         state: for each parameter what is kept from step to step: tensors, and how many steps there were.
     """
 
-    def __init__(self, parameters: Iterable[Tensor], lr: float) -> None:
+    def __init__(self, parameters: Iterable[Tensor], lr: float, **more: float) -> None:
+        """`more` are other numbers of the formula, which must not be negative either."""
+        for name, number in {"lr": lr, **more}.items():
+            if number < 0:
+                raise ValueError(f"{name} must not be negative, and is {number}")
         self.parameters = list(parameters)
         self.lr = lr
         self.state: list[State] = [{} for _ in self.parameters]
-        _not_negative(lr=lr)
         if not self.parameters:
             raise ValueError("there are no parameters to move")
         for i, parameter in enumerate(self.parameters):
@@ -112,16 +115,10 @@ class SGD(Optimizer):
     """
 
     def __init__(
-        self,
-        parameters: Iterable[Tensor],
-        lr: float = 1e-3,
-        *,
-        momentum: float = 0.0,
-        weight_decay: float = 0.0,
+        self, parameters: Iterable[Tensor], lr: float = 1e-3, *, momentum: float = 0.0, weight_decay: float = 0.0,
         nesterov: bool = False,
-    ) -> None:
-        super().__init__(parameters, lr)
-        _not_negative(momentum=momentum, weight_decay=weight_decay)
+    ) -> None:  # fmt: skip
+        super().__init__(parameters, lr, momentum=momentum, weight_decay=weight_decay)
         if nesterov and not momentum:
             raise ValueError("nesterov needs momentum")
         self.momentum, self.weight_decay, self.nesterov = float(momentum), float(weight_decay), nesterov
@@ -152,16 +149,10 @@ class AdamW(Optimizer):
     """
 
     def __init__(
-        self,
-        parameters: Iterable[Tensor],
-        lr: float = 1e-3,
-        *,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 1e-2,
-    ) -> None:
-        super().__init__(parameters, lr)
-        _not_negative(eps=eps, weight_decay=weight_decay)
+        self, parameters: Iterable[Tensor], lr: float = 1e-3, *, betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8, weight_decay: float = 1e-2,
+    ) -> None:  # fmt: skip
+        super().__init__(parameters, lr, eps=eps, weight_decay=weight_decay)
         if not all(0 <= beta < 1 for beta in betas):
             raise ValueError(f"betas must be at least 0 and below 1, and are {betas}")
         self.betas, self.eps, self.weight_decay = (float(betas[0]), float(betas[1])), float(eps), weight_decay
@@ -181,12 +172,6 @@ class AdamW(Optimizer):
 def _copied(state: State) -> State:
     """The same under handles of their own."""
     return {name: kept.detach() if isinstance(kept, Tensor) else kept for name, kept in state.items()}
-
-
-def _not_negative(**numbers: float) -> None:
-    for name, number in numbers.items():
-        if number < 0:
-            raise ValueError(f"{name} must not be negative, and is {number}")
 
 
 __all__ = ["SGD", "AdamW", "Optimizer"]

@@ -43,8 +43,6 @@ A row without a rule raises NotImplementedError as soon as a tracked tensor meet
 one; integers and booleans have no gradient.
 """
 
-from __future__ import annotations
-
 from .backward import backward, grad
 from .check import gradcheck
 from .mode import no_grad

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from operator import attrgetter
 
 from ..functions import full_like
 from ..handles import driver_of
@@ -108,7 +107,7 @@ def _reachable(roots: Iterable[Node]) -> list[Node]:
                 )
             found.add(node)
             todo += [parent for parent in node.parents if parent is not None]
-    return sorted(found, key=attrgetter("number"), reverse=True)
+    return sorted(found, key=lambda node: node.number, reverse=True)
 
 
 def _sweep(nodes: list[Node], gradients: _Gradients, wanted: set[Node], *, tracked: bool) -> None:

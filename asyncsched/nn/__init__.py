@@ -10,8 +10,6 @@ nobody can repeat what is drawn), `device` and `scheduler`.
 """
 
 # ruff: noqa: F403  (what the stars bring is what each module's __all__ says, and nothing here uses it)
-from __future__ import annotations
-
 from . import functional, layers
 from . import rules as _rules  # noqa: F401  # makes the functions differentiable
 from .functional import *

@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from operator import index
 from typing import Any, Literal
 
-import numpy as np
-
 from ..functions import concat, permute_dims, take
-from ..functions._common import op
+from ..functions._common import lengths, op
 from ..tensor import Tensor
 
 __all__ = ["conv2d", "cross_entropy", "dropout", "embedding", "gelu", "layer_norm", "linear", "log_softmax"]
@@ -93,14 +91,9 @@ def max_pool2d(x: Tensor, kernel_size: Size, stride: Size | None = None, padding
 
 
 def scaled_dot_product_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    *,
-    is_causal: bool = False,
-    scale: float | None = None,
-) -> Tensor:
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, *,
+    is_causal: bool = False, scale: float | None = None,
+) -> Tensor:  # fmt: skip
     """softmax(query key^T scale + mask) value, in memory that grows with the length and not with its square.
 
     Args:
@@ -161,10 +154,8 @@ def mask_operand(mask: Tensor | None) -> Any:
 
 def pair(size: Size) -> tuple[int, int]:
     """One number for rows and one for columns."""
-    if isinstance(size, int | np.integer):
-        return int(size), int(size)
-    rows, columns = size
-    return index(rows), index(columns)
+    rows, columns = lengths(size) if isinstance(size, Sequence) else lengths(size) * 2
+    return rows, columns
 
 
 def _along(x: Tensor, axis: int, *, log: bool) -> Tensor:

@@ -42,16 +42,9 @@ class Conv2d(Module):
     """
 
     def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: F.Size,
-        stride: F.Size = 1,
-        padding: F.Size = 0,
-        dilation: F.Size = 1,
-        bias: bool = True,
-        **options: Unpack[Options],
-    ) -> None:
+        self, in_channels: int, out_channels: int, kernel_size: F.Size, stride: F.Size = 1, padding: F.Size = 0,
+        dilation: F.Size = 1, bias: bool = True, **options: Unpack[Options],
+    ) -> None:  # fmt: skip
         self.stride, self.padding, self.dilation = F.pair(stride), F.pair(padding), F.pair(dilation)
         shape = (out_channels, in_channels, *F.pair(kernel_size))
         initial, bound = Initial(**options), 1 / sqrt(prod(shape[1:]))

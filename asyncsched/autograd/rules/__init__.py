@@ -3,8 +3,6 @@
 A rule that only multiplies or sums is exact; ties of `maximum`, `max` and `abs` are settled where they are written.
 """
 
-from __future__ import annotations
-
 from .along_axes import ALONG_AXES
 from .common import Partial, Rules
 from .elementwise import ELEMENTWISE

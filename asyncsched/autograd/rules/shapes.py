@@ -20,10 +20,6 @@ def _concat(g: Tensor, call: Any) -> Tensor:
     return back(g[along(axis or 0, g.ndim, slice(start, start + lengths[call.place]))], call)
 
 
-def _stack(g: Tensor, call: Any) -> Tensor:
-    return g[along(call.options.get("axis", 0), g.ndim, call.place)]
-
-
 def _repeat(g: Tensor, call: Any) -> Tensor:
     axis, repeats, shape = call.options.get("axis"), call.options["repeats"], call.metas[0].shape or (1,)
     if axis is None:
@@ -82,7 +78,7 @@ SHAPES: Rules = {
     "reshape": (back,),
     "roll": (_roll,),
     "squeeze": (back,),
-    "stack": (_stack,),
+    "stack": (lambda g, call: g[along(call.options.get("axis", 0), g.ndim, call.place)],),
     "tile": (_tile,),
     "tril": (lambda g, call: op("tril", g, **call.options),),
     "triu": (lambda g, call: op("triu", g, **call.options),),
