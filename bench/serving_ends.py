@@ -1,4 +1,4 @@
-"""Requests that end before their time: clients that leave or misbehave, a server that stops. Part of `bench.serving`."""
+"""Requests that end before their time: clients that leave or misbehave, a server that stops; for `bench.serving`."""
 
 from __future__ import annotations
 
