@@ -2,20 +2,42 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
+import numpy as np
+
 from .keys import TENSOR, Key, decode_key
+
+# From this many elements on rows are added by flat places, for so many at a time that these stay in cache.
+BLOCK = 8_192
 
 
 def scatter(xp: Any, x: Any, *indices: Any, shape: Any, key: Key, out: Any = None) -> Any:
     """Zeros, with `x` added where the key says: the transpose of indexing. Places named twice get both."""
     out = _zeros(xp, shape, x.dtype, out)
     place = decode_key(key, indices)
-    if TENSOR in key and any(xp.asarray(index).dtype.kind != "b" for index in indices):
-        xp.add.at(out, place, x)
-    else:
+    if TENSOR not in key or all(xp.asarray(index).dtype.kind == "b" for index in indices):
         out[place] = x
+    elif xp is np and key == (TENSOR,) and _are_rows(x, place[0].shape, shape):
+        _add_rows(out, place[0], x)
+    else:
+        xp.add.at(out, place, x)
     return out
+
+
+def _are_rows(x: np.ndarray[Any, Any], picked: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    return x.size >= BLOCK and x.flags.c_contiguous and x.shape == picked + shape[1:]
+
+
+def _add_rows(out: Any, rows: Any, x: Any) -> None:
+    """What `np.add.at(out, rows, x)` does, in the same order: it is several times faster with single elements."""
+    width = prod(out.shape[1:])
+    rows, lines = rows.reshape(-1).astype(np.intp, copy=False), x.reshape(rows.size, width)
+    columns, step = np.arange(width), max(BLOCK // width, 1)
+    for start in range(0, len(rows), step):
+        part = slice(start, start + step)
+        np.add.at(out.reshape(-1), (rows[part, None] * width + columns).reshape(-1), lines[part].reshape(-1))
 
 
 def scatter_along_axis(xp: Any, x: Any, indices: Any, *, shape: Any, axis: int, out: Any = None) -> Any:

@@ -6,7 +6,8 @@ from math import prod
 
 import numpy as np
 
-from .keys import decode_view_key
+from .kernels_grad import BLOCK
+from .keys import TENSOR, decode_view_key
 from .meta import Meta, meta
 from .row import Inferred, Operand, Options, Row
 from .rules_common import as_meta, broadcast, cast_bytes, lengths, viewed
@@ -24,8 +25,17 @@ def scatter(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferr
     else:
         found = select(result.bound, options["key"], operands[1:])
         place, workspace = found.shape, found.workspace
+        if options["key"] == (TENSOR,):
+            workspace += _flat_places(as_meta(operands[0]), as_meta(operands[1]), prod(result.bound[1:]))
     check_value(lengths(operands[0]), place)
     return Inferred(result, workspace)
+
+
+def _flat_places(x: Meta, rows: Meta, width: int) -> int:
+    """Bytes of the flat places of a block of rows, and of a copy of the row numbers if they lie scattered."""
+    if prod(x.bound) < BLOCK:
+        return 0
+    return (3 * max(BLOCK, width) + (0 if rows.contiguous else prod(rows.bound))) * _INTP.itemsize
 
 
 def scatter_along_axis(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from conftest import layouts, values
 
 from asyncsched.ops import TABLE, meta, plan
+from asyncsched.ops.kernels_grad import BLOCK
 from asyncsched.ops.keys import TENSOR, Slice
 
 ALL = Slice(None, None, None)
@@ -53,6 +56,44 @@ def test_scatter_adds_what_goes_to_one_place(check, dtype):
         return out
 
     check("scatter")(masked, x, mask, shape=(5, 2), key=(TENSOR, ALL))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(
+    ("shape", "indices"), [((5, 6, 7), "i1"), ((5,), "u1"), ((40, 1_000), "i8"), ((3, 9_000), "i4")]
+)
+def test_scatter_adds_many_rows_one_after_the_other(check, dtype, shape, indices):
+    """To one place several arrive, in this and in the next block: another order of sums would round otherwise."""
+    width = int(np.prod(shape[1:]))
+    count = 3 * BLOCK // width + 2
+    rows = np.random.default_rng(0).integers(-shape[0] if indices[0] == "i" else 0, shape[0], (2, count), indices)
+    x = values((2, count, *shape[1:]), dtype)
+
+    def added():
+        out = np.zeros(shape, dtype)
+        for row, line in zip(rows.ravel(), x.reshape(-1, *shape[1:]), strict=True):
+            out[row] += line
+        return out
+
+    options = {"shape": shape, "key": (TENSOR,)}
+    for operands in ((x, rows), (x, rows.T.copy().T), (np.asarray(x, order="F"), rows)):
+        planned, out = check("scatter")(added, *operands, **options), np.empty(shape, dtype)
+        tracemalloc.start()
+        try:
+            TABLE["scatter"].kernel(np, *operands, out=out, **options)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert peak <= planned.workspace + 10_000  # what Python itself takes
+
+
+def test_a_row_that_is_not_there_is_refused():
+    x = np.ones((BLOCK, 2))
+    for wrong in (3, -4):
+        rows = np.zeros(BLOCK, int)
+        rows[-1] = wrong
+        with pytest.raises(IndexError, match="out of bounds"):
+            TABLE["scatter"].kernel(np, x, rows, shape=(3, 2), key=(TENSOR,))
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
