@@ -160,7 +160,7 @@ class CUDAStream:
 
     def _finish(self, task: Task, mark: Mark) -> None:
         device, event = self.device, mark.cuda
-        if event is not None and device.fault is None:
+        if event is not None:
             try:
                 self._sleep(event)
             except device.errors as error:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ import asyncsched as asc
 from asyncsched.devices.cuda_memory import GRANULE
 from tests.fake_cupy import Fake, fake_cupy
 
-from .conftest import BLOCK, assert_ledgers_zero, checked, ended, issued, opened, until
+from .conftest import BLOCK, assert_ledgers_zero, checked, ended, finished, issued, opened, until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
 SIZE = BLOCK.nbytes
@@ -56,6 +58,19 @@ async def test_what_another_stream_still_reads_stays(fake: Fake, way: str) -> No
                 with pytest.raises(asc.TaskCancelled):
                     await reader
         assert [(await tensor.numpy()).max() for tensor in again] == [1 + i for i in range(6)]
+
+
+async def test_a_task_lets_go_before_the_loop_hears_of_its_end(fake: Fake) -> None:
+    """So that nothing waits for a loop that is busy: neither memory nor a buffer that is to be written over."""
+    async with opened(2, max_ops=None) as s:
+        x = await s.put(BLOCK)
+        await s.barrier()
+        before, live = finished(s), fake.live_bytes()
+        for i in range(6):
+            x + i
+        while finished(s) < before + 6:
+            os.sched_yield()
+        assert fake.live_bytes() == live
 
 
 @pytest.mark.parametrize("state", ["pending", "launched", "done"])
@@ -173,6 +188,34 @@ async def test_free_blocks_of_other_streams_go_back_at_the_limit(fake: Fake) -> 
             del x, y, z
             assert s.devices[0].memory.reserved() <= limit
         assert s.statistics().peak_bytes <= limit
+
+
+@pytest.mark.parametrize(
+    ("totals", "left"), [([8, 7, 4, 3], [4, 3]), ([8, 7, 7, 4], [7, 4])], ids=["helps", "does not"]
+)
+async def test_free_blocks_go_back_while_that_helps(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch, totals: list[int], left: list[int]
+) -> None:
+    """Freeing waits for the device, and by then others may have freed more."""
+    async with opened(1, max_bytes=5) as s:
+        memory, now = s.devices[0].memory, [*totals]
+        with monkeypatch.context() as patch:
+            pool = SimpleNamespace(total_bytes=lambda: now[0], free_all_blocks=lambda: now.pop(0))
+            patch.setattr(memory, "_pool", pool)
+            memory._make_room()
+        assert now == left
+
+
+async def test_a_body_that_takes_far_more_than_it_said_fails_alone(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    import cupy
+
+    async with opened(1, max_bytes=4 * SIZE) as s:
+        monkeypatch.setattr(s.devices[0].memory, "_most", 8 * SIZE)
+        x = await s.put(BLOCK)
+        with pytest.raises(MemoryError, match="allocating") as caught:
+            await s.call(lambda: [cupy.zeros(SIZE, np.uint8) for _ in range(9)], nbytes=SIZE)
+        assert any("lower max_bytes" in note for note in caught.value.__notes__)
+        assert (await (x + 1).numpy()).max() == 2
 
 
 @pytest.mark.parametrize("inline", [False, True])

@@ -89,6 +89,43 @@ async def test_a_producer_that_is_not_issued_yet_is_waited_for(fake: Fake, inlin
             assert (await reader.numpy()).max() == 2
 
 
+async def test_what_is_inline_does_not_overtake(fake: Fake) -> None:
+    gate = threading.Event()
+    async with opened(1, inline_launch=True) as s:
+        x = await s.put(BLOCK)
+        await (x - 1)  # such a task may be inline from now on
+        await s.barrier()
+        before = issued(s)
+        s.submit_nowait(gate.wait, 30)
+        y = x - 1
+        assert issued(s) == before
+        gate.set()
+        assert (await y.numpy()).max() == 0
+
+
+async def test_the_loop_waits_for_no_issuer(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A producer whose result is there, and whose event is not recorded yet, keeps its reader from being inline."""
+    import cupy
+
+    gate, loop, record = threading.Event(), threading.get_ident(), cupy.cuda.Event.record
+
+    def late(*args: Any) -> None:
+        assert threading.get_ident() == loop or gate.wait(10)
+        record(*args)
+
+    async with opened(2, inline_launch=True) as s:
+        x = await s.put(BLOCK)
+        await (x - 1)  # such a task may be inline from now on
+        await s.barrier()
+        monkeypatch.setattr(cupy.cuda.Event, "record", late)
+        first = asc.sqrt(x)
+        await until(lambda: first._value.array is not None)
+        tail, reader = asc.sqrt(first), first - 1
+        assert reader._value.task.lane is not tail._value.task.lane
+        gate.set()
+        assert (await reader.numpy()).max() == 0
+
+
 async def test_crossing_chains_on_four_streams(fake: Fake) -> None:
     """Events go back to the pool and are recorded again while others still hold their marks."""
     async with opened(4, max_ops=12) as s:
@@ -171,14 +208,18 @@ async def test_a_new_kernel_is_compiled_by_one_thread(fake: Fake, monkeypatch: p
     assert sum(key[0] == "exp" for key in fake.compiled) == 1
 
 
-async def test_first_calls_are_never_inline(fake: Fake) -> None:
+@pytest.mark.parametrize("keep", [False, True], ids=["compiling", "growing"])
+async def test_first_calls_are_never_inline(fake: Fake, keep: bool) -> None:
     """Compiling blocks its thread, and so does the pool when it grows: the loop is spared both."""
     async with opened(1, inline_launch=True) as s:
         x = await s.put(BLOCK)
-        kept = []
+        kept = [x + 1]
         for operation in (asc.exp, asc.sin, asc.exp, asc.sum, asc.sum, asc.exp):
+            await s.barrier()
+            if not keep:
+                kept.clear()  # the pool has a block that fits
             kept.append(operation(x))
-            await kept[-1]
+        await s.barrier()
         assert fake.loop_blocks == []
 
 

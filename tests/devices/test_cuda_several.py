@@ -76,6 +76,19 @@ async def test_a_copy_waits_for_its_producer_on_the_other_device(gpus: Fake) -> 
     assert_ledgers_zero(s)
 
 
+async def test_a_copy_through_the_host_waits_on_the_host(three: Fake) -> None:
+    """It reads through a stream of its own, which knows nothing of the producer's."""
+    async with asc.Scheduler(["cuda:0", "cuda:1"]) as s:
+        x = await s.put(ARRAY)
+        await s.barrier()
+        copies = three.statistics["copies"]
+        with three.pause():
+            moved = (x + 1)[::2, 1:].to("cuda:1")  # with gaps it does not go straight across
+            waited = [stream.finished for stream in s.devices[0].streams]
+            await until(lambda: any(count._hands for count in waited) or three.statistics["copies"] > copies)
+        assert np.array_equal(await moved.numpy(), (ARRAY + 1)[::2, 1:])
+
+
 async def test_ping_pong(gpus: Fake) -> None:
     async with asc.Scheduler(["cuda:0", "cuda:2"]) as s:
         x = await s.put(ARRAY)
