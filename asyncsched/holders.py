@@ -221,7 +221,8 @@ def _held(driver: Driver, account: Account) -> tuple[list[Any], list[tuple[int, 
 def _tape() -> list[Any]:
     """What gradients are computed through, whose long chains would take a look at the heap for each link."""
     nodes = [thing for thing in gc.get_objects() if type(thing).__module__ == "asyncsched.autograd.tape"]
-    tuples = {id(part): part for node in nodes for part in gc.get_referents(node) if type(part) is tuple}
+    # But for the empty tuple, which the whole heap shares: walked up from, it would use up the budget.
+    tuples = {id(part): part for node in nodes for part in gc.get_referents(node) if type(part) is tuple and part}
     found = [*nodes, *tuples.values()]
     return found if len(found) < _MOST_OBJECTS // 2 else []
 

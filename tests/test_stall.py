@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
+from asyncsched import holders
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(10)]
 BLOCK = np.ones((100, 100))  # 80,000 bytes
@@ -230,3 +231,15 @@ async def test_a_task_that_reads_a_tensor_and_its_view_is_seen_to_hold_both() ->
         with pytest.raises(asc.MemoryDeadlockError, match="variable 'held'"):
             await y
         del held, y
+
+
+async def test_the_way_up_from_the_tape_is_not_through_what_the_whole_heap_shares(monkeypatch) -> None:
+    """A leaf has no parents, in the same empty tuple as everything else that has none of something."""
+    monkeypatch.setattr(holders, "_MOST_OBJECTS", 1_000)
+    async with asc.Scheduler("cpu", max_bytes=2 * BLOCK.nbytes - 1, stall_timeout=1) as s:
+        held = await s.put(BLOCK)
+        held.requires_grad = True
+        with pytest.raises(asc.MemoryDeadlockError, match="variable 'held'"):
+            await s.put(BLOCK)
+        del held
+        await s.put(BLOCK)
