@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import lru_cache
 from itertools import count
 from typing import Any, Final, NamedTuple
 
@@ -170,7 +170,7 @@ def check_like(gradient: Tensor, meta: Meta) -> None:
         )
 
 
-@cache
+@lru_cache(4096)
 def _needs(partials: tuple[Partial | None, ...]) -> frozenset[str]:
     """What derivatives need: the names of their parameters."""
     return frozenset(name for partial in partials if partial for name in inspect.signature(partial).parameters)
