@@ -37,12 +37,19 @@ extern "C" __global__ void spin(unsigned long long flag) {
 class Card:
     """What the tests run on: a real card, or a fake one.
 
+    Made where no loop runs: compiling a kernel reads and writes files.
+
     Args:
         fake: the fake, if it is one.
     """
 
     def __init__(self, fake: Fake | None) -> None:
         self.fake = fake
+        if fake is None:
+            import cupy
+
+            self._spin = cupy.RawKernel(SPIN, "spin")
+            self._spin.compile()
 
     def pick(self, real: int, fake: int) -> int:
         """How large to make something."""
@@ -59,11 +66,10 @@ class Card:
 
         flag = np.frombuffer(cupy.cuda.alloc_pinned_memory(8), np.int32, 2)
         flag[:] = 0
-        spin = cupy.RawKernel(SPIN, "spin")
         for device in s.devices:
             for stream in device.streams:
                 with cupy.cuda.Device(device.number), stream.cuda:  # type: ignore[attr-defined]
-                    spin((1,), (1,), (np.uint64(flag.ctypes.data),))
+                    self._spin((1,), (1,), (np.uint64(flag.ctypes.data),))
         try:
             yield
         finally:
