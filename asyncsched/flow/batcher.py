@@ -63,14 +63,15 @@ class Batcher(Generic[Item, Result]):
     dropped from the queue, and from a batch that has not started; in a batch that runs it is computed, and its result
     dropped.
 
-    Batches run in scopes of their own, in the context in which the batcher was made, not in that of a caller. A batcher
-    belongs to one event loop. It needs no closing: while its queue is empty nothing of it runs.
+    Batches run in scopes of their own, below the scheduler itself, in the context in which the batcher was made, not in
+    that of a caller. A batcher belongs to one event loop. It needs no closing: while its queue is empty nothing of it
+    runs.
 
     Args:
         fn: takes a list of items and returns as many results in the same order, as a list or an array. A result that is
             an exception is raised in that item's caller alone; what `fn` itself raises, in every caller of the batch. A
             coroutine function is awaited on the loop; a plain one runs on a stream of the scheduler, and finds its
-            items as they are: tensors need a coroutine function.
+            items as they are: tensors need a coroutine function. It may not wait for this batcher, which waits for it.
         max_batch_cost: the most that the items of one batch cost together.
         max_wait: seconds that the oldest item may wait for a batch to fill. With 0 it does not wait for others.
         max_queue: most items in the queue; None for no bound.
@@ -103,10 +104,11 @@ class Batcher(Generic[Item, Result]):
         Raises:
             QueueFull: at once, if `max_queue` items wait. Its `retry_after` is how long these will take.
             TaskTooLarge: if the item costs more than a batch may.
+            DeadlineExceeded: if the deadline of the caller's scope passed before the item was computed.
             Exception: whatever `fn` returned for this item, or raised.
         """
         loop = self._bind()
-        cost = 1 if self._cost is None else self._cost(item)
+        cost = 1.0 if self._cost is None else float(self._cost(item))
         self._check_room(cost)
         # No await between the books and the queue: what was counted is there.
         until, tenant, weight = _here()

@@ -3,7 +3,9 @@
 Theory of operation. Each tenant has a line of its own, first in, first out; who names none stands in the line of None.
 A line is `paid` up to where its items were computed, in the unit of their cost over the tenant's weight, and the line
 that is paid least goes next (start-time fair queueing: Goyal, Vin and Cheng, SIGCOMM 1996). A line that was empty
-starts where the others are: nobody saves up. So a tenant that sends ten times its share waits in its own line.
+starts where the others are on average: nobody saves up. So a tenant that sends ten times its share waits in its own
+line. The average goes on with all that is computed, also for tenants that are never seen again: so these, however many
+they are, stand behind who waits already.
 """
 
 from __future__ import annotations
@@ -13,10 +15,10 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from heapq import heappop, heappush, heapreplace
 from itertools import count
-from math import ceil
+from math import ceil, inf
 from typing import Any
 
-from ..errors import QueueFull, TaskTooLarge
+from ..errors import DeadlineExceeded, QueueFull, TaskTooLarge
 
 
 class Line:
@@ -49,6 +51,17 @@ class Waiting:
         """Whether someone still waits for it. Past its deadline nobody does, though a busy loop may tell them late."""
         return now < self.deadline and not self.future.done()
 
+    def expire(self) -> None:
+        """Tell the caller, unless it has left. The deadline may be of a scope that the caller was only started in, and
+        then ends nothing else of it."""
+        if not self.future.done():
+            self.future.set_exception(
+                DeadlineExceeded(
+                    "the deadline of the scope that this was started in passed before a batch had room for its item:"
+                    " allow more with `s.scope(deadline=)`, or start what outlives a scope outside of it"
+                )
+            )
+
 
 class Queue:
     """Lines of tenants, in turn. Every change of its contents changes its books in the same call."""
@@ -63,7 +76,8 @@ class Queue:
         self._lines: dict[Hashable, Line] = {}
         self._turns: list[tuple[float, int, Line]] = []  # a heap of them: up to where each is paid, and since when
         self._numbers = count()
-        self._paid = 0.0  # up to where the line was that went last
+        self._occupied = 0  # lines that hold items
+        self._paid = 0.0  # up to where they are, on average
 
     def __len__(self) -> int:
         return len(self._items)
@@ -78,8 +92,8 @@ class Queue:
 
     def check(self, cost: float) -> None:
         """Raise unless an item of this cost may join."""
-        if not cost >= 0:
-            raise ValueError(f"the cost of an item must be a number of at least 0, not {cost!r}")
+        if not 0 <= cost < inf:
+            raise ValueError(f"the cost of an item must be a finite number of at least 0, not {cost!r}")
         if cost > self.max_batch_cost:
             raise TaskTooLarge(
                 f"an item costs {cost:g}, and a batch at most {self.max_batch_cost:g} (max_batch_cost): split the item",
@@ -104,6 +118,7 @@ class Queue:
 
     def push(self, waiting: Waiting) -> None:
         self._items[waiting] = None
+        self._occupied += not waiting.line.items
         waiting.line.items[waiting] = None
         self.cost += waiting.cost
         self.accepted += 1
@@ -126,15 +141,17 @@ class Queue:
                 del self._lines[line.tenant]
             elif not first.wanted(now):
                 self.forget(first)
+                first.expire()
             elif cost + first.cost > self.max_batch_cost:
                 break
             else:
+                share = first.cost / line.weight
+                self._paid = max(self._paid, paid) + share / self._occupied
+                heapreplace(self._turns, (paid + share, next(self._numbers), line))
                 self._remove(first)
                 batch.append(first)
                 cost += first.cost
                 self.waited += now - first.arrived
-                self._paid = max(self._paid, paid)
-                heapreplace(self._turns, (self._paid + first.cost / line.weight, next(self._numbers), line))
         return batch
 
     def empty(self) -> list[Waiting]:
@@ -146,4 +163,9 @@ class Queue:
 
     def _remove(self, waiting: Waiting) -> None:
         del self._items[waiting], waiting.line.items[waiting]
-        self.cost = self.cost - waiting.cost if self._items else 0.0  # no rounding error outlives the queue
+        self._occupied -= not waiting.line.items
+        self.cost -= waiting.cost
+        if not self._items:  # no rounding error outlives the queue, and no line
+            self.cost = self._paid = 0.0
+            self._lines.clear()
+            self._turns.clear()

@@ -6,12 +6,12 @@ import asyncio
 import contextlib
 import contextvars
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from ..ambient import find
+from ..ambient import Ambient, ambient, find
 from ..errors import TaskCancelled
 from ..meter import Rate
 from ..scope import Scope
@@ -40,6 +40,7 @@ class Runs:
         self._most = most
         self._scheduler = scheduler
         self._context = contextvars.copy_context()
+        self._context.run(_leave_scopes)
         self._active = 0  # runners that will look at the queue again
         self._tasks: set[asyncio.Task[None]] = set()  # the loop alone would not keep them
         self._filled = asyncio.Event()  # set when the queue fills a batch
@@ -64,6 +65,9 @@ class Runs:
                 if self._max_wait:
                     await self._fill()
                 await self._next_batch()
+        except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):  # the loop is ending
+            _cancel(self._queue.empty())
+            raise
         finally:
             self._active -= 1  # in the same step that found the queue empty: who comes next starts a runner
 
@@ -81,18 +85,16 @@ class Runs:
             driver = find(self._scheduler)
             async with Scope(driver, driver.scope, f"batch of {self.name}", None, sharing=Sharing()) as scope:
                 batch = self._form()
-                wanted, results = await self._compute(scope, batch)
-                _check(results, len(wanted), self.name)
-        except Exception as error:
-            self._fail(batch or self._form(), error)
-        except asyncio.CancelledError:
-            runner = asyncio.current_task()
-            if runner is None or not runner.cancelling():
-                self._fail(batch, TaskCancelled(f"{self.name}, the function of a batcher, ended in a CancelledError"))
-                return
-            for waiting in batch + self._queue.empty():  # the loop is ending
-                waiting.future.cancel()
+                wanted, returned = await self._compute(scope, batch)
+                results = _one_each(returned, len(wanted), self.name)
+        except GeneratorExit:  # the loop is gone
             raise
+        except BaseException as error:  # some libraries raise their own, and callers wait for what becomes of the batch
+            batch = batch or self._form()
+            if _ends_the_loop(error):
+                _cancel(batch)
+                raise
+            self._fail(batch, error)
         else:
             self._deliver(batch, wanted, results)
         finally:
@@ -117,14 +119,18 @@ class Runs:
         wanted = [waiting for waiting in batch if waiting.wanted(now)]
         return wanted, self._fn([waiting.item for waiting in wanted]) if wanted else []
 
-    def _deliver(self, batch: list[Waiting], wanted: list[Waiting], results: Sequence[Any]) -> None:
+    def _deliver(self, batch: list[Waiting], wanted: list[Waiting], results: list[Any]) -> None:
         self.answered += len(wanted)
         self._queue.dropped += len(batch) - len(wanted)
         for waiting, result in zip(wanted, results, strict=True):
             _settle(waiting, result)
+        for waiting in batch:
+            waiting.expire()
 
-    def _fail(self, batch: list[Waiting], error: Exception) -> None:
+    def _fail(self, batch: list[Waiting], error: BaseException) -> None:
         self.answered += len(batch)
+        if isinstance(error, asyncio.CancelledError):
+            error = TaskCancelled(f"{self.name}, the function of a batcher, ended in a CancelledError")
         for waiting in batch:
             _settle(waiting, error)
 
@@ -136,21 +142,42 @@ class Runs:
         self._since = now
 
 
-def _check(results: Any, wanted: int, name: str) -> None:
-    try:
-        count = len(results)
-    except TypeError:
-        raise TypeError(f"{name} must return a list of results, one per item, not {type(results).__name__}") from None
-    if count != wanted:
-        raise ValueError(f"{name} got {wanted} items and returned {count} results: return one per item, in order")
+def _leave_scopes() -> None:
+    """A batcher outlives the scope that it was made in, a request's say."""
+    here = ambient.get()
+    if here is not None:
+        ambient.set(Ambient(here.driver, here.driver.engine.root, None))
+
+
+def _ends_the_loop(error: BaseException) -> bool:
+    if isinstance(error, asyncio.CancelledError):
+        runner = asyncio.current_task()
+        return runner is not None and runner.cancelling() > 0
+    return isinstance(error, KeyboardInterrupt | SystemExit)
+
+
+def _cancel(items: list[Waiting]) -> None:
+    for waiting in items:
+        waiting.future.cancel()
+
+
+def _one_each(returned: Any, wanted: int, name: str) -> list[Any]:
+    if not hasattr(returned, "__len__") or isinstance(returned, Mapping | Set | str):
+        raise TypeError(f"{name} must return a list of results, one per item, not {type(returned).__name__}")
+    results = list(returned)
+    if len(results) != wanted:
+        raise ValueError(
+            f"{name} got {wanted} items and returned {len(results)} results: return one per item, in order"
+        )
+    return results
 
 
 def _settle(waiting: Waiting, result: Any) -> None:
     if waiting.future.done():  # its caller has left
         return
-    if not isinstance(result, Exception):
+    if not isinstance(result, BaseException):
         waiting.future.set_result(result)
-    elif isinstance(result, StopIteration):  # which no coroutine can raise
+    elif isinstance(result, StopIteration | asyncio.CancelledError):  # which a coroutine can only raise for itself
         waiting.future.set_exception(RuntimeError(f"the result of an item is {result!r}"))
     else:
         waiting.future.set_exception(result)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import gc
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -84,8 +85,8 @@ async def test_batches_are_bounded_by_cost_and_keep_the_order() -> None:
         assert (found.waiting, found.waiting_cost, found.computing) == (0, 0, 0)
         with pytest.raises(asc.TaskTooLarge, match="costs 11, and a batch at most 10 "):
             await batcher(11)
-        for wrong in (-1, float("nan")):
-            with pytest.raises(ValueError, match="at least 0"):
+        for wrong in (-1, float("nan"), float("inf")):
+            with pytest.raises(ValueError, match="finite number of at least 0"):
                 await batcher(wrong)
 
 
@@ -155,12 +156,26 @@ async def test_what_the_function_raises_goes_to_its_batch(plain: bool) -> None:
         assert batcher.statistics().answered == 3
 
 
+class Table:
+    """Its length is that of its rows, and iterating gives its columns, as with pandas."""
+
+    def __len__(self) -> int:
+        return 2
+
+    def __iter__(self) -> Iterator[str]:
+        return iter("abc")
+
+
 async def test_odd_results() -> None:
     async with asc.Scheduler("cpu"):
         for returned, error, text in (
             ([1], ValueError, "2 items and returned 1"),
             (None, TypeError, "one per item, not NoneType"),
+            ({1: "a", 2: "b"}, TypeError, "one per item, not dict"),
+            ({"a", "b"}, TypeError, "one per item, not set"),
+            (Table(), ValueError, "2 items and returned 3"),
             ([StopIteration(1), StopIteration(2)], RuntimeError, "StopIteration"),
+            ([asyncio.CancelledError(), asyncio.CancelledError()], RuntimeError, "CancelledError"),
         ):
 
             async def model(items: list[Any], returned: Any = returned) -> Any:
@@ -192,6 +207,30 @@ async def test_failures_that_the_function_did_not_await_reach_its_callers() -> N
         batcher: Batcher[int, Any] = Batcher(model)
         with pytest.raises(ExceptionGroup, match="nobody awaited"):
             await batcher(1)
+
+
+class Panic(BaseException):
+    """What libraries in Rust raise."""
+
+
+@pytest.mark.parametrize("how", ["coroutine", "plain", "not awaited"])
+async def test_what_is_no_exception_of_pythons_own_kind_reaches_the_callers_too(how: str) -> None:
+    def fails(items: list[Any]) -> list[Any]:
+        if "bad" in items:
+            raise Panic
+        return items
+
+    async with asc.Scheduler("cpu") as s:
+
+        async def awaits_or_not(items: list[Any]) -> list[Any]:
+            if how == "coroutine":
+                return fails(items)
+            s.submit_nowait(fails, items)
+            return items
+
+        batcher: Batcher[Any, Any] = Batcher(fails if how == "plain" else awaits_or_not, max_batch_cost=2)
+        found = await asyncio.gather(*ask(batcher, "a", "bad", "b"), return_exceptions=True)
+        assert [type(one) for one in found] == [BaseExceptionGroup if how == "not awaited" else Panic] * 2 + [str]
 
 
 async def test_cancelled_items_leave_the_queue_and_are_never_computed() -> None:
@@ -251,6 +290,39 @@ async def test_past_its_deadline_an_item_is_dropped_before_the_loop_could_tell_i
         assert batcher.statistics().dropped == 1
         async with s.scope(deadline=3600):
             assert await batcher(2) == 20
+
+
+async def test_started_in_a_scope_whose_deadline_has_passed_a_caller_is_told() -> None:
+    async with asc.Scheduler("cpu") as s:
+        async with s.scope(deadline=0.01) as scope:
+            left, batcher = asyncio.Event(), Batcher(Model())
+
+            async def refresh() -> Any:
+                await left.wait()
+                return await batcher(1)
+
+            task, until_then = asyncio.create_task(refresh()), time.monotonic() + 0.01
+        await until(lambda: time.monotonic() > until_then)
+        left.set()
+        with pytest.raises(asc.DeadlineExceeded, match="outlives a scope"):
+            await task
+        assert "closed" in repr(scope)
+
+
+async def test_a_deadline_that_passes_before_the_stream_is_free_is_told() -> None:
+    gate = threading.Event()
+    async with asc.Scheduler("cpu") as s:
+        batcher: Batcher[int, int] = Batcher(list)
+        busy = await s.submit(gate.wait, 10)
+        with pytest.raises(asc.DeadlineExceeded):
+            async with s.scope(deadline=0.01):
+                (task,) = ask(batcher, 1)
+                await asyncio.wait([task])  # which, cancelled, leaves it alone
+        gate.set()
+        assert await busy
+        with pytest.raises(asc.DeadlineExceeded, match="outlives a scope"):
+            await task
+        assert batcher.statistics().dropped == 1
 
 
 async def test_dropped_before_launch_when_the_stream_was_busy() -> None:
@@ -344,6 +416,28 @@ async def test_while_it_waits_for_more_everyone_may_leave() -> None:
         assert model.batches == [[3]]
 
 
+async def test_a_runner_that_is_cancelled_while_it_waits_for_more_tells_the_callers() -> None:
+    async with asc.Scheduler("cpu"):
+        batcher = Batcher(Model(), max_batch_cost=3, max_wait=3600)
+        asked, before = ask(batcher, 1, 2), asyncio.all_tasks()
+        await until(lambda: batcher.statistics().waiting == 2 and asyncio.all_tasks() != before)
+        (runner,) = asyncio.all_tasks() - before
+        await asyncio.sleep(0)
+        runner.cancel()
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        assert [type(one) for one in found] == [asyncio.CancelledError] * 2
+
+
+async def test_a_batcher_outlives_the_scope_that_it_was_made_in() -> None:
+    async with asc.Scheduler("cpu") as s:
+        model = Model()
+        async with s.scope(deadline=3600):
+            batcher = Batcher(model)
+            assert await batcher(1) == 10
+        async with s.scope():
+            assert await batcher(2) == 20
+
+
 async def test_a_batch_runs_in_a_scope_of_its_own() -> None:
     async with asc.Scheduler("cpu") as s:
         x = await s.put(np.ones(10_000))
@@ -377,6 +471,7 @@ async def test_without_a_scheduler_the_callers_are_told() -> None:
     batcher = Batcher(Model())
     found = await asyncio.gather(*ask(batcher, *range(40)), return_exceptions=True)
     assert {type(one) for one in found} == {asc.SchedulerClosed}
+    assert (batcher.statistics().answered, batcher.statistics().computing) == (40, 0)
 
 
 def test_when_the_loop_ends_so_do_the_callers() -> None:
@@ -506,3 +601,49 @@ async def test_what_was_cancelled_is_not_charged_to_its_tenant() -> None:
         model.gate.set()
         assert await asyncio.gather(asked[0], *asked[3:]) == [0, 30, 100, 200]
         assert [batch[0] for batch in model.batches] == [0, 3, 10, 20]
+
+
+async def test_tenants_that_are_never_seen_again_do_not_starve_who_waits_and_are_forgotten() -> None:
+    async with asc.Scheduler("cpu") as s:
+        asked: list[asyncio.Task[Any]] = []
+        served: list[int] = []
+        lines: list[int] = []
+
+        async def model(items: list[int]) -> list[int]:
+            served.extend(items)
+            lines.append(len(batcher._queue._lines))
+            if len(served) < 100:
+                await come()
+            return items
+
+        batcher: Batcher[int, int] = Batcher(model, max_batch_cost=1)
+        context = contextvars.copy_context()  # not that of a batch
+
+        async def come(tenant: str | None = None) -> None:
+            item = len(asked)
+            request = ask_as(s, batcher, item, tenant=tenant or f"new {item}")
+            asked.append(asyncio.create_task(request, context=context))
+            await until(lambda: batcher.statistics().items > item)
+
+        for tenant in (None, "patient", "patient", None, None):
+            await come(tenant)
+        await until(lambda: len(served) >= 100)
+        await asyncio.gather(*asked)
+        assert served.index(2) < 15
+        assert max(lines) < 15
+
+
+async def test_who_has_left_leaves_no_line() -> None:
+    async with asc.Scheduler("cpu") as s:
+        model = Model()
+        model.gate.clear()
+        batcher = Batcher(model, max_batch_cost=1)
+        asked = [asyncio.create_task(ask_as(s, batcher, i, tenant=i)) for i in range(10)]
+        await until(lambda: batcher.statistics().waiting == 9)
+        for gone in asked[1:]:
+            gone.cancel()
+        await asyncio.wait(asked[1:])
+        assert not batcher._queue._lines
+        assert not batcher._queue._turns
+        model.gate.set()
+        assert await asked[0] == 0
