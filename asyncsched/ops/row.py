@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -116,12 +117,18 @@ def resolve(row: Row, xp: Any) -> Kernel:
 
 def _bind(kernel: str | Kernel, xp: Any) -> Kernel:
     if isinstance(kernel, str):
-        return getattr(xp, kernel)  # type: ignore[no-any-return]
+        function: Kernel = getattr(xp, kernel)
+        return partial(_of_truths, function) if kernel.startswith("logical_") and xp is not np else function
 
     def bound(*arrays: Any, **options: Any) -> Any:
         return kernel(xp, *arrays, **options)
 
     return bound
+
+
+def _of_truths(function: Kernel, *arrays: Any, **options: Any) -> Any:
+    """A logical function of CuPy's, none of which takes complex numbers."""
+    return function(*[array != 0 if np.iscomplexobj(array) else array for array in arrays], **options)
 
 
 def _kind(operand: Operand) -> Hashable:

@@ -21,7 +21,7 @@ from .fake import caller, current, gpu_works
 from .launching import enqueue
 from .machine import Work
 from .memory import MemoryPointer
-from .signatures import MISSING, NOT_TAKEN, ON_HOST, UFUNC_KEYWORDS
+from .signatures import MISSING, NOT_COMPLEX, NOT_TAKEN, ON_HOST, UFUNC_KEYWORDS
 
 # Functions whose result has a shape that depends on data: CuPy waits for the stream.
 DATA_DEPENDENT = {"nonzero", "argwhere", "flatnonzero", "unique", "compress", "extract", "bincount", "getitem by mask"}
@@ -72,6 +72,11 @@ class _Function:
 
 class ufunc(_Function):
     """A universal function, but not a generalised one."""
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        if self.__name__ in NOT_COMPLEX and any(np.result_type(getattr(a, "dtype", a)).kind == "c" for a in args):
+            raise TypeError(f"Wrong type of arguments for cupy_{self.__name__}")
+        return super().__call__(*args, **options)
 
     def at(self, a: Any, indices: Any, b: Any = None) -> None:
         """In place and unbuffered, as `numpy.ufunc.at`."""

@@ -10,6 +10,9 @@ _MISSING = """
 """
 MISSING = frozenset(_MISSING.split())
 
+# Universal functions without a loop for complex numbers, where NumPy's have one.
+NOT_COMPLEX = frozenset({"logical_and", "logical_not", "logical_or", "logical_xor"})
+
 UFUNC_KEYWORDS = frozenset({"out", "dtype", "casting"})
 
 # Keywords that NumPy's function takes and CuPy's does not.
