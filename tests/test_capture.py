@@ -33,21 +33,22 @@ def device(request: pytest.FixtureRequest) -> Iterator[Any]:
         assert fake.default_stream_launches == []
 
 
-def step(x: asc.Tensor, w: asc.Tensor) -> dict[str, Any]:
-    hidden = asc.maximum(x @ w, 0.5)
+def step(x: asc.Tensor, w: asc.Tensor | float) -> dict[str, Any]:
+    hidden = asc.maximum(x * w if isinstance(w, float) else x @ w, 0.5)
     return {"hidden": hidden, "sums": [hidden.sum(axis=0), hidden.mean()], "turned": (x.mT,)}
 
 
-def expected(x: Any) -> dict[str, Any]:
-    hidden = np.maximum(x @ W, 0.5)
+def expected(x: Any, w: Any) -> dict[str, Any]:
+    hidden = np.maximum(x * w if isinstance(w, float) else x @ w, 0.5)
     return {"hidden": hidden, "sums": [hidden.sum(axis=0), hidden.mean()], "turned": (x.T,)}
 
 
-async def test_a_replay_gives_what_issuing_gives(device: Any) -> None:
+@pytest.mark.parametrize("whole", [False, True], ids=["with a product", "all of it a graph on CUDA"])
+async def test_a_replay_gives_what_issuing_gives(device: Any, whole: bool) -> None:
     async with asc.Scheduler(device, max_bytes="16 MiB") as s:
         x, w = await s.put(A), await s.put(W)
-        graph = await s.capture(lambda x: step(x, w), x)
-        outs = [(graph(await s.put(A * i)), expected(A * i)) for i in range(4)]
+        graph = await s.capture(lambda x: step(x, 0.5 if whole else w), x)
+        outs = [(graph(await s.put(A * i)), expected(A * i, 0.5 if whole else W)) for i in range(4)]
         for out, want in outs:
             assert np.array_equal(await out["hidden"].numpy(), want["hidden"])
             assert np.array_equal(await out["sums"][0].numpy(), want["sums"][0])

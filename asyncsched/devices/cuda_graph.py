@@ -18,6 +18,9 @@ _CAPTURE_ERRORS = range(900, 910)  # cudaErrorStreamCaptureUnsupported and those
 class CUDAGraph:
     """Runs a program on CuPy's arrays, from the second time on as a graph.
 
+    CuPy (14.2) refuses to call cuBLAS while it captures, so a program with a matrix product never becomes one: it is
+    issued operation by operation, in one task all the same.
+
     The graph's kernels have the addresses of buffers in them. So it owns them: copies of the inputs, the intermediates
     and the results lie in a pool of its own, from which nobody else is ever given a block. Always called on one stream.
     """
@@ -30,6 +33,7 @@ class CUDAGraph:
         self._pool: Any = None  # also of the intermediates: nobody holds those, but the graph writes to them
         self._own: list[Any] = []
         self._results: list[Any] = []
+        self._refused = False  # by CuPy
 
     def __del__(self) -> None:
         self._device.dispose(self.let_go())
@@ -43,8 +47,10 @@ class CUDAGraph:
 
     def run(self, xp: Any, arrays: Sequence[Any]) -> list[Any]:
         """Results of the program for these inputs and constants, as arrays of their own."""
-        if self._graph is None:
+        if self._graph is None and not self._refused:
             self._record(xp, arrays)
+        if self._refused:
+            return self._program.run(xp, arrays)
         for own, array in zip(self._own, arrays, strict=False):
             xp.copyto(own, array)
         self._graph.launch(stream=xp.cuda.get_current_stream())
@@ -58,12 +64,16 @@ class CUDAGraph:
             # Once for real: it compiles the kernels and fills the pool, and a capture can do neither.
             self._program.run(xp, operands)
             self._capture(xp, operands)
+        if self._refused:
+            self.let_go()
 
     def _capture(self, xp: Any, operands: Sequence[Any]) -> None:
         stream = xp.cuda.get_current_stream()
         stream.begin_capture()
         try:
             self._results = self._program.run(xp, operands)
+        except NotImplementedError:
+            self._refused = True
         except Exception as error:
             with suppress(xp.cuda.runtime.CUDARuntimeError):  # the capture is invalid already
                 stream.end_capture()

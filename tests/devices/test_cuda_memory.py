@@ -42,12 +42,12 @@ async def test_what_another_stream_still_reads_stays(fake: Fake, way: str) -> No
             made = x * 2
             other, here = x + 5, x - made  # `here` follows on the lane of `made`, and is its tail
             readers = [made + i for i in range(3)]
+            lane = other._value.task.lane
+            await until(lambda: issued(s) == before + 6)
             if way == "cancelled":
                 assert made.cancel()
-            lane = other._value.task.lane
             del made, here
             gc.collect()
-            await until(lambda: issued(s) == before + 6)
             again = [x + i for i in range(6)]  # of the size of what was dropped
             await until(lambda: issued(s) == before + 12)
         assert lane is not None
@@ -239,7 +239,7 @@ async def test_nothing_comes_from_the_default_pool(fake: Fake) -> None:
             await y.numpy()
         await s.submit(lambda a: a * 2, y)
         await s.barrier()
-        await s.capture(lambda a: a @ a, x)
+        await s.capture(lambda a: a * a, x)
     assert fake.statistics["default_pool"] == before
 
 

@@ -26,6 +26,8 @@ from .signatures import MISSING, NOT_COMPLEX, NOT_TAKEN, ON_HOST, UFUNC_KEYWORDS
 # Functions whose result has a shape that depends on data: CuPy waits for the stream.
 DATA_DEPENDENT = {"nonzero", "argwhere", "flatnonzero", "unique", "compress", "extract", "bincount", "getitem by mask"}
 WRITES_FIRST = {"copyto", "put", "place", "putmask", "fill_diagonal", "setitem", "fill", "sort in place", "scatter_add"}
+# Functions that call cuBLAS, except for integers.
+CUBLAS = {"matmul", "dot", "vdot", "inner", "tensordot", "einsum"}
 # Functions with a plan or a state that launches on two streams must not use at once.
 SHARED_STATE = ("fft.", "random.")
 _COMPILE_YIELDS = 3
@@ -142,6 +144,8 @@ def _launch(
     name: str, called: Any, args: Any, options: Any, fresh: list[Any], written: list[Any], new: list[bool]
 ) -> None:
     fake = current()
+    if name in CUBLAS and fake.queue(_stream_pointer()).capture and all(a.dtype.kind in "fc" for a in fresh):
+        raise NotImplementedError("calling cuBLAS API during stream capture is currently unsupported")
     _compile(name, args, options, fresh)
     _check_devices([*arrays_in((args, options)), *fresh])
     views = {id(a): a.numpy_view() for a in (*arrays_in((args, options)), *fresh)}
