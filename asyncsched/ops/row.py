@@ -127,8 +127,8 @@ def _bind(kernel: str | Kernel, xp: Any) -> Kernel:
 
 
 def _of_truths(function: Kernel, *arrays: Any, **options: Any) -> Any:
-    """A logical function of CuPy's, none of which takes complex numbers."""
-    return function(*[array != 0 if np.iscomplexobj(array) else array for array in arrays], **options)
+    """A logical function of CuPy's: none takes complex numbers, nor integers out of the other operand's bounds."""
+    return function(*[a != 0 if isinstance(a, int) or np.iscomplexobj(a) else a for a in arrays], **options)
 
 
 def _kind(operand: Operand) -> Hashable:
