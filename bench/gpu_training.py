@@ -128,9 +128,9 @@ def sanitize(quick: bool, report: GPUReport) -> None:
     for check in ("memcheck", "racecheck"):
         command = [tool, "--tool", check, "--error-exitcode", "9", sys.executable, "-m", "bench.gpu_training", "10"]
         try:
-            run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
+            run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
         except subprocess.TimeoutExpired:
-            report.notes.append(f"compute-sanitizer {check}: not through after 200 s")
+            report.notes.append(f"compute-sanitizer {check}: not through after 60 s")
             continue
         last = ((run.stdout + run.stderr).strip().splitlines() or ["no output"])[-1]
         report.notes.append(f"compute-sanitizer {check}: {'clean' if run.returncode == 0 else 'NOT clean'}: {last}")
