@@ -89,7 +89,7 @@ def _missing() -> Iterator[Line]:
         extra = "cuda13" if _driver() >= 13_000 else "cuda12"
         no_use = "" if _driver() else " (of use with an NVIDIA GPU and its driver only)"
         yield "CuPy", f'pip install "asyncsched[{extra}]"{no_use}'
-    elif _driver() and not _has_libraries():
+    elif _driver() and not _has_libraries(cupy.cuda):
         wheel = f"cupy-cuda{cupy.cuda.runtime.runtimeGetVersion() // 1000}x"
         yield "CUDA libraries", f'pip install "{wheel}[ctk]" (CuPy finds no NVRTC or no cuBLAS)'
     if not _version("uvloop") and sys.platform != "win32":
@@ -98,14 +98,13 @@ def _missing() -> Iterator[Line]:
         yield "PyTorch", "pip install torch (tasks may run its modules; nothing here needs it)"
 
 
-def _has_libraries() -> bool:
+def _has_libraries(cuda: Any) -> bool:
     """Whether CuPy finds the compiler and the matrix products that its wheel does not contain."""
     try:
-        importlib.import_module("cupy.cuda.nvrtc").getVersion()
-        importlib.import_module("cupy.cuda.cublas")
+        cuda.nvrtc.getVersion()
+        return bool(cuda.cublas)  # looked for when it is named
     except Exception:  # each loader has an error of its own
         return False
-    return True
 
 
 def _cupy() -> Any:

@@ -91,9 +91,12 @@ def test_devices_are_listed_with_their_memory():
 
 def test_what_the_wheel_does_not_contain_is_missed(monkeypatch):
     with fake_cupy():
+        import cupy
+
         assert described()["CUDA libraries"].startswith('pip install "cupy-cuda12x[ctk]"')
-        monkeypatch.setitem(sys.modules, "cupy.cuda.nvrtc", SimpleNamespace(getVersion=lambda: (12, 9)))
-        monkeypatch.setitem(sys.modules, "cupy.cuda.cublas", SimpleNamespace())
+        # Not modules that can be imported, but attributes, found when they are named.
+        monkeypatch.setattr(cupy.cuda, "nvrtc", SimpleNamespace(getVersion=lambda: (12, 9)), raising=False)
+        monkeypatch.setattr(cupy.cuda, "cublas", SimpleNamespace(), raising=False)
         assert "CUDA libraries" not in described()
 
 

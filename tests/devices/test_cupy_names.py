@@ -44,6 +44,7 @@ DEVICE_CALLS = {
     "cuda.runtime.memGetInfo": "",
     "cuda.runtime.deviceCanAccessPeer": "device peerDevice",
     "cuda.runtime.deviceEnablePeerAccess": "peerDevice",
+    "cuda.nvrtc.getVersion": "",
     "from_dlpack": "array",
     "copyto": "dst src",
 }
