@@ -20,33 +20,45 @@ class QueueFull(AsyncSchedError):
     retry_after: float | None = None
 
 
-class TaskTooLarge(AsyncSchedError, ValueError):
-    """A task that could never run: alone, with its inputs, it needs more bytes than the limit.
+class LimitTooSmall(AsyncSchedError):
+    """A limit in bytes does not admit a task.
 
     Attributes:
-        needed: bytes of its output, its workspace and its distinct input buffers together.
-        limit: the bytes that its scope or scheduler allows.
+        needed: the limit that would have admitted this task; None if unknown.
+        limit: the one there is.
     """
 
-    def __init__(self, message: str, needed: int, limit: int) -> None:
+    def __init__(self, message: str, needed: int | None = None, limit: int | None = None) -> None:
         super().__init__(message)
         self.needed = needed
         self.limit = limit
+        if needed is not None:
+            self.add_note(f"where more will follow, a limit of {self.suggested_limit:,} is the one to try next")
+
+    @property
+    def suggested_limit(self) -> int | None:
+        """The limit to try next: what this task needs, and at least twice the present one, since others follow.
+
+        So a limit that works is found in a few tries, and is less than twice the least that does.
+        """
+        if self.needed is None or self.limit is None:
+            return self.needed
+        return max(self.needed, 2 * self.limit)
 
 
-class MemoryDeadlockError(AsyncSchedError):
+class TaskTooLarge(LimitTooSmall, ValueError):
+    """A task that could never run: alone, with its distinct input buffers, it needs more bytes than the limit.
+
+    Cure: raise the limit to `suggested_limit`, or split the task.
+    """
+
+
+class MemoryDeadlockError(LimitTooSmall):
     """Nothing can go on: every byte is held by something that itself waits for bytes.
 
     Cure: drop results sooner (`del`, smaller scopes), take fewer at a time, reserve with `s.scope(reserve=...)`,
-    or raise the limit to `suggested_limit`, which would have admitted this task.
-
-    Attributes:
-        suggested_limit: bytes; None if unknown.
+    or raise the limit to `suggested_limit`.
     """
-
-    def __init__(self, message: str, suggested_limit: int | None = None) -> None:
-        super().__init__(message)
-        self.suggested_limit = suggested_limit
 
 
 class SchedulerStalled(AsyncSchedError):

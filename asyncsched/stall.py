@@ -83,7 +83,7 @@ class StallWatch:
         stuck = driver.engine.admission.stuck()
         for task in stuck:
             if self._only_pending_hold(task.account):
-                self._fail(task, MemoryDeadlockError(self._text(task, None), self._suggested(task)))
+                self._fail(task, self._deadlock(task, None))
                 return
         if not thorough:
             return
@@ -93,7 +93,7 @@ class StallWatch:
         for task in stuck:
             finding = investigate(driver, task.account, {t.account for t in stuck}, budget)
             if finding.deadlock:
-                self._fail(task, MemoryDeadlockError(self._text(task, finding), self._suggested(task)))
+                self._fail(task, self._deadlock(task, finding))
                 return
             if waited >= self._logged:
                 log.warning("%s", self._text(task, finding))
@@ -117,8 +117,9 @@ class StallWatch:
         engine = self._driver.engine
         return account is engine.account and account.used > 0 and engine.held_by_pending() == account.used
 
-    def _suggested(self, task: Task) -> int:
-        return task.account.used + task.cost
+    def _deadlock(self, task: Task, finding: Finding | None) -> MemoryDeadlockError:
+        account = task.account
+        return MemoryDeadlockError(self._text(task, finding), account.used + task.cost, account.limit)
 
     def _fail(self, task: Task, error: AsyncSchedError) -> None:
         if task.state == PENDING:
@@ -137,6 +138,6 @@ class StallWatch:
             lines += [f"  {holder}" for holder in finding.lines]
         lines.append(
             f"cure: drop results sooner, take fewer at a time, reserve with s.scope(reserve=...), "
-            f"or raise the limit to {self._suggested(task):,} bytes, which would have admitted this task"
+            f"or raise the limit to {account.used + task.cost:,} bytes, which would have admitted this task"
         )
         return "\n".join(lines)

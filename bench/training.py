@@ -2,7 +2,7 @@
 
 a  a step of the synthetic perceptron, beside hand-written NumPy and PyTorch at as many threads
 b  growth of the resident set over 1,000 steps, after the first 50
-c  how many tries it takes to find a limit that works, by following the limits that the errors name
+c  how many tries it takes to find a limit that works, by following the limits that the errors suggest
 """
 
 from __future__ import annotations
@@ -139,16 +139,14 @@ def follow(limit: int, steps: int) -> tuple[list[int], int]:
         try:
             return tried, asyncio.run(train(steps, max_bytes=tried[-1]))[1]
         except (asc.AsyncSchedError, BaseExceptionGroup) as error:
-            tried.append(max(named(error)))
+            tried.append(max(suggested(error)))
 
 
-def named(error: BaseException) -> list[int]:
-    """The limits that errors name."""
+def suggested(error: BaseException) -> list[int]:
+    """The limits that errors suggest."""
     if isinstance(error, BaseExceptionGroup):
-        return [limit for member in error.exceptions for limit in named(member)]
-    if isinstance(error, asc.TaskTooLarge):
-        return [error.needed]
-    if isinstance(error, asc.MemoryDeadlockError) and error.suggested_limit is not None:
+        return [limit for member in error.exceptions for limit in suggested(member)]
+    if isinstance(error, asc.TaskTooLarge | asc.MemoryDeadlockError) and error.suggested_limit is not None:
         return [error.suggested_limit]
     raise error
 

@@ -51,6 +51,8 @@ async def test_main_that_holds_and_gathers_greedy_children_is_part_of_the_deadlo
             await asyncio.gather(*tasks)
         except asc.MemoryDeadlockError as error:
             text = str(error)
+            assert (error.needed, error.limit) == (5 * BLOCK.nbytes, 4 * BLOCK.nbytes)
+            assert error.suggested_limit == 8 * BLOCK.nbytes
         for task in tasks:  # gather leaves the other one running
             task.cancel()
         tasks.clear()
