@@ -9,14 +9,11 @@ import asyncio
 import contextlib
 import contextvars
 import os
-import sys
 import threading
 import weakref
-from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-import anyio
-import anyio.to_thread
 import numpy as np
 
 from ._core.engine import Engine
@@ -24,13 +21,13 @@ from ._core.failure import Failure
 from ._core.inbox import Inbox
 from ._core.placement import Lane
 from ._core.scope import Scope as CoreScope
-from ._core.task import DONE, LAUNCHED, PENDING, Task, Value
+from ._core.task import LAUNCHED, Task
 from .ambient import ambient, opened
-from .devices.contract import Device, Job
+from .devices.contract import Device
 from .errors import QueueFull, SchedulerClosed, TaskCancelled
 from .meter import Meter
 from .stall import StallWatch
-from .waiting import Countdown, From, to_its_end
+from .waiting import to_its_end
 
 if TYPE_CHECKING:
     from .recorder import Recorder
@@ -295,94 +292,6 @@ class Driver:
         if self.meter.busy:
             self.meter.sample(self.engine.unfinished > 0)
 
-    # -- waiting ------------------------------------------------------------------------------------------------
-
-    def wait(
-        self, tasks: Sequence[Task], over: Callable[[Task], bool] = Task.settled, *, eager: bool = False
-    ) -> Generator[Any, None, None]:
-        """Wait until every task is `over`, or (`eager`) one has failed. Passes through the loop at least once.
-
-        If cancelled, the tasks go on.
-        """
-        assert self.loop is not None
-        future: asyncio.Future[None] = self.loop.create_future()
-        count = Countdown(len(tasks), future, eager)
-        for task in tasks:
-            if task.waiters is None:
-                task.waiters = [count]
-            else:
-                task.waiters.append(count)
-            if over is _admitted:
-                task.granted = count
-        self.pump()
-        try:
-            for task in tasks:
-                if over(task) and task.waiters is not None and count in task.waiters:
-                    task.waiters.remove(count)
-                    count(task)
-            if future.done():
-                yield
-            else:
-                if self.loop.is_closed():
-                    self.refuse()
-                self.parked[future] = (asyncio.current_task(), tasks)
-                yield from future
-        finally:
-            self.parked.pop(future, None)
-            for task in tasks:
-                if task.waiters is not None and count in task.waiters:
-                    task.waiters.remove(count)
-
-    def wait_admitted(self, task: Task) -> Generator[Any, None, None]:
-        """Wait until a task is launched, or has ended without."""
-        return self.wait((task,), _admitted)
-
-    async def copy_out(self, value: Value) -> Any:
-        """A host copy of a done value's array: small ones here, others on the copy stream. Costs no tracked bytes."""
-        if self.forked:
-            self.refuse()
-        array = value.array
-        device = value.device
-        if device.inline and array.nbytes <= INLINE_COPY:
-            return device.fetch(array)
-        if self.closed:  # the copy stream is gone
-            return await anyio.to_thread.run_sync(device.fetch, array)
-        assert self.loop is not None
-        future: asyncio.Future[None] = self.loop.create_future()
-        job = Job(lambda: device.fetch(value.array))  # holds the value: nobody may write over it meanwhile
-        job.waiters.append(Countdown(1, future, False))
-        device.offload(job)
-        await future
-        error, job.error = job.error, None  # no cycle: its frames hold the job
-        if error is not None:
-            try:
-                raise error
-            finally:
-                del error  # its traceback holds this frame
-        return job.result
-
-    async def drained(self, scope: CoreScope, before: int) -> None:
-        """Wait until every task of the scope numbered under `before` has physically ended."""
-        self.pump()
-        while tasks := [task for task in scope.unfinished() if task.seq < before]:
-            # The youngest alone: a waiter on each would wake the loop for each.
-            await From(self.wait(tasks[-1:], _ended))
-
-    async def shielded(self, scope: CoreScope) -> None:
-        """Wait until a scope's tasks have ended, whoever cancels meanwhile; then let the cancellation through."""
-        cancelled: asyncio.CancelledError | None = None
-        while True:
-            try:
-                await self.drained(scope, sys.maxsize)
-                break
-            except asyncio.CancelledError as error:
-                cancelled = error
-        if cancelled is not None:
-            try:
-                raise cancelled
-            finally:
-                del cancelled  # its traceback holds this frame
-
     def cancel(self, task: Task, by: str) -> bool:
         """Cancel a task and everything that needs it. Returns whether it had not ended."""
         self.drain()
@@ -398,36 +307,6 @@ class Driver:
             error = TaskCancelled(f"{task.name} was cancelled by {by}")
             self.engine.cancel(task, Failure.of(error, task.name, task.where))
         self.pump()
-
-    def block(self, value: Value) -> None:
-        """Block the calling thread, which runs no loop, until the value is there."""
-        if self.forked:
-            self.refuse()
-        task, loop = value.task, self.loop
-        if value.done or task is None:
-            return
-        if loop is None or not loop.is_running():
-            raise SchedulerClosed(
-                "the value is pending and its event loop is not running: read it before the loop ends"
-            )
-        ready = threading.Event()
-
-        async def register() -> None:
-            await From(self.wait([task]))
-
-        asyncio.run_coroutine_threadsafe(register(), loop).add_done_callback(lambda _: ready.set())
-        while not ready.wait(1.0) and loop.is_running():
-            pass
-        if not value.done:
-            raise SchedulerClosed("the value's event loop ended before it was there: read it before the loop ends")
-
-
-def _admitted(task: Task) -> bool:
-    return task.state != PENDING
-
-
-def _ended(task: Task) -> bool:
-    return task.state >= DONE
 
 
 def _waker(driver: Driver) -> Callable[[], None]:

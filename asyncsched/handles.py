@@ -9,6 +9,7 @@ from typing import Any, NoReturn, cast
 import numpy as np
 
 from ._core.task import DONE, Value
+from .barriers import block, wait
 from .devices.contract import in_stream_thread
 from .driver import Driver
 from .errors import ImplicitBarrierError
@@ -122,9 +123,8 @@ class gather:
         while not any(v.failure for v in values) and (waiting := [v for v in values if not v.done]):
             driver = driver_of(waiting[0])
             driver.check_waiting()
-            yield from driver.wait(
-                [v.task for v in waiting if v.task is not None and driver_of(v) is driver], eager=True
-            )
+            tasks = [v.task for v in waiting if v.task is not None and driver_of(v) is driver]
+            yield from wait(driver, tasks, eager=True)
         for value in values:
             if value.failure is not None:
                 value.failure.rethrow()
@@ -143,7 +143,7 @@ def reach(value: Value) -> Generator[Any, None, None]:
         return
     driver = driver_of(value)
     driver.check_waiting()
-    yield from driver.wait((task,))
+    yield from wait(driver, (task,))
     if task.state >= DONE:
         value.task = None
 
@@ -170,6 +170,6 @@ def blocking_read(value: Value, what: str, cure: str) -> Any:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        driver_of(value).block(value)
+        block(driver_of(value), value)
         return deliver(value)
     raise ImplicitBarrierError(f"{what} is an implicit barrier, which would block the event loop: {cure}")

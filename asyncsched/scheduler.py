@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 from ._core.scope import Scope as CoreScope
 from .ambient import Ambient, ambient, leave_ambient
+from .barriers import drained, shielded
 from .devices import select
 from .devices.contract import Device
 from .driver import Driver
@@ -117,7 +118,7 @@ class Scheduler(Submitter):
         driver.refuse_new()
         try:
             async with asyncio.timeout(timeout):
-                await driver.drained(driver.engine.root, sys.maxsize)
+                await drained(driver, driver.engine.root, sys.maxsize)
         except TimeoutError:
             running = self._give_up("aclose(), which ran out of time")
             raise TimeoutError(
@@ -137,7 +138,7 @@ class Scheduler(Submitter):
         driver.refuse_new()
         driver.cancel_all(driver.engine.root.unfinished(), by)
         try:
-            await driver.shielded(driver.engine.root)
+            await shielded(driver, driver.engine.root)
         finally:
             driver.close()
 

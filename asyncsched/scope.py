@@ -11,6 +11,7 @@ from typing import Self, TypeVar
 
 from ._core.scope import Scope as CoreScope
 from .ambient import Ambient, ambient, leave_ambient
+from .barriers import drained, shielded
 from .deadline import Deadline
 from .driver import Driver
 from .errors import DeadlineExceeded, SchedulerClosed
@@ -123,12 +124,12 @@ class Scope(Submitter):
             driver.cancel_all(core.unfinished(), by)
         try:
             if error is None and not late:
-                await driver.drained(core, sys.maxsize)
+                await drained(driver, core, sys.maxsize)
             else:
-                await driver.shielded(core)
+                await shielded(driver, core)
         except BaseException:
             driver.cancel_all(core.unfinished(), f"{what}, which was cancelled")
-            await driver.shielded(core)
+            await shielded(driver, core)
             raise
         finally:
             if not core.tasks:

@@ -13,6 +13,7 @@ from ._core.scope import Scope as CoreScope
 from ._core.task import DONE, PENDING, Value
 from ._core.task import Task as CoreTask
 from ._core.where import where
+from .barriers import drained, wait, wait_admitted
 from .capture import Graph, record, tensors_in
 from .driver import Driver
 from .errors import QueueFull
@@ -72,7 +73,7 @@ class Submitter:
         task, tensor = make_put(driver, self._core(), array, device, bounded=False)
         if task.state < DONE:
             await self._admitted(task)
-            await From(driver.wait((task,)))
+            await From(wait(driver, (task,)))
         if task.failure is not None:
             task.failure.rethrow()
         return tensor
@@ -162,7 +163,7 @@ class Submitter:
         driver.check()
         before = driver.engine.sequence
         await checkpoint()
-        await driver.drained(core, before)
+        await drained(driver, core, before)
         report(core, "barrier", before)
 
     async def capture(self, fn: Callable[..., Any], *examples: Tensor) -> Graph:
@@ -236,7 +237,7 @@ class Submitter:
         """Wait until a task is launched or settled; take it back if cancelled before."""
         started = perf_counter()
         try:
-            await From(self._driver.wait_admitted(task))
+            await From(wait_admitted(self._driver, task))
         except asyncio.CancelledError:
             if task.state == PENDING:
                 self._driver.cancel(task, "the coroutine that waited for its admission, which was cancelled")

@@ -10,6 +10,7 @@ import numpy as np
 
 from ._core.task import Value
 from .ambient import find
+from .barriers import copy_out
 from .devices.contract import Device
 from .errors import ImplicitBarrierError
 from .handles import Handle, driver_of, reach
@@ -216,7 +217,7 @@ class Tensor(ImplicitBarriers):
         await _Reach(value)
         if value.failure is not None:
             value.failure.rethrow()
-        return cast(np.ndarray[Any, Any], await driver_of(value).copy_out(value))
+        return cast(np.ndarray[Any, Any], await copy_out(driver_of(value), value))
 
     async def item(self) -> Any:
         """The only element, as a Python scalar.
@@ -230,7 +231,7 @@ class Tensor(ImplicitBarriers):
         await _Reach(value)
         if value.failure is not None:
             value.failure.rethrow()
-        array = value.array if value.device.inline else await driver_of(value).copy_out(value)
+        array = value.array if value.device.inline else await copy_out(driver_of(value), value)
         return array.item()
 
     def to(self, device: object) -> Tensor:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from .._core.scope import Scope as CoreScope
 from ..ambient import Ambient, ambient, leave_ambient
+from ..barriers import drained
 from ..reporting import report
 from ..waiting import checkpoint
 
@@ -70,7 +71,7 @@ class Window:
         started = perf_counter()
         while len(self._behind) >= self._depth:
             oldest = self._behind[0]
-            await driver.drained(oldest, sys.maxsize)
+            await drained(driver, oldest, sys.maxsize)
             self._behind.popleft()
             self._waited += perf_counter() - started
             report(oldest, "window")
