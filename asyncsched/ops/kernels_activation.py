@@ -35,7 +35,7 @@ def relu_backward(xp: Any, grad: Any, y: Any, *, out: Any = None) -> Any:
 def gelu(xp: Any, x: Any, *, approximate: str, out: Any = None) -> Any:
     """x times the normal distribution function of x: max(x, 0) - |x| Phi(-|x|)."""
     out, result, values = flat(xp, out, x)
-    for block in blocks(x.size):
+    for block in blocks(xp, x.size):
         v, y = values[block], result[block]
         if approximate == "tanh":
             factor = _tanh_factor(xp, v)[0]
@@ -50,7 +50,7 @@ def gelu(xp: Any, x: Any, *, approximate: str, out: Any = None) -> Any:
 def gelu_backward(xp: Any, grad: Any, x: Any, *, approximate: str, out: Any = None) -> Any:
     """grad (Phi(x) + x phi(x))."""
     out, result, grads, values = flat(xp, out, grad, x)
-    for block in blocks(x.size):
+    for block in blocks(xp, x.size):
         v = values[block]
         slope = _tanh_slope(xp, v) if approximate == "tanh" else _normal_slope(xp, v)
         xp.multiply(grads[block], slope, out=result[block])

@@ -89,13 +89,13 @@ def _bias(xp: Any, q: Any, k: Any, mask: Any, causal: bool) -> Any:
 
 
 def _attend(xp: Any, q: Any, k: Any, v: Any, bias: Any, scale: float, out: Any) -> None:
-    for heads in _groups(q, k):
+    for heads in _groups(xp, q, k):
         xp.matmul(_weights(xp, q, k, bias, scale, heads), v[heads], out=out[heads])
 
 
 def _attend_backward(xp: Any, q: Any, k: Any, v: Any, grad: Any, bias: Any, scale: float, grads: Any) -> None:
     dq, dk, dv = grads
-    for heads in _groups(q, k):
+    for heads in _groups(xp, q, k):
         g, weights = grad[heads], _weights(xp, q, k, bias, scale, heads)
         xp.matmul(xp.swapaxes(weights, -1, -2), g, out=dv[heads])
         scores = xp.matmul(g, xp.swapaxes(v[heads], -1, -2))
@@ -117,11 +117,11 @@ def _weights(xp: Any, q: Any, k: Any, bias: Any, scale: float, heads: Any) -> An
     return weights
 
 
-def _groups(q: Any, k: Any) -> Iterator[Any]:
+def _groups(xp: Any, q: Any, k: Any) -> Iterator[Any]:
     """Indices of as many heads as go into a block; everything if there is no axis of heads."""
     if q.ndim == 2:
         yield ...
         return
     for index in np.ndindex(q.shape[:-3]):
-        for heads in blocks(q.shape[-3], q.shape[-2] * k.shape[-2]):
+        for heads in blocks(xp, q.shape[-3], q.shape[-2] * k.shape[-2]):
             yield (*index, heads)

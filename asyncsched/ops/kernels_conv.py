@@ -101,7 +101,7 @@ def max_pool2d(xp: Any, x: Any, *, kernel: Pair, stride: Pair, padding: Pair, ou
     """The largest element of each window: first of the rows in it, which lie together, then of the columns."""
     rows, columns = Windows(kernel, stride, padding, (1, 1)).fit(x.shape)
     out = xp.empty((*x.shape[:-2], rows, columns), x.dtype) if out is None else out
-    for images, result in _planes(x, out):
+    for images, result in _planes(xp, x, out):
         padded = _padded(xp, images, padding)
         lines = _largest(xp, [padded[:, at : at + stride[0] * rows : stride[0]] for at in range(kernel[0])])
         _largest(xp, [lines[..., at : at + stride[1] * columns : stride[1]] for at in range(kernel[1])], result)
@@ -114,7 +114,7 @@ def max_pool2d_backward(
     """The gradient of each window, given to the first of its elements that is the largest."""
     windows = Windows(kernel, stride, padding, (1, 1))
     out = xp.empty(x.shape, x.dtype) if out is None else out
-    for images, largest, g, result in _planes(x, y, grad, out):
+    for images, largest, g, result in _planes(xp, x, y, grad, out):
         padded, left = _padded(xp, images, padding), g.copy()
         total = xp.zeros(padded.shape, x.dtype)
         for _, _, place in windows.places(windows.fit(x.shape)):
@@ -125,10 +125,10 @@ def max_pool2d_backward(
     return out
 
 
-def _planes(*arrays: Any) -> Iterator[list[Any]]:
+def _planes(xp: Any, *arrays: Any) -> Iterator[list[Any]]:
     """The last two axes of arrays (..., height, width), as many at a time as the first has in a block."""
     planes = [array.reshape(prod(array.shape[:-2]), *array.shape[-2:]) for array in arrays]
-    for block in blocks(len(planes[0]), prod(arrays[0].shape[-2:])):
+    for block in blocks(xp, len(planes[0]), prod(arrays[0].shape[-2:])):
         yield [plane[block] for plane in planes]
 
 

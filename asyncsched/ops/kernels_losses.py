@@ -28,7 +28,7 @@ def cross_entropy(
     classes = logits.shape[1]
     valid, target = _targets(xp, target, classes, ignore_index)
     losses = xp.empty(len(logits), logits.dtype)
-    for block in blocks(*logits.shape):
+    for block in blocks(xp, *logits.shape):
         shifted = logits[block] - logits[block].max(axis=1, keepdims=True)
         losses[block] = (label_smoothing - 1) * shifted[xp.arange(len(shifted)), target[block]]
         if label_smoothing:
@@ -59,7 +59,7 @@ def cross_entropy_backward(
     if reduction == "mean":
         scale /= valid.sum(dtype=logits.dtype)
     out = xp.empty(logits.shape, logits.dtype) if out is None else out
-    for block in blocks(*logits.shape):
+    for block in blocks(xp, *logits.shape):
         d, s = out[block], scale[block]
         xp.subtract(logits[block], logits[block].max(axis=1, keepdims=True), out=d)
         xp.exp(d, out=d)

@@ -1,7 +1,7 @@
 """Kernels of layers and random numbers, each with its derivatives: `kernel(xp, *arrays, out=None, **options)`.
 
 NumPy goes over memory once for each step of a formula. Here the steps are taken on a block of rows at a time, which
-stays in the cache, so that main memory is passed over once.
+stays in the cache, so that main memory is passed over once. A GPU gets larger blocks, since each step is a launch.
 """
 
 from __future__ import annotations
@@ -9,21 +9,26 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from .kernels import vecdot
 
 BLOCK = 65_536  # elements worked on at a time
+# On a GPU: what a launch takes, it passes over some megabytes. A guess, small enough for what is not charged.
+DEVICE_BLOCK = 1 << 20
+_DEVICE_STATES = 65_536  # of a generator on a GPU, which draw at once: equal numbers on every card
 
 
-def blocks(count: int, width: int = 1) -> list[slice]:
-    """Slices of `count` rows of `width` elements, each of at most `BLOCK` elements, or one row."""
-    step = max(1, BLOCK // max(1, width))
+def blocks(xp: Any, count: int, width: int = 1) -> list[slice]:
+    """Slices of `count` rows of `width` elements, each of at most a block of elements, or one row."""
+    step = max(1, (BLOCK if xp is np else DEVICE_BLOCK) // max(1, width))
     return [slice(start, min(start + step, count)) for start in range(0, count, step)]
 
 
 def softmax(xp: Any, x: Any, *, log: bool = False, out: Any = None) -> Any:
     """exp(x) over its sum along the last axis, or the logarithm of that."""
     out, result, rows = _rows(xp, out, x)
-    for block in blocks(*rows.shape):
+    for block in blocks(xp, *rows.shape):
         y = result[block]
         xp.subtract(rows[block], rows[block].max(axis=1, keepdims=True), out=y)
         if log:
@@ -37,7 +42,7 @@ def softmax(xp: Any, x: Any, *, log: bool = False, out: Any = None) -> Any:
 def softmax_backward(xp: Any, grad: Any, y: Any, *, log: bool = False, out: Any = None) -> Any:
     """y (grad - sum of grad y), or for the logarithm grad - exp(y) sum of grad."""
     out, result, grads, rows = _rows(xp, out, grad, y)
-    for block in blocks(*rows.shape):
+    for block in blocks(xp, *rows.shape):
         g, v = grads[block], rows[block]
         if log:
             e = xp.exp(v)
@@ -54,7 +59,7 @@ def layer_norm(xp: Any, x: Any, weight: Any, bias: Any, *, eps: float, out: Any 
     """(x - mean) / sqrt(variance + eps) weight + bias, over as many last axes as the weight has."""
     out, result, rows = _rows(xp, out, x, width=weight.size)
     weight, bias = weight.reshape(-1), bias.reshape(-1)
-    for block in blocks(*rows.shape):
+    for block in blocks(xp, *rows.shape):
         y = _standardize(xp, rows[block], eps, result[block])[0]
         y *= weight
         y += bias
@@ -66,7 +71,7 @@ def layer_norm_input_grad(xp: Any, x: Any, weight: Any, grad: Any, *, eps: float
     width = weight.size
     out, result, rows, grads = _rows(xp, out, x, grad, width=width)
     weight = weight.reshape(-1)
-    for block in blocks(*rows.shape):
+    for block in blocks(xp, *rows.shape):
         g = grads[block] * weight
         y, scale = _standardize(xp, rows[block], eps, result[block])
         y *= vecdot(xp, g, y)[:, None] / -width
@@ -82,7 +87,7 @@ def layer_norm_weight_grad(xp: Any, x: Any, grad: Any, *, eps: float, shape: Any
     total = out.reshape(-1)
     total[...] = 0
     rows, grads = x.reshape(-1, total.size), grad.reshape(-1, total.size)
-    for block in blocks(*rows.shape):
+    for block in blocks(xp, *rows.shape):
         y = _standardize(xp, rows[block], eps, xp.empty_like(rows[block]))[0]
         y *= grads[block]
         total += xp.ones(len(y), y.dtype) @ y
@@ -102,8 +107,8 @@ def linear(xp: Any, x: Any, weight: Any, *bias: Any, out: Any = None) -> Any:
 def dropout(xp: Any, x: Any, seed: int, *, p: float, out: Any = None) -> Any:
     """Zero with probability p, else x / (1 - p). The same seed drops the same elements."""
     out, result, values = flat(xp, out, x)
-    generator = xp.random.default_rng(seed)
-    for block in blocks(x.size):
+    generator = _generator(xp, seed)
+    for block in blocks(xp, x.size):
         v = values[block]
         keep = generator.random(v.size, dtype=xp.float32) >= p
         xp.multiply(v, keep, out=result[block])
@@ -114,7 +119,7 @@ def dropout(xp: Any, x: Any, seed: int, *, p: float, out: Any = None) -> Any:
 def uniform(xp: Any, seed: int, *, shape: Any, dtype: Any, low: float, high: float, out: Any = None) -> Any:
     """Numbers drawn evenly from low to high."""
     out = xp.empty(shape, dtype) if out is None else out
-    out[...] = xp.random.default_rng(seed).random(shape, dtype=_drawn(xp, dtype))
+    out[...] = _generator(xp, seed).random(shape, dtype=_drawn(xp, dtype))
     out *= high - low
     out += low
     return out
@@ -123,8 +128,15 @@ def uniform(xp: Any, seed: int, *, shape: Any, dtype: Any, low: float, high: flo
 def normal(xp: Any, seed: int, *, shape: Any, dtype: Any, out: Any = None) -> Any:
     """Numbers drawn from the standard normal distribution."""
     out = xp.empty(shape, dtype) if out is None else out
-    out[...] = xp.random.default_rng(seed).standard_normal(shape, dtype=_drawn(xp, dtype))
+    out[...] = _generator(xp, seed).standard_normal(shape, dtype=_drawn(xp, dtype))
     return out
+
+
+def _generator(xp: Any, seed: int) -> Any:
+    """CuPy's default takes 13 MB and a slow kernel to set up; this one counts."""
+    if xp is np:
+        return np.random.default_rng(seed)
+    return xp.random.Generator(xp.random.Philox4x3210(seed, size=_DEVICE_STATES))
 
 
 def _drawn(xp: Any, dtype: Any) -> Any:

@@ -9,11 +9,17 @@ import numpy as np
 from .arrays import asarray_host, ndarray
 
 
+def Philox4x3210(seed: int | None = None, *, size: int = -1) -> np.random.BitGenerator:
+    """`size` is how many numbers are drawn at once: one for each thread."""
+    assert size < 0 or size % 256 == 0, "CuPy launches 256 threads at a time, and checks no bounds"
+    return np.random.Philox(seed)
+
+
 class Generator:
     """NumPy's numbers, where CuPy would draw others of the same distribution."""
 
-    def __init__(self, seed: int | None) -> None:
-        self._numpy = np.random.default_rng(seed)
+    def __init__(self, bit_generator: np.random.BitGenerator) -> None:
+        self._numpy = np.random.Generator(bit_generator)
 
     def random(self, size: Any = None, dtype: Any = np.float64) -> ndarray:
         return asarray_host(self._numpy.random(size, dtype))

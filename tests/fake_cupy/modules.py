@@ -18,7 +18,7 @@ from . import devices, errors, graphs, memory, methods, nvtx, pinned, runtime, s
 from .arrays import Capsule, asarray_host, ndarray
 from .fake import Fake, _installed, current
 from .functions import dispatch, function, ufunc
-from .generator import Generator
+from .generator import Generator, Philox4x3210
 
 _DTYPES = (
     "bool_ int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128 intp uintp"
@@ -157,7 +157,7 @@ def _modules() -> dict[str, types.ModuleType]:
     for name in _DTYPES.split():
         setattr(cupy, name, getattr(np, name))
     cupy.fft, cupy.random = _Namespace("cupy.fft", "fft."), _Namespace("cupy.random", "random.")
-    cupy.random.default_rng, cupy.random.Generator = Generator, Generator
+    cupy.random.Generator, cupy.random.Philox4x3210 = Generator, Philox4x3210
     for module in (streams, devices, graphs, memory, pinned):
         for name, value in vars(module).items():
             if getattr(value, "__module__", None) == module.__name__ and not name.startswith("_"):

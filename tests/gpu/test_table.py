@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
+from asyncsched.ops.kernels_nn import blocks
 from asyncsched.ops.row import plan, resolve
 from asyncsched.ops.rules_elementwise import comparison, ufunc
 from asyncsched.ops.table import TABLE
@@ -107,6 +108,13 @@ def _meta(operand: Any) -> Any:
 def _described(case: Case) -> str:
     operands = [f"{a.dtype}{list(a.shape)}" if isinstance(a, np.ndarray) else repr(a) for a in case.operands]
     return f"({', '.join(operands)}) {case.options or ''}"
+
+
+def test_blocks_are_few_where_each_step_is_a_launch(card):
+    import cupy
+
+    assert (len(blocks(np, 1 << 21)), len(blocks(cupy, 1 << 21))) == (32, 2)
+    assert len(blocks(cupy, 8, 1 << 21)) == 8
 
 
 @pytest.mark.parametrize("name", RANDOM)
