@@ -42,6 +42,7 @@ FLOORS = [
         "waiting",
         "deadline",
         "driver",
+        "barriers",
         "stall",
         "holders",
         "handles",
