@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import contextvars
 import weakref
+from collections.abc import Iterator
 from math import inf
 from typing import TYPE_CHECKING, Any, cast
 
@@ -58,6 +59,16 @@ def find(scheduler: Any = None) -> Driver:
         f"{'no scheduler is' if not found else 'several schedulers are'} open on this loop: "
         "work inside `async with asyncsched.Scheduler()`, or pass `scheduler=`"
     )
+
+
+@contextlib.contextmanager
+def outside() -> Iterator[None]:
+    """Outside of the scopes that this context has inherited, which may have ended."""
+    token = ambient.set(None)
+    try:
+        yield
+    finally:
+        leave_ambient(token)
 
 
 def leave_ambient(token: contextvars.Token[Ambient | None] | None) -> None:

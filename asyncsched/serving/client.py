@@ -8,7 +8,6 @@ which knows how to stand beside other cancellations.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from types import TracebackType
 
 from .exchange import Exchange, Message
@@ -38,7 +37,9 @@ class Client:
         self._cut = asyncio.timeout(None)
         self._reason: Exception | None = None
         self._open = False
-        self._messages: deque[Message] = deque()
+        self._unread: bytearray | None = None  # in one piece: a message of one byte would take 200
+        self._more = True  # whether the body goes on
+        self._gone: Message | None = None  # the disconnect
         self._news = asyncio.Event()
 
     async def __aenter__(self) -> Client:
@@ -65,13 +66,14 @@ class Client:
 
     async def receive(self) -> Message:
         """ASGI's `receive`, for the application."""
-        while not self._messages:
+        while self._unread is None:
+            # Before it has its answer, who waits for it is cancelled, not told: frameworks raise errors of their own.
+            if self._gone is not None and (self._exchange.complete or self._cut.expired()):
+                return self._gone
             self._news.clear()
             await self._news.wait()
-        message = self._messages[0]
-        if message["type"] == "http.request":  # a disconnect is told as often as it is asked for
-            self._messages.popleft()
-        return message
+        body, self._unread = bytes(self._unread), None
+        return {"type": "http.request", "body": body, "more_body": self._more}
 
     def end(self, reason: Exception) -> None:
         """End the block, which raises the reason."""
@@ -87,7 +89,13 @@ class Client:
 
     def _check_length(self) -> None:
         announced = self._exchange.header(b"content-length")
-        if self._max_body is not None and announced is not None and int(announced) > self._max_body:
+        if self._max_body is None or announced is None:
+            return
+        try:
+            length = int(announced)
+        except ValueError:
+            raise Problem(400, "Content-Length must be a number of bytes.", close=True) from None
+        if length > self._max_body:
             raise self._too_large()
 
     async def _read(self) -> None:
@@ -115,23 +123,25 @@ class Client:
         """Returns the last message: of the body, or of a disconnect."""
         size = 0
         while (message := await self._source())["type"] != "http.disconnect":
-            size += len(message.get("body", b""))
+            body = message.get("body", b"")
+            size += len(body)
             if self._max_body is not None and size > self._max_body:
                 raise self._too_large()
-            self._tell(message)
-            if not message.get("more_body", False):
+            self._unread = self._unread or bytearray()
+            self._unread += body
+            self._more = message.get("more_body", False)
+            self._news.set()
+            if not self._more:
                 break
         return message
 
     def _left(self, message: Message) -> None:
-        self._tell(message)
-        if not self._exchange.complete:
+        self._gone = message
+        if self._exchange.complete:
+            self._news.set()
+        else:
             self._exchange.disconnected = True
             self.end(Disconnected())
-
-    def _tell(self, message: Message) -> None:
-        self._messages.append(message)
-        self._news.set()
 
     def _too_large(self) -> Problem:
         return Problem(413, f"The body may have {self._max_body:,} bytes at most.", close=True)

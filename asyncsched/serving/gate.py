@@ -47,10 +47,10 @@ class Gate:
             Problem: 503 or 429, if it is not let in.
         """
         self._check(exchange.tenant)
+        self._of_tenant[exchange.tenant] += 1  # first, since it raises for a tenant that cannot be hashed
         if not self._inside:
             self._since = perf_counter()
         self._inside[exchange] = None
-        self._of_tenant[exchange.tenant] += 1
         try:
             yield
         finally:

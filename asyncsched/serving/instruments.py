@@ -58,10 +58,10 @@ class Metrics:
     @contextmanager
     def __call__(self, exchange: Exchange) -> Iterator[None]:
         started = perf_counter()
-        status = "500"  # what a server answers where an exception comes out
+        status = "500"  # what a server answers where an exception comes out, or nothing
         try:
             yield
-            status = "disconnected" if exchange.disconnected else str(exchange.status)
+            status = "disconnected" if exchange.disconnected else str(exchange.status or 500)
         finally:
             method = exchange.scope["method"]
             self._requests.labels(method if method in _METHODS else "other", status).inc()

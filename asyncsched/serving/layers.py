@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from ..ambient import outside
 from .client import Client, Disconnected
 from .exchange import Exchange
 from .problems import find_problem
@@ -68,8 +69,10 @@ async def scoped(serving: Serving, inner: Inner, exchange: Exchange) -> None:
     state: dict[str, Any] = exchange.scope.setdefault("state", {})
     state.update(scheduler=scheduler, serving=serving)
     deadline = options.deadline(exchange.scope) if callable(options.deadline) else options.deadline
-    async with scheduler.scope(name=exchange.name, reserve=options.reserve, deadline=deadline, tenant=exchange.tenant):
-        await inner(exchange)
+    scope = scheduler.scope(name=exchange.name, reserve=options.reserve, deadline=deadline, tenant=exchange.tenant)
+    with outside():  # a server starts a pipelined request from within the one before
+        async with scope:
+            await inner(exchange)
 
 
 LAYERS: Final[tuple[Layer, ...]] = (observed, explained, admitted, attended, scoped)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator
 from http import HTTPStatus
 from math import ceil
@@ -14,9 +15,13 @@ from ..errors import (
     QueueFull,
     SchedulerClosed,
     SchedulerStalled,
+    TaskCancelled,
     TaskTooLarge,
 )
 from .exchange import Exchange
+
+logger = logging.getLogger("asyncsched.serving")
+_LONGEST = 3600.0  # seconds to come back after: measured rates of what hardly moves give centuries
 
 
 class Problem(Exception):
@@ -44,27 +49,29 @@ class Problem(Exception):
         """Send it."""
         headers = {"cache-control": "no-store"}
         if self.retry_after is not None:  # whole seconds, by RFC 9110
-            headers["retry-after"] = str(max(1, ceil(self.retry_after)))
+            headers["retry-after"] = str(max(1, ceil(min(_LONGEST, self.retry_after))))
         if self.close:
             headers["connection"] = "close"
-        title = HTTPStatus(self.status).phrase
+        title = _phrase(self.status)
         found = {"type": "about:blank", "title": title, "status": self.status, "detail": str(self), **self.members}
         await exchange.respond(self.status, "application/problem+json", json.dumps(found).encode(), headers)
 
 
 class Row(NamedTuple):
-    """How an exception of the library is told. Its own text is for who runs the server, and is not sent."""
+    """How an exception of the library is told. Its own text is for who runs the server: it is logged, unless the
+    exception is an ordinary event, and not sent."""
 
     error: type[Exception]
     status: int
     detail: str
     retry: bool = False
+    logged: bool = True
 
 
 TABLE: Final = (
-    Row(QueueFull, 503, "The server has as much to do as it takes on.", retry=True),
+    Row(QueueFull, 503, "The server has as much to do as it takes on.", retry=True, logged=False),
     Row(TaskTooLarge, 413, "The request needs more than this server has for one."),
-    Row(DeadlineExceeded, 504, "The answer was not ready in time."),
+    Row(DeadlineExceeded, 504, "The answer was not ready in time.", logged=False),
     Row(MemoryDeadlockError, 503, "The server ran out of room for this request.", retry=True),
     Row(SchedulerStalled, 503, "The server ran out of room for this request.", retry=True),
     Row(SchedulerClosed, 503, "The server is shutting down.", retry=True),
@@ -73,14 +80,22 @@ TABLE: Final = (
 
 
 def find_problem(error: Exception, retry_after: float | None) -> Problem | None:
-    """What to answer; None for what is not in the table. `retry_after` is used where the error does not say."""
+    """What to answer; None for what is not in the table, as a bug in a group is not, whatever else there is in it.
+    `retry_after` is used where the error does not say."""
+    causes = [leaf for leaf in _leaves(error) if not isinstance(leaf, TaskCancelled)]
+    found = [_problem_of(leaf, retry_after) for leaf in causes]
+    return found[0] if all(found) and found else None
+
+
+def _problem_of(error: BaseException, retry_after: float | None) -> Problem | None:
     if isinstance(error, Problem):
         return error
-    for leaf in _leaves(error):
-        for row in TABLE:
-            if isinstance(leaf, row.error):
-                after = getattr(leaf, "retry_after", None) or retry_after or 1.0
-                return Problem(row.status, row.detail, retry_after=after if row.retry else None)
+    for row in TABLE:
+        if isinstance(error, row.error):
+            if row.logged:
+                logger.warning("answered with %d: %s: %s", row.status, type(error).__name__, error)
+            after = getattr(error, "retry_after", None) or retry_after or 1.0
+            return Problem(row.status, row.detail, retry_after=after if row.retry else None)
     return None
 
 
@@ -90,3 +105,10 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
             yield from _leaves(one)
     else:
         yield error
+
+
+def _phrase(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:  # 499 or 529, say: servers send what they are told
+        return "Error"

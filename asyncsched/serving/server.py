@@ -8,6 +8,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from ..errors import SchedulerClosed
@@ -32,7 +33,7 @@ class Options:
     """What a request may take."""
 
     deadline: float | Callable[[ASGIScope], float | None] | None
-    reserve: int | str | None
+    reserve: int | None
     tenant: Callable[[ASGIScope], Hashable] | None
     max_body: int | None
     body_timeout: float | None
@@ -44,7 +45,8 @@ class Serving:
     The scheduler opens when the application starts. Handlers find it as the ambient one, and as `scheduler` in ASGI's
     state (`request.state.scheduler`). Each HTTP request is one scope: leaving it waits for its tasks, and a client that
     disconnects cancels it. WebSockets pass through. Add it below a framework's own error handler, as the frameworks'
-    `add_middleware` does: exceptions that it knows become problem details, and the others pass.
+    `add_middleware` does: exceptions that it knows become problem details, and the others pass. Add it last: what
+    Starlette's `@app.middleware("http")` puts around it reports a client that left as an error, "No response returned".
 
     Args:
         app: the application.
@@ -86,13 +88,16 @@ class Serving:
         endpoints: Mapping[str, Endpoint] = ENDPOINTS,
         drain_on_sigterm: bool = True,
     ) -> None:
-        if max_requests < 1:
-            raise ValueError(f"max_requests must be at least 1, not {max_requests}")
-        if isinstance(deadline, int | float) and not deadline > 0:
-            raise ValueError(f"deadline must be a positive number of seconds, not {deadline!r}: None is no deadline")
+        _at_least_one("max_requests", max_requests)
+        _at_least_one("max_requests_per_tenant", max_requests_per_tenant)
+        _seconds("deadline", None if callable(deadline) else deadline)
+        _seconds("body_timeout", body_timeout)
+        if not 0 <= drain_timeout < inf:
+            raise ValueError(f"drain_timeout must be a number of seconds, at least 0, not {drain_timeout!r}")
         self.app = app
         most_bytes = None if max_body is None else parse_bytes(max_body, "max_body")
-        self.options = Options(deadline, reserve, tenant, most_bytes, body_timeout)
+        reserved = None if reserve is None else parse_bytes(reserve, "reserve")
+        self.options = Options(deadline, reserved, tenant, most_bytes, body_timeout)
         self.gate = Gate(max_requests, max_requests_per_tenant)
         self.metrics = Metrics(self, batchers or {}) if installed("prometheus_client") else None
         found = (self.metrics, Spans() if installed("opentelemetry.trace") else None)
@@ -113,7 +118,7 @@ class Serving:
             await self.app(scope, receive, send)
         else:
             exchange = Exchange(scope, receive, send)
-            endpoint = self._endpoints.get(scope["path"])
+            endpoint = self._endpoints.get(scope["path"].removeprefix(scope.get("root_path", "")))
             await (self._handle(exchange) if endpoint is None else answer(self, endpoint, exchange))
 
     @property
@@ -177,3 +182,13 @@ class Serving:
             await scheduler.aclose(timeout=max(left, _LAST))
         except TimeoutError as error:
             logger.warning("%s", error)
+
+
+def _at_least_one(name: str, value: int | None) -> None:
+    if value is not None and value < 1:
+        raise ValueError(f"{name} must be at least 1, not {value}")
+
+
+def _seconds(name: str, value: float | None) -> None:
+    if value is not None and not 0 < value < inf:
+        raise ValueError(f"{name} must be a positive number of seconds, not {value!r}: use None for no bound")

@@ -82,6 +82,10 @@ async def echo(scope: ASGIScope, receive: Receive, send: Send) -> None:
     await reply(send, await read(receive))
 
 
+async def returns(scope: ASGIScope, receive: Receive, send: Send) -> None:
+    """Says nothing."""
+
+
 def raises(error: Exception) -> App:
     async def app(scope: ASGIScope, receive: Receive, send: Send) -> None:
         raise error

@@ -11,7 +11,7 @@ import asyncsched as asc
 from asyncsched.serving import Exchange, Serving
 from asyncsched.serving.exchange import ASGIScope, Receive, Send
 
-from .rig import Call, Held, Seen, echo, get, raises, reply, serving
+from .rig import Call, Held, Seen, echo, get, raises, reply, returns, serving
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(20)]
 
@@ -36,6 +36,9 @@ async def test_probes() -> None:
         assert await head.answer() == (200, b"")
         assert head.headers["content-length"] == "3"
         assert (await Call(server, "/healthz", method="POST").feed().answer())[0] == 405
+        mounted = get(server, "/api/healthz")
+        mounted.scope["root_path"] = "/api"
+        assert await mounted.answer() == (200, b"ok\n")
     bare = serving(echo, endpoints={})
     async with bare.open():
         assert await get(bare, "/healthz").answer() == (200, b"")
@@ -81,13 +84,15 @@ async def test_metrics_while_closed_and_of_what_went_wrong() -> None:
             await Call(server).feed().task
         server.app = Held()
         await Call(server).feed().leave().task
+        server.app = returns
+        await Call(server).feed().task
     server.gate.draining = True
     await Call(server).answer()
     found = await scrape(server)
-    assert found['asyncsched_requests_total{method="POST",status="500"}'] == 1
+    assert found['asyncsched_requests_total{method="POST",status="500"}'] == 2
     assert found['asyncsched_requests_total{method="POST",status="disconnected"}'] == 1
     assert found['asyncsched_requests_total{method="POST",status="503"}'] == 1
-    assert found["asyncsched_request_duration_seconds_count"] == 2
+    assert found["asyncsched_request_duration_seconds_count"] == 3
     assert found["asyncsched_requests_refused_total"] == 1
     assert "asyncsched_tasks_pending" not in found
 

@@ -16,7 +16,7 @@ from asyncsched.serving import Serving
 from asyncsched.serving.exchange import App, ASGIScope, Message, Receive, Send
 from asyncsched.serving.signals import drain_on_sigterm
 
-from .rig import Call, Held, echo, get, raises, serving, until
+from .rig import Call, Held, echo, get, raises, returns, serving, until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(20)]
 
@@ -83,10 +83,6 @@ async def test_around_the_applications_own() -> None:
     assert app.events == ["started", "stopped"]
     assert "closed" in repr(scheduler)
     assert not middleware.ready
-
-
-async def returns(scope: ASGIScope, receive: Receive, send: Send) -> None:
-    return
 
 
 @pytest.mark.parametrize("app", [raises(NotImplementedError("http alone")), returns], ids=["raises", "returns"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import tracemalloc
 from functools import partial
 from typing import Any
 
@@ -42,7 +43,9 @@ MAPPED = [
     (asc.SchedulerClosed("secret"), 503, True),
     (Problem(400, "Malformed JSON."), 400, False),
     (Problem(429, "Slower.", retry_after=0.2), 429, True),
+    (Problem(499, "No status of IANA's."), 499, False),
     (ExceptionGroup("secret", [ExceptionGroup("secret", [asc.QueueFull("secret")])]), 503, True),
+    (ExceptionGroup("secret", [asc.TaskCancelled("secret"), Problem(409, "Taken.")]), 409, False),
 ]
 
 
@@ -61,21 +64,34 @@ async def test_exceptions_are_told_as_problem_details(error: Exception, status: 
     assert call.headers.get("retry-after") == ("1" if retry else None)
 
 
-async def test_the_time_to_come_back_is_the_errors_own_in_whole_seconds() -> None:
+@pytest.mark.parametrize(("seconds", "told"), [(2.3, "3"), (1e30, "3600"), (float("inf"), "3600")])
+async def test_the_time_to_come_back_is_the_errors_own_in_whole_seconds(seconds: float, told: str) -> None:
     full = asc.QueueFull("full")
-    full.retry_after = 2.3
+    full.retry_after = seconds
     server = serving(raises(full))
     async with server.open():
         call = Call(server).feed()
         await call.task
-    assert call.headers["retry-after"] == "3"
+    assert call.headers["retry-after"] == told
 
 
-async def test_other_exceptions_are_the_frameworks() -> None:
-    server = serving(raises(KeyError("mine")))
+async def test_what_who_runs_the_server_can_mend_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    for error in (asc.QueueFull("ordinary"), asc.MemoryDeadlockError("held by x, line 3")):
+        server = serving(raises(error))
+        async with server.open():
+            await Call(server).feed().answer()
+    assert [record.getMessage() for record in caplog.records if record.name == "asyncsched.serving"] == [
+        "answered with 503: MemoryDeadlockError: held by x, line 3"
+    ]
+
+
+@pytest.mark.parametrize("beside", [[], [asc.QueueFull("full")]], ids=["alone", "in a group"])
+async def test_other_exceptions_are_the_frameworks(beside: list[Exception]) -> None:
+    bug = KeyError("mine")
+    server = serving(raises(ExceptionGroup("several", [*beside, bug]) if beside else bug))
     async with server.open() as s:
         call = Call(server).feed()
-        with pytest.raises(KeyError, match="mine"):
+        with pytest.raises(ExceptionGroup if beside else KeyError):
             await call.task
         assert call.sent == []
         assert s._driver.engine.root.children == {}
@@ -139,6 +155,43 @@ async def test_a_client_that_leaves_while_its_request_waits_for_room() -> None:
         held.gate.set()
         assert (await first.answer())[0] == 200
         assert s.statistics().bytes_reserved == 0
+
+
+async def test_a_client_that_leaves_in_its_body_raises_nothing_of_the_frameworks() -> None:
+    told: list[str] = []
+
+    async def app(scope: ASGIScope, receive: Receive, send: Send) -> None:
+        try:
+            while (message := await receive())["type"] == "http.request":
+                assert message["more_body"]
+            raise ConnectionError("what a framework makes of it")
+        finally:
+            told.append((await receive())["type"])  # who asks once it is cancelled need not wait
+
+    server = serving(app)
+    async with server.open():
+        for at_once in (True, False):
+            call = Call(server).feed(b"part", more=True)
+            if not at_once:
+                await until(call._incoming.empty)
+                await asyncio.sleep(0)
+            await call.leave().task
+            assert call.sent == []
+    assert told == ["http.disconnect"] * 2
+
+
+async def test_a_request_that_begins_within_another_is_not_part_of_it() -> None:
+    pipelined: list[Call] = []
+
+    async def app(scope: ASGIScope, receive: Receive, send: Send) -> None:
+        await reply(send, await read(receive))
+        if scope["path"] == "/first":
+            pipelined.append(Call(server, "/second"))  # as servers do, in the context of the one answered
+
+    server = serving(app)
+    async with server.open():
+        assert await Call(server, "/first").feed(b"abc").answer() == (200, b"abc")
+        assert await pipelined[0].feed(b"ab").answer() == (200, b"ab")
 
 
 async def test_leaving_with_the_whole_answer_cancels_nothing() -> None:
@@ -206,6 +259,40 @@ async def test_a_tenants_quota() -> None:
         assert [(await call.answer())[0] for call in (first, *others)] == [200] * 4
         assert (await Call(server, headers={"x-tenant": "a"}).feed().answer())[0] == 200
         assert not server.gate._of_tenant
+
+
+async def test_a_tenant_that_cannot_be_hashed_takes_no_place() -> None:
+    server = serving(echo, tenant=lambda scope: [])
+    async with server.open():
+        with pytest.raises(TypeError, match="unhashable"):
+            await Call(server).feed().task
+        assert len(server.gate) == 0
+
+
+@pytest.mark.parametrize("announced", ["abc", "", "3, 3", "9" * 5000])
+async def test_a_length_that_is_no_number(announced: str) -> None:
+    server = serving(echo)
+    async with server.open():
+        status, body = await Call(server, headers={"content-length": announced}).answer()
+        assert (status, body["detail"]) == (400, "Content-Length must be a number of bytes.")
+
+
+async def test_a_body_in_small_pieces_takes_no_more_room_than_in_one() -> None:
+    held = Held()
+    server = serving(held)
+    async with server.open():
+        call = Call(server)
+        await until(lambda: held.entered == 1)
+        tracemalloc.start()
+        try:
+            for _ in range(1000):
+                call.feed(b"x", more=True)
+                await until(call._incoming.empty)
+            assert tracemalloc.get_traced_memory()[0] < 50_000
+        finally:
+            tracemalloc.stop()
+            held.gate.set()
+            await call.task
 
 
 @pytest.mark.parametrize("announced", [True, False])
@@ -326,12 +413,28 @@ async def test_websockets_pass_through() -> None:
     assert passed == ["websocket"]
 
 
-async def test_without_a_lifespan_the_cure_is_named() -> None:
+async def test_without_a_lifespan_the_cure_is_named(caplog: pytest.LogCaptureFixture) -> None:
     server = serving(echo)
     assert (await Call(server).feed().answer())[0] == 503
+    assert "--lifespan on" in caplog.text
     with pytest.raises(asc.SchedulerClosed, match="--lifespan on"):
         _ = server.scheduler
-    with pytest.raises(ValueError, match="max_requests"):
-        serving(echo, max_requests=0)
-    with pytest.raises(ValueError, match="deadline"):
-        serving(echo, deadline=0)
+
+
+WRONG: list[dict[str, Any]] = [
+    {"max_requests": 0},
+    {"max_requests_per_tenant": 0},
+    {"deadline": 0},
+    {"deadline": float("inf")},
+    {"body_timeout": 0},
+    {"drain_timeout": -1},
+    {"drain_timeout": float("nan")},
+    {"reserve": "much"},
+    {"max_body": 0},
+]
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=str)
+async def test_bad_arguments(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"^{next(iter(wrong))}"):
+        serving(echo, **wrong)
