@@ -82,14 +82,17 @@ class Meter:
         self.busy = busy
 
     def rates(self) -> tuple[float, float]:
-        """Tasks and bytes per second; 0 as long as nothing has ended."""
+        """Tasks and bytes per second; 0 as long as nothing has ended. Not more than one since the last one ended."""
         self._fold()
-        return self._tasks.per_second, self._bytes.per_second
+        tasks, nbytes = self._tasks.per_second, self._bytes.per_second
+        slower = max(1.0, tasks * self._time)
+        return tasks / slower, nbytes / slower
 
     def _fold(self) -> None:
-        if self._time <= 0:
-            return
+        """Once something has ended: a rate that decayed while one long task runs would soon be next to nothing."""
         tasks, nbytes = self._source.ended_tasks, self._source.ended_bytes
+        if self._time <= 0 or tasks == self._counted[0]:
+            return
         self._tasks.add(tasks - self._counted[0], self._time)
         self._bytes.add(nbytes - self._counted[1], self._time)
         self._counted = tasks, nbytes

@@ -81,7 +81,17 @@ def test_work_that_ends_nothing_lowers_the_rate() -> None:
     worker = Worker()
     worker.work(5, 80)
     worker.work(3, 0)
-    assert 0 < worker.meter.rates()[0] < 80 * 0.06
+    assert worker.meter.rates() == pytest.approx((1 / 3, 10 / 3))
+
+
+def test_long_tasks_have_the_rate_of_their_length() -> None:
+    worker = Worker()
+    for _ in range(3):
+        worker.work(7.875, 0)
+        worker.work(0.125, 8)  # the one task ends
+        assert worker.meter.rates() == pytest.approx((1 / 8, 10 / 8), rel=0.01)
+    worker.work(7.875, 0)
+    assert worker.meter.rates() == pytest.approx((1 / 8, 10 / 8), rel=0.01)
 
 
 # -- the scheduler's ------------------------------------------------------------------------------------------------
