@@ -14,7 +14,7 @@ from typing import Any
 from .blocks import HOST, Block, Space
 from .clocks import Clock, before, merge
 from .errors import INVALID_HANDLE, NO_DEVICE, CUDARuntimeError
-from .machine import GPU, Capture, Queue, Recording, Work
+from .machine import GPU, LOST, Capture, Queue, Recording, Work
 
 _HERE = str(Path(__file__).parent)
 
@@ -128,7 +128,7 @@ class Fake:
             self.hurried = True
             self.launched.notify_all()
             while not all(gpu.idle() for gpu in self.gpus):
-                self.completed.wait()
+                self.completed.wait(LOST)
             self.hurried = False
 
     @contextlib.contextmanager
@@ -200,7 +200,7 @@ class Fake:
         while not gpu.fault and not done():
             if self.stopped:
                 raise RuntimeError("the fake was uninstalled while a thread waited for it")
-            self.completed.wait()
+            self.completed.wait(LOST)
         gpu_works(gpu)
 
     def device(self) -> int:

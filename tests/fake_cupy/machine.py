@@ -20,6 +20,10 @@ from .clocks import Access, Clock, conflicts, merge, note
 if TYPE_CHECKING:
     from .fake import Fake
 
+# Seconds after which whoever waits looks again. What the collector finalizes in a thread that is about to wait may
+# wait, too, and let the lock go meanwhile: what was notified then is lost to the first.
+LOST = 0.1
+
 Touch = tuple[Block, int, int, bool]  # a block, the first and the last address plus one, and whether it is written
 
 
@@ -190,7 +194,7 @@ class GPU:
         while not fake.stopped:
             ready = [] if fake.paused else [q for q in self.queues if q.ready() and q.pointer not in fake.held]
             if not ready:
-                fake.launched.wait()
+                fake.launched.wait(LOST)
             elif not fake.hurried and self.random.random() < fake.laziness:
                 fake.launched.wait(fake.longest_pause)
             else:
