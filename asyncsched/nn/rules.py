@@ -16,9 +16,17 @@ def _windows(call: Any) -> dict[str, Any]:
     return {name: call.options[name] for name in ("stride", "padding", "dilation")}
 
 
+def _linear(g: Tensor, weight: Tensor) -> Tensor:
+    """One product of all rows, however many axes they come in."""
+    return g @ weight if g.ndim == 2 else op("linear", g, weight.mT)
+
+
 def _linear_weight(g: Tensor, x: Tensor) -> Tensor:
-    rows = g.reshape(-1, g.shape[-1])
-    return rows.mT @ x.reshape(-1, x.shape[-1])
+    return _rows(g).mT @ _rows(x)
+
+
+def _rows(x: Tensor) -> Tensor:
+    return x if x.ndim == 2 else x.reshape(-1, x.shape[-1])
 
 
 def _mse(g: Tensor, x: Tensor, y: Tensor, call: Any) -> Tensor:
@@ -35,7 +43,7 @@ NETWORKS = {
         lambda g, x, call: op("layer_norm_weight_grad", x, g, shape=call.metas[1].shape, **call.options),
         lambda g: g,
     ),
-    "linear": (lambda g, y: op("linear", g, y.mT), _linear_weight, lambda g: g),
+    "linear": (lambda g, y: _linear(g, y), _linear_weight, lambda g: g),
     "dropout": (lambda g, y, call: op("dropout", g, y, **call.options), None),
     "mse_loss": (_mse, lambda g, x, y, call: -_mse(g, x, y, call)),
     "cross_entropy": (lambda g, x, y, call: op("cross_entropy_backward", x, y, g, **call.options), None),
