@@ -16,9 +16,9 @@ def _windows(call: Any) -> dict[str, Any]:
     return {name: call.options[name] for name in ("stride", "padding", "dilation")}
 
 
-def _linear(g: Tensor, weight: Tensor) -> Tensor:
+def _linear(g: Tensor, y: Tensor) -> Tensor:
     """One product of all rows, however many axes they come in."""
-    return g @ weight if g.ndim == 2 else op("linear", g, weight.mT)
+    return g @ y if g.ndim == 2 else op("linear", g, y.mT)
 
 
 def _linear_weight(g: Tensor, x: Tensor) -> Tensor:
@@ -43,7 +43,7 @@ NETWORKS = {
         lambda g, x, call: op("layer_norm_weight_grad", x, g, shape=call.metas[1].shape, **call.options),
         lambda g: g,
     ),
-    "linear": (lambda g, y: _linear(g, y), _linear_weight, lambda g: g),
+    "linear": (_linear, _linear_weight, lambda g: g),
     "dropout": (lambda g, y, call: op("dropout", g, y, **call.options), None),
     "mse_loss": (_mse, lambda g, x, y, call: -_mse(g, x, y, call)),
     "cross_entropy": (lambda g, x, y, call: op("cross_entropy_backward", x, y, g, **call.options), None),

@@ -112,8 +112,7 @@ class Client:
         cancelled task its frames: a cycle for each request."""
         if self._body_timeout is None:
             return await self._read_body()
-        slow = Problem(408, f"The body did not arrive within {self._body_timeout:g} seconds.", close=True)
-        timer = asyncio.get_running_loop().call_later(self._body_timeout, self.end, slow)
+        timer = asyncio.get_running_loop().call_later(self._body_timeout, self._too_slow)
         try:
             return await self._read_body()
         finally:
@@ -142,6 +141,9 @@ class Client:
         else:
             self._exchange.disconnected = True
             self.end(Disconnected())
+
+    def _too_slow(self) -> None:
+        self.end(Problem(408, f"The body did not arrive within {self._body_timeout:g} seconds.", close=True))
 
     def _too_large(self) -> Problem:
         return Problem(413, f"The body may have {self._max_body:,} bytes at most.", close=True)
