@@ -13,6 +13,7 @@ from typing import Any
 
 from ..errors import SchedulerClosed
 from ..flow.batcher import Batcher
+from ..flow.checks import positive
 from ..scheduler import Scheduler
 from ..sizes import parse_bytes
 from .endpoints import ENDPOINTS, Endpoint, answer
@@ -88,8 +89,9 @@ class Serving:
         endpoints: Mapping[str, Endpoint] = ENDPOINTS,
         drain_on_sigterm: bool = True,
     ) -> None:
-        _at_least_one("max_requests", max_requests)
-        _at_least_one("max_requests_per_tenant", max_requests_per_tenant)
+        positive("max_requests", max_requests)
+        if max_requests_per_tenant is not None:
+            positive("max_requests_per_tenant", max_requests_per_tenant)
         _seconds("deadline", None if callable(deadline) else deadline)
         _seconds("body_timeout", body_timeout)
         if not 0 <= drain_timeout < inf:
@@ -182,11 +184,6 @@ class Serving:
             await scheduler.aclose(timeout=max(left, _LAST))
         except TimeoutError as error:
             logger.warning("%s", error)
-
-
-def _at_least_one(name: str, value: int | None) -> None:
-    if value is not None and value < 1:
-        raise ValueError(f"{name} must be at least 1, not {value}")
 
 
 def _seconds(name: str, value: float | None) -> None:
