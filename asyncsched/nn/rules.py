@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..autograd import RULES
+from ..functions import broadcast_to
 from ..functions._common import op
 from ..tensor import Tensor
 
@@ -17,16 +18,10 @@ def _windows(call: Any) -> dict[str, Any]:
 
 
 def _linear(g: Tensor, y: Tensor) -> Tensor:
-    """One product of all rows, however many axes they come in."""
+    """One product of all rows, however many axes they come in; of single columns one with broadcasting is faster."""
+    if y.shape[0] == 1:
+        return g * y
     return g @ y if g.ndim == 2 else op("linear", g, y.mT)
-
-
-def _linear_weight(g: Tensor, x: Tensor) -> Tensor:
-    return _rows(g).mT @ _rows(x)
-
-
-def _rows(x: Tensor) -> Tensor:
-    return x if x.ndim == 2 else x.reshape(-1, x.shape[-1])
 
 
 def _mse(g: Tensor, x: Tensor, y: Tensor, call: Any) -> Tensor:
@@ -43,7 +38,13 @@ NETWORKS = {
         lambda g, x, call: op("layer_norm_weight_grad", x, g, shape=call.metas[1].shape, **call.options),
         lambda g: g,
     ),
-    "linear": (_linear, _linear_weight, lambda g: g),
+    "linear": (
+        _linear,
+        lambda g, x: op("linear_weight_grad", g, x),
+        lambda g: op("linear_bias_grad", g),
+    ),
+    "linear_weight_grad": (lambda g, y: op("linear", y, g), lambda g, x: _linear(x, g)),
+    "linear_bias_grad": (lambda g, call: broadcast_to(g, call.metas[0].shape),),
     "dropout": (lambda g, y, call: op("dropout", g, y, **call.options), None),
     "mse_loss": (_mse, lambda g, x, y, call: -_mse(g, x, y, call)),
     "cross_entropy": (lambda g, x, y, call: op("cross_entropy_backward", x, y, g, **call.options), None),

@@ -97,11 +97,22 @@ def layer_norm_weight_grad(xp: Any, x: Any, grad: Any, *, eps: float, shape: Any
 def linear(xp: Any, x: Any, weight: Any, *bias: Any, out: Any = None) -> Any:
     """x weight^T + bias."""
     out = xp.empty((*x.shape[:-1], len(weight)), x.dtype) if out is None else out
-    rows = out.reshape(prod(x.shape[:-1]), len(weight))
-    xp.matmul(x.reshape(len(rows), x.shape[-1]), weight.T, out=rows)
+    rows = _matrix(out)
+    xp.matmul(_matrix(x), weight.T, out=rows)
     for one in bias:
         rows += one
     return out
+
+
+def linear_weight_grad(xp: Any, grad: Any, x: Any, *, out: Any = None) -> Any:
+    """grad^T x, of all rows."""
+    return xp.matmul(_matrix(grad).T, _matrix(x), out=out)
+
+
+def linear_bias_grad(xp: Any, grad: Any, *, out: Any = None) -> Any:
+    """The sum of the rows, as a product with ones: BLAS takes half the time of `sum`."""
+    rows = _matrix(grad)
+    return xp.matmul(xp.ones(len(rows), rows.dtype), rows, out=out)
 
 
 def dropout(xp: Any, x: Any, seed: int, *, p: float, out: Any = None) -> Any:
@@ -156,6 +167,11 @@ def _rows(xp: Any, out: Any, *arrays: Any, width: int | None = None) -> Any:
     count = arrays[0].size // max(width, 1)
     out = xp.empty(shape, arrays[0].dtype) if out is None else out
     return out, out.reshape(count, width), *[array.reshape(count, width) for array in arrays]
+
+
+def _matrix(x: Any) -> Any:
+    """The array with all axes but the last as one."""
+    return x.reshape(prod(x.shape[:-1]), x.shape[-1])
 
 
 def _sums(xp: Any, rows: Any) -> Any:

@@ -12,8 +12,7 @@ def axpby(xp: Any, x: Any, y: Any, a: float, b: float, *, out: Any = None) -> An
     """a x + b y."""
     out = xp.empty_like(x) if out is None else out
     scaled = xp.multiply(y, b)
-    xp.multiply(x, a, out=out)
-    return xp.add(out, scaled, out=out)
+    return xp.add(x if a == 1 else xp.multiply(x, a, out=out), scaled, out=out)
 
 
 def axpby_squared(xp: Any, x: Any, y: Any, a: float, b: float, *, out: Any = None) -> Any:

@@ -70,6 +70,22 @@ def linear(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferre
     return Inferred(meta((*shape[:-1], weight[0]), as_meta(operands[0]).dtype), copies(operands))
 
 
+def linear_weight_grad(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """The gradient of the weight; the operands are grad (..., out) and x (..., in)."""
+    grad, x = floats(row, *operands)
+    if not grad or not x or grad[:-1] != x[:-1]:
+        raise ValueError(f"{row.name}: the shapes {grad} and {x} must be equal but for the last axis")
+    return Inferred(meta((*grad[-1:], *x[-1:]), as_meta(operands[0]).dtype), copies(operands))
+
+
+def linear_bias_grad(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """The gradient of the bias, from grad (..., out), whose rows get a one each."""
+    (shape,), grad = floats(row, *operands), as_meta(operands[0])
+    if not shape:
+        raise ValueError(f"{row.name}: the operand needs at least one dimension")
+    return Inferred(meta(shape[-1:], grad.dtype), copies(operands) + prod(grad.bound[:-1]) * grad.dtype.itemsize)
+
+
 def dropout(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """`dropout` of x, with a seed."""
     if not 0 <= options["p"] <= 1:

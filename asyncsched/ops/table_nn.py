@@ -23,6 +23,8 @@ def network_rows() -> Iterator[Row]:
         ("layer_norm_input_grad", k.layer_norm_input_grad, rules.layer_norm_input_grad, "The gradient of x."),
         ("layer_norm_weight_grad", k.layer_norm_weight_grad, rules.layer_norm_weight_grad, "That of the weight."),
         ("linear", k.linear, rules.linear, "x weight^T + bias."),
+        ("linear_weight_grad", k.linear_weight_grad, rules.linear_weight_grad, "The gradient of the weight."),
+        ("linear_bias_grad", k.linear_bias_grad, rules.linear_bias_grad, "That of the bias."),
         ("dropout", k.dropout, rules.dropout, "Elements dropped at random, the others scaled."),
         ("uniform", k.uniform, rules.random, "Evenly distributed random numbers."),
         ("normal", k.normal, rules.random, "Normally distributed random numbers."),

@@ -267,6 +267,8 @@ def _network(dtype: str) -> dict[str, list[Case]]:
         "layer_norm_input_grad": [Case((x, weight, g), {"eps": 1e-5})],
         "layer_norm_weight_grad": [Case((x, g), {"eps": 1e-5, "shape": (30,)})],
         "linear": [Case((x, r(7, 30)), {}), Case((x, r(7, 30), r(7)), {})],
+        "linear_weight_grad": [Case((r(20, 7), x), {})],
+        "linear_bias_grad": [Case((x,), {})],
         "dropout": [Case((r(20, 500), 5), {"p": 0.25})],
         "uniform": [Case((5,), {**given, "low": -2.0, "high": 3.0})],
         "normal": [Case((5,), given)],

@@ -60,7 +60,19 @@ CASES: dict[str, list[Case]] = {
         (nn.layer_norm, (ROWS, real(5, seed=1), real(5, seed=2))),
         (nn.layer_norm, (ROWS, real(3, 5, seed=1), real(3, 5, seed=2))),
     ],
-    "linear": [(nn.linear, (ROWS, WEIGHT, BIAS)), (nn.linear, (ROWS, WEIGHT)), (nn.linear, (real(5), WEIGHT, BIAS))],
+    "linear": [
+        (nn.linear, (ROWS, WEIGHT, BIAS)),
+        (nn.linear, (ROWS, WEIGHT)),
+        *[
+            (nn.linear, (x, w, b))
+            for x in (ROWS, ROWS[0], real(5))
+            for w, b in ((WEIGHT, BIAS), (WEIGHT[:1], BIAS[:1]))
+        ],
+    ],
+    "linear_weight_grad": [
+        (lambda g, x: op("linear_weight_grad", g, x), (real(2, 3, 4, seed=3)[..., :n], ROWS)) for n in (4, 1)
+    ],
+    "linear_bias_grad": [(lambda g: op("linear_bias_grad", g), (ROWS,))],
     "dropout": [(lambda x: nn.dropout(x, 0.4, seed=3), (ROWS,))],
     "mse_loss": [
         (lambda x, y, r=r: nn.mse_loss(x, y, r), (ROWS, real(2, 3, 5, seed=7))) for r in ("mean", "sum", "none")
@@ -95,7 +107,16 @@ CASES: dict[str, list[Case]] = {
         (lambda x: nn.max_pool2d(x, (3, 2), stride=(2, 1), padding=(1, 0)), (distinct(2, 2, 5, 4),)),
     ],
 }
-SECOND_ORDER = ("relu", "linear", "dropout", "conv2d", "conv2d_input_grad", "conv2d_weight_grad")
+SECOND_ORDER = (
+    "relu",
+    "linear",
+    "linear_weight_grad",
+    "linear_bias_grad",
+    "dropout",
+    "conv2d",
+    "conv2d_input_grad",
+    "conv2d_weight_grad",
+)
 
 
 def each(names: Any) -> list[Any]:

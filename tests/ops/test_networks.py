@@ -47,6 +47,8 @@ def cases(dtype: str, n: int) -> dict[str, tuple[tuple[Any, ...], dict[str, Any]
         "layer_norm_input_grad": ((x, r(30), x[::-1].copy()), {"eps": 1e-5}),
         "layer_norm_weight_grad": ((x, x[::-1].copy()), {"eps": 1e-5, "shape": (30,)}),
         "linear": ((x, r(7, 30), r(7)), {}),
+        "linear_weight_grad": ((r(20 * n, 7), x), {}),
+        "linear_bias_grad": ((x,), {}),
         "dropout": ((x, 5), {"p": 0.25}),
         "uniform": ((5,), {"shape": (n, 100), "dtype": np.dtype(dtype), **bounds}),
         "normal": ((5,), {"shape": (n, 100), "dtype": np.dtype(dtype)}),
@@ -165,6 +167,8 @@ def test_a_convolution_of_many_images_is_that_of_each():
         ("linear", (real(2, 3), real(4, 5)), {}, ValueError, "must be (..., features) and (out, features)"),
         ("linear", (real(2, 3), real(4, 3), real(3)), {}, ValueError, "the bias has shape (3,) and must have (4,)"),
         ("linear", (real(2, 3), real(4, 3, dtype="f8")), {}, TypeError, "float32, float64: bring them to one dtype"),
+        ("linear_weight_grad", (real(2, 3), real(3, 3)), {}, ValueError, "must be equal but for the last axis"),
+        ("linear_bias_grad", (real(),), {}, ValueError, "at least one dimension"),
         ("gelu", (np.arange(3),), {"approximate": "none"}, TypeError, "int64 is no floating-point dtype"),
         ("relu_backward", (real(2), real(3)), {}, ValueError, "must be equal"),
         ("layer_norm", (real(2, 3), real(2), real(2)), {"eps": 1e-5}, ValueError, "the shape of the last axes of x"),
@@ -187,6 +191,13 @@ def test_what_does_not_fit_is_refused_when_it_is_written(name, operands, options
     with pytest.raises(error) as caught:
         plan(TABLE[name], tuple(map(meta_of, operands)), options)
     assert message in str(caught.value)
+
+
+def test_a_layer_without_features_has_gradients():
+    empty, x = real(4, 0), real(4, 3)
+    assert resolve(TABLE["linear_weight_grad"], np)(empty, x).shape == (0, 3)
+    assert resolve(TABLE["linear_bias_grad"], np)(empty).shape == (0,)
+    np.testing.assert_array_equal(resolve(TABLE["linear_weight_grad"], np)(x, empty), real(3, 0))
 
 
 def test_a_target_outside_the_classes_is_an_index_error():
