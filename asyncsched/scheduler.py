@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 from ._core.scope import Scope as CoreScope
 from .ambient import Ambient, ambient, leave_ambient
 from .barriers import drained, shielded
+from .checks import check_int, check_number
 from .devices import select
 from .devices.contract import Device
 from .driver import Driver
@@ -60,11 +61,10 @@ class Scheduler(Submitter):
         max_pending: int | None = 65_536,
         stall_timeout: float | None = None,
     ) -> None:
-        _positive("streams", streams)
-        _positive("max_ops", max_ops)
-        _positive("max_pending", max_pending)
-        if stall_timeout is not None and not (isinstance(stall_timeout, int | float) and stall_timeout > 0):
-            raise ValueError(f"stall_timeout must be a positive number of seconds or None, not {stall_timeout!r}")
+        check_int("streams", streams, none="the default")
+        check_int("max_ops", max_ops, none="no bound")
+        check_int("max_pending", max_pending, none="no bound")
+        check_number("stall_timeout", stall_timeout, "seconds", none="never")
         limit = None if max_bytes is None else parse_bytes(max_bytes, "max_bytes")
         self._driver = Driver(
             select(device, streams),
@@ -245,14 +245,3 @@ class Scheduler(Submitter):
         if driver is not None and driver.loop is not None and not driver.closed and not driver.forked:
             driver.stop_devices()
             warnings.warn(f"{self!r} was never closed: use `async with`", ResourceWarning, source=self, stacklevel=2)
-
-
-def _positive(name: str, value: int | None) -> None:
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be an int or None, not {type(value).__name__}")
-    if value < 1:
-        raise ValueError(
-            f"{name} must be at least 1, not {value}: use None for {'the default' if name == 'streams' else 'no bound'}"
-        )

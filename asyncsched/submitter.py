@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from time import perf_counter
@@ -15,6 +14,7 @@ from ._core.task import Task as CoreTask
 from ._core.where import where
 from .barriers import drained, wait, wait_admitted
 from .capture import Graph, record, tensors_in
+from .checks import check_number
 from .driver import Driver
 from .errors import QueueFull
 from .handles import gather
@@ -224,13 +224,15 @@ class Submitter:
         """
         from .scope import Scope  # which is a Submitter itself
 
+        check_number("deadline", deadline, "seconds", none="no deadline")
+        check_number("weight", weight, "shares", none="the tenant's own")
         return Scope(
             self._driver,
             self._core,
             name or "unnamed",
             None if reserve is None else parse_bytes(reserve, "reserve"),
-            deadline=_positive("deadline", "seconds", deadline),
-            sharing=Sharing(tenant, _positive("weight", "shares", weight), priority),
+            deadline=deadline,
+            sharing=Sharing(tenant, weight, priority),
         )
 
     async def _admitted(self, task: CoreTask) -> None:
@@ -262,13 +264,3 @@ class Submitter:
                 raise
         if task.failure is not None:
             task.failure.rethrow()
-
-
-def _positive(name: str, unit: str, value: float | None) -> float | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{name} must be a number of {unit} or None, not {type(value).__name__}")
-    if not 0 < value < math.inf:
-        raise ValueError(f"{name} must be a positive, finite number of {unit} or None, not {value!r}")
-    return value

@@ -16,6 +16,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from ..ambient import ambient
+from ..checks import check_int, check_number
 from ..errors import QueueFull
 from .batcher_queue import Queue, Waiting
 from .batcher_runs import Runs
@@ -171,11 +172,7 @@ def _here() -> tuple[float, Hashable, float]:
 def _check(fn: object, max_batch_cost: float, max_wait: float, max_queue: int | None, concurrency: int) -> None:
     if not callable(fn):
         raise TypeError(f"a batcher takes a function of a list of items, not {type(fn).__name__}")
-    if not 0 < max_batch_cost < inf:
-        raise ValueError(f"max_batch_cost must be a positive number, not {max_batch_cost!r}")
-    if not 0 <= max_wait < inf:
-        raise ValueError(f"max_wait must be a number of seconds, at least 0, not {max_wait!r}")
-    if max_queue is not None and max_queue < 1:
-        raise ValueError(f"max_queue must be at least 1, not {max_queue}: use None for no bound")
-    if concurrency < 1:
-        raise ValueError(f"concurrency must be at least 1, not {concurrency}")
+    check_number("max_batch_cost", max_batch_cost)
+    check_number("max_wait", max_wait, "seconds", zero=True)
+    check_int("max_queue", max_queue, none="no bound")
+    check_int("concurrency", concurrency)

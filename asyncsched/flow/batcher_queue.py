@@ -15,9 +15,10 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from heapq import heappop, heappush, heapreplace
 from itertools import count
-from math import ceil, inf
+from math import ceil
 from typing import Any
 
+from ..checks import check_number
 from ..errors import DeadlineExceeded, QueueFull, TaskTooLarge
 
 
@@ -92,8 +93,7 @@ class Queue:
 
     def check(self, cost: float) -> None:
         """Raise unless an item of this cost may join."""
-        if not 0 <= cost < inf:
-            raise ValueError(f"the cost of an item must be a finite number of at least 0, not {cost!r}")
+        check_number("the cost of an item", cost, zero=True)
         if cost > self.max_batch_cost:
             raise TaskTooLarge(
                 f"an item costs {cost:g}, and a batch at most {self.max_batch_cost:g} (max_batch_cost): split the item",

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mappin
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, overload
 
-from .checks import must_pickle, positive
+from ..checks import check_int, check_pickles
 from .collate import collate as stack
 from .items import Items
 from .links import Link
@@ -79,8 +79,8 @@ class Pipeline(Generic[T]):
             processes: run a plain function in processes.
             buffer: how many finished items may wait, besides those that are worked on.
         """
-        positive("workers", workers)
-        positive("buffer", buffer, least=0)
+        check_int("workers", workers)
+        check_int("buffer", buffer, 0)
         name = getattr(fn, "__name__", type(fn).__name__)
         if not callable(fn):
             raise TypeError(f"map takes a function of one item, not {type(fn).__name__}")
@@ -90,7 +90,7 @@ class Pipeline(Generic[T]):
                 raise TypeError(f"{name} is a coroutine function, and runs on the event loop: leave out processes=True")
             kind = LoopStage
         if processes:
-            must_pickle(fn, name)
+            check_pickles(fn, name)
 
         def make(title: str, source: Link, out: Link) -> Stage:
             return kind(fn, title, source, out, workers, ordered=ordered)
@@ -108,7 +108,7 @@ class Pipeline(Generic[T]):
                 each field of tuples and dicts by itself, and anything else stays a list.
             drop_last: leave out a last batch that is not full.
         """
-        positive("size", size)
+        check_int("size", size)
         if inspect.iscoroutinefunction(collate):
             raise TypeError("collate must be a plain function: add a `.map` for a coroutine function")
         return self._with(Plan(f"batch {size}", 2, partial(BatchStage, collate or stack, size, drop_last)))
@@ -127,7 +127,7 @@ class Pipeline(Generic[T]):
         While it iterates, the consumer needs room for a batch besides what it still holds: `del` the last one where
         there is none.
         """
-        positive("depth", depth)
+        check_int("depth", depth)
         return self._with(Plan("to_device", depth, partial(DeviceStage, self._scheduler, device)))
 
     def open(self) -> Items[T]:
@@ -205,5 +205,5 @@ def make_pipeline(scheduler: Scheduler, source: Source[T], buffer: int) -> Pipel
             "the source of a pipeline is an iterable, an async iterable, or a function of the epoch's number that"
             f" returns one, not {type(source).__name__}"
         )
-    positive("buffer", buffer)
+    check_int("buffer", buffer)
     return Pipeline(scheduler, source, buffer)

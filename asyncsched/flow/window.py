@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 from .._core.scope import Scope as CoreScope
 from ..ambient import Ambient, ambient, leave_ambient
 from ..barriers import drained
+from ..checks import check_int
 from ..reporting import report
 from ..waiting import checkpoint
 
@@ -43,12 +44,7 @@ class Window:
     """
 
     def __init__(self, scheduler: Scheduler, depth: int) -> None:
-        if isinstance(depth, bool) or not isinstance(depth, int):
-            raise TypeError(f"the depth of a window is an int, not {type(depth).__name__}")
-        if depth < 1:
-            raise ValueError(
-                f"the depth of a window must be at least 1, not {depth}: 2 overlaps one iteration with the next"
-            )
+        check_int("the depth of a window", depth)
         self._driver = scheduler._driver
         self._depth = depth
         self._owner: asyncio.Task[Any] | None = None

@@ -8,12 +8,11 @@ import logging
 from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from math import inf
 from typing import Any
 
+from ..checks import check_int, check_number
 from ..errors import SchedulerClosed
 from ..flow.batcher import Batcher
-from ..flow.checks import positive
 from ..scheduler import Scheduler
 from ..sizes import parse_bytes
 from .endpoints import ENDPOINTS, Endpoint, answer
@@ -89,13 +88,11 @@ class Serving:
         endpoints: Mapping[str, Endpoint] = ENDPOINTS,
         drain_on_sigterm: bool = True,
     ) -> None:
-        positive("max_requests", max_requests)
-        if max_requests_per_tenant is not None:
-            positive("max_requests_per_tenant", max_requests_per_tenant)
-        _seconds("deadline", None if callable(deadline) else deadline)
-        _seconds("body_timeout", body_timeout)
-        if not 0 <= drain_timeout < inf:
-            raise ValueError(f"drain_timeout must be a number of seconds, at least 0, not {drain_timeout!r}")
+        check_int("max_requests", max_requests)
+        check_int("max_requests_per_tenant", max_requests_per_tenant, none="no bound")
+        check_number("deadline", None if callable(deadline) else deadline, "seconds", none="no bound")
+        check_number("body_timeout", body_timeout, "seconds", none="no bound")
+        check_number("drain_timeout", drain_timeout, "seconds", zero=True)
         self.app = app
         most_bytes = None if max_body is None else parse_bytes(max_body, "max_body")
         reserved = None if reserve is None else parse_bytes(reserve, "reserve")
@@ -184,8 +181,3 @@ class Serving:
             await scheduler.aclose(timeout=max(left, _LAST))
         except TimeoutError as error:
             logger.warning("%s", error)
-
-
-def _seconds(name: str, value: float | None) -> None:
-    if value is not None and not 0 < value < inf:
-        raise ValueError(f"{name} must be a positive number of seconds, not {value!r}: use None for no bound")

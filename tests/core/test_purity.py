@@ -35,7 +35,7 @@ MOST_SECONDS = 0.5
 
 # The floors, from the ground up. A module belongs where its longest matching name is.
 FLOORS = [
-    ["errors", "_core", "devices.contract", "ops", "sizes", "statistics", "meter", "running"],
+    ["errors", "_core", "devices.contract", "ops", "checks", "sizes", "statistics", "meter", "running"],
     ["devices"],
     [
         "ambient",
