@@ -78,7 +78,7 @@ def _bias(xp: Any, q: Any, k: Any, mask: Any, causal: bool) -> Any:
     """What is added to the scores, in the shape of all of them, or None."""
     shape = (*q.shape[:-1], k.shape[-2])
     bias = None
-    if getattr(mask, "ndim", 0):
+    if hasattr(mask, "dtype"):  # not the number 0
         bias = xp.where(mask, 0, -xp.inf) if mask.dtype == bool else mask
         bias = bias.astype(q.dtype, copy=False)
     if causal:
@@ -111,9 +111,11 @@ def _weights(xp: Any, q: Any, k: Any, bias: Any, scale: float, heads: Any) -> An
     weights *= scale
     if bias is not None:
         weights += bias[heads]
-    weights -= weights.max(axis=-1, keepdims=True)
-    xp.exp(weights, out=weights)
-    weights /= (weights @ xp.ones(weights.shape[-1], weights.dtype))[..., None]
+    if weights.size:
+        # Where all is masked all weights are 0: the peak is a number even there, and the sum of others at least 1.
+        weights -= xp.maximum(weights.max(axis=-1, keepdims=True), xp.finfo(weights.dtype).min)
+        xp.exp(weights, out=weights)
+        weights /= xp.maximum(weights @ xp.ones(weights.shape[-1], weights.dtype), 1)[..., None]
     return weights
 
 

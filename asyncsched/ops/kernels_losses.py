@@ -35,7 +35,7 @@ def cross_entropy(
             losses[block] -= label_smoothing * shifted.mean(axis=1)
         xp.exp(shifted, out=shifted)
         losses[block] += xp.log(shifted @ xp.ones(classes, logits.dtype))
-    losses *= valid
+    losses[~valid] = 0  # a product with 0 would leave NaN where they are not finite
     if reduction == "none":
         return losses
     return losses.sum() / valid.sum(dtype=logits.dtype) if reduction == "mean" else losses.sum()
@@ -57,7 +57,7 @@ def cross_entropy_backward(
     valid, target = _targets(xp, target, classes, ignore_index)
     scale = valid.astype(logits.dtype) * grad
     if reduction == "mean":
-        scale /= valid.sum(dtype=logits.dtype)
+        scale /= xp.maximum(valid.sum(dtype=logits.dtype), 1)  # where no row counts all gradients are 0
     out = xp.empty(logits.shape, logits.dtype) if out is None else out
     for block in blocks(xp, *logits.shape):
         d, s = out[block], scale[block]

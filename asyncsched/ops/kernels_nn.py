@@ -60,9 +60,11 @@ def layer_norm(xp: Any, x: Any, weight: Any, bias: Any, *, eps: float, out: Any 
     out, result, rows = _rows(xp, out, x, width=weight.size)
     weight, bias = weight.reshape(-1), bias.reshape(-1)
     for block in blocks(xp, *rows.shape):
-        y = _standardize(xp, rows[block], eps, result[block])[0]
+        y = _standardize(xp, rows[block], eps, _room(xp, result[block]))[0]
         y *= weight
         y += bias
+        if y.dtype != out.dtype:
+            result[block] = y
     return out
 
 
@@ -72,12 +74,15 @@ def layer_norm_input_grad(xp: Any, x: Any, weight: Any, grad: Any, *, eps: float
     out, result, rows, grads = _rows(xp, out, x, grad, width=width)
     weight = weight.reshape(-1)
     for block in blocks(xp, *rows.shape):
-        g = grads[block] * weight
-        y, scale = _standardize(xp, rows[block], eps, result[block])
+        room = _room(xp, result[block])
+        g = xp.multiply(grads[block], weight, dtype=room.dtype)
+        y, scale = _standardize(xp, rows[block], eps, room)
         y *= vecdot(xp, g, y)[:, None] / -width
         y += g
         y -= _sums(xp, g) / width
         y *= scale
+        if y.dtype != out.dtype:
+            result[block] = y
     return out
 
 
@@ -88,7 +93,7 @@ def layer_norm_weight_grad(xp: Any, x: Any, grad: Any, *, eps: float, shape: Any
     total[...] = 0
     rows, grads = x.reshape(-1, total.size), grad.reshape(-1, total.size)
     for block in blocks(xp, *rows.shape):
-        y = _standardize(xp, rows[block], eps, xp.empty_like(rows[block]))[0]
+        y = _standardize(xp, rows[block], eps, _room(xp, xp.empty_like(rows[block])))[0]
         y *= grads[block]
         total += xp.ones(len(y), y.dtype) @ y
     return out
@@ -182,7 +187,15 @@ def _sums(xp: Any, rows: Any) -> Any:
 def _standardize(xp: Any, rows: Any, eps: float, y: Any) -> Any:
     """Rows of mean 0 and variance 1, written to `y`, and the factor of each."""
     width = rows.shape[1]
+    if rows.dtype != y.dtype:
+        y[...] = rows
+        rows = y
     xp.subtract(rows, _sums(xp, rows) / width, out=y)
     scale = 1 / xp.sqrt(vecdot(xp, y, y)[:, None] / width + eps)
     y *= scale
     return y, scale
+
+
+def _room(xp: Any, block: Any) -> Any:
+    """Where rows are standardized: where they go, and of half precision, whose sums overflow, in single."""
+    return xp.empty(block.shape, xp.float32) if block.dtype == xp.float16 else block

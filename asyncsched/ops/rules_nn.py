@@ -16,10 +16,10 @@ from .rules_common import Known, all_contiguous, as_meta, lengths
 
 
 def relu(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """`relu` and its derivative, which makes a mask."""
+    """`relu`, in the layout of its operand."""
     first = as_meta(operands[0])
     alike(row, operands)
-    return Inferred(meta(first.shape, first.dtype, all_contiguous(operands)), (len(operands) - 1) * prod(first.bound))
+    return Inferred(meta(first.shape, first.dtype, all_contiguous(operands)))
 
 
 def elementwise(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:

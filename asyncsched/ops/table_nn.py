@@ -14,7 +14,7 @@ def network_rows() -> Iterator[Row]:
     over = ("relu", "relu_backward", "gelu", "gelu_backward", "softmax", "softmax_backward", "layer_norm", "dropout")
     for name, kernel, rule, doc in (
         ("relu", a.relu, rules.relu, "The larger of each element and 0."),
-        ("relu_backward", a.relu_backward, rules.relu, "The gradient of relu."),
+        ("relu_backward", a.relu_backward, rules.elementwise, "The gradient of relu."),
         ("gelu", a.gelu, rules.elementwise, "x times the normal distribution function of x."),
         ("gelu_backward", a.gelu_backward, rules.elementwise, "The gradient of gelu."),
         ("softmax", k.softmax, rules.along_rows, "exp(x) over its sum along the last axis, or the logarithm of it."),
