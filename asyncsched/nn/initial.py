@@ -30,7 +30,7 @@ class Initial:
         self, dtype: DTypeLike = np.float32, rng: Rng = None, device: object = None, scheduler: Any = None
     ) -> None:
         self._dtype = np.dtype(dtype)
-        self._rng = np.random.default_rng(rng)
+        self.rng = np.random.default_rng(rng)
         self._where = {"device": device, "scheduler": scheduler}
 
     def uniform(self, shape: tuple[int, ...], bound: float) -> Tensor:
@@ -47,7 +47,7 @@ class Initial:
 
     def _drawn(self, name: str, shape: tuple[int, ...], **options: float) -> Tensor:
         form = {"shape": shape, "dtype": self._dtype}
-        return _parameter(apply(TABLE[name], (draw_seed(self._rng),), form | options, **self._where))
+        return _parameter(apply(TABLE[name], (draw_seed(self.rng),), form | options, **self._where))
 
 
 def draw_seed(rng: np.random.Generator) -> int:

@@ -131,7 +131,7 @@ class Flatten(Module):
     """All axes after the first made one."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return x.reshape(x.shape[0], -1)
+        return x.reshape(x.shape[0], prod(x.shape[1:]))  # -1 would not do where there are no rows
 
 
 class Sequential(Module):
@@ -139,6 +139,10 @@ class Sequential(Module):
 
     def __init__(self, *modules: Module) -> None:
         for i, module in enumerate(modules):
+            if not isinstance(module, Module):
+                raise TypeError(
+                    f"Sequential: {module!r} is no module: nn.ReLU() is one, and nn.relu and nn.ReLU are not"
+                )
             setattr(self, str(i), module)
 
     def forward(self, x: Any) -> Any:

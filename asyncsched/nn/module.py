@@ -93,10 +93,10 @@ class Module:
         found = [(own[name], state[name], name) for name in own if name in state]
         for parameter, given, name in found:
             _check(parameter, given, name)
+        for name in extra.keys() & state.keys():  # first, since it may refuse what it is given
+            extra[name].set_extra_state(state[name])
         for parameter, given, _ in found:
             parameter._value = given._value
-        for name in extra.keys() & state.keys():
-            extra[name].set_extra_state(state[name])
 
     def __repr__(self) -> str:
         parts = [f"{name}={tensor.shape}" for name, tensor in self._members(Tensor)]

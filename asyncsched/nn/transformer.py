@@ -27,6 +27,7 @@ class MultiheadAttention(Module):
         if embed_dim % num_heads:
             raise ValueError(f"embed_dim={embed_dim} must be divisible by num_heads={num_heads}")
         initial, self.num_heads = Initial(**options), num_heads
+        options["rng"] = initial.rng  # one generator for both: two from one seed would draw the same numbers
         self.in_proj_weight = initial.uniform((3 * embed_dim, embed_dim), sqrt(6 / (4 * embed_dim)))
         self.in_proj_bias = initial.constant((3 * embed_dim,), 0) if bias else None
         self.out_proj = Linear(embed_dim, embed_dim, bias=False, **options)

@@ -66,6 +66,19 @@ async def test_parameters_go_where_they_are_told():
         assert where == list(s.devices)
 
 
+async def test_the_projections_of_attention_differ_from_each_other():
+    """A seed draws for all of them, one after the other."""
+    async with asc.Scheduler("cpu"):
+        attention = nn.MultiheadAttention(8, 2, rng=0)
+        query, out = (await attention.in_proj_weight)[:8], await attention.out_proj.weight
+        assert abs(np.corrcoef(query.ravel(), out.ravel())[0, 1]) < 0.5
+
+
+async def test_images_are_flattened_when_there_are_none():
+    async with asc.Scheduler("cpu"):
+        assert (await nn.Flatten()(asc.zeros((0, 2, 3)))).shape == (0, 6)
+
+
 async def test_without_a_scheduler_the_error_names_the_cure():
     with pytest.raises(asc.SchedulerClosed, match="pass `scheduler=`"):
         nn.Linear(2, 2)

@@ -147,6 +147,22 @@ async def test_a_state_of_another_scheduler_is_refused():
             model.load_state_dict(nn.Linear(2, 2, scheduler=other).state_dict())
 
 
+@pytest.mark.parametrize("wrong", [nn.relu, nn.ReLU, None, [nn.ReLU()]])
+async def test_a_sequence_is_of_modules(wrong):
+    with pytest.raises(TypeError, match="is no module"):
+        nn.Sequential(nn.ReLU(), wrong)
+
+
+async def test_an_extra_state_that_does_not_fit_leaves_the_tensors_as_they_were():
+    async with asc.Scheduler("cpu"):
+        net = Net()
+        state = {name: x * 0 if isinstance(x, asc.Tensor) else {"no": "state"} for name, x in net.state_dict().items()}
+        before = await net.first.weight
+        with pytest.raises((ValueError, KeyError)):
+            net.load_state_dict(state)
+        assert (await net.first.weight).tobytes() == before.tobytes()
+
+
 async def test_extra_state_for_a_module_that_has_none():
     with pytest.raises(ValueError, match="ReLU has no extra state"):
         nn.ReLU().set_extra_state(1)
