@@ -32,7 +32,7 @@ def backward(output: Tensor, gradient: Tensor | None = None, *, retain_graph: bo
 
 def grad(
     outputs: Tensor | Sequence[Tensor],
-    inputs: Sequence[Tensor],
+    inputs: Tensor | Sequence[Tensor],
     gradients: Sequence[Tensor] | None = None,
     *,
     create_graph: bool = False,
@@ -42,7 +42,7 @@ def grad(
 
     Args:
         outputs: one tensor or several, whose sum it is.
-        inputs: tracked tensors, leaves or not.
+        inputs: a tracked tensor or several, leaves or not.
         gradients: one for each output, in its shape; by default 1, for outputs that are single numbers.
         create_graph: record the gradients themselves, so that they can be differentiated in turn.
         retain_graph: keep what another pass needs; by default what `create_graph` says.
@@ -51,7 +51,7 @@ def grad(
         ValueError: for an output that was not recorded, or an input that no output depends on.
         QueueFull: as `backward`.
     """
-    roots = [outputs] if isinstance(outputs, Tensor) else list(outputs)
+    roots, inputs = [[given] if isinstance(given, Tensor) else list(given) for given in (outputs, inputs)]
     if not roots:
         raise ValueError("grad needs at least one output")
     driver = driver_of(roots[0]._value)
@@ -62,12 +62,12 @@ def grad(
         for i, node in enumerate(wanted):
             if node not in reached:
                 raise ValueError(f"input {i} is not tracked, or no output depends on it: it has no gradient")
-        _sweep(nodes, found, set(wanted), tracked=create_graph)
+        passed = _sweep(nodes, found, set(wanted), tracked=create_graph)
         # Handles of their own: the same tensor may be the gradient of two inputs.
         results = [handle(found[node]._value, found[node]._node) for node in wanted]
     del found
     if not (create_graph if retain_graph is None else retain_graph):
-        _drop(nodes)
+        _drop(passed)
     driver.pump()
     return results
 
@@ -110,18 +110,20 @@ def _reachable(roots: Iterable[Node]) -> list[Node]:
     return sorted(found, key=lambda node: node.number, reverse=True)
 
 
-def _sweep(nodes: list[Node], gradients: _Gradients, wanted: set[Node], *, tracked: bool) -> None:
-    """Bring the gradients from the first nodes to those wanted. Whatever leads to none of these is left out."""
-    leading = set(wanted)
+def _sweep(nodes: list[Node], gradients: _Gradients, wanted: set[Node], *, tracked: bool) -> list[Node]:
+    """Bring the gradients from the first nodes to those wanted. Returns the nodes between: those that lead to one."""
+    leading, passed = set(wanted), []
     for node in reversed(nodes):
         if not leading.isdisjoint(node.parents):
             leading.add(node)
-    for node in nodes:
+            passed.append(node)
+    for node in reversed(passed):
         gradient = gradients.get(node) if node in wanted else gradients.pop(node, None)
         if gradient is not None:
             for place, parent in enumerate(node.parents):
                 if parent in leading:
                     _add(gradients, parent, node.pull(place, gradient, tracked))
+    return passed
 
 
 def _add(gradients: _Gradients, node: Node, gradient: Tensor) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextvars
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -29,7 +29,9 @@ class no_grad:
         recording.reset(self._tokens.pop())
 
     def __call__(self, function: F) -> F:
-        if asyncio.iscoroutinefunction(function):
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise TypeError("the body of a generator runs after the call: use `with no_grad():` in it")
+        if inspect.iscoroutinefunction(function):
 
             async def awaited(*args: Any, **kwargs: Any) -> Any:
                 with no_grad():

@@ -154,15 +154,15 @@ def set_grad(tensor: Tensor, gradient: Tensor | None) -> None:
     if node is None or not node.leaf:
         raise RuntimeError("only a tensor whose requires_grad was set has a place for a gradient")
     if gradient is not None:
-        if not isinstance(gradient, Tensor):
-            raise TypeError(f"a gradient is a Tensor or None, not {type(gradient).__name__}")
         check_like(gradient, tensor._value.meta)
         gradient = gradient.detach()
     node.grad = gradient
 
 
-def check_like(gradient: Tensor, meta: Meta) -> None:
+def check_like(gradient: object, meta: Meta) -> None:
     """Raise unless a gradient has the shape and dtype of what it is the gradient of."""
+    if not isinstance(gradient, Tensor):
+        raise TypeError(f"a gradient is a Tensor or None, not {type(gradient).__name__}")
     if gradient.shape != meta.shape or gradient.dtype != meta.dtype:
         raise ValueError(
             f"the gradient must be like its tensor, {meta.shape} in {meta.dtype},"

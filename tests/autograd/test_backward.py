@@ -148,6 +148,38 @@ async def test_gradients_of_what_lies_between():
         assert unused.grad is None
 
 
+async def test_what_a_gradient_does_not_go_over_is_kept():
+    """As in PyTorch: first the gradient of what lies between, then on from there."""
+    async with asc.Scheduler("cpu") as s:
+        x = await leaf(s, [1.0, 2.0])
+        y = x * x
+        z = (y * y).sum()
+        (gradient,) = grad(z, y)
+        with pytest.raises(RuntimeError, match="retain_graph"):
+            z.backward()
+        y.backward(gradient)
+        assert_array_equal(await x.grad, [4, 32])
+
+
+@pytest.mark.parametrize("gradient", [1.0, np.ones(2)])
+async def test_a_gradient_is_a_tensor(gradient):
+    async with asc.Scheduler("cpu") as s:
+        x = await leaf(s, [1.0, 2.0])
+        with pytest.raises(TypeError, match="a gradient is a Tensor or None, not"):
+            (x * 2).backward(gradient)
+
+
+@pytest.mark.filterwarnings("ignore:Degrees of freedom:RuntimeWarning")  # of NumPy, in the forward pass
+async def test_a_spread_of_nothing_has_no_gradient_to_speak_of():
+    """As in PyTorch: NaN where there are no degrees of freedom, 0 for a standard deviation of 0."""
+    async with asc.Scheduler("cpu") as s:
+        one, same = await leaf(s, [1.0]), await leaf(s, np.ones(4))
+        asc.var(one, correction=1).backward()
+        asc.std(same).backward()
+        assert np.isnan(await one.grad).all()
+        assert_array_equal(await same.grad, np.zeros(4))
+
+
 # -- tasks ----------------------------------------------------------------------------------------------------------
 
 

@@ -119,6 +119,20 @@ async def test_no_grad_decorates_functions_and_coroutine_functions():
         assert double.__name__ == "double"
 
 
+async def test_no_grad_is_no_decorator_of_generators():
+    """Their bodies run after the call, when it holds no longer."""
+
+    def numbers():
+        yield
+
+    async def later():
+        yield
+
+    for generator in (numbers, later):
+        with pytest.raises(TypeError, match=r"use `with no_grad\(\):` in it"):
+            asc.no_grad()(generator)
+
+
 # -- what cannot be recorded ----------------------------------------------------------------------------------------
 
 
@@ -170,6 +184,17 @@ async def test_assigning_to_a_part_of_a_result_is_recorded():
         with asc.no_grad():
             plain[1] = 1.0
         assert not plain.requires_grad
+
+
+@pytest.mark.parametrize("dtype", ["i8", "?", "f4"])
+async def test_what_is_assigned_may_be_of_another_dtype(dtype):
+    async with asc.Scheduler("cpu") as s:
+        x, v = await leaf(s, [1.0, 2.0, 3.0, 4.0]), await s.put(np.ones(2, dtype))
+        for key in (slice(2), await s.put(np.array([0, 1])), await s.put(np.array([True, True, False, False]))):
+            y, x.grad = x * x, None
+            y[key] = v
+            y.sum().backward()
+            assert_array_equal(await x.grad, [0, 0, 6, 8])
 
 
 # -- what is kept ---------------------------------------------------------------------------------------------------

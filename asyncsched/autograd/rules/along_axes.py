@@ -50,7 +50,7 @@ def _extreme(g: Tensor, x: Tensor, out: Tensor, call: Any) -> Tensor:
 
 def _variance(g: Tensor, x: Tensor, call: Any) -> Tensor:
     deviations = x - f.mean(x, axis=_axes(call), keepdims=True)
-    return deviations * _spread(g * (2 / (_count(call) - call.options.get("correction", 0))), call)
+    return deviations * _spread(g * 2 / (_count(call) - call.options.get("correction", 0)), call)
 
 
 def _prod(g: Tensor, x: Tensor, call: Any) -> Tensor:
@@ -150,7 +150,7 @@ ALONG_AXES: Rules = {
     "min": (_extreme,),
     "prod": (_prod,),
     "var": (_variance,),
-    "std": (lambda g, x, out, call: _variance(g / (out * 2), x, call),),
+    "std": (lambda g, x, out, call: _variance(f.where(out == 0, 0, g / (out * 2)), x, call),),  # 0 at 0
     "cumulative_sum": (_cumulative_sum,),
     "cumulative_prod": (_cumulative_prod,),
     "diff": (_diff,),

@@ -9,6 +9,7 @@ from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
 from ... import functions as f
 from ...functions._common import op
+from ...ops.keys import TENSOR
 from ...tensor import Tensor
 from .common import Rules, along, back, reordered, same, scatter
 
@@ -52,8 +53,9 @@ def _gather(g: Tensor, indices: tuple[Tensor, ...], call: Any) -> Tensor:
 
 
 def _setitem(g: Tensor, indices: tuple[Tensor, ...], call: Any) -> Tensor:
-    """What was written over has no part in the result."""
-    return op("setitem", g, 0, *indices, key=call.options["key"])
+    """What was written over has no part in the result. What was assigned may be of an integer dtype, too."""
+    key = call.options["key"]
+    return op("setitem", g, 0, *indices[len(indices) - key.count(TENSOR) :], key=key)
 
 
 def _take(g: Tensor, y: Any, call: Any) -> Tensor:
