@@ -124,7 +124,7 @@ CASES |= {
     "mean": along("mean", CUBE),
     "max": along("max", distinct(2, 3, 4)),
     "min": along("min", distinct(2, 3, 4)),
-    "prod": along("prod", CUBE) + along("prod", GAPS[:, None]),
+    "prod": along("prod", CUBE) + along("prod", GAPS[:, None]) + along("prod", np.ones((2, 0))),
     "var": along("var", CUBE, correction=1),
     "std": along("std", CUBE, correction=0.5),
     "cumulative_sum": on_axis("cumulative_sum", CUBE, {"axis": 1}, {"axis": -1, "include_initial": True}),
@@ -135,6 +135,7 @@ CASES |= {
         (asc.matmul, arrays)
         for arrays in (
             (real(3, 4), real(4, 2)),
+            (real(2, 3, 4), np.ones((4, 0))),
             (real(4), real(4)),
             (real(4), real(4, 2)),
             (real(3, 4), real(4)),

@@ -58,7 +58,7 @@ def _prod(g: Tensor, x: Tensor, call: Any) -> Tensor:
     axes, shape = _axes(call), call.metas[0].shape
     rest = tuple([axis for axis in range(len(shape)) if axis not in axes])
     order = rest + axes
-    lines = f.permute_dims(x, order).reshape(*[shape[axis] for axis in rest], -1)
+    lines = f.permute_dims(x, order).reshape(*[shape[axis] for axis in rest], _count(call))
     others = _before(lines) * f.flip(_before(f.flip(lines, axis=-1)), axis=-1)
     return _spread(g, call) * reordered(others.reshape(*[shape[axis] for axis in order]), order)
 
@@ -107,7 +107,8 @@ def _matmul_second(g: Tensor, x: Tensor, call: Any) -> Tensor:
     g, x = _as_matrices(g, x, call)
     ndim = len(call.metas[1].shape)
     if ndim <= 2 and x.ndim > 2:  # one product over all rows, instead of one for each matrix and their sum
-        g, x = g.reshape(-1, g.shape[-1]), x.reshape(-1, x.shape[-1])
+        count = prod(x.shape[:-1])
+        g, x = g.reshape(count, g.shape[-1]), x.reshape(count, x.shape[-1])
     found = x.mT @ g
     return f.squeeze(found, -1) if ndim == 1 else found
 
