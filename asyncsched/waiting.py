@@ -52,6 +52,22 @@ async def to_its_end(function: Callable[[], None]) -> None:
         raise
 
 
+async def ended(task: asyncio.Task[Any]) -> None:
+    """Wait until a task has ended, whoever cancels meanwhile; then let the cancellation through."""
+    cancelled: asyncio.CancelledError | None = None
+    with anyio.CancelScope(shield=True):
+        while not task.done():
+            try:
+                await asyncio.wait([task])
+            except asyncio.CancelledError as error:
+                cancelled = error
+    if cancelled is not None:
+        try:
+            raise cancelled
+        finally:
+            del cancelled  # its traceback holds this frame
+
+
 async def checkpoint() -> None:
     """Let others run once."""
     await From(_turn())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 from collections.abc import AsyncIterator, Callable
 from time import perf_counter
 from types import TracebackType
@@ -10,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 import anyio
 import anyio.to_thread
 
+from ..waiting import ended
 from .links import Link
 from .position import Position
 from .report import PipelineStatistics, report
@@ -28,19 +31,23 @@ class Items(AsyncIterator[T]):
     Leaving the block stops every stage and closes the source. It waits for functions that run in threads or processes,
     cancelled or not, since they cannot be interrupted. Cancelling the wait for an item loses none. The loop is passed
     through whenever nothing is ready, and so at least once in as many items as the last stage may have ready.
+
+    The stages run in a task of their own, not in that of the consumer. So blocks may end in any order and be left in
+    another task than they were entered in, as they are around the `yield` of an async generator.
     """
 
     def __init__(self, pipeline: Pipeline[T]) -> None:
         self._pipeline = pipeline
         self._position = Position()
-        self._group = anyio.create_task_group()
+        self._work: asyncio.Task[None] | None = None
         self._links: list[Link] = []
         self._stages: list[Stage] = []
         self._source: Source | None = None
         self._out = Link(0)
         self._state = "not open yet"
         self._waiting = False
-        self._started = self._ended = 0.0
+        self._started = 0.0
+        self._report: PipelineStatistics | None = None  # once it is closed
 
     async def __aenter__(self) -> Self:
         if self._state != "not open yet":
@@ -48,27 +55,38 @@ class Items(AsyncIterator[T]):
         self._position = self._pipeline._begin(self)
         try:
             self._build(await self._iterable())
-            await self._group.__aenter__()
         except BaseException:
             self._close()
+            self._pipeline._left = False  # this epoch is still to come
             raise
         self._state = "open"
         self._started = perf_counter()
-        for stage in self._stages:
-            stage.started = self._started
-            self._group.start_soon(stage.run, name=f"pipeline stage {stage.name}")
+        self._work = asyncio.create_task(self._run(), name="pipeline")
         return self
+
+    async def _run(self) -> None:
+        try:
+            async with anyio.create_task_group() as group:
+                for stage in self._stages:
+                    stage.started = self._started
+                    group.start_soon(stage.run, name=f"pipeline stage {stage.name}")
+        except BaseException as error:  # it was cancelled, or a stage broke, which the consumer would wait for
+            self._out.end(error)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._group.cancel_scope.cancel()
+        assert self._work is not None
+        assert self._source is not None
+        source = self._source
+        self._state = "closed"
+        self._work.cancel()
         try:
-            await self._group.__aexit__(None, None, None)
+            await ended(self._work)
         finally:
             self._close()
-        if error is None and self._source is not None and self._source.closing_error is not None:
-            raise self._source.closing_error
+        if error is None and source.closing_error is not None:
+            raise source.closing_error
 
     async def __anext__(self) -> T:
         out = self._out
@@ -84,8 +102,7 @@ class Items(AsyncIterator[T]):
 
     async def _arrived(self) -> None:
         """Wait for an item. Raises what ended the stream instead."""
-        if self._state != "open":
-            raise RuntimeError(f"the pipeline is {self._state}: iterate inside `async with pipe.open() as items`")
+        self._must_be_open()
         if self._waiting:
             raise RuntimeError("another coroutine waits for the next item: give each its own share, or a pipeline")
         self._waiting = True
@@ -94,10 +111,15 @@ class Items(AsyncIterator[T]):
                 return
         finally:
             self._waiting = False
+        self._must_be_open()
         if self._out.error is not None:
             raise self._out.error.with_traceback(None)
         self._pipeline._finish()
         raise StopAsyncIteration
+
+    def _must_be_open(self) -> None:
+        if self._state != "open":
+            raise RuntimeError(f"the pipeline is {self._state}: iterate inside `async with pipe.open() as items`")
 
     async def _iterable(self) -> Any:
         """The source of this epoch."""
@@ -106,12 +128,14 @@ class Items(AsyncIterator[T]):
             return source
         made = await anyio.to_thread.run_sync(cast(Callable[[int], Any], source), self._position.epoch)
         if not is_iterable(made):
+            if inspect.iscoroutine(made):
+                made.close()
             raise TypeError(f"the pipeline's source returned a {type(made).__name__}, which is not iterable")
         return made
 
     def _build(self, iterable: Any) -> None:
         link = Link(self._pipeline._buffer)
-        self._source = make_source(iterable, self._position.skipper(), link)
+        self._source = make_source(iterable, self._position.received(), link)
         self._links, self._stages = [self._source.source, link], [self._source]
         for number, plan in enumerate(self._pipeline._plans, 1):
             source, link = link, Link(plan.capacity)
@@ -120,12 +144,16 @@ class Items(AsyncIterator[T]):
         self._out = link
 
     def _close(self) -> None:
+        """Keep the report alone: what was read ahead, and an error with its frames, would hold memory."""
         self._state = "closed"
-        self._ended = perf_counter()
+        self._report = self.statistics()
         for link in self._links:
             link.close()
+        for stage in self._stages:
+            stage.error = None
+        self._links, self._stages, self._source, self._out = [], [], None, Link(0)
         self._pipeline._rest()
 
     def statistics(self) -> PipelineStatistics:
         """A snapshot, or what was so when it was closed."""
-        return report(self._stages, self._out, self._started, self._ended or perf_counter())
+        return self._report or report(self._stages, self._out, self._started, perf_counter())

@@ -136,6 +136,7 @@ class Link:
     def close(self) -> None:
         """Drop what is left."""
         self.entries.clear()
+        self.error = None
         self.taker = None
         self.arrival.close()
         self.space.close()

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from .links import Where, flat
+
+
+class Received(NamedTuple):
+    """Tells, on any thread, whether an item was received before."""
+
+    taken: int
+    ahead: frozenset[int]
+
+    def __call__(self, number: int) -> bool:
+        return number < self.taken or number in self.ahead
 
 
 @dataclass
@@ -27,10 +37,8 @@ class Position:
             self.ahead.remove(self.taken)
             self.taken += 1
 
-    def skipper(self) -> Callable[[int], bool]:
-        """What tells, on any thread, whether an item was received before now."""
-        taken, ahead = self.taken, frozenset(self.ahead)
-        return lambda number: number < taken or number in ahead
+    def received(self) -> Received:
+        return Received(self.taken, frozenset(self.ahead))
 
     def state(self) -> dict[str, Any]:
         return {"epoch": self.epoch, "taken": self.taken, "ahead": sorted(self.ahead)}

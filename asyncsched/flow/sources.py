@@ -20,6 +20,7 @@ import numpy as np
 
 from .links import Link
 from .mailbox import Mailbox
+from .position import Received
 from .stages import Stage, stop_if_cancelled
 
 _INDEXED = (list, tuple, range, np.ndarray)
@@ -29,14 +30,14 @@ _NAME = "0 (source)"
 class Source(Stage):
     """What all sources share. The link in front of a source stays empty."""
 
-    def __init__(self, iterable: Any, skip: Callable[[int], bool], out: Link) -> None:
+    def __init__(self, iterable: Any, skip: Received, out: Link) -> None:
         super().__init__(_NAME, Link(0), out)
         self.iterable = iterable
-        self.skip = skip  # whether the item of this number was received before; called on any thread
+        self.skip = skip
         self.closing_error: BaseException | None = None  # what a generator raised when it was closed
 
 
-def make_source(iterable: Any, skip: Callable[[int], bool], out: Link) -> Source:
+def make_source(iterable: Any, skip: Received, out: Link) -> Source:
     """The kind of source that an iterable needs."""
     if type(iterable) in _INDEXED:
         return IndexedSource(iterable, skip, out)
@@ -57,15 +58,18 @@ class IndexedSource(Source):
     """Something in memory."""
 
     async def run(self) -> None:
-        out, items = self.out, self.iterable
-        for number in range(len(items)):
-            if self.skip(number):
-                continue
-            if out.room > 0:
-                out.room -= 1
-            else:
-                await out.reserve()
-            out.put(number, items[number])
+        out, items, number = self.out, self.iterable, 0
+        try:
+            for number in range(self.skip.taken, len(items)):
+                if number in self.skip.ahead:
+                    continue
+                if out.room > 0:
+                    out.room -= 1
+                else:
+                    await out.reserve()
+                out.put(number, items[number])
+        except (TypeError, IndexError) as error:  # an array without a length; a list that was longer before
+            self.fail(number, error)
         self.finish()
 
 
@@ -92,7 +96,10 @@ class AsyncSource(Source):
             pass
         except BaseException as error:
             stop_if_cancelled(error)
-            self.fail(number, error)
+            if self.error is None:
+                self.fail(number, error)
+            else:  # it was cancelled, which the source answered so
+                self.closing_error = error
         finally:
             if inspect.isasyncgen(iterator):
                 await self._close(iterator.aclose)
@@ -107,7 +114,7 @@ class AsyncSource(Source):
 class ThreadSource(Source):
     """An iterable that may block."""
 
-    def __init__(self, iterable: Any, skip: Callable[[int], bool], out: Link) -> None:
+    def __init__(self, iterable: Any, skip: Received, out: Link) -> None:
         super().__init__(iterable, skip, out)
         self._rooms: SimpleQueue[int] = SimpleQueue()  # for how many more items there is room; 0 to stop
         self._read_so_far = Mailbox(self._take_in)
@@ -174,6 +181,7 @@ class ThreadSource(Source):
         if read is not None:
             self.out.put(*read)
             return
-        if self._failed is not None:
-            self.fail(*self._failed)
+        failed, self._failed = self._failed, None
+        if failed is not None:
+            self.fail(*failed)
         self._feeding.cancel()

@@ -54,13 +54,14 @@ class Stage:
             await out.reserve()
         return (bool(source.entries) or await source.arrived()) and self.error is None
 
-    def fail(self, where: Where, error: BaseException) -> None:
-        """Take no more items. The first error counts."""
-        if self.error is None:
-            self._stop(noted(error, self.name, where))
+    def fail(self, where: Where, error: BaseException) -> BaseException:
+        """Take no more items. The first error counts. Returns this one as the consumer would see it."""
+        error = noted(error, self.name, where)
+        self._stop(error)
+        return error
 
     def _stop(self, error: BaseException) -> None:
-        self.error = self.error or error
+        self.error = error if self.error is None else self.error
         self.source.end()
         self.out.release()
 
@@ -82,7 +83,7 @@ class Stage:
     def finish(self) -> None:
         """There will be no more output."""
         self.ended = perf_counter()
-        self.out.end(self.error or self.source.error)
+        self.out.end(self.source.error if self.error is None else self.error)
 
 
 class Slot:
@@ -114,18 +115,18 @@ class Line:
     def leave(self, slot: Slot) -> None:
         """A slot is done: hand on what has its turn."""
         slot.done = True
+        stage = self._stage
         if slot.error is not None:
-            self._stage.fail(slot.where, slot.error)
-        if not self._stage.ordered:
-            self._hand_on(slot)
+            slot.error = stage.fail(slot.where, slot.error)
+        elif not stage.ordered:
+            stage.out.put(slot.where, slot.item)
         while self._slots and self._slots[0].done:
-            self._hand_on(self._slots.popleft())
-
-    def _hand_on(self, slot: Slot) -> None:
-        if slot.error is None:
-            self._stage.out.put(slot.where, slot.item)
-        else:
-            self._slots.clear()
+            first = self._slots.popleft()
+            if first.error is None:
+                stage.out.put(first.where, first.item)
+            else:
+                stage.error = first.error  # the first in order, whichever came first
+                self._slots.clear()
 
 
 class LoopStage(Stage):
@@ -189,7 +190,10 @@ def noted(error: BaseException, name: str, where: Where) -> BaseException:
         wrapper = RuntimeError(f"the function raised {type(error).__name__}, which cannot pass through `await`")
         wrapper.__cause__ = error
         error = wrapper
-    error.add_note(f"raised in the pipeline's stage {name}, at {_items(where)}")
+    notes = getattr(error, "__notes__", None)
+    note = f"raised in the pipeline's stage {name}, at {_items(where)}"
+    # Not by `add_note`, which an exception may refuse: a frozen dataclass does.
+    object.__setattr__(error, "__notes__", [*(notes if isinstance(notes, list) else ()), note])
     return error
 
 

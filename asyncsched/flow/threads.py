@@ -50,9 +50,9 @@ class ThreadStage(Stage):
     def busy(self, now: float) -> float:
         return self._seconds
 
-    def fail(self, where: Where, error: BaseException) -> None:
-        self._stopped = True  # what no thread has begun comes after it
-        super().fail(where, error)
+    def fail(self, where: Where, error: BaseException) -> BaseException:
+        self._stopped = True  # what no thread has taken comes after it
+        return super().fail(where, error)
 
     async def feed(self) -> None:
         """Give every item to the threads."""
@@ -65,7 +65,7 @@ class ThreadStage(Stage):
 
     def _work(self) -> None:
         """One thread."""
-        while (slot := self._jobs.get()) is not None and not self._stopped:
+        while not self._stopped and (slot := self._jobs.get()) is not None:
             started = perf_counter()
             try:
                 slot.item = _checked(self._function(slot.item))

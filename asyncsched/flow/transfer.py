@@ -46,7 +46,7 @@ class DeviceStage(Stage):
         reclaimers = self._scheduler._driver.reclaimers
         reclaimers.add(self._reclaim)
         try:
-            while await self._wanted() and await self.ready():
+            while await self._more():
                 where, item = self.source.take()
                 self._forget_taken()
                 self._ahead.append((where, item))
@@ -61,12 +61,22 @@ class DeviceStage(Stage):
             self._ahead.clear()
         self.finish()
 
-    async def _wanted(self) -> bool:
-        """Wait until the consumer does, in times of caution."""
-        while self._caution and not self.out.arrival.sleepers:
-            await self.out.space.sleep()
-        self._caution = max(0, self._caution - 1)
-        return True
+    async def _more(self) -> bool:
+        """Wait for an item to put, and for room, which it takes; in times of caution until the consumer waits, too.
+
+        False if there is none and the consumer has taken all that is ahead, since until then it may have to go back.
+        """
+        out = self.out
+        while True:
+            while self._caution and not out.arrival.sleepers:
+                await out.space.sleep()
+            self._caution = max(0, self._caution - 1)
+            if await self.ready():
+                return True
+            if self.error is not None or not out.entries:
+                return False
+            out.room += 1
+            await out.space.sleep()
 
     async def _put_ahead(self, where: Where, item: Any) -> None:
         with anyio.CancelScope() as self._putting:

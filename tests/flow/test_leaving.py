@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import math
 import multiprocessing
 import random
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
 import pytest
 
 import asyncsched as asc
+from asyncsched.flow import threads as threads_of_stages
 
 from .rig import AsyncCounted, Counted, drain, same, same_in_thread, turns
 
@@ -72,6 +76,120 @@ async def test_an_error_comes_bare_after_the_items_before_it_and_says_where(make
         assert "at item 30 of the source" in caught.value.__notes__[0]
         assert "stage 0 (source)" in caught.value.__notes__[0] or "stage 1 (map " in caught.value.__notes__[0]
         assert s.statistics().bytes_retained == 0
+
+
+@dataclass(frozen=True)
+class Frozen(Exception):
+    """It refuses assignments, so also `add_note`."""
+
+    code: int
+
+
+@pytest.mark.parametrize("make", FAILING.values(), ids=FAILING)
+async def test_an_exception_that_refuses_notes_comes_with_one(make: Any) -> None:
+    async with asc.Scheduler("cpu") as s:
+        with pytest.raises(Frozen) as caught:
+            await drain(make(s, Frozen(7)))
+        assert "at item 30 of the source" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize("threads", [True, False])
+async def test_in_order_the_first_error_is_that_of_the_first_item(threads: bool) -> None:
+    """Item 5 fails before item 3 does."""
+    later, opened = asyncio.Event(), threading.Event()
+
+    async def fn(i: int) -> int:
+        if i == 3:
+            await later.wait()
+        return fail(i)
+
+    def fn_in_thread(i: int) -> int:
+        if i == 3:
+            assert opened.wait(10)
+        return fail(i)
+
+    def fail(i: int) -> int:
+        if i in (3, 5):
+            raise LookupError(f"of item {i}")
+        return i
+
+    async with asc.Scheduler("cpu") as s:
+        pipe = s.pipeline(range(20)).map(fn_in_thread if threads else fn, workers=4)
+        async with pipe.open() as items:
+            assert [await anext(items) for _ in range(3)] == [0, 1, 2]
+            while not any(stage.error for stage in items._stages):
+                await asyncio.sleep(0)
+            later.set()
+            opened.set()
+            with pytest.raises(LookupError, match="of item 3") as caught:
+                await anext(items)
+        assert "at item 3 of the source" in caught.value.__notes__[0]
+
+
+async def test_what_a_thread_has_taken_it_works_on_though_a_later_item_has_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    failed = threading.Event()
+
+    class Slow(SimpleQueue):  # type: ignore[type-arg]
+        """Gives item 0 to a thread that then sleeps until item 1 has failed."""
+
+        def get(self, *args: Any) -> Any:
+            slot = super().get(*args)
+            if slot is not None and slot.where == 0:
+                assert failed.wait(10)
+            return slot
+
+    monkeypatch.setattr(threads_of_stages, "SimpleQueue", Slow)
+    async with asc.Scheduler("cpu") as s:
+        pipe = s.pipeline(range(9)).map(partial(fail_in_thread_at, 1, LookupError()), workers=2)
+        async with pipe.open() as items:
+            while not items._stages[1].error:
+                await asyncio.sleep(0)
+            failed.set()
+            assert await anext(items) == 0
+            with pytest.raises(LookupError):
+                await anext(items)
+
+
+@pytest.mark.parametrize("make", FAILING.values(), ids=FAILING)
+async def test_an_error_pins_nothing_once_the_block_is_left(make: Any) -> None:
+    async with asc.Scheduler("cpu") as s:
+        pipe = make(s, LookupError)  # made when it is raised: nobody else holds it
+
+        async def consume() -> None:
+            held = await s.put(np.ones(1000))
+            async with pipe.open() as items:
+                async for _ in items:
+                    await held.sum()
+
+        gc.collect()
+        gc.disable()
+        try:
+            with suppress(LookupError):
+                await consume()
+            assert s.statistics().bytes_retained == 0
+        finally:
+            gc.enable()
+
+
+async def test_a_source_that_breaks_is_an_error_that_says_where() -> None:
+    async with asc.Scheduler("cpu") as s:
+        with pytest.raises(TypeError, match="unsized") as caught:
+            await drain(s.pipeline(np.array(3)))
+        assert "stage 0 (source), at item 0" in caught.value.__notes__[0]
+        source = list(range(9))
+        with pytest.raises(IndexError) as shorter:
+            async with s.pipeline(source, buffer=2).map(same).open() as items:
+                async for _ in items:
+                    source.clear()
+        assert "stage 0 (source), at item" in shorter.value.__notes__[0]
+
+        async def coroutine(epoch: int) -> list[int]:
+            return [epoch]
+
+        with pytest.raises(TypeError, match="returned a coroutine, which is not iterable"):
+            await drain(s.pipeline(coroutine))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("threads", [True, False])
@@ -158,16 +276,71 @@ async def stubborn_async(epoch: int) -> AsyncIterator[int]:
         raise LookupError("closing failed")
 
 
-@pytest.mark.parametrize("source", [stubborn, stubborn_async])
+async def stubborn_waiting(epoch: int) -> AsyncIterator[int]:
+    try:
+        yield 0
+        await asyncio.Event().wait()
+    finally:
+        raise LookupError("closing failed")
+
+
+@pytest.mark.parametrize("source", [stubborn, stubborn_async, stubborn_waiting])
 async def test_an_error_of_closing_the_source_is_not_lost(source: Any) -> None:
     async with asc.Scheduler("cpu") as s:
         with pytest.raises(LookupError, match="closing failed"):
             async with s.pipeline(source).open() as items:
                 await anext(items)
+                await turns()
         with pytest.raises(ZeroDivisionError):
             async with s.pipeline(source).open() as items:
                 await anext(items)
                 raise ZeroDivisionError
+
+
+async def count(s: asc.Scheduler, number: int) -> AsyncIterator[int]:
+    """As one writes around a pipeline, to do something with its items."""
+    async with s.pipeline(range(number)).map(same).map(same_in_thread).open() as items:
+        async for item in items:
+            yield item
+
+
+async def test_blocks_end_in_any_order() -> None:
+    async with asc.Scheduler("cpu") as s:
+        long = count(s, 9)
+        assert [(i, await anext(long)) async for i in count(s, 3)] == [(0, 0), (1, 1), (2, 2)]
+        assert [i async for i in long] == list(range(3, 9))
+        first, second = s.pipeline(range(9)).open(), s.pipeline(range(9)).open()
+        await first.__aenter__()
+        await second.__aenter__()
+        await first.__aexit__(None, None, None)
+        assert await anext(second) == 0
+        await second.__aexit__(None, None, None)
+
+
+async def test_a_block_is_left_in_another_task_than_it_was_entered_in() -> None:
+    async with asc.Scheduler("cpu") as s:
+        before = asyncio.all_tasks()
+        items = count(s, 99)
+        assert [await asyncio.create_task(anext(items)) for _ in range(3)] == [0, 1, 2]  # type: ignore[arg-type]
+        await asyncio.create_task(items.aclose())  # type: ignore[attr-defined]
+        async for _ in count(s, 99):
+            break
+        gc.collect()  # the loop closes what nobody iterates any more, in a task of its own
+        while asyncio.all_tasks() != before:
+            await asyncio.sleep(0)
+
+
+async def test_whoever_waits_when_the_block_is_left_is_told() -> None:
+    async with asc.Scheduler("cpu") as s:
+        async with s.pipeline(range(9)).map(never).open() as items:
+            waiting = asyncio.ensure_future(anext(items))
+            await turns()
+        with pytest.raises(RuntimeError, match="the pipeline is closed"):
+            await waiting
+
+
+async def never(i: int) -> None:
+    await asyncio.Event().wait()
 
 
 async def test_leaving_waits_for_functions_that_run() -> None:

@@ -101,6 +101,32 @@ async def test_the_position_is_of_what_was_received_while_it_runs() -> None:
                 assert pipe.state_dict()["taken"] == expected
 
 
+@pytest.mark.timeout(10)
+async def test_resuming_far_into_what_lies_in_memory_takes_no_time() -> None:
+    async with asc.Scheduler("cpu") as s:
+        pipe = s.pipeline(range(10**12))
+        pipe.load_state_dict({"epoch": 0, "taken": 10**11, "ahead": [10**11 + 1]})
+        assert await take(pipe, 2) == [10**11, 10**11 + 2]
+
+
+async def test_an_epoch_that_could_not_begin_is_still_to_come() -> None:
+    fail = True
+
+    def source(epoch: int) -> list[int]:
+        if fail:
+            raise OSError("not now")
+        return [10 * epoch + i for i in range(4)]
+
+    async with asc.Scheduler("cpu") as s:
+        pipe = s.pipeline(source)
+        pipe.load_state_dict({"epoch": 2, "taken": 1, "ahead": []})
+        for _ in range(2):
+            with pytest.raises(OSError, match="not now"):
+                await drain(pipe)
+        fail = False
+        assert await drain(pipe) == [21, 22, 23]
+
+
 @pytest.mark.parametrize(
     "state",
     [

@@ -100,6 +100,20 @@ async def test_what_is_ahead_goes_back_when_others_need_the_bytes() -> None:
         assert found == list(range(1, 9))
 
 
+@pytest.mark.parametrize("count", [2, 3])
+async def test_the_last_that_is_ahead_goes_back_too(count: int) -> None:
+    async with asc.Scheduler("cpu", max_bytes=count * BLOCK.nbytes + 8) as s:
+        pipe = s.pipeline([np.full((100, 100), i) for i in range(count)]).to_device(depth=3)
+        async with pipe.open() as items:
+            first = await anext(items)
+            while pipe.statistics().stages[-1].items < count:
+                await asyncio.sleep(0)
+            await turns()
+            assert await (first + first).sum().item() == 0
+            del first
+            assert [await tensor[0, 0].item() async for tensor in items] == list(range(1, count))
+
+
 async def test_a_batch_that_the_consumer_itself_keeps_out_is_a_deadlock_and_told() -> None:
     async with asc.Scheduler("cpu", max_bytes=3 * BLOCK.nbytes) as s:
         with pytest.raises(asc.MemoryDeadlockError) as caught:
