@@ -198,7 +198,7 @@ class Driver:
             self.pump()
 
     @contextlib.contextmanager
-    def together(self, what: str, *, front: bool = False) -> Iterator[None]:
+    def together(self, what: str, *, front: bool = False, captured: bool = False) -> Iterator[None]:
         """What is issued inside joins the backlog at the end, all or, if anything raises, nothing. `pump` launches it.
 
         A tiny row may run at once all the same: if the rest is dropped, so is its result.
@@ -206,11 +206,14 @@ class Driver:
         Args:
             what: for the message.
             front: queue it before the rest of its scope.
+            captured: it may be part of a captured step, since it moves no handle: what is recorded has no value.
 
         Raises:
             QueueFull: if the backlog has no room for all.
         """
         self.check()
+        if self.recorder is not None and not captured:
+            self.recorder.refuse(what)
         inline = self.inline_thread
         gathered = self._gathered = []
         try:

@@ -170,8 +170,9 @@ class Submitter:
         """Record a step of fixed shapes once, to be replayed as one task: on CUDA as a graph, with one launch.
 
         `fn` is called now with tensors that have no values, and may do whatever operators and functions of the package
-        do; nothing else (`put`, callables, results whose shape depends on data). Waits for the bytes the graph will
-        own, and for one replay on the examples, so that what cannot be captured fails here.
+        do; nothing else (`put`, callables, results whose shape depends on data; of gradients `grad()` alone, which
+        moves no handle). Waits for the bytes the graph will own, and for one replay on the examples, so that what
+        cannot be captured fails here.
 
         Args:
             fn: a plain function of tensors that returns tensors, alone or in lists, tuples and dicts.

@@ -8,9 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 import asyncsched as asc
+from asyncsched.autograd import grad
 from asyncsched.devices.sim import SimDevice
+from asyncsched.optim import SGD
 from tests.fake_cupy import fake_cupy
 
 pytestmark = pytest.mark.anyio
@@ -147,6 +150,37 @@ async def test_a_tensor_that_leaks_out_has_no_value(device: Any) -> None:
         with pytest.raises(asc.CaptureError, match="has no value"):
             await leaked[0]
         leaked.clear()
+
+
+async def test_a_pass_and_a_step_of_an_optimiser_are_refused_and_change_nothing(device: Any) -> None:
+    """They move handles, which would be without a value; gradients that are returned may be captured."""
+    async with asc.Scheduler(device) as s:
+        w = await s.put(W)
+        w.requires_grad = True
+        optimizer = SGD([w])
+        w.grad = w * 0
+
+        def trained(x: asc.Tensor) -> asc.Tensor:
+            loss = (x @ w).sum()
+            loss.backward()
+            return loss
+
+        def moved(x: asc.Tensor) -> asc.Tensor:
+            optimizer.step()
+            return x
+
+        def gradient(x: asc.Tensor) -> asc.Tensor:
+            return grad((x @ w).sum(), w)[0]
+
+        x = await s.put(A)
+        for fn, name in ((trained, "backward"), (moved, "step")):
+            with pytest.raises(asc.CaptureError, match=rf"{name}\(\) cannot be captured"):
+                await s.capture(fn, x)
+        assert not (await w.grad.numpy()).any()
+        graph = await s.capture(gradient, x)
+        expected = A.T @ np.ones((30, 20))
+        assert_allclose(await graph(x).numpy(), expected)
+        assert (await w.numpy()).tobytes() == W.tobytes()
 
 
 async def test_wrong_arguments_are_refused_at_the_call(device: Any) -> None:

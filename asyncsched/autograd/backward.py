@@ -55,7 +55,7 @@ def grad(
     if not roots:
         raise ValueError("grad needs at least one output")
     driver = driver_of(roots[0]._value)
-    with driver.together("grad()", front=True):
+    with driver.together("grad()", front=True, captured=True):
         found = _seeds(roots, gradients, tracked=create_graph)
         nodes = _reachable(found)
         reached, wanted = set(nodes), [tensor._node for tensor in inputs]

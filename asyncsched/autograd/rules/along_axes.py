@@ -107,7 +107,7 @@ def _matmul_second(g: Tensor, x: Tensor, call: Any) -> Tensor:
     g, x = _as_matrices(g, x, call)
     ndim = len(call.metas[1].shape)
     if ndim <= 2 and x.ndim > 2:  # one product over all rows, instead of one for each matrix and their sum
-        count = prod(x.shape[:-1])
+        count = prod(call.metas[0].shape[:-1])
         g, x = g.reshape(count, g.shape[-1]), x.reshape(count, x.shape[-1])
     found = x.mT @ g
     return f.squeeze(found, -1) if ndim == 1 else found
