@@ -12,6 +12,7 @@ import os
 import secrets
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from stat import S_IMODE
 from typing import Any, cast
 
 import numpy as np
@@ -27,6 +28,7 @@ _Path = str | os.PathLike[str]
 _METADATA = "asyncsched"
 # What stands for them in the layout: no key of a state has a slash.
 _TENSOR, _ARRAY = {"/": "tensor"}, {"/": "array"}
+_NO_KEYS = ("", "__metadata__")  # paths would not be told apart, and the format has this name for itself
 
 
 async def save(path: _Path, state: Mapping[str, Any]) -> None:
@@ -43,6 +45,7 @@ async def save(path: _Path, state: Mapping[str, Any]) -> None:
 
     Raises:
         TypeError: for what cannot be stored, naming it.
+        OSError, safetensors.SafetensorError: if the file cannot be written.
         ImportError: if the package safetensors is not installed.
     """
     leaves: dict[str, Any] = {}
@@ -66,6 +69,7 @@ async def load(path: _Path, *, device: object = None, scheduler: Any = None) -> 
     Raises:
         OSError: if there is no such file.
         safetensors.SafetensorError: if it is none, or is damaged.
+        TypeError: for a tensor in a dtype that NumPy has not, such as bfloat16, naming it.
         ImportError: if the package safetensors is not installed.
     """
     here = _Here(find(scheduler))
@@ -75,7 +79,7 @@ async def load(path: _Path, *, device: object = None, scheduler: Any = None) -> 
         layout = (file.metadata() or {}).get(_METADATA)
         state = dict.fromkeys(file.keys(), _TENSOR) if layout is None else json.loads(layout)
         for name, place in _places(state):
-            array = await to_thread.run_sync(file.get_tensor, name)
+            array = await to_thread.run_sync(_read, file, name)
             leaves[name] = array if place == _ARRAY else await here.put(array, device=device)
     return cast(dict[str, Any], _filled(state, "", leaves))
 
@@ -92,7 +96,7 @@ def _layout(state: Any, path: str, leaves: dict[str, Any]) -> Any:
     """The state with its tensors and arrays taken out, which go to `leaves`, by path."""
     if isinstance(state, Mapping):
         for name in state:
-            if not isinstance(name, str) or "/" in name:
+            if not isinstance(name, str) or "/" in name or name in _NO_KEYS:
                 raise TypeError(f"{path}: the keys of a state are text without a slash, not {name!r}: use `str(key)`")
         return {name: _layout(value, _join(path, name), leaves) for name, value in state.items()}
     if isinstance(state, list | tuple):
@@ -137,6 +141,13 @@ def _open(path: _Path) -> Any:
     return safe_open(os.fspath(path), "numpy")
 
 
+def _read(file: Any, name: str) -> Any:
+    try:
+        return file.get_tensor(name)
+    except (TypeError, AttributeError) as error:  # either, depending on the dtype
+        raise TypeError(f"{name}: NumPy has no such dtype: store it in float32, for example ({error})") from error
+
+
 def _write(path: _Path, arrays: Mapping[str, np.ndarray[Any, Any]], metadata: dict[str, str] | None) -> None:
     """Write to a file beside it, have that reach the disk, and only then take its place."""
     from safetensors.numpy import save_file
@@ -144,15 +155,25 @@ def _write(path: _Path, arrays: Mapping[str, np.ndarray[Any, Any]], metadata: di
     target = Path(path).resolve()
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
     try:
+        mode = _mode(target, temporary)
         # As in C, since the format knows no strides.
         save_file({name: np.asarray(array, order="C") for name, array in arrays.items()}, temporary, metadata)
         _sync(temporary, os.O_RDWR)
+        temporary.chmod(mode)  # safetensors lets nobody else read what it writes
         os.replace(temporary, target)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
     if hasattr(os, "O_DIRECTORY"):  # elsewhere a folder cannot be opened
         _sync(target.parent, os.O_DIRECTORY)
+
+
+def _mode(target: Path, temporary: Path) -> int:
+    """Who may read and write: as it was for the file that is replaced, else as for any new one."""
+    if not target.exists():
+        temporary.touch()
+        target = temporary
+    return S_IMODE(target.stat().st_mode)
 
 
 def _sync(path: _Path, flags: int) -> None:

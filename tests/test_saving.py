@@ -95,6 +95,8 @@ async def test_a_plain_file_from_elsewhere_loads(path):
     [
         ({"a": {1: 2}}, "a: the keys of a state are text"),
         ({"a/b": 2}, "without a slash"),
+        ({"a": {"": 2}}, "a: the keys .* not ''"),
+        ({"__metadata__": np.zeros(2)}, "not '__metadata__'"),
         ({"a": [{"b": object()}]}, "a/0/b: a state holds tensors"),
         ({"a": {"b": np.zeros(2, complex)}}, "a/b: the format has no dtype complex128"),
         ({"a": np.array(["x"])}, "a: the format has no dtype"),
@@ -310,3 +312,36 @@ async def test_a_resumed_run_gives_the_weights_of_an_unbroken_one_bit_for_bit(pa
         assert resumed.step == 40
         got = [await p.numpy() for p in resumed.model.parameters()]
     assert all(same(a, b) for a, b in zip(got, expected, strict=True))
+
+
+@pytest.mark.anyio
+async def test_others_may_read_what_they_may_read_of_other_files(path):
+    """What is new is as any new file; what is replaced keeps its mode."""
+
+    def modes() -> list[int]:
+        (path.parent / "new").touch()
+        return [file.stat().st_mode for file in (path, path.parent / "new")]
+
+    async with asc.Scheduler("cpu"):
+        await asc.save(path, {"a": 1})
+        mode, new = await to_thread.run_sync(modes)
+        assert mode == new
+        await to_thread.run_sync(path.chmod, 0o440)
+        await asc.save(path, {"a": 2})
+        assert (await to_thread.run_sync(path.stat)).st_mode & 0o777 == 0o440
+
+
+@pytest.fixture(params=["bfloat16", "float8_e4m3fn"])
+def written_by_pytorch(path, request):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    from safetensors.torch import save_file
+
+    save_file({"weight": torch.ones(3, dtype=getattr(torch, request.param))}, path)
+    return path
+
+
+@pytest.mark.anyio
+async def test_a_dtype_that_numpy_has_not_is_named(written_by_pytorch):
+    async with asc.Scheduler("cpu"):
+        with pytest.raises(TypeError, match="weight: NumPy has no such dtype"):
+            await asc.load(written_by_pytorch)
