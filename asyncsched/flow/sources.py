@@ -7,6 +7,7 @@ on the loop. Items are numbered from 0 in each epoch; a resumed epoch leaves out
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Callable
 from functools import partial
@@ -85,7 +86,7 @@ class AsyncSource(Source):
         iterator = None
         try:
             iterator = aiter(self.iterable)
-            while True:
+            while self.error is None:
                 await self.out.reserve()
                 while self.skip(number):
                     await anext(iterator)
@@ -107,7 +108,9 @@ class AsyncSource(Source):
     async def _close(self, aclose: Callable[[], Any]) -> None:
         try:
             await aclose()
-        except Exception as error:
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
             self.closing_error = error
 
 
@@ -174,7 +177,7 @@ class ThreadSource(Source):
         if inspect.isgenerator(iterator):
             try:
                 iterator.close()
-            except Exception as error:
+            except BaseException as error:
                 self.closing_error = error
 
     def _take_in(self, read: tuple[int, Any] | None) -> None:

@@ -31,6 +31,7 @@ class Stage:
         self.workers = workers
         self.ordered = ordered
         self.error: BaseException | None = None
+        self.failed_at: Where = ()
         self.started = perf_counter()
         self.ended = inf
 
@@ -54,16 +55,12 @@ class Stage:
             await out.reserve()
         return (bool(source.entries) or await source.arrived()) and self.error is None
 
-    def fail(self, where: Where, error: BaseException) -> BaseException:
-        """Take no more items. The first error counts. Returns this one as the consumer would see it."""
-        error = noted(error, self.name, where)
-        self._stop(error)
-        return error
-
-    def _stop(self, error: BaseException) -> None:
-        self.error = error if self.error is None else self.error
-        self.source.end()
-        self.out.release()
+    def fail(self, where: Where, error: BaseException) -> None:
+        """Take no more items. The first error counts."""
+        if self.error is None:
+            self.error, self.failed_at = error, where
+            self.source.end()
+            self.out.release()
 
     async def cancelled_once(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run what awaits a user's coroutines, and if cancelled, cancel it once and wait for it.
@@ -74,7 +71,7 @@ class Stage:
         try:
             await asyncio.shield(task)
         except asyncio.CancelledError as error:
-            self._stop(error)  # for the case that a user's coroutine goes on all the same
+            self.fail((), error)  # for the case that a user's coroutine goes on all the same
             task.cancel()
             with anyio.CancelScope(shield=True):
                 await asyncio.wait([task])
@@ -83,7 +80,7 @@ class Stage:
     def finish(self) -> None:
         """There will be no more output."""
         self.ended = perf_counter()
-        self.out.end(self.source.error if self.error is None else self.error)
+        self.out.end(self.source.error if self.error is None else noted(self.error, self.name, self.failed_at))
 
 
 class Slot:
@@ -117,7 +114,7 @@ class Line:
         slot.done = True
         stage = self._stage
         if slot.error is not None:
-            slot.error = stage.fail(slot.where, slot.error)
+            stage.fail(slot.where, slot.error)
         elif not stage.ordered:
             stage.out.put(slot.where, slot.item)
         while self._slots and self._slots[0].done:
@@ -125,7 +122,7 @@ class Line:
             if first.error is None:
                 stage.out.put(first.where, first.item)
             else:
-                stage.error = first.error  # the first in order, whichever came first
+                stage.error, stage.failed_at = first.error, first.where  # the first in order, whichever came first
                 self._slots.clear()
 
 

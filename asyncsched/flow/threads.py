@@ -50,9 +50,9 @@ class ThreadStage(Stage):
     def busy(self, now: float) -> float:
         return self._seconds
 
-    def fail(self, where: Where, error: BaseException) -> BaseException:
+    def fail(self, where: Where, error: BaseException) -> None:
         self._stopped = True  # what no thread has taken comes after it
-        return super().fail(where, error)
+        super().fail(where, error)
 
     async def feed(self) -> None:
         """Give every item to the threads."""

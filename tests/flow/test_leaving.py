@@ -108,9 +108,11 @@ async def test_in_order_the_first_error_is_that_of_the_first_item(threads: bool)
             assert opened.wait(10)
         return fail(i)
 
+    error = LookupError()
+
     def fail(i: int) -> int:
         if i in (3, 5):
-            raise LookupError(f"of item {i}")
+            raise error
         return i
 
     async with asc.Scheduler("cpu") as s:
@@ -121,9 +123,10 @@ async def test_in_order_the_first_error_is_that_of_the_first_item(threads: bool)
                 await asyncio.sleep(0)
             later.set()
             opened.set()
-            with pytest.raises(LookupError, match="of item 3") as caught:
+            with pytest.raises(LookupError) as caught:
                 await anext(items)
-        assert "at item 3 of the source" in caught.value.__notes__[0]
+        (note,) = caught.value.__notes__
+        assert "at item 3 of the source" in note
 
 
 async def test_what_a_thread_has_taken_it_works_on_though_a_later_item_has_failed(
@@ -261,33 +264,35 @@ async def test_leaving_early_closes_the_source(kind: type[Counted], items_taken:
         assert source.asked < 200
 
 
-def stubborn(epoch: int) -> Iterator[int]:
+def stubborn(error: type[BaseException], epoch: int) -> Iterator[int]:
     try:
         yield from range(1000)
     finally:
-        raise LookupError("closing failed")
+        raise error("closing failed")
 
 
-async def stubborn_async(epoch: int) -> AsyncIterator[int]:
+async def stubborn_async(error: type[BaseException], epoch: int) -> AsyncIterator[int]:
     try:
         for i in range(1000):
             yield i
     finally:
-        raise LookupError("closing failed")
+        raise error("closing failed")
 
 
-async def stubborn_waiting(epoch: int) -> AsyncIterator[int]:
+async def stubborn_waiting(error: type[BaseException], epoch: int) -> AsyncIterator[int]:
     try:
         yield 0
         await asyncio.Event().wait()
     finally:
-        raise LookupError("closing failed")
+        raise error("closing failed")
 
 
+@pytest.mark.parametrize("error", [LookupError, SystemExit])
 @pytest.mark.parametrize("source", [stubborn, stubborn_async, stubborn_waiting])
-async def test_an_error_of_closing_the_source_is_not_lost(source: Any) -> None:
+async def test_an_error_of_closing_the_source_is_not_lost(source: Any, error: type[BaseException]) -> None:
+    source = partial(source, error)
     async with asc.Scheduler("cpu") as s:
-        with pytest.raises(LookupError, match="closing failed"):
+        with pytest.raises(error, match="closing failed"):
             async with s.pipeline(source).open() as items:
                 await anext(items)
                 await turns()
@@ -392,6 +397,13 @@ async def test_coroutines_are_cancelled_once_and_may_await_while_they_end() -> N
         for workers in (1, 2):
             async with s.pipeline(range(9)).map(stubborn_fn, workers=workers).open():
                 await turns()
+
+        async def stubborn_source(epoch: int) -> AsyncIterator[int]:
+            while True:
+                yield await stubborn_fn(epoch)
+
+        async with s.pipeline(stubborn_source).open():
+            await turns()
 
 
 async def test_an_exception_in_the_block_leaves_as_it_is() -> None:
