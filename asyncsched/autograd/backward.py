@@ -26,7 +26,8 @@ def backward(output: Tensor, gradient: Tensor | None = None, *, retain_graph: bo
         leaf.grad = total.detach()
     del gradients, sums
     if not retain_graph:
-        _drop(nodes)
+        for node in nodes:
+            node.drop()
     driver.pump()
 
 
@@ -67,7 +68,8 @@ def grad(
         results = [handle(found[node]._value, found[node]._node) for node in wanted]
     del found
     if not (create_graph if retain_graph is None else retain_graph):
-        _drop(passed)
+        for node in passed:
+            node.drop()
     driver.pump()
     return results
 
@@ -129,8 +131,3 @@ def _sweep(nodes: list[Node], gradients: _Gradients, wanted: set[Node], *, track
 def _add(gradients: _Gradients, node: Node, gradient: Tensor) -> None:
     before = gradients.get(node)
     gradients[node] = gradient if before is None else before + gradient
-
-
-def _drop(nodes: list[Node]) -> None:
-    for node in nodes:
-        node.drop()

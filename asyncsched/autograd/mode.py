@@ -31,16 +31,14 @@ class no_grad:
     def __call__(self, function: F) -> F:
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise TypeError("the body of a generator runs after the call: use `with no_grad():` in it")
-        if inspect.iscoroutinefunction(function):
 
-            async def awaited(*args: Any, **kwargs: Any) -> Any:
-                with no_grad():
-                    return await function(*args, **kwargs)
-
-            return functools.wraps(function)(awaited)  # type: ignore[return-value]
+        async def awaited(*args: Any, **kwargs: Any) -> Any:
+            with no_grad():
+                return await function(*args, **kwargs)
 
         def called(*args: Any, **kwargs: Any) -> Any:
             with no_grad():
                 return function(*args, **kwargs)
 
-        return functools.wraps(function)(called)  # type: ignore[return-value]
+        wrapped = awaited if inspect.iscoroutinefunction(function) else called
+        return functools.wraps(function)(wrapped)  # type: ignore[return-value]

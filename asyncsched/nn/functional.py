@@ -147,7 +147,7 @@ def mask_operand(mask: Tensor | None) -> Any:
     """The mask as an operand: 0 is none."""
     if mask is None:
         return 0
-    if mask.requires_grad:
+    if isinstance(mask, Tensor) and mask.requires_grad:
         raise ValueError("attn_mask gets no gradient: give `mask.detach()`")
     return mask
 

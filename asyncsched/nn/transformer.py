@@ -62,9 +62,7 @@ class MultiheadAttention(Module):
 
     def _heads(self, x: Tensor, i: int) -> Tensor:
         """The query, the key or the value of each head: (batch, heads, length, width)."""
-        batch, length, _ = x.shape
-        width = self.in_proj_weight.shape[1] or 0
-        shape = (batch, length, self.num_heads, width // self.num_heads)
+        heads, width = self.num_heads, self.in_proj_weight.shape[1] or 0
         part = slice(i * width, (i + 1) * width)
         weight, bias = self.in_proj_weight[part], None if self.in_proj_bias is None else self.in_proj_bias[part]
-        return permute_dims(F.linear(x, weight, bias).reshape(shape), (0, 2, 1, 3))
+        return permute_dims(F.linear(x, weight, bias).reshape(*x.shape[:2], heads, width // heads), (0, 2, 1, 3))

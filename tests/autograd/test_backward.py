@@ -180,6 +180,16 @@ async def test_a_spread_of_nothing_has_no_gradient_to_speak_of():
         assert_array_equal(await same.grad, np.zeros(4))
 
 
+async def test_a_mean_of_more_than_half_precision_can_count_has_a_gradient():
+    async with asc.Scheduler("cpu") as s:
+        x = await leaf(s, np.linspace(-1, 1, 100_000).astype("f2"))
+        asc.mean(x).backward()
+        assert_allclose(await x.grad, 1e-5, rtol=0.01)
+        x.grad = None
+        asc.var(x).backward()
+        assert_allclose(await x.grad, await x.numpy() * 2e-5, rtol=0.01, atol=1e-7)
+
+
 # -- tasks ----------------------------------------------------------------------------------------------------------
 
 

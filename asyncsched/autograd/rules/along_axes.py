@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import prod
+from math import nan, prod
 from typing import Any
 
 from numpy.lib.array_utils import normalize_axis_index
@@ -41,6 +41,11 @@ def _count(call: Any) -> int:
     return prod([call.metas[0].bound[axis] for axis in _axes(call)])
 
 
+def _over(count: float) -> float:
+    """One over a number that half precision may not have."""
+    return 1 / count if count else nan
+
+
 def _extreme(g: Tensor, x: Tensor, out: Tensor, call: Any) -> Tensor:
     """Shared evenly between those that are equally large."""
     mask = x == _spread(out, call)
@@ -50,7 +55,7 @@ def _extreme(g: Tensor, x: Tensor, out: Tensor, call: Any) -> Tensor:
 
 def _variance(g: Tensor, x: Tensor, call: Any) -> Tensor:
     deviations = x - f.mean(x, axis=_axes(call), keepdims=True)
-    return deviations * _spread(g * 2 / (_count(call) - call.options.get("correction", 0)), call)
+    return deviations * _spread(g * (2 * _over(_count(call) - call.options.get("correction", 0))), call)
 
 
 def _prod(g: Tensor, x: Tensor, call: Any) -> Tensor:
@@ -107,8 +112,7 @@ def _matmul_second(g: Tensor, x: Tensor, call: Any) -> Tensor:
     g, x = _as_matrices(g, x, call)
     ndim = len(call.metas[1].shape)
     if ndim <= 2 and x.ndim > 2:  # one product over all rows, instead of one for each matrix and their sum
-        count = prod(call.metas[0].shape[:-1])
-        g, x = g.reshape(count, g.shape[-1]), x.reshape(count, x.shape[-1])
+        g, x = [part.reshape(prod(call.metas[0].shape[:-1]), part.shape[-1]) for part in (g, x)]
     found = x.mT @ g
     return f.squeeze(found, -1) if ndim == 1 else found
 
@@ -146,7 +150,7 @@ def _tensordot(g: Tensor, other: Tensor, call: Any) -> Tensor:
 
 ALONG_AXES: Rules = {
     "sum": (_full,),
-    "mean": (lambda g, call: _full(g / _count(call), call),),
+    "mean": (lambda g, call: _full(g * _over(_count(call)), call),),
     "max": (_extreme,),
     "min": (_extreme,),
     "prod": (_prod,),
