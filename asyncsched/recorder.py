@@ -56,6 +56,11 @@ class Recorder:
         for arg in args:
             if type(arg) is Value:
                 self._note(arg)
+        if row.name == "setitem" and args[0] in self.constants:
+            raise CaptureError(
+                "setitem: a part of a tensor from outside cannot be assigned to, which would leave it without a value:"
+                " pass it as an argument, and return it"
+            )
         value = self._value(found.meta)
         self._steps[value] = (row, args, options, found, line_of(where()))
         return value

@@ -183,6 +183,25 @@ async def test_a_pass_and_a_step_of_an_optimiser_are_refused_and_change_nothing(
         assert (await w.numpy()).tobytes() == W.tobytes()
 
 
+async def test_a_part_of_a_tensor_from_outside_is_not_assigned_to(device: Any) -> None:
+    async with asc.Scheduler(device) as s:
+        x, cache = await s.put(A), await s.put(W)
+
+        def put_in(x: asc.Tensor) -> asc.Tensor:
+            cache[0] = x[0]
+            return cache + 0
+
+        def returned(x: asc.Tensor, cache: asc.Tensor) -> asc.Tensor:
+            cache[0] = x[0]
+            return cache
+
+        with pytest.raises(asc.CaptureError, match="pass it as an argument, and return it"):
+            await s.capture(put_in, x)
+        assert (await cache.numpy()).tobytes() == W.tobytes()
+        graph = await s.capture(returned, x, cache)
+        assert_allclose(await graph(x, cache).numpy(), np.concatenate([A[:1], W[1:]]))
+
+
 async def test_wrong_arguments_are_refused_at_the_call(device: Any) -> None:
     async with asc.Scheduler(device) as s:
         x = await s.put(A)
