@@ -9,6 +9,7 @@ for someone who sleeps. A burst costs one turn of the event loop; a single item 
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import deque
 from math import inf
 from time import perf_counter
@@ -96,8 +97,8 @@ class Link:
         self.room -= 1
 
     def release(self) -> None:
-        """Let go whoever waits for room, to put nothing: the stage has failed."""
-        self.room = max(0, self.room) + self.space.sleepers
+        """Let go whoever waits for room, now or later, to put nothing: the stage has failed."""
+        self.room = sys.maxsize
         self.space.ring_for_all()
 
     def put(self, where: Where, item: Any) -> None:

@@ -129,6 +129,19 @@ async def test_in_order_the_first_error_is_that_of_the_first_item(threads: bool)
         assert "at item 3 of the source" in note
 
 
+async def test_a_failed_stage_lets_go_every_worker_whatever_it_waits_for() -> None:
+    """Also one that was woken, since there was room, and finds that another has taken it."""
+
+    async def fn(number: int, i: int) -> int:
+        await turns(i % 3)
+        return fail_in_thread_at(number, LookupError(), i)
+
+    async with asc.Scheduler("cpu") as s:
+        for number in range(40):
+            with pytest.raises(LookupError):
+                await drain(s.pipeline(range(40), buffer=4).map(partial(fn, number), workers=4, buffer=0))
+
+
 async def test_what_a_thread_has_taken_it_works_on_though_a_later_item_has_failed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
