@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+from contextlib import suppress
 from typing import Any
 
+import numpy as np
 import pytest
 
 import asyncsched as asc
@@ -107,6 +110,24 @@ async def test_a_window_belongs_to_one_coroutine() -> None:
         async with window:
             with pytest.raises(RuntimeError, match="one block at a time"):
                 await enter()
+
+
+async def test_a_window_does_not_pin_what_its_coroutine_held() -> None:
+    async with asc.Scheduler("cpu") as s:
+        window = s.window(2)
+
+        async def fail_inside() -> None:
+            held = await s.put(np.ones(100))
+            async with window:
+                raise LookupError(held.shape)
+
+        with suppress(LookupError):
+            await asyncio.create_task(fail_inside())
+        await asyncio.create_task(turns())  # asyncio itself forgets a task when it waits for another
+        gc.collect()
+        assert s.statistics().bytes_retained == 0
+        with pytest.raises(RuntimeError, match="belongs to one coroutine"):
+            await window.__aenter__()
 
 
 async def test_cancelled_while_it_waits_a_window_loses_nothing() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import sys
+import weakref
 from collections import deque
 from dataclasses import dataclass
 from time import perf_counter
@@ -47,7 +48,8 @@ class Window:
         check_int("the depth of a window", depth)
         self._driver = scheduler._driver
         self._depth = depth
-        self._owner: asyncio.Task[Any] | None = None
+        # A weak one: a task that failed has its exception, and that the frames it passed.
+        self._owner: weakref.ref[asyncio.Task[Any]] | None = None
         self._current: CoreScope | None = None
         self._token: contextvars.Token[Ambient | None] | None = None
         self._behind: deque[CoreScope] = deque()  # iterations left, the oldest first
@@ -58,11 +60,13 @@ class Window:
         driver = self._driver
         driver.check()
         task = asyncio.current_task()
-        if self._owner not in (None, task) or self._current is not None:
+        assert task is not None
+        if self._owner is None:
+            self._owner = weakref.ref(task)
+        if self._owner() is not task or self._current is not None:
             raise RuntimeError(
                 "a window belongs to one coroutine, one block at a time: make another with `s.window(depth)`"
             )
-        self._owner = task
         await checkpoint()
         started = perf_counter()
         while len(self._behind) >= self._depth:
