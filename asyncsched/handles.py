@@ -32,8 +32,11 @@ class Handle:
         Raises whatever the task raised, or TaskCancelled. Cancelling the waiter leaves the task alone.
         """
         value = self._value  # an assignment to a part meanwhile moves the handle on
-        yield from reach(value)
-        return deliver(value)
+        try:
+            yield from reach(value)
+            return deliver(value)
+        finally:
+            del self, value  # an exception holds the frames that it passed: what leads to it must not be in them
 
     def done(self) -> bool:
         """Whether there is a result, an error or a cancellation."""
@@ -118,17 +121,33 @@ class gather:
 
     def __await__(self) -> Generator[Any, None, list[Any]]:
         values = self._values
-        if all(v.done for v in values):
-            yield
-        while not any(v.failure for v in values) and (waiting := [v for v in values if not v.done]):
-            driver = driver_of(waiting[0])
-            driver.check_waiting()
-            tasks = [v.task for v in waiting if v.task is not None and driver_of(v) is driver]
-            yield from wait(driver, tasks, eager=True)
-        for value in values:
-            if value.failure is not None:
+        try:
+            if all(v.done for v in values):
+                yield
+            while not (any(v.failure for v in values) or all(v.done for v in values)):
+                yield from _reach_more(values)
+            _raise_first(values)
+            return [deliver(value) for value in values]
+        finally:
+            del self, values  # see `Handle.__await__`
+
+
+def _reach_more(values: list[Value]) -> Generator[Any, None, None]:
+    """Wait until those of one scheduler are there, or one has failed."""
+    waiting = [v for v in values if not v.done]
+    driver = driver_of(waiting[0])
+    driver.check_waiting()
+    yield from wait(driver, [v.task for v in waiting if v.task is not None and driver_of(v) is driver], eager=True)
+
+
+def _raise_first(values: list[Value]) -> None:
+    """Raise the first failure, if there is one."""
+    for value in values:
+        if value.failure is not None:
+            try:
                 value.failure.rethrow()
-        return [deliver(value) for value in values]
+            finally:
+                del values, value
 
 
 def driver_of(value: Value) -> Driver:
@@ -151,7 +170,10 @@ def reach(value: Value) -> Generator[Any, None, None]:
 def deliver(value: Value) -> Any:
     """The result of a done value, which leaves the scheduler by this; or its exception."""
     if value.failure is not None:
-        value.failure.rethrow()
+        try:
+            value.failure.rethrow()
+        finally:
+            del value
     array = value.array
     value.escaped = True
     if value.meta is not None and type(array) is np.ndarray:  # a tensor's; what a callable returned is the user's

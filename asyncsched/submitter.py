@@ -71,12 +71,15 @@ class Submitter:
         driver.check()
         await checkpoint()
         task, tensor = make_put(driver, self._core(), array, device, bounded=False)
-        if task.state < DONE:
-            await self._admitted(task)
-            await From(wait(driver, (task,)))
-        if task.failure is not None:
-            task.failure.rethrow()
-        return tensor
+        try:
+            if task.state < DONE:
+                await self._admitted(task)
+                await From(wait(driver, (task,)))
+            if task.failure is not None:
+                task.failure.rethrow()
+            return tensor
+        finally:
+            del task, tensor  # an exception holds this frame, and the task the exception
 
     def put_nowait(self, array: Any, *, device: object = None) -> Tensor:
         """Like `put`, but raises QueueFull unless admitted now: a pending host array would be unbounded memory.
@@ -118,9 +121,12 @@ class Submitter:
         task, handle = make_call(
             self._driver, self._core(), fn, args, Options(shape, dtype, nbytes, name, device, resource), bounded=False
         )
-        if task.state == PENDING:
-            await self._admitted(task)
-        return handle
+        try:
+            if task.state == PENDING:
+                await self._admitted(task)
+            return handle
+        finally:
+            del task, handle  # as in `put`
 
     def submit_nowait(
         self, fn: Callable[..., Any], *args: Any, shape: Any = None, dtype: Any = None, nbytes: int | str | None = None,
@@ -152,6 +158,8 @@ class Submitter:
         except asyncio.CancelledError:
             handle.cancel()
             raise
+        finally:
+            del task, handle  # as in `put`
 
     async def barrier(self) -> None:
         """Wait for everything submitted so far: in this scope and the scopes in it, or in the whole scheduler.
@@ -248,20 +256,25 @@ class Submitter:
         finally:
             self._driver.waited += perf_counter() - started
         if task.lane is None and task.failure is not None and task.failure.root is task.failure:
-            task.failure.rethrow()
+            try:
+                task.failure.rethrow()
+            finally:
+                del task  # as in `put`
 
     async def _claim(self, core: CoreScope, what: str, nbytes: int) -> None:
         """Wait until `nbytes` are charged to the scope's account."""
         task = CoreTask(core, core.account, what, None, (), None, (), (), nbytes)
         task.where = where()
         self._driver.submit(task, bounded=False)
-        if task.state == PENDING:
-            try:
+        try:
+            if task.state == PENDING:
                 await self._admitted(task)
-            except asyncio.CancelledError:
-                if task.state == DONE:
-                    self._driver.engine.release(core.account, nbytes)
-                    self._driver.pump()
-                raise
-        if task.failure is not None:
-            task.failure.rethrow()
+            if task.failure is not None:
+                task.failure.rethrow()
+        except asyncio.CancelledError:
+            if task.state == DONE:
+                self._driver.engine.release(core.account, nbytes)
+                self._driver.pump()
+            raise
+        finally:
+            del task  # as in `put`

@@ -214,10 +214,13 @@ class Tensor(ImplicitBarriers):
     async def numpy(self) -> np.ndarray[Any, Any]:
         """A host copy that is yours: writable, and not charged to the scheduler. Waits for the tensor alone."""
         value = self._value
-        await _Reach(value)
-        if value.failure is not None:
-            value.failure.rethrow()
-        return cast(np.ndarray[Any, Any], await copy_out(driver_of(value), value))
+        try:
+            await _Reach(value)
+            if value.failure is not None:
+                value.failure.rethrow()
+            return cast(np.ndarray[Any, Any], await copy_out(driver_of(value), value))
+        finally:
+            del self, value  # see `Handle.__await__`
 
     async def item(self) -> Any:
         """The only element, as a Python scalar.
@@ -228,11 +231,14 @@ class Tensor(ImplicitBarriers):
         value = self._value
         if self.size not in (1, None):
             raise ValueError(f"item() needs exactly one element, and the shape is {self.shape}: use `await t.numpy()`")
-        await _Reach(value)
-        if value.failure is not None:
-            value.failure.rethrow()
-        array = value.array if value.device.inline else await copy_out(driver_of(value), value)
-        return array.item()
+        try:
+            await _Reach(value)
+            if value.failure is not None:
+                value.failure.rethrow()
+            array = value.array if value.device.inline else await copy_out(driver_of(value), value)
+            return array.item()
+        finally:
+            del self, value  # see `Handle.__await__`
 
     def to(self, device: object) -> Tensor:
         """The tensor on another device of the same scheduler: itself if it is there already, else a copying task."""

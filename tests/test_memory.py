@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import os
 import threading
@@ -397,3 +398,57 @@ async def test_a_failed_body_pins_nothing() -> None:
         assert used(s) == 0
         with pytest.raises(LookupError):
             await task
+
+
+def broken(*_: Any) -> Any:
+    raise LookupError("broken on purpose")
+
+
+async def _too_much(s: asc.Scheduler) -> None:
+    await s.put(np.ones(NB))
+
+
+FAILING: dict[str, Callable[[asc.Scheduler, asc.Tensor], Any]] = {
+    "put": lambda s, x: _too_much(s),
+    "reserve": lambda s, x: s.scope(reserve=8 * NB).__aenter__(),
+    "submit": lambda s, x: _result(s.submit(broken, x)),
+    "call": lambda s, x: s.call(broken, x),
+    "numpy": lambda s, x: s.submit_nowait(broken, x, shape=(), dtype=float).numpy(),
+    "item": lambda s, x: s.submit_nowait(broken, x, shape=(), dtype=float).item(),
+    "gather": lambda s, x: _result(_gathered(s, x)),
+    "barrier": lambda s, x: (s.submit_nowait(broken, x), s.barrier())[1],
+}
+
+
+async def _result(handle: Any) -> None:
+    await (await handle)
+
+
+async def _gathered(s: asc.Scheduler, x: asc.Tensor) -> Any:
+    return asc.gather(x, s.submit_nowait(broken, x), x + 1)
+
+
+@pytest.mark.parametrize("what", FAILING)
+async def test_what_failed_and_was_told_holds_nothing(what: str) -> None:
+    """An exception holds the frames it passed, and their tensors: these are free at once, without the collector."""
+
+    async def attempt() -> None:
+        large = x + 1
+        await large.sum().item()
+        await FAILING[what](s, x)
+
+    async with asc.Scheduler("cpu", max_bytes=12 * NB) as s:
+        x = await s.put(BLOCK)
+        other = [await s.put(BLOCK) for _ in range(4)]  # held by this coroutine, which waits: a deadlock
+        before = used(s)
+        gc.collect()
+        gc.disable()
+        try:
+            with contextlib.suppress(asc.AsyncSchedError, LookupError, ExceptionGroup):
+                await attempt()
+                pytest.fail(f"{what} did not fail")
+            await s.barrier()
+            assert used(s) == before
+        finally:
+            gc.enable()
+        del other

@@ -44,6 +44,8 @@ def run(task: Task, memory: Memory) -> None:
         raise
     except BaseException as error:  # whatever a body raises belongs to whoever awaits it
         fail(task, Failure.of(error, task.name, task.where))
+    finally:
+        del task  # the frames of what a body raised lead back here, and the task to what it raised
 
 
 def forget(task: Task) -> None:

@@ -136,6 +136,7 @@ class CUDAStream:
         except Exception as error:  # a task's own are its failure by now: the stream itself is lost
             device.poison(error, task)
         self._flying.put((task, mark))
+        del task  # as in `body.run`
         self.issued.step()
 
     def _wait_for(self, waits: Sequence[Event]) -> None:

@@ -25,6 +25,7 @@ def execute(task: Task, memory: HostMemory) -> None:
     """Run one task to its end. Afterwards the value has its array or its failure, and the task holds nothing."""
     body.run(task, memory)
     body.forget(task)
+    del task  # as in `body.run`
 
 
 class HostDevice:
