@@ -6,8 +6,10 @@
     optimizer.zero_grad()
 
 A parameter keeps its handle and moves to a new version, as with `x[i] = v`: tasks already issued keep the old one, and
-its buffer is written over when nobody else holds it. The formulas are those of PyTorch's documentation of
-`torch.optim.SGD` and `torch.optim.AdamW`.
+its buffer is written over when nobody else holds it. So what failed in the loss fails in the parameters, too: where a
+step may fail, `await loss` before `step()`, or save what to go back to.
+
+The formulas are those of PyTorch's documentation of `torch.optim.SGD` and `torch.optim.AdamW`.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ class Linear(Module):
     """
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True, **options: Unpack[Options]) -> None:
-        initial, bound = Initial(**options), 1 / sqrt(in_features)
+        initial, bound = Initial(**options), 1 / sqrt(max(in_features, 1))
         self.weight = initial.uniform((out_features, in_features), bound)
         self.bias = initial.uniform((out_features,), bound) if bias else None
 
@@ -47,7 +47,7 @@ class Conv2d(Module):
     ) -> None:  # fmt: skip
         self.stride, self.padding, self.dilation = F.pair(stride), F.pair(padding), F.pair(dilation)
         shape = (out_channels, in_channels, *F.pair(kernel_size))
-        initial, bound = Initial(**options), 1 / sqrt(prod(shape[1:]))
+        initial, bound = Initial(**options), 1 / sqrt(max(prod(shape[1:]), 1))
         self.weight = initial.uniform(shape, bound)
         self.bias = initial.uniform((out_channels,), bound) if bias else None
 

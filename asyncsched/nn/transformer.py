@@ -24,7 +24,7 @@ class MultiheadAttention(Module):
     """
 
     def __init__(self, embed_dim: int, num_heads: int, bias: bool = True, **options: Unpack[Options]) -> None:
-        if embed_dim % num_heads:
+        if num_heads < 1 or embed_dim % num_heads:
             raise ValueError(f"embed_dim={embed_dim} must be divisible by num_heads={num_heads}")
         initial, self.num_heads = Initial(**options), num_heads
         options["rng"] = initial.rng  # one generator for both: two from one seed would draw the same numbers

@@ -123,6 +123,16 @@ async def test_attention_to_itself_is_attention_to_the_same_key():
         assert np.allclose(shorter, (await attention(x))[:, :2], rtol=1e-12)
 
 
+async def test_a_layer_of_no_features_gives_its_bias():
+    async with asc.Scheduler("cpu"):
+        layer = nn.Linear(0, 3, rng=0)
+        assert np.array_equal(await layer(asc.ones((2, 0), dtype=np.float32)), np.tile(await layer.bias, (2, 1)))
+        layer(asc.ones((2, 0), dtype=np.float32)).sum().backward()
+        assert np.array_equal(await layer.bias.grad, [2, 2, 2])
+        with pytest.raises(ValueError, match="must be positive"):
+            nn.Conv2d(2, 3, 0)(asc.ones((1, 2, 4, 4), dtype=np.float32))
+
+
 async def test_attention_sees_nothing_that_is_to_come():
     async with asc.Scheduler("cpu") as s:
         attention = nn.MultiheadAttention(8, 2, bias=False, rng=0)
@@ -136,6 +146,8 @@ async def test_attention_sees_nothing_that_is_to_come():
 
 async def test_what_does_not_fit():
     async with asc.Scheduler("cpu"):
+        with pytest.raises(ValueError, match="must be divisible by num_heads=0"):
+            nn.MultiheadAttention(8, 0)
         with pytest.raises(ValueError, match="must be divisible by num_heads=3"):
             nn.MultiheadAttention(10, 3)
         with pytest.raises(ValueError, match="approximate='erf'"):
