@@ -34,7 +34,7 @@ def relu_backward(xp: Any, grad: Any, y: Any, *, out: Any = None) -> Any:
     """
     out, result, grads, values = flat(xp, out, grad, y)
     bits = f"i{y.dtype.itemsize}"
-    for block in blocks(xp, y.size):
+    for block in blocks(xp, y.size, alive=2):
         mask = (values[block] <= 0).view("i1")
         mask -= 1  # no bits, or all
         xp.bitwise_and(grads[block].view(bits), mask.astype(bits), out=result[block].view(bits))

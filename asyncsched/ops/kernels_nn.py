@@ -13,15 +13,15 @@ import numpy as np
 
 from .kernels import vecdot
 
-BLOCK = 65_536  # elements worked on at a time
+BLOCK = 65_536  # elements worked on at a time, with some eight arrays of as many alive
 # On a GPU: what a launch takes, it passes over some megabytes. A guess, small enough for what is not charged.
 DEVICE_BLOCK = 1 << 20
 _DEVICE_STATES = 65_536  # of a generator on a GPU, which draw at once: equal numbers on every card
 
 
-def blocks(xp: Any, count: int, width: int = 1) -> list[slice]:
-    """Slices of `count` rows of `width` elements, each of at most a block of elements, or one row."""
-    step = max(1, (BLOCK if xp is np else DEVICE_BLOCK) // max(1, width))
+def blocks(xp: Any, count: int, width: int = 1, *, alive: int = 8) -> list[slice]:
+    """Slices of `count` rows of `width` elements: at most a block each, or one row; more if few arrays are alive."""
+    step = max(1, (BLOCK * 8 // alive if xp is np else DEVICE_BLOCK) // max(1, width))
     return [slice(start, min(start + step, count)) for start in range(0, count, step)]
 
 
