@@ -16,7 +16,7 @@ from ._core.task import DONE, PENDING, Task, Value
 from .devices.contract import Job
 from .driver import INLINE_COPY, Driver
 from .errors import SchedulerClosed
-from .waiting import Countdown, From
+from .waiting import Countdown, From, insist
 
 
 def wait(
@@ -96,18 +96,7 @@ async def drained(driver: Driver, scope: CoreScope, before: int) -> None:
 
 async def shielded(driver: Driver, scope: CoreScope) -> None:
     """Wait until a scope's tasks have ended, whoever cancels meanwhile; then let the cancellation through."""
-    cancelled: asyncio.CancelledError | None = None
-    while True:
-        try:
-            await drained(driver, scope, sys.maxsize)
-            break
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        try:
-            raise cancelled
-        finally:
-            del cancelled  # its traceback holds this frame
+    await insist(lambda: drained(driver, scope, sys.maxsize))
 
 
 def block(driver: Driver, value: Value) -> None:

@@ -126,7 +126,8 @@ class gather:
                 yield
             while not (any(v.failure for v in values) or all(v.done for v in values)):
                 yield from _reach_more(values)
-            _raise_first(values)
+            if any(v.failure for v in values):
+                deliver(next(v for v in values if v.failure))
             return [deliver(value) for value in values]
         finally:
             del self, values  # see `Handle.__await__`
@@ -138,16 +139,6 @@ def _reach_more(values: list[Value]) -> Generator[Any, None, None]:
     driver = driver_of(waiting[0])
     driver.check_waiting()
     yield from wait(driver, [v.task for v in waiting if v.task is not None and driver_of(v) is driver], eager=True)
-
-
-def _raise_first(values: list[Value]) -> None:
-    """Raise the first failure, if there is one."""
-    for value in values:
-        if value.failure is not None:
-            try:
-                value.failure.rethrow()
-            finally:
-                del values, value
 
 
 def driver_of(value: Value) -> Driver:

@@ -54,13 +54,19 @@ async def to_its_end(function: Callable[[], None]) -> None:
 
 async def ended(task: asyncio.Task[Any]) -> None:
     """Wait until a task has ended, whoever cancels meanwhile; then let the cancellation through."""
-    cancelled: asyncio.CancelledError | None = None
     with anyio.CancelScope(shield=True):
-        while not task.done():
-            try:
-                await asyncio.wait([task])
-            except asyncio.CancelledError as error:
-                cancelled = error
+        await insist(lambda: asyncio.wait([task]))
+
+
+async def insist(wait: Callable[[], Awaitable[object]]) -> None:
+    """Wait, anew after each cancellation; then let the cancellation through."""
+    cancelled: asyncio.CancelledError | None = None
+    while True:
+        try:
+            await wait()
+            break
+        except asyncio.CancelledError as error:
+            cancelled = error
     if cancelled is not None:
         try:
             raise cancelled

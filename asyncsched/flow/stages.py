@@ -15,6 +15,7 @@ from typing import Any
 
 import anyio
 
+from ..waiting import ended
 from .links import Link, Where, flat
 
 # What would mean something else to whoever drives a coroutine or a task.
@@ -73,8 +74,7 @@ class Stage:
         except asyncio.CancelledError as error:
             self.fail((), error)  # for the case that a user's coroutine goes on all the same
             task.cancel()
-            with anyio.CancelScope(shield=True):
-                await asyncio.wait([task])
+            await ended(task)
             raise
 
     def finish(self) -> None:
