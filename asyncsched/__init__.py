@@ -6,7 +6,6 @@ Operations are awaitable tasks on streams, queues are bounded, `await` is the on
 from __future__ import annotations
 
 from . import autograd, nn, optim
-from . import functions as _functions
 from .autograd import no_grad
 from .devices.contract import Device
 from .errors import (
@@ -21,15 +20,16 @@ from .errors import (
     TaskCancelled,
     TaskTooLarge,
 )
-from .flow.batcher import Batcher
-from .functions import *  # noqa: F403
-from .handles import Task, gather
-from .running import run
-from .saving import load, save
+from .flow.batcher.batcher import Batcher
+from .flow.scope import Scope
+from .nn.checkpoint import load, save
+from .runtime.run import run
+from .runtime.statistics import Load, Statistics
 from .scheduler import Scheduler
-from .scope import Scope
-from .statistics import Load, Statistics
-from .tensor import Tensor
+from .tensors import functions as _functions
+from .tensors.functions import *  # noqa: F403
+from .tensors.handles import Task, gather
+from .tensors.tensor import Tensor
 
 __all__ = [
     "AsyncSchedError",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .environment import describe
+from .devices.environment import describe
 
 if __name__ == "__main__":
     print(describe())

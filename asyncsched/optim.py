@@ -19,9 +19,9 @@ from math import sqrt
 from typing import Any
 
 from .autograd import no_grad
-from .functions._common import op
-from .handles import driver_of
-from .tensor import Tensor
+from .tensors.functions._common import op
+from .tensors.handles import runtime_of
+from .tensors.tensor import Tensor
 
 State = dict[str, Any]
 
@@ -59,8 +59,8 @@ class Optimizer:
         todo = [(p, p.grad, state) for p, state in zip(self.parameters, self.state, strict=True) if p.grad is not None]
         if not todo:
             raise RuntimeError("no parameter has a gradient: call `loss.backward()` before `step()`")
-        driver = driver_of(todo[0][0]._value)
-        with no_grad(), driver.together("step()"):
+        runtime = runtime_of(todo[0][0]._value)
+        with no_grad(), runtime.transaction("step()"):
             moved = [self._moved(p.detach(), gradient, state) for p, gradient, state in todo]
         # Nothing is launched yet: buffers that only the handles held are written over.
         for p, _, state in todo:
@@ -68,7 +68,7 @@ class Optimizer:
             p._value = new._value
             state.update(kept)
         del new, kept
-        driver.pump()
+        runtime.dispatch()
 
     def zero_grad(self) -> None:
         """Forget the gradients."""

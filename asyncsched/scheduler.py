@@ -10,21 +10,20 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
-from ._core.scope import Scope as CoreScope
-from .ambient import Ambient, ambient, leave_ambient
-from .barriers import drained, shielded
-from .checks import check_int, check_number
+from ._arguments import check_int, check_number, parse_bytes
+from ._core.model import Scope as CoreScope
 from .devices import select
 from .devices.contract import Device
-from .driver import Driver
 from .errors import SchedulerClosed
-from .reporting import finish
-from .sizes import parse_bytes
-from .statistics import Load, Statistics
-from .submitter import Submitter
+from .flow.submitter import Submitter
+from .runtime.barriers import drained, shielded
+from .runtime.context import Ambient, ambient, leave_ambient
+from .runtime.runtime import Runtime
+from .runtime.statistics import Load, Statistics
+from .runtime.unseen_failures import finish
 
 if TYPE_CHECKING:
-    from .flow.pipeline import Pipeline, Source
+    from .flow.pipeline.pipeline import Pipeline, Source
     from .flow.window import Window
 
 T = TypeVar("T")
@@ -66,7 +65,7 @@ class Scheduler(Submitter):
         check_int("max_pending", max_pending, none="no bound")
         check_number("stall_timeout", stall_timeout, "seconds", none="never")
         limit = None if max_bytes is None else parse_bytes(max_bytes, "max_bytes")
-        self._driver = Driver(
+        self._runtime = Runtime(
             select(device, streams),
             max_ops=max_ops,
             max_bytes=limit,
@@ -76,11 +75,11 @@ class Scheduler(Submitter):
         self._token: contextvars.Token[Ambient | None] | None = None
 
     async def __aenter__(self) -> Self:
-        driver = self._driver
-        if driver.loop is not None:
+        runtime = self._runtime
+        if runtime.loop is not None:
             raise SchedulerClosed("a scheduler is opened once: make another")
-        await driver.open()
-        self._token = ambient.set(Ambient(driver, driver.engine.root, ambient.get()))
+        await runtime.open()
+        self._token = ambient.set(Ambient(runtime, runtime.engine.root, ambient.get()))
         return self
 
     async def __aexit__(
@@ -92,7 +91,7 @@ class Scheduler(Submitter):
             await self.aclose()
         else:
             await self._abort(f"the scheduler, which was left by {type(error).__name__}")
-            finish(self._driver.engine.root, "the scheduler", error)
+            finish(self._runtime.engine.root, "the scheduler", error)
 
     async def aclose(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  # it ends in order, too
         """Refuse new work, wait for everything submitted, close. A second call does nothing.
@@ -107,18 +106,18 @@ class Scheduler(Submitter):
             TimeoutError: naming the bodies that still run. What is pending was dropped by then, and nothing more is
             waited for.
         """
-        driver = self._driver
-        if driver.closed or driver.loop is None:
-            driver.closed = True
+        runtime = self._runtime
+        if runtime.closed or runtime.loop is None:
+            runtime.closed = True
             return
-        if not driver.forked:
-            driver.check_waiting()
-        if driver.closing or driver.forked:
-            driver.refuse()
-        driver.refuse_new()
+        if not runtime.forked:
+            runtime.check_waiting()
+        if runtime.closing or runtime.forked:
+            runtime.refuse()
+        runtime.refuse_new()
         try:
             async with asyncio.timeout(timeout):
-                await drained(driver, driver.engine.root, sys.maxsize)
+                await drained(runtime, runtime.engine.root, sys.maxsize)
         except TimeoutError:
             running = self._give_up("aclose(), which ran out of time")
             raise TimeoutError(
@@ -128,29 +127,29 @@ class Scheduler(Submitter):
         except BaseException:
             await self._abort("aclose(), which was cancelled")
             raise
-        driver.close()
-        finish(driver.engine.root, "the scheduler", None)
+        runtime.close()
+        finish(runtime.engine.root, "the scheduler", None)
 
     async def _abort(self, by: str) -> None:
-        driver = self._driver
-        if driver.closed or driver.forked:
+        runtime = self._runtime
+        if runtime.closed or runtime.forked:
             return
-        driver.refuse_new()
-        driver.cancel_all(driver.engine.root.unfinished(), by)
+        runtime.refuse_new()
+        runtime.cancel_all(runtime.engine.root.unfinished(), by)
         try:
-            await shielded(driver, driver.engine.root)
+            await shielded(runtime, runtime.engine.root)
         finally:
-            driver.close()
+            runtime.close()
 
     def _give_up(self, by: str) -> list[str]:
-        driver = self._driver
-        driver.cancel_all(driver.engine.root.unfinished(), by)
-        running = [task.name for task in driver.engine.launched()]
-        driver.close()
+        runtime = self._runtime
+        runtime.cancel_all(runtime.engine.root.unfinished(), by)
+        running = [task.name for task in runtime.engine.launched()]
+        runtime.close()
         return running
 
     def _core(self) -> CoreScope:
-        return self._driver.scope()
+        return self._runtime.scope()
 
     def window(self, depth: int) -> Window:
         """Bound the run-ahead of a loop.
@@ -171,16 +170,16 @@ class Scheduler(Submitter):
                 async iterable; or a function of the epoch's number, from 0, that returns one of these.
             buffer: how many items may be read ahead of the first stage.
         """
-        from .flow.pipeline import make_pipeline
+        from .flow.pipeline.pipeline import make_pipeline
 
         return make_pipeline(self, source, buffer)
 
     def statistics(self) -> Statistics:
         """A snapshot. Drops and completions so far are counted."""
-        driver, engine = self._driver, self._driver.engine
-        if not driver.closed:
-            driver.check_waiting()
-        driver.drain()
+        runtime, engine = self._runtime, self._runtime.engine
+        if not runtime.closed:
+            runtime.check_waiting()
+        runtime.drain()
         in_flight = engine.in_flight_bytes()
         admission = engine.admission
         return Statistics(
@@ -197,7 +196,7 @@ class Scheduler(Submitter):
             peak_bytes=engine.peak_bytes,
             max_ops=admission.max_ops,
             max_bytes=engine.account.limit,
-            admission_wait_seconds=driver.waited,
+            admission_wait_seconds=runtime.waited,
         )
 
     def load(self) -> Load:
@@ -205,13 +204,13 @@ class Scheduler(Submitter):
 
         Takes the same few microseconds however long the backlog is.
         """
-        driver, engine = self._driver, self._driver.engine
-        if not driver.closed:
-            driver.check_waiting()
-        driver.drain()
-        driver.meter.sample(driver.meter.busy and engine.unfinished > 0)
+        runtime, engine = self._runtime, self._runtime.engine
+        if not runtime.closed:
+            runtime.check_waiting()
+        runtime.drain()
+        runtime.meter.sample(runtime.meter.busy and engine.unfinished > 0)
         admission, account = engine.admission, engine.account
-        tasks, nbytes = driver.meter.rates()
+        tasks, nbytes = runtime.meter.rates()
         room = not (admission.pending or admission.full) and (account.limit is None or account.used < account.limit)
         wait = 0.0 if room else (admission.pending + 1) / tasks if tasks else None  # as many ends as make room
         if wait and nbytes:
@@ -230,18 +229,18 @@ class Scheduler(Submitter):
     @property
     def devices(self) -> tuple[Device, ...]:
         """The devices, in the order given."""
-        return tuple(self._driver.devices)
+        return tuple(self._runtime.devices)
 
     def __repr__(self) -> str:
-        driver, admission = self._driver, self._driver.engine.admission
-        names = ", ".join(device.name for device in driver.devices)
-        state = "closed" if driver.closed else "not open" if driver.loop is None else (
-            f"{admission.pending} pending, {admission.in_flight} in flight, {driver.engine.account.used:,} bytes"
+        runtime, admission = self._runtime, self._runtime.engine.admission
+        names = ", ".join(device.name for device in runtime.devices)
+        state = "closed" if runtime.closed else "not open" if runtime.loop is None else (
+            f"{admission.pending} pending, {admission.in_flight} in flight, {runtime.engine.account.used:,} bytes"
         )  # fmt: skip
         return f"Scheduler({names}; {state})"
 
     def __del__(self) -> None:
-        driver = getattr(self, "_driver", None)
-        if driver is not None and driver.loop is not None and not driver.closed and not driver.forked:
-            driver.stop_devices()
+        runtime = getattr(self, "_runtime", None)
+        if runtime is not None and runtime.loop is not None and not runtime.closed and not runtime.forked:
+            runtime.stop_devices()
             warnings.warn(f"{self!r} was never closed: use `async with`", ResourceWarning, source=self, stacklevel=2)

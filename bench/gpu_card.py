@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from asyncsched.devices.cuda import CUDADevice, usable
+from asyncsched.devices.cuda.device import CUDADevice, usable
 
 from .measure import ROOT, Report
 

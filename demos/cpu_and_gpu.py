@@ -25,7 +25,7 @@ import numpy as np
 from tqdm import tqdm
 
 import asyncsched as asc
-from asyncsched.devices.cuda import usable
+from asyncsched.devices.cuda.device import usable
 from asyncsched.devices.sim import SimDevice
 
 IMAGES, PIXELS, DIRECTIONS = 256, 64 * 64 * 3, 128  # of a batch, of an image, to project onto

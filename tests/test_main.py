@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from asyncsched import environment
+from asyncsched.devices import environment
 from tests.fake_cupy import fake_cupy
 
 WIDTH = 100

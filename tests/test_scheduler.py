@@ -504,7 +504,7 @@ def test_a_closed_loop() -> None:
     with pytest.raises(asc.SchedulerClosed, match="not running"):
         float(s.submit_nowait(held, threading.Event(), shape=(), dtype=float))
     assert task is not None
-    s._driver.close()
+    s._runtime.close()
 
 
 def test_an_unclosed_scheduler_warns_and_ends_its_threads() -> None:
@@ -614,7 +614,7 @@ async def test_a_device_that_cannot_open_leaves_nothing_behind() -> None:
             raise OSError("no such device")
 
     class Late(CPUDevice):
-        def open(self, inbox: Any, max_bytes: int | None) -> None:
+        def open(self, completions: Any, max_bytes: int | None) -> None:
             raise OSError("no such device")
 
     for broken in (Broken(), Late()):
@@ -631,11 +631,11 @@ async def test_which_scheduler() -> None:
     with pytest.raises(asc.SchedulerClosed, match="no scheduler is open"):
         asc.zeros(3)
     async with asc.Scheduler("cpu") as s:
-        assert asc.zeros(3)._value.account.host is s._driver
+        assert asc.zeros(3)._value.account.runtime is s._runtime
         async with asc.Scheduler("cpu") as inner:
-            assert asc.zeros(3)._value.account.host is inner._driver
-            assert asc.zeros(3, scheduler=s)._value.account.host is s._driver
-        assert asc.zeros(3)._value.account.host is s._driver
+            assert asc.zeros(3)._value.account.runtime is inner._runtime
+            assert asc.zeros(3, scheduler=s)._value.account.runtime is s._runtime
+        assert asc.zeros(3)._value.account.runtime is s._runtime
 
 
 def test_run_returns_what_the_coroutine_returns() -> None:

@@ -22,9 +22,8 @@ from collections.abc import Hashable, Iterator
 from typing import Final
 from weakref import WeakValueDictionary
 
-from .scope import Account, Queue
-from .task import PENDING, Task
-from .turns import Priority, Tenant
+from .fair_queue import Priority, Tenant
+from .model import PENDING, Account, Queue, Task
 
 PATIENCE: Final = 16  # a guess, as is GRACE: small enough to notice, large enough not to thrash
 GRACE: Final = 16
@@ -208,7 +207,7 @@ class Admission:
         found: Task | None = None
         for queue in self._queues():
             for task in queue:
-                if found is not None and task.seq > found.seq and not task.front:
+                if found is not None and task.seq > found.seq and not task.expedited:
                     break
                 if task.account is not account or task.blockers or task.state != PENDING:
                     continue

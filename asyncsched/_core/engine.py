@@ -13,24 +13,23 @@ from typing import Any
 
 from ..errors import QueueFull, TaskTooLarge
 from .admission import Admission
-from .books import Books
+from .audit import Audit
+from .completions import Completions
 from .failure import Failure
-from .inbox import Inbox
+from .fair_queue import Tenant
+from .model import CANCELLED, DONE, FAILED, LAUNCHED, PENDING, Account, Queue, Scope, Task
 from .placement import choose
-from .scope import Account, Queue, Scope
-from .task import CANCELLED, DONE, FAILED, LAUNCHED, PENDING, Task
-from .turns import Tenant
 
 
-class Engine(Books):
+class Engine(Audit):
     """All state of one scheduler.
 
     Args:
         max_ops: most tasks in flight; None for no bound.
         max_bytes: most tracked bytes; None for no bound.
         max_pending: most tasks waiting in the backlog; None for no bound.
-        inbox: where completions and drops arrive.
-        host: whoever drives the engine; reachable from every account.
+        completions: the deque in which completions and drops arrive.
+        runtime: whoever drives the engine; reachable from every account.
         log: a list that receives every stimulus, for tests.
     """
 
@@ -40,13 +39,13 @@ class Engine(Books):
         max_ops: int | None,
         max_bytes: int | None,
         max_pending: int | None,
-        inbox: Inbox,
-        host: Any = None,
+        completions: Completions,
+        runtime: Any = None,
         log: list[tuple[Any, ...]] | None = None,
     ) -> None:
         self.max_pending = max_pending
-        self.inbox = inbox
-        self.account = Account(max_bytes, inbox, host)
+        self.completions = completions
+        self.account = Account(max_bytes, completions, runtime)
         self.admission = Admission(max_ops)
         self.root = Scope("root", Queue(Tenant(None, self.admission.ordinary)), self.account)
         self.settled: list[Task] = []
@@ -106,7 +105,7 @@ class Engine(Books):
         if self.log is not None:
             self.log.append(("submit", task.seq, task.name, task.cost))
         if failed is not None:
-            self.settle(task, failed.passed_to(task.name, task.where))
+            self.settle(task, failed.passed_to(task.name, task.site))
 
     def admit(self) -> list[Task]:
         """Grant whatever can be granted. Returns the tasks to launch, in order, each with its lane."""
@@ -115,7 +114,7 @@ class Engine(Books):
         while (task := admission.next()) is not None:
             upstream = _failure_above(task)
             if upstream is not None:
-                self.settle(task, upstream.passed_to(task.name, task.where))
+                self.settle(task, upstream.passed_to(task.name, task.site))
                 continue
             self._launch(task)
             if task.lanes:
@@ -145,7 +144,7 @@ class Engine(Books):
             self._settle_all(dependents, failure)
 
     def take(self, items: deque[Any]) -> Any:
-        """Take in completions and drops from the inbox. Returns the first item that is neither, or None at the end."""
+        """Take in completions and drops. Returns the first item that is neither, or None at the end."""
         while items:
             item = items.popleft()
             if type(item) is tuple:
@@ -176,7 +175,7 @@ class Engine(Books):
         while todo:
             task, failure = todo.pop()
             for dependent in task.dependents or ():
-                passed = failure.passed_to(dependent.name, dependent.where)
+                passed = failure.passed_to(dependent.name, dependent.site)
                 if self._cancel(dependent, passed):
                     todo.append((dependent, passed))
         return found
@@ -212,7 +211,7 @@ class Engine(Books):
                 self.log.append(("settle", task.seq, failure.cancelled))
             dependents = task.dependents or ()
             self._end(task, task.state)
-            todo += [(d, failure.passed_to(d.name, d.where)) for d in dependents]
+            todo += [(d, failure.passed_to(d.name, d.site)) for d in dependents]
 
     def inline_failed(self, scope: Scope, failure: Failure) -> None:
         """A tiny task was submitted, failed and ended in one step, while nothing else was unfinished."""
@@ -265,7 +264,7 @@ class Engine(Books):
 
     def grant_reserve(self, scope: Scope, nbytes: int) -> None:
         """Make `nbytes`, already charged to the scope's account, the scope's own account."""
-        scope.account = Account(nbytes, self.inbox, self.account.host, scope.account)
+        scope.account = Account(nbytes, self.completions, self.account.runtime, scope.account)
         scope.reserve = nbytes
         self.reserved += nbytes
 
@@ -352,7 +351,7 @@ class Engine(Books):
     def _settle_all(self, dependents: Iterable[Task] | None, failure: Failure) -> None:
         for dependent in dependents or ():
             if dependent.state == PENDING:
-                self.settle(dependent, failure.passed_to(dependent.name, dependent.where))
+                self.settle(dependent, failure.passed_to(dependent.name, dependent.site))
 
 
 def _failure_above(task: Task) -> Failure | None:

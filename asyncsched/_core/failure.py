@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 from ..errors import TaskCancelled
-from .where import Where, line_of
+from .callsite import CallSite, line_of
 
 # Wrapped, because each of them means something else to whoever drives a coroutine.
 _WRAPPED = (StopIteration, StopAsyncIteration, GeneratorExit)
@@ -34,15 +34,15 @@ class Failure:
         "name",
         "seen",
         "seq",
+        "site",
         "upstream",
-        "where",
     )
 
     def __init__(
-        self, exception: BaseException, name: str, where: Where | None, upstream: Failure | None = None
+        self, exception: BaseException, name: str, site: CallSite | None, upstream: Failure | None = None
     ) -> None:
         self.name = name
-        self.where = where
+        self.site = site
         self.upstream = upstream
         self._root = None if upstream is None else upstream.root  # not itself: that would pin frames until collected
         self.depth: int = 0 if upstream is None else upstream.depth + 1
@@ -55,7 +55,7 @@ class Failure:
         self._context: BaseException | None = None
 
     @classmethod
-    def of(cls, exception: BaseException, name: str, where: Where | None) -> Failure:
+    def of(cls, exception: BaseException, name: str, site: CallSite | None) -> Failure:
         """The failure of a body that raised `exception`. Drops the locals of the frames it passed."""
         clear(exception)
         exception = exception.with_traceback(_without_runner(exception.__traceback__))
@@ -64,18 +64,18 @@ class Failure:
             wrapper = RuntimeError(f"the task raised {type(exception).__name__}, which cannot pass through `await`")
             wrapper.__cause__ = exception
             exception = wrapper
-        failure = cls(exception, name, where)
+        failure = cls(exception, name, site)
         failure._traceback = exception.__traceback__
         failure._context = exception.__context__
         notes = getattr(exception, "__notes__", None)
         failure._notes = [note for note in notes if type(note) is not _Note] if isinstance(notes, list) else []
         if not isinstance(exception, TaskCancelled):
-            failure._notes.append(_Note(f"raised by the task {name!r}, submitted at {line_of(where)}"))
+            failure._notes.append(_Note(f"raised by the task {name!r}, submitted at {line_of(site)}"))
         return failure
 
-    def passed_to(self, name: str, where: Where | None) -> Failure:
+    def passed_to(self, name: str, site: CallSite | None) -> Failure:
         """The failure of a task that reads this failed value."""
-        return Failure(self._exception, name, where, self)
+        return Failure(self._exception, name, site, self)
 
     @property
     def root(self) -> Failure:
@@ -128,7 +128,7 @@ class Failure:
         if more:
             names.append(f"({more} more)")
         names.append(self.root.name)
-        return [_Note(f"reached through {' <- '.join(names)}; the last was submitted at {line_of(self.where)}")]
+        return [_Note(f"reached through {' <- '.join(names)}; the last was submitted at {line_of(self.site)}")]
 
 
 class _Note(str):

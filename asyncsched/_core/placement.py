@@ -2,22 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from .task import DONE, Task
-
-
-class Lane:
-    """The scheduler's view of one stream of a device."""
-
-    __slots__ = ("copies", "device", "load", "stream", "tail")
-
-    def __init__(self, device: Any = None, stream: Any = None, *, copies: bool = False) -> None:
-        self.copies = copies  # carries host-to-device copies alone
-        self.device = device
-        self.stream = stream
-        self.load = 0  # tasks launched and not ended
-        self.tail: Task | None = None  # the last one launched, while it is unfinished
+from .model import DONE, Lane, Task
 
 
 def choose(task: Task) -> Lane:

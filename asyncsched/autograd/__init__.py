@@ -33,9 +33,9 @@ differentiate, and the last one serves all operands beyond. A function gives the
 It is written with tensor operations, which makes higher orders work by themselves. It need not care for broadcasting
 or dtypes: its result is summed and cast to the operand's own shape and dtype (`fit`). A row of one's own joins so:
 
-    TABLE["softplus"] = Row("softplus", kernel, rules_elementwise.by_sample, doc="log(1 + exp(x)).")
+    TABLE["softplus"] = Row("softplus", kernel, rules.elementwise.by_sample, doc="log(1 + exp(x)).")
     RULES["softplus"] = (lambda g, x: g / (1 + asc.exp(-x)),)
-    TABLE["scale"] = Row("scale", "multiply", rules_elementwise.ufunc, out=True, inplace=True, doc="x * y.")
+    TABLE["scale"] = Row("scale", "multiply", rules.elementwise.ufunc, out=True, inplace=True, doc="x * y.")
     RULES["scale"] = (lambda g, y: g * y, lambda g, x: g * x)
     def softplus(x): return apply(TABLE["softplus"], (x,))
 

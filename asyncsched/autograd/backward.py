@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ..functions import full_like
-from ..handles import driver_of
-from ..tensor import Tensor
+from ..tensors.functions import full_like
+from ..tensors.handles import runtime_of
+from ..tensors.tensor import Tensor
 from .tape import Node, check_like, handle
 
 _Gradients = dict[Node, Tensor]
@@ -14,8 +14,8 @@ _Gradients = dict[Node, Tensor]
 
 def backward(output: Tensor, gradient: Tensor | None = None, *, retain_graph: bool = False) -> None:
     """What `output.backward(gradient)` does."""
-    driver = driver_of(output._value)
-    with driver.together("backward()", front=True):
+    runtime = runtime_of(output._value)
+    with runtime.transaction("backward()", expedited=True):
         gradients = _seeds([output], None if gradient is None else [gradient], tracked=False)
         nodes = _reachable(gradients)
         leaves = [node for node in nodes if node.leaf]
@@ -28,7 +28,7 @@ def backward(output: Tensor, gradient: Tensor | None = None, *, retain_graph: bo
     if not retain_graph:
         for node in nodes:
             node.drop()
-    driver.pump()
+    runtime.dispatch()
 
 
 def grad(
@@ -55,8 +55,8 @@ def grad(
     roots, inputs = [[given] if isinstance(given, Tensor) else list(given) for given in (outputs, inputs)]
     if not roots:
         raise ValueError("grad needs at least one output")
-    driver = driver_of(roots[0]._value)
-    with driver.together("grad()", front=True, captured=True):
+    runtime = runtime_of(roots[0]._value)
+    with runtime.transaction("grad()", expedited=True, captured=True):
         found = _seeds(roots, gradients, tracked=create_graph)
         nodes = _reachable(found)
         reached, wanted = set(nodes), [tensor._node for tensor in inputs]
@@ -70,7 +70,7 @@ def grad(
     if not (create_graph if retain_graph is None else retain_graph):
         for node in passed:
             node.drop()
-    driver.pump()
+    runtime.dispatch()
     return results
 
 

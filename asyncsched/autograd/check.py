@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from ..ambient import find
-from ..driver import Driver
-from ..submitting import make_put
-from ..tensor import Tensor
+from ..flow.tasks import make_put
+from ..runtime.context import find
+from ..runtime.runtime import Runtime
+from ..tensors.tensor import Tensor
 from .backward import grad
 
 Array = np.ndarray[Any, Any]
@@ -42,8 +42,8 @@ async def gradcheck(
     for i, array in enumerate(inputs):
         if not isinstance(array, np.ndarray) or array.dtype != np.float64:
             raise TypeError(f"gradcheck: input {i} must be an ndarray of float64: `a.astype(float)` makes one")
-    driver = find(scheduler)
-    tensors = [_put(driver, array) for array in inputs]
+    runtime = find(scheduler)
+    tensors = [_put(runtime, array) for array in inputs]
     for tensor in tensors:
         tensor.requires_grad = True
     out = fn(*tensors)
@@ -53,9 +53,9 @@ async def gradcheck(
         """The weighted sum with one element of one input moved by a step."""
         arrays = [array.copy() for array in inputs]
         arrays[i][place] += step
-        return np.sum(weights * await fn(*[_put(driver, array) for array in arrays]))
+        return np.sum(weights * await fn(*[_put(runtime, array) for array in arrays]))
 
-    for i, gradient in enumerate(grad([out], tensors, [_put(driver, weights.astype(out.dtype))])):
+    for i, gradient in enumerate(grad([out], tensors, [_put(runtime, weights.astype(out.dtype))])):
         got, expected = await gradient, np.empty(inputs[i].shape)
         for place in np.ndindex(expected.shape):
             expected[place] = (await moved(i, place, eps) - await moved(i, place, -eps)) / (2 * eps)
@@ -72,5 +72,5 @@ def _compare(i: int, got: Array, expected: Array, atol: float, rtol: float) -> N
         )
 
 
-def _put(driver: Driver, array: Array) -> Tensor:
-    return make_put(driver, driver.scope(), array.copy(), None, bounded=False)[1]
+def _put(runtime: Runtime, array: Array) -> Tensor:
+    return make_put(runtime, runtime.scope(), array.copy(), None, bounded=False)[1]

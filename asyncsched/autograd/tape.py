@@ -9,11 +9,11 @@ from functools import lru_cache
 from itertools import count
 from typing import Any, Final, NamedTuple
 
-from .._core.task import Value
+from .._core.model import Value
 from ..devices.contract import Device
 from ..ops.meta import Meta
 from ..ops.row import Row
-from ..tensor import Tensor
+from ..tensors.tensor import Tensor
 from .mode import recording
 from .rules import RULES, Partial
 

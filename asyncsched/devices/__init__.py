@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
-from . import cuda
 from .contract import Device
 from .cpu import CPUDevice
+from .cuda import device as cuda
 
 _NAMES = '"auto", "cpu", "cpu:1", "cuda", "cuda:1"'
 

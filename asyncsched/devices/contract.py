@@ -1,7 +1,7 @@
 """What the scheduler knows of a device, and no more.
 
 A stream is a FIFO that runs what it is given in order. An event is a point in a stream. A device runs tasks on its
-streams, drops every reference before it posts a completion to the inbox, and takes buffers back.
+streams, drops every reference before it posts a completion to the completions, and takes buffers back.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from .._core.inbox import Inbox
-from .._core.task import Task, Value
+from .._core.completions import Completions
+from .._core.model import Task, Value
 from ..ops.program import Program
 
 
@@ -86,7 +86,7 @@ class Device(Protocol):
     def prepare(self) -> None:
         """What opening needs that may block. Called once, before `open`, on a worker thread."""
 
-    def open(self, inbox: Inbox, max_bytes: int | None) -> None:
+    def open(self, completions: Completions, max_bytes: int | None) -> None:
         """Start the streams."""
 
     def launch(self, task: Task, stream: Any, waits: Sequence[Event]) -> Event:

@@ -12,12 +12,12 @@ from queue import SimpleQueue
 
 import numpy as np
 
-from .._core.inbox import Inbox
-from .._core.task import Task
-from . import blas
+from .._core.completions import Completions
+from .._core.model import Task
 from .contract import Event, Job, enter_stream_thread, leave_stream_thread
 from .counter import Counter
-from .host import HostDevice, HostMemory, execute
+from .host import blas
+from .host.memory import HostDevice, HostMemory, execute
 
 _Item = tuple[Task, Sequence[Event]] | Job | None
 
@@ -57,18 +57,18 @@ class CPUStream:
     def _run(self) -> None:
         enter_stream_thread()
         np.seterr(all="ignore")
-        get, memory, inbox = self.queue.get, self._memory, self._memory.inbox
+        get, memory, completions = self.queue.get, self._memory, self._memory.completions
         while (item := get()) is not None:
             if isinstance(item, Job):
                 item.run()
-                inbox.completed(item, True)
+                completions.completed(item, True)
             else:
                 task, waits = item
                 for event in waits:
                     event.wait()
                 execute(task, memory)
                 self.finished.step()
-                inbox.completed(task, self.queue.empty())
+                completions.completed(task, self.queue.empty())
                 task = waits = None  # type: ignore[assignment]
             item = None
         leave_stream_thread()
@@ -93,11 +93,11 @@ class CPUDevice(HostDevice):
         if self._count > 1:
             blas.look()
 
-    def open(self, inbox: Inbox, max_bytes: int | None) -> None:
+    def open(self, completions: Completions, max_bytes: int | None) -> None:
         if self._count > 1:
             blas.share(self._count)
             self._shared = True
-        self.memory = HostMemory(inbox, max_bytes)
+        self.memory = HostMemory(completions, max_bytes)
         self.streams = [CPUStream(f"{self.name} stream {i}", self.memory) for i in range(self._count)]
         self.copier = CPUStream(f"{self.name} copies", self.memory)
 
@@ -107,7 +107,7 @@ class CPUDevice(HostDevice):
     def run_here(self, task: Task) -> None:
         """Run a tiny task on the calling thread, the loop's."""
         execute(task, self.memory)
-        self.memory.inbox.items.append(task)
+        self.memory.completions.items.append(task)
 
     def offload(self, job: Job) -> None:
         self.copier.queue.put(job)

@@ -8,10 +8,9 @@ from typing import Any, cast
 
 import numpy as np
 
-from .._core.inbox import Inbox
-from .._core.scope import Account
-from .._core.task import Task, Value
-from .guests import call
+from .._core.completions import Completions
+from .._core.model import Account, Task, Value
+from .torch_interop import call
 
 Array = Any  # NumPy's or CuPy's: both collapse `.base` to the array that owns the memory
 
@@ -27,8 +26,8 @@ class Memory:
     xp: Any
     arrays: tuple[type, ...]
 
-    def __init__(self, inbox: Inbox) -> None:
-        self.inbox = inbox
+    def __init__(self, completions: Completions) -> None:
+        self.completions = completions
         self.escapes: dict[int, Escape] = {}
 
     def run_row(self, task: Task) -> None:
@@ -61,7 +60,7 @@ class Memory:
                 self.escapes[id(escape)] = escape
             return
         if value.charge:
-            self.inbox.dropped(value.account, value.charge)
+            self.completions.dropped(value.account, value.charge)
 
     @staticmethod
     def _only_here(value: Value) -> bool:
@@ -101,7 +100,7 @@ def _gone(escape: weakref.ref[Array]) -> None:
     memory.escapes.pop(id(escape), None)
     if escape.pooled:
         memory.give(escape.pooled)
-    memory.inbox.dropped(escape.account, escape.nbytes)
+    memory.completions.dropped(escape.account, escape.nbytes)
 
 
 def owner_of(array: Array) -> Array:

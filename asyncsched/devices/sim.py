@@ -14,12 +14,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from .._core.completions import Completions
 from .._core.failure import Failure
-from .._core.inbox import Inbox
-from .._core.task import Task
+from .._core.model import Task
 from .contract import Event, Job
 from .counter import Counter
-from .host import HostDevice, HostMemory, execute
+from .host.memory import HostDevice, HostMemory, execute
 
 
 class SimFault(RuntimeError):
@@ -97,9 +97,9 @@ class SimDevice(HostDevice):
     def prepare(self) -> None:
         """Nothing to prepare."""
 
-    def open(self, inbox: Inbox, max_bytes: int | None) -> None:
+    def open(self, completions: Completions, max_bytes: int | None) -> None:
         self._loop = asyncio.get_running_loop()
-        self.memory = HostMemory(inbox, max_bytes, poison=True)
+        self.memory = HostMemory(completions, max_bytes, poison=True)
 
     def launch(self, task: Task, stream: SimStream, waits: Sequence[Event]) -> Event:
         stream.launched += 1
@@ -109,7 +109,7 @@ class SimDevice(HostDevice):
 
     def offload(self, job: Job) -> None:
         job.run()
-        self.memory.inbox.completed(job, True)
+        self.memory.completions.completed(job, True)
 
     def close(self) -> None:
         """Nothing to stop: there are no threads."""
@@ -136,9 +136,9 @@ class SimDevice(HostDevice):
         task, _ = stream.queue.popleft()
         if self._fault_rate and not task.cancelled and self._random.random() < self._fault_rate:
             self.faults += 1
-            fault = Failure.of(SimFault(f"injected into {task.name}"), task.name, task.where)
+            fault = Failure.of(SimFault(f"injected into {task.name}"), task.name, task.site)
             for value in task.inputs:
-                fault = fault if value.failure is None else value.failure.passed_to(task.name, task.where)
+                fault = fault if value.failure is None else value.failure.passed_to(task.name, task.site)
             task.failure = fault
             if task.value is not None:
                 task.value.failure = fault
@@ -148,7 +148,7 @@ class SimDevice(HostDevice):
             task.refund, task.inputs = task.cost, ()
             task.value = task.args = task.call = None
         stream.finished.step()
-        self.memory.inbox.completed(task, not stream.queue)
+        self.memory.completions.completed(task, not stream.queue)
 
     def __repr__(self) -> str:
         return self.name

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Self
 
-from .._core.scope import Scope as CoreScope
-from ..ambient import Ambient, ambient, leave_ambient
-from ..barriers import drained
-from ..checks import check_int
-from ..reporting import report
-from ..waiting import checkpoint
+from .._arguments import check_int
+from .._core.model import Scope as CoreScope
+from ..runtime.barriers import drained
+from ..runtime.context import Ambient, ambient, leave_ambient
+from ..runtime.unseen_failures import report
+from ..runtime.waiting import checkpoint
 
 if TYPE_CHECKING:
     from ..scheduler import Scheduler
@@ -46,7 +46,7 @@ class Window:
 
     def __init__(self, scheduler: Scheduler, depth: int) -> None:
         check_int("the depth of a window", depth)
-        self._driver = scheduler._driver
+        self._runtime = scheduler._runtime
         self._depth = depth
         # A weak one: a task that failed has its exception, and that the frames it passed.
         self._owner: weakref.ref[asyncio.Task[Any]] | None = None
@@ -57,8 +57,8 @@ class Window:
         self._waited = 0.0
 
     async def __aenter__(self) -> Self:
-        driver = self._driver
-        driver.check()
+        runtime = self._runtime
+        runtime.check()
         task = asyncio.current_task()
         assert task is not None
         if self._owner is None:
@@ -71,13 +71,13 @@ class Window:
         started = perf_counter()
         while len(self._behind) >= self._depth:
             oldest = self._behind[0]
-            await drained(driver, oldest, sys.maxsize)
+            await drained(runtime, oldest, sys.maxsize)
             self._behind.popleft()
             self._waited += perf_counter() - started
             report(oldest, "window")
         self._begun += 1
-        core = self._current = driver.engine.open_scope(f"iteration {self._begun}", driver.scope(), own_queue=False)
-        self._token = ambient.set(Ambient(driver, core, ambient.get(), passing=True))
+        core = self._current = runtime.engine.open_scope(f"iteration {self._begun}", runtime.scope(), own_queue=False)
+        self._token = ambient.set(Ambient(runtime, core, ambient.get(), passing=True))
         return self
 
     async def __aexit__(self, *error: object) -> None:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from operator import index
 from typing import Any, Literal
 
-from ..functions import concat, permute_dims, take
-from ..functions._common import lengths, op
-from ..tensor import Tensor
+from ..tensors.functions import concat, permute_dims, take
+from ..tensors.functions._common import lengths, op
+from ..tensors.tensor import Tensor
 
 __all__ = ["conv2d", "cross_entropy", "dropout", "embedding", "gelu", "layer_norm", "linear", "log_softmax"]
 __all__ += ["max_pool2d", "mse_loss", "relu", "scaled_dot_product_attention", "softmax"]

@@ -7,9 +7,9 @@ from typing import Any, TypedDict
 import numpy as np
 from numpy.typing import DTypeLike
 
-from ..functions import full
 from ..ops.table import TABLE
-from ..tensor import Tensor, apply
+from ..tensors.functions import full
+from ..tensors.tensor import Tensor, apply
 
 Rng = np.random.Generator | int | None
 

@@ -8,8 +8,8 @@ from typing import Any, Literal, Unpack
 
 import numpy as np
 
-from ..functions._common import lengths
-from ..tensor import Tensor
+from ..tensors.functions._common import lengths
+from ..tensors.tensor import Tensor
 from . import functional as F
 from .initial import Initial, Options, Rng, draw_seed
 from .module import Module

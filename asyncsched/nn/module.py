@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Self
 
-from ..tensor import Tensor
+from ..tensors.tensor import Tensor
 
 
 class Module:

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from ..autograd import RULES
-from ..functions import broadcast_to
-from ..functions._common import op
-from ..tensor import Tensor
+from ..tensors.functions import broadcast_to
+from ..tensors.functions._common import op
+from ..tensors.tensor import Tensor
 
 
 def _windows(call: Any) -> dict[str, Any]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from math import sqrt
 from typing import Unpack
 
-from ..functions import permute_dims
-from ..functions._common import op
-from ..tensor import Tensor
+from ..tensors.functions import permute_dims
+from ..tensors.functions._common import op
+from ..tensors.tensor import Tensor
 from . import functional as F
 from .initial import Initial, Options
 from .layers import Linear

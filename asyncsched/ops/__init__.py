@@ -1,6 +1,6 @@
 """The operations as plain data: one table, with a kernel, a shape rule and byte costs for each."""
 
-from .keys import Key, encode_key
+from .index_keys import Key, encode_key
 from .meta import Meta, Shape, meta
 from .row import SMALL_BYTES, Operand, Options, Plan, Row, check_int_bounds, plan, plan_key, resolve
 from .table import TABLE, power_row

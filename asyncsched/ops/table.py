@@ -4,19 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from . import (
-    kernels,
-    kernels_index,
-    rules_create,
-    rules_elementwise,
-    rules_index,
-    rules_linalg,
-    rules_reduce,
-    rules_shape,
-)
+from . import kernels, rules
 from .meta import Meta
 from .row import Operand, Row
-from .rules_common import view_rule
+from .rules.common import view_rule
 from .table_grad import gradient_rows
 from .table_nn import network_rows
 
@@ -103,10 +94,10 @@ _REDUCTIONS = (
 _VIEWS = (
     ("broadcast_to", "broadcast_to", "A read-only view in a larger shape, with strides of zero."),
     ("expand_dims", "expand_dims", "A view with a new axis of length one."),
-    ("flip", kernels.flip, "A view with the elements along the axes in reverse."),
-    ("matrix_transpose", kernels.matrix_transpose, "A view with the last two axes exchanged."),
-    ("permute_dims", kernels.permute_dims, "A view with the axes in another order."),
-    ("real", kernels.real, "The real part: a view; of real numbers the tensor itself."),
+    ("flip", kernels.basic.flip, "A view with the elements along the axes in reverse."),
+    ("matrix_transpose", kernels.basic.matrix_transpose, "A view with the last two axes exchanged."),
+    ("permute_dims", kernels.basic.permute_dims, "A view with the axes in another order."),
+    ("real", kernels.basic.real, "The real part: a view; of real numbers the tensor itself."),
     ("squeeze", "squeeze", "A view without axes of length one."),
 )
 
@@ -123,77 +114,77 @@ def _rows() -> Iterator[Row]:
 
 
 def _elementwise() -> Iterator[Row]:
-    rules, k = rules_elementwise, kernels
+    r, k = rules.elementwise, kernels.basic
     for name, ufunc, doc in _UFUNCS:
-        yield Row(name, ufunc, rules.ufunc, out=True, inplace=True, doc=doc)
+        yield Row(name, ufunc, r.ufunc, out=True, inplace=True, doc=doc)
     for name, ufunc, doc in _COMPARISONS:
-        yield Row(name, ufunc, rules.comparison, out=True, inplace=True, doc=doc)
-    yield Row("round", "round", rules.by_sample, out=True, inplace=True, doc="The nearest integer, ties to even.")
-    yield Row("clip", "clip", rules.clip, out=True, inplace=True, doc="The elements limited to between two others.")
-    yield Row("where", k.where, rules.where, out=True, doc="Elements of x1 where the condition is true, else of x2.")
-    yield Row("astype", k.astype, rules.astype, out=True, doc="A copy in another dtype.")
-    yield Row("copy", k.copy, rules.copy, out=True, inplace=True, doc="A copy in the same layout.")
-    yield Row("imag", k.imag, rules.imag, view=True, doc="The imaginary part: a view; of real numbers new zeros.")
-    yield Row("tril", "tril", rules.tril, doc="The lower triangle, zeros above diagonal k.")
-    yield Row("triu", "triu", rules.tril, doc="The upper triangle, zeros below diagonal k.")
+        yield Row(name, ufunc, r.comparison, out=True, inplace=True, doc=doc)
+    yield Row("round", "round", r.by_sample, out=True, inplace=True, doc="The nearest integer, ties to even.")
+    yield Row("clip", "clip", r.clip, out=True, inplace=True, doc="The elements limited to between two others.")
+    yield Row("where", k.where, r.where, out=True, doc="Elements of x1 where the condition is true, else of x2.")
+    yield Row("astype", k.astype, r.astype, out=True, doc="A copy in another dtype.")
+    yield Row("copy", k.copy, r.copy, out=True, inplace=True, doc="A copy in the same layout.")
+    yield Row("imag", k.imag, r.imag, view=True, doc="The imaginary part: a view; of real numbers new zeros.")
+    yield Row("tril", "tril", r.tril, doc="The lower triangle, zeros above diagonal k.")
+    yield Row("triu", "triu", r.tril, doc="The upper triangle, zeros below diagonal k.")
 
 
 def _along_axes() -> Iterator[Row]:
-    rules, k = rules_reduce, kernels
+    r, k = rules.reduce, kernels.basic
     for name, doc in _REDUCTIONS:
-        yield Row(name, name, rules.reduction, out=True, doc=doc)
-    yield Row("mean", k.averaging("mean"), rules.mean, out=True, doc="The mean along the axes.")
-    yield Row("std", k.averaging("std"), rules.variance, out=True, doc="The standard deviation along the axes.")
-    yield Row("var", k.averaging("var"), rules.variance, out=True, doc="The variance along the axes.")
-    yield Row("count_nonzero", k.count_nonzero, rules.count_nonzero, out=True, doc="How many elements are not zero.")
-    yield Row("argmax", "argmax", rules.arg_reduction, out=True, doc="Where the first largest element is.")
-    yield Row("argmin", "argmin", rules.arg_reduction, out=True, doc="Where the first smallest element is.")
-    yield Row("cumulative_sum", k.cumulative("cumsum"), rules.cumulative, out=True, doc="Running sums.")
-    yield Row("cumulative_prod", k.cumulative("cumprod"), rules.cumulative, out=True, doc="Running products.")
-    yield Row("diff", "diff", rules.diff, doc="The n-th difference of neighbours along an axis.")
-    yield Row("sort", k.sort, rules.sort, out=True, inplace=True, doc="The elements in order along an axis.")
-    yield Row("argsort", k.argsort, rules.argsort, doc="The indices that sort along an axis.")
+        yield Row(name, name, r.reduction, out=True, doc=doc)
+    yield Row("mean", k.averaging("mean"), r.mean, out=True, doc="The mean along the axes.")
+    yield Row("std", k.averaging("std"), r.variance, out=True, doc="The standard deviation along the axes.")
+    yield Row("var", k.averaging("var"), r.variance, out=True, doc="The variance along the axes.")
+    yield Row("count_nonzero", k.count_nonzero, r.count_nonzero, out=True, doc="How many elements are not zero.")
+    yield Row("argmax", "argmax", r.arg_reduction, out=True, doc="Where the first largest element is.")
+    yield Row("argmin", "argmin", r.arg_reduction, out=True, doc="Where the first smallest element is.")
+    yield Row("cumulative_sum", k.cumulative("cumsum"), r.cumulative, out=True, doc="Running sums.")
+    yield Row("cumulative_prod", k.cumulative("cumprod"), r.cumulative, out=True, doc="Running products.")
+    yield Row("diff", "diff", r.diff, doc="The n-th difference of neighbours along an axis.")
+    yield Row("sort", k.sort, r.sort, out=True, inplace=True, doc="The elements in order along an axis.")
+    yield Row("argsort", k.argsort, r.argsort, doc="The indices that sort along an axis.")
 
 
 def _products() -> Iterator[Row]:
-    rules, k = rules_linalg, kernels
-    yield Row("matmul", "matmul", rules.matmul, out=True, doc="The matrix product.")
-    yield Row("vecdot", k.vecdot, rules.vecdot, out=True, doc="The product of vectors along an axis.")
-    yield Row("tensordot", "tensordot", rules.tensordot, doc="The sum of products over several axes.")
+    r, k = rules.linalg, kernels.basic
+    yield Row("matmul", "matmul", r.matmul, out=True, doc="The matrix product.")
+    yield Row("vecdot", k.vecdot, r.vecdot, out=True, doc="The product of vectors along an axis.")
+    yield Row("tensordot", "tensordot", r.tensordot, doc="The sum of products over several axes.")
 
 
 def _shapes() -> Iterator[Row]:
-    rules, k = rules_shape, kernels
+    r, k = rules.shape, kernels.basic
     for name, kernel, doc in _VIEWS:
         yield Row(name, kernel, view_rule, view=True, doc=doc)
-    yield Row("reshape", k.reshape, rules.reshape, view=True, doc="Another shape, in C order: a view if possible.")
-    yield Row("concat", k.concat, rules.concat, out=True, doc="Tensors joined along an axis they have.")
-    yield Row("stack", k.stack, rules.stack, out=True, doc="Tensors joined along a new axis.")
-    yield Row("repeat", "repeat", rules.repeat, doc="Each element several times.")
-    yield Row("tile", k.tile, rules.tile, doc="The tensor laid side by side.")
-    yield Row("roll", "roll", rules.roll, doc="The elements moved round along the axes.")
+    yield Row("reshape", k.reshape, r.reshape, view=True, doc="Another shape, in C order: a view if possible.")
+    yield Row("concat", k.concat, r.concat, out=True, doc="Tensors joined along an axis they have.")
+    yield Row("stack", k.stack, r.stack, out=True, doc="Tensors joined along a new axis.")
+    yield Row("repeat", "repeat", r.repeat, doc="Each element several times.")
+    yield Row("tile", k.tile, r.tile, doc="The tensor laid side by side.")
+    yield Row("roll", "roll", r.roll, doc="The elements moved round along the axes.")
 
 
 def _indexing() -> Iterator[Row]:
-    rules, k = rules_index, kernels_index
-    yield Row("getitem", k.getitem, rules.getitem, view=True, doc="A basic index: a view.")
-    yield Row("getitem_advanced", k.getitem_advanced, rules.getitem_advanced, doc="An index with tensors: a copy.")
-    yield Row("setitem", k.setitem, rules.setitem, out=True, inplace=True, doc="A new version with a part assigned.")
-    yield Row("take", k.take, rules.take, out=True, doc="Slices along an axis, by index.")
-    yield Row("take_along_axis", k.take_along_axis, rules.take_along_axis, doc="An element for each index on an axis.")
-    yield Row("argwhere", k.argwhere, rules.argwhere, doc="The indices of elements not zero, a row for each.")
-    yield Row("searchsorted", k.searchsorted, rules.searchsorted, doc="Where to insert into a sorted tensor.")
+    r, k = rules.index, kernels.index
+    yield Row("getitem", k.getitem, r.getitem, view=True, doc="A basic index: a view.")
+    yield Row("getitem_advanced", k.getitem_advanced, r.getitem_advanced, doc="An index with tensors: a copy.")
+    yield Row("setitem", k.setitem, r.setitem, out=True, inplace=True, doc="A new version with a part assigned.")
+    yield Row("take", k.take, r.take, out=True, doc="Slices along an axis, by index.")
+    yield Row("take_along_axis", k.take_along_axis, r.take_along_axis, doc="An element for each index on an axis.")
+    yield Row("argwhere", k.argwhere, r.argwhere, doc="The indices of elements not zero, a row for each.")
+    yield Row("searchsorted", k.searchsorted, r.searchsorted, doc="Where to insert into a sorted tensor.")
 
 
 def _creation() -> Iterator[Row]:
-    rules, k = rules_create, kernels
-    yield Row("zeros", k.constant(0), rules.filled, out=True, doc="Zeros.")
-    yield Row("ones", k.constant(1), rules.filled, out=True, doc="Ones.")
-    yield Row("full", k.full, rules.filled, out=True, doc="One value throughout.")
-    yield Row("full_like", k.full_like, rules.filled_like, out=True, doc="One value throughout, in a tensor's layout.")
-    yield Row("arange", k.arange, rules.arange, doc="Evenly spaced by a step.")
-    yield Row("linspace", k.linspace, rules.linspace, doc="A number of evenly spaced values.")
-    yield Row("eye", k.eye, rules.eye, doc="Ones on a diagonal.")
+    r, k = rules.create, kernels.basic
+    yield Row("zeros", k.constant(0), r.filled, out=True, doc="Zeros.")
+    yield Row("ones", k.constant(1), r.filled, out=True, doc="Ones.")
+    yield Row("full", k.full, r.filled, out=True, doc="One value throughout.")
+    yield Row("full_like", k.full_like, r.filled_like, out=True, doc="One value throughout, in a tensor's layout.")
+    yield Row("arange", k.arange, r.arange, doc="Evenly spaced by a step.")
+    yield Row("linspace", k.linspace, r.linspace, doc="A number of evenly spaced values.")
+    yield Row("eye", k.eye, r.eye, doc="Ones on a diagonal.")
 
 
 TABLE: dict[str, Row] = {row.name: row for row in _rows()}

@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from time import perf_counter
 
-from ..meter import Rate
+from ..runtime.rates import Rate
 from .exchange import Exchange
 from .problems import Problem
 

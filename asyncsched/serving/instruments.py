@@ -15,7 +15,7 @@ from .exchange import Exchange
 from .samples import samples
 
 if TYPE_CHECKING:
-    from ..flow.batcher import Batcher
+    from ..flow.batcher.batcher import Batcher
     from .server import Serving
 
 Instrument = Callable[[Exchange], AbstractContextManager[None]]

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from ..ambient import outside
+from ..runtime.context import outside
 from .client import Client, Disconnected
 from .exchange import Exchange
 from .problems import find_problem

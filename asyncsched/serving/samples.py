@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
     from prometheus_client.registry import Collector
 
-    from ..flow.batcher import Batcher, BatcherStatistics
-    from ..statistics import Statistics
+    from ..flow.batcher.batcher import Batcher, BatcherStatistics
+    from ..runtime.statistics import Statistics
     from .server import Serving
 
 

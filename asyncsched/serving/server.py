@@ -10,11 +10,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from ..checks import check_int, check_number
+from .._arguments import check_int, check_number, parse_bytes
 from ..errors import SchedulerClosed
-from ..flow.batcher import Batcher
+from ..flow.batcher.batcher import Batcher
 from ..scheduler import Scheduler
-from ..sizes import parse_bytes
 from .endpoints import ENDPOINTS, Endpoint, answer
 from .exchange import App, ASGIScope, Exchange, Receive, Send
 from .gate import Gate

@@ -9,7 +9,7 @@ import numpy as np
 
 import asyncsched as asc
 from asyncsched.ops.table import TABLE
-from asyncsched.tensor import apply
+from asyncsched.tensors.tensor import apply
 
 Case = tuple[Callable[..., asc.Tensor], tuple[np.ndarray, ...]]
 

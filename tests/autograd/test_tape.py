@@ -12,7 +12,7 @@ import asyncsched as asc
 from asyncsched.autograd import RULES
 from asyncsched.devices import CPUDevice
 from asyncsched.ops.table import TABLE
-from asyncsched.tensor import apply
+from asyncsched.tensors.tensor import apply
 
 pytestmark = pytest.mark.anyio
 

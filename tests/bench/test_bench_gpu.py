@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from asyncsched.devices.cuda import usable
+from asyncsched.devices.cuda.device import usable
 
 ROOT = Path(__file__).parents[2]
 ROWS = (

@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
+from asyncsched._core.completions import Completions
 from asyncsched._core.engine import Engine
 from asyncsched._core.failure import Failure
-from asyncsched._core.inbox import Inbox
-from asyncsched._core.placement import Lane
-from asyncsched._core.scope import Scope
-from asyncsched._core.task import Task, Value
+from asyncsched._core.model import Lane, Scope, Task, Value
 from asyncsched.errors import TaskCancelled
 
 
 class Rig:
-    """What `driver.py` and `devices/host.py` do around an engine, without a loop, threads or arrays."""
+    """What `runtime.py` and `devices/host.py` do around an engine, without a loop, threads or arrays."""
 
     def __init__(
         self,
@@ -25,27 +23,32 @@ class Rig:
         max_pending: int | None = None,
         lanes: int = 1,
     ) -> None:
-        self.inbox = Inbox(lambda: None)
+        self.completions = Completions(lambda: None)
         self.engine = Engine(
-            max_ops=max_ops, max_bytes=max_bytes, max_pending=max_pending, inbox=self.inbox, host=self, log=[]
+            max_ops=max_ops,
+            max_bytes=max_bytes,
+            max_pending=max_pending,
+            completions=self.completions,
+            runtime=self,
+            log=[],
         )
         self.root = self.engine.root
         self.lanes = [Lane() for _ in range(lanes)]
         self.streams: dict[Lane, deque[Task]] = {lane: deque() for lane in self.lanes}
 
     def task(
-        self, *inputs: Value, cost: int = 0, scope: Scope | None = None, name: str = "task", front: bool = False
+        self, *inputs: Value, cost: int = 0, scope: Scope | None = None, name: str = "task", expedited: bool = False
     ) -> tuple[Task, Value]:
         """A task that is not submitted yet, and its value."""
         scope = scope or self.root
         task = Task(scope, scope.account, name, None, inputs, None, inputs, self.lanes, cost)
-        task.front = front
+        task.expedited = expedited
         value = task.value = Value(scope.account, None, None, task)
         value.nbytes = cost
         return task, value
 
     def submit(self, *inputs: Value, bounded: bool = True, **options: Any) -> tuple[Task, Value]:
-        """A task in the backlog, and its value. Nothing is admitted before the next `pump`."""
+        """A task in the backlog, and its value. Nothing is admitted before the next `dispatch`."""
         task, value = self.task(*inputs, **options)
         self.engine.require(task.account, task.cost, task.inputs, task.name)
         self.engine.submit(task, bounded=bounded)
@@ -64,15 +67,15 @@ class Rig:
         scope = self.engine.open_scope(name, parent or self.root)
         if reserve is not None:
             self.claim(reserve, scope)
-            self.pump()
+            self.dispatch()
             self.engine.grant_reserve(scope, reserve)
         return scope
 
     def drain(self) -> None:
-        other = self.engine.take(self.inbox.items)
+        other = self.engine.take(self.completions.items)
         assert other is None
 
-    def pump(self) -> list[Task]:
+    def dispatch(self) -> list[Task]:
         """Drain, launch what is admitted, call who waits; until nothing is left to do. Returns what was launched."""
         launched: list[Task] = []
         while True:
@@ -87,7 +90,7 @@ class Rig:
                 waiters, task.waiters = task.waiters, None
                 for waiter in waiters or ():
                     waiter(task)
-            if not self.inbox.items:
+            if not self.completions.items:
                 return launched
 
     def finish(self, task: Task, *, charge: int | None = None, error: BaseException | None = None) -> None:
@@ -95,18 +98,18 @@ class Rig:
         assert task.lane is not None
         self.streams[task.lane].remove(task)
         execute(task, task.cost if charge is None else charge, error)
-        self.inbox.completed(task, not self.streams[task.lane])
+        self.completions.completed(task, not self.streams[task.lane])
 
     def run(self) -> list[Task]:
         """Finish, in order, whatever is launched and whatever is launched by that. Returns the tasks in that order."""
         done: list[Task] = []
-        self.pump()
+        self.dispatch()
         while any(self.streams.values()):
             for stream in self.streams.values():
                 if stream:
                     done.append(stream[0])
                     self.finish(stream[0])
-            self.pump()
+            self.dispatch()
         return done
 
     def cancel(self, task: Task) -> bool:
@@ -115,7 +118,7 @@ class Rig:
 
 
 def cancellation(task: Task) -> Failure:
-    return Failure.of(TaskCancelled(f"{task.name} was cancelled by a test"), task.name, task.where)
+    return Failure.of(TaskCancelled(f"{task.name} was cancelled by a test"), task.name, task.site)
 
 
 def execute(task: Task, charge: int, error: BaseException | None = None) -> None:
@@ -126,9 +129,9 @@ def execute(task: Task, charge: int, error: BaseException | None = None) -> None
     upstream = next((v.failure for v in task.inputs if v.failure is not None), None)
     failure = None
     if upstream is not None:
-        failure = upstream.passed_to(task.name, task.where)
+        failure = upstream.passed_to(task.name, task.site)
     elif not task.cancelled and error is not None:
-        failure = Failure.of(error, task.name, task.where)
+        failure = Failure.of(error, task.name, task.site)
     elif not task.cancelled and value.failure is None:
         value.array = object()
         value.charge = charge

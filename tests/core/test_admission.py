@@ -7,8 +7,7 @@ import sys
 import pytest
 
 from asyncsched._core.admission import GRACE, PATIENCE
-from asyncsched._core.scope import KEPT_FAILURES
-from asyncsched._core.task import DONE, PENDING
+from asyncsched._core.model import DONE, KEPT_FAILURES, PENDING
 
 from .rig import Rig, cancellation
 
@@ -24,7 +23,7 @@ def test_one_scope_is_served_in_order_of_submission():
     rig = Rig(max_ops=2)
     for i in range(7):
         rig.submit(name=str(i))
-    assert names(rig.pump()) == ["0", "1"]
+    assert names(rig.dispatch()) == ["0", "1"]
     assert names(rig.run()) == list("0123456")
 
 
@@ -42,7 +41,7 @@ def test_a_newcomer_waits_one_turn_at_most():
     busy, late = rig.scope("busy"), rig.scope("late")
     for i in range(100):
         rig.submit(scope=busy, name=f"busy{i}")
-    rig.pump()
+    rig.dispatch()
     rig.submit(scope=late, name="late0")
     assert names(rig.run()).index("late0") <= 2
 
@@ -63,10 +62,10 @@ def test_nothing_overtakes_the_head_of_its_scope():
     first, held = rig.submit(cost=60)
     rig.submit(cost=60, name="large")
     rig.submit(cost=1, name="small")
-    assert rig.pump() == [first]
+    assert rig.dispatch() == [first]
     rig.finish(first)
     del held
-    assert names(rig.pump()) == ["large", "small"]
+    assert names(rig.dispatch()) == ["large", "small"]
 
 
 def test_another_scope_may_overtake_a_blocked_head():
@@ -74,21 +73,21 @@ def test_another_scope_may_overtake_a_blocked_head():
     first, _held = rig.submit(cost=60)
     rig.submit(cost=60, name="large")
     rig.submit(cost=1, name="small", scope=rig.scope())
-    assert names(rig.pump()) == [first.name, "small"]
+    assert names(rig.dispatch()) == [first.name, "small"]
 
 
 def test_a_head_waits_for_its_producers_to_be_launched_not_finished():
     rig = Rig(max_ops=2)
     _, x = rig.submit(name="x")
     rig.submit(x, name="y")
-    assert names(rig.pump()) == ["x", "y"]
+    assert names(rig.dispatch()) == ["x", "y"]
 
 
 def test_max_ops_counts_every_scope():
     rig = Rig(max_ops=3)
     for scope in [rig.scope(str(i)) for i in range(5)]:
         rig.submit(scope=scope)
-    assert len(rig.pump()) == 3
+    assert len(rig.dispatch()) == 3
     assert rig.engine.admission.full
     assert rig.engine.admission.stuck() == []
 
@@ -96,9 +95,9 @@ def test_max_ops_counts_every_scope():
 def test_a_claim_needs_no_slot():
     rig = Rig(max_ops=1, max_bytes=10)
     running, _x = rig.submit()
-    rig.pump()
+    rig.dispatch()
     claim = rig.claim(5, rig.scope())
-    rig.pump()
+    rig.dispatch()
     assert claim.state == DONE
     assert rig.engine.account.used == 5
     assert rig.engine.admission.in_flight == 1
@@ -110,20 +109,20 @@ def test_a_claim_behind_a_task_waits_for_its_turn_in_the_scope():
     running, _x = rig.submit()
     waiting, _y = rig.submit()
     claim = rig.claim(5)
-    rig.pump()
+    rig.dispatch()
     assert (waiting.state, claim.state) == (PENDING, PENDING)
     rig.finish(running)
-    rig.pump()
+    rig.dispatch()
     assert claim.state == DONE
 
 
 def test_what_costs_nothing_fits_even_above_the_limit():
     rig = Rig(max_bytes=10)
     wrong, _held = rig.submit(cost=10)
-    rig.pump()
+    rig.dispatch()
     rig.finish(wrong, charge=50)  # the estimate was wrong
     free, _view = rig.submit(cost=0)
-    assert rig.pump() == [free]
+    assert rig.dispatch() == [free]
     assert rig.engine.account.used == 50
     assert rig.engine.peak_bytes == 50
 
@@ -134,10 +133,10 @@ def test_what_costs_nothing_fits_even_above_the_limit():
 def test_front_tasks_go_before_the_rest_of_their_scope_in_their_own_order():
     rig = Rig(max_ops=1)
     rig.submit(name="running")
-    rig.pump()
+    rig.dispatch()
     rig.submit(name="a")
-    _, g = rig.submit(name="g1", front=True)
-    rig.submit(g, name="g2", front=True)
+    _, g = rig.submit(name="g1", expedited=True)
+    rig.submit(g, name="g2", expedited=True)
     assert names(rig.run()) == ["running", "g1", "g2", "a"]
 
 
@@ -147,16 +146,16 @@ def test_front_tasks_do_not_bar_the_producers_they_wait_for():
     other = rig.scope("other")
     rig.submit(scope=other, name="endless0")
     rig.submit(scope=other, name="endless1")
-    endless = rig.pump()
+    endless = rig.dispatch()
     _, x = rig.submit(name="forward0")
     _, y = rig.submit(x, name="forward1")
     rig.submit(name="later")
-    rig.submit(y, name="backward", front=True)
+    rig.submit(y, name="backward", expedited=True)
     order = []
     for i in range(2, 12):  # one task of the other scope is in flight at every moment
         rig.submit(scope=other, name=f"endless{i}")
         rig.finish(endless.pop(0))
-        launched = rig.pump()
+        launched = rig.dispatch()
         order += [task.name for task in launched if task.scope is rig.root]
         endless += launched
     assert order == ["forward0", "forward1", "backward", "later"]
@@ -168,7 +167,7 @@ def test_the_front_of_one_scope_is_not_the_front_of_another():
     for i in range(3):
         rig.submit(scope=a, name=f"a{i}")
     for i in range(3):
-        rig.submit(scope=b, name=f"b{i}", front=True)
+        rig.submit(scope=b, name=f"b{i}", expedited=True)
     assert names(rig.run()) == ["a0", "b0", "a1", "b1", "a2", "b2"]
 
 
@@ -184,7 +183,7 @@ def large_beside_small(rig, streams=1):
         task, _ = rig.submit(cost=25 // streams, scope=smalls[i % streams])
         running.append(task)
     del _
-    rig.pump()
+    rig.dispatch()
     large, _held = rig.submit(cost=90, scope=waiting, name="large")
     passed = 0
     for i in range(100 * streams):
@@ -196,7 +195,7 @@ def large_beside_small(rig, streams=1):
         ready = next(task for task in running if task.state != PENDING)
         running.remove(ready)
         rig.finish(ready)
-        passed += len([task for task in rig.pump() if task is not large])
+        passed += len([task for task in rig.dispatch() if task is not large])
     raise AssertionError("the large task starves")
 
 
@@ -217,16 +216,16 @@ def test_with_several_streams_of_small_tasks_each_has_16_turns_at_most():
 def age(rig):
     """A head that has been passed over until bytes are kept for it, beside one task that is in flight."""
     base, held = rig.submit(cost=50)
-    rig.pump()
+    rig.dispatch()
     scope = rig.scope("aged")
     aged, _ = rig.submit(cost=60, scope=scope, name="aged")
     other = rig.scope("other")
     for _ in range(PATIENCE):
         small, value = rig.submit(cost=1, scope=other)
         del value
-        rig.pump()
+        rig.dispatch()
         rig.finish(small)
-        rig.pump()
+        rig.dispatch()
     assert rig.engine.account.earmark is aged
     return base, held, aged, other
 
@@ -237,9 +236,9 @@ def test_freed_bytes_are_kept_for_an_aged_head():
     del held
     for _ in range(3):
         rig.submit(cost=1, scope=other, name="barred")
-    assert rig.pump() == []
+    assert rig.dispatch() == []
     rig.finish(base)
-    assert names(rig.pump()) == ["aged", "barred", "barred", "barred"]
+    assert names(rig.dispatch()) == ["aged", "barred", "barred", "barred"]
     assert rig.engine.account.earmark is None
     assert aged.state != PENDING
 
@@ -248,22 +247,22 @@ def test_cancelling_the_aged_head_frees_what_was_kept_for_it():
     rig = Rig(max_bytes=100)
     _base, _held, aged, other = age(rig)
     rig.submit(cost=1, scope=other, name="barred")
-    assert rig.pump() == []
+    assert rig.dispatch() == []
     assert rig.cancel(aged)
     assert rig.engine.account.earmark is None
-    assert names(rig.pump()) == ["barred"]
+    assert names(rig.dispatch()) == ["barred"]
 
 
 def test_an_aged_head_goes_as_soon_as_it_fits_whatever_else_is_in_flight():
     rig = Rig(max_bytes=100)
     base, held, aged, other = age(rig)
     assert base.lane.load == 1
-    _, kept = rig.submit(cost=0, scope=aged.scope, name="front", front=True)
-    assert names(rig.pump()) == ["front"]  # its own scope is not barred
+    _, kept = rig.submit(cost=0, scope=aged.scope, name="front", expedited=True)
+    assert names(rig.dispatch()) == ["front"]  # its own scope is not barred
     rig.submit(cost=1, scope=other, name="barred")
     del held
     rig.finish(base)
-    assert names(rig.pump()) == ["aged", "barred"]
+    assert names(rig.dispatch()) == ["aged", "barred"]
     del kept
 
 
@@ -286,7 +285,7 @@ def test_an_aged_head_bars_nobody_in_another_account():
     reserved = rig.scope("reserved", reserve=100)
     age(rig)
     rig.submit(cost=1, scope=reserved, name="inside")
-    assert names(rig.pump()) == ["inside"]
+    assert names(rig.dispatch()) == ["inside"]
 
 
 # -- progress ---------------------------------------------------------------------------------------------------------
@@ -298,7 +297,7 @@ def test_a_loader_waiting_for_room_does_not_stop_the_trainer_behind_it():
     rig.run()
     rig.submit(cost=80, name="next load")  # the head, which cannot fit while x is held
     rig.submit(x, cost=10, name="train")
-    assert names(rig.pump()) == ["train"]
+    assert names(rig.dispatch()) == ["train"]
     assert load.state == DONE
 
 
@@ -308,11 +307,11 @@ def test_progress_takes_the_oldest_that_fits_and_lets_16_more_pass():
     rig.run()
     large, _large = rig.submit(cost=200, name="large")
     small = [rig.submit(cost=1, name=f"small {i}")[0] for i in range(40)]
-    assert rig.pump() == small[: 1 + GRACE]
+    assert rig.dispatch() == small[: 1 + GRACE]
     for task in small[: 1 + GRACE]:
-        assert rig.pump() == []  # order holds again until nothing is in flight
+        assert rig.dispatch() == []  # order holds again until nothing is in flight
         rig.finish(task)
-    assert rig.pump() == small[1 + GRACE : 2 * (1 + GRACE)]
+    assert rig.dispatch() == small[1 + GRACE : 2 * (1 + GRACE)]
     assert large.state == PENDING
     assert large.passed == 0
     del held
@@ -322,9 +321,9 @@ def test_progress_ignores_an_earmark_once_nothing_is_in_flight():
     rig = Rig(max_bytes=100)
     base, held, aged, other = age(rig)
     barred, _ = rig.submit(cost=1, scope=other, name="barred")
-    assert rig.pump() == []
+    assert rig.dispatch() == []
     rig.finish(base)  # its value is held, so the aged head has no room, and nothing in flight will make any
-    assert rig.pump() == [barred]
+    assert rig.dispatch() == [barred]
     assert rig.engine.account.earmark is aged
     del held
 
@@ -336,10 +335,10 @@ def test_progress_prefers_the_older_task_to_a_newer_one_at_the_front_of_another_
     rig.run()
     a, b = rig.scope("a"), rig.scope("b")
     order = (b, a) if front_scope_first else (a, b)
-    large = [rig.submit(cost=50, scope=scope, name="large", front=scope is b)[0] for scope in order]
+    large = [rig.submit(cost=50, scope=scope, name="large", expedited=scope is b)[0] for scope in order]
     old, _old = rig.submit(cost=1, scope=a, name="old")
-    rig.submit(cost=1, scope=b, name="new", front=True)
-    assert rig.pump() == [old]
+    rig.submit(cost=1, scope=b, name="new", expedited=True)
+    assert rig.dispatch() == [old]
     assert [task.state for task in large] == [PENDING, PENDING]
     del held
 
@@ -349,12 +348,12 @@ def test_progress_in_one_account_does_not_need_the_others_to_be_idle():
     inside = rig.scope("inside", reserve=100)
     rig.submit(cost=10, name="in flight for ever")
     task, held = rig.submit(cost=90, scope=inside)
-    rig.pump()
+    rig.dispatch()
     rig.finish(task)
-    rig.pump()
+    rig.dispatch()
     rig.submit(cost=50, scope=inside, name="large")
     rig.submit(cost=5, scope=inside, name="small")
-    assert names(rig.pump()) == ["small"]
+    assert names(rig.dispatch()) == ["small"]
     del held
 
 
@@ -365,7 +364,7 @@ def test_progress_looks_again_whenever_something_changed(event):
     inner = rig.scope("inner", reserve=30)
     base, held = rig.submit(cost=70)
     inside, kept = rig.submit(cost=30, scope=inner)
-    rig.pump()
+    rig.dispatch()
     rig.finish(inside)
     rig.submit(cost=90, name="large")
     _, x = rig.submit(cost=1, scope=inner, name="producer")
@@ -374,34 +373,34 @@ def test_progress_looks_again_whenever_something_changed(event):
     else:
         rig.submit(cost=30, name="small")
     if event == "a completion":
-        assert rig.pump() == []
+        assert rig.dispatch() == []
         rig.finish(base, charge=40)
-        assert names(rig.pump()) == ["small"]
+        assert names(rig.dispatch()) == ["small"]
         return
     rig.finish(base)
-    assert rig.pump() == []
+    assert rig.dispatch() == []
     assert not rig.engine.account.changed
     if event == "a drop":
         del held
-        assert names(rig.pump()) == ["small"]
+        assert names(rig.dispatch()) == ["small"]
     elif event == "a launch":
         del kept
-        assert names(rig.pump()) == ["producer", "small"]
+        assert names(rig.dispatch()) == ["producer", "small"]
     elif event == "a scope that closes":
         rig.cancel(x.task)
         del kept
         rig.drain()
         rig.engine.close_scope(inner)
-        assert names(rig.pump()) == ["small"]
+        assert names(rig.dispatch()) == ["small"]
     else:
         rig.submit(cost=31, name="does not fit either")
-        assert rig.pump() == []
+        assert rig.dispatch() == []
         rig.submit(cost=0, name="fits")
-        assert names(rig.pump()) == ["fits"]
+        assert names(rig.dispatch()) == ["fits"]
 
 
 def test_a_synchronous_loop_of_submissions_while_stuck_is_not_quadratic():
-    """Each submission pumps. Counted in lines of the scan, since a clock would make the test flaky."""
+    """Each submission dispatches. Counted in lines of the scan, since a clock would make the test flaky."""
     rig = Rig(max_bytes=100)
     _, held = rig.submit(cost=100)
     rig.run()
@@ -420,7 +419,7 @@ def test_a_synchronous_loop_of_submissions_while_stuck_is_not_quadratic():
     try:
         for _ in range(500):
             _, x = rig.submit(x, cost=1)
-            rig.pump()
+            rig.dispatch()
     finally:
         sys.settrace(None)
     assert steps < 500 * 20
@@ -437,19 +436,19 @@ def test_stuck_names_the_oldest_task_that_only_lacks_bytes():
     first, x = rig.submit(cost=10, name="first")
     rig.submit(x, cost=1, name="waits for the first")
     rig.submit(cost=10, name="second", scope=rig.scope())
-    assert rig.pump() == []
+    assert rig.dispatch() == []
     assert rig.engine.admission.stuck() == [first]
     del held
-    assert len(rig.pump()) == 3
+    assert len(rig.dispatch()) == 3
     assert rig.engine.admission.stuck() == []
 
 
 def test_nothing_is_stuck_while_something_in_flight_may_free_bytes():
     rig = Rig(max_bytes=100)
     rig.submit(cost=100)
-    rig.pump()
+    rig.dispatch()
     rig.submit(cost=10)
-    assert rig.pump() == []
+    assert rig.dispatch() == []
     assert rig.engine.admission.stuck() == []
 
 
@@ -460,7 +459,7 @@ def test_each_account_is_stuck_by_itself():
     rig.run()
     rig.submit(cost=10, name="in flight")
     stuck, _ = rig.submit(cost=1, scope=inside, name="stuck")
-    assert names(rig.pump()) == ["in flight"]
+    assert names(rig.dispatch()) == ["in flight"]
     assert rig.engine.admission.stuck() == [stuck]
     del held
 
@@ -475,7 +474,7 @@ def test_inside_a_reserve_nothing_stalls_on_bytes_held_outside():
     rig.run()
     rig.submit(cost=1, name="outside")
     rig.submit(cost=40, scope=inside, name="inside")
-    assert names(rig.pump()) == ["inside"]
+    assert names(rig.dispatch()) == ["inside"]
     del held
 
 
@@ -509,7 +508,7 @@ def test_a_scope_still_open_in_one_that_closes_goes_to_its_parent():
     rig.engine.close_scope(outer)
     rig.engine.validate()
     task, kept = rig.submit(cost=90, scope=deepest)  # more than the reserve that is gone
-    assert rig.pump() == [task]
+    assert rig.dispatch() == [task]
     rig.engine.validate()
     assert rig.root.unfinished() == [task]
     assert rig.engine.account.used == 90
@@ -529,7 +528,7 @@ def test_iterations_that_are_over_close_with_their_scope():
     outer = rig.scope("outer")
     iteration = rig.engine.open_scope("iteration", outer, own_queue=False)
     rig.submit(scope=iteration)
-    (task,) = rig.pump()
+    (task,) = rig.dispatch()
     rig.finish(task, error=ValueError("unseen"))
     rig.drain()
     iteration.ended = True
@@ -545,14 +544,14 @@ def test_iterations_that_are_over_close_with_their_scope():
 def test_cancelled_tasks_behind_a_blocked_head_do_not_pile_up():
     rig = Rig(max_bytes=10)
     rig.submit(cost=10)
-    rig.pump()
+    rig.dispatch()
     rig.submit(cost=10, name="blocked")
     queue = rig.root.queue
     longest = 0
     for i in range(2_000):
-        task, _value = rig.submit(cost=1, front=bool(i % 2))
+        task, _value = rig.submit(cost=1, expedited=bool(i % 2))
         rig.cancel(task)
-        longest = max(longest, sum(map(len, (queue.fronts, queue.tasks))))
+        longest = max(longest, sum(map(len, (queue.expedited, queue.tasks))))
     assert queue.live == 1
     assert longest < 100
     assert names(rig.engine.admission.tasks()) == ["blocked"]
@@ -577,7 +576,7 @@ def fail(rig, count, scope=None):
     values = []
     for i in range(count):
         task, value = rig.submit(name=f"bad {i}", scope=scope)
-        rig.pump()
+        rig.dispatch()
         rig.finish(task, error=ValueError(i))
         rig.drain()
         values.append(value)

@@ -9,7 +9,7 @@ import weakref
 import pytest
 
 from asyncsched._core.failure import Failure
-from asyncsched._core.task import CANCELLED, DONE, FAILED, LAUNCHED, PENDING, Task
+from asyncsched._core.model import CANCELLED, DONE, FAILED, LAUNCHED, PENDING, Task
 from asyncsched.errors import MemoryDeadlockError, QueueFull, TaskTooLarge
 
 from .rig import Rig, cancellation, execute
@@ -29,17 +29,17 @@ def test_a_task_goes_through_its_states():
     task, value = rig.submit(cost=10)
     assert task.state == PENDING
     assert repr(task) == "<task #0 pending>"
-    rig.pump()
+    rig.dispatch()
     assert task.state == LAUNCHED
     assert rig.engine.account.used == 10
     rig.finish(task, charge=4)
     assert not value.done
-    rig.pump()
+    rig.dispatch()
     assert task.state == DONE
     assert value.done
     assert rig.engine.account.used == 4
     del value
-    rig.pump()
+    rig.dispatch()
     assert rig.engine.account.used == 0
     assert rig.engine.peak_bytes == 10
     rig.engine.validate()
@@ -49,13 +49,13 @@ def test_nothing_is_admitted_by_submitting():
     rig = Rig()
     task, _ = rig.submit()
     assert task.state == PENDING
-    assert rig.pump() == [task]
+    assert rig.dispatch() == [task]
 
 
 def test_a_full_backlog_refuses_bounded_tasks_and_changes_nothing():
     rig = Rig(max_pending=2, max_ops=1)
     rig.submit()
-    rig.pump()
+    rig.dispatch()
     rig.submit()
     rig.submit()
     task, _value = rig.task(name="matmul")
@@ -83,7 +83,7 @@ def test_a_task_may_read_the_same_value_twice():
     first, x = rig.submit()
     second, _ = rig.submit(x, x)
     assert second.blockers == 2
-    assert rig.pump() == [first, second]
+    assert rig.dispatch() == [first, second]
     rig.engine.validate()
 
 
@@ -100,9 +100,9 @@ def test_reading_a_finished_value_forgets_its_producer():
 def test_reading_a_failed_value_fails_at_once():
     rig = Rig(max_ops=1)
     bad, x = rig.submit()
-    rig.pump()
+    rig.dispatch()
     rig.finish(bad, error=ValueError("no"))
-    rig.pump()
+    rig.dispatch()
     task, value = rig.submit(x)
     assert task.state == FAILED
     assert value.failure.upstream is x.failure
@@ -117,7 +117,7 @@ def test_counters_add_up():
     cancelled, _ = rig.submit()
     rig.submit()
     rig.claim(0)
-    rig.pump()
+    rig.dispatch()
     rig.cancel(cancelled)
     rig.finish(bad, error=ValueError("no"))
     rig.run()
@@ -206,7 +206,7 @@ def test_inputs_held_outside_do_not_count_against_a_reserve():
 def test_cancelling_a_pending_task_ends_it_and_its_dependents():
     rig = Rig(max_ops=1)
     rig.submit()
-    rig.pump()
+    rig.dispatch()
     task, x = rig.submit(name="a")
     dependent, y = rig.submit(x, name="b")
     assert rig.cancel(task)
@@ -222,13 +222,13 @@ def test_cancelling_a_pending_task_ends_it_and_its_dependents():
 def test_a_cancelled_launched_task_keeps_its_slot_and_bytes_until_it_ends():
     rig = Rig(max_ops=1, max_bytes=100)
     task, x = rig.submit(cost=60)
-    rig.pump()
+    rig.dispatch()
     waiting, _ = rig.submit(cost=50)
     dependent, _ = rig.submit(x)
     called = []
     task.waiters = [called.append]
     assert rig.cancel(task)
-    assert rig.pump() == []
+    assert rig.dispatch() == []
     assert called == [task]
     assert task.settled()
     assert x.done
@@ -236,7 +236,7 @@ def test_a_cancelled_launched_task_keeps_its_slot_and_bytes_until_it_ends():
     assert (rig.engine.account.used, rig.engine.admission.in_flight) == (60, 1)
     assert not rig.cancel(task)
     rig.finish(task)
-    assert rig.pump() == [waiting]
+    assert rig.dispatch() == [waiting]
     assert task.state == CANCELLED
     assert rig.engine.account.used == 50
     rig.engine.validate()
@@ -246,30 +246,30 @@ def test_a_task_cancelled_while_its_body_returns_accounts_for_its_result():
     """The stream has put the result into the value, but the completion is not posted yet."""
     rig = Rig(max_bytes=100)
     task, value = rig.submit(cost=60)
-    rig.pump()
+    rig.dispatch()
     rig.streams[task.lane].clear()
     kept = task.value
     execute(task, 50)
     task.value = kept  # the stream is about to let go
     assert rig.cancel(task)
     task.value = kept = None
-    rig.inbox.completed(task, True)
-    rig.pump()
+    rig.completions.completed(task, True)
+    rig.dispatch()
     assert task.state == CANCELLED
     assert value.failure.cancelled
     assert rig.engine.account.used == 50
     del value
-    rig.pump()
+    rig.dispatch()
     assert rig.engine.account.used == 0
 
 
 def test_cancelling_what_has_its_result_already_does_nothing():
     rig = Rig()
     task, value = rig.submit()
-    rig.pump()
+    rig.dispatch()
     rig.finish(task)
     assert not rig.engine.cancel(task, cancellation(task))  # ended, though nobody knows yet
-    rig.pump()
+    rig.dispatch()
     assert not rig.cancel(task)
     assert task.state == DONE
     assert value.failure is None
@@ -279,7 +279,7 @@ def test_a_launched_dependent_of_a_cancelled_task_ends_as_cancelled():
     rig = Rig()
     task, x = rig.submit()
     dependent, y = rig.submit(x)
-    rig.pump()
+    rig.dispatch()
     rig.cancel(task)
     assert dependent.state == LAUNCHED
     rig.run()
@@ -291,13 +291,13 @@ def test_a_launched_dependent_of_a_cancelled_task_ends_as_cancelled():
 def test_a_cancelled_claim_leaves_no_trace():
     rig = Rig(max_bytes=10)
     task, _held = rig.submit(cost=10)
-    rig.pump()
+    rig.dispatch()
     claim = rig.claim(5, rig.scope())
-    rig.pump()
+    rig.dispatch()
     assert claim.state == PENDING
     assert rig.cancel(claim)
     rig.finish(task)
-    rig.pump()
+    rig.dispatch()
     rig.engine.validate()
     assert rig.engine.admission.claims == 0
     assert rig.engine.account.used == 10
@@ -315,7 +315,7 @@ def test_a_cancelled_task_lets_go_of_all_it_was_given():
     references = [weakref.ref(thing) for thing in things]
     rig = Rig(max_ops=1)
     rig.submit()
-    rig.pump()
+    rig.dispatch()
     task, value = rig.task()
     task.args, task.options, task.context = (things[0],), {"option": things[1]}, contextvars.copy_context()
     task.context.run(variable.set, things[2])
@@ -336,9 +336,9 @@ def test_a_failure_reaches_every_dependent():
     _, y = rig.submit(x, name="left")
     _, z = rig.submit(x, name="right")
     last, w = rig.submit(y, z, name="last")
-    rig.pump()
+    rig.dispatch()
     rig.finish(bad, error=ValueError("no"))
-    rig.pump()
+    rig.dispatch()
     assert states([bad, last]) == {FAILED}
     assert {v.failure.root for v in (x, y, z, w)} == {bad.failure}
     assert rig.engine.unfinished == 0
@@ -348,7 +348,7 @@ def test_a_failure_reaches_every_dependent():
 def test_dependents_are_told_at_once_not_when_their_turn_comes():
     rig = Rig(max_ops=1)
     bad, x = rig.submit()
-    rig.pump()
+    rig.dispatch()
     rig.submit(name="before them in the queue")
     _, y = rig.submit(x)
     dependent, _ = rig.submit(y)
@@ -360,23 +360,23 @@ def test_dependents_are_told_at_once_not_when_their_turn_comes():
 def test_a_task_waits_for_all_its_producers():
     rig = Rig(max_bytes=10)
     base, held = rig.submit(cost=10)
-    rig.pump()
+    rig.dispatch()
     _, x = rig.submit()
     second, y = rig.submit(cost=5, scope=rig.scope())
     task, _ = rig.submit(x, y, scope=rig.scope())
-    rig.pump()
+    rig.dispatch()
     assert (task.blockers, task.state) == (1, PENDING)
     rig.finish(base)
     del held
-    assert rig.pump() == [second, task]
+    assert rig.dispatch() == [second, task]
 
 
 def test_a_failing_task_gives_its_bytes_back():
     rig = Rig(max_bytes=10)
     bad, value = rig.submit(cost=10)
-    rig.pump()
+    rig.dispatch()
     rig.finish(bad, error=ValueError("no"))
-    rig.pump()
+    rig.dispatch()
     assert rig.engine.account.used == 0
     assert value.charge == 0
 
@@ -386,7 +386,7 @@ def test_a_task_whose_producer_failed_unnoticed_is_not_launched():
     rig = Rig(max_ops=2)
     rig.submit(name="other")
     bad, x = rig.submit()
-    rig.pump()
+    rig.dispatch()
     task, _ = rig.submit(x)
     rig.streams[bad.lane].remove(bad)
     execute(bad, 0, ValueError("no"))
@@ -410,11 +410,11 @@ def test_a_deep_chain_settles_without_recursion(how):
         task.waiters = [settled.append]
     if how == "cancel the first":
         rig.cancel(first)
-        rig.pump()
+        rig.dispatch()
     elif how == "fail the first":
-        rig.pump()
+        rig.dispatch()
         rig.finish(first, error=ValueError("no"))
-        rig.pump()
+        rig.dispatch()
     else:
         assert len(rig.run()) == DEEP
     expected = {"cancel the first": CANCELLED, "fail the first": FAILED, "run them": DONE}[how]
@@ -442,10 +442,10 @@ def test_a_deep_chain_that_is_dropped_unsettled_does_not_recurse():
 def test_a_wide_fan_of_dependents_settles():
     rig = Rig(max_ops=1)
     bad, x = rig.submit()
-    rig.pump()
+    rig.dispatch()
     tasks = [rig.submit(x)[0] for _ in range(10_000)]
     rig.finish(bad, error=ValueError("no"))
-    rig.pump()
+    rig.dispatch()
     assert states(tasks) == {FAILED}
     assert rig.engine.admission.pending == 0
 
@@ -459,32 +459,32 @@ def test_only_tasks_with_waiters_are_settled():
     awaited, _y = rig.submit()
     called = []
     awaited.waiters = [called.append, called.append]
-    rig.pump()
+    rig.dispatch()
     rig.finish(silent)
     rig.drain()
     assert rig.engine.settled == []
     rig.finish(awaited)
     rig.drain()
     assert rig.engine.settled == [awaited]
-    rig.pump()
+    rig.dispatch()
     assert called == [awaited, awaited]
 
 
 def test_who_waits_for_the_physical_end_of_a_cancelled_task_is_told_then():
     rig = Rig()
     task, _value = rig.submit()
-    rig.pump()
+    rig.dispatch()
     task.waiters = []
     first, second = [], []
     task.waiters.append(first.append)
     rig.cancel(task)
-    rig.pump()
+    rig.dispatch()
     assert task.waiters is None
     task.waiters = [second.append]
-    rig.pump()
+    rig.dispatch()
     assert (first, second) == ([task], [])
     rig.finish(task)
-    rig.pump()
+    rig.dispatch()
     assert (first, second) == ([task], [task])
 
 
@@ -494,7 +494,7 @@ def test_a_claim_tells_its_waiters_when_it_is_granted():
     claim = Task(rig.root, rig.root.account, "claim", None, (), None, (), (), 5)
     claim.waiters = [called.append]
     rig.engine.submit(claim)
-    rig.pump()
+    rig.dispatch()
     assert called == [claim]
     assert claim.state == DONE
 
@@ -504,11 +504,11 @@ def test_a_stuck_task_can_be_told_why():
     _, held = rig.submit(cost=10)
     rig.run()
     task, value = rig.submit(cost=1)
-    rig.pump()
+    rig.dispatch()
     (stuck,) = rig.engine.admission.stuck()
     assert stuck is task
-    rig.engine.settle(task, Failure.of(MemoryDeadlockError("no room"), task.name, task.where))
-    assert rig.pump() == []
+    rig.engine.settle(task, Failure.of(MemoryDeadlockError("no room"), task.name, task.site))
+    assert rig.dispatch() == []
     assert isinstance(value.failure.exception, MemoryDeadlockError)
     assert rig.engine.admission.stuck() == []
     rig.engine.validate()
@@ -538,7 +538,7 @@ def test_bytes_held_by_the_arguments_of_pending_tasks_count_too():
     _, x = rig.submit(cost=30)
     rig.run()
     rig.submit(cost=70, name="running")
-    rig.pump()
+    rig.dispatch()
     for args in ((x, 1), (x, 2.0, x)):
         task, _ = rig.task(x, cost=10)
         task.args = args
@@ -558,7 +558,7 @@ def test_bytes_in_flight_are_costs_and_what_only_launched_tasks_read():
     task, _ = rig.task(x, cost=6)
     task.args = (x, 1)
     rig.engine.submit(task)
-    rig.pump()
+    rig.dispatch()
     assert rig.engine.in_flight_bytes() == 11
     del x
     assert rig.engine.in_flight_bytes() == 41
@@ -571,20 +571,20 @@ def test_bytes_in_flight_are_costs_and_what_only_launched_tasks_read():
 def test_a_wrong_estimate_is_put_right_at_completion():
     rig = Rig(max_bytes=100)
     task, value = rig.submit(cost=10)
-    rig.pump()
+    rig.dispatch()
     rig.finish(task, charge=120)
-    rig.pump()
+    rig.dispatch()
     assert rig.engine.account.used == 120
     assert rig.engine.peak_bytes == 120
     del value
-    rig.pump()
+    rig.dispatch()
     assert rig.engine.account.used == 0
 
 
 def test_a_value_dropped_before_its_completion_arrives_balances():
     rig = Rig(max_bytes=100)
     task, value = rig.submit(cost=60)
-    rig.pump()
+    rig.dispatch()
     rig.streams[task.lane].clear()
     execute(task, 25)
     del value
@@ -603,9 +603,9 @@ def test_iterations_that_are_over_are_swept_when_the_next_begins():
         scope = rig.engine.open_scope(f"iteration {i}", rig.root, own_queue=False)
         assert scope.queue is rig.root.queue
         task, value = rig.submit(scope=scope)
-        rig.pump()
+        rig.dispatch()
         rig.finish(task, error=ValueError("seen") if i % 2 else None)
-        rig.pump()
+        rig.dispatch()
         if i % 2:
             assert value.failure.exception is not None
         scope.ended = True
@@ -616,9 +616,9 @@ def test_an_iteration_with_unseen_failures_is_kept():
     rig = Rig()
     scope = rig.engine.open_scope("iteration", rig.root, own_queue=False)
     task, _ = rig.submit(scope=scope)
-    rig.pump()
+    rig.dispatch()
     rig.finish(task, error=ValueError("unseen"))
-    rig.pump()
+    rig.dispatch()
     scope.ended = True
     rig.engine.open_scope("next", rig.root, own_queue=False)
     assert not scope.closed

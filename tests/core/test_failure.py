@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import pytest
 
+from asyncsched._core.callsite import line_of
 from asyncsched._core.failure import Failure
-from asyncsched._core.where import line_of
 from asyncsched.errors import TaskCancelled
 
 from .rig import Rig, cancellation, execute
@@ -224,7 +224,7 @@ def test_the_locals_of_the_body_are_dropped(body):
 def test_a_failure_that_was_seen_does_not_pin_the_frame_of_its_awaiter():
     rig = Rig()
     task, value = rig.submit()
-    rig.pump()
+    rig.dispatch()
     rig.finish(task, error=ValueError("no"))
     rig.drain()
 
@@ -364,7 +364,7 @@ def test_a_failure_counts_as_seen_when_it_or_a_dependent_was_raised(through_depe
     rig = Rig()
     task, value = rig.submit()
     dependent, other = rig.submit(value)
-    rig.pump()
+    rig.dispatch()
     rig.finish(task, error=ValueError("no"))
     rig.finish(dependent)
     rig.drain()
@@ -378,12 +378,12 @@ def test_a_failure_counts_as_seen_when_it_or_a_dependent_was_raised(through_depe
 
 
 def test_a_failure_seen_through_a_dependent_that_ended_first_is_not_reported():
-    """A stream may be overtaken between the end of a task and its completion in the inbox."""
+    """A stream may be overtaken between the end of a task and its completion in the completions."""
     rig = Rig(lanes=2)
     task, value = rig.submit()
-    rig.pump()
+    rig.dispatch()
     dependent, other = rig.submit(value)
-    rig.pump()
+    rig.dispatch()
     rig.streams[task.lane].clear()
     execute(task, 0, ValueError("no"))
     execute(dependent, 0)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from asyncsched._core.placement import Lane, choose
+from asyncsched._core.model import Lane
+from asyncsched._core.placement import choose
 
 from .rig import Rig
 
@@ -16,7 +17,7 @@ def test_a_chain_stays_on_one_lane():
     _, x = rig.submit()
     for _ in range(10):
         _, x = rig.submit(x)
-    assert set(lanes(rig, rig.pump())) == {0}
+    assert set(lanes(rig, rig.dispatch())) == {0}
 
 
 def test_a_diamond_uses_two_lanes():
@@ -25,7 +26,7 @@ def test_a_diamond_uses_two_lanes():
     b, y = rig.submit(x)
     c, z = rig.submit(x)
     d, _ = rig.submit(y, z)
-    assert rig.pump() == [a, b, c, d]
+    assert rig.dispatch() == [a, b, c, d]
     assert lanes(rig, [a, b, c]) == [0, 0, 1]
     assert d.lane is b.lane
 
@@ -34,35 +35,35 @@ def test_independent_tasks_take_the_least_loaded_lane():
     rig = Rig(lanes=3)
     for _ in range(6):
         rig.submit()
-    tasks = rig.pump()
+    tasks = rig.dispatch()
     assert lanes(rig, tasks) == [0, 1, 2, 0, 1, 2]
     rig.finish(tasks[1])
     rig.drain()
     rig.submit()
-    assert lanes(rig, rig.pump()) == [1]
+    assert lanes(rig, rig.dispatch()) == [1]
 
 
 def test_a_finished_producer_does_not_attract():
     rig = Rig(lanes=2)
     a, x = rig.submit()
-    rig.pump()
+    rig.dispatch()
     rig.submit()
     rig.submit()
-    rig.pump()
+    rig.dispatch()
     assert [lane.load for lane in rig.lanes] == [2, 1]
     rig.finish(a)
     rig.drain()
     assert rig.lanes[0].tail is not a
     b, _ = rig.submit(x)
     rig.submit(name="more")
-    rig.pump()
+    rig.dispatch()
     assert lanes(rig, [b]) == [0]  # by load, not for its producer
 
 
 def test_a_producer_on_another_device_does_not_attract():
     rig = Rig()
     _, x = rig.submit()
-    rig.pump()
+    rig.dispatch()
     task, _ = rig.task(x)
     task.lanes = [Lane(), Lane()]
     assert choose(task) is task.lanes[0]

@@ -23,11 +23,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from asyncsched._core import turns
+from asyncsched._core import fair_queue as turns
 from asyncsched._core.admission import GRACE
 from asyncsched._core.failure import Failure
-from asyncsched._core.scope import Account, Scope
-from asyncsched._core.task import CANCELLED, DONE, FAILED, LAUNCHED, PENDING, Task, Value
+from asyncsched._core.model import CANCELLED, DONE, FAILED, LAUNCHED, PENDING, Account, Scope, Task, Value
 from asyncsched.errors import MemoryDeadlockError, QueueFull, TaskTooLarge
 
 from .rig import Rig, cancellation, execute
@@ -138,7 +137,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.unposted: dict[Any, deque[Task]] = {lane: deque() for lane in self.rig.lanes}
         self.shares = Shares(QUANTUM)
         self.shares.opened(self.root.share, self.root.share, 1, self.rig.root.queue.tenant)
-        self.quiet = True  # nothing happened since the last pump
+        self.quiet = True  # nothing happened since the last dispatch
         admission = self.engine.admission
         self._next = admission.next
         admission.next = self._checked_next  # type: ignore[method-assign]
@@ -152,13 +151,13 @@ class EngineMachine(RuleBasedStateMachine):
         room=PICK,
         cost=st.one_of(st.integers(0, 12), st.integers(0, 110)),
         inputs=st.lists(PICK, max_size=3),
-        front=st.sampled_from([False, False, False, True]),
+        expedited=st.sampled_from([False, False, False, True]),
         bounded=st.booleans(),
         view=st.sampled_from([False, False, False, True]),
         keep=st.sampled_from([True, True, False]),
     )
     def submit(
-        self, room: int, cost: int, inputs: list[int], front: bool, bounded: bool, view: bool, keep: bool
+        self, room: int, cost: int, inputs: list[int], expedited: bool, bounded: bool, view: bool, keep: bool
     ) -> None:
         if len(self.jobs) >= MOST_JOBS:
             return
@@ -171,8 +170,8 @@ class EngineMachine(RuleBasedStateMachine):
             *[job.handle for job in read],
             cost=0 if view else cost,
             scope=where.core,
-            front=front,
-            name=f"{where.core.name} {front=}",
+            expedited=expedited,
+            name=f"{where.core.name} {expedited=}",
         )
         if view:
             value.base = read[0].handle
@@ -210,13 +209,13 @@ class EngineMachine(RuleBasedStateMachine):
                 room=dice.choice(rooms),
                 cost=dice.choice([0, 1, 3, dice.randint(0, 20), dice.randint(0, 100)]),
                 inputs=[dice.randrange(10_000) for _ in range(dice.choice([0, 0, 1, 1, 2, 3]))],
-                front=dice.random() < 0.15,
+                expedited=dice.random() < 0.15,
                 bounded=dice.random() < 0.5,
                 view=dice.random() < 0.1,
                 keep=dice.random() < 0.6,
             )
             if dice.random() < 0.1:
-                self.pump()
+                self.dispatch()
             if dice.random() < 0.1:
                 self.drop([dice.randrange(10_000)])
 
@@ -224,8 +223,8 @@ class EngineMachine(RuleBasedStateMachine):
     def stream_by(self, room: int, count: int, cost: int) -> None:
         """Small tasks in one scope, each over soon: what large heads elsewhere have to wait beside."""
         for _ in range(count):
-            self.submit(room=room, cost=cost, inputs=[], front=False, bounded=False, view=False, keep=False)
-            self.pump()
+            self.submit(room=room, cost=cost, inputs=[], expedited=False, bounded=False, view=False, keep=False)
+            self.dispatch()
             if any(len(stream) > 1 for stream in self.rig.streams.values()):
                 self.run_some(1)
 
@@ -295,7 +294,7 @@ class EngineMachine(RuleBasedStateMachine):
         room.claim = Job(self.rig.claim(reserve, core), room, None, [], None)
         self.jobs.append(room.claim)
         if at_once:
-            self.pump()
+            self.dispatch()
             self.enter(room)
 
     def give_share(
@@ -398,8 +397,8 @@ class EngineMachine(RuleBasedStateMachine):
     # -- running ------------------------------------------------------------------------------------------------------
 
     @rule()
-    def pump(self) -> None:
-        launched = self.rig.pump()
+    def dispatch(self) -> None:
+        launched = self.rig.dispatch()
         self.quiet = True
         for task in launched:
             assert task.state == LAUNCHED
@@ -431,7 +430,7 @@ class EngineMachine(RuleBasedStateMachine):
         """A stream's thread goes on after a task ended: perhaps later than another stream that waited for that task."""
         self.quiet = False
         waiting = [tasks for tasks in self.unposted.values() if tasks]
-        self.rig.inbox.completed(waiting[lane % len(waiting)].popleft(), False)
+        self.rig.completions.completed(waiting[lane % len(waiting)].popleft(), False)
 
     @rule(times=st.integers(1, 8))
     def run_some(self, times: int) -> None:
@@ -441,7 +440,7 @@ class EngineMachine(RuleBasedStateMachine):
                 self.run_head(i, "done", 50)
             while any(self.unposted.values()):
                 self.post(i)
-            self.pump()
+            self.dispatch()
 
     def job_of(self, task: Task) -> Job:
         return next(job for job in self.jobs if job.task is task)
@@ -517,12 +516,12 @@ class EngineMachine(RuleBasedStateMachine):
 
     def tell_stuck(self) -> None:
         task = self.engine.admission.stuck()[0]
-        self.engine.settle(task, Failure.of(MemoryDeadlockError("no room"), task.name, task.where))
+        self.engine.settle(task, Failure.of(MemoryDeadlockError("no room"), task.name, task.site))
         assert task.state == FAILED
         job = self.job_of(task)
         if job is job.room.claim:
             job.room.entered = True
-        self.pump()
+        self.dispatch()
 
     # -- what must hold -----------------------------------------------------------------------------------------------
 
@@ -581,7 +580,9 @@ class EngineMachine(RuleBasedStateMachine):
             if room.core.reserve and not room.closed and room.own_account is not account:
                 assert room.parent is not None
                 total += room.core.reserve if room.parent.account is account else 0
-        total += sum(item[1] for item in self.rig.inbox.items if type(item) is tuple and _open(item[0]) is account)
+        total += sum(
+            item[1] for item in self.rig.completions.items if type(item) is tuple and _open(item[0]) is account
+        )
         return total
 
     def check_told(self) -> None:
@@ -596,7 +597,7 @@ class EngineMachine(RuleBasedStateMachine):
                 assert job.handle is None or job.handle.failure is not None
 
     def check_idle(self) -> None:
-        """After a pump nothing is left that may be admitted, and what is stuck is known."""
+        """After a dispatch nothing is left that may be admitted, and what is stuck is known."""
         admission = self.engine.admission
         assert admission.next() is None
         stuck = admission.stuck()
@@ -682,7 +683,7 @@ class EngineMachine(RuleBasedStateMachine):
         for _ in range(10 * len(self.jobs) + 10):
             self.run_some(8)
             self.everything()
-            if any(self.rig.streams.values()) or self.rig.inbox.items:
+            if any(self.rig.streams.values()) or self.rig.completions.items:
                 continue
             if self.engine.admission.stuck():
                 self.tell_stuck()
@@ -698,7 +699,7 @@ class EngineMachine(RuleBasedStateMachine):
             if room.open:
                 self.leave(room)
         self.check_report(self.root, None)
-        self.pump()
+        self.dispatch()
         self.everything()
         engine, admission = self.engine, self.engine.admission
         assert engine.account.used == engine.reserved == engine.account.in_flight == engine.account.pending == 0
@@ -729,15 +730,15 @@ def _open(account: Account) -> Account:
 
 
 def _in_order(jobs: list[Job]) -> list[Job]:
-    return sorted(jobs, key=lambda job: (not job.task.front, job.task.seq))
+    return sorted(jobs, key=lambda job: (not job.task.expedited, job.task.seq))
 
 
 def _head(jobs: list[Job]) -> Job:
     """The first at the front if its producers are launched, else the first of the rest."""
-    fronts = [job for job in jobs if job.task.front]
-    rest = [job for job in jobs if not job.task.front]
-    if fronts and not (fronts[0].blocked and rest):
-        return fronts[0]
+    expedited = [job for job in jobs if job.task.expedited]
+    rest = [job for job in jobs if not job.task.expedited]
+    if expedited and not (expedited[0].blocked and rest):
+        return expedited[0]
     return rest[0]
 
 

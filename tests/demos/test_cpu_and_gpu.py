@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import asyncsched as asc
-from asyncsched.devices.cuda import usable
+from asyncsched.devices.cuda.device import usable
 from tests.fake_cupy import fake_cupy
 
 DEMO = Path(__file__).parents[2] / "demos" / "cpu_and_gpu.py"

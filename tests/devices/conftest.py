@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from asyncsched.devices.cuda import CUDADevice
+from asyncsched.devices.cuda.device import CUDADevice
 from tests.fake_cupy import Fake, fake_cupy
 
 BLOCK = np.ones((32, 32), np.float32)
@@ -66,8 +66,8 @@ def assert_ledgers_zero(s: asc.Scheduler) -> None:
     """Nothing is charged, pending or in flight any more."""
     statistics = s.statistics()  # takes in what was posted
     assert statistics.tasks_pending == statistics.tasks_in_flight == 0
-    s._driver.engine.validate()
-    assert s._driver.engine.account.used == 0
+    s._runtime.engine.validate()
+    assert s._runtime.engine.account.used == 0
 
 
 @asynccontextmanager

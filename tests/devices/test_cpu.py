@@ -11,9 +11,9 @@ import pytest
 from threadpoolctl import ThreadpoolController
 
 import asyncsched as asc
-from asyncsched.devices import blas
 from asyncsched.devices.counter import Counter
-from asyncsched.devices.pool import Pool
+from asyncsched.devices.host import blas
+from asyncsched.devices.host.pool import Pool
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(20)]
 BLOCK = np.ones((200, 200))
@@ -187,7 +187,7 @@ def test_live_and_free_bytes_stay_under_the_limit() -> None:
 
 
 def test_free_bytes_are_bounded_without_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asyncsched.devices.pool.UNBOUNDED_FREE", 3 * MIB)
+    monkeypatch.setattr("asyncsched.devices.host.pool.UNBOUNDED_FREE", 3 * MIB)
     pool = Pool(None)
     blocks = [pool.take(MIB + i * 64) for i in range(6)]
     for block in blocks:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from asyncsched.devices import staging
+from asyncsched.devices.cuda import staging
 from tests.fake_cupy import Fake
 
 from .conftest import assert_ledgers_zero, opened, until

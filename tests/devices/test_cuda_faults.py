@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from asyncsched.devices import body
-from asyncsched.devices.cuda import CUDADevice
+from asyncsched.devices import execution as body
+from asyncsched.devices.cuda.device import CUDADevice
 from tests.fake_cupy import Fake, fake_cupy
 from tests.fake_cupy.errors import CUDARuntimeError
 

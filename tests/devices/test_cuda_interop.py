@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from asyncsched.devices import guests
-from asyncsched.devices.cuda import CUDADevice
+from asyncsched.devices import torch_interop as guests
+from asyncsched.devices.cuda.device import CUDADevice
 from tests.fake_cupy import Fake, fake_cupy
 
 from .conftest import BLOCK, assert_ledgers_zero, ended, opened

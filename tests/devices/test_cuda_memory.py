@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from asyncsched.devices.cuda_memory import GRANULE
+from asyncsched.devices.cuda.memory import GRANULE
 from tests.fake_cupy import Fake, fake_cupy
 
 from .conftest import BLOCK, assert_ledgers_zero, checked, ended, finished, issued, opened, until

@@ -153,16 +153,16 @@ async def test_the_loop_is_woken_once_for_a_burst(fake: Fake) -> None:
     """Each completion is awaited by somebody, and would wake the loop if it were not known that it wakes already."""
     async with opened(1, max_ops=None) as s:
         x = await s.put(BLOCK)
-        before, inbox, wakes = issued(s), s._driver.inbox, []
+        before, completions, wakes = issued(s), s._runtime.completions, []
         with fake.pause():
-            wake = inbox.wake
-            inbox.wake = lambda: (wakes.append(1), wake())[1]
+            wake = completions.wake
+            completions.wake = lambda: (wakes.append(1), wake())[1]
             tensors = [x + i for i in range(60)]
             await until(lambda: issued(s) == before + 60)
             waiting = [asyncio.create_task(_await(tensor)) for tensor in tensors]
             await asyncio.sleep(0)
             assert wakes == []
-        while len(inbox.items) < 60:  # the loop is busy meanwhile
+        while len(completions.items) < 60:  # the loop is busy meanwhile
             os.sched_yield()
         await asyncio.gather(*waiting)
         assert len(wakes) == 1

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from asyncsched.devices.cuda import CUDADevice
+from asyncsched.devices.cuda.device import CUDADevice
 from tests.fake_cupy import Fake, fake_cupy
 
 from .conftest import assert_ledgers_zero, checked, ended, until

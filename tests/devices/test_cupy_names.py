@@ -89,7 +89,8 @@ def test_what_the_pool_is_asked(cupy: Any, name: str) -> None:
 
 
 def test_the_constants(cupy: Any) -> None:
-    from asyncsched.devices import cuda, cuda_memory
+    from asyncsched.devices.cuda import device as cuda
+    from asyncsched.devices.cuda import memory as cuda_memory
 
     assert cupy.cuda.runtime.memcpyHostToDevice == 1
     assert cupy.cuda.runtime.memcpyDeviceToHost == 2

@@ -185,7 +185,7 @@ async def run(program: Program, make: Callable[[], asc.Scheduler], *, serial: bo
                 statistics = s.statistics()
     except BaseExceptionGroup as group:
         _only_booms(group)
-    engine = s._driver.engine
+    engine = s._runtime.engine
     engine.validate()
     assert engine.account.used == 0, f"{engine.account.used} bytes are still charged"
     assert statistics.tasks_pending == statistics.tasks_in_flight == 0

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 import asyncsched as asc
-from asyncsched.devices.cuda import CUDADevice
-from asyncsched.devices.cuda_memory import GRANULE
+from asyncsched.devices.cuda.device import CUDADevice
+from asyncsched.devices.cuda.memory import GRANULE
 from tests.fake_cupy import fake_cupy
 
 from .programs import Program, make

@@ -16,7 +16,7 @@ _UNIT = 512
 
 
 class PinnedMemory:
-    """Pinned memory straight from the driver."""
+    """Pinned memory straight from the runtime."""
 
     def __init__(self, size: int, flags: int = 0) -> None:
         self.size = size

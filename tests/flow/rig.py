@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
-from asyncsched.flow.pipeline import Pipeline
+from asyncsched.flow.pipeline.pipeline import Pipeline
 
 
 async def drain(pipe: Pipeline[Any]) -> list[Any]:

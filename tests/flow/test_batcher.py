@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from asyncsched.flow.batcher import Batcher
+from asyncsched.flow.batcher.batcher import Batcher
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(20)]
 
@@ -295,7 +295,7 @@ async def test_past_its_deadline_an_item_is_dropped_before_the_loop_could_tell_i
 @pytest.fixture
 def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Moves the clock by which batches are formed."""
-    return lambda: monkeypatch.setattr("asyncsched.flow.batcher_runs.monotonic", lambda: time.monotonic() + 3600)
+    return lambda: monkeypatch.setattr("asyncsched.flow.batcher.runners.monotonic", lambda: time.monotonic() + 3600)
 
 
 async def test_started_in_a_scope_whose_deadline_has_passed_a_caller_is_told(later: Callable[[], None]) -> None:
@@ -469,7 +469,7 @@ async def test_nothing_is_left_when_the_queue_is_empty() -> None:
             await asyncio.gather(*ask(batcher, *range(50)))
         await until(lambda: asyncio.all_tasks() == before)
         gc.collect()
-        assert s._driver.engine.root.children == {}
+        assert s._runtime.engine.root.children == {}
         assert s.statistics().bytes_retained == 0
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from asyncsched.flow import threads as threads_of_stages
+from asyncsched.flow.pipeline import threads as threads_of_stages
 
 from .rig import AsyncCounted, Counted, drain, same, same_in_thread, turns
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from asyncsched.flow.links import Bell, Link, flat
+from asyncsched.flow.pipeline.links import Bell, Link, flat
 
 from .rig import turns
 

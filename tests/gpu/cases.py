@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from asyncsched.ops.keys import TENSOR, Slice
-from asyncsched.ops.rules_elementwise import comparison, ufunc
+from asyncsched.ops.index_keys import TENSOR, Slice
+from asyncsched.ops.rules.elementwise import comparison, ufunc
 from asyncsched.ops.table import TABLE
 
 DTYPES = ("?", "i4", "u1", "i8", "f2", "f4", "f8", "c8", "c16")

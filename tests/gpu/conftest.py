@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from asyncsched.devices.cuda import usable
+from asyncsched.devices.cuda.device import usable
 from tests.conftest import LOOPS
 from tests.fake_cupy import Fake, fake_cupy
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from asyncsched.devices.staging import SLOT_BYTES, SLOTS
+from asyncsched.devices.cuda.staging import SLOT_BYTES, SLOTS
 
 from .cases import DTYPES, values
 

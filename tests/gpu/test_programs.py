@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from asyncsched.devices.cuda import CUDADevice
+from asyncsched.devices.cuda.device import CUDADevice
 from tests.differential import runner
 from tests.differential.programs import OPS, Program, Step, make
 

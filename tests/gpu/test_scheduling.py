@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from asyncsched.devices.cuda import CUDADevice
+from asyncsched.devices.cuda.device import CUDADevice
 
 from .cases import values
 

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from asyncsched.ops.kernels_nn import blocks
+from asyncsched.ops.kernels.layers import blocks
 from asyncsched.ops.row import plan, resolve
-from asyncsched.ops.rules_elementwise import comparison, ufunc
+from asyncsched.ops.rules.elementwise import comparison, ufunc
 from asyncsched.ops.table import TABLE
-from asyncsched.tensor import apply
+from asyncsched.tensors.tensor import apply
 
 from .cases import CASES, RANDOM, Case
 from .close import differs, strides

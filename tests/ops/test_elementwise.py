@@ -9,7 +9,7 @@ import pytest
 from conftest import DTYPES, layouts, values
 
 from asyncsched.ops import TABLE, power_row
-from asyncsched.ops.rules_elementwise import comparison, ufunc
+from asyncsched.ops.rules.elementwise import comparison, ufunc
 
 UFUNCS = [name for name, row in TABLE.items() if row.rule in (ufunc, comparison)]
 UNARY = [name for name in UFUNCS if getattr(np, TABLE[name].kernel).nin == 1]

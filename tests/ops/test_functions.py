@@ -9,7 +9,7 @@ import pytest
 from conftest import assert_same, values
 
 import asyncsched as asc
-from asyncsched import functions as f
+from asyncsched.tensors import functions as f
 
 pytestmark = pytest.mark.anyio
 

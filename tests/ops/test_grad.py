@@ -9,8 +9,8 @@ import pytest
 from conftest import layouts, values
 
 from asyncsched.ops import TABLE, meta, plan
-from asyncsched.ops.kernels_grad import BLOCK
-from asyncsched.ops.keys import TENSOR, Slice
+from asyncsched.ops.index_keys import TENSOR, Slice
+from asyncsched.ops.kernels.gradients import BLOCK
 
 ALL = Slice(None, None, None)
 FLOATS = ("f2", "f4", "f8")

@@ -11,7 +11,7 @@ import pytest
 from conftest import meta_of
 
 from asyncsched.ops import TABLE, plan, resolve
-from asyncsched.ops.kernels_activation import _normal_tail
+from asyncsched.ops.kernels.activation import _normal_tail
 from asyncsched.ops.table_nn import network_rows
 
 MEAN = {"reduction": "mean"}

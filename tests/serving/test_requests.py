@@ -24,13 +24,13 @@ async def test_a_handler_computes_in_a_scope_of_its_own_and_finds_the_scheduler(
     async def app(scope: ASGIScope, receive: Receive, send: Send) -> None:
         s = scope["state"]["scheduler"]
         x = await s.put(np.frombuffer(await read(receive), np.uint8))
-        assert [child.name for child in s._driver.engine.root.children] == ["POST /sum"]
+        assert [child.name for child in s._runtime.engine.root.children] == ["POST /sum"]
         await reply(send, str(await asc.sum(x).item()).encode())
 
     server = serving(app)
     async with server.open() as s:
         assert await Call(server, "/sum").feed(bytes([1, 2]), more=True).feed(bytes([3])).answer() == (200, b"6")
-        assert s._driver.engine.root.children == {}
+        assert s._runtime.engine.root.children == {}
         assert s.statistics().bytes_retained == 0
 
 
@@ -94,7 +94,7 @@ async def test_other_exceptions_are_the_frameworks(beside: list[Exception]) -> N
         with pytest.raises(ExceptionGroup if beside else KeyError):
             await call.task
         assert call.sent == []
-        assert s._driver.engine.root.children == {}
+        assert s._runtime.engine.root.children == {}
         assert len(server.gate) == 0
 
 
@@ -138,7 +138,7 @@ async def test_a_client_that_leaves_cancels_its_work(unread: bool) -> None:
         await call.task
         assert call.sent == []
         assert ended == []
-        assert s._driver.engine.root.children == {}
+        assert s._runtime.engine.root.children == {}
         assert seen.exchanges[0].disconnected
         assert len(server.gate) == 0
 
@@ -399,7 +399,7 @@ async def test_many_at_once_and_nothing_is_left() -> None:
         found = s.statistics()
         assert (found.tasks_pending, found.tasks_in_flight, found.bytes_in_flight, found.bytes_retained) == (0,) * 4
         assert found.peak_bytes <= 2**20
-        assert s._driver.engine.root.children == {}
+        assert s._runtime.engine.root.children == {}
         await until(lambda: asyncio.all_tasks() == before)
 
 

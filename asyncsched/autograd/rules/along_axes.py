@@ -7,11 +7,11 @@ from typing import Any
 
 from numpy.lib.array_utils import normalize_axis_index
 
-from ... import functions as f
-from ...functions._common import op
-from ...ops.rules_linalg import tensordot_axes
-from ...ops.rules_reduce import reduced_axes
-from ...tensor import Tensor
+from ...ops.rules.linalg import tensordot_axes
+from ...ops.rules.reduce import reduced_axes
+from ...tensors import functions as f
+from ...tensors.functions._common import op
+from ...tensors.tensor import Tensor
 from .common import Rules, along, reordered, scatter
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from numpy.lib.array_utils import normalize_axis_index
 
-from ...functions import permute_dims
-from ...functions._common import op
-from ...ops.keys import encode_key
-from ...tensor import Tensor
+from ...ops.index_keys import encode_key
+from ...tensors.functions import permute_dims
+from ...tensors.functions._common import op
+from ...tensors.tensor import Tensor
 
 Partial = Callable[..., Tensor]
 Rules = dict[str, tuple[Partial | None, ...]]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ... import functions as f
-from ...functions._common import Operand
-from ...tensor import Tensor
+from ...tensors import functions as f
+from ...tensors.functions._common import Operand
+from ...tensors.tensor import Tensor
 from .common import Rules, same
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
-from ... import functions as f
-from ...functions._common import op
-from ...ops.keys import TENSOR
-from ...tensor import Tensor
+from ...ops.index_keys import TENSOR
+from ...tensors import functions as f
+from ...tensors.functions._common import op
+from ...tensors.tensor import Tensor
 from .common import Rules, along, back, reordered, same, scatter
 
 

@@ -1,0 +1,74 @@
+"""Arguments: checked at the line that gave them, and sizes in bytes as an int or as text."""
+
+from __future__ import annotations
+
+import pickle
+import re
+from collections.abc import Callable
+from math import inf
+from typing import Any
+
+import numpy as np
+
+_UNITS = {
+    "": 1, "b": 1,
+    "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
+    "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
+}  # fmt: skip
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*")
+
+
+def check_int(name: str, value: object, least: int = 1, *, none: str = "") -> None:
+    """Raise unless `value` is an int of at least `least`, or None if that means something: `none` says what."""
+    if none and value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be an int{' or None' if none else ''}, not {type(value).__name__}")
+    if value < least:
+        raise ValueError(f"{name} must be at least {least}, not {value}{_instead(none)}")
+
+
+def check_number(name: str, value: Any, unit: str = "", *, zero: bool = False, none: str = "") -> None:
+    """Raise unless `value` is finite and above 0, or 0 if `zero`, or None if that means something: `none` says what."""
+    if none and value is None:
+        return
+    what = f"number of {unit}" if unit else "number"
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        raise TypeError(f"{name} must be a {what}{' or None' if none else ''}, not {type(value).__name__}")
+    if not 0 <= value < inf or (value == 0 and not zero):
+        least = "of at least 0" if zero else "above 0"
+        raise ValueError(f"{name} must be a finite {what} {least}, not {value!r}{_instead(none)}")
+
+
+def parse_bytes(size: int | str, name: str = "size") -> int:
+    """`size` in bytes: an int, or text such as "256 MiB", "1.5 GB".
+
+    Raises:
+        ValueError: if it is neither, not positive, or of an unknown unit.
+        TypeError: if it is of another type.
+    """
+    if isinstance(size, bool) or not isinstance(size, int | str):
+        raise TypeError(f'{name} is an int of bytes or text such as "256 MiB", not {type(size).__name__}')
+    if isinstance(size, str):
+        match = _SIZE.fullmatch(size)
+        unit = _UNITS.get(match[2].lower()) if match else None
+        if match is None or unit is None:
+            raise ValueError(f'{name}={size!r} is no size: use an int of bytes or text such as "256 MiB" or "1.5 GB"')
+        size = int(float(match[1]) * unit)
+    if size <= 0:
+        raise ValueError(f"{name} must be positive, not {size}: use None for no bound")
+    return size
+
+
+def check_pickles(fn: Callable[[Any], Any], name: str) -> None:
+    """Raise unless another process can get this function."""
+    try:
+        pickle.dumps(fn)
+    except Exception as error:
+        raise TypeError(
+            f"processes need a function that can be pickled: define {name} at the top of a module"
+        ) from error
+
+
+def _instead(none: str) -> str:
+    return f": use None for {none}" if none else ""

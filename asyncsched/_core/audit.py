@@ -1,0 +1,121 @@
+"""What may be asked of the engine at any moment: bytes of every kind, and whether its books balance."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any, cast
+
+from .admission import Admission
+from .model import LAUNCHED, PENDING, Account, Scope, Task, Value
+
+
+class Audit:
+    """The engine's state, and questions about it that change nothing."""
+
+    root: Scope
+    account: Account
+    admission: Admission
+    unfinished: int
+    submitted: int
+    completed: int
+    failed: int
+    cancelled: int
+    peak_in_flight: int
+
+    def launched(self) -> list[Task]:
+        """Every task that has a slot."""
+        return [task for task in self.root.unfinished() if task.state == LAUNCHED]
+
+    def in_flight_bytes(self) -> int:
+        """Output and workspace of the tasks in flight, and results that only those still read.
+
+        They drain by themselves.
+        """
+        launched = self.launched()
+        total = sum(task.cost for task in launched)
+        readers = Counter(id(value) for task in launched for value in _held(task))
+        for task in launched:
+            for value in task.inputs:
+                count = readers.pop(id(value), 0)
+                if count and value.charge and sys.getrefcount(value) <= count + _LOOP_REFS:
+                    total += value.charge
+        return total
+
+    def unused_reserve(self) -> int:
+        """Bytes that open scopes have reserved and do not use."""
+        unused, todo = 0, [self.root]
+        while todo:
+            scope = todo.pop()
+            todo += scope.children
+            if scope.reserve:
+                unused += max(0, scope.reserve - scope.account.used)
+        return unused
+
+    def held_by_pending(self) -> int:
+        """Bytes of finished results that nothing but pending tasks holds."""
+        tasks = self.admission.tasks()
+        readers = Counter(id(value) for task in tasks for value in _held(task))
+        values = list({value for task in tasks for value in task.inputs})
+        held = 0
+        while values:
+            value = values.pop()
+            if sys.getrefcount(value) <= readers[id(value)] + _POP_REFS:
+                held += value.charge
+        return held
+
+    def validate(self) -> None:
+        """Assert every invariant. For tests: it walks everything."""
+        admission, tasks = self.admission, self.root.unfinished()
+        pending = [t for t in tasks if t.state == PENDING]
+        launched = [t for t in tasks if t.state == LAUNCHED]
+        assert len(tasks) == self.unfinished == len(set(tasks))
+        assert admission.pending == len(pending)
+        assert admission.pending_bytes == sum(t.cost for t in pending)
+        assert set(admission.tasks()) == set(pending)
+        assert admission.in_flight == len(launched)
+        assert admission.max_ops is None or self.peak_in_flight <= admission.max_ops
+        assert self.submitted == self.completed + self.failed + self.cancelled + sum(bool(t.lanes) for t in tasks)
+        for task in pending:
+            waiting = sum(1 for v in task.inputs if v.task is not None and v.task.state == PENDING)
+            assert task.blockers == waiting, task
+        for task in launched:
+            assert task.blockers == 0, task
+            assert task.lane is not None, task
+        accounts = {t.account for t in tasks} | {self.account}
+        for account in accounts:
+            assert account.in_flight == sum(t.account is account for t in launched)
+            assert account.pending == sum(t.account is account for t in pending)
+            # Not below zero, but for a result larger than its task's cost and dropped before the task's completion.
+            assert account.used >= 0 or account.in_flight
+            assert account.earmark is None or account.earmark.state == PENDING
+
+
+def _held(task: Task) -> Iterable[Any]:
+    """What a task refers to: its inputs, and its arguments where those are not the same tuple."""
+    inputs, args = task.inputs, task.args  # one read: the stream lets go of them
+    return inputs if args is None or args is inputs else (*inputs, *args)
+
+
+def _dummy() -> Value:
+    return Value(cast(Account, None), None, None)
+
+
+def _loop_refs() -> int:
+    """How many references `in_flight_bytes`'s loop adds to a value that one task alone reads."""
+    values = (_dummy(),)
+    for value in values:
+        return sys.getrefcount(value) - 1
+    return 0
+
+
+def _pop_refs() -> int:
+    """The same for `held_by_pending`, which takes the value out of its list first."""
+    values = [_dummy()]
+    value = values.pop()
+    return sys.getrefcount(value)
+
+
+_LOOP_REFS = _loop_refs()
+_POP_REFS = _pop_refs()

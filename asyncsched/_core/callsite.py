@@ -1,0 +1,30 @@
+"""Lines of the user's code, for messages."""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import CodeType
+
+CallSite = tuple[CodeType, int]  # a line, cheap to keep: resolved only when someone asks
+
+_PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
+
+
+def line_of(site: CallSite | None) -> str:
+    """`site` as text: file and line."""
+    if site is None:
+        return "an unknown line"
+    code, lasti = site
+    line = next((line for start, end, line in code.co_lines() if start <= lasti < end), None)
+    return f"{code.co_filename}:{line or code.co_firstlineno} in {code.co_name}"
+
+
+def call_site(skip: int = 2) -> CallSite | None:
+    """The line of the user's code that called into the package."""
+    frame = sys._getframe(skip)
+    while frame.f_code.co_filename.startswith(_PACKAGE):
+        if frame.f_back is None:
+            return None
+        frame = frame.f_back
+    return frame.f_code, frame.f_lasti

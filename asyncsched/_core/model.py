@@ -1,0 +1,336 @@
+"""What the scheduler keeps track of: tasks and the values they make, lanes, scopes, queues, and accounts of bytes."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from typing import Any, Final
+
+from .callsite import CallSite
+from .completions import Completions
+from .failure import Failure
+
+KEPT_FAILURES: Final = 100
+_COMPACT: Final = 64
+
+# States, in the order of a task's life. Plain ints: they are compared several times per task.
+PENDING: Final = 0
+LAUNCHED: Final = 1  # admitted and handed to a stream; the two are one step for every device so far
+DONE: Final = 2
+FAILED: Final = 3
+CANCELLED: Final = 4
+STATE_NAMES: Final = ("pending", "launched", "done", "failed", "cancelled")
+
+
+class Value:
+    """What a task makes, or will make. Handles, views and tasks that read it hold it.
+
+    CPython's reference count *is* the count of holders: when it falls to zero, `__del__` posts the bytes back. While
+    its task is unfinished the task holds it too; the stream lets go before it posts the completion.
+    """
+
+    __slots__ = (
+        "account",
+        "array",
+        "base",
+        "block",
+        "charge",
+        "device",
+        "escaped",
+        "failure",
+        "meta",
+        "nbytes",
+        "site",
+        "task",
+    )
+
+    def __init__(self, account: Account, device: Any, meta: Any, task: Task | None = None) -> None:
+        self.account = account
+        self.device = device
+        self.meta = meta  # shape, dtype and cost of the result; opaque here
+        self.task = task  # its producer, until found finished
+        self.failure: Failure | None = None
+        self.array: Any = None  # the result
+        self.block: Any = None  # the pool's buffer under it, if any
+        self.base: Value | None = None  # the value whose memory this one is a view of
+        self.site: CallSite | None = None  # the line that asked for it, if it was not run inline
+        self.nbytes = 0  # bytes of the buffer it owns, or will
+        self.charge = 0  # bytes to give back when nobody holds this any more
+        self.escaped = False  # the array may be held outside: the buffer is never recycled
+
+    @property
+    def done(self) -> bool:
+        """Whether the result or a failure is here."""
+        return self.failure is not None or self.task is None or self.task.state >= DONE
+
+    @property
+    def owner(self) -> Value:
+        """The value that owns the memory: itself, or at the end of a chain of views."""
+        value = self
+        while value.base is not None:
+            value = value.base
+        return value
+
+    def __del__(self) -> None:
+        if self.block is not None or self.escaped:
+            self.device.reclaim(self)
+        elif self.charge:
+            self.array = None  # the memory first, its bytes second: others may be waiting for them on another thread
+            account = self.account
+            completions = account.completions
+            completions.items.append((account, self.charge))
+            if completions.wants_bytes:
+                completions.notify()
+
+
+class Task:
+    """One unit of work. It goes once through pending -> launched -> done | failed | cancelled."""
+
+    __slots__ = (
+        "account",
+        "args",
+        "blockers",
+        "call",
+        "cancelled",
+        "context",
+        "cost",
+        "dependents",
+        "event",
+        "expedited",
+        "failure",
+        "granted",
+        "inputs",
+        "lane",
+        "lanes",
+        "name",
+        "options",
+        "passed",
+        "refund",
+        "scope",
+        "seq",
+        "site",
+        "state",
+        "value",
+        "waiters",
+    )
+
+    def __init__(
+        self,
+        scope: Scope,
+        account: Account,
+        name: str,
+        call: Any,
+        args: Any,
+        options: Any,
+        inputs: Sequence[Value],
+        lanes: Sequence[Lane],
+        cost: int,
+        site: CallSite | None = None,
+    ) -> None:
+        self.scope = scope
+        self.account = account
+        self.name = name
+        self.call = call  # what to run: opaque here, as are args, options and context
+        self.args = args
+        self.options = options
+        self.context: Any = None
+        self.inputs = inputs  # emptied when it ends
+        self.lanes = lanes  # the streams it may run on; none for a mere claim of bytes, which takes no slot either
+        self.cost = cost  # bytes of output and workspace, granted at admission
+        self.refund = 0  # bytes to return at completion: what of `cost` the value did not take over
+        self.site = site
+        self.value: Value | None = None  # set by whoever makes the value; let go by the stream
+        self.seq = 0
+        self.state = PENDING
+        self.expedited = False  # queued before the rest of its scope
+        self.blockers = 0  # producers that are not launched yet
+        self.passed = 0  # times another scope was admitted while this head had no room
+        self.dependents: list[Task] | None = None  # submitted while this was unfinished
+        self.waiters: list[Callable[[Task], None]] | None = None  # called on the loop's thread when it ends
+        self.granted: Callable[[Task], None] | None = None  # called on the loop's thread when it is launched
+        self.lane: Lane | None = None  # the stream it was given
+        self.event: Any = None
+        self.failure: Failure | None = None
+        self.cancelled = False  # cancelled after launch: it keeps its slot until it physically ends
+
+    def settled(self) -> bool:
+        """Whether awaiting it has an answer: it ended, or was cancelled while it still runs."""
+        return self.state >= DONE or self.cancelled
+
+    def __repr__(self) -> str:
+        return f"<{self.name} #{self.seq} {STATE_NAMES[self.state]}>"
+
+
+class Lane:
+    """The scheduler's view of one stream of a device."""
+
+    __slots__ = ("copies", "device", "load", "stream", "tail")
+
+    def __init__(self, device: Any = None, stream: Any = None, *, copies: bool = False) -> None:
+        self.copies = copies  # carries host-to-device copies alone
+        self.device = device
+        self.stream = stream
+        self.load = 0  # tasks launched and not ended
+        self.tail: Task | None = None  # the last one launched, while it is unfinished
+
+
+class Account:
+    """A limit in bytes and what is charged against it: the scheduler's, or a scope's reserve."""
+
+    __slots__ = (
+        "changed",
+        "closed",
+        "completions",
+        "earmark",
+        "grace",
+        "in_flight",
+        "limit",
+        "parent",
+        "pending",
+        "runtime",
+        "used",
+    )
+
+    def __init__(
+        self, limit: int | None, completions: Completions, runtime: Any = None, parent: Account | None = None
+    ) -> None:
+        self.limit = limit
+        self.completions = completions
+        self.runtime = runtime  # whoever drives the engine; opaque here
+        self.parent = parent
+        self.used = 0
+        self.pending = 0  # tasks waiting to be charged here
+        self.in_flight = 0  # tasks charged here and not ended
+        self.earmark: Task | None = None  # the aged head for which freed bytes are kept
+        self.grace = 0  # admissions left during which nothing bars anyone
+        self.changed = False  # something happened since a scan found nothing that fits
+        self.closed = False  # its bytes are its parent's now
+
+    def fits(self, cost: int) -> bool:
+        """Whether `cost` more bytes stay within the limit. What costs nothing always fits."""
+        return not cost or self.limit is None or self.used + cost <= self.limit
+
+    def covers(self, account: Account | None) -> bool:
+        """Whether what is charged to `account` is held within this one."""
+        while account is not None and account is not self:
+            account = account.parent
+        return account is not None
+
+    @property
+    def open(self) -> Account:
+        """This account, or the nearest ancestor that is not closed."""
+        account = self
+        while account.closed:
+            assert account.parent is not None
+            account = account.parent
+        return account
+
+
+class Queue:
+    """The pending tasks of a scope in order of submission. Cancelled ones are swept when they pile up.
+
+    Those at the front go before the rest once their producers are launched. Until then they bar nobody: what they wait
+    for may be in the rest.
+    """
+
+    __slots__ = ("expedited", "live", "rotating", "tasks", "tenant")
+
+    def __init__(self, tenant: Any) -> None:
+        self.tenant = tenant  # whose turns it takes
+        self.expedited: deque[Task] = deque()
+        self.tasks: deque[Task] = deque()
+        self.live = 0
+        self.rotating = False
+
+    def __iter__(self) -> Iterator[Task]:
+        return chain(self.expedited, self.tasks)
+
+    def push(self, task: Task) -> None:
+        self.live += 1
+        (self.expedited if task.expedited else self.tasks).append(task)
+
+    def head(self) -> Task | None:
+        expedited, tasks = self.expedited, self.tasks
+        if expedited and not (expedited[0].blockers and tasks):
+            return expedited[0]
+        return tasks[0] if tasks else None
+
+    def removed(self) -> None:
+        """One of the tasks is no longer pending."""
+        self.live -= 1
+        for tasks in (self.expedited, self.tasks):
+            while tasks and tasks[0].state != PENDING:
+                tasks.popleft()
+        if len(self.expedited) + len(self.tasks) > 2 * self.live + _COMPACT:
+            self.expedited = deque(task for task in self.expedited if task.state == PENDING)
+            self.tasks = deque(task for task in self.tasks if task.state == PENDING)
+
+
+class Scope:
+    """A group of tasks that is waited for, reported on and cancelled together.
+
+    It has a queue and an account of its own, or shares those of its parent.
+    """
+
+    __slots__ = (
+        "account",
+        "children",
+        "closed",
+        "ended",
+        "failures",
+        "lost",
+        "name",
+        "parent",
+        "queue",
+        "reserve",
+        "tasks",
+    )
+
+    def __init__(self, name: str, queue: Queue, account: Account, parent: Scope | None = None) -> None:
+        self.name = name
+        self.queue = queue
+        self.account = account
+        self.parent = parent
+        self.children: dict[Scope, None] = {}
+        self.tasks: dict[Task, None] = {}  # unfinished
+        self.failures: dict[Failure, None] = {}  # root causes that nobody has seen yet
+        self.lost = 0  # failures beyond KEPT_FAILURES
+        self.reserve = 0
+        # Nothing more will be submitted: closed when its tasks are finished and its failures reported.
+        self.ended = False
+        self.closed = False
+
+    def unfinished(self) -> list[Task]:
+        """Every unfinished task here and below."""
+        found, todo = list(self.tasks), list(self.children)
+        while todo:
+            scope = todo.pop()
+            found += scope.tasks
+            todo += scope.children
+        return found
+
+    def record(self, failure: Failure) -> None:
+        """Remember a root cause until someone sees it. No longer: then it holds the frames of whoever awaited it."""
+        if failure.seen:  # by a dependent on another stream, whose completion came first
+            return
+        if len(self.failures) >= KEPT_FAILURES:
+            self.lost += 1
+        else:
+            self.failures[failure] = None
+            failure.keeper = self.failures
+
+    def take_failures(self, before: int | None = None) -> tuple[list[Failure], int]:
+        """Root causes nobody has seen, here and below, of tasks numbered under `before`.
+
+        And how many more were not kept.
+        """
+        mine = [f for f in list(self.failures) if before is None or f.seq < before]
+        lost, self.lost = self.lost, 0
+        for child in list(self.children):
+            below, more = child.take_failures(before)
+            mine += below
+            lost += more
+        for failure in mine:
+            failure.see()
+        return mine, lost

@@ -1,0 +1,160 @@
+"""Running the body of a task, whatever the device: what it is given, what it made, and what that is charged.
+
+The device's memory runs table rows its own way; a user's callable runs the same everywhere.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import numpy as np
+
+from .._core.failure import Failure
+from .._core.model import Account, Task, Value
+from .._tree import leaves, map_leaves
+from ..ops.meta import meta
+from ..ops.row import Row
+from .memory import Memory, owner_of
+
+
+class MustBlock(BaseException):
+    """The body cannot go on without blocking, on a thread that must not: it is to be run again on another."""
+
+
+def run(task: Task, memory: Memory) -> None:
+    """Run a task's body. Afterwards its value has its array or its failure; the task holds all it held.
+
+    Raises:
+        MustBlock: instead of blocking the event loop's thread.
+    """
+    task.refund = task.cost
+    try:
+        upstream = next((v.failure for v in task.inputs if v.failure is not None), None)
+        if upstream is not None:
+            fail(task, upstream.passed_to(task.name, task.site))
+        elif not task.cancelled:
+            if isinstance(task.call, Row):
+                memory.run_row(task)
+            else:
+                _run_call(task, memory)
+    except MustBlock:
+        raise
+    except BaseException as error:  # whatever a body raises belongs to whoever awaits it
+        fail(task, Failure.of(error, task.name, task.site))
+    finally:
+        del task  # the frames of what a body raised lead back here, and the task to what it raised
+
+
+def forget(task: Task) -> None:
+    """Drop every reference a task holds, before its completion is posted."""
+    task.value = task.args = task.call = task.context = task.options = None
+    task.inputs = ()
+
+
+def fail(task: Task, failure: Failure) -> None:
+    """Give a task its failure, unless it has one."""
+    value = task.value
+    if task.failure is None:
+        task.failure = failure
+        if value is not None and value.failure is None:
+            value.failure = failure
+
+
+def finish(task: Task, value: Value, array: Any, charge: int) -> None:
+    """Give the value its array, and the task its refund."""
+    value.array = array
+    value.charge = value.nbytes = charge
+    if not value.meta.known:
+        value.meta = meta(array.shape, array.dtype, array.flags.c_contiguous)
+    task.refund = task.cost - charge
+
+
+def void(task: Task, failure: Failure) -> None:
+    """A task's result is void: its device was lost before it was there.
+
+    The array stays, since another stream may be about to read it, and will find out by itself.
+    """
+    fail(task, failure)
+    task.refund = task.cost
+    if task.value is not None:
+        task.value.charge = 0
+
+
+def source_of(task: Task, array: Any) -> Value | None:
+    """The input that `array` is a view of."""
+    owner = owner_of(array)
+    return next((v for v in task.inputs if type(v.array) is type(array) and owner_of(v.array) is owner), None)
+
+
+def reusable(task: Task, any_input: bool, fits: Callable[[Value], bool]) -> Value | None:
+    """The input whose buffer the output may take: this task alone holds it, and it `fits`.
+
+    A ufunc may write over any of its inputs; other rows only over the first.
+    """
+    for value in task.inputs if any_input else task.inputs[:1]:
+        if value.escaped or value.base is not None or not fits(value):
+            continue
+        held = sum(a is value for a in task.inputs)
+        if task.args is not task.inputs:
+            held += sum(a is value for a in task.args)
+        if sys.getrefcount(value) <= held + _LOOP_REFS:
+            return value
+    return None
+
+
+def _run_call(task: Task, memory: Memory) -> None:
+    """Call a user's function in its own context; charge what it returned."""
+    value = task.value
+    assert value is not None
+    result = memory.run_callable(task, map_leaves(_fill, list(task.args)))
+    value.escaped = True  # the body may have kept it
+    form = value.meta
+    if form is not None:
+        result = memory.xp.asarray(result).view()  # made read-only when it leaves; the body's own array is not ours
+        if result.shape != form.shape or result.dtype != form.dtype:
+            raise ValueError(
+                f"{task.name} was submitted with shape={form.shape}, dtype={form.dtype} and returned"
+                f" shape={result.shape}, dtype={result.dtype}: declare what the function returns"
+            )
+    if value.failure is not None:
+        return
+    inputs = {id(owner_of(a)) for a in _arrays(task.args, memory)}
+    owners = {id(o): o for a in _arrays(result, memory) if id(o := owner_of(a)) not in inputs}
+    value.block = tuple((owner, memory.footprint(owner.nbytes)) for owner in owners.values())
+    charge = sum(nbytes for _, nbytes in value.block)
+    if not value.block and not isinstance(result, memory.arrays) and task.options:
+        charge = task.options["nbytes"]  # declared, and not to be measured: charged until the handle drops
+    value.array = result
+    value.charge = value.nbytes = charge
+    task.refund = task.cost - charge
+
+
+def _fill(arg: Any) -> Any:
+    """A value's array, read-only where arrays can be; anything else as it is."""
+    if type(arg) is not Value:
+        return arg
+    if type(arg.array) is np.ndarray:
+        arg.array.flags.writeable = False
+    return arg.array
+
+
+def _arrays(found: Any, memory: Memory) -> Iterator[Any]:
+    """The arrays in arguments or a result, in lists, tuples and dicts too."""
+    for leaf in leaves(found):
+        if isinstance(leaf, Value):
+            yield from _arrays(leaf.array, memory)
+        elif isinstance(leaf, memory.arrays):
+            yield leaf
+
+
+def _loop_refs() -> int:
+    """How many references `reusable`'s loop adds."""
+    values = (Value(cast(Account, None), None, None),)
+    for value in values:
+        return sys.getrefcount(value) - 1
+    return 0
+
+
+_LOOP_REFS = _loop_refs()

@@ -1,0 +1,146 @@
+"""Running tasks on host memory: inputs in, output in a recycled buffer, every reference dropped.
+
+Shared by the devices whose arrays are NumPy's (`cpu`, `sim`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..._core.completions import Completions
+from ..._core.model import Task, Value
+from ...ops.program import Program
+from ...ops.row import Row, resolve
+from .. import execution as body
+from ..memory import Memory
+from .pool import POOLED_BYTES, Block, Pool
+
+Array = np.ndarray[Any, Any]
+
+
+def execute(task: Task, memory: HostMemory) -> None:
+    """Run one task to its end. Afterwards the value has its array or its failure, and the task holds nothing."""
+    body.run(task, memory)
+    body.forget(task)
+    del task  # as in `body.run`
+
+
+class HostDevice:
+    """What every device on host memory says to the contract."""
+
+    owns_captures = False
+    dlpack = (1, 0)
+    xp: Any = np
+    memory: HostMemory
+
+    def default_bytes(self) -> int | None:
+        return None
+
+    def capture(self, program: Program, inputs: int) -> Callable[[Any, Sequence[Any]], list[Any]]:
+        return program.run
+
+    def adopt(self, source: Any) -> Any:
+        """Refuse: only what is not on the host comes here."""
+        raise TypeError(
+            f"this {type(source).__name__} is on a device that the scheduler does not have: list it in"
+            " Scheduler([...]), or copy the array to the host first"
+        )
+
+    def fetch(self, array: Any) -> Any:
+        return np.array(array)
+
+    def reclaim(self, value: Value) -> None:
+        self.memory.reclaim(value)
+
+
+class HostMemory(Memory):
+    """The memory of one host device: NumPy's arrays, in buffers from a pool."""
+
+    xp: Any = np
+    arrays = (np.ndarray,)
+
+    def __init__(self, completions: Completions, max_bytes: int | None, *, poison: bool = False) -> None:
+        super().__init__(completions)
+        self.pool = Pool(max_bytes, poison=poison)
+
+    def give(self, block: Any) -> None:
+        self.pool.give(block)
+
+    def run_row(self, task: Task) -> None:
+        row, value, options = task.call, task.value, task.options or {}
+        assert value is not None
+        args = [_on_host(a) if type(a) is Value else a for a in task.args]
+        kernel = resolve(row, np)
+        block: Block | None = None
+        # `out` is in C order, so that is what the result must be: it is promised, or it follows from the operands.
+        in_order = value.meta.contiguous or all(map(_contiguous, args))
+        if not _pools(row, value) or not in_order:
+            array = kernel(*args, **options)
+        else:
+            out, block = self._reused(task, isinstance(kernel, np.ufunc)) if row.inplace else (None, None)
+            if out is None or block is None:
+                block = self.pool.take(value.nbytes)
+                out = np.ndarray(value.meta.shape, value.meta.dtype, buffer=block)
+            try:
+                array = kernel(*args, out=out, **options)
+            except BaseException:
+                self.pool.give(block)
+                raise
+        if type(array) is not np.ndarray:
+            array = np.asarray(array)
+        self._finish(task, value, array, block)
+
+    def _reused(self, task: Task, any_input: bool) -> tuple[Array | None, Block | None]:
+        """The array and buffer of an input that this task alone holds and that fits the output exactly."""
+        assert task.value is not None
+        form = task.value.meta
+
+        def fits(value: Value) -> bool:
+            array = value.array
+            return (
+                type(value.block) is np.ndarray
+                and array.shape == form.shape
+                and array.dtype == form.dtype
+                and array.flags.c_contiguous
+            )
+
+        value = body.reusable(task, any_input, fits)
+        if value is None:
+            return None, None
+        block, value.block = value.block, None
+        return value.array, block
+
+    def _finish(self, task: Task, value: Value, array: Array, block: Block | None) -> None:
+        if value.failure is not None:  # cancelled meanwhile
+            if block is not None:
+                self.pool.give(block)
+            return
+        charge = 0
+        if block is not None:
+            charge, value.block = value.nbytes, block
+        elif not array.flags.owndata and (source := body.source_of(task, array)) is not None:
+            value.base = source
+        else:
+            charge = array.nbytes
+            if charge >= POOLED_BYTES:
+                self.pool.adopt(charge)
+                value.block = charge
+        body.finish(task, value, array, charge)
+
+
+def _on_host(value: Value) -> Any:
+    """The value's array, copied here first if it is another device's."""
+    array = value.array
+    return array if isinstance(array, np.ndarray) else value.device.fetch(array)
+
+
+def _pools(row: Row, value: Value) -> bool:
+    """Whether the output is to be written into a recycled buffer."""
+    return row.out and not row.view and value.nbytes >= POOLED_BYTES and bool(value.meta.known)
+
+
+def _contiguous(array: Any) -> bool:
+    return not isinstance(array, np.ndarray) or array.flags.c_contiguous

@@ -1,0 +1,178 @@
+"""One call for what many callers ask for at the same time.
+
+Theory of operation. Callers put an item into a queue and wait for a future each. While the queue holds anything, up to
+`concurrency` runners live: each forms a batch, computes it and forms the next, and ends when it finds the queue empty.
+So there is nothing to open or close, and nothing polls. What arrives while all runners are busy is the next batch:
+batches grow with the load, and a lone item is not held up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from dataclasses import dataclass
+from math import inf
+from time import monotonic
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
+
+from ..._arguments import check_int, check_number
+from ...errors import QueueFull
+from ...runtime.context import ambient
+from .queue import Queue, Waiting
+from .runners import Runs
+
+if TYPE_CHECKING:
+    from ...scheduler import Scheduler
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class BatcherStatistics:
+    """A snapshot of a batcher. Costs are in the unit of its `cost`; times are seconds; counts are since it was made."""
+
+    items: int
+    """Items accepted."""
+    answered: int
+    """Items whose batch has ended, with a result or with an exception."""
+    dropped: int
+    """Items that were cancelled or expired before they were computed, and so never were."""
+    refused: int
+    """Items turned away because the queue was full."""
+    batches: int
+    """Batches computed."""
+    waiting: int
+    """Items in the queue."""
+    waiting_cost: float
+    """What the items in the queue cost together."""
+    computing: int
+    """Items in batches that have begun and not ended."""
+    largest_batch: int
+    """The most items that ever were in one batch."""
+    wait_seconds: float
+    """How long items have waited for their batch, added up."""
+    estimated_wait: float | None
+    """How long the queue will take to drain, by the measured rate; None before the first batch."""
+
+
+class Batcher(Generic[Item, Result]):
+    """Gathers the items of many callers and computes them together: `result = await batcher(item)`.
+
+    A batch is what has gathered while the one before was computed, the oldest first, and the tenants of the callers'
+    scopes in turn, by cost over weight. An item whose caller was cancelled, or whose scope's deadline has passed, is
+    dropped from the queue, and from a batch that has not started; in a batch that runs it is computed, and its result
+    dropped.
+
+    Batches run in scopes of their own, below the scheduler itself, in the context in which the batcher was made, not in
+    that of a caller. A batcher belongs to one event loop. It needs no closing: while its queue is empty nothing of it
+    runs.
+
+    Args:
+        fn: takes a list of items and returns as many results in the same order, as a list or an array. A result that is
+            an exception is raised in that item's caller alone; what `fn` itself raises, in every caller of the batch. A
+            coroutine function is awaited on the loop; a plain one runs on a stream of the scheduler, and finds its
+            items as they are: tensors need a coroutine function. It may not wait for this batcher, which waits for it.
+        max_batch_cost: the most that the items of one batch cost together.
+        max_wait: seconds that the oldest item may wait for a batch to fill. With 0 it does not wait for others.
+        max_queue: most items in the queue; None for no bound.
+        cost: what an item costs: rows, tokens, padded size. Without it each costs 1.
+        concurrency: how many batches are computed at a time.
+        scheduler: whose streams and scopes are used; default the ambient one, or the only one open on the loop.
+    """
+
+    def __init__(
+        self,
+        fn: Callable[[list[Item]], Sequence[Result | Exception]]
+        | Callable[[list[Item]], Awaitable[Sequence[Result | Exception]]],
+        *,
+        max_batch_cost: float = 32,
+        max_wait: float = 0.0,
+        max_queue: int | None = 1024,
+        cost: Callable[[Item], float] | None = None,
+        concurrency: int = 1,
+        scheduler: Scheduler | None = None,
+    ) -> None:
+        _check(fn, max_batch_cost, max_wait, max_queue, concurrency)
+        self._cost = cost
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._queue = Queue(max_batch_cost, max_queue)
+        self._runs = Runs(fn, self._queue, max_wait, concurrency, scheduler)
+
+    async def __call__(self, item: Item) -> Result:
+        """Wait for a batch with this item, and return its result. Cancelling it drops the item.
+
+        Raises:
+            QueueFull: at once, if `max_queue` items wait. Its `retry_after` is how long these will take.
+            TaskTooLarge: if the item costs more than a batch may.
+            DeadlineExceeded: if the deadline of the caller's scope passed before the item was computed.
+            Exception: whatever `fn` returned for this item, or raised.
+        """
+        loop = self._bind()
+        cost = 1.0 if self._cost is None else float(self._cost(item))
+        self._check_room(cost)
+        # No await between the books and the queue: what was counted is there.
+        until, tenant, weight = _here()
+        line = self._queue.line(tenant, weight)
+        waiting = Waiting(item, cost, loop.create_future(), monotonic(), until, line)
+        self._queue.push(waiting)
+        self._runs.wake(loop)
+        try:
+            return cast(Result, await waiting.future)
+        finally:
+            self._queue.forget(waiting)
+            if waiting.future.done() and not waiting.future.cancelled():
+                waiting.future.exception()  # seen, also when the caller was cancelled in the same turn
+
+    def statistics(self) -> BatcherStatistics:
+        """A snapshot."""
+        queue, runs = self._queue, self._runs
+        return BatcherStatistics(
+            items=queue.accepted,
+            answered=runs.answered,
+            dropped=queue.dropped,
+            refused=queue.refused,
+            batches=runs.batches,
+            waiting=len(queue),
+            waiting_cost=queue.cost,
+            computing=runs.computing,
+            largest_batch=runs.largest,
+            wait_seconds=queue.waited,
+            estimated_wait=runs.rate.seconds_for(len(queue)),
+        )
+
+    def __repr__(self) -> str:
+        return f"Batcher({self._runs.name}, {len(self._queue)} waiting, {self._runs.computing} computing)"
+
+    def _bind(self) -> asyncio.AbstractEventLoop:
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = loop
+        if self._loop is not loop:
+            raise RuntimeError("a batcher belongs to the event loop that used it first: make one for each loop")
+        return loop
+
+    def _check_room(self, cost: float) -> None:
+        try:
+            self._queue.check(cost)
+        except QueueFull as full:
+            full.retry_after = self._runs.rate.seconds_for(len(self._queue))
+            raise
+
+
+def _here() -> tuple[float, Hashable, float]:
+    """When the first of the caller's scopes is given up, by time.monotonic; its tenant, and the tenant's weight."""
+    here = ambient.get()
+    if here is None:
+        return inf, None, 1.0
+    tenant = here.core.queue.tenant
+    return here.until, tenant.name, tenant.weight
+
+
+def _check(fn: object, max_batch_cost: float, max_wait: float, max_queue: int | None, concurrency: int) -> None:
+    if not callable(fn):
+        raise TypeError(f"a batcher takes a function of a list of items, not {type(fn).__name__}")
+    check_number("max_batch_cost", max_batch_cost)
+    check_number("max_wait", max_wait, "seconds", zero=True)
+    check_int("max_queue", max_queue, none="no bound")
+    check_int("concurrency", concurrency)

@@ -1,0 +1,209 @@
+"""From a source to the device, stage by stage, each ahead of the next by no more than it has room for."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, overload
+
+from ..._arguments import check_int, check_pickles
+from .collate import collate as stack
+from .device_stage import DeviceStage
+from .epoch import Items
+from .links import Link
+from .position import Position
+from .sources import is_iterable, is_iterator
+from .stages import LoopStage, Stage
+from .statistics import PipelineStatistics, report
+from .threads import BatchStage, ProcessStage, ThreadStage
+
+if TYPE_CHECKING:
+    from ...scheduler import Scheduler
+
+T = TypeVar("T")
+U = TypeVar("U")
+Source = Iterable[T] | AsyncIterable[T] | Callable[[int], Iterable[T] | AsyncIterable[T]]
+
+BUFFER = 16  # finished items that may wait for the next stage: enough to share a turn of the event loop
+
+
+class Plan(NamedTuple):
+    """A stage to be made: what it is called, how many items it may have, how it is made of a name and two links."""
+
+    label: str
+    capacity: int
+    make: Callable[[str, Link, Link], Stage]
+
+
+class Pipeline(Generic[T]):
+    """Reads, maps, batches and moves items ahead of a consumer. Made by `s.pipeline(source)`.
+
+    Each method gives a new pipeline with one stage more. `async with pipe.open() as items` runs one epoch. An exception
+    of the source or a function is raised where the consumer takes items, after those before it, with a note of the
+    stage and the item; then the epoch is over.
+    """
+
+    def __init__(self, scheduler: Scheduler, source: Source[Any], buffer: int, plans: tuple[Plan, ...] = ()) -> None:
+        self._scheduler = scheduler
+        self._source = source
+        self._buffer = buffer
+        self._plans = plans
+        self._position = Position()
+        self._left = False  # an epoch was begun, neither read to its end nor taken up again by `load_state_dict`
+        self._running = False
+        self._last: Items[T] | None = None
+
+    @overload
+    def map(
+        self, fn: Callable[[T], Awaitable[U]], *, workers: int = 1, ordered: bool = True, buffer: int = BUFFER
+    ) -> Pipeline[U]: ...
+    @overload
+    def map(
+        self, fn: Callable[[T], U], *, workers: int = 1, ordered: bool = True, processes: bool = False,
+        buffer: int = BUFFER,
+    ) -> Pipeline[U]: ...  # fmt: skip
+    def map(
+        self, fn: Callable[[Any], Any], *, workers: int = 1, ordered: bool = True, processes: bool = False,
+        buffer: int = BUFFER,
+    ) -> Pipeline[Any]:  # fmt: skip
+        """Apply a function to each item. None is an item like any other.
+
+        A coroutine function runs on the event loop, a plain one in threads, or in processes that each epoch starts
+        (the "spawn" method) and ends.
+
+        Args:
+            fn: takes an item, returns an item. In processes, both it and the items must be picklable.
+            workers: how many items are worked on at once.
+            ordered: whether results keep the order of the items. If not, they come as they are done.
+            processes: run a plain function in processes.
+            buffer: how many finished items may wait, besides those that are worked on.
+        """
+        check_int("workers", workers)
+        check_int("buffer", buffer, 0)
+        name = getattr(fn, "__name__", type(fn).__name__)
+        if not callable(fn):
+            raise TypeError(f"map takes a function of one item, not {type(fn).__name__}")
+        kind: type[LoopStage | ThreadStage] = ProcessStage if processes else ThreadStage
+        if inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__):
+            if processes:
+                raise TypeError(f"{name} is a coroutine function, and runs on the event loop: leave out processes=True")
+            kind = LoopStage
+        if processes:
+            check_pickles(fn, name)
+
+        def make(title: str, source: Link, out: Link) -> Stage:
+            return kind(fn, title, source, out, workers, ordered=ordered)
+
+        return self._with(Plan(f"map {name}", workers + buffer, make))
+
+    def batch(
+        self, size: int, *, collate: Callable[[list[T]], U] | None = None, drop_last: bool = False
+    ) -> Pipeline[Any]:
+        """Make one item of `size` items, in a thread. One batch is made while another waits.
+
+        Args:
+            size: items per batch.
+            collate: makes a batch of a list of items. By default arrays and numbers are stacked along a new first axis,
+                each field of tuples and dicts by itself, and anything else stays a list.
+            drop_last: leave out a last batch that is not full.
+        """
+        check_int("size", size)
+        if inspect.iscoroutinefunction(collate):
+            raise TypeError("collate must be a plain function: add a `.map` for a coroutine function")
+        return self._with(Plan(f"batch {size}", 2, partial(BatchStage, collate or stack, size, drop_last)))
+
+    def to_device(self, *, depth: int = 2, device: object = None) -> Pipeline[Any]:
+        """Put arrays on the device ahead of the consumer, as `s.put` does: those in tuples, lists and dicts, too.
+
+        The scheduler's limit on bytes holds. A batch is put when there is room for all of it. What is ahead goes back
+        to the host when the scheduler is stuck and others wait for bytes; the next 16 batches are then put when they
+        are asked for. In the ambient scope of where the pipeline was opened.
+
+        Args:
+            depth: how many batches may be ahead of the consumer; the host keeps its arrays of those, too.
+            device: where to; default the scheduler's first device.
+
+        While it iterates, the consumer needs room for a batch besides what it still holds: `del` the last one where
+        there is none.
+        """
+        check_int("depth", depth)
+        return self._with(Plan("to_device", depth, partial(DeviceStage, self._scheduler, device)))
+
+    def open(self) -> Items[T]:
+        """Run one epoch: `async with pipe.open() as items`, then `async for item in items`.
+
+        The first goes on from where `load_state_dict` said, each other begins anew, also when the one before was left
+        early.
+
+        Raises, where the block is entered:
+            RuntimeError: if an epoch is open already, or the source is an iterator that was read before.
+            SchedulerClosed: if the scheduler is not open.
+        """
+        return Items(self)
+
+    def statistics(self) -> PipelineStatistics:
+        """A snapshot of the present epoch, or the last."""
+        return self._last.statistics() if self._last is not None else report((), Link(0), 0.0, 0.0)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What `load_state_dict` takes: the epoch's number, and which items of the source the consumer has received.
+
+        Items read ahead do not count: a pipeline that resumes reads them again. It skips the others unmapped. The
+        source must give the same items again.
+        """
+        return self._position.state()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there with the next `open()`.
+
+        Raises:
+            ValueError: if `state` is not what `state_dict()` gave.
+            RuntimeError: while an epoch is open.
+        """
+        self._must_rest()
+        self._position = Position.of(state)
+        self._left = False
+
+    def _with(self, plan: Plan) -> Pipeline[Any]:
+        return Pipeline(self._scheduler, self._source, self._buffer, (*self._plans, plan))
+
+    def _must_rest(self) -> None:
+        if self._running:
+            raise RuntimeError("an epoch of this pipeline is open: leave its block first, or make another pipeline")
+
+    def _begin(self, items: Items[T]) -> Position:
+        """An epoch is opened. Returns where it begins."""
+        self._scheduler._runtime.check()
+        self._must_rest()
+        if is_iterator(self._source) and self._last is not None:
+            raise RuntimeError(
+                "the source is an iterator, which can be read once: pass an iterable that can be read again, or a"
+                " function of the epoch's number that makes one"
+            )
+        if self._left:
+            self._position = Position(self._position.epoch + 1)
+        self._left = self._running = True
+        self._last = items
+        return self._position
+
+    def _finish(self) -> None:
+        """The consumer has reached the end of an epoch."""
+        if self._left:
+            self._position = Position(self._position.epoch + 1)
+            self._left = False
+
+    def _rest(self) -> None:
+        """An epoch was closed."""
+        self._running = False
+
+
+def make_pipeline(scheduler: Scheduler, source: Source[T], buffer: int) -> Pipeline[T]:
+    """A pipeline without stages. Raises TypeError if the source is nothing that can be read."""
+    if not is_iterable(source) and not callable(source):
+        raise TypeError(
+            "the source of a pipeline is an iterable, an async iterable, or a function of the epoch's number that"
+            f" returns one, not {type(source).__name__}"
+        )
+    check_int("buffer", buffer)
+    return Pipeline(scheduler, source, buffer)

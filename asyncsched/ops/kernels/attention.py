@@ -1,0 +1,129 @@
+"""Kernels of scaled dot-product attention.
+
+The weights of a few heads at a time are made, used and dropped, so memory grows with the length, not with its square;
+the derivative makes them anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import accumulate
+from math import prod, sqrt
+from typing import Any
+
+import numpy as np
+
+from .basic import vecdot
+from .layers import blocks
+
+
+def attention(
+    xp: Any, packed: Any, mask: Any, *, shapes: Any, causal: bool, scale: float | None = None, out: Any = None
+) -> Any:
+    """softmax(q k^T scale + mask) v, with q, k and v one after the other in a flat array; the mask 0 is none."""
+    q, k, v = _parts(packed, shapes)
+    out = xp.empty((*q.shape[:-1], v.shape[-1]), q.dtype) if out is None else out
+    _attend(xp, q, k, v, _bias(xp, q, k, mask, causal), _scale(q, scale), out)
+    return out
+
+
+def attention_backward(
+    xp: Any, packed: Any, mask: Any, grad: Any, *, shapes: Any, causal: bool, scale: float | None = None,
+    out: Any = None,
+) -> Any:  # fmt: skip
+    """The gradient of the packed operand."""
+    q, k, v = _parts(packed, shapes)
+    out = xp.empty(packed.shape, packed.dtype) if out is None else out
+    _attend_backward(xp, q, k, v, grad, _bias(xp, q, k, mask, causal), _scale(q, scale), _parts(out, shapes))
+    return out
+
+
+def self_attention(xp: Any, packed: Any, mask: Any, *, heads: int, causal: bool, out: Any = None) -> Any:
+    """Attention of every head, with queries, keys and values side by side on the last axis; the mask 0 is none."""
+    q, k, v = _split(xp, packed, 3, heads)
+    out = xp.empty((*packed.shape[:-1], packed.shape[-1] // 3), packed.dtype) if out is None else out
+    _attend(xp, q, k, v, _bias(xp, q, k, mask, causal), _scale(q), _split(xp, out, 1, heads)[0])
+    return out
+
+
+def self_attention_backward(
+    xp: Any, packed: Any, mask: Any, grad: Any, *, heads: int, causal: bool, out: Any = None
+) -> Any:
+    """The gradient of the packed operand."""
+    q, k, v = _split(xp, packed, 3, heads)
+    out = xp.empty(packed.shape, packed.dtype) if out is None else out
+    g = _split(xp, grad, 1, heads)[0]
+    _attend_backward(xp, q, k, v, g, _bias(xp, q, k, mask, causal), _scale(q), _split(xp, out, 3, heads))
+    return out
+
+
+def _parts(packed: Any, shapes: Any) -> list[Any]:
+    """Views of the parts of a flat array, in their shapes."""
+    ends = list(accumulate(map(prod, shapes)))
+    starts = [0, *ends]
+    return [packed[a:b].reshape(shape) for a, b, shape in zip(starts, ends, shapes, strict=False)]
+
+
+def _split(xp: Any, packed: Any, parts: int, heads: int) -> Any:
+    """(..., length, parts * heads * width) as a view (parts, ..., heads, length, width)."""
+    *lead, width = packed.shape
+    return xp.moveaxis(packed.reshape(*lead, parts, heads, width // (parts * heads)), (-3, -2), (0, -3))
+
+
+def _scale(q: Any, scale: float | None = None) -> float:
+    return 1 / sqrt(q.shape[-1]) if scale is None else scale
+
+
+def _bias(xp: Any, q: Any, k: Any, mask: Any, causal: bool) -> Any:
+    """What is added to the scores, in the shape of all of them, or None."""
+    shape = (*q.shape[:-1], k.shape[-2])
+    bias = None
+    if hasattr(mask, "dtype"):  # not the number 0
+        bias = xp.where(mask, 0, -xp.inf) if mask.dtype == bool else mask
+        bias = bias.astype(q.dtype, copy=False)
+    if causal:
+        past = xp.tril(xp.ones(shape[-2:], bool))
+        future = xp.where(past, 0, -xp.inf).astype(q.dtype)
+        bias = future if bias is None else bias + future
+    return None if bias is None else xp.broadcast_to(bias, shape)
+
+
+def _attend(xp: Any, q: Any, k: Any, v: Any, bias: Any, scale: float, out: Any) -> None:
+    for heads in _groups(xp, q, k):
+        xp.matmul(_weights(xp, q, k, bias, scale, heads), v[heads], out=out[heads])
+
+
+def _attend_backward(xp: Any, q: Any, k: Any, v: Any, grad: Any, bias: Any, scale: float, grads: Any) -> None:
+    dq, dk, dv = grads
+    for heads in _groups(xp, q, k):
+        g, weights = grad[heads], _weights(xp, q, k, bias, scale, heads)
+        xp.matmul(xp.swapaxes(weights, -1, -2), g, out=dv[heads])
+        scores = xp.matmul(g, xp.swapaxes(v[heads], -1, -2))
+        scores -= vecdot(xp, scores, weights)[..., None]
+        scores *= weights
+        scores *= scale
+        xp.matmul(scores, k[heads], out=dq[heads])
+        xp.matmul(xp.swapaxes(scores, -1, -2), q[heads], out=dk[heads])
+
+
+def _weights(xp: Any, q: Any, k: Any, bias: Any, scale: float, heads: Any) -> Any:
+    weights = xp.matmul(q[heads], xp.swapaxes(k[heads], -1, -2))
+    weights *= scale
+    if bias is not None:
+        weights += bias[heads]
+    if weights.size:
+        # Where all is masked all weights are 0: the peak is a number even there, and the sum of others at least 1.
+        weights -= xp.maximum(weights.max(axis=-1, keepdims=True), xp.finfo(weights.dtype).min)
+        xp.exp(weights, out=weights)
+        weights /= xp.maximum(weights @ xp.ones(weights.shape[-1], weights.dtype), 1)[..., None]
+    return weights
+
+
+def _groups(xp: Any, q: Any, k: Any) -> Iterator[Any]:
+    """Indices of as many heads as go into a block; everything if there is no axis of heads."""
+    if q.ndim == 2:
+        yield ...
+        return
+    for index in np.ndindex(q.shape[:-3]):
+        for heads in blocks(xp, q.shape[-3], q.shape[-2] * k.shape[-2]):
+            yield (*index, heads)

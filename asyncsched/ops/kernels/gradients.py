@@ -1,0 +1,74 @@
+"""Kernels that only derivatives need."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ..index_keys import TENSOR, Key, decode_key
+
+# From this many elements on rows are added by flat places, for so many at a time that these stay in cache.
+BLOCK = 8_192
+
+
+def scatter(xp: Any, x: Any, *indices: Any, shape: Any, key: Key, out: Any = None) -> Any:
+    """Zeros, with `x` added where the key says: the transpose of indexing. Places named twice get both."""
+    out = _zeros(xp, shape, x.dtype, out)
+    place = decode_key(key, indices)
+    if TENSOR not in key or all(xp.asarray(index).dtype.kind == "b" for index in indices):
+        out[place] = x
+    elif xp is np and key == (TENSOR,) and _are_rows(x, place[0].shape, shape):
+        _add_rows(out, place[0], x)
+    else:
+        xp.add.at(out, place, x)
+    return out
+
+
+def _are_rows(x: np.ndarray[Any, Any], picked: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    return x.size >= BLOCK and x.flags.c_contiguous and x.shape == picked + shape[1:]
+
+
+def _add_rows(out: Any, rows: Any, x: Any) -> None:
+    """What `np.add.at(out, rows, x)` does, in the same order: it is several times faster with single elements."""
+    width = prod(out.shape[1:])
+    rows, lines = rows.reshape(-1).astype(np.intp, copy=False), x.reshape(rows.size, width)
+    columns, step = np.arange(width), max(BLOCK // width, 1)
+    for start in range(0, len(rows), step):
+        part = slice(start, start + step)
+        np.add.at(out.reshape(-1), (rows[part, None] * width + columns).reshape(-1), lines[part].reshape(-1))
+
+
+def scatter_along_axis(xp: Any, x: Any, indices: Any, *, shape: Any, axis: int, out: Any = None) -> Any:
+    """Zeros, with each element of `x` added at its index on the axis: the transpose of `take_along_axis`."""
+    out = _zeros(xp, shape, x.dtype, out)
+    place = [xp.arange(n).reshape([-1 if i == at else 1 for i in range(len(shape))]) for at, n in enumerate(shape)]
+    place[axis] = indices
+    xp.add.at(out, tuple(place), x)
+    return out
+
+
+def cumulative_prod_gradient(xp: Any, x: Any, g: Any, *, axis: int, out: Any = None) -> Any:
+    """The product of what is before times a sum over what is after, found from the end: without dividing by zeros.
+
+    The k-th of n is x[0] ... x[k-1] (g[k] + x[k+1] (g[k+1] + x[k+2] (...))).
+    """
+    result = xp.empty(x.shape, xp.result_type(x, g)) if out is None else out
+    lines, values, gradients = [xp.moveaxis(a, axis, 0) for a in (result, x, g)]
+    total: Any = 0
+    for k in reversed(range(len(values))):
+        total = gradients[k] + (values[k + 1] * total if k + 1 < len(values) else 0)
+        lines[k] = total
+    before: Any = 1
+    for k in range(1, len(values)):
+        before = before * values[k - 1]
+        lines[k] *= before
+    return result
+
+
+def _zeros(xp: Any, shape: Any, dtype: Any, out: Any) -> Any:
+    if out is None:
+        return xp.zeros(shape, dtype)
+    out.fill(0)
+    return out

@@ -1,0 +1,201 @@
+"""Kernels of layers and random numbers, each with its derivatives: `kernel(xp, *arrays, out=None, **options)`.
+
+NumPy goes over memory once for each step of a formula. Here the steps are taken on a block of rows at a time, which
+stays in the cache, so that main memory is passed over once. A GPU gets larger blocks, since each step is a launch.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from .basic import vecdot
+
+BLOCK = 65_536  # elements worked on at a time, with some eight arrays of as many alive
+# On a GPU: what a launch takes, it passes over some megabytes. A guess, small enough for what is not charged.
+DEVICE_BLOCK = 1 << 20
+_DEVICE_STATES = 65_536  # of a generator on a GPU, which draw at once: equal numbers on every card
+
+
+def blocks(xp: Any, count: int, width: int = 1, *, alive: int = 8) -> list[slice]:
+    """Slices of `count` rows of `width` elements: at most a block each, or one row; more if few arrays are alive."""
+    step = max(1, (BLOCK * 8 // alive if xp is np else DEVICE_BLOCK) // max(1, width))
+    return [slice(start, min(start + step, count)) for start in range(0, count, step)]
+
+
+def softmax(xp: Any, x: Any, *, log: bool = False, out: Any = None) -> Any:
+    """exp(x) over its sum along the last axis, or the logarithm of that."""
+    out, result, rows = _rows(xp, out, x)
+    for block in blocks(xp, *rows.shape):
+        y = result[block]
+        xp.subtract(rows[block], rows[block].max(axis=1, keepdims=True), out=y)
+        if log:
+            y -= xp.log(_sums(xp, xp.exp(y)))
+        else:
+            xp.exp(y, out=y)
+            y /= _sums(xp, y)
+    return out
+
+
+def softmax_backward(xp: Any, grad: Any, y: Any, *, log: bool = False, out: Any = None) -> Any:
+    """y (grad - sum of grad y), or for the logarithm grad - exp(y) sum of grad."""
+    out, result, grads, rows = _rows(xp, out, grad, y)
+    for block in blocks(xp, *rows.shape):
+        g, v = grads[block], rows[block]
+        if log:
+            e = xp.exp(v)
+            e *= _sums(xp, g)
+            xp.subtract(g, e, out=result[block])
+        else:
+            dots = vecdot(xp, g, v)[:, None]
+            xp.subtract(g, dots, out=result[block])
+            result[block] *= v
+    return out
+
+
+def layer_norm(xp: Any, x: Any, weight: Any, bias: Any, *, eps: float, out: Any = None) -> Any:
+    """(x - mean) / sqrt(variance + eps) weight + bias, over as many last axes as the weight has."""
+    out, result, rows = _rows(xp, out, x, width=weight.size)
+    weight, bias = weight.reshape(-1), bias.reshape(-1)
+    for block in blocks(xp, *rows.shape):
+        y = _standardize(xp, rows[block], eps, _room(xp, result[block]))[0]
+        y *= weight
+        y += bias
+        if y.dtype != out.dtype:
+            result[block] = y
+    return out
+
+
+def layer_norm_input_grad(xp: Any, x: Any, weight: Any, grad: Any, *, eps: float, out: Any = None) -> Any:
+    """(g - mean of g - y mean of g y) / sqrt(variance + eps), with g = grad weight and y the standardized x."""
+    width = weight.size
+    out, result, rows, grads = _rows(xp, out, x, grad, width=width)
+    weight = weight.reshape(-1)
+    for block in blocks(xp, *rows.shape):
+        room = _room(xp, result[block])
+        g = xp.multiply(grads[block], weight, dtype=room.dtype)
+        y, scale = _standardize(xp, rows[block], eps, room)
+        y *= vecdot(xp, g, y)[:, None] / -width
+        y += g
+        y -= _sums(xp, g) / width
+        y *= scale
+        if y.dtype != out.dtype:
+            result[block] = y
+    return out
+
+
+def layer_norm_weight_grad(xp: Any, x: Any, grad: Any, *, eps: float, shape: Any, out: Any = None) -> Any:
+    """The sum of grad y over the rows, with y the standardized x."""
+    out = xp.empty(shape, x.dtype) if out is None else out
+    total = out.reshape(-1)
+    total[...] = 0
+    rows, grads = x.reshape(-1, total.size), grad.reshape(-1, total.size)
+    for block in blocks(xp, *rows.shape):
+        y = _standardize(xp, rows[block], eps, _room(xp, xp.empty_like(rows[block])))[0]
+        y *= grads[block]
+        total += xp.ones(len(y), y.dtype) @ y
+    return out
+
+
+def linear(xp: Any, x: Any, weight: Any, *bias: Any, out: Any = None) -> Any:
+    """x weight^T + bias."""
+    out = xp.empty((*x.shape[:-1], len(weight)), x.dtype) if out is None else out
+    rows = _matrix(out)
+    xp.matmul(_matrix(x), weight.T, out=rows)
+    for one in bias:
+        rows += one
+    return out
+
+
+def linear_weight_grad(xp: Any, grad: Any, x: Any, *, out: Any = None) -> Any:
+    """grad^T x, of all rows."""
+    return xp.matmul(_matrix(grad).T, _matrix(x), out=out)
+
+
+def linear_bias_grad(xp: Any, grad: Any, *, out: Any = None) -> Any:
+    """The sum of the rows, as a product with ones: BLAS takes half the time of `sum`."""
+    rows = _matrix(grad)
+    return xp.matmul(xp.ones(len(rows), rows.dtype), rows, out=out)
+
+
+def dropout(xp: Any, x: Any, seed: int, *, p: float, out: Any = None) -> Any:
+    """Zero with probability p, else x / (1 - p). The same seed drops the same elements."""
+    out, result, values = flat(xp, out, x)
+    generator = _generator(xp, seed)
+    for block in blocks(xp, x.size):
+        v = values[block]
+        keep = generator.random(v.size, dtype=xp.float32) >= p
+        xp.multiply(v, keep, out=result[block])
+        result[block] *= 1 / (1 - p) if p < 1 else 0
+    return out
+
+
+def uniform(xp: Any, seed: int, *, shape: Any, dtype: Any, low: float, high: float, out: Any = None) -> Any:
+    """Numbers drawn evenly from low to high."""
+    out = xp.empty(shape, dtype) if out is None else out
+    out[...] = _generator(xp, seed).random(shape, dtype=_drawn(xp, dtype))
+    out *= high - low
+    out += low
+    return out
+
+
+def normal(xp: Any, seed: int, *, shape: Any, dtype: Any, out: Any = None) -> Any:
+    """Numbers drawn from the standard normal distribution."""
+    out = xp.empty(shape, dtype) if out is None else out
+    out[...] = _generator(xp, seed).standard_normal(shape, dtype=_drawn(xp, dtype))
+    return out
+
+
+def _generator(xp: Any, seed: int) -> Any:
+    """CuPy's default takes 13 MB and a slow kernel to set up; this one counts."""
+    if xp is np:
+        return np.random.default_rng(seed)
+    return xp.random.Generator(xp.random.Philox4x3210(seed, size=_DEVICE_STATES))
+
+
+def _drawn(xp: Any, dtype: Any) -> Any:
+    return xp.float64 if dtype == xp.float64 else xp.float32
+
+
+def flat(xp: Any, out: Any, *arrays: Any) -> Any:
+    """The result, and the result and the arrays as one row each."""
+    out = xp.empty(arrays[0].shape, arrays[0].dtype) if out is None else out
+    return out, out.reshape(-1), *[array.reshape(-1) for array in arrays]
+
+
+def _rows(xp: Any, out: Any, *arrays: Any, width: int | None = None) -> Any:
+    """The result, and the result and the arrays as rows, of the last axis unless a width is given."""
+    shape = arrays[0].shape
+    width = shape[-1] if width is None else width
+    count = arrays[0].size // max(width, 1)
+    out = xp.empty(shape, arrays[0].dtype) if out is None else out
+    return out, out.reshape(count, width), *[array.reshape(count, width) for array in arrays]
+
+
+def _matrix(x: Any) -> Any:
+    """The array with all axes but the last as one."""
+    return x.reshape(prod(x.shape[:-1]), x.shape[-1])
+
+
+def _sums(xp: Any, rows: Any) -> Any:
+    # A product with ones: the sums of BLAS take a sixth of the time of `sum`.
+    return (rows @ xp.ones(rows.shape[1], rows.dtype))[:, None]
+
+
+def _standardize(xp: Any, rows: Any, eps: float, y: Any) -> Any:
+    """Rows of mean 0 and variance 1, written to `y`, and the factor of each."""
+    width = rows.shape[1]
+    if rows.dtype != y.dtype:
+        y[...] = rows
+        rows = y
+    xp.subtract(rows, _sums(xp, rows) / width, out=y)
+    scale = 1 / xp.sqrt(vecdot(xp, y, y)[:, None] / width + eps)
+    y *= scale
+    return y, scale
+
+
+def _room(xp: Any, block: Any) -> Any:
+    """Where rows are standardized: where they go, and of half precision, whose sums overflow, in single."""
+    return xp.empty(block.shape, xp.float32) if block.dtype == xp.float16 else block

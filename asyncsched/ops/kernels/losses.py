@@ -1,0 +1,82 @@
+"""Kernels of losses and their derivatives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .layers import blocks
+
+
+def mse_loss(xp: Any, x: Any, target: Any, *, reduction: str) -> Any:
+    """The squares of the differences: each, their sum or their mean."""
+    squares = x - target
+    xp.square(squares, out=squares)
+    return squares if reduction == "none" else getattr(squares, reduction)()
+
+
+def mse_loss_backward(xp: Any, x: Any, target: Any, grad: Any, *, reduction: str, out: Any = None) -> Any:
+    """2 (x - target) grad, over the number of elements for the mean."""
+    out = xp.subtract(x, target, out=out)
+    out *= grad * (2 / x.size if reduction == "mean" and x.size else 2)
+    return out
+
+
+def cross_entropy(
+    xp: Any, logits: Any, target: Any, *, reduction: str, ignore_index: int, label_smoothing: float
+) -> Any:
+    """The logarithm of the sum of exponentials, less the logit of the target."""
+    classes = logits.shape[1]
+    valid, target = _targets(xp, target, classes, ignore_index)
+    losses = xp.empty(len(logits), logits.dtype)
+    for block in blocks(xp, *logits.shape):
+        shifted = logits[block] - logits[block].max(axis=1, keepdims=True)
+        losses[block] = (label_smoothing - 1) * shifted[xp.arange(len(shifted)), target[block]]
+        if label_smoothing:
+            losses[block] -= label_smoothing * shifted.mean(axis=1)
+        xp.exp(shifted, out=shifted)
+        losses[block] += xp.log(shifted @ xp.ones(classes, logits.dtype))
+    losses[~valid] = 0  # a product with 0 would leave NaN where they are not finite
+    if reduction == "none":
+        return losses
+    return losses.sum() / valid.sum(dtype=logits.dtype) if reduction == "mean" else losses.sum()
+
+
+def cross_entropy_backward(
+    xp: Any,
+    logits: Any,
+    target: Any,
+    grad: Any,
+    *,
+    reduction: str,
+    ignore_index: int,
+    label_smoothing: float,
+    out: Any = None,
+) -> Any:
+    """The softmax less the target's distribution, times the gradient of each row's loss."""
+    classes = logits.shape[1]
+    valid, target = _targets(xp, target, classes, ignore_index)
+    scale = valid.astype(logits.dtype) * grad
+    if reduction == "mean":
+        scale /= xp.maximum(valid.sum(dtype=logits.dtype), 1)  # where no row counts all gradients are 0
+    out = xp.empty(logits.shape, logits.dtype) if out is None else out
+    for block in blocks(xp, *logits.shape):
+        d, s = out[block], scale[block]
+        xp.subtract(logits[block], logits[block].max(axis=1, keepdims=True), out=d)
+        xp.exp(d, out=d)
+        d *= (s / (d @ xp.ones(classes, d.dtype)))[:, None]
+        if label_smoothing:
+            d -= (s * (label_smoothing / classes))[:, None]
+        d[xp.arange(len(d)), target[block]] -= (1 - label_smoothing) * s
+    return out
+
+
+def _targets(xp: Any, target: Any, classes: int, ignore_index: int) -> Any:
+    """Which rows count, and the targets with 0 for those that do not."""
+    valid = target != ignore_index
+    target = xp.where(valid, target, 0)
+    if target.size and not (int(target.min()) >= 0 and int(target.max()) < classes):
+        raise IndexError(
+            f"cross_entropy: the targets reach from {int(target.min())} to {int(target.max())},"
+            f" and there are {classes} classes: use 0 to {classes - 1}, or ignore_index={ignore_index}"
+        )
+    return valid, target

@@ -1,0 +1,100 @@
+"""What the rules share: operands as metas, samples for dtypes, proxies for views."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from ..meta import Meta, Shape, meta
+from ..row import Inferred, Operand, Options, Row, resolve
+
+Known = tuple[int, ...]
+Array = np.ndarray[Any, Any]
+
+
+def as_meta(operand: Operand) -> Meta:
+    """The meta of an operand; a scalar's is that of the array NumPy would make of it."""
+    if isinstance(operand, Meta):
+        return operand
+    dtype = operand.dtype if isinstance(operand, np.generic) else np.dtype(type(operand))
+    return meta((), dtype)
+
+
+def lengths(operand: Operand) -> Known:
+    """The operand's shape (rules see known lengths only, so the bound is the shape)."""
+    return as_meta(operand).bound
+
+
+def all_contiguous(operands: tuple[Operand, ...]) -> bool:
+    """Whether every array among the operands is C-contiguous: then so is what NumPy makes in K-order."""
+    return all(operand.contiguous for operand in operands if isinstance(operand, Meta))
+
+
+def broadcast(operands: tuple[Operand, ...]) -> Known:
+    """The shape the operands broadcast to."""
+    shapes = [lengths(operand) for operand in operands]
+    if all(shape == shapes[0] for shape in shapes):
+        return shapes[0]
+    try:
+        return np.broadcast_shapes(*shapes)
+    except ValueError:
+        text = " ".join(str(shape) for shape in shapes)
+        raise ValueError(f"operands could not be broadcast together with shapes {text}") from None
+
+
+def sample(operand: Operand, shape: Known = (1,)) -> Any:
+    """A tiny stand-in of the operand's dtype, for asking NumPy what it would do. All ones, so nothing warns."""
+    if isinstance(operand, Meta):
+        return np.ones(shape, operand.dtype)
+    # One fits every dtype, so the value of a Python scalar has no say here.
+    return operand.dtype.type(1) if isinstance(operand, np.generic) else type(operand)(1)
+
+
+def shrunk(operand: Operand) -> Any:
+    """A sample with the operand's dimensions, each of length at most one: it fails where the operand would."""
+    return sample(operand, tuple([min(length, 1) for length in lengths(operand)]))
+
+
+def proxy(operand: Operand) -> Array:
+    """An array of the operand's shape and dtype with C strides that owns one element. Never read its data."""
+    array = as_meta(operand)
+    return as_strided(np.zeros(1, array.dtype), array.bound, c_strides(array.bound, array.dtype.itemsize))
+
+
+def c_strides(shape: Known, itemsize: int) -> Known:
+    """The strides of a C-contiguous array."""
+    return tuple([itemsize * prod([max(n, 1) for n in shape[axis + 1 :]]) for axis in range(len(shape))])
+
+
+def view_rule(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """A view: what NumPy makes of a proxy."""
+    return viewed(operands[0], lambda array: resolve(row, np)(array, **options))
+
+
+def viewed(operand: Operand, view: Callable[[Array], Array]) -> Inferred:
+    """The meta of a view; where the operand's strides are unknown, so are the result's."""
+    array = as_meta(operand)
+    result = view(proxy(array))
+    return Inferred(meta(result.shape, result.dtype, array.contiguous and result.flags.c_contiguous))
+
+
+def same_as(operand: Operand, workspace: int = 0) -> Inferred:
+    """A result of the operand's shape, dtype and layout."""
+    array = as_meta(operand)
+    return Inferred(meta(array.shape, array.dtype, array.contiguous), workspace)
+
+
+def cast_bytes(operand: Operand, dtype: np.dtype[Any]) -> int:
+    """Bytes of the copy NumPy makes of a whole operand that has another dtype."""
+    array = as_meta(operand)
+    return 0 if array.dtype == dtype else prod(array.bound) * dtype.itemsize
+
+
+def no_axis(shape: Shape, name: str) -> None:
+    """Refuse arrays without dimensions."""
+    if not shape:
+        raise ValueError(f"{name}: the operand needs at least one dimension")

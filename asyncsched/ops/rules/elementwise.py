@@ -1,0 +1,95 @@
+"""Rules of operations that work element by element."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..meta import Meta, meta
+from ..row import Inferred, Operand, Options, Row, resolve
+from .common import all_contiguous, as_meta, broadcast, cast_bytes, lengths, same_as, sample, view_rule
+
+Bounds = tuple[int, int] | None
+
+
+def ufunc(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """A universal function: NumPy's own choice of loop, the broadcast shape, K-order."""
+    resolved = _resolve_dtypes(row, operands)
+    result = meta(broadcast(operands), resolved[-1], all_contiguous(operands))
+    return Inferred(result, int_bounds=_int_bounds(operands, resolved))
+
+
+def comparison(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """A comparison: as any ufunc, but every Python integer is welcome, however large."""
+    return ufunc(row, operands, options)._replace(int_bounds=None)
+
+
+def by_sample(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """Element by element, with no ufunc to ask: the dtype is that of a sample's result."""
+    dtype = resolve(row, np)(*[sample(operand) for operand in operands], **options).dtype
+    return Inferred(meta(broadcast(operands), dtype, all_contiguous(operands)))
+
+
+def clip(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """`clip` with both limits."""
+    found = by_sample(row, operands, options)
+    return found._replace(int_bounds=_int_bounds(operands, (found.meta.dtype,) * len(operands)))
+
+
+def astype(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """Another dtype, or a copy in the same one."""
+    array = as_meta(operands[0])
+    return Inferred(meta(array.shape, np.dtype(options["dtype"]), array.contiguous))
+
+
+def copy(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """The same again."""
+    return same_as(operands[0])
+
+
+def imag(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """The imaginary part: a view of complex arrays, new zeros for others."""
+    array = as_meta(operands[0])
+    if array.dtype.kind == "c":
+        return view_rule(row, operands, options)
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"imag: dtype {array.dtype} is not numeric")
+    return Inferred(meta(array.shape, array.dtype, array.contiguous), owned=array.nbytes)
+
+
+def tril(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """A triangle: `where` under a mask of the last two dimensions."""
+    array = as_meta(operands[0])
+    if not array.shape:
+        raise TypeError(f"{row.name}: the operand needs at least one dimension")
+    shape = lengths(array)
+    mask = meta((shape * 2)[-2:], np.dtype(bool))
+    return Inferred(meta(broadcast((mask, array)), array.dtype, array.contiguous), mask.nbytes)
+
+
+def where(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """Elements of the second or third operand; weak scalars are cast without a check, as NumPy does."""
+    found = by_sample(row, operands, options)
+    condition = as_meta(operands[0])
+    return found._replace(workspace=cast_bytes(condition, np.dtype(bool)))
+
+
+def _resolve_dtypes(row: Row, operands: tuple[Operand, ...]) -> tuple[np.dtype[Any], ...]:
+    function = getattr(np, row.kernel)  # type: ignore[arg-type]  # rows of this rule name their ufunc
+    return function.resolve_dtypes((*[_promoted_as(operand) for operand in operands], None))  # type: ignore[no-any-return]
+
+
+def _promoted_as(operand: Operand) -> Any:
+    if isinstance(operand, (Meta, np.generic)):
+        return operand.dtype
+    return np.dtype(bool) if type(operand) is bool else type(operand)
+
+
+def _int_bounds(operands: tuple[Operand, ...], dtypes: tuple[np.dtype[Any], ...]) -> Bounds:
+    """What a Python integer must fit, when one is cast to an integer dtype."""
+    for operand, dtype in zip(operands, dtypes, strict=False):
+        if type(operand) is int and dtype.kind in "iu":
+            info = np.iinfo(dtype)
+            return int(info.min), int(info.max)
+    return None

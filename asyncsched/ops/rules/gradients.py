@@ -1,0 +1,62 @@
+"""Rules of operations that only derivatives and optimisers need."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from ..index_keys import TENSOR, decode_view_key
+from ..kernels.gradients import BLOCK
+from ..meta import Meta, meta
+from ..row import Inferred, Operand, Options, Row
+from .common import as_meta, broadcast, cast_bytes, lengths, viewed
+from .index import check_value
+from .selection import select
+
+_INTP = np.dtype(np.intp)
+
+
+def scatter(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """Zeros of a shape, with the first operand added where the key says."""
+    result = meta(options["shape"], as_meta(operands[0]).dtype)
+    if len(operands) == 1:
+        place, workspace = viewed(result, lambda array: array[decode_view_key(options["key"])]).meta.shape, 0
+    else:
+        found = select(result.bound, options["key"], operands[1:])
+        place, workspace = found.shape, found.workspace
+        if options["key"] == (TENSOR,):
+            workspace += _flat_places(as_meta(operands[0]), as_meta(operands[1]), prod(result.bound[1:]))
+    check_value(lengths(operands[0]), place)
+    return Inferred(result, workspace)
+
+
+def _flat_places(x: Meta, rows: Meta, width: int) -> int:
+    """Bytes of the flat places of a block of rows, and of a copy of the row numbers if they lie scattered."""
+    if prod(x.bound) < BLOCK:
+        return 0
+    return (3 * max(BLOCK, width) + (0 if rows.contiguous else prod(rows.bound))) * _INTP.itemsize
+
+
+def scatter_along_axis(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """Zeros of a shape, with each element of the first operand added at its index; a number for each index in all."""
+    shape = options["shape"]
+    indices = as_meta(operands[1])
+    broadcast(operands)
+    return Inferred(meta(shape, as_meta(operands[0]).dtype), cast_bytes(indices, _INTP) + sum(shape) * _INTP.itemsize)
+
+
+def update(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """Like the first operand, as all are but the numbers; one more is alive."""
+    first = as_meta(operands[0])
+    arrays = [operand for operand in operands if isinstance(operand, Meta)]
+    if any(array.shape != first.shape or array.dtype != first.dtype for array in arrays):
+        raise ValueError(f"{row.name}: the operands must be alike, and are {', '.join(map(repr, arrays))}")
+    return Inferred(meta(first.shape, first.dtype, all(array.contiguous for array in arrays)), first.nbytes)
+
+
+def cumulative_prod_gradient(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """Like both operands; a few lines across the axis are alive at once."""
+    result = meta(broadcast(operands), np.result_type(*[as_meta(operand).dtype for operand in operands]))
+    lines = prod(result.bound) // max(result.bound[options["axis"]], 1)
+    return Inferred(result, 3 * lines * result.dtype.itemsize)

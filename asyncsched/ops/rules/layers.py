@@ -1,0 +1,177 @@
+"""Rules of layers, losses and random numbers. All results are C-contiguous.
+
+Workspace is counted in blocks (see `kernels.layers`), and copies of operands that are not C-contiguous are added.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from ..kernels.layers import BLOCK
+from ..meta import Meta, Shape, meta
+from ..row import Inferred, Operand, Options, Row
+from .common import Known, all_contiguous, as_meta, lengths
+
+
+def relu(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """`relu`, in the layout of its operand."""
+    first = as_meta(operands[0])
+    alike(row, operands)
+    return Inferred(meta(first.shape, first.dtype, all_contiguous(operands)))
+
+
+def elementwise(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """A result like the first operand, made in blocks of elements; tensors after it are of the same shape."""
+    tensors = tuple([operand for operand in operands if isinstance(operand, Meta)])
+    alike(row, tensors)
+    return like(operands[0], copies(tensors) + 8 * block(tensors[0], 1))
+
+
+def along_rows(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """A result like the first operand, made in blocks of rows."""
+    shape = alike(row, operands)
+    if not shape:
+        raise ValueError(f"{row.name}: the operand needs at least one dimension")
+    return like(operands[0], copies(operands) + 6 * block(operands[0], shape[-1]))
+
+
+def layer_norm(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """`layer_norm` of x, weight and bias."""
+    shape, weight = floats(row, *operands)[:2]
+    if not weight or shape[len(shape) - len(weight) :] != weight or lengths(operands[2]) != weight:
+        text = f"{shape}, the weight {weight}, the bias {lengths(operands[2])}"
+        raise ValueError(f"layer_norm: x has shape {text}: weight and bias must have the shape of the last axes of x")
+    return like(operands[0], copies(operands) + 8 * block(operands[0], prod(weight)))
+
+
+def layer_norm_input_grad(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """The gradient of x; the operands are x, weight and grad."""
+    return layer_norm(row, (*operands[:2], operands[1]), options)
+
+
+def layer_norm_weight_grad(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """The gradient of the weight, whose shape is an option; the operands are x and grad."""
+    alike(row, operands)
+    result = meta(options["shape"], as_meta(operands[0]).dtype)
+    return Inferred(result, copies(operands) + 8 * block(operands[0], prod(result.bound)) + result.nbytes)
+
+
+def linear(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """`linear` of x (..., in), weight (out, in) and perhaps bias (out,)."""
+    shape, weight, *bias = floats(row, *operands)
+    if not shape or len(weight) != 2 or shape[-1] != weight[1]:
+        raise ValueError(
+            f"linear: x has shape {shape} and the weight {weight}: they must be (..., features) and (out, features)"
+        )
+    if bias and bias[0] != weight[:1]:
+        raise ValueError(f"linear: the bias has shape {bias[0]} and must have {weight[:1]}")
+    return Inferred(meta((*shape[:-1], weight[0]), as_meta(operands[0]).dtype), copies(operands))
+
+
+def linear_weight_grad(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """The gradient of the weight; the operands are grad (..., out) and x (..., in)."""
+    grad, x = floats(row, *operands)
+    if not grad or not x or grad[:-1] != x[:-1]:
+        raise ValueError(f"{row.name}: the shapes {grad} and {x} must be equal but for the last axis")
+    return Inferred(meta((*grad[-1:], *x[-1:]), as_meta(operands[0]).dtype), copies(operands))
+
+
+def linear_bias_grad(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """The gradient of the bias, from grad (..., out), whose rows get a one each."""
+    (shape,), grad = floats(row, *operands), as_meta(operands[0])
+    if not shape:
+        raise ValueError(f"{row.name}: the operand needs at least one dimension")
+    return Inferred(meta(shape[-1:], grad.dtype), copies(operands) + prod(grad.bound[:-1]) * grad.dtype.itemsize)
+
+
+def dropout(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """`dropout` of x, with a seed."""
+    if not 0 <= options["p"] <= 1:
+        raise ValueError(f"dropout: p={options['p']} must be a probability, from 0 to 1")
+    return elementwise(row, operands, options)
+
+
+def random(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """Random numbers: drawn in the dtype, or in single precision."""
+    dtype = np.dtype(options["dtype"])
+    if dtype.kind != "f":
+        raise TypeError(f"{row.name}: dtype {dtype} is no floating-point dtype: draw such and use `astype`")
+    result = meta(options["shape"], dtype)
+    return Inferred(result, result.nbytes * max(4, dtype.itemsize) // dtype.itemsize)
+
+
+def loss(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """`mse_loss` of x and target: all differences are kept for a moment."""
+    shape, array = alike(row, operands), as_meta(operands[0])
+    return Inferred(meta(_reduced(row, shape, options), array.dtype), array.nbytes)
+
+
+def loss_backward(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """The gradient of `mse_loss`."""
+    alike(row, operands[:2])
+    return like(operands[0], as_meta(operands[2]).nbytes)
+
+
+def cross_entropy(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """`cross_entropy` of logits (rows, classes) and target (rows,)."""
+    (shape,), target = floats(row, operands[0]), as_meta(operands[1])
+    if len(shape) != 2 or target.bound != shape[:1]:
+        raise ValueError(
+            f"cross_entropy: the logits have shape {shape} and the target {target.bound}: they must be (rows, classes)"
+            " and (rows,); `logits.reshape((-1, classes))` and `target.reshape((-1,))` bring them there"
+        )
+    if target.dtype.kind not in "iu":
+        raise TypeError(f"cross_entropy: the target must hold class numbers, of an integer dtype, not {target.dtype}")
+    if not 0 <= options["label_smoothing"] <= 1:
+        raise ValueError(f"cross_entropy: label_smoothing={options['label_smoothing']} must be from 0 to 1")
+    dtype = as_meta(operands[0]).dtype
+    return Inferred(meta(_reduced(row, shape[:1], options), dtype), 6 * block(operands[0], shape[1]) + 40 * shape[0])
+
+
+def cross_entropy_backward(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """The gradient of `cross_entropy`."""
+    return like(operands[0], cross_entropy(row, operands[:2], options).workspace)
+
+
+def floats(row: Row, *operands: Operand) -> list[Known]:
+    """The shapes of operands that must be of one floating-point dtype."""
+    dtypes = {as_meta(operand).dtype for operand in operands}
+    if len(dtypes) > 1:
+        names = ", ".join(sorted(str(dtype) for dtype in dtypes))
+        raise TypeError(f"{row.name}: the operands are of {names}: bring them to one dtype with `astype`")
+    if (dtype := dtypes.pop()).kind != "f":
+        raise TypeError(f"{row.name}: dtype {dtype} is no floating-point dtype: use `astype`")
+    return [lengths(operand) for operand in operands]
+
+
+def alike(row: Row, operands: tuple[Operand, ...]) -> Known:
+    """The one shape of operands of one floating-point dtype."""
+    shapes = floats(row, *operands)
+    if any(shape != shapes[0] for shape in shapes):
+        text = " and ".join(str(shape) for shape in shapes)
+        raise ValueError(f"{row.name}: the shapes {text} must be equal; `reshape` or `broadcast_to` makes them so")
+    return shapes[0]
+
+
+def like(operand: Operand, workspace: int) -> Inferred:
+    array = as_meta(operand)
+    return Inferred(meta(array.shape, array.dtype), workspace)
+
+
+def copies(operands: tuple[Operand, ...]) -> int:
+    """Bytes of C-contiguous copies."""
+    return sum(operand.nbytes for operand in operands if isinstance(operand, Meta) and not operand.contiguous)
+
+
+def block(operand: Operand, width: int) -> int:
+    """Bytes of one block of rows of an operand."""
+    array = as_meta(operand)
+    return min(prod(array.bound), max(BLOCK, width)) * array.dtype.itemsize
+
+
+def _reduced(row: Row, shape: Known, options: Options) -> Shape:
+    if options["reduction"] not in ("mean", "sum", "none"):
+        raise ValueError(f"{row.name}: reduction={options['reduction']!r} must be 'mean', 'sum' or 'none'")
+    return shape if options["reduction"] == "none" else ()

@@ -1,0 +1,91 @@
+"""Rules of products that sum over axes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
+
+from ..meta import meta
+from ..row import Inferred, Operand, Options, Row
+from .common import Known, all_contiguous, as_meta, cast_bytes, lengths
+
+
+def matmul(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """`matmul`: one-dimensional operands gain a dimension for the product and lose it after."""
+    first, second = lengths(operands[0]), lengths(operands[1])
+    if not first or not second:
+        raise ValueError("matmul: an operand does not have enough dimensions (at least 1 is needed)")
+    rows, columns = first[-2:-1], second[-1:] if len(second) > 1 else ()
+    inner = second[-2] if len(second) > 1 else second[0]
+    if first[-1] != inner:
+        raise ValueError(f"matmul: shapes {first} and {second} do not match: {first[-1]} is not {inner}")
+    shape = (*_loop(row, first[:-2], second[:-2]), *rows, *columns)
+    dtypes = _loop_dtypes(np.matmul, operands)
+    # Without loop dimensions the result is always made in C order.
+    contiguous = all_contiguous(operands) or max(len(first), len(second)) <= 2
+    return Inferred(meta(shape, dtypes[-1], contiguous), _casts(operands, dtypes))
+
+
+def vecdot(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """`vecdot`: the sum of products along one axis, the first operand conjugated."""
+    shapes, axis = [lengths(operand) for operand in operands], options.get("axis", -1)
+    if not all(shapes):
+        raise ValueError("vecdot: an operand does not have enough dimensions (at least 1 is needed)")
+    axes = [normalize_axis_index(axis, len(shape)) for shape in shapes]
+    summed = [shape[axis] for shape, axis in zip(shapes, axes, strict=True)]
+    if summed[0] != summed[1]:
+        raise ValueError(f"vecdot: shapes {shapes[0]} and {shapes[1]} do not match: {summed[0]} is not {summed[1]}")
+    first, second = [shape[:axis] + shape[axis + 1 :] for shape, axis in zip(shapes, axes, strict=True)]
+    dtypes = _loop_dtypes(np.vecdot, operands)
+    result = meta(_loop(row, first, second), dtypes[-1], all_contiguous(operands))
+    return Inferred(result, _casts(operands, dtypes))
+
+
+def tensordot(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """`tensordot`: both operands are laid out as matrices (copies unless that is how they lie), then multiplied."""
+    first, second = lengths(operands[0]), lengths(operands[1])
+    summed_first, summed_second = tensordot_axes(options.get("axes", 2), len(first), len(second))
+    if [first[axis] for axis in summed_first] != [second[axis] for axis in summed_second]:
+        over = f"axes {summed_first} and {summed_second}"
+        raise ValueError(f"tensordot: shape-mismatch for sum: {first} and {second} over {over}")
+    kept = [length for axis, length in enumerate(first) if axis not in summed_first]
+    kept += [length for axis, length in enumerate(second) if axis not in summed_second]
+    metas = [as_meta(operand) for operand in operands]
+    dtype = np.result_type(metas[0].dtype, metas[1].dtype)
+    workspace = sum(array.nbytes + cast_bytes(array, dtype) for array in metas)
+    return Inferred(meta(tuple(kept), dtype), workspace)
+
+
+def _loop(row: Row, first: Known, second: Known) -> Known:
+    try:
+        return np.broadcast_shapes(first, second)
+    except ValueError:
+        raise ValueError(f"{row.name}: outer dimensions {first} and {second} could not be broadcast together") from None
+
+
+def _loop_dtypes(function: Any, operands: tuple[Operand, ...]) -> tuple[np.dtype[Any], ...]:
+    dtypes = [as_meta(operand).dtype for operand in operands]
+    return function.resolve_dtypes((*dtypes, None))  # type: ignore[no-any-return]
+
+
+def _casts(operands: tuple[Operand, ...], dtypes: tuple[np.dtype[Any], ...]) -> int:
+    return sum(cast_bytes(operand, dtype) for operand, dtype in zip(operands, dtypes, strict=False))
+
+
+def tensordot_axes(axes: int | tuple[Any, Any], ndim_first: int, ndim_second: int) -> tuple[Known, Known]:
+    """The axes of both operands that are summed over, none negative."""
+    if isinstance(axes, int):
+        if axes < 0 or axes > min(ndim_first, ndim_second):
+            raise ValueError(f"tensordot: cannot sum over {axes} axes of arrays with {ndim_first} and {ndim_second}")
+        return tuple(range(ndim_first - axes, ndim_first)), tuple(range(axes))
+    first, second = _axis_tuple(axes[0], ndim_first), _axis_tuple(axes[1], ndim_second)
+    if len(first) != len(second):
+        raise ValueError("tensordot: shape-mismatch for sum: as many axes of the one as of the other are needed")
+    return first, second
+
+
+def _axis_tuple(axes: int | Sequence[int], ndim: int) -> Known:
+    return normalize_axis_tuple(axes, ndim)

@@ -1,0 +1,96 @@
+"""Rules of operations that rearrange, join or repeat."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
+
+from ..meta import meta
+from ..row import Inferred, Operand, Options, Row
+from .common import all_contiguous, as_meta, lengths, same_as, view_rule
+
+
+def reshape(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """A view of what is C-contiguous; of anything else perhaps a copy, so its bytes are counted."""
+    array = as_meta(operands[0])
+    found = view_rule(row, (meta(array.shape, array.dtype),), {"shape": options["shape"]})
+    copy = options.get("copy")
+    result = meta(found.meta.shape, array.dtype, array.contiguous or copy is True)
+    may_copy = copy is True or (copy is None and not array.contiguous)
+    return Inferred(result, owned=result.nbytes if may_copy else 0)
+
+
+def concat(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """Arrays joined along an axis they have; `axis=None` joins them flattened."""
+    axis = options.get("axis", 0)
+    shapes = [lengths(operand) for operand in operands]
+    if not shapes:
+        raise ValueError("concat: need at least one array to concatenate")
+    if axis is None:
+        return Inferred(meta((sum(map(prod, shapes)),), _joined_dtype(operands)))
+    if not all(shapes):
+        raise ValueError("concat: zero-dimensional arrays cannot be concatenated")
+    axis = normalize_axis_index(axis, len(shapes[0]))
+    rest = {(len(shape), shape[:axis], shape[axis + 1 :]) for shape in shapes}
+    if len(rest) > 1:
+        text = " ".join(map(str, shapes))
+        raise ValueError(f"concat: the shapes {text} must agree in every dimension but {axis}")
+    joined = sum(shape[axis] for shape in shapes)
+    shape = (*shapes[0][:axis], joined, *shapes[0][axis + 1 :])
+    return Inferred(meta(shape, _joined_dtype(operands), all_contiguous(operands)))
+
+
+def stack(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """Arrays of one shape joined along a new axis."""
+    shapes = [lengths(operand) for operand in operands]
+    if not shapes:
+        raise ValueError("stack: need at least one array to stack")
+    if len(set(shapes)) > 1:
+        raise ValueError(f"stack: all arrays must have the same shape, not {' '.join(map(str, shapes))}")
+    axis = normalize_axis_index(options.get("axis", 0), len(shapes[0]) + 1)
+    shape = (*shapes[0][:axis], len(shapes), *shapes[0][axis:])
+    return Inferred(meta(shape, _joined_dtype(operands), all_contiguous(operands)))
+
+
+def repeat(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """Each element `repeats` times along an axis, or of the flattened array; NumPy makes it in C order."""
+    array, repeats, axis = as_meta(operands[0]), options["repeats"], options.get("axis")
+    shape = array.bound or (1,)  # NumPy repeats a single number along an axis of its own
+    axis = None if axis is None else normalize_axis_index(axis, len(shape))
+    if repeats < 0:
+        raise ValueError("repeat: repeats may not contain negative values.")
+    copied = 0 if array.contiguous else array.nbytes
+    if axis is None:
+        return Inferred(meta((prod(array.bound) * repeats,), array.dtype), copied)
+    return Inferred(meta((*shape[:axis], shape[axis] * repeats, *shape[axis + 1 :]), array.dtype), copied)
+
+
+def tile(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """The array laid side by side; NumPy repeats one axis after the other, and one step before is alive."""
+    array, repetitions = as_meta(operands[0]), options["repetitions"]
+    ndim = max(len(array.bound), len(repetitions))
+    padded = (1,) * (ndim - len(array.bound)) + array.bound
+    counts = (1,) * (ndim - len(repetitions)) + tuple(repetitions)
+    if any(count < 0 for count in counts):
+        raise ValueError(f"tile: negative repetitions {counts}")
+    copies = [count for count in counts if count != 1]
+    shape = tuple([length * count for length, count in zip(padded, counts, strict=True)])
+    result = meta(shape, array.dtype, array.contiguous or bool(copies))
+    return Inferred(result, result.nbytes if len(copies) > 1 or not array.contiguous else 0)
+
+
+def roll(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """The elements moved round; without an axis the flattened array is rolled, which makes the result C-contiguous."""
+    array, axis = as_meta(operands[0]), options.get("axis")
+    if axis is None:
+        copied = 0 if array.contiguous else array.nbytes
+        return Inferred(meta(array.shape, array.dtype), copied)
+    axes = normalize_axis_tuple(axis, len(array.shape), allow_duplicate=True)
+    np.broadcast_shapes(np.shape(options["shift"]), (len(axes),))
+    return same_as(array)
+
+
+def _joined_dtype(operands: tuple[Operand, ...]) -> np.dtype:
+    return np.result_type(*[as_meta(operand).dtype for operand in operands])

@@ -1,0 +1,78 @@
+"""Which scheduler and which scope a line of code is in."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import weakref
+from collections.abc import Iterator
+from math import inf
+from typing import TYPE_CHECKING, Any, cast
+
+from .._core.model import Scope as CoreScope
+from ..errors import SchedulerClosed
+
+if TYPE_CHECKING:
+    from .runtime import Runtime
+
+opened: weakref.WeakSet[Runtime] = weakref.WeakSet()
+
+
+class Ambient:
+    """The scope a context is in: the innermost, with a link to the next one outwards."""
+
+    __slots__ = ("core", "outer", "passing", "runtime", "until")
+
+    def __init__(
+        self, runtime: Runtime, core: CoreScope, outer: Ambient | None, *, passing: bool = False, until: float = inf
+    ) -> None:
+        self.runtime = runtime
+        self.core = core
+        self.outer = outer
+        # The earliest deadline, by time.monotonic: a loop's own clock may stand still while a callback runs.
+        self.until: float = until if outer is None else min(until, outer.until)
+        self.passing = passing  # once closed, what is submitted here goes to `outer` instead of being refused
+
+
+ambient: contextvars.ContextVar[Ambient | None] = contextvars.ContextVar("asyncsched.ambient", default=None)
+
+
+def find(scheduler: Any = None) -> Runtime:
+    """The runtime to use where no operand names one.
+
+    `scheduler`'s, the ambient one, or the only one open on this loop.
+    """
+    if scheduler is not None:
+        return cast("Runtime", scheduler._runtime)
+    here = ambient.get()
+    if here is not None:
+        return here.runtime
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        loop = None
+    found = [runtime for runtime in opened if runtime.loop is loop] if loop is not None else []
+    if len(found) == 1:
+        return found[0]
+    raise SchedulerClosed(
+        f"{'no scheduler is' if not found else 'several schedulers are'} open on this loop: "
+        "work inside `async with asyncsched.Scheduler()`, or pass `scheduler=`"
+    )
+
+
+@contextlib.contextmanager
+def outside() -> Iterator[None]:
+    """Outside of the scopes that this context has inherited, which may have ended."""
+    token = ambient.set(None)
+    try:
+        yield
+    finally:
+        leave_ambient(token)
+
+
+def leave_ambient(token: contextvars.Token[Ambient | None] | None) -> None:
+    """Leave an ambient scope, unless it was entered in another context, which has ended with it."""
+    if token is not None:
+        with contextlib.suppress(ValueError):
+            ambient.reset(token)

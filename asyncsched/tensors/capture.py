@@ -1,0 +1,142 @@
+"""Capturing a step: its operations are recorded once, and run as one task ever after.
+
+While the step's function runs nothing is issued: its tensors have shapes and dtypes, but never values. What it recorded
+is a program. A CUDA device records the first run of the program once more, as a CUDA graph with buffers of its own, and
+replays that; other devices run the program kernel by kernel, in one task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from .._core.model import Scope as CoreScope
+from .._core.model import Value
+from .._tree import leaves, map_leaves
+from ..devices.contract import Device
+from ..errors import CaptureError
+from ..ops.meta import Meta, meta
+from ..ops.program import UNPACK, offsets, pack
+from ..ops.row import Plan, Row, plan
+from ..runtime.runtime import Runtime
+from .handles import runtime_of
+from .issue import issue_task
+from .recorder import Recorder
+from .tensor import Tensor
+
+_number = itertools.count(1)
+
+
+class Graph:
+    """A captured step. Call it with tensors like the examples; it gives what the function gave, as one task.
+
+    Made by `s.capture`. Replays run one after the other, on one stream. Tensors from outside that the function read are
+    read as they were when it was captured.
+    """
+
+    def __init__(self, runtime: Runtime, recorder: Recorder, results: Any, name: str) -> None:
+        found = [tensor._value for tensor in tensors_in(results)]
+        self._results = map_leaves(lambda leaf: leaf._value.meta if isinstance(leaf, Tensor) else leaf, results)
+        if not found:
+            raise CaptureError(f"{name} returned no tensor: a captured step gives its results by returning them")
+        self._runtime = runtime
+        self._device = recorder.device
+        self._forms = [value.meta for value in recorder.inputs]
+        self._constants = tuple(recorder.constants)
+        self._metas = [value.meta for value in found]
+        self._program = recorder.program(found)
+        self._name = f"{name} (captured, {next(_number)})"  # one name for each: a device learns by name what it ran
+        lanes = runtime.lanes[self._device]
+        self._lanes = [lanes[runtime.engine.sequence % len(lanes)]]
+
+    @property
+    def owned(self) -> int:
+        """Bytes of the buffers that belong to this for as long as it lives; 0 where each replay takes its own."""
+        return self._peak + self._input_bytes if self._device.owns_captures else 0
+
+    def prepare(self, claim: Value | None) -> None:
+        """Make it ready to be called. `claim` holds the bytes owned until the last replay is over."""
+        run = self._device.capture(self._program, len(self._forms))
+        starts, nbytes = offsets(self._metas)
+        single = len(self._metas) == 1
+        form = self._metas[0] if single else meta((nbytes,), np.dtype(np.uint8))
+        self._plan = Plan(form, form.nbytes, 0 if self._device.owns_captures else self._peak, False, None)
+        self._starts = starts
+
+        def kernel(xp: Any, *arrays: Any, _: Value | None = claim) -> Any:
+            results = run(xp, arrays)
+            return results[0] if single else pack(xp, results, starts, nbytes)
+
+        self._row = Row(self._name, kernel, _unplanned)
+
+    def __call__(self, *args: Tensor) -> Any:
+        """Issue one replay. Returns at once, with what the function returned: tensors in the same structure.
+
+        Raises:
+            TypeError, ValueError: if the arguments are not tensors of the examples' shapes, dtypes and device.
+            QueueFull: if the backlog is at its limit.
+        """
+        self._runtime.check()
+        values = (*values_of(args, self._runtime, self._device), *self._constants)
+        forms = [(value.meta.shape, value.meta.dtype) for value in values[: len(args)]]
+        if forms != [(form.shape, form.dtype) for form in self._forms]:
+            raise ValueError(f"{self._name} takes {self._forms}, not {[value.meta for value in values[: len(args)]]}")
+        result = self._issue(self._row, self._plan, values, {}, self._lanes)
+        tensors = iter([Tensor(result)] if len(self._metas) == 1 else self._parts(result))
+        return map_leaves(lambda leaf: next(tensors) if isinstance(leaf, Meta) else leaf, self._results)
+
+    def _parts(self, packed: Value) -> Iterator[Tensor]:
+        for form, start in zip(self._metas, self._starts, strict=True):
+            options = {"start": start, "shape": form.shape, "dtype": form.dtype}
+            found = plan(UNPACK, (packed.meta,), options)
+            yield Tensor(self._issue(UNPACK, found, (packed,), options, self._runtime.lanes[self._device]))
+
+    def _issue(self, row: Row, found: Plan, args: tuple[Value, ...], options: Any, lanes: Any) -> Value:
+        return issue_task(self._runtime, self._device, row, found, args, options, lanes)
+
+    @property
+    def _peak(self) -> int:
+        return self._program.peak(self._device.memory.footprint)
+
+    @property
+    def _input_bytes(self) -> int:
+        return sum(self._device.memory.footprint(form.nbytes) for form in self._forms)
+
+    def __repr__(self) -> str:
+        return f"Graph({self._name}, {len(self._program.steps)} operations, {self._device.name})"
+
+
+def record(runtime: Runtime, scope: CoreScope, fn: Callable[..., Any], examples: tuple[Tensor, ...]) -> Graph:
+    """Run `fn` once with tensors like the examples, issuing nothing. The graph is not prepared yet."""
+    if asyncio.iscoroutinefunction(fn):
+        raise TypeError(f"{fn} is a coroutine function: a captured step is a plain one, since nothing in it can wait")
+    if not examples or not isinstance(examples[0], Tensor):
+        raise TypeError("capture takes a function and at least one tensor like those it will be called with")
+    device = examples[0].device
+    recorder = Recorder(scope, device, values_of(examples, runtime, device))
+    with recorder.installed(runtime):
+        results = fn(*[Tensor(value) for value in recorder.inputs])
+    return Graph(runtime, recorder, results, getattr(fn, "__qualname__", None) or type(fn).__name__)
+
+
+def values_of(tensors: tuple[Tensor, ...], runtime: Runtime, device: Device) -> list[Value]:
+    """The values of tensors that must all be on one device of one scheduler."""
+    for tensor in tensors:
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"a captured step takes tensors, not {type(tensor).__name__}: bind the rest with a lambda")
+        if runtime_of(tensor._value) is not runtime or tensor.device is not device:
+            raise ValueError(f"a captured step runs on {device.name} of one scheduler: bring {tensor!r} there first")
+    return [tensor._value for tensor in tensors]
+
+
+def tensors_in(found: Any) -> list[Tensor]:
+    """The tensors in a result, in order."""
+    return [leaf for leaf in leaves(found) if isinstance(leaf, Tensor)]
+
+
+def _unplanned(row: Row, operands: Any, options: Any) -> Any:
+    raise AssertionError("a replay's plan is made when it is captured")

@@ -1,0 +1,205 @@
+"""Functions that make tensors.
+
+All take `device`, where to make it, and `scheduler`, whose task it is; by default the first device of the ambient
+scheduler. Those that make one like another make it on that one's scheduler and device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import index
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from ...ops.table import TABLE
+from ..tensor import Scalar, Tensor, apply
+from ._common import Operand, dtype_or_none, lengths
+from .manipulation import broadcast_arrays, reshape
+
+_SCALARS = (bool, int, float, complex, np.generic)
+
+
+def arange(
+    start: float,
+    /,
+    stop: float | None = None,
+    step: float = 1,
+    *,
+    dtype: DTypeLike | None = None,
+    device: object = None,
+    scheduler: Any = None,
+) -> Tensor:
+    """Numbers from `start` to before `stop` by `step`; one argument alone is `stop`.
+
+    Returns a tensor of one dimension, in int64 if all are integers, else in float64.
+    """
+    first, last = (0, start) if stop is None else (start, stop)
+    options = {"start": first, "stop": last, "step": step, "dtype": dtype_or_none(dtype)}
+    return apply(TABLE["arange"], (), options, scheduler=scheduler, device=device)
+
+
+def asarray(
+    obj: Operand,
+    /,
+    *,
+    dtype: DTypeLike | None = None,
+    device: object = None,
+    copy: bool | None = None,
+    scheduler: Any = None,
+) -> Tensor:
+    """A tensor as it is, or in another dtype; a number as a tensor without dimensions.
+
+    Raises:
+        TypeError: for arrays, lists and the like, which `await s.put(a)` makes tensors of.
+        ValueError: if `copy` is False and a copy is needed.
+    """
+    if isinstance(obj, Tensor):
+        return _on(_as_dtype(obj, dtype, copy), device)
+    if not isinstance(obj, _SCALARS):
+        raise TypeError(f"asarray takes tensors and numbers, not {type(obj).__name__}: use `await s.put(a)`")
+    if copy is False:
+        raise ValueError("asarray: a tensor of a number is always a copy")
+    return full((), obj, dtype=dtype, device=device, scheduler=scheduler)
+
+
+def empty(
+    shape: int | Sequence[int], *, dtype: DTypeLike | None = None, device: object = None, scheduler: Any = None
+) -> Tensor:
+    """Zeros: tensors are values, so there is no way to fill an empty one in place."""
+    return zeros(shape, dtype=dtype, device=device, scheduler=scheduler)
+
+
+def empty_like(x: Tensor, /, *, dtype: DTypeLike | None = None, device: object = None) -> Tensor:
+    """Zeros in the shape and layout of `x`, and its dtype unless another is given."""
+    return zeros_like(x, dtype=dtype, device=device)
+
+
+def eye(
+    n_rows: int,
+    n_cols: int | None = None,
+    /,
+    *,
+    k: int = 0,
+    dtype: DTypeLike | None = None,
+    device: object = None,
+    scheduler: Any = None,
+) -> Tensor:
+    """Ones on the k-th diagonal, zeros elsewhere: (n_rows, n_cols), in float64 unless another dtype is given."""
+    columns = index(n_rows) if n_cols is None else index(n_cols)
+    options = {"n_rows": index(n_rows), "n_cols": columns, "k": index(k), "dtype": np.dtype(dtype)}
+    return apply(TABLE["eye"], (), options, scheduler=scheduler, device=device)
+
+
+def full(
+    shape: int | Sequence[int],
+    fill_value: Operand,
+    *,
+    dtype: DTypeLike | None = None,
+    device: object = None,
+    scheduler: Any = None,
+) -> Tensor:
+    """One value throughout, in the dtype NumPy gives it unless another is named."""
+    options = {"shape": lengths(shape), "dtype": dtype_or_none(dtype)}
+    return apply(TABLE["full"], (fill_value,), options, scheduler=scheduler, device=device)
+
+
+def full_like(x: Tensor, /, fill_value: Operand, *, dtype: DTypeLike | None = None, device: object = None) -> Tensor:
+    """One value throughout, in the shape and layout of `x`, and its dtype unless another is given."""
+    return _on(apply(TABLE["full_like"], (x, fill_value), {"dtype": dtype_or_none(dtype)}), device)
+
+
+def linspace(
+    start: Scalar,
+    stop: Scalar,
+    /,
+    num: int,
+    *,
+    dtype: DTypeLike | None = None,
+    device: object = None,
+    endpoint: bool = True,
+    scheduler: Any = None,
+) -> Tensor:
+    """`num` evenly spaced numbers from `start` to `stop`, or to before it: (num,), in float64 or complex128."""
+    options = {"num": index(num), "dtype": dtype_or_none(dtype), "endpoint": endpoint}
+    return apply(TABLE["linspace"], (start, stop), options, scheduler=scheduler, device=device)
+
+
+def meshgrid(*arrays: Tensor, indexing: Literal["xy", "ij"] = "xy") -> list[Tensor]:
+    """Coordinates of a grid, from those along each axis: read-only views, with "xy" the first two axes exchanged."""
+    if indexing not in ("xy", "ij"):
+        raise ValueError(f"meshgrid: indexing must be 'xy' or 'ij', not {indexing!r}")
+    order = list(range(len(arrays)))
+    if indexing == "xy":
+        order[:2] = order[:2][::-1]
+    shapes = [[-1 if axis == own else 1 for axis in range(len(arrays))] for own in order]
+    return broadcast_arrays(*[reshape(x, shape) for x, shape in zip(arrays, shapes, strict=True)])
+
+
+def ones(
+    shape: int | Sequence[int], *, dtype: DTypeLike | None = None, device: object = None, scheduler: Any = None
+) -> Tensor:
+    """Ones, in float64 unless another dtype is given."""
+    options = {"shape": lengths(shape), "dtype": np.dtype(dtype)}
+    return apply(TABLE["ones"], (), options, scheduler=scheduler, device=device)
+
+
+def ones_like(x: Tensor, /, *, dtype: DTypeLike | None = None, device: object = None) -> Tensor:
+    """Ones in the shape and layout of `x`, and its dtype unless another is given."""
+    return full_like(x, 1, dtype=dtype, device=device)
+
+
+def tril(x: Tensor, /, *, k: int = 0) -> Tensor:
+    """The lower triangle of the last two dimensions, zeros above the k-th diagonal."""
+    return apply(TABLE["tril"], (x,), {"k": k})
+
+
+def triu(x: Tensor, /, *, k: int = 0) -> Tensor:
+    """The upper triangle of the last two dimensions, zeros below the k-th diagonal."""
+    return apply(TABLE["triu"], (x,), {"k": k})
+
+
+def zeros(
+    shape: int | Sequence[int], *, dtype: DTypeLike | None = None, device: object = None, scheduler: Any = None
+) -> Tensor:
+    """Zeros, in float64 unless another dtype is given."""
+    options = {"shape": lengths(shape), "dtype": np.dtype(dtype)}
+    return apply(TABLE["zeros"], (), options, scheduler=scheduler, device=device)
+
+
+def zeros_like(x: Tensor, /, *, dtype: DTypeLike | None = None, device: object = None) -> Tensor:
+    """Zeros in the shape and layout of `x`, and its dtype unless another is given."""
+    return full_like(x, 0, dtype=dtype, device=device)
+
+
+def _as_dtype(x: Tensor, dtype: DTypeLike | None, copy: bool | None) -> Tensor:
+    wanted = x.dtype if dtype is None else np.dtype(dtype)
+    if wanted != x.dtype:
+        if copy is False:
+            raise ValueError(f"asarray: {wanted} of a tensor in {x.dtype} needs a copy")
+        return apply(TABLE["astype"], (x,), {"dtype": wanted})
+    return apply(TABLE["copy"], (x,)) if copy else x
+
+
+def _on(x: Tensor, device: object) -> Tensor:
+    return x if device is None else x.to(device)
+
+
+__all__ = [
+    "arange",
+    "asarray",
+    "empty",
+    "empty_like",
+    "eye",
+    "full",
+    "full_like",
+    "linspace",
+    "meshgrid",
+    "ones",
+    "ones_like",
+    "tril",
+    "triu",
+    "zeros",
+    "zeros_like",
+]

@@ -1,0 +1,45 @@
+"""Products that sum over axes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...ops.table import TABLE
+from ..tensor import Tensor, apply
+from ._common import Operand, axes
+
+
+def matmul(x1: Operand, x2: Operand, /) -> Tensor:
+    """The matrix product: (..., n, k) with (..., k, m) gives (..., n, m), and the dimensions in front broadcast.
+
+    An operand of one dimension is a row on the left, a column on the right, and that dimension is dropped.
+    """
+    return apply(TABLE["matmul"], (x1, x2))
+
+
+def matrix_transpose(x: Tensor, /) -> Tensor:
+    """A view with the last two axes exchanged: (..., n, m) gives (..., m, n)."""
+    return apply(TABLE["matrix_transpose"], (x,))
+
+
+def tensordot(
+    x1: Operand, x2: Operand, /, *, axes: int | tuple[int | Sequence[int], int | Sequence[int]] = 2
+) -> Tensor:
+    """The sum of products over several axes.
+
+    `axes` is how many, the last of `x1` and the first of `x2`; or a pair: those of `x1`, those of `x2`. The result has
+    the axes of `x1` not summed over, then those of `x2`. Both operands may be copied, which the cost counts.
+    """
+    return apply(TABLE["tensordot"], (x1, x2), {"axes": _pair(axes)})
+
+
+def vecdot(x1: Operand, x2: Operand, /, *, axis: int = -1) -> Tensor:
+    """The sum of products along one axis, with `x1` conjugated; the other dimensions broadcast."""
+    return apply(TABLE["vecdot"], (x1, x2), {"axis": axis})
+
+
+def _pair(given: int | tuple[int | Sequence[int], int | Sequence[int]]) -> object:
+    return given if isinstance(given, int) else tuple([axes(one) for one in given])
+
+
+__all__ = ["matmul", "matrix_transpose", "tensordot", "vecdot"]

@@ -1,0 +1,119 @@
+"""Functions that rearrange, join or repeat."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import index
+
+import numpy as np
+from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
+
+from ...ops.table import TABLE
+from ..tensor import Tensor, apply
+from ._common import Axis, axes, known_shape, lengths
+
+
+def broadcast_arrays(*arrays: Tensor) -> list[Tensor]:
+    """Read-only views of all in the shape they broadcast to."""
+    shape = np.broadcast_shapes(*[known_shape(x, "broadcast_arrays") for x in arrays])
+    return [broadcast_to(x, shape) for x in arrays]
+
+
+def broadcast_to(x: Tensor, /, shape: int | Sequence[int]) -> Tensor:
+    """A read-only view of `x` in a larger shape."""
+    return apply(TABLE["broadcast_to"], (x,), {"shape": lengths(shape)})
+
+
+def concat(arrays: Sequence[Tensor], /, *, axis: int | None = 0) -> Tensor:
+    """Tensors joined along an axis they have, alike in every other; None joins them flattened."""
+    return apply(TABLE["concat"], tuple(arrays), {"axis": axes(axis)})
+
+
+def expand_dims(x: Tensor, /, *, axis: int | tuple[int, ...] = 0) -> Tensor:
+    """A view with a new axis of length one at `axis`."""
+    return apply(TABLE["expand_dims"], (x,), {"axis": axes(axis)})
+
+
+def flip(x: Tensor, /, *, axis: Axis = None) -> Tensor:
+    """A view with the elements along the axes in reverse; None is all axes."""
+    return apply(TABLE["flip"], (x,), {"axis": axes(axis)})
+
+
+def moveaxis(x: Tensor, source: int | Sequence[int], destination: int | Sequence[int], /) -> Tensor:
+    """A view with the axes `source` moved to `destination`, the others in their order."""
+    sources = normalize_axis_tuple(source, x.ndim, "source")
+    destinations = normalize_axis_tuple(destination, x.ndim, "destination")
+    if len(sources) != len(destinations):
+        raise ValueError("moveaxis: as many sources as destinations are needed")
+    order = [axis for axis in range(x.ndim) if axis not in sources]
+    for at, axis in sorted(zip(destinations, sources, strict=True)):
+        order.insert(at, axis)
+    return permute_dims(x, tuple(order))
+
+
+def permute_dims(x: Tensor, /, axes: Sequence[int]) -> Tensor:
+    """A view with the axes in another order: axis `i` of the result is axis `axes[i]` of `x`."""
+    return apply(TABLE["permute_dims"], (x,), {"axes": lengths(axes)})
+
+
+def repeat(x: Tensor, repeats: int, /, *, axis: int | None = None) -> Tensor:
+    """Each element `repeats` times along an axis; without one, of the flattened tensor."""
+    if isinstance(repeats, Tensor) or not hasattr(repeats, "__index__"):
+        raise TypeError("repeat: the shape depends on repeats, so it must be an int: use `await t.item()`")
+    return apply(TABLE["repeat"], (x,), {"repeats": index(repeats), "axis": axes(axis)})
+
+
+def reshape(x: Tensor, /, shape: int | Sequence[int], *, copy: bool | None = None) -> Tensor:
+    """The elements in another shape, in C order; one length may be -1.
+
+    A view where possible. `copy=True` always copies; with False it is an error, at `await`, if that is needed.
+    """
+    options = {"shape": lengths(shape)}
+    return apply(TABLE["reshape"], (x,), options if copy is None else {**options, "copy": copy})
+
+
+def roll(x: Tensor, /, shift: int | Sequence[int], *, axis: Axis = None) -> Tensor:
+    """The elements moved round by `shift` along the axes; without one, in the flattened tensor. A tensor like `x`."""
+    return apply(TABLE["roll"], (x,), {"shift": axes(shift), "axis": axes(axis)})
+
+
+def squeeze(x: Tensor, /, axis: int | Sequence[int]) -> Tensor:
+    """A view without the axes named, which must be of length one."""
+    return apply(TABLE["squeeze"], (x,), {"axis": axes(axis)})
+
+
+def stack(arrays: Sequence[Tensor], /, *, axis: int = 0) -> Tensor:
+    """Tensors of one shape joined along a new axis."""
+    return apply(TABLE["stack"], tuple(arrays), {"axis": axis})
+
+
+def tile(x: Tensor, repetitions: int | Sequence[int], /) -> Tensor:
+    """`x` laid side by side: `repetitions[i]` times along axis `i`, counted from the last."""
+    return apply(TABLE["tile"], (x,), {"repetitions": lengths(repetitions)})
+
+
+def unstack(x: Tensor, /, *, axis: int = 0) -> tuple[Tensor, ...]:
+    """Views of the parts along an axis, without it."""
+    axis = normalize_axis_index(axis, x.ndim)
+    length = x.shape[axis]
+    if length is None:
+        raise ValueError(f"unstack: the length of axis {axis} is not known until the tensor is done; `await` it first")
+    return tuple([x[(slice(None),) * axis + (i,)] for i in range(length)])
+
+
+__all__ = [
+    "broadcast_arrays",
+    "broadcast_to",
+    "concat",
+    "expand_dims",
+    "flip",
+    "moveaxis",
+    "permute_dims",
+    "repeat",
+    "reshape",
+    "roll",
+    "squeeze",
+    "stack",
+    "tile",
+    "unstack",
+]

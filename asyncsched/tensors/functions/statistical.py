@@ -1,0 +1,115 @@
+"""Functions that reduce or accumulate along axes.
+
+In all of them `axis` is one axis, several, or None for all; with `keepdims` the axes remain, at length one.
+"""
+
+from __future__ import annotations
+
+from numpy.typing import DTypeLike
+
+from ...ops.table import TABLE
+from ..tensor import Tensor, apply
+from ._common import Axis, Operand, axes, dtype_or_none
+from .manipulation import concat
+
+
+def all(x: Operand, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """Whether all elements along the axes are true (not zero), in bool."""
+    return apply(TABLE["all"], (x,), {"axis": axes(axis), "keepdims": keepdims})
+
+
+def any(x: Operand, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """Whether any element along the axes is true (not zero), in bool."""
+    return apply(TABLE["any"], (x,), {"axis": axes(axis), "keepdims": keepdims})
+
+
+def max(x: Operand, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """The largest element along the axes, in the dtype of `x`. ValueError if there is none to choose from."""
+    return apply(TABLE["max"], (x,), {"axis": axes(axis), "keepdims": keepdims})
+
+
+def min(x: Operand, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """The smallest element along the axes, in the dtype of `x`. ValueError if there is none to choose from."""
+    return apply(TABLE["min"], (x,), {"axis": axes(axis), "keepdims": keepdims})
+
+
+def mean(x: Operand, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """The mean along the axes, in the dtype of `x`; of integers in float64."""
+    return apply(TABLE["mean"], (x,), {"axis": axes(axis), "keepdims": keepdims})
+
+
+def std(x: Operand, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Tensor:
+    """The standard deviation along the axes: the root of `var`."""
+    return apply(TABLE["std"], (x,), {"axis": axes(axis), "correction": correction, "keepdims": keepdims})
+
+
+def var(x: Operand, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Tensor:
+    """The variance along the axes, in a real dtype: squared deviations summed, over their number less `correction`.
+
+    Temporaries of the size of `x` are counted in its cost.
+    """
+    return apply(TABLE["var"], (x,), {"axis": axes(axis), "correction": correction, "keepdims": keepdims})
+
+
+def prod(x: Operand, /, *, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: bool = False) -> Tensor:
+    """The product along the axes, in `dtype`; by default small integers are widened to 64 bits."""
+    options = {"axis": axes(axis), "dtype": dtype_or_none(dtype), "keepdims": keepdims}
+    return apply(TABLE["prod"], (x,), options)
+
+
+def sum(x: Operand, /, *, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: bool = False) -> Tensor:
+    """The sum along the axes, in `dtype`; by default small integers are widened to 64 bits."""
+    options = {"axis": axes(axis), "dtype": dtype_or_none(dtype), "keepdims": keepdims}
+    return apply(TABLE["sum"], (x,), options)
+
+
+def cumulative_prod(
+    x: Operand, /, *, axis: int | None = None, dtype: DTypeLike | None = None, include_initial: bool = False
+) -> Tensor:
+    """Running products along an axis, which only a tensor of one dimension may leave out.
+
+    Returns a tensor of the shape of `x`; with `include_initial` one longer along the axis, with 1 in front.
+    """
+    options = {"axis": axes(axis), "dtype": dtype_or_none(dtype), "include_initial": include_initial}
+    return apply(TABLE["cumulative_prod"], (x,), options)
+
+
+def cumulative_sum(
+    x: Operand, /, *, axis: int | None = None, dtype: DTypeLike | None = None, include_initial: bool = False
+) -> Tensor:
+    """Running sums along an axis, which only a tensor of one dimension may leave out.
+
+    Returns a tensor of the shape of `x`; with `include_initial` one longer along the axis, with 0 in front.
+    """
+    options = {"axis": axes(axis), "dtype": dtype_or_none(dtype), "include_initial": include_initial}
+    return apply(TABLE["cumulative_sum"], (x,), options)
+
+
+def diff(
+    x: Tensor, /, *, axis: int = -1, n: int = 1, prepend: Tensor | None = None, append: Tensor | None = None
+) -> Tensor:
+    """The n-th difference of neighbours along an axis, shorter by `n` there.
+
+    `prepend` and `append` are joined to `x` first, so they have its shape but for that axis.
+    """
+    parts = [part for part in (prepend, x, append) if part is not None]
+    joined = concat(parts, axis=axis) if len(parts) > 1 else x
+    if n == 0:
+        return apply(TABLE["copy"], (joined,))
+    return apply(TABLE["diff"], (joined,), {"axis": axis, "n": n})
+
+
+__all__ = [
+    "all",
+    "any",
+    "cumulative_prod",
+    "cumulative_sum",
+    "diff",
+    "max",
+    "mean",
+    "min",
+    "prod",
+    "std",
+    "sum",
+    "var",
+]

@@ -1,0 +1,188 @@
+"""What users hold: a handle on a value that is, or will be, there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator
+from typing import Any, NoReturn, cast
+
+import numpy as np
+
+from .._core.model import DONE, Value
+from ..devices.contract import in_stream_thread
+from ..errors import ImplicitBarrierError
+from ..runtime.barriers import block, wait
+from ..runtime.runtime import Runtime
+
+
+class Handle:
+    """A result to come. `await` it: that is the only barrier.
+
+    Dropping every handle does not cancel the task; `cancel()` does.
+    """
+
+    __slots__ = ("__weakref__", "_value")
+
+    def __init__(self, value: Value) -> None:
+        self._value = value
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        """Wait for the result and return it. Always passes through the event loop.
+
+        Raises whatever the task raised, or TaskCancelled. Cancelling the waiter leaves the task alone.
+        """
+        value = self._value  # an assignment to a part meanwhile moves the handle on
+        try:
+            yield from reach(value)
+            return deliver(value)
+        finally:
+            del self, value  # an exception holds the frames that it passed: what leads to it must not be in them
+
+    def done(self) -> bool:
+        """Whether there is a result, an error or a cancellation."""
+        return self._value.done
+
+    def result(self) -> Any:
+        """The result, which must be there.
+
+        Raises:
+            InvalidStateError: (of asyncio) if it is not; `await` the handle instead.
+        """
+        self._must_be_done()
+        return deliver(self._value)
+
+    def exception(self) -> BaseException | None:
+        """The task's exception, or None. The task must be done. Counts as seeing the failure."""
+        self._must_be_done()
+        failure = self._value.failure
+        return None if failure is None else failure.exception
+
+    def cancel(self) -> bool:
+        """Cancel the task and whatever depends on it. Returns False if it had ended already.
+
+        A task that already runs keeps its slot and bytes until it physically ends.
+        """
+        task = self._value.task
+        if task is None or self._value.done:
+            return False
+        runtime = runtime_of(self._value)
+        runtime.check_waiting()
+        return runtime.cancel(task, "cancel()")
+
+    def _must_be_done(self) -> None:
+        if not self._value.done:
+            raise asyncio.InvalidStateError("the result is not there yet: use `await`")
+
+    def _status(self) -> str:
+        value = self._value
+        if value.failure is not None:
+            return "cancelled" if value.failure.cancelled else f"failed: {value.failure.kind}"
+        return "done" if value.done or value.task is None else f"pending: {value.task.name}"
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError(
+            f"a {type(self).__name__} lives in its scheduler and cannot be pickled or copied: `await` it first"
+        )
+
+    def __copy__(self) -> NoReturn:
+        self.__reduce_ex__(None)
+
+    def __deepcopy__(self, memo: object) -> NoReturn:
+        self.__reduce_ex__(None)
+
+
+class Task(Handle):
+    """A submitted callable. `await` gives what it returned."""
+
+    __slots__ = ("_name",)
+
+    def __init__(self, value: Value, name: str) -> None:
+        super().__init__(value)
+        self._name = name
+
+    def __repr__(self) -> str:
+        return f"Task({self._name}, {self._status()})"
+
+
+class gather:
+    """One awaitable for many handles: `a, b = await asc.gather(x, y)`.
+
+    Gives the list of results in the order of the arguments. Raises the first failure as soon as there is one; the
+    other tasks go on. Cancelling the waiter leaves all tasks alone.
+    """
+
+    def __init__(self, *handles: Handle) -> None:
+        for handle in handles:
+            if not isinstance(handle, Handle):
+                raise TypeError(
+                    f"gather takes tensors and tasks, not {type(handle).__name__}: use asyncio.gather for coroutines"
+                )
+        self._values = [handle._value for handle in handles]
+
+    def __await__(self) -> Generator[Any, None, list[Any]]:
+        values = self._values
+        try:
+            if all(v.done for v in values):
+                yield
+            while not (any(v.failure for v in values) or all(v.done for v in values)):
+                yield from _reach_more(values)
+            if any(v.failure for v in values):
+                deliver(next(v for v in values if v.failure))
+            return [deliver(value) for value in values]
+        finally:
+            del self, values  # see `Handle.__await__`
+
+
+def _reach_more(values: list[Value]) -> Generator[Any, None, None]:
+    """Wait until those of one scheduler are there, or one has failed."""
+    waiting = [v for v in values if not v.done]
+    runtime = runtime_of(waiting[0])
+    runtime.check_waiting()
+    yield from wait(runtime, [v.task for v in waiting if v.task is not None and runtime_of(v) is runtime], eager=True)
+
+
+def runtime_of(value: Value) -> Runtime:
+    return cast(Runtime, value.account.runtime)
+
+
+def reach(value: Value) -> Generator[Any, None, None]:
+    """Wait until `value` is there; a bare turn of the loop if it is."""
+    task = value.task
+    if task is None or value.failure is not None:
+        yield
+        return
+    runtime = runtime_of(value)
+    runtime.check_waiting()
+    yield from wait(runtime, (task,))
+    if task.state >= DONE:
+        value.task = None
+
+
+def deliver(value: Value) -> Any:
+    """The result of a done value, which leaves the scheduler by this; or its exception."""
+    if value.failure is not None:
+        try:
+            value.failure.rethrow()
+        finally:
+            del value
+    array = value.array
+    value.escaped = True
+    if value.meta is not None and type(array) is np.ndarray:  # a tensor's; what a callable returned is the user's
+        array.flags.writeable = False
+    return array
+
+
+def blocking_read(value: Value, what: str, cure: str) -> Any:
+    """The array of `value` on a thread where blocking is legitimate.
+
+    Raises:
+        ImplicitBarrierError: on a thread that runs an event loop, or inside a task body.
+    """
+    if in_stream_thread():
+        raise ImplicitBarrierError(f"{what} inside a task would wait for another task: pass the tensor as an argument")
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        block(runtime_of(value), value)
+        return deliver(value)
+    raise ImplicitBarrierError(f"{what} is an implicit barrier, which would block the event loop: {cure}")

@@ -1,0 +1,401 @@
+"""Tensors: handles on arrays to come, with the array API's operators; and `apply`, the way every operation takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import Any, cast
+
+import numpy as np
+
+from .._core.model import Value
+from ..devices.contract import Device
+from ..errors import ImplicitBarrierError
+from ..ops.index_keys import encode_key
+from ..ops.meta import Shape
+from ..ops.row import Row, plan
+from ..ops.table import TABLE, power_row
+from ..runtime.barriers import copy_out
+from ..runtime.context import find
+from .handles import Handle, reach, runtime_of
+from .issue import issue, issue_task, run_inline
+from .reading import ImplicitBarriers
+
+Scalar = bool | int | float | complex | np.generic
+_NO_OPTIONS: Mapping[str, Any] = {}
+_SCALARS = (bool, int, float, complex, np.generic)
+_OPERANDS = (Handle, np.ndarray, *_SCALARS)
+
+
+def apply(
+    row: Row,
+    operands: tuple[object, ...],
+    options: Mapping[str, Any] = _NO_OPTIONS,
+    *,
+    scheduler: Any = None,
+    device: object = None,
+    hold: bool = False,
+) -> Tensor:
+    """Issue one operation of the table; every function and operator ends here.
+
+    Args:
+        row: the operation.
+        operands: tensors and scalars.
+        options: its keywords, hashable.
+        scheduler: whose task it is where no operand is a tensor; default the ambient one.
+        device: where to run it where no operand is a tensor; default the scheduler's first.
+        hold: do not launch before the scheduler's next step.
+    """
+    args = tuple([_argument(operand) for operand in operands])
+    first = next((a for a in args if type(a) is Value), None)
+    if first is None:
+        runtime = find(scheduler)
+        return Tensor(issue(runtime, runtime.device(device), row, args, options, hold=hold))
+    for arg in args:
+        if type(arg) is Value and arg.device is not first.device:
+            _refuse_mixed(first, arg)
+    result = Tensor(issue(runtime_of(first), first.device, row, args, options, hold=hold))
+    for operand in operands:
+        if isinstance(operand, Tensor) and operand._node is not None:
+            operand._node.record(row, operands, options, result)
+            break
+    return result
+
+
+def _argument(operand: object) -> Any:
+    if isinstance(operand, Tensor):
+        return operand._value
+    if isinstance(operand, _SCALARS):
+        return operand
+    if isinstance(operand, np.ndarray):
+        raise TypeError(
+            "an ndarray is no operand, since it is not the scheduler's: `x = await s.put(a)` makes it a tensor"
+        )
+    raise TypeError(f"{type(operand).__name__} is no operand: use a Tensor, a Python number or a NumPy scalar")
+
+
+def _refuse_mixed(a: Value, b: Value) -> None:
+    if a.account.runtime is not b.account.runtime:
+        raise ValueError("the operands belong to different schedulers: `await` one and `put` it into the other's")
+    raise ValueError(f"the operands are on {a.device.name} and {b.device.name}: bring one over with `t.to(device)`")
+
+
+_UFUNC_OPERATORS: dict[str, str] = {}
+
+
+def _operators(name: str) -> tuple[Callable[[Tensor, Any], Tensor], Callable[[Tensor, Any], Tensor]]:
+    """The methods for `t op other` and `other op t`. The hot path: a known plan for something tiny runs at once."""
+    row = TABLE[name]
+    plans = row.plans
+    _UFUNC_OPERATORS[row.kernel if isinstance(row.kernel, str) else name] = name
+
+    def forward(self: Tensor, other: Any) -> Tensor:
+        a = self._value
+        kind = type(other)
+        if kind is int or kind is float:
+            found = plans.get((a.meta, kind))
+            if found is not None and found.quick and self._node is None:
+                value = run_inline(row, found, _NO_OPTIONS, a, (a.array, other), a.failure)
+                if value is not None:
+                    return Tensor(value)
+        elif kind is Tensor:
+            b = other._value
+            found = plans.get((a.meta, b.meta))
+            tracked = self._node is not None or other._node is not None
+            if found is not None and found.quick and a.device is b.device and not tracked:
+                value = run_inline(row, found, _NO_OPTIONS, a, (a.array, b.array), a.failure or b.failure)
+                if value is not None:
+                    return Tensor(value)
+        elif not isinstance(other, _OPERANDS):
+            return cast(Tensor, NotImplemented)
+        return apply(row, (self, other))
+
+    def backward(self: Tensor, other: Any) -> Tensor:
+        return apply(row, (other, self)) if isinstance(other, _OPERANDS) else NotImplemented
+
+    forward.__name__, backward.__name__ = f"__{name}__", f"__r{name}__"
+    return forward, backward
+
+
+def _unary(name: str) -> Callable[[Tensor], Tensor]:
+    row = TABLE[name]
+
+    def method(self: Tensor) -> Tensor:
+        return apply(row, (self,))
+
+    return method
+
+
+def _reduction(name: str, dtype: bool = False) -> Callable[..., Tensor]:
+    row = TABLE[name]
+
+    def method(self: Tensor, *, axis: Any = None, keepdims: bool = False, **more: Any) -> Tensor:
+        options = {"axis": tuple(axis) if isinstance(axis, list) else axis, "keepdims": keepdims}
+        if more.keys() - {"dtype"} or (more and not dtype):
+            raise TypeError(f"{name}() takes axis{', dtype' if dtype else ''} and keepdims, not {', '.join(more)}")
+        return apply(row, (self,), options | more)
+
+    method.__name__ = name
+    method.__doc__ = row.doc
+    return method
+
+
+class Tensor(ImplicitBarriers):
+    """An array to come. `shape`, `dtype` and `nbytes` are known at once; `await t` gives the array.
+
+    Operators issue tasks and return at once. Anything that would have to wait for the value raises
+    ImplicitBarrierError where an event loop runs.
+    """
+
+    __slots__ = ("_node",)
+
+    def __init__(self, value: Value) -> None:
+        self._value = value
+        self._node: Any = None  # its place on the tape of `autograd`, if it has one
+
+    # -- what is known at once ----------------------------------------------------------------------------------
+
+    @property
+    def shape(self) -> Shape:
+        """Lengths of the axes; None where one depends on data that is not there yet."""
+        shape: Shape = self._value.meta.shape
+        return shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The data type."""
+        dtype: np.dtype[Any] = self._value.meta.dtype
+        return dtype
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self._value.meta.shape)
+
+    @property
+    def size(self) -> int | None:
+        """The number of elements, or None while it is unknown."""
+        meta = self._value.meta
+        return meta.nbytes // meta.dtype.itemsize if meta.known and meta.dtype.itemsize else None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements; while a length is unknown, of the largest possible result."""
+        nbytes: int = self._value.meta.nbytes
+        return nbytes
+
+    @property
+    def device(self) -> Device:
+        """Where the array is, or will be."""
+        device: Device = self._value.device
+        return device
+
+    def __repr__(self) -> str:
+        return f"Tensor(shape={self.shape}, dtype={self.dtype}, device={self.device.name}, {self._status()})"
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("len() of a tensor without axes")
+        if self.shape[0] is None:
+            raise ImplicitBarrierError("the length depends on data: use `len(await t)`")
+        return self.shape[0]
+
+    def __iter__(self) -> Any:
+        return iter([self[i] for i in range(len(self))])
+
+    def __array_namespace__(self, *, api_version: str | None = None) -> ModuleType:
+        """The package, whose functions carry the names of the Python array API standard."""
+        import asyncsched
+
+        return asyncsched
+
+    # -- out of the scheduler -----------------------------------------------------------------------------------
+
+    async def numpy(self) -> np.ndarray[Any, Any]:
+        """A host copy that is yours: writable, and not charged to the scheduler. Waits for the tensor alone."""
+        value = self._value
+        try:
+            await _Reach(value)
+            if value.failure is not None:
+                value.failure.rethrow()
+            return cast(np.ndarray[Any, Any], await copy_out(runtime_of(value), value))
+        finally:
+            del self, value  # see `Handle.__await__`
+
+    async def item(self) -> Any:
+        """The only element, as a Python scalar.
+
+        Raises:
+            ValueError: if there is not exactly one.
+        """
+        value = self._value
+        if self.size not in (1, None):
+            raise ValueError(f"item() needs exactly one element, and the shape is {self.shape}: use `await t.numpy()`")
+        try:
+            await _Reach(value)
+            if value.failure is not None:
+                value.failure.rethrow()
+            array = value.array if value.device.inline else await copy_out(runtime_of(value), value)
+            return array.item()
+        finally:
+            del self, value  # see `Handle.__await__`
+
+    def to(self, device: object) -> Tensor:
+        """The tensor on another device of the same scheduler: itself if it is there already, else a copying task."""
+        value = self._value
+        runtime = runtime_of(value)
+        runtime.check()
+        target = runtime.device(device)
+        if target is value.device:
+            return self
+        row = TABLE["copy"]
+        found = plan(row, (value.meta,), _NO_OPTIONS)
+        result = Tensor(issue_task(runtime, target, row, found, (value,), _NO_OPTIONS, runtime.copy_lanes[target]))
+        if self._node is not None:
+            self._node.record(row, (self,), _NO_OPTIONS, result)
+        return result
+
+    # -- operands of NumPy's ------------------------------------------------------------------------------------
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        name = _UFUNC_OPERATORS.get(ufunc.__name__)
+        if method == "__call__" and name and not kwargs and isinstance(inputs[0], np.generic | np.ndarray):
+            # NumPy's arrays and scalars come here with their operators: `np.float32(2) * t`.
+            # Some of NumPy's scalars come as arrays without axes, which `[()]` makes scalars again.
+            return apply(TABLE[name], (cast(Any, inputs[0])[()], inputs[1]))
+        return self._through_numpy(f"np.{ufunc.__name__}(t)", ufunc.__name__, getattr(ufunc, method), inputs, kwargs)
+
+    # -- indexing -----------------------------------------------------------------------------------------------
+
+    def __getitem__(self, key: Any) -> Tensor:
+        encoded, tensors = encode_key(key, Tensor)
+        row = TABLE["getitem_advanced" if tensors else "getitem"]
+        return apply(row, (self, *tensors), {"key": encoded})
+
+    def __setitem__(self, key: Any, new: Any) -> None:
+        """Move this handle to a new version with the part assigned. Tasks already issued keep the old one."""
+        encoded, tensors = encode_key(key, Tensor)
+        if self._node is not None:
+            self._node.check_assignment()
+        # Launched only when this handle let go of the old version: if nobody else holds it, it is written in place.
+        result = apply(TABLE["setitem"], (self, new, *tensors), {"key": encoded}, hold=True)
+        self._value = result._value
+        if self._node is None or not self._node.leaf:
+            self._node = result._node
+        runtime_of(self._value).dispatch()
+
+    # -- gradients ----------------------------------------------------------------------------------------------
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether what is computed from this tensor is recorded, so that `backward()` finds the way back to it.
+
+        Set it to True to make a tensor of floating-point numbers the place where gradients arrive, in `grad`; to False
+        to end that.
+        """
+        return self._node is not None
+
+    @requires_grad.setter
+    def requires_grad(self, wanted: bool) -> None:
+        from ..autograd import track
+
+        track(self, wanted)
+
+    @property
+    def grad(self) -> Tensor | None:
+        """The sum of the gradients that `backward()` has brought here; None before, and where nothing is asked for."""
+        return None if self._node is None else self._node.grad
+
+    @grad.setter
+    def grad(self, gradient: Tensor | None) -> None:
+        from ..autograd import set_grad
+
+        set_grad(self, gradient)
+
+    def detach(self) -> Tensor:
+        """The same array under a handle that is not recorded."""
+        return Tensor(self._value)
+
+    def backward(self, gradient: Tensor | None = None, *, retain_graph: bool = False) -> None:
+        """Add the gradient of this tensor to `grad` of every tensor it depends on that has `requires_grad` set.
+
+        Issues its tasks, all or none, before what else is pending in their scope, and returns at once. What was kept
+        for it is dropped, so a second call raises RuntimeError unless this one had `retain_graph`. See
+        `asyncsched.autograd`.
+
+        Args:
+            gradient: of what is wanted with respect to this tensor, in its shape; of a single number it is 1.
+            retain_graph: keep what a second call needs.
+
+        Raises:
+            ValueError: if this tensor was not recorded, or has several elements and no gradient is given.
+            QueueFull: if the backlog has no room for all of it; nothing has changed then.
+        """
+        from ..autograd import backward
+
+        backward(self, gradient, retain_graph=retain_graph)
+
+    # -- operators ----------------------------------------------------------------------------------------------
+
+    __add__, __radd__ = _operators("add")
+    __sub__, __rsub__ = _operators("subtract")
+    __mul__, __rmul__ = _operators("multiply")
+    __truediv__, __rtruediv__ = _operators("divide")
+    __floordiv__, __rfloordiv__ = _operators("floor_divide")
+    __mod__, __rmod__ = _operators("remainder")
+    __matmul__, __rmatmul__ = _operators("matmul")
+    __and__, __rand__ = _operators("bitwise_and")
+    __or__, __ror__ = _operators("bitwise_or")
+    __xor__, __rxor__ = _operators("bitwise_xor")
+    __lshift__, __rlshift__ = _operators("bitwise_left_shift")
+    __rshift__, __rrshift__ = _operators("bitwise_right_shift")
+    __lt__, __le__ = _operators("less")[0], _operators("less_equal")[0]
+    __gt__, __ge__ = _operators("greater")[0], _operators("greater_equal")[0]
+    __eq__, __ne__ = _operators("equal")[0], _operators("not_equal")[0]  # type: ignore[assignment]
+    __hash__ = Handle.__hash__
+    __neg__, __pos__, __abs__ = _unary("negative"), _unary("positive"), _unary("abs")
+    __invert__ = _unary("bitwise_invert")
+    _pow, __rpow__ = _operators("pow")
+
+    def __pow__(self, other: Any) -> Tensor:
+        row = power_row(self._value.meta, other._value.meta if isinstance(other, Tensor) else other)
+        return self._pow(other) if row.name == "pow" else apply(row, (self,))
+
+    # -- methods ------------------------------------------------------------------------------------------------
+
+    sum, prod = _reduction("sum", dtype=True), _reduction("prod", dtype=True)
+    max, min, mean = _reduction("max"), _reduction("min"), _reduction("mean")
+    all, any = _reduction("all"), _reduction("any")
+
+    def reshape(self, *shape: Any) -> Tensor:
+        """The same elements in another shape; one length may be -1. A view where NumPy's is."""
+        lengths = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape
+        return apply(TABLE["reshape"], (self,), {"shape": tuple(lengths)})
+
+    def astype(self, dtype: Any) -> Tensor:
+        """A copy in another dtype."""
+        return apply(TABLE["astype"], (self,), {"dtype": np.dtype(dtype)})
+
+    @property
+    def T(self) -> Tensor:
+        """The transpose of a tensor with two axes: a view."""
+        if self.ndim != 2:
+            raise ValueError(f"T needs two axes, not {self.ndim}: use `.mT` or `permute_dims`")
+        return self.mT
+
+    @property
+    def mT(self) -> Tensor:
+        """A view with the last two axes exchanged."""
+        return apply(TABLE["matrix_transpose"], (self,))
+
+
+class _Reach:
+    """`reach` as an awaitable."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: Value) -> None:
+        self._value = value
+
+    def __await__(self) -> Any:
+        return reach(self._value)

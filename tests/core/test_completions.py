@@ -1,0 +1,90 @@
+"""One wake-up per burst, and none lost."""
+
+from __future__ import annotations
+
+import pytest
+
+from asyncsched._core.completions import Completions
+
+from .rig import Rig
+
+
+@pytest.fixture
+def rig():
+    rig = Rig(max_ops=8)
+    rig.woken = []
+    rig.completions.wake = lambda: rig.woken.append(None)
+    return rig
+
+
+def finished(rig, **options):
+    task, value = rig.submit(**options)
+    rig.dispatch()
+    rig.streams[task.lane].clear()
+    return task, value
+
+
+def test_a_completion_that_nobody_waits_for_wakes_nobody(rig):
+    task, _ = finished(rig)
+    rig.completions.completed(task, True)
+    assert not rig.woken
+    assert list(rig.completions.items) == [task]
+
+
+def test_an_awaited_completion_wakes_once(rig):
+    for _ in range(3):
+        task, _ = finished(rig)
+        task.waiters = [print]
+        rig.completions.completed(task, False)
+    assert len(rig.woken) == 1
+    rig.completions.awake = False
+    rig.completions.completed(task, False)
+    assert len(rig.woken) == 2
+
+
+@pytest.mark.parametrize(
+    ("flags", "dry", "wakes_at"),
+    [
+        ({"wants_slots": True, "threshold": 3}, False, 3),
+        ({"wants_slots": True, "threshold": 3}, True, 1),
+        ({"wants_slots": True, "threshold": 3, "wants_bytes": True}, False, 1),
+        ({"wants_slots": False, "threshold": 3}, True, None),
+    ],
+)
+def test_while_tasks_wait_for_slots_a_burst_wakes_at_its_threshold(rig, flags, dry, wakes_at):
+    for name, flag in flags.items():
+        setattr(rig.completions, name, flag)
+    task, _ = finished(rig)
+    woken = []
+    for i in range(1, 6):
+        rig.completions.completed(task, dry)
+        if rig.woken:
+            woken.append(i)
+    assert woken[:1] == ([] if wakes_at is None else [wakes_at])
+    assert len(rig.woken) <= 1
+
+
+@pytest.mark.parametrize("wants_bytes", [True, False])
+def test_a_drop_wakes_only_if_someone_waits_for_bytes(rig, wants_bytes):
+    task, value = finished(rig, cost=5)
+    value.charge = 5
+    rig.completions.wants_bytes = wants_bytes
+    task.value = None
+    del value
+    assert list(rig.completions.items) == [(rig.engine.account, 5)]
+    assert len(rig.woken) == wants_bytes
+    rig.completions.dropped(rig.engine.account, 3)
+    assert list(rig.completions.items)[-1] == (rig.engine.account, 3)
+    assert len(rig.woken) == wants_bytes
+
+
+def test_a_value_without_bytes_posts_nothing(rig):
+    task, value = finished(rig)
+    task.value = None
+    del value
+    assert not rig.completions.items
+
+
+def test_a_new_inbox_is_asleep():
+    completions = Completions(lambda: None)
+    assert (completions.awake, completions.wants_slots, completions.wants_bytes) == (False, False, False)

@@ -1,0 +1,290 @@
+"""Scopes: waited for, reported on, cancelled together; and what they reserve."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import asyncsched as asc
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(20)]
+BLOCK = np.ones((200, 200))
+NB = BLOCK.nbytes
+
+
+def held(gate: threading.Event, result: Any = None) -> Any:
+    """A body that ends when its gate opens."""
+    assert gate.wait(10)
+    return result
+
+
+def fail(text: str = "broken") -> None:
+    raise LookupError(text)
+
+
+def used(s: asc.Scheduler) -> int:
+    s.statistics()
+    s._runtime.engine.validate()
+    return s._runtime.engine.account.used
+
+
+async def turns(count: int = 3) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_leaving_waits_for_its_tasks_and_no_others() -> None:
+    outside, ran = threading.Event(), []
+    async with asc.Scheduler("cpu", streams=4) as s:
+        other = s.submit_nowait(held, outside)
+        async with s.scope(name="mine") as scope:
+            scope.submit_nowait(ran.append, 1)
+            s.submit_nowait(ran.append, 2)  # the ambient scope is this one
+            x = await scope.put(BLOCK)
+            assert repr(scope).startswith("Scope('mine', ")
+        assert sorted(ran) == [1, 2]
+        assert not other.done()
+        assert x.done()
+        assert repr(scope) == "Scope('mine', closed)"
+        outside.set()
+
+
+async def test_an_exception_cancels_what_is_unfinished_and_leaves_bare() -> None:
+    gate, ran = threading.Event(), []
+    async with asc.Scheduler("cpu", max_ops=1) as s:
+        with pytest.raises(KeyError) as caught:
+            async with s.scope(name="bad") as scope:
+                running = await s.submit(held, gate)
+                pending = scope.submit_nowait(ran.append, 1)
+                asyncio.get_running_loop().call_later(0.02, gate.set)
+                raise KeyError("mine")
+        assert not hasattr(caught.value, "__notes__")
+        for handle in (running, pending):
+            with pytest.raises(asc.TaskCancelled, match="scope 'bad', which was left by KeyError"):
+                await handle
+        assert ran == []
+        assert await s.call(int) == 0
+
+
+async def test_failures_are_raised_once_at_the_innermost_scope() -> None:
+    async with asc.Scheduler("cpu") as s, s.scope():
+        with pytest.raises(ExceptionGroup, match="scope 'inner': 1 task failed") as caught:
+            async with s.scope(name="inner"):
+                t = s.submit_nowait(fail)
+                s.submit_nowait(int, t)
+        assert [type(error) for error in caught.value.exceptions] == [LookupError]
+        await s.barrier()
+
+
+async def test_the_bodys_exception_has_a_note_of_failures() -> None:
+    async with asc.Scheduler("cpu") as s:
+        with pytest.raises(KeyError) as caught:
+            async with s.scope(name="inner"):
+                t = s.submit_nowait(fail)
+                while not t.done():
+                    s._runtime.dispatch()
+                    await asyncio.sleep(0)
+                raise KeyError
+        assert caught.value.__notes__ == ["scope 'inner': besides, 1 tasks failed unseen (LookupError)"]
+
+
+async def test_a_cancelled_scope_waits_for_what_runs() -> None:
+    gate, entered, ended = threading.Event(), threading.Event(), []
+
+    def body() -> None:
+        entered.set()
+        held(gate)
+        ended.append(1)
+
+    async with asc.Scheduler("cpu") as s:
+
+        async def work() -> None:
+            async with s.scope():
+                s.submit_nowait(body)
+
+        task = asyncio.create_task(work())
+        assert await asyncio.to_thread(entered.wait, 5)
+        for _ in range(3):
+            task.cancel()
+            await turns()
+            assert not task.done()
+        gate.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert ended == [1]
+
+
+async def test_barrier_in_a_scope_covers_that_scope() -> None:
+    gate = threading.Event()
+    async with asc.Scheduler("cpu", streams=2) as s:
+        outer = s.submit_nowait(held, gate)
+        async with s.scope() as scope:
+            inner = s.submit_nowait(int)
+            await scope.barrier()
+            assert inner.done()
+            assert not outer.done()
+            gate.set()
+
+
+async def test_a_scope_is_entered_once_and_not_used_before_or_after() -> None:
+    async with asc.Scheduler("cpu") as s:
+        scope = s.scope(name="one")
+        assert repr(scope) == "Scope('one', not entered)"
+        with pytest.raises(RuntimeError, match="not entered"):
+            scope.submit_nowait(int)
+        async with scope:
+            with pytest.raises(RuntimeError, match="entered once"):
+                await scope.__aenter__()
+        with pytest.raises(asc.SchedulerClosed, match="scope 'one' is closed"):
+            scope.submit_nowait(int)
+
+
+async def test_a_closed_scope_that_was_inherited_refuses() -> None:
+    async with asc.Scheduler("cpu") as s:
+        x, left = await s.put(BLOCK), asyncio.Event()
+
+        async def straggler() -> None:
+            await left.wait()
+            for late in (lambda: x + 1, lambda: s.submit_nowait(int)):
+                with pytest.raises(asc.SchedulerClosed, match="'request' is closed, and this coroutine inherited it"):
+                    late()
+            assert (await x)[0, 0] == 1
+            async with outer:
+                assert (await (x + 1))[0, 0] == 2
+
+        outer = s.scope()
+        async with s.scope(name="request"):
+            task = asyncio.create_task(straggler())
+        left.set()
+        with pytest.raises(asc.SchedulerClosed, match="inherited"):
+            await task
+
+
+# -- reserves -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_reserve_counts_as_tracked_and_is_the_limit_inside() -> None:
+    async with asc.Scheduler("cpu", max_bytes=10 * NB) as s:
+        async with s.scope(reserve=3 * NB):
+            assert s.statistics().bytes_reserved == used(s) == 3 * NB
+            with pytest.raises(asc.TaskTooLarge) as caught:
+                await s.put(np.ones((800, 200)))
+            assert (caught.value.needed, caught.value.limit) == (4 * NB, 3 * NB)
+            held_here = [await s.put(BLOCK) for _ in range(3)]
+            assert used(s) == 3 * NB
+            waiting = asyncio.create_task(s.put(BLOCK))
+            await turns(10)
+            assert not waiting.done()
+            held_here.pop()
+            held_here.append(await asyncio.wait_for(waiting, 5))
+            del waiting
+            with pytest.raises(asc.QueueFull):
+                s.put_nowait(BLOCK)
+            held_here.clear()
+        await turns(1)  # from Python 3.12 on asyncio keeps a finished task until the turn it woke is over
+        assert used(s) == s.statistics().bytes_reserved == 0
+
+
+async def test_a_reserve_larger_than_the_limit() -> None:
+    async with asc.Scheduler("cpu", max_bytes=NB) as s:
+        with pytest.raises(asc.TaskTooLarge):
+            async with s.scope(reserve=NB + 1):
+                pytest.fail("entered")
+        for wrong in (0, -1, "many"):
+            with pytest.raises(ValueError, match="reserve"):
+                s.scope(reserve=wrong)
+        async with s.scope(reserve=NB):
+            await s.put(BLOCK)
+        assert used(s) == 0
+
+
+async def test_what_is_still_held_is_charged_to_the_parent() -> None:
+    async with asc.Scheduler("cpu", max_bytes=8 * NB) as s:
+        async with s.scope(reserve=6 * NB) as outer:
+            async with s.scope(reserve=3 * NB):
+                assert s.statistics().bytes_reserved == 9 * NB  # nested: carved from the outer one
+                assert used(s) == 6 * NB
+                kept = await s.put(BLOCK)
+                array = await (await s.put(BLOCK))
+            account = outer._inner.account  # type: ignore[union-attr]
+            s.statistics()
+            assert account.used == 2 * NB
+        assert used(s) == 2 * NB
+        del kept
+        assert used(s) == NB
+        del array
+        assert used(s) == 0
+
+
+async def test_a_nested_reserve_comes_from_its_parents() -> None:
+    async with asc.Scheduler("cpu", max_bytes=8 * NB) as s, s.scope(reserve=3 * NB):
+        with pytest.raises(asc.TaskTooLarge):
+            await s.scope(reserve=4 * NB).__aenter__()
+        kept = [await s.put(BLOCK)]
+        entering = asyncio.create_task(s.scope(reserve=3 * NB).__aenter__())
+        await turns(10)
+        assert not entering.done()
+        kept.clear()
+        inner = await asyncio.wait_for(entering, 5)
+        await inner.__aexit__(None, None, None)
+
+
+async def test_cancelled_while_it_waits_for_its_reserve() -> None:
+    async with asc.Scheduler("cpu", max_bytes=2 * NB) as s:
+        kept = await s.put(BLOCK)
+
+        async def work() -> None:
+            async with s.scope(reserve=2 * NB):
+                pytest.fail("entered")
+
+        for _ in range(20):
+            task = asyncio.create_task(work())
+            await turns()
+            assert s._runtime.engine.admission.pending == 1
+            assert s.statistics().tasks_pending == 0  # a claim is no task
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        assert used(s) == NB
+        assert not s._runtime.engine.root.children
+        del kept
+        async with s.scope(reserve=2 * NB):
+            assert used(s) == 2 * NB
+
+
+async def test_cancelled_in_the_turn_that_grants_its_reserve() -> None:
+    async with asc.Scheduler("cpu", max_bytes=2 * NB) as s:
+        kept = await s.put(BLOCK)
+        entering = asyncio.create_task(s.scope(reserve=2 * NB).__aenter__())
+        await turns()
+        del kept
+        s._runtime.dispatch()
+        assert used(s) == 2 * NB
+        entering.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await entering
+        assert used(s) == s.statistics().bytes_reserved == 0
+        assert not s._runtime.engine.root.children
+
+
+async def test_scopes_that_wait_for_their_reserves_all_get_them() -> None:
+    inside = most = 0
+    async with asc.Scheduler("cpu", max_bytes=10 * NB) as s:
+
+        async def request(i: int) -> float:
+            nonlocal inside, most
+            async with s.scope(reserve=3 * NB + 8):
+                inside += 1
+                most = max(most, inside)
+                x = await s.put(BLOCK)
+                total = float(await (x * 0 + i).sum().item())
+                inside -= 1
+                return total
+
+        assert await asyncio.gather(*[request(i) for i in range(40)]) == [i * BLOCK.sum() for i in range(40)]
+        assert most == 3
+        assert used(s) == s.statistics().bytes_reserved == 0

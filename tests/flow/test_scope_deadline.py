@@ -1,0 +1,229 @@
+"""Deadlines of scopes: what they cancel, what leaving raises, and other cancellations at the same time.
+
+Deadlines here are either so near that waiting for them is the test, or so far that they never pass.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import asyncsched as asc
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(20)]
+BLOCK = np.ones((200, 200))
+NB = BLOCK.nbytes
+SOON, NEVER = 0.01, 1000.0
+
+
+def held(gate: threading.Event) -> None:
+    """A body that ends when its gate opens."""
+    assert gate.wait(10)
+
+
+def used(s: asc.Scheduler) -> int:
+    s.statistics()
+    s._runtime.engine.validate()
+    return s._runtime.engine.account.used
+
+
+class Passing:
+    """A deadline that passes when the test says so, in a turn of the loop."""
+
+    def __init__(self, scope: asc.Scope) -> None:
+        self._scope = scope
+
+    def __call__(self) -> None:
+        assert self._scope._deadline is not None
+        self._scope._deadline._pass(self._scope._give_up)
+
+
+async def test_what_is_unfinished_is_cancelled_and_leaving_raises() -> None:
+    gate, ran = threading.Event(), []
+    async with asc.Scheduler("cpu", max_ops=1) as s:
+        with pytest.raises(asc.DeadlineExceeded, match=r"scope 'slow' passed its deadline of 0\.01 s") as caught:
+            async with s.scope(name="slow", deadline=SOON) as scope:
+                running = await s.submit(held, gate)
+                pending = scope.submit_nowait(ran.append, 1)
+                try:
+                    await pending
+                finally:
+                    gate.set()
+        assert isinstance(caught.value, TimeoutError)
+        assert isinstance(caught.value.__cause__, asyncio.CancelledError)
+        for handle in (running, pending):
+            with pytest.raises(asc.TaskCancelled, match=r"by the deadline of scope 'slow' \(0\.01 s\)"):
+                await handle
+        assert ran == []
+        task = asyncio.current_task()
+        assert task is not None
+        assert task.cancelling() == 0
+        assert await s.call(int) == 0
+
+
+async def test_work_done_in_time_is_left_alone() -> None:
+    async with asc.Scheduler("cpu") as s:
+        async with s.scope(deadline=NEVER) as scope:
+            x = await s.put(BLOCK)
+            assert repr(scope) == "Scope('unnamed', deadline=1000 s, 0 unfinished)"
+        assert (await x).sum() == BLOCK.sum()
+        assert scope._deadline is not None
+        assert scope._deadline._timer is not None
+        assert scope._deadline._timer.cancelled()
+
+
+async def test_it_passes_while_leaving_waits() -> None:
+    gate = threading.Event()
+    async with asc.Scheduler("cpu", max_ops=1) as s:
+        with pytest.raises(asc.DeadlineExceeded):
+            async with s.scope() as outer, s.scope(deadline=SOON) as scope:
+                running = scope.submit_nowait(held, gate)
+                running._value.task.waiters = [lambda _: gate.set()]  # it is cancelled: the body may end
+        assert running.done()
+        assert outer._inner is not None
+        assert not outer._inner.unfinished()
+
+
+async def test_it_passes_while_entering_waits_for_the_reserve() -> None:
+    async with asc.Scheduler("cpu", max_bytes=2 * NB) as s:
+        kept = await s.put(BLOCK)
+        with pytest.raises(asc.DeadlineExceeded, match="scope 'late'"):
+            async with s.scope(name="late", reserve=2 * NB, deadline=SOON):
+                pytest.fail("entered")
+        assert used(s) == NB
+        assert s._runtime.engine.admission.pending == 0
+        assert not s._runtime.engine.root.children
+        del kept
+
+
+async def test_an_inner_deadline_does_not_extend_the_outer() -> None:
+    async with asc.Scheduler("cpu") as s:
+        with pytest.raises(asc.DeadlineExceeded, match="scope 'outer'"):
+            async with s.scope(name="outer", deadline=SOON), s.scope(name="inner", deadline=NEVER):
+                await asyncio.Event().wait()
+
+
+async def test_an_inner_deadline_ends_the_inner_scope_alone() -> None:
+    async with asc.Scheduler("cpu") as s, s.scope(name="outer", deadline=NEVER) as outer:
+        with pytest.raises(asc.DeadlineExceeded, match="scope 'inner'"):
+            async with s.scope(name="inner", deadline=SOON):
+                await asyncio.Event().wait()
+        assert await outer.call(int) == 0
+
+
+async def test_two_deadlines_at_once_are_the_outers() -> None:
+    async with asc.Scheduler("cpu") as s:
+        with pytest.raises(asc.DeadlineExceeded, match="scope 'outer'"):
+            async with s.scope(name="outer", deadline=NEVER) as outer, s.scope(deadline=NEVER) as inner:
+                asyncio.get_running_loop().call_soon(Passing(inner))
+                asyncio.get_running_loop().call_soon(Passing(outer))
+                await asyncio.Event().wait()
+        task = asyncio.current_task()
+        assert task is not None
+        assert task.cancelling() == 0
+
+
+async def test_a_cancellation_from_outside_at_the_same_time_is_passed_on() -> None:
+    async with asc.Scheduler("cpu") as s:
+
+        async def work() -> None:
+            async with s.scope(deadline=NEVER) as scope:
+                task = asyncio.current_task()
+                assert task is not None
+                asyncio.get_running_loop().call_soon(Passing(scope))
+                asyncio.get_running_loop().call_soon(task.cancel)
+                await asyncio.Event().wait()
+
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.create_task(work())
+
+
+async def test_a_timeout_of_asyncios_around_it_and_within_it() -> None:
+    async with asc.Scheduler("cpu") as s:
+        with pytest.raises(TimeoutError) as caught:
+            async with asyncio.timeout(SOON), s.scope(deadline=NEVER):
+                await asyncio.Event().wait()
+        assert not isinstance(caught.value, asc.DeadlineExceeded)
+        with pytest.raises(asc.DeadlineExceeded):
+            async with s.scope(deadline=SOON), asyncio.timeout(NEVER):
+                await asyncio.Event().wait()
+
+
+async def test_a_body_that_ignores_its_cancellation_still_raises() -> None:
+    async with asc.Scheduler("cpu") as s:
+        with pytest.raises(asc.DeadlineExceeded):
+            async with s.scope(deadline=SOON) as scope:
+                try:
+                    await asyncio.Event().wait()
+                except asyncio.CancelledError:
+                    late = scope.submit_nowait(int)
+        assert late.done()
+
+
+async def test_a_task_group_whose_members_awaited_what_was_cancelled() -> None:
+    gate = threading.Event()
+    async with asc.Scheduler("cpu", max_ops=1) as s:
+        running = await s.submit(held, gate)
+        with pytest.raises(asc.DeadlineExceeded):
+            async with s.scope(deadline=NEVER) as scope:
+
+                async def member(handle: Any) -> None:
+                    await handle
+
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(member(scope.submit_nowait(int)))
+                    asyncio.get_running_loop().call_later(SOON, Passing(scope))
+        gate.set()
+        await running
+
+
+async def test_an_exception_of_the_bodys_is_not_replaced() -> None:
+    async with asc.Scheduler("cpu") as s:
+        with pytest.raises(KeyError):
+            async with s.scope(deadline=SOON):
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    raise KeyError
+        with pytest.raises(KeyError):
+            async with s.scope(deadline=NEVER):
+                raise KeyError
+        task = asyncio.current_task()
+        assert task is not None
+        assert task.cancelling() == 0
+
+
+async def test_failures_nobody_saw_are_noted() -> None:
+    async with asc.Scheduler("cpu") as s:
+        with pytest.raises(asc.DeadlineExceeded) as caught:
+            async with s.scope(name="bad", deadline=NEVER) as scope:
+                failing = scope.submit_nowait(int, "no number")
+                while not failing.done():
+                    s._runtime.dispatch()
+                    await asyncio.sleep(0)
+                asyncio.get_running_loop().call_soon(Passing(scope))
+                await asyncio.Event().wait()
+        assert caught.value.__notes__ == ["scope 'bad': besides, 1 tasks failed unseen (ValueError)"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        ({"deadline": 0}, ValueError),
+        ({"deadline": float("nan")}, ValueError),
+        ({"deadline": float("inf")}, ValueError),
+        ({"deadline": "1 s"}, TypeError),
+        ({"weight": 0}, ValueError),
+        ({"weight": True}, TypeError),
+        ({"priority": 0.5}, TypeError),
+        ({"tenant": []}, TypeError),
+    ],
+)
+async def test_arguments_out_of_range(wrong: Any, error: type[Exception]) -> None:
+    async with asc.Scheduler("cpu") as s:
+        with pytest.raises(error, match=next(iter(wrong)) if "tenant" not in wrong else "unhashable"):
+            s.scope(**wrong)

@@ -1,0 +1,95 @@
+"""Tenants, weights and priorities through the scheduler; and what leaving a scope by cancellation drops and keeps."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+
+import asyncsched as asc
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(20)]
+
+
+def held(gate: threading.Event) -> None:
+    assert gate.wait(10)
+
+
+async def served(s: asc.Scheduler, plan: list[tuple[str, int, dict[str, Any]]]) -> str:
+    """What is submitted in scopes while the only slot is taken, in the order in which it runs."""
+    gate, order = threading.Event(), list[str]()
+    s.submit_nowait(held, gate)
+    async with s.scope() as around, AsyncExitStack() as stack:
+        for name, count, options in plan:
+            scope = await stack.enter_async_context(around.scope(name=name, **options))
+            for _ in range(count):
+                scope.submit_nowait(order.append, name)
+        gate.set()
+    return "".join(order)
+
+
+async def test_tenants_share_whatever_their_scopes() -> None:
+    async with asc.Scheduler("cpu", max_ops=1) as s:
+        assert (
+            await served(s, [("a", 3, {"tenant": 1}), ("b", 3, {"tenant": 1}), ("x", 6, {"tenant": 2})]) == "axbx" * 3
+        )
+
+
+async def test_weights() -> None:
+    async with asc.Scheduler("cpu", max_ops=1) as s:
+        order = await served(s, [("a", 9, {"tenant": "a", "weight": 3}), ("b", 3, {"tenant": "b"})])
+    assert all(order[i : i + 4].count("b") == 1 for i in range(0, 12, 4))
+
+
+async def test_priorities() -> None:
+    async with asc.Scheduler("cpu", max_ops=1) as s:
+        assert await served(s, [("l", 2, {"priority": -1}), ("n", 2, {}), ("h", 2, {"priority": 1})]) == "hhnnll"
+
+
+async def test_repr_names_the_tenant() -> None:
+    async with asc.Scheduler("cpu") as s:
+        async with s.scope(name="request", tenant="ada", deadline=2.5) as scope:
+            assert repr(scope) == "Scope('request', tenant='ada', deadline=2.5 s, 0 unfinished)"
+        assert repr(scope) == "Scope('request', tenant='ada', deadline=2.5 s, closed)"
+
+
+async def test_leaving_by_cancellation_drops_what_waits_and_counts_what_runs() -> None:
+    gate, entered, submitted = threading.Event(), threading.Event(), asyncio.Event()
+
+    def body() -> None:
+        entered.set()
+        held(gate)
+
+    async with asc.Scheduler("cpu", max_ops=1, max_bytes=1000) as s:
+
+        async def request() -> None:
+            async with s.scope(tenant="ada") as scope:
+                running = await scope.submit(body, nbytes=100)
+                for _ in range(50):
+                    scope.submit_nowait(int, nbytes=10)
+                submitted.set()
+                await running
+
+        task = asyncio.create_task(request())
+        await submitted.wait()
+        assert await asyncio.to_thread(entered.wait, 5)
+        assert (s.load().tasks_pending, s.load().bytes_pending) == (50, 500)
+        task.cancel()
+        await asyncio.sleep(0)
+        for _ in range(3):
+            load = s.load()
+            assert (load.tasks_pending, load.bytes_pending) == (0, 0)
+            assert (load.tasks_in_flight, load.bytes_tracked) == (1, 100)
+            assert s.statistics().tasks_cancelled == 50
+            s._runtime.engine.validate()
+            assert not task.done()
+            await asyncio.sleep(0)
+        gate.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        statistics = s.statistics()
+        assert (statistics.tasks_in_flight, statistics.tasks_cancelled) == (0, 51)
+        assert s.load().bytes_tracked == 0

@@ -1,0 +1,454 @@
+"""Bytes: who is charged for what, until when, and what is recycled."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+import asyncsched as asc
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(20)]
+BLOCK = np.ones((200, 200))  # 320,000 bytes: from the pool
+NB = BLOCK.nbytes
+
+
+def held(gate: threading.Event, result: Any = None) -> Any:
+    """A body that ends when its gate opens."""
+    assert gate.wait(10)
+    return result
+
+
+def used(s: asc.Scheduler) -> int:
+    s.statistics()
+    s._runtime.engine.validate()
+    return s._runtime.engine.account.used
+
+
+def address(array: np.ndarray[Any, Any]) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+def at(t: asc.Tensor) -> int:
+    """Where a finished tensor's elements are, without letting the array out."""
+    return address(t._value.array)
+
+
+async def finished(t: asc.Tensor) -> asc.Tensor:
+    """Wait for a tensor without letting its array out."""
+    while not t.done():
+        t._value.account.host.dispatch()
+        await asyncio.sleep(0)
+    return t
+
+
+# -- escaped arrays -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [10, 40_000])
+@pytest.mark.parametrize("how", ["await", "gather", "result", "argument", "thread", "dlpack"])
+async def test_an_escaped_array_is_intact_and_charged_until_it_and_its_views_die(how: str, size: int) -> None:
+    async with asc.Scheduler("cpu") as s:
+        x = await s.put(np.arange(float(size))) + 1
+        kept: list[Any] = []
+        if how == "await":
+            kept.append(await x)
+        elif how == "gather":
+            kept += await asc.gather(x)
+        elif how == "result":
+            await x
+            kept.append(x.result())
+        elif how == "argument":
+            await s.call(kept.append, x)
+        elif how == "thread":
+            await finished(x)
+            kept.append(await asyncio.to_thread(x._read, "", ""))
+        else:
+            await finished(x)
+            kept.append(await asyncio.to_thread(np.from_dlpack, x))
+        expected = np.arange(float(size)) + 1
+        del x
+        await s.barrier()
+        assert used(s) == expected.nbytes
+        view = kept[0][3:5][::-1]
+        again = memoryview(kept[0])
+        kept.clear()
+        await s.barrier()
+        assert used(s) == expected.nbytes
+        for _ in range(5):  # whoever takes the memory by mistake writes over it
+            await (await s.put(np.zeros(size)) + 7)
+        assert view.tolist() == [5, 4]
+        assert np.asarray(again).tobytes() == expected.tobytes()
+        again.release()
+        del again
+        assert used(s) == expected.nbytes
+        del view
+        await s.barrier()
+        assert used(s) == 0
+        assert not s.devices[0].memory.escapes
+
+
+async def test_a_view_that_escapes_keeps_its_whole_base_charged() -> None:
+    async with asc.Scheduler("cpu") as s:
+        x = await s.put(BLOCK)
+        row = await x[0]
+        del x
+        assert used(s) == NB
+        await (await s.put(BLOCK * 5) + 1)
+        assert row.sum() == 200
+        del row
+        assert used(s) == 0
+
+
+async def test_results_of_callables_are_charged_by_what_they_hold() -> None:
+    mine = BLOCK.copy()
+    async with asc.Scheduler("cpu") as s:
+        x = await s.put(BLOCK)
+        cases: list[tuple[Callable[[Any], Any], int]] = [
+            (lambda a: a, 0),
+            (lambda a: a[::2].T, 0),
+            (lambda a: [a, a[0], {"k": (a,)}], 0),
+            (lambda a: a + 1, NB),
+            (lambda a: (a + 1)[0], NB),  # its owner's bytes
+            (lambda a: (mine, mine[0]), NB),
+            (lambda a: 5, 0),
+            (lambda a: None, 0),
+            (lambda a: "text", 0),
+        ]
+        for body, more in cases:
+            task = await s.submit(body, x)
+            result = await task
+            assert used(s) == NB + more
+            if result is not None and body is cases[0][0]:
+                assert result is await x
+            del task
+            await s.barrier()
+            del result
+            await s.barrier()
+            if more and body is cases[5][0]:  # an array that lives on elsewhere stays charged: nobody can tell
+                assert used(s) == 2 * NB
+                mine = BLOCK.copy()
+            assert used(s) == NB
+        del x
+        await s.barrier()
+        assert used(s) == 0
+
+
+async def test_a_result_that_is_the_input_keeps_it_alone() -> None:
+    async with asc.Scheduler("cpu") as s:
+        x = await s.put(BLOCK)
+        task = await s.submit(lambda a: a[5], x)
+        row = await task
+        del x, task
+        assert used(s) == NB
+        assert row.sum() == 200
+        del row
+        assert used(s) == 0
+
+
+async def test_a_declared_cost_without_an_array_is_charged_until_the_handle_drops() -> None:
+    async with asc.Scheduler("cpu") as s:
+        task = await s.submit(object, nbytes=12_345)
+        await task
+        assert used(s) == 12_345
+        del task
+        assert used(s) == 0
+
+
+@pytest.mark.parametrize("estimate", [0, 1, NB // 2, NB, 10 * NB])
+async def test_wrong_estimates_are_corrected(estimate: int) -> None:
+    async with asc.Scheduler("cpu") as s:
+        task = await s.submit(BLOCK.copy, nbytes=estimate)
+        await task
+        assert used(s) == NB
+        del task
+        await s.barrier()
+        assert used(s) == 0
+        assert s.statistics().peak_bytes == max(NB, estimate)
+
+
+# -- failing and dropping -------------------------------------------------------------------------------------------
+
+
+async def test_a_failing_task_gives_its_bytes_back() -> None:
+    def fail(a: Any) -> None:
+        raise LookupError
+
+    async with asc.Scheduler("cpu", max_bytes=3 * NB) as s:
+        for _ in range(10):
+            x = await s.put(BLOCK)
+            task = await s.submit(fail, x)
+            y = await s.submit(fail, x, shape=(200, 200), dtype=float) + 1
+            for handle in (task, y):
+                with pytest.raises(LookupError):
+                    await handle
+            del x, task, y, handle
+            await s.barrier()
+            assert used(s) == 0
+
+
+async def test_dropped_handles_give_bytes_back_from_any_thread() -> None:
+    async with asc.Scheduler("cpu", max_bytes=2 * NB) as s:
+        box = [await s.put(BLOCK), await s.put(BLOCK)]
+        waiting = asyncio.create_task(s.put(BLOCK))
+        await asyncio.sleep(0.02)
+        assert not waiting.done()
+        await asyncio.to_thread(box.pop)
+        await asyncio.wait_for(waiting, 5)
+
+
+async def test_a_dropped_array_wakes_who_waits_for_its_bytes() -> None:
+    async with asc.Scheduler("cpu", max_bytes=2 * NB) as s:
+        box = [await (await s.put(BLOCK)), await (await s.put(BLOCK))]
+        waiting = asyncio.create_task(s.put(BLOCK))
+        await asyncio.sleep(0.02)
+        assert not waiting.done()
+        await asyncio.to_thread(box.pop)
+        await asyncio.wait_for(waiting, 5)
+
+
+async def test_the_limit_holds_at_the_peak() -> None:
+    limit = 5 * NB
+    async with asc.Scheduler("cpu", max_bytes=limit, streams=2) as s:
+
+        async def work(i: int) -> float:
+            async with s.scope(reserve=2 * NB + 8):
+                x = await s.put(BLOCK)
+                y = x * i
+                del x
+                return float(await y.sum().item())
+
+        for _ in range(3):
+            totals = await asyncio.gather(*[work(i) for i in range(20)])
+            assert totals == [i * BLOCK.sum() for i in range(20)]
+        assert NB < s.statistics().peak_bytes <= limit
+        assert used(s) == 0
+
+
+# -- recycling ------------------------------------------------------------------------------------------------------
+
+
+async def test_buffers_are_recycled() -> None:
+    async with asc.Scheduler("cpu") as s:
+        places = set()
+        for i in range(10):
+            x = await finished(await s.put(BLOCK * i))
+            places.add(at(x))
+            del x
+        assert len(places) == 1
+
+
+@pytest.mark.parametrize("holder", ["nobody", "handle", "view", "array", "task", "body"])
+async def test_in_place_only_when_nobody_else_holds_it(holder: str) -> None:
+    gate, kept = threading.Event(), []
+    async with asc.Scheduler("cpu", streams=2 if holder == "task" else 1) as s:
+        x = await finished(await s.put(BLOCK))
+        before = at(x)
+        if holder == "handle":
+            kept.append(x)
+        elif holder == "view":
+            kept.append(x[0])
+            await finished(kept[0])
+        elif holder == "array":
+            kept.append(await x)
+        elif holder == "task":
+            kept.append(s.submit_nowait(lambda a: held(gate, a[0, 0]), x))
+        elif holder == "body":
+            await s.call(lambda a: kept.append(a), x)
+        gate_in_front = threading.Event()
+        s.submit_nowait(held, gate_in_front)
+        if holder == "task":
+            s.submit_nowait(int)  # behind the task, so that what comes next is behind the gate
+        y = x + 1
+        del x
+        gate_in_front.set()
+        await finished(y)
+        assert (at(y) == before) == (holder == "nobody")
+        gate.set()
+        assert (await y)[0, 0] == 2
+        if holder != "nobody":
+            first = kept[0] if isinstance(kept[0], np.ndarray) else np.asarray(await kept[0])
+            assert first.ravel()[0] == 1
+
+
+async def test_assignment_to_a_part_in_place_when_nobody_else_holds_it() -> None:
+    async with asc.Scheduler("cpu") as s:
+        x = await finished(await s.put(BLOCK))
+        before = at(x)
+        x[0] = 5
+        await finished(x)
+        assert at(x) == before
+        part = x[1]
+        x[1] = 6
+        await finished(x)
+        assert at(x) != before
+        assert (await part).tolist() == [1.0] * 200
+        assert (await x)[:3, 0].tolist() == [5, 6, 1]
+
+
+# -- nothing grows --------------------------------------------------------------------------------------------------
+
+
+async def iteration(s: asc.Scheduler, i: int) -> None:
+    async with s.scope(reserve=8 * NB if i % 2 else None):
+        x = await s.put(BLOCK)
+        y = (x @ x + i).sum(axis=0)
+        z = x[1:] * 2
+        assert (await y)[0] == 200 * (200 + i)
+        assert await s.call(np.shape, z) == (199, 200)
+        x[0] = 3
+        await x.numpy()
+        await asc.gather(x, z)
+
+
+def resident() -> int:
+    return int(psutil.Process(os.getpid()).memory_info().rss)
+
+
+async def test_a_thousand_iterations_leave_nothing() -> None:
+    async with asc.Scheduler("cpu", max_bytes="16 MiB") as s:
+        for i in range(100):
+            await iteration(s, i)
+        with_pool = await asyncio.to_thread(resident)
+        for i in range(1000):
+            await iteration(s, i)
+        assert await asyncio.to_thread(resident) - with_pool < 12 * 2**20
+        assert used(s) == 0
+        assert not s._runtime.parked
+        assert not s._runtime.engine.root.children
+        now = s.statistics()
+        assert now.bytes_retained == now.bytes_reserved == now.bytes_in_flight == 0
+        assert not s.devices[0].memory.escapes
+
+
+async def test_no_reference_cycles() -> None:
+    async with asc.Scheduler("cpu") as s:
+        window = s.window(2)
+        gc.collect()
+        gc.disable()
+        try:
+            for i in range(5):
+                await iteration(s, i)
+            gc.collect()
+            for i in range(50):
+                async with window:
+                    await iteration(s, i)
+                t = s.submit_nowait(int)
+                t.cancel()
+                with pytest.raises(TimeoutError):
+                    async with asyncio.timeout(0):
+                        await s.put(BLOCK)
+                await s.barrier()
+            del t
+            await s.barrier()
+            assert used(s) == 0
+            gc.set_debug(gc.DEBUG_SAVEALL)
+            gc.collect()
+            ours = [g for g in gc.garbage if type(g).__module__.startswith("asyncsched")]
+            assert not ours, {type(g).__qualname__ for g in ours}
+        finally:
+            gc.set_debug(0)
+            gc.garbage.clear()
+            gc.enable()
+
+
+async def test_a_failure_raised_often_does_not_grow() -> None:
+    def fail() -> None:
+        raise LookupError("broken")
+
+    def depth(error: BaseException) -> int:
+        count, trace = 0, error.__traceback__
+        while trace is not None:
+            count, trace = count + 1, trace.tb_next
+        return count
+
+    async with asc.Scheduler("cpu") as s:
+        task = s.submit_nowait(fail)
+        y = s.submit_nowait(int, task)
+        seen = set()
+        for handle in (task, y) * 20:
+            try:
+                await handle
+            except LookupError as error:
+                seen.add((handle is y, len(error.__notes__), depth(error)))
+        assert len(seen) == 2
+        assert {count for _, count, _ in seen} == {1, 2}
+
+
+async def test_a_failed_body_pins_nothing() -> None:
+    def fail(a: Any) -> None:
+        mine = a * 2
+        raise LookupError(mine.shape)
+
+    async with asc.Scheduler("cpu") as s:
+        x = await s.put(BLOCK)
+        task = s.submit_nowait(fail, x)
+        del x
+        while not task.done():
+            s._runtime.dispatch()
+            await asyncio.sleep(0)
+        assert used(s) == 0
+        with pytest.raises(LookupError):
+            await task
+
+
+def broken(*_: Any) -> Any:
+    raise LookupError("broken on purpose")
+
+
+async def _too_much(s: asc.Scheduler) -> None:
+    await s.put(np.ones(NB))
+
+
+FAILING: dict[str, Callable[[asc.Scheduler, asc.Tensor], Any]] = {
+    "put": lambda s, x: _too_much(s),
+    "reserve": lambda s, x: s.scope(reserve=8 * NB).__aenter__(),
+    "submit": lambda s, x: _result(s.submit(broken, x)),
+    "call": lambda s, x: s.call(broken, x),
+    "numpy": lambda s, x: s.submit_nowait(broken, x, shape=(), dtype=float).numpy(),
+    "item": lambda s, x: s.submit_nowait(broken, x, shape=(), dtype=float).item(),
+    "gather": lambda s, x: _result(_gathered(s, x)),
+    "barrier": lambda s, x: (s.submit_nowait(broken, x), s.barrier())[1],
+}
+
+
+async def _result(handle: Any) -> None:
+    await (await handle)
+
+
+async def _gathered(s: asc.Scheduler, x: asc.Tensor) -> Any:
+    return asc.gather(x, s.submit_nowait(broken, x), x + 1)
+
+
+@pytest.mark.parametrize("what", FAILING)
+async def test_what_failed_and_was_told_holds_nothing(what: str) -> None:
+    """An exception holds the frames it passed, and their tensors: these are free at once, without the collector."""
+
+    async def attempt() -> None:
+        large = x + 1
+        await large.sum().item()
+        await FAILING[what](s, x)
+
+    async with asc.Scheduler("cpu", max_bytes=12 * NB) as s:
+        x = await s.put(BLOCK)
+        other = [await s.put(BLOCK) for _ in range(4)]  # held by this coroutine, which waits: a deadlock
+        before = used(s)
+        gc.collect()
+        gc.disable()
+        try:
+            with contextlib.suppress(asc.AsyncSchedError, LookupError, ExceptionGroup):
+                await attempt()
+                pytest.fail(f"{what} did not fail")
+            await s.barrier()
+            assert used(s) == before
+        finally:
+            gc.enable()
+        del other

@@ -1,0 +1,270 @@
+"""Capturing a step: the same results as issuing it, in one task, on every device; and what cannot be captured."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+import asyncsched as asc
+from asyncsched.autograd import grad
+from asyncsched.devices.sim import SimDevice
+from asyncsched.optim import SGD
+from tests.fake_cupy import fake_cupy
+
+pytestmark = pytest.mark.anyio
+
+A = np.random.default_rng(0).random((30, 20))
+W = np.random.default_rng(1).random((20, 20))
+
+
+@pytest.fixture(params=["cpu", "sim", "cuda"])
+def device(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A device; where it is the fake of CUDA, its complaints are read at the end."""
+    if request.param != "cuda":
+        yield SimDevice(3) if request.param == "sim" else "cpu"
+        return
+    with fake_cupy(7) as fake:
+        yield "cuda"
+        gc.collect()
+        assert fake.races == []
+        assert fake.loop_blocks == []
+        assert fake.default_stream_launches == []
+
+
+def step(x: asc.Tensor, w: asc.Tensor | float) -> dict[str, Any]:
+    hidden = asc.maximum(x * w if isinstance(w, float) else x @ w, 0.5)
+    return {"hidden": hidden, "sums": [hidden.sum(axis=0), hidden.mean()], "turned": (x.mT,)}
+
+
+def expected(x: Any, w: Any) -> dict[str, Any]:
+    hidden = np.maximum(x * w if isinstance(w, float) else x @ w, 0.5)
+    return {"hidden": hidden, "sums": [hidden.sum(axis=0), hidden.mean()], "turned": (x.T,)}
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["with a product", "all of it a graph on CUDA"])
+async def test_a_replay_gives_what_issuing_gives(device: Any, whole: bool) -> None:
+    async with asc.Scheduler(device, max_bytes="16 MiB") as s:
+        x, w = await s.put(A), await s.put(W)
+        graph = await s.capture(lambda x: step(x, 0.5 if whole else w), x)
+        outs = [(graph(await s.put(A * i)), expected(A * i, 0.5 if whole else W)) for i in range(4)]
+        for out, want in outs:
+            assert np.array_equal(await out["hidden"].numpy(), want["hidden"])
+            assert np.array_equal(await out["sums"][0].numpy(), want["sums"][0])
+            assert await out["sums"][1].item() == want["sums"][1]
+            assert np.array_equal(await out["turned"][0].numpy(), want["turned"][0])
+
+
+async def test_one_result_is_one_task(device: Any) -> None:
+    async with asc.Scheduler(device) as s:
+        x = await s.put(A)
+        graph = await s.capture(lambda x: (asc.exp(x) + 1).sum(axis=1) * 2, x)
+        before = s.statistics().tasks_submitted
+        y = graph(x)
+        assert s.statistics().tasks_submitted == before + 1
+        assert np.array_equal(await y.numpy(), (np.exp(A) + 1).sum(axis=1) * 2)
+
+
+async def test_a_constant_is_read_as_it_was(device: Any) -> None:
+    async with asc.Scheduler(device) as s:
+        x, w = await s.put(A), await s.put(W)
+        graph = await s.capture(lambda x: x @ w, x)
+        w[...] = 0.0
+        assert np.array_equal(await graph(x).numpy(), A @ W)
+
+
+async def test_part_assignment_and_creation_are_recorded(device: Any) -> None:
+    def body(x: asc.Tensor) -> asc.Tensor:
+        y = x + asc.ones((1, 20), dtype=asc.float64)
+        y[0] = 7.0
+        return y
+
+    async with asc.Scheduler(device) as s:
+        x = await s.put(A)
+        graph = await s.capture(body, x)
+        want = A + 1
+        want[0] = 7
+        assert np.array_equal(await graph(x).numpy(), want)
+        assert np.array_equal(await x.numpy(), A)
+
+
+async def test_its_buffers_are_charged_until_it_is_dropped(device: Any) -> None:
+    async with asc.Scheduler(device) as s:
+        x = await s.put(A)
+        held = s.statistics().bytes_retained
+        graph = await s.capture(lambda x: (x * 2).sum(), x)
+        assert s.statistics().bytes_retained == held + graph.owned
+        assert (graph.owned > 0) == (device == "cuda")
+        await graph(x)
+        del graph
+        await s.barrier()
+        assert s.statistics().bytes_retained == held
+
+
+async def test_a_graph_above_the_limit_is_too_large() -> None:
+    with fake_cupy(1):
+        async with asc.Scheduler("cuda", max_bytes="64 KiB") as s:
+            x = await s.put(A)
+            with pytest.raises(asc.TaskTooLarge):
+                await s.capture(lambda x: asc.concat([x] * 20) + 1, x)
+            assert s.statistics().bytes_retained == 30 * 20 * 8 + 320  # of x alone, in CuPy's granules
+
+
+async def test_what_cannot_be_captured_is_named(device: Any) -> None:
+    async with asc.Scheduler(device) as s:
+        x = await s.put(A)
+        with pytest.raises(asc.CaptureError, match="argwhere: the shape of its result depends on data"):
+            await s.capture(asc.nonzero, x)
+        with pytest.raises(asc.CaptureError, match="print cannot be captured"):
+            await s.capture(lambda x: s.submit_nowait(print, x), x)
+        with pytest.raises(asc.CaptureError, match="put cannot be captured"):
+            await s.capture(lambda x: s.put_nowait(A), x)
+        with pytest.raises(asc.CaptureError, match="returned no tensor"):
+            await s.capture(lambda x: None, x)
+        with pytest.raises(asc.ImplicitBarrierError):
+            await s.capture(lambda x: float(x.sum()), x)
+        assert np.array_equal(await (x + 1).numpy(), A + 1), "operations are issued again"
+
+
+async def test_a_failing_function_leaves_the_scheduler_as_it_was(device: Any) -> None:
+    async with asc.Scheduler(device) as s:
+        x = await s.put(A)
+        with pytest.raises(ZeroDivisionError):
+            await s.capture(lambda x: x + 1 / 0, x)
+        assert np.array_equal(await (x + 1).numpy(), A + 1)
+
+
+async def test_a_tensor_that_leaks_out_has_no_value(device: Any) -> None:
+    leaked: list[asc.Tensor] = []
+
+    def body(x: asc.Tensor) -> asc.Tensor:
+        leaked.append(x + 1)
+        return leaked[0]
+
+    async with asc.Scheduler(device) as s:
+        await s.capture(body, await s.put(A))
+        with pytest.raises(asc.CaptureError, match="has no value"):
+            await leaked[0]
+        leaked.clear()
+
+
+async def test_a_pass_and_a_step_of_an_optimiser_are_refused_and_change_nothing(device: Any) -> None:
+    """They move handles, which would be without a value; gradients that are returned may be captured."""
+    async with asc.Scheduler(device) as s:
+        w = await s.put(W)
+        w.requires_grad = True
+        optimizer = SGD([w])
+        w.grad = w * 0
+
+        def trained(x: asc.Tensor) -> asc.Tensor:
+            loss = (x @ w).sum()
+            loss.backward()
+            return loss
+
+        def moved(x: asc.Tensor) -> asc.Tensor:
+            optimizer.step()
+            return x
+
+        def gradient(x: asc.Tensor) -> asc.Tensor:
+            return grad((x @ w).sum(), w)[0]
+
+        x = await s.put(A)
+        for fn, name in ((trained, "backward"), (moved, "step")):
+            with pytest.raises(asc.CaptureError, match=rf"{name}\(\) cannot be captured"):
+                await s.capture(fn, x)
+        assert not (await w.grad.numpy()).any()
+        graph = await s.capture(gradient, x)
+        expected = A.T @ np.ones((30, 20))
+        assert_allclose(await graph(x).numpy(), expected)
+        assert (await w.numpy()).tobytes() == W.tobytes()
+
+
+async def test_a_part_of_a_tensor_from_outside_is_not_assigned_to(device: Any) -> None:
+    async with asc.Scheduler(device) as s:
+        x, cache = await s.put(A), await s.put(W)
+
+        def put_in(x: asc.Tensor) -> asc.Tensor:
+            cache[0] = x[0]
+            return cache + 0
+
+        def returned(x: asc.Tensor, cache: asc.Tensor) -> asc.Tensor:
+            cache[0] = x[0]
+            return cache
+
+        with pytest.raises(asc.CaptureError, match="pass it as an argument, and return it"):
+            await s.capture(put_in, x)
+        assert (await cache.numpy()).tobytes() == W.tobytes()
+        graph = await s.capture(returned, x, cache)
+        assert_allclose(await graph(x, cache).numpy(), np.concatenate([A[:1], W[1:]]))
+
+
+async def test_wrong_arguments_are_refused_at_the_call(device: Any) -> None:
+    async with asc.Scheduler(device) as s:
+        x = await s.put(A)
+        graph = await s.capture(lambda x: x * 2, x)
+        with pytest.raises(ValueError, match="takes"):
+            graph(x.mT)
+        with pytest.raises(ValueError, match="takes"):
+            graph(x, x)
+        with pytest.raises(TypeError, match="takes tensors, not int"):
+            graph(3)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="at least one tensor"):
+            await s.capture(lambda: None)
+
+        async def waits(x: asc.Tensor) -> asc.Tensor:
+            return x
+
+        with pytest.raises(TypeError, match="coroutine function"):
+            await s.capture(waits, x)
+
+
+async def test_captures_do_not_nest() -> None:
+    async with asc.Scheduler("cpu") as s:
+        x = await s.put(A)
+
+        def body(x: asc.Tensor) -> asc.Tensor:
+            coroutine = s.capture(lambda x: x, x)
+            try:
+                while True:
+                    coroutine.send(None)
+            except StopIteration:
+                raise AssertionError from None
+            finally:
+                coroutine.close()
+
+        with pytest.raises(asc.CaptureError, match="do not nest"):
+            await s.capture(body, x)
+
+
+async def test_cuda_names_the_operation_that_it_cannot_record() -> None:
+    """A kernel that waits for the device works when run, and breaks a capture."""
+    from asyncsched.ops.row import Row
+    from asyncsched.ops.rules.elementwise import copy
+    from asyncsched.tensors.tensor import apply
+
+    def waits(xp: Any, x: Any) -> Any:
+        return x + float(x.sum().item())
+
+    row = Row("needs_the_host", waits, copy)
+    with fake_cupy(1):
+        async with asc.Scheduler("cuda") as s:
+            x = await s.put(A)
+            with pytest.raises(asc.CaptureError, match=r"needs_the_host.*test_capture"):
+                await s.capture(lambda x: apply(row, (x,)), x)
+            assert np.array_equal(await (x + 1).numpy(), A + 1)
+
+
+async def test_the_same_answers_inside_a_scope_with_a_reserve(device: Any) -> None:
+    async with asc.Scheduler(device, max_bytes="1 MiB") as s:
+        async with s.scope(reserve="512 KiB") as scope:
+            x = await scope.put(A)
+            graph = await scope.capture(lambda x: x * 3 - x, x)
+            y = graph(x)
+        assert np.array_equal(await y.numpy(), A * 3 - A)
+        del graph, x, y
+        await s.barrier()
+        assert s.statistics().bytes_retained == 0

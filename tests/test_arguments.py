@@ -1,0 +1,80 @@
+"""Arguments out of their range are refused where they are given, by name, whoever takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf, nan
+from typing import Any
+
+import numpy as np
+import pytest
+
+import asyncsched as asc
+from asyncsched._arguments import check_int, check_number
+from asyncsched.serving import Serving
+
+
+def scheduler() -> asc.Scheduler:
+    return asc.Scheduler("cpu")
+
+
+@pytest.mark.parametrize("value", [1, 2.5, np.float32(3), np.int64(4)])
+def test_numbers_of_any_type(value: Any) -> None:
+    check_number("x", value)
+
+
+def test_none_and_zero_where_they_mean_something() -> None:
+    check_number("x", None, none="never")
+    check_number("x", 0.0, zero=True)
+    check_int("n", None, none="no bound")
+    check_int("n", 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (
+            lambda: asc.Scheduler("cpu", max_ops=0),
+            ValueError,
+            "max_ops must be at least 1, not 0: use None for no bound",
+        ),
+        (lambda: asc.Scheduler("cpu", streams=True), TypeError, "streams must be an int or None, not bool"),
+        (lambda: asc.Scheduler("cpu", stall_timeout=inf), ValueError, "not inf: use None for never"),
+        (lambda: scheduler().window(0), ValueError, "the depth of a window must be at least 1, not 0"),
+        (lambda: scheduler().window(1.5), TypeError, "the depth of a window must be an int, not float"),
+        (
+            lambda: scheduler().scope(deadline=0),
+            ValueError,
+            "deadline must be a finite number of seconds above 0, not 0",
+        ),
+        (lambda: scheduler().scope(deadline="1"), TypeError, "deadline must be a number of seconds or None, not str"),
+        (
+            lambda: scheduler().scope(weight=nan),
+            ValueError,
+            "weight must be a finite number of shares above 0, not nan",
+        ),
+        (lambda: asc.Batcher(list, max_batch_cost="8"), TypeError, "max_batch_cost must be a number, not str"),
+        (
+            lambda: asc.Batcher(list, max_wait=-1),
+            ValueError,
+            "max_wait must be a finite number of seconds of at least 0",
+        ),
+        (
+            lambda: asc.Batcher(list, max_queue=0),
+            ValueError,
+            "max_queue must be at least 1, not 0: use None for no bound",
+        ),
+        (lambda: asc.Batcher(list, concurrency=1.5), TypeError, "concurrency must be an int, not float"),
+        (
+            lambda: Serving(None, drain_timeout=None),
+            TypeError,
+            "drain_timeout must be a number of seconds, not NoneType",
+        ),
+        (lambda: Serving(None, body_timeout=0), ValueError, "not 0: use None for no bound"),
+        (lambda: Serving(None, max_requests_per_tenant=0), ValueError, "max_requests_per_tenant must be at least 1"),
+    ],
+)
+def test_what_is_out_of_range_is_refused_by_name(make: Callable[[], Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error) as caught:
+        make()
+    assert message in str(caught.value)

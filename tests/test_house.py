@@ -1,0 +1,260 @@
+"""The core knows no loop, thread, clock or array; floors import downwards; importing is cheap."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import asyncsched
+
+PACKAGE = Path(asyncsched.__file__).parent
+FOREIGN_TO_THE_CORE = {"anyio", "asyncio", "concurrent", "contextvars", "numpy", "threading", "threadpoolctl", "time"}
+THIRD_PARTY = {"anyio", "numpy", "threadpoolctl"}
+LOADED_ONLY_WHEN_USED = {
+    "cupy",
+    "jax",
+    "matplotlib",
+    "opentelemetry",
+    "pandas",
+    "prometheus_client",
+    "psutil",
+    "safetensors",
+    "scipy",
+    "starlette",
+    "torch",
+    "tqdm",
+    "uvloop",
+}
+MOST_SECONDS = 0.5
+
+# The rooms, from the ground up; those of one floor do not know each other. A module is in the room of its first name.
+FLOORS: list[tuple[str, ...]] = [
+    ("errors", "_arguments", "_tree"),
+    ("ops", "_core"),
+    ("devices",),
+    ("runtime",),
+    ("tensors",),
+    ("flow",),
+    ("autograd",),
+    ("nn", "optim"),
+    ("scheduler",),
+    ("serving",),
+    ("", "__main__"),  # the face
+]
+# The array API's way back from an array to its functions, which are the package itself.
+THE_ONE_WAY_UP = ("tensors.tensor", "")
+
+
+def modules() -> dict[str, Path]:
+    """Every module of the package by its name below it, as in `devices.host`; packages by their own name."""
+    found = {}
+    for path in PACKAGE.rglob("*.py"):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+MODULES = modules()
+
+
+def room_of(name: str) -> str:
+    return name.partition(".")[0]
+
+
+def floor_of(name: str) -> int:
+    found = [level for level, rooms in enumerate(FLOORS) if room_of(name) in rooms]
+    assert found, f"{name} is in no room: give it one in FLOORS"
+    return found[0]
+
+
+def arrows(name: str) -> set[str]:
+    """Every module of the package that a module imports, wherever the import stands."""
+    found = {other for other, ours in imports(name, everywhere=True) if ours and other != name}
+    return {other for other in found if (name, other) != THE_ONE_WAY_UP}
+
+
+def top_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """The statements that run when a module is imported. Not those for type checkers, nor inside functions."""
+    for statement in body:
+        yield statement
+        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if isinstance(statement, ast.If) and "TYPE_CHECKING" in ast.unparse(statement.test):
+            yield from top_level(statement.orelse)
+            continue
+        for field in ("body", "orelse", "finalbody"):
+            yield from top_level(getattr(statement, field, []))
+        for handler in getattr(statement, "handlers", []):
+            yield from top_level(handler.body)
+
+
+def imports(name: str, *, everywhere: bool = False) -> Iterator[tuple[str, bool]]:
+    """What a module imports: names below the package, and True; or absolute names, and False."""
+    path = MODULES[name]
+    tree = ast.parse(path.read_text())
+    package = name.split(".") if name else []
+    if path.name != "__init__.py":
+        package = package[:-1]
+    for node in ast.walk(tree) if everywhere else top_level(tree.body):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield _below(alias.name)
+        elif isinstance(node, ast.ImportFrom):
+            if not node.level:
+                base, ours = _below(node.module or "")
+            else:
+                start = package[: len(package) - node.level + 1]
+                base, ours = ".".join([*start, *(node.module or "").split(".")]).strip("."), True
+            for alias in node.names:
+                deeper = f"{base}.{alias.name}".strip(".")
+                yield (deeper if ours and deeper in MODULES else base), ours
+
+
+def _below(name: str) -> tuple[str, bool]:
+    top, _, rest = name.partition(".")
+    return (rest, True) if top == "asyncsched" else (name, False)
+
+
+def reachable(start: str) -> dict[str, set[str]]:
+    """Every module of the package that importing `start` runs, with the absolute names each imports."""
+    found: dict[str, set[str]] = {}
+    todo = [start]
+    while todo:
+        name = todo.pop()
+        if name in found:
+            continue
+        found[name] = set()
+        for other, ours in imports(name, everywhere=name.startswith("_core")):
+            if ours:
+                todo.append(other)
+            else:
+                found[name].add(other.partition(".")[0])
+    return found
+
+
+CORE = sorted(name for name in MODULES if name.startswith("_core."))
+
+
+def test_there_is_a_core_to_look_at():
+    assert {
+        "_core.engine",
+        "_core.admission",
+        "_core.failure",
+        "_core.completions",
+        "_core.placement",
+        "_core.model",
+    } <= set(CORE)
+
+
+@pytest.mark.parametrize("name", CORE)
+def test_the_core_is_a_plain_state_machine(name):
+    found = reachable(name)
+    assert all(module == "errors" or module.startswith("_core") for module in found), sorted(found)
+    used = set().union(*found.values())
+    assert not used & FOREIGN_TO_THE_CORE
+    assert used <= set(sys.stdlib_module_names)
+
+
+def test_a_room_imports_only_from_rooms_below_it():
+    upwards = [
+        f"{name} -> {other}"
+        for name in sorted(MODULES)
+        for other in sorted(arrows(name))
+        if room_of(other) != room_of(name) and floor_of(other) >= floor_of(name)
+    ]
+    assert upwards == []
+
+
+def test_no_two_files_import_each_other():
+    """Nor more in a circle: an order is found in which each file comes after all that it imports."""
+    order = list(TopologicalSorter({name: arrows(name) for name in MODULES}).static_order())
+    assert set(order) == set(MODULES)
+
+
+def test_the_one_way_up_is_still_there():
+    name, other = THE_ONE_WAY_UP
+    assert (other, True) in set(imports(name, everywhere=True))
+
+
+@pytest.mark.parametrize("name", sorted(MODULES))
+def test_only_declared_dependencies_are_imported_at_import_time(name):
+    absolute = {other.partition(".")[0] for other, ours in imports(name) if not ours}
+    assert absolute <= THIRD_PARTY | set(sys.stdlib_module_names)
+
+
+def test_the_checks_above_see_what_they_should():
+    source = """
+if TYPE_CHECKING:
+    import a
+else:
+    import b
+try:
+    import c
+except ImportError:
+    import d
+def function():
+    import e
+"""
+    tree = ast.parse(source)
+    names = [node.names[0].name for node in top_level(tree.body) if isinstance(node, ast.Import)]
+    assert names == ["b", "c", "d"]
+    assert {"numpy", "asyncio", "threading"} <= set().union(*reachable("runtime.runtime").values())
+    assert ("_core.model", True) in set(imports("runtime.runtime"))
+    assert floor_of("_core.model") < floor_of("devices.cpu") < floor_of("runtime.runtime") < floor_of("flow.window")
+
+
+def test_importing_is_quick_and_loads_nothing_heavy():
+    code = (
+        "import sys, time; started = time.perf_counter(); import asyncsched;"
+        " print(time.perf_counter() - started, *sys.modules)"
+    )
+    best = min((_fresh(code) for _ in range(3)), key=lambda words: float(words[0]))
+    assert float(best[0]) < MOST_SECONDS
+    loaded = {name.partition(".")[0] for name in best[1:]}
+    assert "asyncsched" in loaded
+    assert not loaded & LOADED_ONLY_WHEN_USED
+    assert not loaded & {"tkinter", "hypothesis", "pytest"}
+
+
+def _fresh(code: str) -> list[str]:
+    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
+
+
+def test_the_core_runs_without_numpy_asyncio_or_threads():
+    """The core's files alone, in an interpreter where importing anything foreign fails."""
+    program = f"""
+import importlib.util, json, sys, types
+
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {FOREIGN_TO_THE_CORE!r} - {{"time"}}:
+            raise ImportError(f"the core imported {{name}}")
+
+sys.meta_path.insert(0, Refuse())
+package = types.ModuleType("asyncsched")
+package.__path__ = [{str(PACKAGE)!r}]
+sys.modules["asyncsched"] = package
+before = set(sys.modules)
+from asyncsched._core.engine import Engine
+from asyncsched._core.completions import Completions
+from asyncsched._core.model import Lane, Task, Value
+engine = Engine(max_ops=1, max_bytes=10, max_pending=None, completions=Completions(print))
+task = Task(engine.root, engine.account, "task", None, (), None, (), [Lane()], 5)
+value = task.value = Value(engine.account, None, None, task)
+engine.submit(task)
+assert engine.admit() == [task]
+task.refund, task.value = 5, None
+engine.complete(task)
+engine.validate()
+print(json.dumps(sorted(set(sys.modules) - before)))
+"""
+    loaded = json.loads(" ".join(_fresh(program)))
+    assert "asyncsched._core.engine" in loaded
+    assert not {name.partition(".")[0] for name in loaded} & FOREIGN_TO_THE_CORE
