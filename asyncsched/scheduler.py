@@ -15,7 +15,7 @@ from ._core.model import Scope as CoreScope
 from .devices import select
 from .devices.contract import Device
 from .errors import SchedulerClosed
-from .flow.submitter import Submitter
+from .flow.scope import Submitter
 from .runtime.barriers import drained, shielded
 from .runtime.context import Ambient, ambient, leave_ambient
 from .runtime.runtime import Runtime

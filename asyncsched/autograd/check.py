@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..flow.tasks import make_put
+from ..flow.making import make_put
 from ..runtime.context import find
 from ..runtime.runtime import Runtime
 from ..tensors.tensor import Tensor

@@ -1,25 +1,130 @@
-"""Scopes: groups of tasks that are waited for, reported on and cancelled together."""
+"""Scopes: tasks that are waited for, reported on and cancelled together; and what a scheduler shares with them."""
 
 from __future__ import annotations
 
 import contextvars
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from math import inf
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
+from .._arguments import check_number, parse_bytes
 from .._core.model import Scope as CoreScope
+from .._core.model import Value
 from ..errors import DeadlineExceeded, SchedulerClosed
 from ..runtime.barriers import drained, shielded
 from ..runtime.context import Ambient, ambient, leave_ambient
 from ..runtime.runtime import Runtime
-from ..runtime.unseen_failures import finish
+from ..runtime.unseen_failures import finish, report
 from ..runtime.waiting import checkpoint
+from ..tensors.capture import Graph, record, tensors_in
+from ..tensors.handles import gather
+from ..tensors.tensor import Tensor
 from .deadline import Deadline
-from .submitter import Sharing, Submitter
+from .tasks import Tasks
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """Whose turns a scope takes. What is None is as in the scope around it."""
+
+    tenant: Hashable | None = None
+    weight: float | None = None
+    priority: int | None = None
+
+    def __post_init__(self) -> None:
+        hash(self.tenant)
+        if self.priority is not None and (isinstance(self.priority, bool) or not isinstance(self.priority, int)):
+            raise TypeError(f"priority must be an int, the higher the sooner, not {type(self.priority).__name__}")
+
+
+class Submitter(Tasks):
+    """What a scheduler and a scope can do: make tasks, wait for them, capture steps and open scopes."""
+
+    async def barrier(self) -> None:
+        """Wait for everything submitted so far: in this scope and the scopes in it, or in the whole scheduler.
+
+        Raises:
+            ExceptionGroup: of the failures among them that nobody has seen.
+        """
+        runtime, core = self._runtime, self._core()
+        runtime.check()
+        before = runtime.engine.sequence
+        await checkpoint()
+        await drained(runtime, core, before)
+        report(core, "barrier", before)
+
+    async def capture(self, fn: Callable[..., Any], *examples: Tensor) -> Graph:
+        """Record a step of fixed shapes once, to be replayed as one task: on CUDA as a graph, with one launch.
+
+        `fn` is called now with tensors that have no values, and may do whatever operators and functions of the package
+        do; nothing else (`put`, callables, results whose shape depends on data; of gradients `grad()` alone, which
+        moves no handle). Waits for the bytes the graph will own, and for one replay on the examples, so that what
+        cannot be captured fails here.
+
+        Args:
+            fn: a plain function of tensors that returns tensors, alone or in lists, tuples and dicts.
+            examples: tensors of one device, of the shapes and dtypes it will be called with.
+
+        Returns:
+            A Graph: call it like `fn`.
+
+        Raises:
+            CaptureError: naming the operation that cannot be captured.
+        """
+        runtime, core = self._runtime, self._core()
+        runtime.check()
+        await checkpoint()
+        graph = record(runtime, core, fn, examples)
+        claim: Value | None = None
+        if graph.owned:
+            await self._claim(core, repr(graph), graph.owned)
+            claim = Value(core.account, examples[0].device, None)
+            claim.charge = claim.nbytes = graph.owned
+        graph.prepare(claim)
+        await gather(*tensors_in(graph(*examples)))
+        return graph
+
+    def scope(
+        self, *, name: str | None = None, reserve: int | str | None = None, deadline: float | None = None,
+        tenant: Hashable | None = None, weight: float | None = None, priority: int | None = None,
+    ) -> Scope:  # fmt: skip
+        """A structured scope: leaving it waits for its tasks; leaving it by an exception cancels them.
+
+        Tasks that only wait are dropped at once then; those that run are waited for, and counted until they end.
+
+        Args:
+            name: for messages.
+            reserve: bytes to claim up front. Entering waits for room; inside it is the limit, so that work inside
+                cannot stall on memory held outside.
+            deadline: seconds from entering to having left, the wait for the reserve included. When they have passed,
+                what is unfinished inside is cancelled, and so is the body at its `await`, as with `asyncio.timeout`.
+                Inside a scope with a deadline only a shorter one makes a difference.
+            tenant: whose work it is, anything hashable. Tenants get equal shares of what is admitted, by bytes and
+                number, however many scopes and tasks each has; the scopes of one take turns. Default: the tenant of
+                the scope around it; a scope without any counts as a tenant of its own.
+            weight: the tenant gets that many shares. The last one given holds for all its scopes (of one priority).
+            priority: the class, an int; keep them few. What is in a higher class goes first, but a lower one that
+                waits gets every 17th admission or so. Default: that of the scope around it, 0 at first.
+
+        Raises:
+            DeadlineExceeded: at the end of the block, if the deadline has passed.
+            ValueError, TypeError: for an argument out of its range.
+        """
+        check_number("deadline", deadline, "seconds", none="no deadline")
+        check_number("weight", weight, "shares", none="the tenant's own")
+        return Scope(
+            self._runtime,
+            self._core,
+            name or "unnamed",
+            None if reserve is None else parse_bytes(reserve, "reserve"),
+            deadline=deadline,
+            sharing=Sharing(tenant, weight, priority),
+        )
 
 
 class Scope(Submitter):

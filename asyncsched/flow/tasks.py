@@ -1,135 +1,174 @@
-"""Making the tasks behind `put`, `submit` and `call`."""
+"""Putting arrays, and submitting and calling functions: what a scheduler and its scopes do alike."""
 
 from __future__ import annotations
 
 import asyncio
-import contextvars
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
-from typing import Any
+from time import perf_counter
+from typing import Any, TypeVar, cast
 
-import numpy as np
-
-from .._arguments import parse_bytes
 from .._core.callsite import call_site
+from .._core.model import DONE, PENDING
 from .._core.model import Scope as CoreScope
 from .._core.model import Task as CoreTask
-from .._core.model import Value
-from .._tree import map_leaves
-from ..devices.contract import Device
-from ..ops.meta import Meta, meta
-from ..ops.row import Row
-from ..ops.table import TABLE
+from ..errors import QueueFull
+from ..runtime.barriers import wait, wait_admitted
 from ..runtime.runtime import Runtime
-from ..tensors.handles import Handle, Task
+from ..runtime.waiting import From, checkpoint
 from ..tensors.tensor import Tensor
+from .making import Options, make_call, make_put
 
-_KINDS = "biufc"  # bool, integers, floats and complex: what the operations know
-_CUDA = (2, 13)  # DLPack's kDLCUDA and kDLCUDAManaged
-_PUT = Row("put", TABLE["copy"].kernel, TABLE["copy"].rule, out=True, doc="A host array, copied to the device.")
-
-
-def make_put(
-    runtime: Runtime, core: CoreScope, source: Any, device: object, *, bounded: bool
-) -> tuple[CoreTask, Tensor]:
-    """A host array on its way to a device."""
-    if isinstance(source, Handle):
-        raise TypeError("this is the scheduler's already: for another device use `t.to(device)`")
-    target = runtime.device(device)
-    array = _importable(source, target)
-    if array.dtype.kind not in _KINDS:
-        raise TypeError(f"dtype {array.dtype} is not supported: use bool, integers, floats or complex numbers")
-    if not array.dtype.isnative:
-        array = array.astype(array.dtype.newbyteorder("="))
-    form = meta(array.shape, array.dtype, array.flags.c_contiguous)
-    nbytes = target.memory.footprint(array.nbytes)
-    task = CoreTask(core, core.account, "put", _PUT, (array,), None, (), runtime.copy_lanes[target], nbytes)
-    tensor = Tensor(_value(task, target, form, nbytes))
-    runtime.submit(task, bounded=bounded)
-    return task, tensor
+T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What `submit` was told of a callable, besides its arguments."""
+class Tasks:
+    """Makes tasks in one scope of a scheduler."""
 
-    shape: Any = None
-    dtype: Any = None
-    nbytes: int | str | None = None
-    name: str | None = None
-    device: object = None
-    resource: Hashable = None
+    _runtime: Runtime
 
+    def _core(self) -> CoreScope:
+        raise NotImplementedError
 
-def make_call(
-    runtime: Runtime, core: CoreScope, fn: Callable[..., Any], args: tuple[Any, ...], given: Options, *, bounded: bool
-) -> tuple[CoreTask, Any]:
-    """A user's callable as a task, and its handle: a Tensor if shape and dtype are given, else a Task."""
-    shape, dtype, nbytes = given.shape, given.dtype, given.nbytes
-    if not callable(fn):
-        raise TypeError(f"submit takes a callable, not {type(fn).__name__}")
-    if asyncio.iscoroutinefunction(fn):
-        raise TypeError(
-            f"{fn} is a coroutine function: await it, or use asyncio.create_task; streams run plain functions"
+    async def put(self, array: Any, *, device: object = None) -> Tensor:
+        """Copy a host array to the device. Waits for room: this is where backpressure is felt.
+
+        When it returns the source may be reused. Cancelling it before it is admitted takes it back; later the copy
+        goes on, and nobody holds it.
+
+        Args:
+            array: an ndarray, or what `np.asarray` makes one of; of bool, integers, floats or complex numbers.
+            device: where to; default the scheduler's first device.
+
+        Raises:
+            TypeError: for any other dtype.
+            TaskTooLarge: if it can never fit.
+            MemoryDeadlockError, SchedulerStalled: if no room will come.
+        """
+        runtime = self._runtime
+        runtime.check()
+        await checkpoint()
+        task, tensor = make_put(runtime, self._core(), array, device, bounded=False)
+        try:
+            if task.state < DONE:
+                await self._admitted(task)
+                await From(wait(runtime, (task,)))
+            if task.failure is not None:
+                task.failure.rethrow()
+            return tensor
+        finally:
+            del task, tensor  # an exception holds this frame, and the task the exception
+
+    def put_nowait(self, array: Any, *, device: object = None) -> Tensor:
+        """Like `put`, but raises QueueFull unless admitted now: a pending host array would be unbounded memory.
+
+        The source must not change before the tensor is done.
+        """
+        runtime = self._runtime
+        runtime.check()
+        task, tensor = make_put(runtime, self._core(), array, device, bounded=True)
+        if task.state == PENDING:
+            runtime.cancel(task, "put_nowait, since there was no room")
+            raise QueueFull("no room for this array now: `await s.put(array)` waits for it")
+        return tensor
+
+    async def submit(
+        self, fn: Callable[..., Any], *args: Any, shape: Any = None, dtype: Any = None, nbytes: int | str | None = None,
+        name: str | None = None, device: object = None, resource: Hashable = None,
+    ) -> Any:  # fmt: skip
+        """Run `fn(*args)` on a stream. Waits until it is admitted, not until it is done.
+
+        Tensors and tasks among the arguments, also in lists, tuples and dicts, are replaced by their results: read-only
+        arrays. The function runs in a copy of this context. It must not be a coroutine function.
+
+        Args:
+            fn: any callable. For keywords use `functools.partial`.
+            shape, dtype: of the array it returns. With both, the result is a Tensor, which operators accept.
+            nbytes: its cost in bytes, output and workspace together. Without it (or shape and dtype) the inputs' bytes
+                are charged, and corrected when it is done.
+            name: for messages; default the function's.
+            device: whose streams; default that of the first tensor.
+            resource: something that two tasks must not use at once, such as a library's random generator: tasks that
+                name the same one run one after the other, on one stream.
+
+        Returns:
+            A Task, or a Tensor if shape and dtype are given.
+        """
+        self._runtime.check()
+        await checkpoint()
+        task, handle = make_call(
+            self._runtime, self._core(), fn, args, Options(shape, dtype, nbytes, name, device, resource), bounded=False
         )
-    if (shape is None) != (dtype is None):
-        raise TypeError("shape and dtype go together: with both the result is a Tensor")
-    form = None if shape is None else meta(_shape(shape), np.dtype(dtype), contiguous=False)
-    inputs: list[Value] = []
-    bound = map_leaves(lambda arg: _bind(arg, inputs, runtime), args)
-    target = runtime.device(given.device) if given.device is not None or not inputs else inputs[0].device
-    result = 0 if form is None else target.memory.footprint(form.nbytes)
-    cost = _cost(form, result, nbytes, inputs)
-    label = given.name or getattr(fn, "__qualname__", None) or type(fn).__name__
-    options = None if nbytes is None else {"nbytes": cost}
-    lanes = runtime.lanes[target] if given.resource is None else runtime.lane_of(given.resource, target)
-    task = CoreTask(core, core.account, label, fn, bound, options, tuple(inputs), lanes, cost)
-    task.context = contextvars.copy_context()
-    value = _value(task, target, form, cost if form is None else result)
-    for read in inputs:
-        read.escaped = True  # the function may keep what it is given
-    runtime.submit(task, bounded=bounded)
-    return task, Task(value, label) if form is None else Tensor(value)
+        try:
+            if task.state == PENDING:
+                await self._admitted(task)
+            return handle
+        finally:
+            del task, handle  # as in `put`
 
+    def submit_nowait(
+        self, fn: Callable[..., Any], *args: Any, shape: Any = None, dtype: Any = None, nbytes: int | str | None = None,
+        name: str | None = None, device: object = None, resource: Hashable = None,
+    ) -> Any:  # fmt: skip
+        """Like `submit`, but never waits.
 
-def _value(task: CoreTask, device: Any, form: Meta | None, nbytes: int) -> Value:
-    task.site = call_site()
-    value = task.value = Value(task.account, device, form, task)
-    value.nbytes = nbytes
-    value.site = task.site
-    return value
+        The task joins the backlog, or QueueFull is raised when that is at its limit.
+        """
+        self._runtime.check()
+        return make_call(
+            self._runtime, self._core(), fn, args, Options(shape, dtype, nbytes, name, device, resource), bounded=True
+        )[1]
 
+    async def call(
+        self, fn: Callable[..., T], *args: Any, nbytes: int | str | None = None, name: str | None = None,
+        device: object = None, resource: Hashable = None,
+    ) -> T:  # fmt: skip
+        """Submit and await in one: the result, as with `asyncio.to_thread`. Cancelling it cancels the task."""
+        self._runtime.check()
+        await checkpoint()
+        task, handle = make_call(
+            self._runtime, self._core(), fn, args, Options(None, None, nbytes, name, device, resource), bounded=False
+        )
+        try:
+            if task.state == PENDING:
+                await self._admitted(task)
+            return cast(T, await handle)
+        except asyncio.CancelledError:
+            handle.cancel()
+            raise
+        finally:
+            del task, handle  # as in `put`
 
-def _importable(source: Any, target: Device) -> Any:
-    """The source as an array that a copy stream of `target` can read."""
-    if not isinstance(source, np.ndarray) and hasattr(source, "__dlpack_device__"):
-        kind, _ = source.__dlpack_device__()
-        if kind in _CUDA:
-            return target.adopt(source)
-    return np.asarray(source)
+    async def _admitted(self, task: CoreTask) -> None:
+        """Wait until a task is launched or settled; take it back if cancelled before."""
+        started = perf_counter()
+        try:
+            await From(wait_admitted(self._runtime, task))
+        except asyncio.CancelledError:
+            if task.state == PENDING:
+                self._runtime.cancel(task, "the coroutine that waited for its admission, which was cancelled")
+            raise
+        finally:
+            self._runtime.waited += perf_counter() - started
+        if task.lane is None and task.failure is not None and task.failure.root is task.failure:
+            try:
+                task.failure.rethrow()
+            finally:
+                del task  # as in `put`
 
-
-def _shape(shape: Any) -> tuple[int, ...]:
-    lengths = (shape,) if isinstance(shape, int) else tuple(shape)
-    if not all(isinstance(n, int | np.integer) and n >= 0 for n in lengths):
-        raise ValueError(f"shape={shape!r} must be a tuple of lengths, none negative")
-    return tuple([int(n) for n in lengths])
-
-
-def _bind(arg: Any, inputs: list[Value], runtime: Runtime) -> Any:
-    """A handle's value, which is added to `inputs`; anything else as it is."""
-    if not isinstance(arg, Handle):
-        return arg
-    value = arg._value
-    if value.account.runtime is not runtime:
-        raise ValueError("an argument belongs to another scheduler: `await` it first")
-    inputs.append(value)
-    return value
-
-
-def _cost(form: Meta | None, result: int, nbytes: int | str | None, inputs: list[Value]) -> int:
-    if nbytes is not None:
-        return max(result, 0 if nbytes == 0 else parse_bytes(nbytes, "nbytes"))
-    if form is not None:
-        return result
-    return sum(owner.nbytes for owner in {v.owner for v in inputs})
+    async def _claim(self, core: CoreScope, what: str, nbytes: int) -> None:
+        """Wait until `nbytes` are charged to the scope's account."""
+        task = CoreTask(core, core.account, what, None, (), None, (), (), nbytes)
+        task.site = call_site()
+        self._runtime.submit(task, bounded=False)
+        try:
+            if task.state == PENDING:
+                await self._admitted(task)
+            if task.failure is not None:
+                task.failure.rethrow()
+        except asyncio.CancelledError:
+            if task.state == DONE:
+                self._runtime.engine.release(core.account, nbytes)
+                self._runtime.dispatch()
+            raise
+        finally:
+            del task  # as in `put`

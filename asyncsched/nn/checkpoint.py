@@ -18,7 +18,7 @@ from typing import Any, cast
 import numpy as np
 from anyio import to_thread
 
-from ..flow.submitter import Submitter
+from ..flow.scope import Submitter
 from ..runtime.context import find
 from ..runtime.runtime import Runtime
 from ..tensors.handles import gather

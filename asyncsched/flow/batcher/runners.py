@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ...errors import TaskCancelled
 from ...runtime.context import Ambient, ambient, find
 from ...runtime.rates import Rate
-from ..scope import Scope
-from ..submitter import Sharing
+from ..scope import Scope, Sharing
 from .queue import Queue, Waiting
 
 if TYPE_CHECKING:

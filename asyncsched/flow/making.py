@@ -1,0 +1,135 @@
+"""Making the tasks behind `put`, `submit` and `call`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .._arguments import parse_bytes
+from .._core.callsite import call_site
+from .._core.model import Scope as CoreScope
+from .._core.model import Task as CoreTask
+from .._core.model import Value
+from .._tree import map_leaves
+from ..devices.contract import Device
+from ..ops.meta import Meta, meta
+from ..ops.row import Row
+from ..ops.table import TABLE
+from ..runtime.runtime import Runtime
+from ..tensors.handles import Handle, Task
+from ..tensors.tensor import Tensor
+
+_KINDS = "biufc"  # bool, integers, floats and complex: what the operations know
+_CUDA = (2, 13)  # DLPack's kDLCUDA and kDLCUDAManaged
+_PUT = Row("put", TABLE["copy"].kernel, TABLE["copy"].rule, out=True, doc="A host array, copied to the device.")
+
+
+def make_put(
+    runtime: Runtime, core: CoreScope, source: Any, device: object, *, bounded: bool
+) -> tuple[CoreTask, Tensor]:
+    """A host array on its way to a device."""
+    if isinstance(source, Handle):
+        raise TypeError("this is the scheduler's already: for another device use `t.to(device)`")
+    target = runtime.device(device)
+    array = _importable(source, target)
+    if array.dtype.kind not in _KINDS:
+        raise TypeError(f"dtype {array.dtype} is not supported: use bool, integers, floats or complex numbers")
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    form = meta(array.shape, array.dtype, array.flags.c_contiguous)
+    nbytes = target.memory.footprint(array.nbytes)
+    task = CoreTask(core, core.account, "put", _PUT, (array,), None, (), runtime.copy_lanes[target], nbytes)
+    tensor = Tensor(_value(task, target, form, nbytes))
+    runtime.submit(task, bounded=bounded)
+    return task, tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What `submit` was told of a callable, besides its arguments."""
+
+    shape: Any = None
+    dtype: Any = None
+    nbytes: int | str | None = None
+    name: str | None = None
+    device: object = None
+    resource: Hashable = None
+
+
+def make_call(
+    runtime: Runtime, core: CoreScope, fn: Callable[..., Any], args: tuple[Any, ...], given: Options, *, bounded: bool
+) -> tuple[CoreTask, Any]:
+    """A user's callable as a task, and its handle: a Tensor if shape and dtype are given, else a Task."""
+    shape, dtype, nbytes = given.shape, given.dtype, given.nbytes
+    if not callable(fn):
+        raise TypeError(f"submit takes a callable, not {type(fn).__name__}")
+    if asyncio.iscoroutinefunction(fn):
+        raise TypeError(
+            f"{fn} is a coroutine function: await it, or use asyncio.create_task; streams run plain functions"
+        )
+    if (shape is None) != (dtype is None):
+        raise TypeError("shape and dtype go together: with both the result is a Tensor")
+    form = None if shape is None else meta(_shape(shape), np.dtype(dtype), contiguous=False)
+    inputs: list[Value] = []
+    bound = map_leaves(lambda arg: _bind(arg, inputs, runtime), args)
+    target = runtime.device(given.device) if given.device is not None or not inputs else inputs[0].device
+    result = 0 if form is None else target.memory.footprint(form.nbytes)
+    cost = _cost(form, result, nbytes, inputs)
+    label = given.name or getattr(fn, "__qualname__", None) or type(fn).__name__
+    options = None if nbytes is None else {"nbytes": cost}
+    lanes = runtime.lanes[target] if given.resource is None else runtime.lane_of(given.resource, target)
+    task = CoreTask(core, core.account, label, fn, bound, options, tuple(inputs), lanes, cost)
+    task.context = contextvars.copy_context()
+    value = _value(task, target, form, cost if form is None else result)
+    for read in inputs:
+        read.escaped = True  # the function may keep what it is given
+    runtime.submit(task, bounded=bounded)
+    return task, Task(value, label) if form is None else Tensor(value)
+
+
+def _value(task: CoreTask, device: Any, form: Meta | None, nbytes: int) -> Value:
+    task.site = call_site()
+    value = task.value = Value(task.account, device, form, task)
+    value.nbytes = nbytes
+    value.site = task.site
+    return value
+
+
+def _importable(source: Any, target: Device) -> Any:
+    """The source as an array that a copy stream of `target` can read."""
+    if not isinstance(source, np.ndarray) and hasattr(source, "__dlpack_device__"):
+        kind, _ = source.__dlpack_device__()
+        if kind in _CUDA:
+            return target.adopt(source)
+    return np.asarray(source)
+
+
+def _shape(shape: Any) -> tuple[int, ...]:
+    lengths = (shape,) if isinstance(shape, int) else tuple(shape)
+    if not all(isinstance(n, int | np.integer) and n >= 0 for n in lengths):
+        raise ValueError(f"shape={shape!r} must be a tuple of lengths, none negative")
+    return tuple([int(n) for n in lengths])
+
+
+def _bind(arg: Any, inputs: list[Value], runtime: Runtime) -> Any:
+    """A handle's value, which is added to `inputs`; anything else as it is."""
+    if not isinstance(arg, Handle):
+        return arg
+    value = arg._value
+    if value.account.runtime is not runtime:
+        raise ValueError("an argument belongs to another scheduler: `await` it first")
+    inputs.append(value)
+    return value
+
+
+def _cost(form: Meta | None, result: int, nbytes: int | str | None, inputs: list[Value]) -> int:
+    if nbytes is not None:
+        return max(result, 0 if nbytes == 0 else parse_bytes(nbytes, "nbytes"))
+    if form is not None:
+        return result
+    return sum(owner.nbytes for owner in {v.owner for v in inputs})
