@@ -43,6 +43,7 @@ A row without a rule raises NotImplementedError as soon as a tracked tensor meet
 one; integers and booleans have no gradient.
 """
 
+from ..tensors import gradients
 from .backward import backward, grad
 from .check import gradcheck
 from .mode import no_grad
@@ -50,3 +51,5 @@ from .rules import RULES
 from .tape import fit, set_grad, track
 
 __all__ = ["RULES", "backward", "fit", "grad", "gradcheck", "no_grad", "set_grad", "track"]
+
+gradients.hook = gradients.Autograd(track, set_grad, backward)

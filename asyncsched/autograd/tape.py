@@ -13,6 +13,7 @@ from .._core.model import Value
 from ..devices.contract import Device
 from ..ops.meta import Meta
 from ..ops.row import Row
+from ..runtime.deadlock import CHAINED
 from ..tensors.tensor import Tensor
 from .mode import recording
 from .rules import RULES, Partial
@@ -31,7 +32,7 @@ class Call(NamedTuple):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Node:
-    """A tensor's place on the tape. Tensors reach it through this: the tape is a floor above them.
+    """A tensor's place on the tape. Tensors reach it through this: the tape is a room above them.
 
     A leaf has no row: it is where a gradient arrives, the node of a tensor with `requires_grad` set. Any other is the
     result of an operation: where its gradient goes, and what is kept for it.
@@ -111,6 +112,9 @@ class Node:
             raise RuntimeError(
                 "a part of a tensor with requires_grad cannot be assigned to: do it `with no_grad():`, or to a copy"
             )
+
+
+CHAINED.add(Node)
 
 
 def handle(value: Any, node: Node | None) -> Any:

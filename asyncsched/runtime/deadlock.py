@@ -30,6 +30,7 @@ MOST_BUDGET = 4.0  # for later ones, which may take longer and longer: each look
 _MOST_OBJECTS = 5_000
 _SHOWN = 8
 _PASSING_REFS = 3  # the list, the variable, and the argument of `getrefcount`
+CHAINED: set[type] = set()  # classes of what holds the next of its kind, and that the next: the tape adds its nodes
 _SUSPENDED = (types.CoroutineType, types.GeneratorType, types.AsyncGeneratorType)
 
 
@@ -218,8 +219,8 @@ def _held(runtime: Runtime, account: Account) -> tuple[list[Any], list[tuple[int
 
 
 def _tape() -> list[Any]:
-    """What gradients are computed through, whose long chains would take a look at the heap for each link."""
-    nodes = [thing for thing in gc.get_objects() if type(thing).__module__ == "asyncsched.autograd.tape"]
+    """All that stands in long chains, which would take a look at the heap for each link."""
+    nodes = [thing for thing in gc.get_objects() if type(thing) in CHAINED]
     # But for the empty tuple, which the whole heap shares: walked up from, it would use up the budget.
     tuples = {id(part): part for node in nodes for part in gc.get_referents(node) if type(part) is tuple and part}
     found = [*nodes, *tuples.values()]

@@ -17,6 +17,7 @@ from ..ops.row import Row, plan
 from ..ops.table import TABLE, power_row
 from ..runtime.barriers import copy_out
 from ..runtime.context import find
+from . import gradients
 from .handles import Handle, reach, runtime_of
 from .issue import issue, issue_task, run_inline
 from .reading import ImplicitBarriers
@@ -297,9 +298,7 @@ class Tensor(ImplicitBarriers):
 
     @requires_grad.setter
     def requires_grad(self, wanted: bool) -> None:
-        from ..autograd import track
-
-        track(self, wanted)
+        gradients.hook.track(self, wanted)
 
     @property
     def grad(self) -> Tensor | None:
@@ -308,9 +307,7 @@ class Tensor(ImplicitBarriers):
 
     @grad.setter
     def grad(self, gradient: Tensor | None) -> None:
-        from ..autograd import set_grad
-
-        set_grad(self, gradient)
+        gradients.hook.set_grad(self, gradient)
 
     def detach(self) -> Tensor:
         """The same array under a handle that is not recorded."""
@@ -331,9 +328,7 @@ class Tensor(ImplicitBarriers):
             ValueError: if this tensor was not recorded, or has several elements and no gradient is given.
             QueueFull: if the backlog has no room for all of it; nothing has changed then.
         """
-        from ..autograd import backward
-
-        backward(self, gradient, retain_graph=retain_graph)
+        gradients.hook.backward(self, gradient, retain_graph=retain_graph)
 
     # -- operators ----------------------------------------------------------------------------------------------
 
