@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import sys
 import warnings
 from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import Self, TypeVar
 
 from ._arguments import check_int, check_number, parse_bytes
-from ._core.model import Scope as CoreScope
 from .devices import select
 from .devices.contract import Device
 from .errors import SchedulerClosed
+from .flow.pipeline.pipeline import Pipeline, Source, make_pipeline
 from .flow.scope import Submitter
-from .runtime.barriers import drained, shielded
-from .runtime.context import Ambient, ambient, leave_ambient
-from .runtime.runtime import Runtime
+from .flow.window import Window
+from .runtime.context import Ambient, ambient, leave_ambient, register
+from .runtime.runtime import Life, Runtime
+from .runtime.stall import StallWatch
 from .runtime.statistics import Load, Statistics
 from .runtime.unseen_failures import finish
-
-if TYPE_CHECKING:
-    from .flow.pipeline.pipeline import Pipeline, Source
-    from .flow.window import Window
+from .runtime.waiting import drained, shielded
 
 T = TypeVar("T")
 
@@ -65,13 +62,9 @@ class Scheduler(Submitter):
         check_int("max_pending", max_pending, none="no bound")
         check_number("stall_timeout", stall_timeout, "seconds", none="never")
         limit = None if max_bytes is None else parse_bytes(max_bytes, "max_bytes")
-        self._runtime = Runtime(
-            select(device, streams),
-            max_ops=max_ops,
-            max_bytes=limit,
-            max_pending=max_pending,
-            stall_timeout=stall_timeout,
-        )
+        runtime = Runtime(select(device, streams), max_ops=max_ops, max_bytes=limit, max_pending=max_pending)
+        super().__init__(runtime)
+        runtime.engine.on_stuck = StallWatch(runtime, stall_timeout).update
         self._token: contextvars.Token[Ambient | None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -79,6 +72,7 @@ class Scheduler(Submitter):
         if runtime.loop is not None:
             raise SchedulerClosed("a scheduler is opened once: make another")
         await runtime.open()
+        register(runtime)
         self._token = ambient.set(Ambient(runtime, runtime.engine.root, ambient.get()))
         return self
 
@@ -107,17 +101,16 @@ class Scheduler(Submitter):
             waited for.
         """
         runtime = self._runtime
-        if runtime.closed or runtime.loop is None:
-            runtime.closed = True
+        if runtime.life in (Life.NEW, Life.CLOSED):
+            runtime.life = Life.CLOSED
             return
-        if not runtime.forked:
-            runtime.check_waiting()
-        if runtime.closing or runtime.forked:
+        if runtime.life is not Life.OPEN:
             runtime.refuse()
+        runtime.check_waiting()
         runtime.refuse_new()
         try:
             async with asyncio.timeout(timeout):
-                await drained(runtime, runtime.engine.root, sys.maxsize)
+                await drained(runtime, runtime.engine.root)
         except TimeoutError:
             running = self._give_up("aclose(), which ran out of time")
             raise TimeoutError(
@@ -132,7 +125,7 @@ class Scheduler(Submitter):
 
     async def _abort(self, by: str) -> None:
         runtime = self._runtime
-        if runtime.closed or runtime.forked:
+        if runtime.life in (Life.CLOSED, Life.FORKED):
             return
         runtime.refuse_new()
         runtime.cancel_all(runtime.engine.root.unfinished(), by)
@@ -148,17 +141,12 @@ class Scheduler(Submitter):
         runtime.close()
         return running
 
-    def _core(self) -> CoreScope:
-        return self._runtime.scope()
-
     def window(self, depth: int) -> Window:
         """Bound the run-ahead of a loop.
 
         `async with window:` around its body lets at most `depth` iterations be in flight.
         """
-        from .flow.window import Window
-
-        return Window(self, depth)
+        return Window(self._runtime, depth)
 
     def pipeline(self, source: Source[T], *, buffer: int = 16) -> Pipeline[T]:
         """Read, map, batch and move items ahead of a consumer.
@@ -170,16 +158,14 @@ class Scheduler(Submitter):
                 async iterable; or a function of the epoch's number, from 0, that returns one of these.
             buffer: how many items may be read ahead of the first stage.
         """
-        from .flow.pipeline.pipeline import make_pipeline
 
         return make_pipeline(self, source, buffer)
 
     def statistics(self) -> Statistics:
         """A snapshot. Drops and completions so far are counted."""
         runtime, engine = self._runtime, self._runtime.engine
-        if not runtime.closed:
-            runtime.check_waiting()
-        runtime.drain()
+        runtime.check_waiting()
+        engine.take()
         in_flight = engine.in_flight_bytes()
         admission = engine.admission
         return Statistics(
@@ -205,9 +191,8 @@ class Scheduler(Submitter):
         Takes the same few microseconds however long the backlog is.
         """
         runtime, engine = self._runtime, self._runtime.engine
-        if not runtime.closed:
-            runtime.check_waiting()
-        runtime.drain()
+        runtime.check_waiting()
+        engine.take()
         runtime.meter.sample(runtime.meter.busy and engine.unfinished > 0)
         admission, account = engine.admission, engine.account
         tasks, nbytes = runtime.meter.rates()
@@ -234,13 +219,13 @@ class Scheduler(Submitter):
     def __repr__(self) -> str:
         runtime, admission = self._runtime, self._runtime.engine.admission
         names = ", ".join(device.name for device in runtime.devices)
-        state = "closed" if runtime.closed else "not open" if runtime.loop is None else (
+        state = "closed" if runtime.life is Life.CLOSED else "not open" if runtime.loop is None else (
             f"{admission.pending} pending, {admission.in_flight} in flight, {runtime.engine.account.used:,} bytes"
         )  # fmt: skip
         return f"Scheduler({names}; {state})"
 
     def __del__(self) -> None:
         runtime = getattr(self, "_runtime", None)
-        if runtime is not None and runtime.loop is not None and not runtime.closed and not runtime.forked:
+        if runtime is not None and runtime.life in (Life.OPEN, Life.CLOSING):
             runtime.stop_devices()
             warnings.warn(f"{self!r} was never closed: use `async with`", ResourceWarning, source=self, stacklevel=2)

@@ -54,7 +54,7 @@ class Admission:
 
     def push(self, task: Task) -> None:
         """A task joins the queue of its scope."""
-        queue, account = task.scope.queue, task.account
+        queue, account = task.scope.queue, task.scope.account
         queue.push(task)
         if not queue.rotating:
             self._rotate(queue)
@@ -67,9 +67,20 @@ class Admission:
         self.pending_bytes += task.cost
         self.claims += not task.lanes
 
+    def grant(self, task: Task) -> None:
+        """A task that `next` gave leaves its queue and takes its slot and its bytes; its state says so already."""
+        self.remove(task)
+        account = task.scope.account
+        account.used += task.cost
+        if account.grace:
+            account.grace -= 1
+        if task.lanes:
+            account.in_flight += 1
+            self.in_flight += 1
+
     def remove(self, task: Task) -> None:
         """A task leaves its queue, granted or settled; its state says so already."""
-        account = task.account
+        account = task.scope.account
         task.scope.queue.removed()
         account.pending -= 1
         if not account.pending:
@@ -92,32 +103,35 @@ class Admission:
             task = group.next(full, blocked)
             if task is not None:
                 if blocked:
-                    self._age(blocked, task.account)
+                    self._age(blocked, task.scope.account)
                 if len(self._classes) > 1:
                     self._pass_over()
                 group.passed = 0
                 return task
         return self._overtaker(full)
 
-    def charge(self, task: Task) -> None:
-        """Take the slot and the bytes of a task that `next` gave."""
-        account = task.account
-        account.used += task.cost
-        if account.grace:
-            account.grace -= 1
-        if task.lanes:
-            account.in_flight += 1
-            self.in_flight += 1
-
     def ended(self, task: Task) -> None:
         """Give back the slot and the unused bytes of a granted task."""
-        account = task.account.open
-        task.account.in_flight -= 1
+        account = task.scope.account
+        account.in_flight -= 1
+        if account.closed:
+            account = account.open
         self.in_flight -= 1
         self.ended_tasks += 1
         self.ended_bytes += task.cost
         account.used -= task.refund
         account.changed = True
+
+    def hand_over(self, closed: Account, outer: Account) -> None:
+        """What is charged to an account that closes, or waits for it, is another's."""
+        outer.in_flight += closed.in_flight
+        if closed.pending:
+            outer.pending += closed.pending
+            del self._waiting[closed]
+            self._waiting[outer] = None
+        closed.in_flight = closed.pending = 0
+        closed.earmark = None
+        outer.changed = True
 
     def stuck(self) -> list[Task]:
         """For each account in which nothing can move: its first task that only lacks bytes.
@@ -184,7 +198,7 @@ class Admission:
     @staticmethod
     def _age(blocked: list[Task], account: Account) -> None:
         for head in blocked:
-            if head.account is account and not account.grace:
+            if head.scope.account is account and not account.grace:
                 head.passed += 1
                 if head.passed >= PATIENCE and account.earmark is None:
                     account.earmark = head
@@ -209,7 +223,7 @@ class Admission:
             for task in queue:
                 if found is not None and task.seq > found.seq and not task.expedited:
                     break
-                if task.account is not account or task.blockers or task.state != PENDING:
+                if task.scope.account is not account or task.blockers or task.state != PENDING:
                     continue
                 if not fitting or account.fits(task.cost):
                     if found is None or task.seq < found.seq:

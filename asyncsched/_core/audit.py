@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable
-from typing import Any, cast
+from typing import cast
 
 from .admission import Admission
 from .model import LAUNCHED, PENDING, Account, Scope, Task, Value
@@ -35,7 +34,7 @@ class Audit:
         """
         launched = self.launched()
         total = sum(task.cost for task in launched)
-        readers = Counter(id(value) for task in launched for value in _held(task))
+        readers = Counter(id(value) for task in launched for value in task.inputs)
         for task in launched:
             for value in task.inputs:
                 count = readers.pop(id(value), 0)
@@ -56,7 +55,7 @@ class Audit:
     def held_by_pending(self) -> int:
         """Bytes of finished results that nothing but pending tasks holds."""
         tasks = self.admission.tasks()
-        readers = Counter(id(value) for task in tasks for value in _held(task))
+        readers = Counter(id(value) for task in tasks for value in task.inputs)
         values = list({value for task in tasks for value in task.inputs})
         held = 0
         while values:
@@ -83,19 +82,13 @@ class Audit:
         for task in launched:
             assert task.blockers == 0, task
             assert task.lane is not None, task
-        accounts = {t.account for t in tasks} | {self.account}
+        accounts = {t.scope.account for t in tasks} | {self.account}
         for account in accounts:
-            assert account.in_flight == sum(t.account is account for t in launched)
-            assert account.pending == sum(t.account is account for t in pending)
+            assert account.in_flight == sum(t.scope.account is account for t in launched)
+            assert account.pending == sum(t.scope.account is account for t in pending)
             # Not below zero, but for a result larger than its task's cost and dropped before the task's completion.
             assert account.used >= 0 or account.in_flight
             assert account.earmark is None or account.earmark.state == PENDING
-
-
-def _held(task: Task) -> Iterable[Any]:
-    """What a task refers to: its inputs, and its arguments where those are not the same tuple."""
-    inputs, args = task.inputs, task.args  # one read: the stream lets go of them
-    return inputs if args is None or args is inputs else (*inputs, *args)
 
 
 def _dummy() -> Value:

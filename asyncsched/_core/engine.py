@@ -1,15 +1,18 @@
-"""The scheduler as a plain state machine: events in, launches and settled tasks out.
+"""The scheduler as a plain state machine: tasks, completions and cancellations in; launches and news out.
 
-It knows no clock, no threads, no arrays and no event loop. Every method runs to its end on one thread, changes state,
-and leaves what is to be done in `admit()`'s result (tasks to launch, in order) and in `settled` (tasks whose waiters
-to call).
+It knows no clock, no threads, no arrays and no event loop. Every method runs to its end on one thread. Whoever drives
+it hands in three callables: `launch` puts a task on its stream, `on_stuck` is told which tasks nothing in sight will
+help, and `wake` (the completions') has `dispatch` called soon, on that one thread.
+
+`dispatch` is the one place where things move: it takes in what has ended, admits and launches what fits, and tells who
+waits. It is called after every submission that might go at once, when the loop was woken, and before anything that
+waits. Notices are given only there, never in the middle of a change of state; so whoever is told finds all of it done.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Hashable, Iterable
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Final
 
 from ..errors import QueueFull, TaskTooLarge
 from .admission import Admission
@@ -17,8 +20,11 @@ from .audit import Audit
 from .completions import Completions
 from .failure import Failure
 from .fair_queue import Tenant
-from .model import CANCELLED, DONE, FAILED, LAUNCHED, PENDING, Account, Queue, Scope, Task
+from .model import CANCELLED, DONE, FAILED, LAUNCHED, PENDING, Account, Queue, Scope, Task, Value, failure_above
 from .placement import choose
+
+# Rounds of one dispatch while the streams keep up with it: then the event loop gets to breathe. A guess.
+_MOST_ROUNDS: Final = 4
 
 
 class Engine(Audit):
@@ -28,8 +34,10 @@ class Engine(Audit):
         max_ops: most tasks in flight; None for no bound.
         max_bytes: most tracked bytes; None for no bound.
         max_pending: most tasks waiting in the backlog; None for no bound.
-        completions: the deque in which completions and drops arrive.
-        runtime: whoever drives the engine; reachable from every account.
+        completions: the deque in which ends and drops arrive.
+        launch: puts a task on the stream of its lane. Returns whether it has run already.
+        on_stuck: told the tasks that lack bytes which nothing in flight will free, and that there are none any more.
+        runtime: whose it is; reachable from every account, and opaque here.
         log: a list that receives every stimulus, for tests.
     """
 
@@ -40,90 +48,164 @@ class Engine(Audit):
         max_bytes: int | None,
         max_pending: int | None,
         completions: Completions,
+        launch: Callable[[Task], bool],
+        on_stuck: Callable[[Sequence[Task]], None] = lambda tasks: None,
         runtime: Any = None,
         log: list[tuple[Any, ...]] | None = None,
     ) -> None:
         self.max_pending = max_pending
         self.completions = completions
+        self.launch = launch
+        self.on_stuck = on_stuck
         self.account = Account(max_bytes, completions, runtime)
         self.admission = Admission(max_ops)
         self.root = Scope("root", Queue(Tenant(None, self.admission.ordinary)), self.account)
-        self.settled: list[Task] = []
         self.log = log
         self.sequence = 0
         self.unfinished = 0
         self.submitted = self.completed = self.failed = self.cancelled = 0
         self.peak_in_flight = self.peak_bytes = 0
         self.reserved = 0
+        self._news: list[Any] = []  # tasks and jobs whose waiters are to be told
+        self._stuck = False  # whether `on_stuck` was told of any
 
-    # -- events -------------------------------------------------------------------------------------------------
-
-    def require(self, account: Account, cost: int, inputs: Any, name: str) -> None:
-        """Raise TaskTooLarge for a task that could never run under the account's limit."""
-        limit = account.limit
-        if limit is None or (not inputs and cost <= limit):
-            return
-        owners = {v.owner for v in inputs}  # but for those held outside, which leave the account its room
-        needed = cost + sum(owner.nbytes for owner in owners if account.covers(owner.account))
-        if needed > limit:
-            raise TaskTooLarge(
-                f"{name} needs {needed:,} bytes ({cost:,} of its own, {needed - cost:,} of inputs) and the limit is"
-                f" {limit:,}: raise max_bytes (or the scope's reserve) to at least {needed:,}, or split the task",
-                needed,
-                limit,
-            )
+    # -- submitting ---------------------------------------------------------------------------------------------
 
     def submit(self, task: Task, *, bounded: bool = True) -> None:
-        """A task joins the backlog. `bounded` tasks are refused when it is full; those somebody waits for are not."""
-        if bounded and self.max_pending is not None and self.admission.pending >= self.max_pending:
+        """A task joins the backlog, and is admitted at the next `dispatch`, if it can.
+
+        Args:
+            bounded: refuse it when the backlog is full. Those somebody waits for are not.
+
+        Raises:
+            TaskTooLarge: if it could never run under its limit.
+            QueueFull: if the backlog is full.
+        """
+        admission, inputs = self.admission, task.inputs
+        if task.scope.account.limit is not None:
+            self.require(task)
+        if bounded and self.max_pending is not None and admission.pending >= self.max_pending:
             raise QueueFull(
-                f"{task.name}: the backlog holds {self.admission.pending:,} tasks (max_pending): "
+                f"{task.name}: the backlog holds {admission.pending:,} tasks (max_pending): "
                 "`await s.barrier()` now and then, or bound the run-ahead with `async with s.window(2)`"
             )
         task.seq = self.sequence
         self.sequence += 1
         self.unfinished += 1
-        if task.lanes:
-            self.submitted += 1
+        self.submitted += bool(task.lanes)
         task.scope.tasks[task] = None
-        failed = None
-        for value in task.inputs:
-            producer = value.task
-            if producer is not None:
-                if producer.state >= DONE:
-                    value.task = None
-                else:
-                    if producer.dependents is None:
-                        producer.dependents = [task]
-                    else:
-                        producer.dependents.append(task)
-                    if producer.state == PENDING:
-                        task.blockers += 1
-            if value.failure is not None:
-                failed = value.failure
-        self.admission.push(task)
+        failed = _follow(task, inputs) if inputs else None
+        admission.push(task)
         if self.log is not None:
             self.log.append(("submit", task.seq, task.name, task.cost))
         if failed is not None:
             self.settle(task, failed.passed_to(task.name, task.site))
+        self.completions.wants_slots = True  # the flag first, a look at the deque second: see `completions`
 
-    def admit(self) -> list[Task]:
-        """Grant whatever can be granted. Returns the tasks to launch, in order, each with its lane."""
-        launches: list[Task] = []
-        admission = self.admission
-        while (task := admission.next()) is not None:
-            upstream = _failure_above(task)
-            if upstream is not None:
-                self.settle(task, upstream.passed_to(task.name, task.site))
+    def room(self) -> int | None:
+        """How many tasks the backlog still takes; None for any number."""
+        return None if self.max_pending is None else self.max_pending - self.admission.pending
+
+    def require(self, task: Task) -> None:
+        """Raise TaskTooLarge for a task that could never run under its limit."""
+        account, cost = task.scope.account, task.cost
+        limit = account.limit
+        if limit is None or (not task.inputs and cost <= limit):
+            return
+        owners = {v.owner for v in task.inputs}  # but for those held outside, which leave the account its room
+        needed = cost + sum(owner.nbytes for owner in owners if account.covers(owner.account))
+        if needed > limit:
+            raise TaskTooLarge(
+                f"{task.name} needs {needed:,} bytes ({cost:,} of its own, {needed - cost:,} of inputs) and the limit"
+                f" is {limit:,}: raise max_bytes (or the scope's reserve) to at least {needed:,}, or split the task",
+                needed,
+                limit,
+            )
+
+    # -- moving things along ------------------------------------------------------------------------------------
+
+    def dispatch(self) -> None:
+        """Take in what ended, launch what is admitted, tell who waits; again until nothing is left to do."""
+        completions, admission = self.completions, self.admission
+        for turn in range(_MOST_ROUNDS):
+            if completions.items:
+                self.take()
+            ran = admission.pending > 0 and self._admit()
+            news, self._news = self._news, []
+            for job in news:
+                job.notify()
+            # Flags first, a look at the deque second: see `completions`.
+            completions.wants_slots = admission.pending > 0
+            completions.threshold = admission.in_flight // 2 or 1
+            completions.wants_bytes = completions.wants_slots and not admission.full
+            arrived = len(completions.items)
+            if not arrived or not (ran or completions.wants_bytes or arrived >= completions.threshold):
+                break
+            if turn == _MOST_ROUNDS - 1:
+                completions.notify()
+        if completions.wants_bytes or self._stuck:
+            stuck = admission.stuck() if completions.wants_bytes and not completions.items else []
+            self._stuck = bool(stuck)
+            self.on_stuck(stuck)
+
+    def take(self) -> None:
+        """Take in every completion and drop that was told."""
+        items = self.completions.items
+        while items:
+            item = items.popleft()
+            if type(item) is Task:
+                self._complete(item)
+            elif type(item) is tuple:
+                account, nbytes = item
+                if account.closed:
+                    account = account.open
+                account.used -= nbytes
+                account.changed = True
+                if self.log is not None:
+                    self.log.append(("release", nbytes))
+            else:  # a job outside of the books, for whoever waits for it
+                self._news.append(item)
+
+    def _admit(self) -> bool:
+        """Launch whatever can be, in order. Returns whether any has run already."""
+        ran = False
+        while (task := self.admission.next()) is not None:
+            failed = failure_above(task.inputs)
+            if failed is not None:
+                self.settle(task, failed.passed_to(task.name, task.site))
                 continue
-            self._launch(task)
+            self._grant(task)
             if task.lanes:
-                launches.append(task)
-            else:
-                self._end(task, DONE)  # a mere claim of bytes is done when granted, and keeps them
-        return launches
+                ran |= self.launch(task)
+            else:  # a claim is done when it is granted: its value has the bytes
+                assert task.value is not None
+                task.value.charge = task.value.nbytes = task.cost
+                self._end(task, DONE)
+            if task.waiters is not None:
+                self._news.append(task)
+        return ran
 
-    def complete(self, task: Task) -> None:
+    def _grant(self, task: Task) -> None:
+        """Give a task its slot, its bytes and its lane."""
+        task.state = LAUNCHED
+        admission = self.admission
+        admission.grant(task)
+        if self.account.used > self.peak_bytes or admission.in_flight > self.peak_in_flight:
+            self.note_peak(admission.in_flight)
+        lanes = task.lanes
+        if lanes:
+            lane = task.lane = lanes[0] if len(lanes) == 1 else choose(task)
+            lane.load += 1
+            lane.tail = task
+        for dependent in task.dependents or ():
+            dependent.blockers -= 1
+            dependent.scope.account.changed = True
+        if self.log is not None:
+            self.log.append(("launch", task.seq))
+
+    # -- ends ---------------------------------------------------------------------------------------------------
+
+    def _complete(self, task: Task) -> None:
         """A launched task physically ended; its `refund`, and its `failure` if it has one, are set."""
         lane = task.lane
         assert lane is not None
@@ -136,34 +218,13 @@ class Engine(Audit):
         failure, dependents = task.failure, task.dependents
         if self.log is not None:
             self.log.append(("complete", task.seq, failure is None))
-        if task.cancelled or (failure is not None and failure.cancelled):
-            self._end(task, CANCELLED)
-        else:
-            self._end(task, DONE if failure is None else FAILED)
-        if failure is not None:
-            self._settle_all(dependents, failure)
-
-    def take(self, items: deque[Any]) -> Any:
-        """Take in completions and drops. Returns the first item that is neither, or None at the end."""
-        while items:
-            item = items.popleft()
-            if type(item) is tuple:
-                account, nbytes = item
-                if account.closed:
-                    account = account.open
-                account.used -= nbytes
-                account.changed = True
-                if self.log is not None:
-                    self.log.append(("release", nbytes))
-            elif type(item) is Task:
-                self.complete(item)
-            else:
-                return item
-        return None
-
-    def release(self, account: Account, nbytes: int) -> None:
-        """Bytes that nobody holds any more."""
-        self.take(deque([(account, nbytes)]))
+        if failure is None and not task.cancelled:
+            self._end(task, DONE)
+            return
+        self._end(task, CANCELLED if task.cancelled or (failure is not None and failure.cancelled) else FAILED)
+        for dependent in dependents or ():
+            if failure is not None and dependent.state == PENDING:
+                self.settle(dependent, failure.passed_to(dependent.name, dependent.site))
 
     def cancel(self, task: Task, failure: Failure) -> bool:
         """Cancel a task in any state, and what depends on it. Returns whether it had not ended yet.
@@ -187,12 +248,12 @@ class Engine(Audit):
         value = task.value  # one read: the stream lets go of it when the result is there
         if task.settled() or value is None:
             return False
-        value.failure = task.failure = failure
+        task.failure = failure
         task.cancelled = True
         if self.log is not None:
             self.log.append(("cancel", task.seq))
         if task.waiters is not None:
-            self.settled.append(task)
+            self._news.append(task)
         return True
 
     def settle(self, task: Task, failure: Failure) -> None:
@@ -205,26 +266,45 @@ class Engine(Audit):
             task.state = CANCELLED if failure.cancelled else FAILED
             self.admission.remove(task)
             task.failure = failure
-            if task.value is not None:
-                task.value.failure = failure
             if self.log is not None:
                 self.log.append(("settle", task.seq, failure.cancelled))
-            dependents = task.dependents or ()
+            dependents = [(d, failure.passed_to(d.name, d.site)) for d in task.dependents or ()]
             self._end(task, task.state)
-            todo += [(d, failure.passed_to(d.name, d.site)) for d in dependents]
+            todo += dependents
 
-    def inline_failed(self, scope: Scope, failure: Failure) -> None:
-        """A tiny task was submitted, failed and ended in one step, while nothing else was unfinished."""
-        self.submitted += 1
-        self.note_peak(1)
-        if failure.cancelled:
+    def _end(self, task: Task, state: int) -> None:
+        task.state = state
+        task.inputs = ()
+        task.args = task.value = task.call = task.context = task.options = None
+        del task.scope.tasks[task]
+        self.unfinished -= 1
+        if not task.lanes:
+            pass
+        elif state == DONE:
+            self.completed += 1
+        elif state == FAILED:
+            self.failed += 1
+            failure = task.failure
+            assert failure is not None
+            if failure.root is failure:
+                failure.seq = task.seq
+                task.scope.record(failure)
+        else:
             self.cancelled += 1
-            return
-        self.failed += 1
-        if failure.root is failure:
-            failure.seq = self.sequence
-            self.sequence += 1
-            scope.record(failure)
+        task.dependents = None
+        if task.waiters is not None:
+            self._news.append(task)
+
+    def failed_inline(self, task: Task, failure: Failure) -> None:
+        """A tiny task was submitted, failed and ended in one step, while nothing else was unfinished."""
+        task.seq = self.sequence
+        self.sequence += 1
+        self.submitted += 1
+        self.unfinished += 1
+        self.note_peak(1)
+        task.scope.tasks[task] = None
+        task.failure = failure
+        self._end(task, CANCELLED if failure.cancelled else FAILED)
 
     def note_peak(self, in_flight: int, workspace: int = 0) -> None:
         """Keep the highest tracked bytes (`workspace` more than are charged now) and tasks in flight."""
@@ -262,11 +342,13 @@ class Engine(Audit):
         parent.children[scope] = None
         return scope
 
-    def grant_reserve(self, scope: Scope, nbytes: int) -> None:
-        """Make `nbytes`, already charged to the scope's account, the scope's own account."""
-        scope.account = Account(nbytes, self.completions, self.account.runtime, scope.account)
-        scope.reserve = nbytes
-        self.reserved += nbytes
+    def grant_reserve(self, scope: Scope, claim: Value) -> None:
+        """Make the bytes of a claim, charged to the scope's account, the scope's own account. Nobody has used the scope."""
+        assert not scope.tasks
+        assert not scope.children
+        scope.reserve, claim.charge = claim.charge, 0
+        scope.account = Account(scope.reserve, self.completions, self.account.runtime, scope.account)
+        self.reserved += scope.reserve
 
     def close_scope(self, scope: Scope) -> None:
         """Take a finished scope out of the tree; what it still holds is charged to its parent in the same step."""
@@ -283,7 +365,7 @@ class Engine(Audit):
             account.closed = True
             outer = account.parent.open
             outer.used += account.used - scope.reserve
-            outer.changed = True
+            self.admission.hand_over(account, outer)
             self.note_peak(0)
         self._hand_over(scope, parent)
 
@@ -306,56 +388,24 @@ class Engine(Audit):
             child.account = child.account.open
             moved += child.children
 
-    # -- steps --------------------------------------------------------------------------------------------------
 
-    def _launch(self, task: Task) -> None:
-        task.state = LAUNCHED
-        admission = self.admission
-        admission.remove(task)
-        admission.charge(task)
-        self.note_peak(admission.in_flight)
-        if task.lanes:
-            lane = task.lane = choose(task)
-            lane.load += 1
-            lane.tail = task
-        if task.dependents is not None:
-            for dependent in task.dependents:
-                dependent.blockers -= 1
-                dependent.account.changed = True
-        if self.log is not None:
-            self.log.append(("launch", task.seq))
-
-    def _end(self, task: Task, state: int) -> None:
-        task.state = state
-        task.inputs = ()
-        task.args = task.value = task.call = task.context = task.options = None
-        del task.scope.tasks[task]
-        self.unfinished -= 1
-        if not task.lanes:
-            pass
-        elif state == DONE:
-            self.completed += 1
-        elif state == FAILED:
-            self.failed += 1
-            failure = task.failure
-            assert failure is not None
-            if failure.root is failure:
-                failure.seq = task.seq
-                task.scope.record(failure)
+def _follow(task: Task, inputs: Sequence[Value]) -> Failure | None:
+    """Note for what a task waits among its inputs. Returns the failure of one that has failed."""
+    failed = None
+    for value in inputs:
+        producer = value.task
+        if producer is None:
+            continue
+        if producer.failure is not None:
+            failed = producer.failure
+        if producer.state >= DONE:
+            if producer.failure is None:
+                value.task = None
+            continue
+        if producer.dependents is None:
+            producer.dependents = [task]
         else:
-            self.cancelled += 1
-        if task.waiters is not None:
-            self.settled.append(task)
-        task.dependents = None
-
-    def _settle_all(self, dependents: Iterable[Task] | None, failure: Failure) -> None:
-        for dependent in dependents or ():
-            if dependent.state == PENDING:
-                self.settle(dependent, failure.passed_to(dependent.name, dependent.site))
-
-
-def _failure_above(task: Task) -> Failure | None:
-    for value in task.inputs:
-        if value.failure is not None:
-            return value.failure
-    return None
+            producer.dependents.append(task)
+        if producer.state == PENDING:
+            task.blockers += 1
+    return failed

@@ -64,7 +64,7 @@ class Tenant:
             queues.rotate(-1)
             if head.blockers or (full and head.lanes):
                 continue
-            account = head.account
+            account = head.scope.account
             earmark = account.earmark
             if earmark is not None and not account.grace and earmark.scope.queue is not queue:
                 continue

@@ -1,4 +1,10 @@
-"""What the scheduler keeps track of: tasks and the values they make, lanes, scopes, queues, and accounts of bytes."""
+"""What the scheduler keeps track of: tasks and the values they make, streams, scopes, and accounts of bytes.
+
+Each thing is kept once. A value knows its bytes, its place in memory and the line that asked for it; a task knows its
+state and its failure, and everything about running it. While a task is unfinished each knows the other. The stream lets
+go of the value when the result is there, so that a result nobody wants is freed at once; the value lets go of the task
+when somebody finds that it is done. The value of a failed task keeps it: it has the failure.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +17,6 @@ from .callsite import CallSite
 from .completions import Completions
 from .failure import Failure
 
-KEPT_FAILURES: Final = 100
-_COMPACT: Final = 64
-
 # States, in the order of a task's life. Plain ints: they are compared several times per task.
 PENDING: Final = 0
 LAUNCHED: Final = 1  # admitted and handed to a stream; the two are one step for every device so far
@@ -22,47 +25,45 @@ FAILED: Final = 3
 CANCELLED: Final = 4
 STATE_NAMES: Final = ("pending", "launched", "done", "failed", "cancelled")
 
+KEPT_FAILURES: Final = 100
+_COMPACT: Final = 64
+
+# Told of each change of its task (launched, settled, ended), until it returns True: it has seen enough.
+Waiter = Callable[[Any], bool]
+
 
 class Value:
     """What a task makes, or will make. Handles, views and tasks that read it hold it.
 
-    CPython's reference count *is* the count of holders: when it falls to zero, `__del__` posts the bytes back. While
-    its task is unfinished the task holds it too; the stream lets go before it posts the completion.
+    CPython's reference count *is* the count of holders: when it falls to zero, `__del__` tells that the bytes are free.
     """
 
-    __slots__ = (
-        "account",
-        "array",
-        "base",
-        "block",
-        "charge",
-        "device",
-        "escaped",
-        "failure",
-        "meta",
-        "nbytes",
-        "site",
-        "task",
-    )
+    __slots__ = ("account", "array", "base", "block", "charge", "device", "escaped", "meta", "nbytes", "site", "task")
 
-    def __init__(self, account: Account, device: Any, meta: Any, task: Task | None = None) -> None:
+    def __init__(self, account: Account, device: Any, meta: Any, nbytes: int = 0, site: CallSite | None = None) -> None:
         self.account = account
         self.device = device
         self.meta = meta  # shape, dtype and cost of the result; opaque here
-        self.task = task  # its producer, until found finished
-        self.failure: Failure | None = None
+        self.nbytes = nbytes  # bytes of the buffer it owns, or will
+        self.site = site  # the line that asked for it, if it was not run inline
+        self.task: Task | None = None  # its producer, until found done; one that failed stays
         self.array: Any = None  # the result
         self.block: Any = None  # the pool's buffer under it, if any
         self.base: Value | None = None  # the value whose memory this one is a view of
-        self.site: CallSite | None = None  # the line that asked for it, if it was not run inline
-        self.nbytes = 0  # bytes of the buffer it owns, or will
         self.charge = 0  # bytes to give back when nobody holds this any more
         self.escaped = False  # the array may be held outside: the buffer is never recycled
 
     @property
+    def failure(self) -> Failure | None:
+        """Why it will never be there: its task failed, or was cancelled."""
+        task = self.task
+        return None if task is None else task.failure
+
+    @property
     def done(self) -> bool:
         """Whether the result or a failure is here."""
-        return self.failure is not None or self.task is None or self.task.state >= DONE
+        task = self.task
+        return task is None or task.state >= DONE or task.failure is not None
 
     @property
     def owner(self) -> Value:
@@ -77,9 +78,8 @@ class Value:
             self.device.reclaim(self)
         elif self.charge:
             self.array = None  # the memory first, its bytes second: others may be waiting for them on another thread
-            account = self.account
-            completions = account.completions
-            completions.items.append((account, self.charge))
+            completions = self.account.completions  # written out, as in `dropped`: every tiny result comes here
+            completions.items.append((self.account, self.charge))
             if completions.wants_bytes:
                 completions.notify()
 
@@ -88,7 +88,6 @@ class Task:
     """One unit of work. It goes once through pending -> launched -> done | failed | cancelled."""
 
     __slots__ = (
-        "account",
         "args",
         "blockers",
         "call",
@@ -99,7 +98,6 @@ class Task:
         "event",
         "expedited",
         "failure",
-        "granted",
         "inputs",
         "lane",
         "lanes",
@@ -109,7 +107,6 @@ class Task:
         "refund",
         "scope",
         "seq",
-        "site",
         "state",
         "value",
         "waiters",
@@ -118,48 +115,66 @@ class Task:
     def __init__(
         self,
         scope: Scope,
-        account: Account,
         name: str,
+        value: Value,
         call: Any,
+        inputs: Sequence[Value],
         args: Any,
         options: Any,
-        inputs: Sequence[Value],
         lanes: Sequence[Lane],
         cost: int,
-        site: CallSite | None = None,
     ) -> None:
         self.scope = scope
-        self.account = account
         self.name = name
+        self.value: Value | None = value  # what it makes; let go by the stream
+        value.task = self
         self.call = call  # what to run: opaque here, as are args, options and context
-        self.args = args
+        self.inputs = inputs  # the values it reads; emptied when it ends
+        self.args = args  # the arguments, with a reference by place for each input; None if they are the inputs
         self.options = options
         self.context: Any = None
-        self.inputs = inputs  # emptied when it ends
-        self.lanes = lanes  # the streams it may run on; none for a mere claim of bytes, which takes no slot either
+        self.lanes = lanes  # the streams it may run on; none for a claim of bytes, which takes no slot either
         self.cost = cost  # bytes of output and workspace, granted at admission
         self.refund = 0  # bytes to return at completion: what of `cost` the value did not take over
-        self.site = site
-        self.value: Value | None = None  # set by whoever makes the value; let go by the stream
         self.seq = 0
         self.state = PENDING
         self.expedited = False  # queued before the rest of its scope
         self.blockers = 0  # producers that are not launched yet
         self.passed = 0  # times another scope was admitted while this head had no room
         self.dependents: list[Task] | None = None  # submitted while this was unfinished
-        self.waiters: list[Callable[[Task], None]] | None = None  # called on the loop's thread when it ends
-        self.granted: Callable[[Task], None] | None = None  # called on the loop's thread when it is launched
+        self.waiters: list[Waiter] | None = None
         self.lane: Lane | None = None  # the stream it was given
-        self.event: Any = None
+        self.event: Any = None  # the point in that stream after it
         self.failure: Failure | None = None
         self.cancelled = False  # cancelled after launch: it keeps its slot until it physically ends
+
+    @property
+    def site(self) -> CallSite | None:
+        """The line that submitted it, as long as it has its value."""
+        value = self.value  # one read: the stream lets go of it
+        return None if value is None else value.site
 
     def settled(self) -> bool:
         """Whether awaiting it has an answer: it ended, or was cancelled while it still runs."""
         return self.state >= DONE or self.cancelled
 
+    def notify(self) -> None:
+        """Tell who waits for it. The old list stands until the new one does: a stream's thread looks whether there is
+        one, to know whether to wake the loop."""
+        if self.waiters is not None:
+            self.waiters = [waiter for waiter in self.waiters if not waiter(self)] or None
+
     def __repr__(self) -> str:
         return f"<{self.name} #{self.seq} {STATE_NAMES[self.state]}>"
+
+
+def failure_above(inputs: Sequence[Value]) -> Failure | None:
+    """Why one of these values will never be there, if one will not."""
+    for value in inputs:
+        producer = value.task
+        if producer is not None and producer.failure is not None:
+            return producer.failure
+    return None
 
 
 class Lane:
@@ -197,7 +212,7 @@ class Account:
     ) -> None:
         self.limit = limit
         self.completions = completions
-        self.runtime = runtime  # whoever drives the engine; opaque here
+        self.runtime = runtime  # whose it is; opaque here
         self.parent = parent
         self.used = 0
         self.pending = 0  # tasks waiting to be charged here
@@ -230,14 +245,14 @@ class Account:
 class Queue:
     """The pending tasks of a scope in order of submission. Cancelled ones are swept when they pile up.
 
-    Those at the front go before the rest once their producers are launched. Until then they bar nobody: what they wait
-    for may be in the rest.
+    Expedited ones go before the rest once their producers are launched. Until then they bar nobody: what they wait for
+    may be in the rest.
     """
 
     __slots__ = ("expedited", "live", "rotating", "tasks", "tenant")
 
     def __init__(self, tenant: Any) -> None:
-        self.tenant = tenant  # whose turns it takes
+        self.tenant = tenant  # whose turns it takes; opaque here
         self.expedited: deque[Task] = deque()
         self.tasks: deque[Task] = deque()
         self.live = 0

@@ -28,7 +28,7 @@ def select(wanted: str | Device | Sequence[str | Device], streams: int | None) -
 
 def _device(spec: Any, position: int | None, streams: int | None) -> Device:
     if not isinstance(spec, str):
-        if hasattr(spec, "launch") and hasattr(spec, "reclaim"):
+        if hasattr(spec, "offload") and hasattr(spec, "reclaim"):
             return cast(Device, spec)
         raise TypeError(f"a device is a name ({_NAMES}) or a Device, not {type(spec).__name__}")
     kind, _, number = spec.partition(":")

@@ -28,7 +28,7 @@ class Event(Protocol):
 class Job:
     """Work for a stream outside admission: a copy to the host, which costs no tracked bytes.
 
-    `waiters` are called on the loop's thread with the job; `result` or `error` is set by then.
+    `waiters` are called on the loop's thread; `result` or `error` is set by then.
     """
 
     __slots__ = ("error", "function", "result", "waiters")
@@ -37,7 +37,7 @@ class Job:
         self.function: Callable[[], Any] | None = function
         self.result: Any = None
         self.error: BaseException | None = None
-        self.waiters: list[Callable[[Any], None]] = []
+        self.waiters: list[Callable[[], None]] = []
 
     def run(self) -> None:
         """Call the function, keep what it gave, and let go of it."""
@@ -48,11 +48,19 @@ class Job:
         except BaseException as error:  # handed to whoever waits
             self.error = error
 
+    def notify(self) -> None:
+        """Tell who waits."""
+        for waiter in self.waiters:
+            waiter()
+
 
 class Stream(Protocol):
     """A FIFO of launches."""
 
     name: str
+
+    def launch(self, task: Task, waits: Sequence[Event]) -> Event:
+        """Queue a task behind the events in `waits`, which lie in other streams. The host waits for nothing."""
 
 
 class Device(Protocol):
@@ -63,6 +71,7 @@ class Device(Protocol):
         name: the kind, with a number where several are open: "cpu:1".
         inline: whether tiny rows may run on the loop's thread, its arrays being NumPy's.
         xp: its array namespace.
+        granule: in multiples of how many bytes arrays are charged.
         owns_captures: whether a captured program's intermediates have buffers of their own for as long as it lives.
         dlpack: its type and number, as DLPack counts them.
         streams: compute streams, fixed at open.
@@ -74,6 +83,7 @@ class Device(Protocol):
     name: str
     inline: bool
     xp: Any
+    granule: int
     owns_captures: bool
     dlpack: tuple[int, int]
 
@@ -88,9 +98,6 @@ class Device(Protocol):
 
     def open(self, completions: Completions, max_bytes: int | None) -> None:
         """Start the streams."""
-
-    def launch(self, task: Task, stream: Any, waits: Sequence[Event]) -> Event:
-        """Queue a task on a stream behind the events in `waits`. The host waits for nothing."""
 
     def run_here(self, task: Task) -> None:
         """Run a tiny host-to-device copy on the calling thread, the loop's. Only where `inline`."""

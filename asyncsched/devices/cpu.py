@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from queue import SimpleQueue
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,14 +23,11 @@ from .host.memory import HostDevice, HostMemory, execute
 _Item = tuple[Task, Sequence[Event]] | Job | None
 
 
-class Mark:
+class Mark(NamedTuple):
     """An event: the point after the `number`-th launch of a stream."""
 
-    __slots__ = ("number", "stream")
-
-    def __init__(self, stream: CPUStream, number: int) -> None:
-        self.stream = stream
-        self.number = number
+    stream: CPUStream
+    number: int
 
     def done(self) -> bool:
         return self.stream.finished.count >= self.number
@@ -100,9 +98,6 @@ class CPUDevice(HostDevice):
         self.memory = HostMemory(completions, max_bytes)
         self.streams = [CPUStream(f"{self.name} stream {i}", self.memory) for i in range(self._count)]
         self.copier = CPUStream(f"{self.name} copies", self.memory)
-
-    def launch(self, task: Task, stream: CPUStream, waits: Sequence[Event]) -> Event:
-        return stream.launch(task, waits)
 
     def run_here(self, task: Task) -> None:
         """Run a tiny task on the calling thread, the loop's."""

@@ -12,9 +12,10 @@ from typing import Any, cast
 import numpy as np
 
 from .._core.failure import Failure
-from .._core.model import Account, Task, Value
+from .._core.model import Account, Task, Value, failure_above
 from .._tree import leaves, map_leaves
 from ..ops.meta import meta
+from ..ops.program import Ref
 from ..ops.row import Row
 from .memory import Memory, owner_of
 
@@ -31,7 +32,7 @@ def run(task: Task, memory: Memory) -> None:
     """
     task.refund = task.cost
     try:
-        upstream = next((v.failure for v in task.inputs if v.failure is not None), None)
+        upstream = failure_above(task.inputs)
         if upstream is not None:
             fail(task, upstream.passed_to(task.name, task.site))
         elif not task.cancelled:
@@ -47,19 +48,16 @@ def run(task: Task, memory: Memory) -> None:
         del task  # the frames of what a body raised lead back here, and the task to what it raised
 
 
-def forget(task: Task) -> None:
-    """Drop every reference a task holds, before its completion is posted."""
+def release(task: Task) -> None:
+    """Drop every reference a task holds, before its completion is told."""
     task.value = task.args = task.call = task.context = task.options = None
     task.inputs = ()
 
 
 def fail(task: Task, failure: Failure) -> None:
     """Give a task its failure, unless it has one."""
-    value = task.value
     if task.failure is None:
         task.failure = failure
-        if value is not None and value.failure is None:
-            value.failure = failure
 
 
 def finish(task: Task, value: Value, array: Any, charge: int) -> None:
@@ -82,6 +80,11 @@ def void(task: Task, failure: Failure) -> None:
         task.value.charge = 0
 
 
+def arguments(task: Task, arrays: list[Any]) -> list[Any]:
+    """What a row is called with: the arrays of its inputs, and what stands between them."""
+    return arrays if task.args is None else [arrays[a.slot] if type(a) is Ref else a for a in task.args]
+
+
 def source_of(task: Task, array: Any) -> Value | None:
     """The input that `array` is a view of."""
     owner = owner_of(array)
@@ -97,8 +100,6 @@ def reusable(task: Task, any_input: bool, fits: Callable[[Value], bool]) -> Valu
         if value.escaped or value.base is not None or not fits(value):
             continue
         held = sum(a is value for a in task.inputs)
-        if task.args is not task.inputs:
-            held += sum(a is value for a in task.args)
         if sys.getrefcount(value) <= held + _LOOP_REFS:
             return value
     return None
@@ -108,7 +109,9 @@ def _run_call(task: Task, memory: Memory) -> None:
     """Call a user's function in its own context; charge what it returned."""
     value = task.value
     assert value is not None
-    result = memory.run_callable(task, map_leaves(_fill, list(task.args)))
+    arrays = [_handed_out(value.array) for value in task.inputs]
+    given = map_leaves(lambda leaf: arrays[leaf.slot] if type(leaf) is Ref else leaf, list(task.args))
+    result = memory.run_callable(task, given)
     value.escaped = True  # the body may have kept it
     form = value.meta
     if form is not None:
@@ -120,7 +123,7 @@ def _run_call(task: Task, memory: Memory) -> None:
             )
     if value.failure is not None:
         return
-    inputs = {id(owner_of(a)) for a in _arrays(task.args, memory)}
+    inputs = {id(owner_of(a)) for a in _arrays([arrays, task.args], memory)}
     owners = {id(o): o for a in _arrays(result, memory) if id(o := owner_of(a)) not in inputs}
     value.block = tuple((owner, memory.footprint(owner.nbytes)) for owner in owners.values())
     charge = sum(nbytes for _, nbytes in value.block)
@@ -131,22 +134,16 @@ def _run_call(task: Task, memory: Memory) -> None:
     task.refund = task.cost - charge
 
 
-def _fill(arg: Any) -> Any:
-    """A value's array, read-only where arrays can be; anything else as it is."""
-    if type(arg) is not Value:
-        return arg
-    if type(arg.array) is np.ndarray:
-        arg.array.flags.writeable = False
-    return arg.array
+def _handed_out(array: Any) -> Any:
+    """An array as a callable gets it: read-only, where arrays can be."""
+    if type(array) is np.ndarray:
+        array.flags.writeable = False
+    return array
 
 
 def _arrays(found: Any, memory: Memory) -> Iterator[Any]:
     """The arrays in arguments or a result, in lists, tuples and dicts too."""
-    for leaf in leaves(found):
-        if isinstance(leaf, Value):
-            yield from _arrays(leaf.array, memory)
-        elif isinstance(leaf, memory.arrays):
-            yield leaf
+    return (leaf for leaf in leaves(found) if isinstance(leaf, memory.arrays))
 
 
 def _loop_refs() -> int:

@@ -10,15 +10,16 @@ import asyncio
 import contextvars
 import random
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from .._core.completions import Completions
 from .._core.failure import Failure
-from .._core.model import Task
+from .._core.model import Task, failure_above
 from .contract import Event, Job
 from .counter import Counter
+from .execution import release
 from .host.memory import HostDevice, HostMemory, execute
 
 
@@ -45,11 +46,18 @@ class SimEvent:
 class SimStream:
     """A FIFO whose head the device runs when it pleases."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, tick: Callable[[], None]) -> None:
         self.name = name
+        self._tick = tick
         self.queue: deque[tuple[Task, Sequence[Event]]] = deque()
         self.launched = 0
         self.finished = Counter()
+
+    def launch(self, task: Task, waits: Sequence[Event]) -> SimEvent:
+        self.launched += 1
+        self.queue.append((task, waits))
+        self._tick()
+        return SimEvent(self, self.launched)
 
     def ready(self) -> bool:
         return bool(self.queue) and all(event.done() for event in self.queue[0][1])
@@ -86,8 +94,8 @@ class SimDevice(HostDevice):
         self._laziness = laziness
         self._fault_rate = fault_rate
         self._most_steps = most_steps
-        self.streams = [SimStream(f"{name} stream {i}") for i in range(streams)]
-        self.copier = SimStream(f"{name} copies")
+        self.streams = [SimStream(f"{name} stream {i}", self._tick) for i in range(streams)]
+        self.copier = SimStream(f"{name} copies", self._tick)
         self._ticking = False
         # Kernels run under NumPy's quiet error state, which is a context variable, and must not leak it into the
         # caller.
@@ -100,12 +108,6 @@ class SimDevice(HostDevice):
     def open(self, completions: Completions, max_bytes: int | None) -> None:
         self._loop = asyncio.get_running_loop()
         self.memory = HostMemory(completions, max_bytes, poison=True)
-
-    def launch(self, task: Task, stream: SimStream, waits: Sequence[Event]) -> Event:
-        stream.launched += 1
-        stream.queue.append((task, waits))
-        self._tick()
-        return SimEvent(stream, stream.launched)
 
     def offload(self, job: Job) -> None:
         job.run()
@@ -136,17 +138,14 @@ class SimDevice(HostDevice):
         task, _ = stream.queue.popleft()
         if self._fault_rate and not task.cancelled and self._random.random() < self._fault_rate:
             self.faults += 1
+            above = failure_above(task.inputs)
             fault = Failure.of(SimFault(f"injected into {task.name}"), task.name, task.site)
-            for value in task.inputs:
-                fault = fault if value.failure is None else value.failure.passed_to(task.name, task.site)
-            task.failure = fault
-            if task.value is not None:
-                task.value.failure = fault
+            task.failure = fault if above is None else above.passed_to(task.name, task.site)
         if task.failure is None:
             self._context.run(execute, task, self.memory)
         else:
-            task.refund, task.inputs = task.cost, ()
-            task.value = task.args = task.call = None
+            task.refund = task.cost
+            release(task)
         stream.finished.step()
         self.memory.completions.completed(task, not stream.queue)
 

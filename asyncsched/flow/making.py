@@ -18,6 +18,7 @@ from .._core.model import Value
 from .._tree import map_leaves
 from ..devices.contract import Device
 from ..ops.meta import Meta, meta
+from ..ops.program import ref
 from ..ops.row import Row
 from ..ops.table import TABLE
 from ..runtime.runtime import Runtime
@@ -43,10 +44,10 @@ def make_put(
         array = array.astype(array.dtype.newbyteorder("="))
     form = meta(array.shape, array.dtype, array.flags.c_contiguous)
     nbytes = target.memory.footprint(array.nbytes)
-    task = CoreTask(core, core.account, "put", _PUT, (array,), None, (), runtime.copy_lanes[target], nbytes)
-    tensor = Tensor(_value(task, target, form, nbytes))
+    value = Value(core.account, target, form, nbytes, call_site())
+    task = CoreTask(core, "put", value, _PUT, (), (array,), None, runtime.copy_lanes[target], nbytes)
     runtime.submit(task, bounded=bounded)
-    return task, tensor
+    return task, Tensor(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,21 +84,13 @@ def make_call(
     label = given.name or getattr(fn, "__qualname__", None) or type(fn).__name__
     options = None if nbytes is None else {"nbytes": cost}
     lanes = runtime.lanes[target] if given.resource is None else runtime.lane_of(given.resource, target)
-    task = CoreTask(core, core.account, label, fn, bound, options, tuple(inputs), lanes, cost)
+    value = Value(core.account, target, form, cost if form is None else result, call_site())
+    task = CoreTask(core, label, value, fn, tuple(inputs), bound, options, lanes, cost)
     task.context = contextvars.copy_context()
-    value = _value(task, target, form, cost if form is None else result)
     for read in inputs:
         read.escaped = True  # the function may keep what it is given
     runtime.submit(task, bounded=bounded)
     return task, Task(value, label) if form is None else Tensor(value)
-
-
-def _value(task: CoreTask, device: Any, form: Meta | None, nbytes: int) -> Value:
-    task.site = call_site()
-    value = task.value = Value(task.account, device, form, task)
-    value.nbytes = nbytes
-    value.site = task.site
-    return value
 
 
 def _importable(source: Any, target: Device) -> Any:
@@ -117,14 +110,14 @@ def _shape(shape: Any) -> tuple[int, ...]:
 
 
 def _bind(arg: Any, inputs: list[Value], runtime: Runtime) -> Any:
-    """A handle's value, which is added to `inputs`; anything else as it is."""
+    """A handle's place among `inputs`, to which its value is added; anything else as it is."""
     if not isinstance(arg, Handle):
         return arg
     value = arg._value
     if value.account.runtime is not runtime:
         raise ValueError("an argument belongs to another scheduler: `await` it first")
     inputs.append(value)
-    return value
+    return ref(len(inputs) - 1)
 
 
 def _cost(form: Meta | None, result: int, nbytes: int | str | None, inputs: list[Value]) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextvars
-import sys
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from math import inf
@@ -12,13 +11,11 @@ from typing import Any, Self, TypeVar
 
 from .._arguments import check_number, parse_bytes
 from .._core.model import Scope as CoreScope
-from .._core.model import Value
 from ..errors import DeadlineExceeded, SchedulerClosed
-from ..runtime.barriers import drained, shielded
 from ..runtime.context import Ambient, ambient, leave_ambient
 from ..runtime.runtime import Runtime
 from ..runtime.unseen_failures import finish, report
-from ..runtime.waiting import checkpoint
+from ..runtime.waiting import checkpoint, drained, shielded
 from ..tensors.capture import Graph, record, tensors_in
 from ..tensors.handles import gather
 from ..tensors.tensor import Tensor
@@ -80,12 +77,7 @@ class Submitter(Tasks):
         runtime.check()
         await checkpoint()
         graph = record(runtime, core, fn, examples)
-        claim: Value | None = None
-        if graph.owned:
-            await self._claim(core, repr(graph), graph.owned)
-            claim = Value(core.account, examples[0].device, None)
-            claim.charge = claim.nbytes = graph.owned
-        graph.prepare(claim)
+        graph.prepare(await self._claim(core, repr(graph), graph.owned) if graph.owned else None)
         await gather(*tensors_in(graph(*examples)))
         return graph
 
@@ -140,13 +132,14 @@ class Scope(Submitter):
         deadline: float | None = None,
         sharing: Sharing,
     ) -> None:
-        self._runtime = runtime
+        super().__init__(runtime)
         self._parent = parent
         self._name = name
         self._reserve = reserve
         self._deadline = None if deadline is None else Deadline(f"scope {name!r}", deadline)
         self._sharing = sharing
         self._inner: CoreScope | None = None
+        self._entered = False  # it waits for its reserve before that, and nobody else may use it
         self._token: contextvars.Token[Ambient | None] | None = None
 
     @property
@@ -172,7 +165,6 @@ class Scope(Submitter):
         return self
 
     async def _open(self) -> CoreScope:
-        await checkpoint()
         engine, sharing = self._runtime.engine, self._sharing
         core = self._inner = engine.open_scope(
             self._name,
@@ -181,13 +173,14 @@ class Scope(Submitter):
             weight=sharing.weight,
             priority=sharing.priority,
         )
-        if self._reserve is not None:
-            try:
-                await self._claim(core, f"scope {self._name!r}", self._reserve)
-                engine.grant_reserve(core, self._reserve)
-            except BaseException:
-                engine.close_scope(core)
-                raise
+        try:
+            await checkpoint()
+            if self._reserve is not None:
+                engine.grant_reserve(core, await self._claim(core, f"scope {self._name!r}", self._reserve))
+        except BaseException:
+            engine.close_scope(core)
+            raise
+        self._entered = True
         return core
 
     def _give_up(self) -> None:
@@ -229,7 +222,7 @@ class Scope(Submitter):
             runtime.cancel_all(core.unfinished(), by)
         try:
             if error is None and not late:
-                await drained(runtime, core, sys.maxsize)
+                await drained(runtime, core)
             else:
                 await shielded(runtime, core)
         except BaseException:
@@ -242,7 +235,7 @@ class Scope(Submitter):
                 runtime.dispatch()
 
     def _core(self) -> CoreScope:
-        if self._inner is None:
+        if self._inner is None or not self._entered:
             raise RuntimeError("the scope is not entered yet: use `async with s.scope() as scope`")
         if self._inner.closed:
             raise SchedulerClosed(

@@ -8,13 +8,13 @@ from time import perf_counter
 from typing import Any, TypeVar, cast
 
 from .._core.callsite import call_site
-from .._core.model import DONE, PENDING
+from .._core.model import DONE, PENDING, Value
 from .._core.model import Scope as CoreScope
 from .._core.model import Task as CoreTask
 from ..errors import QueueFull
-from ..runtime.barriers import wait, wait_admitted
+from ..runtime.context import current_scope
 from ..runtime.runtime import Runtime
-from ..runtime.waiting import From, checkpoint
+from ..runtime.waiting import ADMITTED, Steps, checkpoint, wait
 from ..tensors.tensor import Tensor
 from .making import Options, make_call, make_put
 
@@ -22,12 +22,13 @@ T = TypeVar("T")
 
 
 class Tasks:
-    """Makes tasks in one scope of a scheduler."""
+    """Makes tasks in the scope that its caller is in."""
 
-    _runtime: Runtime
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
 
     def _core(self) -> CoreScope:
-        raise NotImplementedError
+        return current_scope(self._runtime)
 
     async def put(self, array: Any, *, device: object = None) -> Tensor:
         """Copy a host array to the device. Waits for room: this is where backpressure is felt.
@@ -51,7 +52,7 @@ class Tasks:
         try:
             if task.state < DONE:
                 await self._admitted(task)
-                await From(wait(runtime, (task,)))
+                await Steps(wait(runtime, (task,)))
             if task.failure is not None:
                 task.failure.rethrow()
             return tensor
@@ -142,7 +143,7 @@ class Tasks:
         """Wait until a task is launched or settled; take it back if cancelled before."""
         started = perf_counter()
         try:
-            await From(wait_admitted(self._runtime, task))
+            await Steps(wait(self._runtime, (task,), ADMITTED))
         except asyncio.CancelledError:
             if task.state == PENDING:
                 self._runtime.cancel(task, "the coroutine that waited for its admission, which was cancelled")
@@ -155,20 +156,20 @@ class Tasks:
             finally:
                 del task  # as in `put`
 
-    async def _claim(self, core: CoreScope, what: str, nbytes: int) -> None:
-        """Wait until `nbytes` are charged to the scope's account."""
-        task = CoreTask(core, core.account, what, None, (), None, (), (), nbytes)
-        task.site = call_site()
+    async def _claim(self, core: CoreScope, what: str, nbytes: int) -> Value:
+        """Wait until `nbytes` are charged to the scope's account, for as long as the value lives that is returned.
+
+        A claim is a task without a body, so that it waits in its turn, is cancelled, too large or part of a deadlock
+        like any other. It takes no slot, since nothing runs.
+        """
+        claim = Value(core.account, None, None, nbytes, call_site())
+        task = CoreTask(core, what, claim, None, (), None, None, (), nbytes)
         self._runtime.submit(task, bounded=False)
         try:
             if task.state == PENDING:
                 await self._admitted(task)
             if task.failure is not None:
                 task.failure.rethrow()
-        except asyncio.CancelledError:
-            if task.state == DONE:
-                self._runtime.engine.release(core.account, nbytes)
-                self._runtime.dispatch()
-            raise
+            return claim
         finally:
-            del task  # as in `put`
+            del task, claim  # as in `put`

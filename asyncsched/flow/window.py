@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import sys
 import weakref
 from collections import deque
 from dataclasses import dataclass
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from .._arguments import check_int
 from .._core.model import Scope as CoreScope
-from ..runtime.barriers import drained
-from ..runtime.context import Ambient, ambient, leave_ambient
+from ..runtime.context import Ambient, ambient, current_scope, leave_ambient
+from ..runtime.runtime import Runtime
 from ..runtime.unseen_failures import report
-from ..runtime.waiting import checkpoint
-
-if TYPE_CHECKING:
-    from ..scheduler import Scheduler
+from ..runtime.waiting import checkpoint, drained
 
 
 @dataclass(frozen=True)
@@ -44,9 +40,9 @@ class Window:
     loses nothing.
     """
 
-    def __init__(self, scheduler: Scheduler, depth: int) -> None:
+    def __init__(self, runtime: Runtime, depth: int) -> None:
         check_int("the depth of a window", depth)
-        self._runtime = scheduler._runtime
+        self._runtime = runtime
         self._depth = depth
         # A weak one: a task that failed has its exception, and that the frames it passed.
         self._owner: weakref.ref[asyncio.Task[Any]] | None = None
@@ -71,12 +67,14 @@ class Window:
         started = perf_counter()
         while len(self._behind) >= self._depth:
             oldest = self._behind[0]
-            await drained(runtime, oldest, sys.maxsize)
+            await drained(runtime, oldest)
             self._behind.popleft()
             self._waited += perf_counter() - started
             report(oldest, "window")
         self._begun += 1
-        core = self._current = runtime.engine.open_scope(f"iteration {self._begun}", runtime.scope(), own_queue=False)
+        core = self._current = runtime.engine.open_scope(
+            f"iteration {self._begun}", current_scope(runtime), own_queue=False
+        )
         self._token = ambient.set(Ambient(runtime, core, ambient.get(), passing=True))
         return self
 

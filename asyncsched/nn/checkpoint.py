@@ -18,9 +18,8 @@ from typing import Any, cast
 import numpy as np
 from anyio import to_thread
 
-from ..flow.scope import Submitter
+from ..flow.tasks import Tasks
 from ..runtime.context import find
-from ..runtime.runtime import Runtime
 from ..tensors.handles import gather
 from ..tensors.tensor import Tensor
 
@@ -72,7 +71,7 @@ async def load(path: _Path, *, device: object = None, scheduler: Any = None) -> 
         TypeError: for a tensor in a dtype that NumPy has not, such as bfloat16, naming it.
         ImportError: if the package safetensors is not installed.
     """
-    here = _Here(find(scheduler))
+    here = Tasks(find(scheduler))
     file = await to_thread.run_sync(_open, path)
     leaves = {}
     with file:
@@ -82,14 +81,6 @@ async def load(path: _Path, *, device: object = None, scheduler: Any = None) -> 
             array = await to_thread.run_sync(_read, file, name)
             leaves[name] = array if place == _ARRAY else await here.put(array, device=device)
     return cast(dict[str, Any], _filled(state, "", leaves))
-
-
-class _Here(Submitter):
-    """The scope this code is in."""
-
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
-        self._core = runtime.scope  # type: ignore[method-assign]
 
 
 def _layout(state: Any, path: str, leaves: dict[str, Any]) -> Any:

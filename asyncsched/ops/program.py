@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from math import prod
 from typing import Any
 
@@ -13,11 +14,19 @@ from .row import Inferred, Row, resolve
 ALIGNMENT = 512  # bytes at which results begin in a packed buffer: CuPy's own granularity, and whole cache lines
 
 
-@dataclass(frozen=True, slots=True)
 class Ref:
-    """An operand of a step: the array in this slot."""
+    """Stands among arguments for the array in this slot. Made by `ref`."""
 
-    slot: int
+    __slots__ = ("slot",)
+
+    def __init__(self, slot: int) -> None:
+        self.slot = slot
+
+    def __repr__(self) -> str:
+        return f"Ref({self.slot})"
+
+
+ref = cache(Ref)  # every operation with a number beside a tensor has one
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,18 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import os
 import weakref
 from collections.abc import Iterator
 from math import inf
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from .._core.model import Scope as CoreScope
 from ..errors import SchedulerClosed
+from .runtime import Life, Runtime
 
-if TYPE_CHECKING:
-    from .runtime import Runtime
-
-opened: weakref.WeakSet[Runtime] = weakref.WeakSet()
+_opened: weakref.WeakSet[Runtime] = weakref.WeakSet()
 
 
 class Ambient:
@@ -38,13 +37,38 @@ class Ambient:
 ambient: contextvars.ContextVar[Ambient | None] = contextvars.ContextVar("asyncsched.ambient", default=None)
 
 
+def current_scope(runtime: Runtime) -> CoreScope:
+    """The innermost ambient scope of a scheduler, else its root.
+
+    Raises:
+        SchedulerClosed: if that scope is closed, and this context inherited it.
+    """
+    here = ambient.get()
+    while here is not None:
+        if here.runtime is runtime:
+            if not here.core.closed:
+                return here.core
+            if not here.passing:
+                raise SchedulerClosed(
+                    f"scope {here.core.name!r} is closed, and this coroutine inherited it: "
+                    "wait for such coroutines inside the scope, or submit through another scope"
+                )
+        here = here.outer
+    return runtime.engine.root
+
+
+def register(runtime: Runtime) -> None:
+    """A scheduler was opened: `find` finds it, and a fork is told to it."""
+    _opened.add(runtime)
+
+
 def find(scheduler: Any = None) -> Runtime:
     """The runtime to use where no operand names one.
 
     `scheduler`'s, the ambient one, or the only one open on this loop.
     """
     if scheduler is not None:
-        return cast("Runtime", scheduler._runtime)
+        return cast(Runtime, scheduler._runtime)
     here = ambient.get()
     if here is not None:
         return here.runtime
@@ -52,7 +76,7 @@ def find(scheduler: Any = None) -> Runtime:
         loop = asyncio.get_running_loop()
     except RuntimeError:
         loop = None
-    found = [runtime for runtime in opened if runtime.loop is loop] if loop is not None else []
+    found = [r for r in _opened if r.loop is loop and r.life is not Life.CLOSED] if loop is not None else []
     if len(found) == 1:
         return found[0]
     raise SchedulerClosed(
@@ -76,3 +100,13 @@ def leave_ambient(token: contextvars.Token[Ambient | None] | None) -> None:
     if token is not None:
         with contextlib.suppress(ValueError):
             ambient.reset(token)
+
+
+def _after_fork() -> None:
+    for runtime in list(_opened):
+        if runtime.life is not Life.CLOSED:
+            runtime.forked()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

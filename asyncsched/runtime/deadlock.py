@@ -17,13 +17,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .._core.callsite import line_of
 from .._core.model import DONE, PENDING, Account, Task, Value
-
-if TYPE_CHECKING:
-    from .runtime import Runtime
+from .runtime import Runtime
 
 BUDGET = 0.5  # seconds for the first investigation of a stall, during which the event loop stands still
 MOST_BUDGET = 4.0  # for later ones, which may take longer and longer: each look for referrers scans the whole heap
@@ -247,7 +245,7 @@ def _is_stuck(task: Task, accounts: set[Account]) -> bool:
         if task.state != PENDING:
             return False
         if not task.blockers:
-            if task.account not in accounts:
+            if task.scope.account not in accounts:
                 return False
             continue
         todo += [v.task for v in task.inputs if v.task is not None and v.task.state == PENDING]

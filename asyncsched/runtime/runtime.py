@@ -1,6 +1,6 @@
-"""The asyncio side of the engine: draining the completions, launching what is admitted, waking who waits.
+"""One open scheduler: its state machine, its devices, and the event loop that drives them.
 
-Everything here runs on the loop's thread, but for `_wake`, which any thread may call.
+Everything here runs on the loop's thread, but for the wake-up, which any thread may call.
 """
 
 from __future__ import annotations
@@ -8,11 +8,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
-import os
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from enum import Enum, auto
+from typing import Any, Final, Protocol
 
 import numpy as np
 
@@ -20,54 +20,72 @@ from .._core.completions import Completions
 from .._core.engine import Engine
 from .._core.failure import Failure
 from .._core.model import LAUNCHED, Lane, Task
-from .._core.model import Scope as CoreScope
 from ..devices.contract import Device
 from ..errors import QueueFull, SchedulerClosed, TaskCancelled
-from .context import ambient, opened
+from .cancellation import to_its_end
 from .rates import Meter
-from .stall import StallWatch
-from .waiting import to_its_end
-
-if TYPE_CHECKING:
-    from ..tensors.recorder import Recorder
 
 # Copies up to this many bytes are made on the loop's thread: about as long as a hop to another.
-INLINE_COPY = 64 * 1024
-_MOST_TURNS = 4
+INLINE_COPY: Final = 64 * 1024
+
+
+class Life(Enum):
+    """Where a scheduler is in its life."""
+
+    NEW = auto()
+    OPEN = auto()
+    CLOSING = auto()  # takes nothing new
+    CLOSED = auto()  # its devices have stopped
+    FORKED = auto()  # this is the child process of a fork: its threads are not here, and its loop is the parent's
+
+
+_CLOSED: Final = "the scheduler is closed: submit inside `async with asyncsched.Scheduler()`"
+_REFUSALS: Final = {
+    Life.NEW: "the scheduler is not open yet: use `async with asyncsched.Scheduler() as s`",
+    Life.CLOSING: _CLOSED,
+    Life.CLOSED: _CLOSED,
+    Life.FORKED: "a scheduler does not survive a fork: open one in the child, or use the 'spawn' start method",
+}
+
+
+class Sink(Protocol):
+    """Takes tasks in place of the backlog: a transaction gathers them, a capture records them."""
+
+    def take(self, task: Task) -> None:
+        """Take a task; raise for one that cannot be had here."""
+
+    def refuse(self, what: str) -> None:
+        """Raise for what cannot begin here."""
 
 
 class Runtime:
-    """One open scheduler's engine, devices and event loop."""
+    """One scheduler's engine, devices and event loop."""
 
     def __init__(
-        self,
-        devices: Sequence[Device],
-        *,
-        max_ops: int | None,
-        max_bytes: int | None,
-        max_pending: int | None,
-        stall_timeout: float | None,
+        self, devices: Sequence[Device], *, max_ops: int | None, max_bytes: int | None, max_pending: int | None
     ) -> None:
         self.devices = devices
         self.completions = Completions(_waker(self))
         self.engine = Engine(
-            max_ops=max_ops, max_bytes=max_bytes, max_pending=max_pending, completions=self.completions, runtime=self
+            max_ops=max_ops,
+            max_bytes=max_bytes,
+            max_pending=max_pending,
+            completions=self.completions,
+            launch=self._launch,
+            runtime=self,
         )
-        self.thread = 0  # the loop's thread while open; 0 makes every call ask `refuse` why
+        self.dispatch = self.engine.dispatch
+        self.life = Life.NEW
         self.loop: asyncio.AbstractEventLoop | None = None
-        self.inline_thread = 0  # the same, where tiny rows may run on it
+        self.thread = 0  # the loop's thread while open; 0 makes every call ask `refuse` why
+        self.inline_thread = 0  # the same, while tiny rows may run on it
+        self.sink: Sink | None = None  # where tasks go instead of the backlog
         self.lanes: dict[Any, list[Lane]] = {}
         self.copy_lanes: dict[Any, list[Lane]] = {}
         self.waited = 0.0  # seconds that callers waited for admission
         self.meter = Meter(self.engine.admission)
-        self._ran_here = False
-        self._gathered: list[Task] | None = None  # inside `together`
-        self.recorder: Recorder | None = None  # while a step is captured
-        self.closing = False
-        self.closed = False
-        self.forked = False
+        # Who waits here, and for which tasks: what a search for a deadlock begins with.
         self.parked: dict[asyncio.Future[None], tuple[asyncio.Task[Any] | None, Sequence[Task]]] = {}
-        self.stall = StallWatch(self, stall_timeout)
         self.reclaimers: set[Callable[[], bool]] = set()  # asked, when the queue is stuck, to free what they can spare
         # Rows that run inline do so in a context of their own, where NumPy's error state is quiet.
         self.quiet = contextvars.Context()
@@ -89,10 +107,10 @@ class Runtime:
         except BaseException:
             self.close()
             raise
+        self.life = Life.OPEN
         self.thread = threading.get_ident()
         if all(device.inline for device in self.devices):
             self.inline_thread = self.thread
-        opened.add(self)
 
     def _set_default_limit(self) -> None:
         """Where no limit is given: the smallest that a device asks for, so that none is ever overfilled."""
@@ -102,50 +120,52 @@ class Runtime:
 
     def refuse_new(self) -> None:
         """Take no more work."""
-        self.closing = True
-        self.inline_thread = 0
+        self._move_on(Life.CLOSING)
 
     def close(self) -> None:
         """Stop the devices; nothing may be in flight."""
-        self.refuse_new()
-        self.closed = True
-        self.thread = 0
-        self.stall.stop()
+        self._move_on(Life.CLOSED)
+        self.engine.on_stuck(())
         self.stop_devices()
-        opened.discard(self)
 
     def stop_devices(self) -> None:
         """Let the streams' threads end. Safe on any thread, and when opened only half."""
         for device in self.devices:
             device.close()
 
-    def refuse(self) -> None:
-        """Raise why this thread, at this moment, may not submit anything."""
-        if self.forked:
-            raise SchedulerClosed(
-                "a scheduler does not survive a fork: open one in the child, or use the 'spawn' start method"
-            )
-        if self.closed or self.closing:
-            raise SchedulerClosed("the scheduler is closed: submit inside `async with asyncsched.Scheduler()`")
-        if self.loop is None:
-            raise SchedulerClosed("the scheduler is not open yet: use `async with asyncsched.Scheduler() as s`")
-        if self.loop.is_closed():
-            raise SchedulerClosed("the scheduler's event loop is closed: open a scheduler in the running loop")
-        if threading.get_ident() != self.thread or self.thread == 0:
-            raise RuntimeError(
-                "a scheduler is used from its event loop's thread alone: from elsewhere use"
-                " `asyncio.run_coroutine_threadsafe(coroutine, loop)`"
-            )
+    def forked(self) -> None:
+        """This is the child of a fork."""
+        self._move_on(Life.FORKED)
+
+    def _move_on(self, life: Life) -> None:
+        self.life = life
+        self.thread = self.inline_thread = 0
 
     def check(self) -> None:
         """Raise unless the calling thread may submit."""
-        if threading.get_ident() != self.thread or self.closing:
+        if threading.get_ident() != self.thread:
             self.refuse()
 
     def check_waiting(self) -> None:
-        """Raise unless the calling thread may wait."""
-        if threading.get_ident() != self.thread and not self.closed:
+        """Raise unless the calling thread may wait, as it may also while the scheduler closes, and after."""
+        if threading.get_ident() == self.thread or self.life is Life.CLOSED:
+            return
+        if self.life is not Life.CLOSING or _running_loop() is not self.loop:
             self.refuse()
+
+    def refuse(self) -> None:
+        """Raise why this thread, at this moment, may not submit anything."""
+        if self.life in _REFUSALS:
+            raise SchedulerClosed(_REFUSALS[self.life])
+        assert self.loop is not None
+        if self.loop.is_closed():
+            raise SchedulerClosed("the scheduler's event loop is closed: open a scheduler in the running loop")
+        raise RuntimeError(
+            "a scheduler is used from its event loop's thread alone: from elsewhere use"
+            " `asyncio.run_coroutine_threadsafe(coroutine, loop)`"
+        )
+
+    # -- devices ------------------------------------------------------------------------------------------------
 
     def lane_of(self, resource: Hashable, device: Device) -> list[Lane]:
         """The one stream on which a device's tasks that use a resource run."""
@@ -160,43 +180,21 @@ class Runtime:
         names = ", ".join(device.name for device in self.devices)
         raise ValueError(f"device {wanted!r} is not among this scheduler's ({names}): list it in Scheduler([...])")
 
-    # -- the ambient scope --------------------------------------------------------------------------------------
-
-    def scope(self) -> CoreScope:
-        """The innermost ambient scope of this scheduler, else its root."""
-        here = ambient.get()
-        while here is not None:
-            if here.runtime is self:
-                if not here.core.closed:
-                    return here.core
-                if not here.passing:
-                    raise SchedulerClosed(
-                        f"scope {here.core.name!r} is closed, and this coroutine inherited it: "
-                        "wait for such coroutines inside the scope, or submit through another scope"
-                    )
-            here = here.outer
-        return self.engine.root
-
     # -- moving things along ------------------------------------------------------------------------------------
 
     def submit(self, task: Task, *, bounded: bool = True, hold: bool = False) -> None:
         """A task joins the backlog, and, but for `hold`, whatever can be launched is."""
-        engine = self.engine
-        if self.recorder is not None:
-            self.recorder.refuse(task.name)
-        engine.require(task.account, task.cost, task.inputs, task.name)
-        if self._gathered is not None:
-            self._gathered.append(task)
-            self.inline_thread = 0  # what follows may depend on it
+        if self.sink is not None:
+            self.sink.take(task)
             return
-        if bounded and self.completions.items:
-            self.drain()
+        engine, completions = self.engine, self.completions
+        if bounded and completions.items:
+            engine.take()
         engine.submit(task, bounded=bounded)
         if engine.unfinished == 1:
             self.meter.start()
-        self.completions.wants_slots = True  # the flag first, a look at the deque second: see Completions
-        if not hold and (self.completions.items or not engine.admission.full):
-            self.dispatch()
+        if not hold and (completions.items or not engine.admission.full):
+            engine.dispatch()
 
     @contextlib.contextmanager
     def transaction(self, what: str, *, expedited: bool = False, captured: bool = False) -> Iterator[None]:
@@ -206,93 +204,54 @@ class Runtime:
 
         Args:
             what: for the message.
-            front: queue it before the rest of its scope.
+            expedited: queue it before the rest of its scope.
             captured: it may be part of a captured step, since it moves no handle: what is recorded has no value.
 
         Raises:
             QueueFull: if the backlog has no room for all.
         """
         self.check()
-        if self.recorder is not None and not captured:
-            self.recorder.refuse(what)
+        if self.sink is not None:
+            if not captured:
+                self.sink.refuse(what)
+            yield
+            return
         inline = self.inline_thread
-        gathered = self._gathered = []
+        self.sink = gathered = _Gathered(self)
         try:
             yield
         finally:
-            self._gathered, self.inline_thread = None, inline
+            self.sink, self.inline_thread = None, inline
         self.dispatch()
-        engine = self.engine
-        room = engine.max_pending if engine.max_pending is None else engine.max_pending - engine.admission.pending
-        if room is not None and len(gathered) > room:
+        engine, room = self.engine, self.engine.room()
+        if room is not None and len(gathered.tasks) > room:
             raise QueueFull(
-                f"{what} takes {len(gathered):,} tasks and the backlog (max_pending) has room for {room:,}:"
+                f"{what} takes {len(gathered.tasks):,} tasks and the backlog (max_pending) has room for {room:,}:"
                 " `await s.barrier()` first, bound the run-ahead with `async with s.window(2)`, or raise max_pending"
             )
-        for task in gathered:
+        for task in gathered.tasks:
             task.expedited = expedited
             engine.submit(task, bounded=False)
             if engine.unfinished == 1:
                 self.meter.start()
-        self.completions.wants_slots = True
 
-    def drain(self) -> None:
-        """Take in every completion and drop that was posted."""
-        while (job := self.engine.take(self.completions.items)) is not None:
-            for waiter in job.waiters:
-                waiter(job)
-
-    def dispatch(self) -> None:
-        """Drain, launch what is admitted, call who waits; again until nothing is left to do."""
-        engine, completions, admission = self.engine, self.completions, self.engine.admission
-        if not (completions.items or admission.pending or engine.settled):
-            completions.wants_slots = completions.wants_bytes = False
-            self.stall.update(())
-            return
-        for turn in range(_MOST_TURNS):
-            self.drain()
-            for task in engine.admit():
-                self._start(task)
-            settled, engine.settled = engine.settled, []
-            for task in settled:
-                waiters, task.waiters = task.waiters, None
-                for waiter in waiters or ():
-                    waiter(task)
-            # Flags first, a look at the deque second: see Completions.
-            completions.wants_slots = bool(admission.pending)
-            completions.threshold = max(1, admission.in_flight // 2)
-            completions.wants_bytes = completions.wants_slots and not admission.full
-            if not completions.items or not (
-                self._ran_here or completions.wants_bytes or len(completions.items) >= completions.threshold
-            ):
-                break
-            self._ran_here = False
-            if turn == _MOST_TURNS - 1 and not completions.awake:  # the streams keep up: let the loop breathe
-                completions.awake = True
-                completions.wake()
-        self.stall.update(admission.stuck() if completions.wants_bytes and not completions.items else [])
-
-    def _start(self, task: Task) -> None:
+    def _launch(self, task: Task) -> bool:
+        """Put an admitted task on its stream. Returns whether it has run already: a tiny copy does, here."""
         lane = task.lane
         assert lane is not None
         if lane.copies and task.cost <= INLINE_COPY and not task.inputs and lane.device.inline:
             lane.device.run_here(task)
-            self._ran_here = True
-        else:
-            waits = [
-                producer.event
-                for value in task.inputs
-                if (producer := value.task) is not None
-                and producer.state == LAUNCHED
-                and producer.lane is not lane
-                and producer.event is not None
-            ]
-            task.event = lane.device.launch(task, lane.stream, waits)
-        if task.granted is not None:
-            task.granted(task)
+            return True
+        waits: Any = ()
+        for value in task.inputs:
+            producer = value.task
+            if producer is not None and producer.state == LAUNCHED and producer.lane is not lane and producer.event:
+                waits = (*waits, producer.event)
+        task.event = lane.stream.launch(task, waits)
+        return False
 
     def on_wake(self) -> None:
-        """What `_wake` schedules."""
+        """What a wake-up schedules."""
         self.completions.awake = False
         self.dispatch()  # when closed too: a body that aclose(timeout=) left behind may have someone waiting for it
         if self.meter.busy:
@@ -300,19 +259,40 @@ class Runtime:
 
     def cancel(self, task: Task, by: str) -> bool:
         """Cancel a task and everything that needs it. Returns whether it had not ended."""
-        self.drain()
-        text = f"{task.name} was cancelled by {by}"
-        done = self.engine.cancel(task, Failure.of(TaskCancelled(text), task.name, task.site))
-        self.dispatch()
-        return done
+        return self.cancel_all([task], by) == 1
 
-    def cancel_all(self, tasks: Iterable[Task], by: str) -> None:
-        """Cancel many tasks."""
-        self.drain()
+    def cancel_all(self, tasks: Iterable[Task], by: str) -> int:
+        """Cancel many tasks. Returns how many had not ended."""
+        self.engine.take()
+        found = 0
         for task in tasks:
             error = TaskCancelled(f"{task.name} was cancelled by {by}")
-            self.engine.cancel(task, Failure.of(error, task.name, task.site))
+            found += self.engine.cancel(task, Failure.of(error, task.name, task.site))
         self.dispatch()
+        return found
+
+
+class _Gathered:
+    """The tasks of a transaction."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.tasks: list[Task] = []
+        self._runtime = runtime
+
+    def take(self, task: Task) -> None:
+        self._runtime.engine.require(task)
+        self._runtime.inline_thread = 0  # what follows may depend on it
+        self.tasks.append(task)
+
+    def refuse(self, what: str) -> None:
+        raise RuntimeError(f"{what} inside another transaction: issue one after the other")
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 def _waker(runtime: Runtime) -> Callable[[], None]:
@@ -326,13 +306,3 @@ def _waker(runtime: Runtime) -> Callable[[], None]:
                 runtime.loop.call_soon_threadsafe(runtime.on_wake)
 
     return wake
-
-
-def _after_fork() -> None:
-    for runtime in list(opened):
-        runtime.forked = True
-        runtime.thread = runtime.inline_thread = 0
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

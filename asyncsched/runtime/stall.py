@@ -12,16 +12,13 @@ import gc
 import logging
 from collections.abc import Sequence
 from time import perf_counter
-from typing import TYPE_CHECKING
 
 from .._core.callsite import line_of
 from .._core.failure import Failure
 from .._core.model import PENDING, Account, Task
 from ..errors import AsyncSchedError, MemoryDeadlockError, SchedulerStalled
 from .deadlock import BUDGET, MOST_BUDGET, Finding, investigate
-
-if TYPE_CHECKING:
-    from .runtime import Runtime
+from .runtime import Runtime
 
 log = logging.getLogger("asyncsched")
 
@@ -49,7 +46,7 @@ class StallWatch:
             if self._signature is not None:
                 self.stop()
             return
-        signature = [(task.seq, task.account.used) for task in stuck]
+        signature = [(task.seq, task.scope.account.used) for task in stuck]
         if signature == self._signature:
             return
         self.stop()
@@ -81,7 +78,7 @@ class StallWatch:
             return
         stuck = runtime.engine.admission.stuck()
         for task in stuck:
-            if self._only_pending_hold(task.account):
+            if self._only_pending_hold(task.scope.account):
                 self._fail(task, self._deadlock(task, None))
                 return
         if not thorough:
@@ -90,7 +87,7 @@ class StallWatch:
         finding = None
         budget = min(MOST_BUDGET, BUDGET * self._pause / FIRST_LOOK)
         for task in stuck:
-            finding = investigate(runtime, task.account, {t.account for t in stuck}, budget)
+            finding = investigate(runtime, task.scope.account, {t.scope.account for t in stuck}, budget)
             if finding.deadlock:
                 self._fail(task, self._deadlock(task, finding))
                 return
@@ -117,7 +114,7 @@ class StallWatch:
         return account is engine.account and account.used > 0 and engine.held_by_pending() == account.used
 
     def _deadlock(self, task: Task, finding: Finding | None) -> MemoryDeadlockError:
-        account = task.account
+        account = task.scope.account
         return MemoryDeadlockError(self._text(task, finding), account.used + task.cost, account.limit)
 
     def _fail(self, task: Task, error: AsyncSchedError) -> None:
@@ -126,7 +123,7 @@ class StallWatch:
         self._runtime.dispatch()
 
     def _text(self, task: Task, finding: Finding | None) -> str:
-        account = task.account
+        account = task.scope.account
         lines = [
             f"{task.name} (submitted at {line_of(task.site)}) needs {task.cost:,} bytes, and {account.used:,} of the"
             f" {account.limit:,} allowed are held; nothing in flight will free any"

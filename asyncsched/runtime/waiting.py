@@ -1,37 +1,81 @@
-"""Small things to wait with."""
+"""Waiting, in all its forms: what every `await` of a tensor, a scope or a scheduler comes down to.
+
+Theory of operation. Who waits puts a `Waiter` on each task, *then* has the engine take in what has ended, and only then
+sleeps on a future: a stream's thread that ends a task wakes the loop if it sees a waiter there, so a waiter put after
+that look would sleep for ever. The waiter is told of every change of its tasks, decides for itself whether that is what
+it waits for, and settles the future when enough have got there.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator
-from typing import TYPE_CHECKING, Any
+import sys
+from collections.abc import Awaitable, Generator, Sequence
+from typing import Any, Final
 
-import anyio
-import anyio.to_thread
+from .._core.model import DONE, LAUNCHED, Scope, Task
+from .cancellation import insist
+from .runtime import Runtime
 
-if TYPE_CHECKING:
-    from .._core.model import Task
-    from ..devices.contract import Job
+# What is waited for. An answer is there when a task ended, and when it was cancelled while it still runs.
+ADMITTED: Final = 0
+ANSWERED: Final = 1
+ENDED: Final = 2
 
 
-class Countdown:
-    """Settles a future when it was called `count` times, or, if eager, once with a task that failed."""
+class Waiter:
+    """Settles a future when `count` tasks have got as far as `stage`; if `eager`, also when one has failed."""
 
-    __slots__ = ("count", "eager", "future")
+    __slots__ = ("count", "eager", "future", "stage")
 
-    def __init__(self, count: int, future: asyncio.Future[None], eager: bool) -> None:
+    def __init__(self, count: int, future: asyncio.Future[None], stage: int, eager: bool) -> None:
         self.count = count
         self.future = future
+        self.stage = stage
         self.eager = eager
 
-    def __call__(self, ended: Task | Job) -> None:
+    def __call__(self, task: Task) -> bool:
+        """Whether the task has got there: then it need not be told of again."""
+        if task.state < DONE:
+            answered = task.cancelled and self.stage < ENDED
+            if not answered and not (task.state == LAUNCHED and self.stage == ADMITTED):
+                return False
         self.count -= 1
-        if (self.count <= 0 or (self.eager and getattr(ended, "failure", None) is not None)) and not self.future.done():
+        if (self.count <= 0 or (self.eager and task.failure is not None)) and not self.future.done():
             self.future.set_result(None)
+        return True
 
 
-class From(Awaitable[None]):
-    """A generator as an awaitable."""
+def wait(
+    runtime: Runtime, tasks: Sequence[Task], stage: int = ANSWERED, *, eager: bool = False
+) -> Generator[Any, None, None]:
+    """Wait until every task has got as far as `stage`, or (`eager`) one has failed. Passes through the loop once, at
+    least. If cancelled, the tasks go on."""
+    loop = runtime.loop
+    assert loop is not None
+    future: asyncio.Future[None] = loop.create_future()
+    waiter = Waiter(len(tasks), future, stage, eager)
+    for task in tasks:
+        if not waiter(task):
+            task.waiters = [waiter] if task.waiters is None else [*task.waiters, waiter]
+    runtime.dispatch()
+    try:
+        if future.done():
+            yield
+        else:
+            if loop.is_closed():
+                runtime.refuse()
+            runtime.parked[future] = (asyncio.current_task(), tasks)
+            yield from future
+    finally:
+        runtime.parked.pop(future, None)
+        for task in tasks:
+            if task.waiters is not None and waiter in task.waiters:
+                task.waiters.remove(waiter)
+
+
+class Steps(Awaitable[None]):
+    """A generator as an awaitable, for `async def`."""
 
     __slots__ = ("_steps",)
 
@@ -42,41 +86,22 @@ class From(Awaitable[None]):
         return self._steps
 
 
-async def to_its_end(function: Callable[[], None]) -> None:
-    """Run a function on a worker thread. Cancelled, wait for it all the same, so that what it did can be undone."""
-    work = asyncio.ensure_future(anyio.to_thread.run_sync(function))
-    try:
-        await asyncio.shield(work)
-    except asyncio.CancelledError:
-        await asyncio.wait([work])
-        raise
+async def drained(runtime: Runtime, scope: Scope, before: int = sys.maxsize) -> None:
+    """Wait until every task of the scope numbered under `before` has physically ended."""
+    runtime.dispatch()
+    while tasks := [task for task in scope.unfinished() if task.seq < before]:
+        # The youngest alone: a waiter on each would wake the loop for each.
+        await Steps(wait(runtime, tasks[-1:], ENDED))
 
 
-async def ended(task: asyncio.Task[Any]) -> None:
-    """Wait until a task has ended, whoever cancels meanwhile; then let the cancellation through."""
-    with anyio.CancelScope(shield=True):
-        await insist(lambda: asyncio.wait([task]))
-
-
-async def insist(wait: Callable[[], Awaitable[object]]) -> None:
-    """Wait, anew after each cancellation; then let the cancellation through."""
-    cancelled: asyncio.CancelledError | None = None
-    while True:
-        try:
-            await wait()
-            break
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        try:
-            raise cancelled
-        finally:
-            del cancelled  # its traceback holds this frame
+async def shielded(runtime: Runtime, scope: Scope) -> None:
+    """Wait until a scope's tasks have ended, whoever cancels meanwhile; then let the cancellation through."""
+    await insist(lambda: drained(runtime, scope))
 
 
 async def checkpoint() -> None:
     """Let others run once."""
-    await From(_turn())
+    await Steps(_turn())
 
 
 def _turn() -> Generator[Any, None, None]:

@@ -24,7 +24,7 @@ from ..ops.program import UNPACK, offsets, pack
 from ..ops.row import Plan, Row, plan
 from ..runtime.runtime import Runtime
 from .handles import runtime_of
-from .issue import issue_task
+from .issue import issue
 from .recorder import Recorder
 from .tensor import Tensor
 
@@ -96,7 +96,7 @@ class Graph:
             yield Tensor(self._issue(UNPACK, found, (packed,), options, self._runtime.lanes[self._device]))
 
     def _issue(self, row: Row, found: Plan, args: tuple[Value, ...], options: Any, lanes: Any) -> Value:
-        return issue_task(self._runtime, self._device, row, found, args, options, lanes)
+        return issue(self._runtime, self._device, row, found, args, options, lanes)
 
     @property
     def _peak(self) -> int:

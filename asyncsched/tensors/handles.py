@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Generator
+from threading import get_ident
 from typing import Any, NoReturn, cast
 
 import numpy as np
 
-from .._core.model import DONE, Value
-from ..devices.contract import in_stream_thread
-from ..errors import ImplicitBarrierError
-from ..runtime.barriers import block, wait
+from .._core.model import DONE, Value, failure_above
 from ..runtime.runtime import Runtime
+from ..runtime.waiting import wait
 
 
 class Handle:
@@ -124,10 +123,11 @@ class gather:
         try:
             if all(v.done for v in values):
                 yield
-            while not (any(v.failure for v in values) or all(v.done for v in values)):
+            while not (failure_above(values) or all(v.done for v in values)):
                 yield from _reach_more(values)
-            if any(v.failure for v in values):
-                deliver(next(v for v in values if v.failure))
+            for value in values:
+                if value.failure is not None:
+                    deliver(value)
             return [deliver(value) for value in values]
         finally:
             del self, values  # see `Handle.__await__`
@@ -142,19 +142,21 @@ def _reach_more(values: list[Value]) -> Generator[Any, None, None]:
 
 
 def runtime_of(value: Value) -> Runtime:
+    """The scheduler a value belongs to."""
     return cast(Runtime, value.account.runtime)
 
 
 def reach(value: Value) -> Generator[Any, None, None]:
     """Wait until `value` is there; a bare turn of the loop if it is."""
     task = value.task
-    if task is None or value.failure is not None:
+    if task is None or task.failure is not None:
         yield
         return
-    runtime = runtime_of(value)
-    runtime.check_waiting()
+    runtime = value.account.runtime
+    if runtime.thread != get_ident():
+        runtime.check_waiting()
     yield from wait(runtime, (task,))
-    if task.state >= DONE:
+    if task.state == DONE:
         value.task = None
 
 
@@ -170,19 +172,3 @@ def deliver(value: Value) -> Any:
     if value.meta is not None and type(array) is np.ndarray:  # a tensor's; what a callable returned is the user's
         array.flags.writeable = False
     return array
-
-
-def blocking_read(value: Value, what: str, cure: str) -> Any:
-    """The array of `value` on a thread where blocking is legitimate.
-
-    Raises:
-        ImplicitBarrierError: on a thread that runs an event loop, or inside a task body.
-    """
-    if in_stream_thread():
-        raise ImplicitBarrierError(f"{what} inside a task would wait for another task: pass the tensor as an argument")
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        block(runtime_of(value), value)
-        return deliver(value)
-    raise ImplicitBarrierError(f"{what} is an implicit barrier, which would block the event loop: {cure}")

@@ -9,79 +9,73 @@ from typing import Any
 import numpy as np
 
 from .._core.callsite import call_site
-from .._core.engine import Engine
 from .._core.failure import Failure
-from .._core.model import Scope, Task, Value
+from .._core.model import Lane, Scope, Task, Value
 from ..devices.contract import Device
 from ..devices.memory import owner_of
-from ..ops.row import Plan, Row, plan, resolve
-from ..runtime.context import ambient
+from ..ops.program import ref
+from ..ops.row import Plan, Row, resolve
+from ..runtime.context import ambient, current_scope
 from ..runtime.runtime import Runtime
 
 _get_ident = threading.get_ident
 
 
 def issue(
-    runtime: Runtime, device: Device, row: Row, args: tuple[Any, ...], options: Mapping[str, Any], *, hold: bool = False
-) -> Value:
-    """Apply a row to values and scalars of one device. Returns the result's value at once.
-
-    With `hold` a task is not launched before the runtime's next `dispatch`.
-
-    Raises:
-        ValueError, TypeError, IndexError, OverflowError: what NumPy would raise for these shapes and dtypes.
-        QueueFull: if the backlog is at its limit.
-        TaskTooLarge: if it could never run.
-    """
-    runtime.check()
-    found = plan(row, tuple([a.meta if type(a) is Value else a for a in args]), options)
-    if found.small:
-        if runtime.completions.items:
-            runtime.drain()
-        inputs = [a for a in args if type(a) is Value]
-        if inputs:
-            failure = next((v.failure for v in inputs if v.failure is not None), None)
-            arrays = tuple([a.array if type(a) is Value else a for a in args])
-            value = run_inline(row, found, options, inputs[0], arrays, failure)
-            if value is not None:
-                return value
-    return issue_task(runtime, device, row, found, args, options, runtime.lanes[device], hold=hold)
-
-
-def issue_task(
     runtime: Runtime,
     device: Device,
     row: Row,
-    found: Plan,
+    plan: Plan,
     args: tuple[Any, ...],
     options: Mapping[str, Any],
-    lanes: Sequence[Any],
+    lanes: Sequence[Lane] | None = None,
     *,
     hold: bool = False,
 ) -> Value:
-    """A row as a task on one of `lanes`; while a step is captured, recorded instead."""
-    if runtime.recorder is not None:
-        return runtime.recorder.record(device, row, found, args, options)
-    inputs = tuple([a for a in args if type(a) is Value])
-    scope = runtime.scope()
-    nbytes = device.memory.footprint(found.nbytes)
-    cost = nbytes + found.workspace
-    task = Task(
-        scope, scope.account, row.name, row, inputs if len(inputs) == len(args) else args, options, inputs, lanes, cost
-    )
-    task.site = call_site()
-    value = Value(scope.account, device, found.meta, task)
-    value.nbytes = nbytes
-    value.site = task.site
-    task.value = value
-    if row.view and not found.nbytes:
+    """Apply a row to values and scalars of one device, by its plan for them. Returns the result's value at once.
+
+    Args:
+        lanes: where it may run; default the device's compute streams.
+        hold: do not launch it before the next `dispatch`.
+
+    Raises:
+        QueueFull: if the backlog is at its limit.
+        TaskTooLarge: if it could never run.
+    """
+    if runtime.thread != _get_ident():
+        runtime.refuse()
+    inputs, template = args, None
+    for arg in args:
+        if type(arg) is not Value:
+            inputs, template = _apart(args)
+            break
+    scope = current_scope(runtime)
+    nbytes = plan.nbytes + -plan.nbytes % device.granule
+    value = Value(scope.account, device, plan.meta, nbytes, call_site())
+    if row.view and not plan.nbytes:
         value.base = inputs[0]
+    task = Task(
+        scope, row.name, value, row, inputs, template, options, lanes or runtime.lanes[device], nbytes + plan.workspace
+    )
     runtime.submit(task, hold=hold)
     return value
 
 
+def _apart(args: tuple[Any, ...]) -> tuple[tuple[Value, ...], tuple[Any, ...]]:
+    """The values among the arguments, and the arguments with a reference to each in its place."""
+    inputs: list[Value] = []
+    template: list[Any] = []
+    for arg in args:
+        if type(arg) is Value:
+            template.append(ref(len(inputs)))
+            inputs.append(arg)
+        else:
+            template.append(arg)
+    return tuple(inputs), tuple(template)
+
+
 def run_inline(
-    row: Row, found: Plan, options: Mapping[str, Any], first: Value, arrays: tuple[Any, ...], failure: Failure | None
+    row: Row, plan: Plan, options: Mapping[str, Any], first: Value, args: tuple[Any, ...], above: Failure | None
 ) -> Value | None:
     """Run a tiny row on the loop's thread; None if this is not the moment.
 
@@ -90,8 +84,8 @@ def run_inline(
 
     Args:
         first: the value of the first operand, whose device and scheduler it is.
-        arrays: what the operands are; used only if nothing is unfinished, and so all are done.
-        failure: that of an operand, if any has one.
+        args: the operands: arrays, which are used only if nothing is unfinished, and so all are done; and scalars.
+        above: why one of the operands failed, if one did.
     """
     runtime = first.account.runtime
     if runtime.inline_thread != _get_ident():
@@ -100,23 +94,23 @@ def run_inline(
     if engine.unfinished:
         return None
     if runtime.completions.items:
-        runtime.drain()  # of drops alone, since nothing is unfinished
-    scope = engine.root if ambient.get() is None else runtime.scope()
+        engine.take()  # drops alone, since nothing is unfinished
+    scope = engine.root if ambient.get() is None else current_scope(runtime)
     account = scope.account
-    nbytes = found.nbytes
-    if account.limit is not None and account.used + nbytes + found.workspace > account.limit:
+    nbytes = plan.nbytes
+    if account.limit is not None and account.used + nbytes + plan.workspace > account.limit:
         return None
-    if failure is not None:
-        return _failed(engine, scope, row, first, found, failure.passed_to(row.name, call_site()))
+    if above is not None:
+        return _failed(scope, row, first, plan, above.passed_to(row.name, call_site()))
     try:
-        array = runtime.quiet.run(row.kernels.get(np) or resolve(row, np), *arrays, **options)
+        array = runtime.quiet.run(row.kernels.get(np) or resolve(row, np), *args, **options)
     except Exception as error:
-        return _failed(engine, scope, row, first, found, Failure.of(error, row.name, call_site()))
-    value = Value(account, first.device, found.meta)
+        return _failed(scope, row, first, plan, Failure.of(error, row.name, call_site()))
+    value = Value(account, first.device, plan.meta)
     if type(array) is not np.ndarray:
         array = np.asarray(array)
     value.array = array
-    spare = found.workspace  # granted like a task's cost, and given back at once
+    spare = plan.workspace  # granted like a task's cost, and given back at once
     if row.out or owner_of(array) is not owner_of(first.array):
         value.nbytes = value.charge = nbytes
         account.used += nbytes
@@ -130,8 +124,9 @@ def run_inline(
     return value
 
 
-def _failed(engine: Engine, scope: Scope, row: Row, first: Value, found: Plan, failure: Failure) -> Value:
-    engine.inline_failed(scope, failure)
-    value = Value(scope.account, first.device, found.meta)
-    value.failure = failure
+def _failed(scope: Scope, row: Row, first: Value, plan: Plan, failure: Failure) -> Value:
+    runtime = first.account.runtime
+    value = Value(scope.account, first.device, plan.meta)
+    task = Task(scope, row.name, value, row, (), None, None, runtime.lanes[first.device], 0)
+    runtime.engine.failed_inline(task, failure)
     return value

@@ -1,15 +1,25 @@
-"""What would read a tensor without `await`: an error where an event loop runs, and blocking elsewhere."""
+"""Reading a tensor: copies out for who awaits them, and what would read it without `await`.
+
+The latter is an error on a thread that runs an event loop, and inside a task; elsewhere it blocks.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Callable
 from typing import Any
 
+import anyio.to_thread
 import numpy as np
 
-from ..devices.contract import Device
+from .._core.model import Value
+from ..devices.contract import Device, Job, in_stream_thread
+from ..errors import ImplicitBarrierError, SchedulerClosed
 from ..ops.table import TABLE
-from .handles import Handle, blocking_read
+from ..runtime.runtime import INLINE_COPY, Life, Runtime
+from ..runtime.waiting import Steps, wait
+from .handles import Handle, deliver, runtime_of
 
 
 class ImplicitBarriers(Handle):
@@ -67,3 +77,65 @@ class ImplicitBarriers(Handle):
     def _read(self, what: str, cure: str) -> Any:
         array = blocking_read(self._value, what, cure)
         return array if isinstance(array, np.ndarray) else self._value.device.fetch(array)
+
+
+async def copy_out(runtime: Runtime, value: Value) -> Any:
+    """A host copy of a done value's array: small ones here, others on the copy stream. Costs no tracked bytes."""
+    if runtime.life is Life.FORKED:
+        runtime.refuse()
+    array = value.array
+    device = value.device
+    if device.inline and array.nbytes <= INLINE_COPY:
+        return device.fetch(array)
+    if runtime.life is Life.CLOSED:  # the copy stream is gone
+        return await anyio.to_thread.run_sync(device.fetch, array)
+    assert runtime.loop is not None
+    future: asyncio.Future[None] = runtime.loop.create_future()
+    job = Job(lambda: device.fetch(value.array))  # holds the value: nobody may write over it meanwhile
+    job.waiters.append(lambda: None if future.done() else future.set_result(None))
+    device.offload(job)
+    await future
+    error, job.error = job.error, None  # no cycle: its frames hold the job
+    if error is not None:
+        try:
+            raise error
+        finally:
+            del error  # its traceback holds this frame
+    return job.result
+
+
+def blocking_read(value: Value, what: str, cure: str) -> Any:
+    """The array of `value` on a thread where blocking is legitimate.
+
+    Raises:
+        ImplicitBarrierError: on a thread that runs an event loop, or inside a task body.
+    """
+    if in_stream_thread():
+        raise ImplicitBarrierError(f"{what} inside a task would wait for another task: pass the tensor as an argument")
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        _block(runtime_of(value), value)
+        return deliver(value)
+    raise ImplicitBarrierError(f"{what} is an implicit barrier, which would block the event loop: {cure}")
+
+
+def _block(runtime: Runtime, value: Value) -> None:
+    """Block the calling thread, which runs no loop, until the value is there."""
+    if runtime.life is Life.FORKED:
+        runtime.refuse()
+    task, loop = value.task, runtime.loop
+    if value.done or task is None:
+        return
+    if loop is None or not loop.is_running():
+        raise SchedulerClosed("the value is pending and its event loop is not running: read it before the loop ends")
+    ready = threading.Event()
+
+    async def register() -> None:
+        await Steps(wait(runtime, [task]))
+
+    asyncio.run_coroutine_threadsafe(register(), loop).add_done_callback(lambda _: ready.set())
+    while not ready.wait(1.0) and loop.is_running():
+        pass
+    if not value.done:
+        raise SchedulerClosed("the value's event loop ended before it was there: read it before the loop ends")

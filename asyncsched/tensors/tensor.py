@@ -8,19 +8,18 @@ from typing import Any, cast
 
 import numpy as np
 
-from .._core.model import Value
+from .._core.model import Value, failure_above
 from ..devices.contract import Device
 from ..errors import ImplicitBarrierError
 from ..ops.index_keys import encode_key
 from ..ops.meta import Shape
 from ..ops.row import Row, plan
 from ..ops.table import TABLE, power_row
-from ..runtime.barriers import copy_out
 from ..runtime.context import find
 from . import gradients
 from .handles import Handle, reach, runtime_of
-from .issue import issue, issue_task, run_inline
-from .reading import ImplicitBarriers
+from .issue import issue, run_inline
+from .reading import ImplicitBarriers, copy_out
 
 Scalar = bool | int | float | complex | np.generic
 _NO_OPTIONS: Mapping[str, Any] = {}
@@ -48,14 +47,22 @@ def apply(
         hold: do not launch before the scheduler's next step.
     """
     args = tuple([_argument(operand) for operand in operands])
-    first = next((a for a in args if type(a) is Value), None)
-    if first is None:
-        runtime = find(scheduler)
-        return Tensor(issue(runtime, runtime.device(device), row, args, options, hold=hold))
-    for arg in args:
-        if type(arg) is Value and arg.device is not first.device:
-            _refuse_mixed(first, arg)
-    result = Tensor(issue(runtime_of(first), first.device, row, args, options, hold=hold))
+    inputs = tuple([a for a in args if type(a) is Value])
+    first = inputs[0] if inputs else None
+    runtime = find(scheduler) if first is None else first.account.runtime
+    place = runtime.device(device) if first is None else first.device
+    for value in inputs:
+        if value.device is not place:
+            _refuse_mixed(inputs[0], value)
+    runtime.check()
+    found = plan(row, tuple([a.meta if type(a) is Value else a for a in args]), options)
+    made = None
+    if found.small and first is not None:
+        arrays = tuple([a.array if type(a) is Value else a for a in args])
+        made = run_inline(row, found, options, first, arrays, failure_above(inputs))
+    if made is None:
+        made = issue(runtime, place, row, found, args, options, hold=hold)
+    result = Tensor(made)
     for operand in operands:
         if isinstance(operand, Tensor) and operand._node is not None:
             operand._node.record(row, operands, options, result)
@@ -91,22 +98,25 @@ def _operators(name: str) -> tuple[Callable[[Tensor, Any], Tensor], Callable[[Te
     _UFUNC_OPERATORS[row.kernel if isinstance(row.kernel, str) else name] = name
 
     def forward(self: Tensor, other: Any) -> Tensor:
-        a = self._value
-        kind = type(other)
+        a, kind, made = self._value, type(other), None
         if kind is int or kind is float:
             found = plans.get((a.meta, kind))
-            if found is not None and found.quick and self._node is None:
-                value = run_inline(row, found, _NO_OPTIONS, a, (a.array, other), a.failure)
-                if value is not None:
-                    return Tensor(value)
+            if found is not None and found.int_bounds is None and self._node is None:
+                if found.small:
+                    made = run_inline(row, found, _NO_OPTIONS, a, (a.array, other), a.failure if a.task else None)
+                if made is None:
+                    made = issue(a.account.runtime, a.device, row, found, (a, other), _NO_OPTIONS)
+                return Tensor(made)
         elif kind is Tensor:
             b = other._value
             found = plans.get((a.meta, b.meta))
-            tracked = self._node is not None or other._node is not None
-            if found is not None and found.quick and a.device is b.device and not tracked:
-                value = run_inline(row, found, _NO_OPTIONS, a, (a.array, b.array), a.failure or b.failure)
-                if value is not None:
-                    return Tensor(value)
+            if found is not None and a.device is b.device and self._node is None and other._node is None:
+                if found.small:
+                    above = a.failure or b.failure if a.task or b.task else None
+                    made = run_inline(row, found, _NO_OPTIONS, a, (a.array, b.array), above)
+                if made is None:
+                    made = issue(a.account.runtime, a.device, row, found, (a, b), _NO_OPTIONS)
+                return Tensor(made)
         elif not isinstance(other, _OPERANDS):
             return cast(Tensor, NotImplemented)
         return apply(row, (self, other))
@@ -251,7 +261,7 @@ class Tensor(ImplicitBarriers):
             return self
         row = TABLE["copy"]
         found = plan(row, (value.meta,), _NO_OPTIONS)
-        result = Tensor(issue_task(runtime, target, row, found, (value,), _NO_OPTIONS, runtime.copy_lanes[target]))
+        result = Tensor(issue(runtime, target, row, found, (value,), _NO_OPTIONS, runtime.copy_lanes[target]))
         if self._node is not None:
             self._node.record(row, (self,), _NO_OPTIONS, result)
         return result

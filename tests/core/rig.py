@@ -1,4 +1,4 @@
-"""An engine with streams made of lists: driven like the asyncio shell drives it, one explicit step at a time."""
+"""An engine with streams made of lists: it runs as in a scheduler, one explicit step at a time."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 from asyncsched._core.completions import Completions
 from asyncsched._core.engine import Engine
 from asyncsched._core.failure import Failure
-from asyncsched._core.model import Lane, Scope, Task, Value
+from asyncsched._core.model import DONE, Lane, Scope, Task, Value, Waiter
 from asyncsched.errors import TaskCancelled
 
 
 class Rig:
-    """What `runtime.py` and `devices/host.py` do around an engine, without a loop, threads or arrays."""
+    """What the runtime and a device do around an engine, without a loop, threads or arrays."""
 
     def __init__(
         self,
@@ -29,68 +29,71 @@ class Rig:
             max_bytes=max_bytes,
             max_pending=max_pending,
             completions=self.completions,
+            launch=self._launch,
             runtime=self,
             log=[],
         )
         self.root = self.engine.root
         self.lanes = [Lane() for _ in range(lanes)]
         self.streams: dict[Lane, deque[Task]] = {lane: deque() for lane in self.lanes}
+        self.claims: dict[Task, Value] = {}
+        self._launched: list[Task] = []
+
+    def _launch(self, task: Task) -> bool:
+        assert task.lane is not None
+        self.streams[task.lane].append(task)
+        self._launched.append(task)
+        return False
 
     def task(
         self, *inputs: Value, cost: int = 0, scope: Scope | None = None, name: str = "task", expedited: bool = False
     ) -> tuple[Task, Value]:
         """A task that is not submitted yet, and its value."""
         scope = scope or self.root
-        task = Task(scope, scope.account, name, None, inputs, None, inputs, self.lanes, cost)
+        value = Value(scope.account, None, None, cost)
+        task = Task(scope, name, value, None, inputs, None, None, self.lanes, cost)
         task.expedited = expedited
-        value = task.value = Value(scope.account, None, None, task)
-        value.nbytes = cost
         return task, value
 
     def submit(self, *inputs: Value, bounded: bool = True, **options: Any) -> tuple[Task, Value]:
         """A task in the backlog, and its value. Nothing is admitted before the next `dispatch`."""
         task, value = self.task(*inputs, **options)
-        self.engine.require(task.account, task.cost, task.inputs, task.name)
         self.engine.submit(task, bounded=bounded)
         return task, value
 
     def claim(self, cost: int, scope: Scope | None = None) -> Task:
-        """A mere claim of bytes in the backlog."""
+        """A mere claim of bytes in the backlog. Its value is among `claims`."""
         scope = scope or self.root
-        task = Task(scope, scope.account, "claim", None, (), None, (), (), cost)
-        self.engine.require(task.account, cost, (), task.name)
+        value = Value(scope.account, None, None, cost)
+        task = Task(scope, "claim", value, None, (), None, None, (), cost)
         self.engine.submit(task, bounded=False)
+        self.claims[task] = value
         return task
+
+    def give_back(self, claim: Task) -> None:
+        """Who claimed bytes lets go of them."""
+        del self.claims[claim]
+        self.drain()
 
     def scope(self, name: str = "scope", parent: Scope | None = None, reserve: int | None = None) -> Scope:
         """A scope with a queue of its own, and a reserve if there is room for it now."""
         scope = self.engine.open_scope(name, parent or self.root)
         if reserve is not None:
-            self.claim(reserve, scope)
+            claim = self.claim(reserve, scope)
             self.dispatch()
-            self.engine.grant_reserve(scope, reserve)
+            self.engine.grant_reserve(scope, self.claims.pop(claim))
         return scope
 
     def drain(self) -> None:
-        other = self.engine.take(self.completions.items)
-        assert other is None
+        """Take in what has ended."""
+        self.engine.take()
 
     def dispatch(self) -> list[Task]:
-        """Drain, launch what is admitted, call who waits; until nothing is left to do. Returns what was launched."""
-        launched: list[Task] = []
+        """Have the engine move everything along. Returns what was launched."""
         while True:
-            self.drain()
-            for task in self.engine.admit():
-                assert task.lane is not None
-                self.streams[task.lane].append(task)
-                launched.append(task)
-            settled = self.engine.settled
-            while settled:
-                task = settled.pop()
-                waiters, task.waiters = task.waiters, None
-                for waiter in waiters or ():
-                    waiter(task)
+            self.engine.dispatch()
             if not self.completions.items:
+                launched, self._launched = self._launched, []
                 return launched
 
     def finish(self, task: Task, *, charge: int | None = None, error: BaseException | None = None) -> None:
@@ -117,6 +120,28 @@ class Rig:
         return self.engine.cancel(task, cancellation(task))
 
 
+def answered(into: list[Task]) -> Waiter:
+    """Waits until there is an answer, like whoever awaits a task."""
+
+    def waiter(task: Task) -> bool:
+        if task.settled():
+            into.append(task)
+        return task.settled()
+
+    return waiter
+
+
+def ended(into: list[Task]) -> Waiter:
+    """Waits for the physical end."""
+
+    def waiter(task: Task) -> bool:
+        if task.state >= DONE:
+            into.append(task)
+        return task.state >= DONE
+
+    return waiter
+
+
 def cancellation(task: Task) -> Failure:
     return Failure.of(TaskCancelled(f"{task.name} was cancelled by a test"), task.name, task.site)
 
@@ -132,13 +157,11 @@ def execute(task: Task, charge: int, error: BaseException | None = None) -> None
         failure = upstream.passed_to(task.name, task.site)
     elif not task.cancelled and error is not None:
         failure = Failure.of(error, task.name, task.site)
-    elif not task.cancelled and value.failure is None:
+    elif not task.cancelled and task.failure is None:
         value.array = object()
         value.charge = charge
         task.refund = task.cost - charge
     if failure is not None and task.failure is None:
         task.failure = failure
-        if value.failure is None:
-            value.failure = failure
     task.value = task.args = task.call = task.context = task.options = None
     task.inputs = ()

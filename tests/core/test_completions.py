@@ -52,9 +52,9 @@ def test_an_awaited_completion_wakes_once(rig):
     ],
 )
 def test_while_tasks_wait_for_slots_a_burst_wakes_at_its_threshold(rig, flags, dry, wakes_at):
-    for name, flag in flags.items():
-        setattr(rig.completions, name, flag)
     task, _ = finished(rig)
+    for name, flag in flags.items():  # each dispatch sets them anew
+        setattr(rig.completions, name, flag)
     woken = []
     for i in range(1, 6):
         rig.completions.completed(task, dry)

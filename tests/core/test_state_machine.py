@@ -80,7 +80,7 @@ class Job:
         self.room = room
         self.queue = task.scope.queue
         self.share = room.share
-        self.account = task.account
+        self.account = task.scope.account
         self.cost = task.cost
         self.handle = value
         self.inputs = inputs
@@ -110,9 +110,10 @@ class Token:
         self.calls = 0
         self.wants_end = told  # the cancellation was told already: this waits for the physical end
 
-    def __call__(self, task: Task) -> None:
-        assert task.settled()
-        self.calls += 1
+    def __call__(self, task: Task) -> bool:
+        told = task.state >= DONE if self.wants_end else task.settled()
+        self.calls += told
+        return told
 
 
 class EngineMachine(RuleBasedStateMachine):
@@ -143,7 +144,7 @@ class EngineMachine(RuleBasedStateMachine):
         admission.next = self._checked_next  # type: ignore[method-assign]
 
     def open_rooms(self) -> list[Room]:
-        return [room for room in self.rooms if room.open]
+        return [room for room in self.rooms if room.open and room.entered]
 
     # -- submitting ---------------------------------------------------------------------------------------------------
 
@@ -175,8 +176,8 @@ class EngineMachine(RuleBasedStateMachine):
         )
         if view:
             value.base = read[0].handle
-        assert task.account is where.account
-        needed, limit = self.needed(task.cost, read, task.account), task.account.limit
+        assert task.scope.account is where.account
+        needed, limit = self.needed(task.cost, read, task.scope.account), task.scope.account.limit
         too_large = limit is not None and needed > limit
         assert self.refusal(task) == ((needed, limit) if too_large else None)
         if too_large:
@@ -194,7 +195,7 @@ class EngineMachine(RuleBasedStateMachine):
     def refusal(self, task: Task) -> tuple[int, int] | None:
         """Not by `pytest.raises`: what it keeps of the exception would hold the inputs, and bytes with them."""
         try:
-            self.engine.require(task.account, task.cost, task.inputs, task.name)
+            self.engine.require(task)
         except TaskTooLarge as error:
             return error.needed, error.limit
         return None
@@ -322,7 +323,7 @@ class EngineMachine(RuleBasedStateMachine):
                 assert self.rig.cancel(task)
             elif task.state == DONE:
                 claim.spent = True
-                self.engine.release(room.core.account, task.cost)
+                self.rig.give_back(task)
             room.claim = None
             room.entered = True
         else:
@@ -333,7 +334,7 @@ class EngineMachine(RuleBasedStateMachine):
         task, outer = room.claim.task, room.account
         if task.state == DONE:
             room.claim.spent = True
-            self.engine.grant_reserve(room.core, task.cost)
+            self.engine.grant_reserve(room.core, self.rig.claims.pop(task))
             room.own_account = room.core.account
             assert room.own_account.parent is outer
         if task.state != PENDING:
@@ -482,7 +483,7 @@ class EngineMachine(RuleBasedStateMachine):
         jobs = [job for job in self.jobs if job.task.state < DONE]
         if jobs:
             job = jobs[pick % len(jobs)]
-            token = Token(job.task.cancelled and job.task not in self.engine.settled)
+            token = Token(job.task.cancelled and job.task not in self.engine._news)
             job.tokens.append(token)
             if job.task.waiters is None:
                 job.task.waiters = []
@@ -587,7 +588,7 @@ class EngineMachine(RuleBasedStateMachine):
 
     def check_told(self) -> None:
         """No settlement is lost, and none is told twice."""
-        assert not self.engine.settled
+        assert not self.engine._news
         for job in self.jobs:
             for token in job.tokens:
                 over = job.task.state >= DONE or (job.task.cancelled and not token.wants_end)
@@ -606,7 +607,7 @@ class EngineMachine(RuleBasedStateMachine):
             for job in self.pending():
                 if not job.blocked and not self.in_flight(job.account):
                     expected.add(job.account)
-        assert {task.account for task in stuck} == expected
+        assert {task.scope.account for task in stuck} == expected
         assert len(stuck) == len(expected)
         if self.pending() and not admission.in_flight:
             assert stuck, "the oldest pending task has launched producers"
@@ -655,8 +656,8 @@ class EngineMachine(RuleBasedStateMachine):
         else:
             self.shares.overtaken()
             assert task in [job.task for job in overtaking]
-            grace = before[task.account][0]
-            assert task.account.grace == (grace or GRACE + 1)
+            grace = before[task.scope.account][0]
+            assert task.scope.account.grace == (grace or GRACE + 1)
         return task
 
     def overtakers(self, queues: dict[Any, list[Job]], ready: Any, before: dict[Account, Any]) -> list[Job]:
@@ -693,7 +694,7 @@ class EngineMachine(RuleBasedStateMachine):
         for room in self.rooms:
             if room.claim is not None and not room.entered and not room.claim.spent and room.claim.task.state == DONE:
                 room.claim.spent = True
-                self.engine.release(room.core.account, room.claim.cost)
+                self.rig.give_back(room.claim.task)
             room.entered = True
         for room in reversed(self.rooms[1:]):
             if room.open:

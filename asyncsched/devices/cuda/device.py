@@ -16,9 +16,9 @@ from ..._core.failure import Failure
 from ..._core.model import Task, Value
 from ...ops.program import Program
 from .. import execution as body
-from ..contract import Event, Job
+from ..contract import Job
 from .graph import CUDAGraph
-from .memory import CUDAMemory
+from .memory import GRANULE, CUDAMemory
 from .stream import CUDAStream
 
 SHARE_OF_FREE = 0.8  # of the memory free at the start, where no max_bytes is given
@@ -49,6 +49,7 @@ class CUDADevice:
 
     kind = "cuda"
     inline = False
+    granule = GRANULE
     owns_captures = True
 
     def __init__(
@@ -139,9 +140,6 @@ class CUDADevice:
                         raise
 
     # -- the contract -------------------------------------------------------------------------------------------
-
-    def launch(self, task: Task, stream: CUDAStream, waits: Sequence[Event]) -> Event:
-        return stream.launch(task, waits)
 
     def run_here(self, task: Task) -> None:
         raise AssertionError("nothing runs on the loop's thread of a CUDA device")

@@ -94,7 +94,7 @@ class CUDAMemory(Memory):
         value = task.value
         assert value is not None
         if task.lane is not None and task.lane.copies:
-            array = self.bring(task.args[0], task.lane.stream.cuda)
+            array = self.bring(task.inputs[0] if task.inputs else task.args[0], task.lane.stream.cuda)
             self._finish(task, value, array)
             return
         key = self._key(task)
@@ -109,7 +109,7 @@ class CUDAMemory(Memory):
 
     def _apply(self, task: Task, value: Value) -> None:
         row, options = task.call, task.options or {}
-        args = [a.array if type(a) is Value else a for a in task.args]
+        args = body.arguments(task, [read.array for read in task.inputs])
         kernel = resolve(row, self.xp)
         reused = (
             body.reusable(task, isinstance(kernel, self.xp.ufunc), lambda v: _fits(v, value)) if row.inplace else None
@@ -140,7 +140,8 @@ class CUDAMemory(Memory):
 
     @staticmethod
     def _key(task: Task) -> Hashable:
-        return task.name, tuple([_kind(a) for a in task.args]), tuple((task.options or {}).items())
+        args = body.arguments(task, [read.array for read in task.inputs])
+        return task.name, tuple([_kind(a) for a in args]), tuple((task.options or {}).items())
 
     def run_callable(self, task: Task, args: list[Any]) -> Any:
         assert task.lane is not None
@@ -181,10 +182,10 @@ class CUDAMemory(Memory):
 
 
 def _kind(arg: Any) -> Hashable:
-    if type(arg) is not Value:
-        return type(arg).__name__
-    array = arg.array
-    return () if array is None else (array.shape, array.dtype, array.strides)
+    if arg is None:  # the producer has not been issued yet
+        return ()
+    is_array = hasattr(arg, "strides") and not isinstance(arg, np.generic)
+    return (arg.shape, arg.dtype, arg.strides) if is_array else type(arg).__name__
 
 
 def _fits(candidate: Value, result: Value) -> bool:

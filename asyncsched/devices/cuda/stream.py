@@ -172,7 +172,7 @@ class CUDAStream:
         else:
             body.void(task, device.fault.passed_to(task.name, task.site))
         device.end_range(mark.span)
-        body.forget(task)
+        body.release(task)
         self.finished.step()
         device.memory.completions.completed(task, self._flying.empty() and self._queue.empty())
 

@@ -14,7 +14,7 @@ from ..._core.completions import Completions
 from ..._core.model import Task, Value
 from ...ops.program import Program
 from ...ops.row import Row, resolve
-from .. import execution as body
+from .. import execution
 from ..memory import Memory
 from .pool import POOLED_BYTES, Block, Pool
 
@@ -23,14 +23,15 @@ Array = np.ndarray[Any, Any]
 
 def execute(task: Task, memory: HostMemory) -> None:
     """Run one task to its end. Afterwards the value has its array or its failure, and the task holds nothing."""
-    body.run(task, memory)
-    body.forget(task)
-    del task  # as in `body.run`
+    execution.run(task, memory)
+    execution.release(task)
+    del task  # as in `execution.run`
 
 
 class HostDevice:
     """What every device on host memory says to the contract."""
 
+    granule = 1
     owns_captures = False
     dlpack = (1, 0)
     xp: Any = np
@@ -72,7 +73,7 @@ class HostMemory(Memory):
     def run_row(self, task: Task) -> None:
         row, value, options = task.call, task.value, task.options or {}
         assert value is not None
-        args = [_on_host(a) if type(a) is Value else a for a in task.args]
+        args = execution.arguments(task, [_on_host(value) for value in task.inputs])
         kernel = resolve(row, np)
         block: Block | None = None
         # `out` is in C order, so that is what the result must be: it is promised, or it follows from the operands.
@@ -107,7 +108,7 @@ class HostMemory(Memory):
                 and array.flags.c_contiguous
             )
 
-        value = body.reusable(task, any_input, fits)
+        value = execution.reusable(task, any_input, fits)
         if value is None:
             return None, None
         block, value.block = value.block, None
@@ -121,14 +122,14 @@ class HostMemory(Memory):
         charge = 0
         if block is not None:
             charge, value.block = value.nbytes, block
-        elif not array.flags.owndata and (source := body.source_of(task, array)) is not None:
+        elif not array.flags.owndata and (source := execution.source_of(task, array)) is not None:
             value.base = source
         else:
             charge = array.nbytes
             if charge >= POOLED_BYTES:
                 self.pool.adopt(charge)
                 value.block = charge
-        body.finish(task, value, array, charge)
+        execution.finish(task, value, array, charge)
 
 
 def _on_host(value: Value) -> Any:

@@ -12,7 +12,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from ...errors import TaskCancelled
-from ...runtime.context import Ambient, ambient, find
+from ...runtime.context import Ambient, ambient, current_scope, find
 from ...runtime.rates import Rate
 from ..scope import Scope, Sharing
 from .queue import Queue, Waiting
@@ -82,7 +82,8 @@ class Runs:
         batch: list[Waiting] = []
         try:
             runtime = find(self._scheduler)
-            async with Scope(runtime, runtime.scope, f"batch of {self.name}", None, sharing=Sharing()) as scope:
+            parent = partial(current_scope, runtime)
+            async with Scope(runtime, parent, f"batch of {self.name}", None, sharing=Sharing()) as scope:
                 batch = self._form()
                 wanted, returned = await self._compute(scope, batch)
                 results = _one_each(returned, len(wanted), self.name)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 import anyio
 import anyio.to_thread
 
-from ...runtime.waiting import ended
+from ...runtime.cancellation import ended
 from .links import Link
 from .position import Position
 from .sources import Source, is_iterable, make_source

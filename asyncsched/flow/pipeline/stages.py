@@ -15,7 +15,7 @@ from typing import Any
 
 import anyio
 
-from ...runtime.waiting import ended
+from ...runtime.cancellation import ended
 from .links import Link, Where, flat
 
 # What would mean something else to whoever drives a coroutine or a task.
