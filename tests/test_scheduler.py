@@ -20,7 +20,7 @@ import asyncsched as asc
 from asyncsched.devices.cpu import CPUDevice
 from asyncsched.devices.sim import SimDevice
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(20)]
+pytestmark = pytest.mark.timeout(20)
 BLOCK = np.ones((200, 200))
 
 

@@ -15,7 +15,7 @@ from asyncsched.devices.counter import Counter
 from asyncsched.devices.host import blas
 from asyncsched.devices.host.pool import Pool
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(20)]
+pytestmark = pytest.mark.timeout(20)
 BLOCK = np.ones((200, 200))
 CONTROLLER = ThreadpoolController().select(user_api="blas")
 
@@ -150,7 +150,6 @@ def test_reaching_a_count_from_several_threads() -> None:
 MIB = 2**20
 
 
-@pytest.mark.anyio
 async def test_a_result_in_c_order_goes_into_a_recycled_buffer_whatever_the_layout_of_the_operands() -> None:
     async with asc.Scheduler("cpu") as s:
         x = await s.put(np.ones((100, 100)))

@@ -17,7 +17,7 @@ from tests.fake_cupy import Fake
 
 from .conftest import assert_ledgers_zero, opened, until
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.timeout(60)
 SLOT = 4096
 
 

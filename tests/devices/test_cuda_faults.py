@@ -21,7 +21,7 @@ from tests.fake_cupy.errors import CUDARuntimeError
 
 from .conftest import BLOCK, assert_ledgers_zero, assert_nothing_left_set, ended, issued, opened, problems, until
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.timeout(120)
 STEPS = 130  # more than the device takes for `work` without a fault
 
 

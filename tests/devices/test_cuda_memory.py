@@ -19,7 +19,7 @@ from tests.fake_cupy import Fake, fake_cupy
 
 from .conftest import BLOCK, assert_ledgers_zero, checked, ended, finished, issued, opened, until
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.timeout(60)
 SIZE = BLOCK.nbytes
 
 

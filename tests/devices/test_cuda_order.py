@@ -17,7 +17,7 @@ from tests.fake_cupy import Fake
 
 from .conftest import BLOCK, assert_nothing_left_set, finished, issued, opened, until
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.timeout(60)
 HOW = pytest.mark.parametrize("inline", [False, True], ids=["issuer", "inline"])
 BLOCKING_UNTIMED = 3  # cudaEventBlockingSync | cudaEventDisableTiming
 

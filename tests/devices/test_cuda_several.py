@@ -15,7 +15,7 @@ from tests.fake_cupy import Fake, fake_cupy
 
 from .conftest import assert_ledgers_zero, checked, ended, until
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.timeout(60)
 ARRAY = np.arange(40 * 30.0).reshape(40, 30)
 NAMES = ["cuda:0", "cuda:2", "cpu:2"]
 

@@ -17,7 +17,7 @@ import pytest
 import asyncsched as asc
 from asyncsched.flow.batcher.batcher import Batcher
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(20)]
+pytestmark = pytest.mark.timeout(20)
 
 
 class Model:

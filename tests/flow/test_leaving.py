@@ -23,7 +23,7 @@ from asyncsched.flow.pipeline import threads as threads_of_stages
 
 from .rig import AsyncCounted, Counted, drain, same, same_in_thread, turns
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.timeout(60)
 
 
 async def fail_at(number: int, error: BaseException, item: Any) -> Any:

@@ -15,7 +15,7 @@ import asyncsched as asc
 
 from .rig import AsyncCounted, Counted, drain, same, same_in_thread, turns
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.timeout(60)
 
 
 async def numbers(epoch: int = 0) -> AsyncIterator[int]:

@@ -14,7 +14,7 @@ import asyncsched as asc
 
 from .rig import AsyncCounted, Counted, drain, same, same_in_thread, turns
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.timeout(60)
 
 
 async def take(pipe: Any, count: int) -> list[Any]:

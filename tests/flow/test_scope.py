@@ -11,7 +11,7 @@ import pytest
 
 import asyncsched as asc
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(20)]
+pytestmark = pytest.mark.timeout(20)
 BLOCK = np.ones((200, 200))
 NB = BLOCK.nbytes
 

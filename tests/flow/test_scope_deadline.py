@@ -14,7 +14,7 @@ import pytest
 
 import asyncsched as asc
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(20)]
+pytestmark = pytest.mark.timeout(20)
 BLOCK = np.ones((200, 200))
 NB = BLOCK.nbytes
 SOON, NEVER = 0.01, 1000.0

@@ -11,7 +11,7 @@ import pytest
 
 import asyncsched as asc
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(20)]
+pytestmark = pytest.mark.timeout(20)
 
 
 def held(gate: threading.Event) -> None:

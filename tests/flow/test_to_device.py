@@ -13,7 +13,7 @@ import asyncsched as asc
 
 from .rig import drain, turns
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(30)]
+pytestmark = pytest.mark.timeout(30)
 BLOCK = np.ones((100, 100))  # 80,000 bytes
 PAIRS = [(BLOCK, BLOCK)] * 12
 Pair = namedtuple("Pair", "x y")

@@ -12,7 +12,7 @@ import pytest
 import asyncsched as asc
 from asyncsched._core.model import LAUNCHED, PENDING
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(20)]
+pytestmark = pytest.mark.timeout(20)
 BLOCK = np.ones((200, 200))
 NB = BLOCK.nbytes
 

@@ -16,7 +16,7 @@ import pytest
 
 import asyncsched as asc
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(20)]
+pytestmark = pytest.mark.timeout(20)
 BLOCK = np.ones((200, 200))  # 320,000 bytes: from the pool
 NB = BLOCK.nbytes
 

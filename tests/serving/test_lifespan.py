@@ -18,7 +18,7 @@ from asyncsched.serving.signals import drain_on_sigterm
 
 from .rig import Call, Held, echo, get, raises, returns, serving, until
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(20)]
+pytestmark = pytest.mark.timeout(20)
 
 
 class Server:

@@ -17,7 +17,7 @@ from asyncsched.serving.exchange import ASGIScope, Receive, Send
 
 from .rig import Call, Held, Seen, echo, get, raises, read, reply, serving, until
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(20)]
+pytestmark = pytest.mark.timeout(20)
 
 
 async def test_a_handler_computes_in_a_scope_of_its_own_and_finds_the_scheduler() -> None:

@@ -16,7 +16,7 @@ import pytest
 
 import asyncsched as asc
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(20)]
+pytestmark = pytest.mark.timeout(20)
 
 
 def held(gate: threading.Event, result: Any = None) -> Any:
