@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import importlib.util
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -20,7 +21,10 @@ def _watched(make: MakeLoop) -> MakeLoop:
 
     def handler(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         loop.default_exception_handler(context)  # for the log that pytest shows, with the traceback
-        _unhandled.append(f"{context['message']}: {context.get('exception')!r}")
+        error = context.get("exception")
+        _unhandled.append(f"{context['message']}: {error!r}")
+        if error is not None and not isinstance(error, Exception):
+            loop.stop()  # the test's timeout, which came in a callback: a loop goes on after what a callback raises
 
     def make_watched() -> asyncio.AbstractEventLoop:
         loop = make()
@@ -39,6 +43,12 @@ if importlib.util.find_spec("uvloop") is not None:
 
 def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> Mapping[str, MakeLoop]:
     return LOOPS
+
+
+def pytest_collection_finish() -> None:
+    """What is imported and collected lives to the end: the collector, which many tests run, need not look at it."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

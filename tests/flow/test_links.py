@@ -7,8 +7,7 @@ import asyncio
 import pytest
 
 from asyncsched.flow.pipeline.links import Bell, Link, flat
-
-from .rig import turns
+from tests.waiting import turns
 
 pytestmark = pytest.mark.timeout(20)
 

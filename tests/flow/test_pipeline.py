@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
+from tests.waiting import turns
 
-from .rig import AsyncCounted, Counted, drain, same, same_in_thread, turns
+from .rig import AsyncCounted, Counted, drain, same, same_in_thread
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -9,6 +9,7 @@ import pytest
 
 import asyncsched as asc
 from asyncsched.runtime.rates import Meter
+from tests.waiting import held
 
 pytestmark = pytest.mark.timeout(20)
 
@@ -95,10 +96,6 @@ def test_long_tasks_have_the_rate_of_their_length() -> None:
 
 
 # -- the scheduler's ------------------------------------------------------------------------------------------------
-
-
-def held(gate: threading.Event) -> None:
-    assert gate.wait(10)
 
 
 async def test_nothing_to_do_is_no_wait() -> None:
