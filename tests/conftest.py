@@ -2,21 +2,61 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
 from blockbuster import BlockBuster, blockbuster_ctx
 
-LOOPS = [pytest.param(("asyncio", {"use_uvloop": False}), id="asyncio")]
+MakeLoop = Callable[[], asyncio.AbstractEventLoop]
+
+_unhandled: list[str] = []
+
+
+def _watched(make: MakeLoop) -> MakeLoop:
+    """Loops that write down what nobody handled. As text: an exception that is kept would keep tensors with it."""
+
+    def handler(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        loop.default_exception_handler(context)  # for the log that pytest shows, with the traceback
+        error = context.get("exception")
+        _unhandled.append(f"{context['message']}: {error!r}")
+        if error is not None and not isinstance(error, Exception):
+            loop.stop()  # the test's timeout, which came in a callback: a loop goes on after what a callback raises
+
+    def make_watched() -> asyncio.AbstractEventLoop:
+        loop = make()
+        loop.set_exception_handler(handler)
+        return loop
+
+    return make_watched
+
+
+LOOPS: dict[str, MakeLoop] = {"asyncio": _watched(asyncio.new_event_loop)}
 if importlib.util.find_spec("uvloop") is not None:
-    LOOPS.append(pytest.param(("asyncio", {"use_uvloop": True}), id="uvloop"))
+    import uvloop
+
+    LOOPS["uvloop"] = _watched(uvloop.new_event_loop)
 
 
-@pytest.fixture(params=LOOPS)
-def anyio_backend(request: pytest.FixtureRequest) -> Any:
-    return request.param
+def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> Mapping[str, MakeLoop]:
+    return LOOPS
+
+
+def pytest_collection_finish() -> None:
+    """What is imported and collected lives to the end: the collector, which many tests run, need not look at it."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def nothing_unhandled() -> Iterator[None]:
+    """What fails in a callback or in a task that nobody awaits fails the test."""
+    _unhandled.clear()
+    yield
+    assert not _unhandled
 
 
 @pytest.fixture(autouse=True)

@@ -10,8 +10,6 @@ import asyncsched as asc
 from asyncsched.optim import SGD, AdamW
 from tests.autograd.gate import Gate
 
-pytestmark = pytest.mark.anyio
-
 SHAPES = ((4, 4), (4,))
 FORMS = [
     (SGD, {"lr": 0.1}),

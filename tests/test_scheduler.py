@@ -19,15 +19,10 @@ import pytest
 import asyncsched as asc
 from asyncsched.devices.cpu import CPUDevice
 from asyncsched.devices.sim import SimDevice
+from tests.waiting import held, turns, until
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(20)]
+pytestmark = pytest.mark.timeout(20)
 BLOCK = np.ones((200, 200))
-
-
-def held(gate: threading.Event, result: Any = None) -> Any:
-    """A body that ends when its gate opens."""
-    assert gate.wait(10)
-    return result
 
 
 def fail(text: str = "broken") -> None:
@@ -155,7 +150,7 @@ async def test_submit_waits_for_admission_and_not_for_the_end() -> None:
         first = await s.submit(held, gates[0], 1)
         assert not first.done()
         second = asyncio.create_task(s.submit(held, gates[1], 2))
-        await asyncio.sleep(0.02)
+        await turns()
         assert not second.done()
         gates[0].set()
         task = await second
@@ -254,7 +249,7 @@ async def test_barrier_covers_what_was_submitted_before_it() -> None:
         waiting = asyncio.create_task(s.barrier())
         await asyncio.sleep(0)
         second = s.submit_nowait(held, late)
-        await asyncio.sleep(0.02)
+        await turns()
         assert not waiting.done()
         early.set()
         await waiting
@@ -379,9 +374,9 @@ async def test_cancelling_a_scheduler_that_waits_to_close() -> None:
             s.submit_nowait(ran.append, "pending")
 
     task = asyncio.create_task(work())
-    await asyncio.sleep(0.02)
+    await turns()
     task.cancel()
-    await asyncio.sleep(0.02)
+    await turns()
     assert not task.done()  # a body runs
     task.cancel()
     await asyncio.sleep(0)
@@ -471,7 +466,7 @@ async def test_a_task_that_is_cancelled_while_the_scheduler_closes() -> None:
         calling = asyncio.create_task(caller(s))
         task = s.submit_nowait(held, gate)
         closing = asyncio.create_task(s.aclose())
-        await asyncio.sleep(0.02)
+        await turns()
         assert task.cancel()
         calling.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -598,8 +593,7 @@ async def test_opening_that_is_cancelled_ends_before_it_is_undone() -> None:
             super().close()
 
     opening = asyncio.create_task(asc.Scheduler(Slow(streams=2)).__aenter__())
-    while not entered.is_set():
-        await asyncio.sleep(0)
+    await until(entered.is_set)
     opening.cancel()
     await asyncio.sleep(0)
     gate.set()

@@ -17,9 +17,6 @@ from asyncsched.optim import SGD, AdamW
 from .gate import Gate
 from .test_tape import leaf, retained
 
-pytestmark = pytest.mark.anyio
-
-
 # -- sums -----------------------------------------------------------------------------------------------------------
 
 

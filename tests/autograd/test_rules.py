@@ -15,7 +15,6 @@ from asyncsched.ops.table import TABLE
 
 from .cases import CASES, FIRST_ORDER, Case
 
-pytestmark = pytest.mark.anyio
 OURS = {**ELEMENTWISE, **ALONG_AXES, **SHAPES}
 
 

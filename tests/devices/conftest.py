@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -15,6 +14,7 @@ import pytest
 import asyncsched as asc
 from asyncsched.devices.cuda.device import CUDADevice
 from tests.fake_cupy import Fake, fake_cupy
+from tests.waiting import until
 
 BLOCK = np.ones((32, 32), np.float32)
 
@@ -86,12 +86,6 @@ def issued(s: asc.Scheduler) -> int:
 def finished(s: asc.Scheduler) -> int:
     """Tasks whose end the host has seen."""
     return sum(stream.finished.count for stream in s.devices[0].streams)
-
-
-async def until(condition: Any) -> None:
-    """Let the loop turn until something is so."""
-    while not condition():
-        await asyncio.sleep(0)
 
 
 async def ended() -> None:

@@ -14,16 +14,11 @@ import asyncsched as asc
 from asyncsched.devices.counter import Counter
 from asyncsched.devices.host import blas
 from asyncsched.devices.host.pool import Pool
+from tests.waiting import held, turns
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(20)]
+pytestmark = pytest.mark.timeout(20)
 BLOCK = np.ones((200, 200))
 CONTROLLER = ThreadpoolController().select(user_api="blas")
-
-
-def held(gate: threading.Event, result: Any = None) -> Any:
-    """A body that ends when its gate opens."""
-    assert gate.wait(10)
-    return result
 
 
 def threads() -> list[int]:
@@ -102,7 +97,7 @@ async def test_a_stream_waits_for_a_producer_on_another() -> None:
         s.submit_nowait(where)  # both streams have a tail now
         s.submit_nowait(held, gate)
         readers = [s.submit_nowait(where, first) for _ in range(6)]
-        await asyncio.sleep(0.02)
+        await turns()
         assert not any(reader.done() for reader in readers)
         gate.set()
         assert await asc.gather(*readers) == [1.0] * 6
@@ -150,7 +145,6 @@ def test_reaching_a_count_from_several_threads() -> None:
 MIB = 2**20
 
 
-@pytest.mark.anyio
 async def test_a_result_in_c_order_goes_into_a_recycled_buffer_whatever_the_layout_of_the_operands() -> None:
     async with asc.Scheduler("cpu") as s:
         x = await s.put(np.ones((100, 100)))

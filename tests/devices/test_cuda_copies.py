@@ -14,10 +14,11 @@ import pytest
 import asyncsched as asc
 from asyncsched.devices.cuda import staging
 from tests.fake_cupy import Fake
+from tests.waiting import until
 
-from .conftest import assert_ledgers_zero, opened, until
+from .conftest import assert_ledgers_zero, opened
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.timeout(60)
 SLOT = 4096
 
 

@@ -18,10 +18,11 @@ from asyncsched.devices import execution as body
 from asyncsched.devices.cuda.device import CUDADevice
 from tests.fake_cupy import Fake, fake_cupy
 from tests.fake_cupy.errors import CUDARuntimeError
+from tests.waiting import until
 
-from .conftest import BLOCK, assert_ledgers_zero, assert_nothing_left_set, ended, issued, opened, problems, until
+from .conftest import BLOCK, assert_ledgers_zero, assert_nothing_left_set, ended, issued, opened, problems
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.timeout(120)
 STEPS = 130  # more than the device takes for `work` without a fault
 
 

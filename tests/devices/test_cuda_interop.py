@@ -16,7 +16,7 @@ from tests.fake_cupy import Fake, fake_cupy
 
 from .conftest import BLOCK, assert_ledgers_zero, ended, opened
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.timeout(60)
 
 
 class Exported:

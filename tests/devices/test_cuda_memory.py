@@ -16,10 +16,11 @@ import pytest
 import asyncsched as asc
 from asyncsched.devices.cuda.memory import GRANULE
 from tests.fake_cupy import Fake, fake_cupy
+from tests.waiting import until
 
-from .conftest import BLOCK, assert_ledgers_zero, checked, ended, finished, issued, opened, until
+from .conftest import BLOCK, assert_ledgers_zero, checked, ended, finished, issued, opened
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.timeout(60)
 SIZE = BLOCK.nbytes
 
 

@@ -14,10 +14,11 @@ import asyncsched as asc
 from asyncsched.ops.row import resolve
 from asyncsched.ops.table import TABLE
 from tests.fake_cupy import Fake
+from tests.waiting import until
 
-from .conftest import BLOCK, assert_nothing_left_set, finished, issued, opened, until
+from .conftest import BLOCK, assert_nothing_left_set, finished, issued, opened
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.timeout(60)
 HOW = pytest.mark.parametrize("inline", [False, True], ids=["issuer", "inline"])
 BLOCKING_UNTIMED = 3  # cudaEventBlockingSync | cudaEventDisableTiming
 

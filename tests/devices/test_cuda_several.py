@@ -12,10 +12,11 @@ import pytest
 import asyncsched as asc
 from asyncsched.devices.cuda.device import CUDADevice
 from tests.fake_cupy import Fake, fake_cupy
+from tests.waiting import until
 
-from .conftest import assert_ledgers_zero, checked, ended, until
+from .conftest import assert_ledgers_zero, checked, ended
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.timeout(60)
 ARRAY = np.arange(40 * 30.0).reshape(40, 30)
 NAMES = ["cuda:0", "cuda:2", "cpu:2"]
 

@@ -10,7 +10,7 @@ import pytest
 import asyncsched as asc
 from asyncsched.devices.sim import SimDevice, SimFault
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(20)]
+pytestmark = pytest.mark.timeout(20)
 
 
 async def order(seed: int, **options: Any) -> tuple[list[int], int]:

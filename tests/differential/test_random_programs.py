@@ -33,12 +33,11 @@ async def _limits(program: Program, kind: str, seed: int) -> list[int | None]:
     return [None, max(1, serial.peak_bytes), max(1, int(1.3 * serial.peak_bytes)), 4 * serial.peak_bytes + 1]
 
 
-@pytest.mark.anyio
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("chunk", range(max(1, PROGRAMS // (CHUNK * 2))))
 @pytest.mark.parametrize("kind", ["cpu", "sim"])
-@pytest.mark.parametrize("anyio_backend", [("asyncio", {"use_uvloop": False})], ids=["asyncio"])
-async def test_programs_equal_eager_numpy(kind: str, chunk: int, anyio_backend: Any) -> None:
+@pytest.mark.asyncio(loop_factories=["asyncio"])
+async def test_programs_equal_eager_numpy(kind: str, chunk: int) -> None:
     for seed in range(chunk * CHUNK, (chunk + 1) * CHUNK):
         rng = random.Random(seed)
         program = make(seed, scopes=rng.choice([1, 1, 3]), most=rng.choice([40, 200]))

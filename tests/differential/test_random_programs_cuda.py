@@ -10,7 +10,6 @@ import gc
 import os
 import random
 from functools import partial
-from typing import Any
 
 import pytest
 
@@ -38,11 +37,10 @@ def _footprint(nbytes: int) -> int:
     return -(-nbytes // GRANULE) * GRANULE
 
 
-@pytest.mark.anyio
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("chunk", range(max(1, PROGRAMS // CHUNK)))
-@pytest.mark.parametrize("anyio_backend", [("asyncio", {"use_uvloop": False})], ids=["asyncio"])
-async def test_programs_equal_eager_numpy(chunk: int, anyio_backend: Any) -> None:
+@pytest.mark.asyncio(loop_factories=["asyncio"])
+async def test_programs_equal_eager_numpy(chunk: int) -> None:
     for seed in range(chunk * CHUNK, (chunk + 1) * CHUNK):
         rng = random.Random(seed)
         program = make(seed, scopes=rng.choice([1, 1, 3]), most=rng.choice([40, 100]))

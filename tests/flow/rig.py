@@ -15,11 +15,6 @@ async def drain(pipe: Pipeline[Any]) -> list[Any]:
         return [item async for item in items]
 
 
-async def turns(count: int = 30) -> None:
-    for _ in range(count):
-        await asyncio.sleep(0)
-
-
 async def same(item: Any) -> Any:
     return item
 

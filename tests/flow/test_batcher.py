@@ -16,8 +16,9 @@ import pytest
 
 import asyncsched as asc
 from asyncsched.flow.batcher.batcher import Batcher
+from tests.waiting import until
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(20)]
+pytestmark = pytest.mark.timeout(20)
 
 
 class Model:
@@ -39,11 +40,6 @@ def ask(batcher: Batcher[Any, Any], *items: Any) -> list[asyncio.Task[Any]]:
         return await batcher(item)
 
     return [asyncio.create_task(one(item)) for item in items]
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    while not holds():
-        await asyncio.sleep(0)
 
 
 async def test_what_comes_in_one_turn_is_one_batch() -> None:

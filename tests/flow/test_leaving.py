@@ -20,10 +20,11 @@ import pytest
 
 import asyncsched as asc
 from asyncsched.flow.pipeline import threads as threads_of_stages
+from tests.waiting import turns, until
 
-from .rig import AsyncCounted, Counted, drain, same, same_in_thread, turns
+from .rig import AsyncCounted, Counted, drain, same, same_in_thread
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.timeout(60)
 
 
 async def fail_at(number: int, error: BaseException, item: Any) -> Any:
@@ -119,8 +120,7 @@ async def test_in_order_the_first_error_is_that_of_the_first_item(threads: bool)
         pipe = s.pipeline(range(20)).map(fn_in_thread if threads else fn, workers=4)
         async with pipe.open() as items:
             assert [await anext(items) for _ in range(3)] == [0, 1, 2]
-            while not any(stage.error for stage in items._stages):
-                await asyncio.sleep(0)
+            await until(lambda: any(stage.error for stage in items._stages))
             later.set()
             opened.set()
             with pytest.raises(LookupError) as caught:
@@ -160,8 +160,7 @@ async def test_what_a_thread_has_taken_it_works_on_though_a_later_item_has_faile
     async with asc.Scheduler("cpu") as s:
         pipe = s.pipeline(range(9)).map(partial(fail_in_thread_at, 1, LookupError()), workers=2)
         async with pipe.open() as items:
-            while not items._stages[1].error:
-                await asyncio.sleep(0)
+            await until(lambda: items._stages[1].error)
             failed.set()
             assert await anext(items) == 0
             with pytest.raises(LookupError):
@@ -371,13 +370,11 @@ async def test_leaving_waits_for_functions_that_run() -> None:
 
     async def leave() -> None:
         async with s.pipeline(range(100)).map(fn, workers=1).open():
-            while not begun.is_set():
-                await asyncio.sleep(0)
+            await until(begun.is_set)
 
     async with asc.Scheduler("cpu") as s:
         task = asyncio.create_task(leave())
-        while not begun.is_set():
-            await asyncio.sleep(0)
+        await until(begun.is_set)
         await turns()
         task.cancel()
         await turns()

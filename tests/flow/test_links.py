@@ -7,10 +7,9 @@ import asyncio
 import pytest
 
 from asyncsched.flow.pipeline.links import Bell, Link, flat
+from tests.waiting import turns
 
-from .rig import turns
-
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(20)]
+pytestmark = pytest.mark.timeout(20)
 
 
 async def test_a_ring_wakes_one_sleeper() -> None:

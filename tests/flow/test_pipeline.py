@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
+from tests.waiting import turns
 
-from .rig import AsyncCounted, Counted, drain, same, same_in_thread, turns
+from .rig import AsyncCounted, Counted, drain, same, same_in_thread
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.timeout(60)
 
 
 async def numbers(epoch: int = 0) -> AsyncIterator[int]:

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
+from tests.waiting import turns
 
-from .rig import AsyncCounted, Counted, drain, same, same_in_thread, turns
+from .rig import AsyncCounted, Counted, drain, same, same_in_thread
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.timeout(60)
 
 
 async def take(pipe: Any, count: int) -> list[Any]:

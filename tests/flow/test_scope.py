@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import Any
 
 import numpy as np
 import pytest
 
 import asyncsched as asc
+from tests.waiting import held, turns
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(20)]
+pytestmark = pytest.mark.timeout(20)
 BLOCK = np.ones((200, 200))
 NB = BLOCK.nbytes
-
-
-def held(gate: threading.Event, result: Any = None) -> Any:
-    """A body that ends when its gate opens."""
-    assert gate.wait(10)
-    return result
 
 
 def fail(text: str = "broken") -> None:
@@ -30,11 +24,6 @@ def used(s: asc.Scheduler) -> int:
     s.statistics()
     s._runtime.engine.validate()
     return s._runtime.engine.account.used
-
-
-async def turns(count: int = 3) -> None:
-    for _ in range(count):
-        await asyncio.sleep(0)
 
 
 async def test_leaving_waits_for_its_tasks_and_no_others() -> None:

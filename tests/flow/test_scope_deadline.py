@@ -13,16 +13,12 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
+from tests.waiting import held
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(20)]
+pytestmark = pytest.mark.timeout(20)
 BLOCK = np.ones((200, 200))
 NB = BLOCK.nbytes
 SOON, NEVER = 0.01, 1000.0
-
-
-def held(gate: threading.Event) -> None:
-    """A body that ends when its gate opens."""
-    assert gate.wait(10)
 
 
 def used(s: asc.Scheduler) -> int:

@@ -10,12 +10,9 @@ from typing import Any
 import pytest
 
 import asyncsched as asc
+from tests.waiting import held
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(20)]
-
-
-def held(gate: threading.Event) -> None:
-    assert gate.wait(10)
+pytestmark = pytest.mark.timeout(20)
 
 
 async def served(s: asc.Scheduler, plan: list[tuple[str, int, dict[str, Any]]]) -> str:

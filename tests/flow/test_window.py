@@ -6,29 +6,18 @@ import asyncio
 import gc
 import threading
 from contextlib import suppress
-from typing import Any
 
 import numpy as np
 import pytest
 
 import asyncsched as asc
+from tests.waiting import held, turns
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(20)]
-
-
-def held(gate: threading.Event, *args: Any) -> Any:
-    """A body that ends when its gate opens."""
-    assert gate.wait(10)
-    return args
+pytestmark = pytest.mark.timeout(20)
 
 
 def fail(text: str) -> None:
     raise LookupError(text)
-
-
-async def turns(count: int = 5) -> None:
-    for _ in range(count):
-        await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize("depth", [1, 2, 5])
@@ -43,7 +32,7 @@ async def test_an_iteration_begins_when_the_one_depth_before_is_finished(depth: 
                 async with window:
                     begun.append(i)
                     s.submit_nowait(held, gate)
-                    s.submit_nowait(len, s.submit_nowait(held, gate))
+                    s.submit_nowait(bool, s.submit_nowait(held, gate))
 
         task = asyncio.create_task(loop())
         for i, gate in enumerate(gates):

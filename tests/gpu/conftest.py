@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 import pytest
 
 import asyncsched as asc
 from asyncsched.devices.cuda.device import usable
-from tests.conftest import LOOPS
+from tests.conftest import LOOPS, MakeLoop
 from tests.fake_cupy import Fake, fake_cupy
 
 # Else cuBLAS may choose another order of summation whenever several streams are busy.
@@ -76,10 +75,9 @@ class Card:
             flag[:] = 1
 
 
-@pytest.fixture(params=LOOPS[:1])
-def anyio_backend(request: pytest.FixtureRequest) -> Any:
+def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> Mapping[str, MakeLoop]:
     """One loop: what these test is below it."""
-    return request.param
+    return {"asyncio": LOOPS["asyncio"]}
 
 
 @pytest.fixture(scope="session")

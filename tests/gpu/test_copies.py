@@ -12,7 +12,6 @@ from asyncsched.devices.cuda.staging import SLOT_BYTES, SLOTS
 
 from .cases import DTYPES, values
 
-pytestmark = pytest.mark.anyio
 LAYOUTS = {
     "c": lambda a: a,
     "fortran": lambda a: a.transpose(2, 1, 0),

@@ -29,7 +29,6 @@ MAX_OPS = (1, 2, 64, None)
 SUMS = ("matmul", "sum", "sum0", "mean", "cumsum")
 
 
-@pytest.mark.anyio
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("chunk", range(10))
 async def test_programs(card, chunk, monkeypatch):

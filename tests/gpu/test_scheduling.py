@@ -13,7 +13,6 @@ from asyncsched.devices.cuda.device import CUDADevice
 
 from .cases import values
 
-pytestmark = pytest.mark.anyio
 HOW = pytest.mark.parametrize("inline", [False, True], ids=["issuer", "inline"])
 
 

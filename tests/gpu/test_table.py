@@ -21,8 +21,6 @@ from asyncsched.tensors.tensor import apply
 from .cases import CASES, RANDOM, Case
 from .close import differs, strides
 
-pytestmark = pytest.mark.anyio
-
 
 def test_every_row_has_cases():
     assert {name for name, cases in CASES.items() if cases} == set(TABLE)

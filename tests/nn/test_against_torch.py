@@ -14,7 +14,6 @@ from . import networks
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
-pytestmark = pytest.mark.anyio
 STEPS, BATCH = 200, 16
 TOLERANCE = {"float32": 1e-4, "float64": 1e-9}
 

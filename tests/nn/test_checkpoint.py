@@ -30,7 +30,6 @@ def same(a: object, b: object) -> bool:
     return (x.dtype, x.shape, x.tobytes()) == (y.dtype, y.shape, y.tobytes())
 
 
-@pytest.mark.anyio
 async def test_everything_comes_back(path):
     array = np.arange(6, dtype=np.float32).reshape(2, 3)
     async with asc.Scheduler("cpu") as s:
@@ -59,7 +58,6 @@ async def test_everything_comes_back(path):
     assert await to_thread.run_sync(os.listdir, path.parent) == [path.name]
 
 
-@pytest.mark.anyio
 async def test_what_is_saved_is_of_the_moment_of_the_call(path):
     async with asc.Scheduler("cpu") as s:
         x, host = await s.put(np.zeros(2000)), np.zeros(2)
@@ -73,7 +71,6 @@ async def test_what_is_saved_is_of_the_moment_of_the_call(path):
         assert not back["host"].any()
 
 
-@pytest.mark.anyio
 async def test_a_plain_file_from_elsewhere_loads(path):
     from safetensors.numpy import load_file, save_file
 
@@ -89,7 +86,6 @@ async def test_a_plain_file_from_elsewhere_loads(path):
     assert {name: array.tolist() for name, array in stored.items()} == {"weight": [0, 1, 2]}
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     ("state", "message"),
     [
@@ -110,7 +106,6 @@ async def test_what_cannot_be_stored_is_named_and_the_old_file_stays(path, state
         assert await asc.load(path) == {"old": 1}
 
 
-@pytest.mark.anyio
 async def test_a_failed_tensor_fails_the_save_and_the_old_file_stays(path):
     async with asc.Scheduler("cpu") as s:
         await asc.save(path, {"old": 1})
@@ -123,7 +118,6 @@ async def test_a_failed_tensor_fails_the_save_and_the_old_file_stays(path):
         assert await asc.load(path) == {"old": 1}
 
 
-@pytest.mark.anyio
 async def test_an_error_while_writing_leaves_nothing_behind(path, monkeypatch):
     async with asc.Scheduler("cpu"):
         await asc.save(path, {"old": 1})
@@ -134,7 +128,6 @@ async def test_an_error_while_writing_leaves_nothing_behind(path, monkeypatch):
     assert await to_thread.run_sync(os.listdir, path.parent) == [path.name]
 
 
-@pytest.mark.anyio
 async def test_writing_is_not_done_on_the_loops_thread(path, monkeypatch):
     threads = []
     replace = os.replace
@@ -150,7 +143,6 @@ async def test_writing_is_not_done_on_the_loops_thread(path, monkeypatch):
     assert threading.main_thread() not in threads
 
 
-@pytest.mark.anyio
 async def test_cancelling_leaves_a_whole_file(path, monkeypatch):
     reached, go_on, finished = threading.Event(), threading.Event(), threading.Event()
     replace = os.replace
@@ -176,7 +168,6 @@ async def test_cancelling_leaves_a_whole_file(path, monkeypatch):
         assert await asc.load(path) == {"version": 2}
 
 
-@pytest.mark.anyio
 async def test_a_link_stays_a_link(path):
     other = path.with_name("other")
     await to_thread.run_sync(other.symlink_to, path)
@@ -186,7 +177,6 @@ async def test_a_link_stays_a_link(path):
     assert await to_thread.run_sync(other.is_symlink)
 
 
-@pytest.mark.anyio
 async def test_a_missing_or_damaged_file_is_an_error(path):
     from safetensors import SafetensorError
 
@@ -199,7 +189,6 @@ async def test_a_missing_or_damaged_file_is_an_error(path):
             await asc.load(path)
 
 
-@pytest.mark.anyio
 async def test_loading_waits_for_room(path):
     async with asc.Scheduler("cpu") as s:
         await asc.save(path, {"a": asc.ones(1000), "b": asc.ones(1000)})
@@ -244,7 +233,6 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("moment", MOMENTS)
 async def test_a_kill_leaves_the_old_file_or_the_new_one_whole(path, moment):
     async with asc.Scheduler("cpu"):
@@ -295,7 +283,6 @@ class Training:
         self.step = state["step"]
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("optimizer", ["SGD", "AdamW"])
 async def test_a_resumed_run_gives_the_weights_of_an_unbroken_one_bit_for_bit(path, optimizer):
     async with asc.Scheduler("cpu") as s:
@@ -314,7 +301,6 @@ async def test_a_resumed_run_gives_the_weights_of_an_unbroken_one_bit_for_bit(pa
     assert all(same(a, b) for a, b in zip(got, expected, strict=True))
 
 
-@pytest.mark.anyio
 async def test_others_may_read_what_they_may_read_of_other_files(path):
     """What is new is as any new file; what is replaced keeps its mode."""
 
@@ -340,7 +326,6 @@ def written_by_pytorch(path, request):
     return path
 
 
-@pytest.mark.anyio
 async def test_a_dtype_that_numpy_has_not_is_named(written_by_pytorch):
     async with asc.Scheduler("cpu"):
         with pytest.raises(TypeError, match="weight: NumPy has no such dtype"):

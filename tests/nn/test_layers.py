@@ -10,8 +10,6 @@ import pytest
 import asyncsched as asc
 from asyncsched import nn
 
-pytestmark = pytest.mark.anyio
-
 
 def spread(array: np.ndarray, bound: float) -> bool:
     """Whether it is drawn evenly from -bound to bound."""

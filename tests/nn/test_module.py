@@ -8,8 +8,6 @@ import pytest
 import asyncsched as asc
 from asyncsched import nn
 
-pytestmark = pytest.mark.anyio
-
 
 class Net(nn.Module):
     """Modules in an attribute, in a list and in a module; a buffer; private things; a weight under two names."""

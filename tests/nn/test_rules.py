@@ -16,7 +16,6 @@ from asyncsched.nn.rules import NETWORKS
 from asyncsched.ops.table import TABLE
 from tests.autograd.test_tape import leaf
 
-pytestmark = pytest.mark.anyio
 Case = tuple[Callable[..., asc.Tensor], tuple[np.ndarray, ...]]
 
 

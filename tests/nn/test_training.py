@@ -13,7 +13,6 @@ from asyncsched.devices.sim import SimDevice
 
 from . import networks
 
-pytestmark = pytest.mark.anyio
 STEPS = 6
 
 

@@ -11,8 +11,9 @@ import pytest
 
 import asyncsched as asc
 from asyncsched._core.model import LAUNCHED, PENDING
+from tests.waiting import turns
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(20)]
+pytestmark = pytest.mark.timeout(20)
 BLOCK = np.ones((200, 200))
 NB = BLOCK.nbytes
 
@@ -34,11 +35,6 @@ class Gate:
 
 def core(handle: Any) -> Any:
     return handle._value.task
-
-
-async def turns(count: int = 3) -> None:
-    for _ in range(count):
-        await asyncio.sleep(0)
 
 
 def idle(s: asc.Scheduler) -> bool:

@@ -9,6 +9,7 @@ import pytest
 
 import asyncsched as asc
 from asyncsched.runtime.rates import Meter
+from tests.waiting import held
 
 pytestmark = pytest.mark.timeout(20)
 
@@ -97,17 +98,11 @@ def test_long_tasks_have_the_rate_of_their_length() -> None:
 # -- the scheduler's ------------------------------------------------------------------------------------------------
 
 
-def held(gate: threading.Event) -> None:
-    assert gate.wait(10)
-
-
-@pytest.mark.anyio
 async def test_nothing_to_do_is_no_wait() -> None:
     async with asc.Scheduler("cpu", max_bytes=1000) as s:
         assert s.load() == asc.Load(0, 0, 0, 0, 1000, 0.0, 0.0, 0.0)
 
 
-@pytest.mark.anyio
 async def test_the_backlog_and_the_wait_for_it() -> None:
     async with asc.Scheduler("cpu", max_ops=1, max_bytes=1000) as s:
         clock = Clock()
@@ -140,7 +135,6 @@ async def test_the_backlog_and_the_wait_for_it() -> None:
         del first
 
 
-@pytest.mark.anyio
 async def test_a_full_memory_is_a_wait() -> None:
     async with asc.Scheduler("cpu", max_bytes=1000) as s:
         t = await s.submit(bytearray, 1000, nbytes=1000)

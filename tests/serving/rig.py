@@ -124,8 +124,3 @@ class Seen:
             yield
         finally:
             self.exchanges.append(exchange)
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    while not holds():
-        await asyncio.sleep(0)

@@ -18,7 +18,7 @@ from asyncsched.serving.exchange import ASGIScope, Receive, Send
 
 from .rig import Call, read, reply, serving
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(20)]
+pytestmark = pytest.mark.timeout(20)
 
 Ask = Callable[[Serving], Coroutine[Any, Any, Any]]
 

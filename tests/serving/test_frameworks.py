@@ -25,7 +25,7 @@ try:
 except ImportError:
     fastapi = None  # type: ignore[assignment]
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(20)]
+pytestmark = pytest.mark.timeout(20)
 
 
 async def total(rows: list[list[float]]) -> list[float | Exception]:

@@ -13,7 +13,7 @@ from asyncsched.serving.exchange import ASGIScope, Receive, Send
 
 from .rig import Call, Held, Seen, echo, get, raises, reply, returns, serving
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(20)]
+pytestmark = pytest.mark.timeout(20)
 
 
 async def scrape(server: Serving) -> dict[str, float]:

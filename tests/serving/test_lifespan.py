@@ -15,10 +15,11 @@ import asyncsched as asc
 from asyncsched.serving import Serving
 from asyncsched.serving.exchange import App, ASGIScope, Message, Receive, Send
 from asyncsched.serving.signals import drain_on_sigterm
+from tests.waiting import until
 
-from .rig import Call, Held, echo, get, raises, returns, serving, until
+from .rig import Call, Held, echo, get, raises, returns, serving
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(20)]
+pytestmark = pytest.mark.timeout(20)
 
 
 class Server:

@@ -14,10 +14,11 @@ import pytest
 import asyncsched as asc
 from asyncsched.serving import Problem
 from asyncsched.serving.exchange import ASGIScope, Receive, Send
+from tests.waiting import until
 
-from .rig import Call, Held, Seen, echo, get, raises, read, reply, serving, until
+from .rig import Call, Held, Seen, echo, get, raises, read, reply, serving
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(20)]
+pytestmark = pytest.mark.timeout(20)
 
 
 async def test_a_handler_computes_in_a_scope_of_its_own_and_finds_the_scheduler() -> None:
@@ -119,23 +120,27 @@ async def test_members_of_a_problem() -> None:
 
 @pytest.mark.parametrize("unread", [False, True], ids=["read", "body unread"])
 async def test_a_client_that_leaves_cancels_its_work(unread: bool) -> None:
-    gate, ended = threading.Event(), []
+    gate, told, ended = threading.Event(), asyncio.Event(), []
 
     async def app(scope: ASGIScope, receive: Receive, send: Send) -> None:
         s = scope["state"]["scheduler"]
         running = await s.submit(gate.wait, 10)
         queued = s.submit_nowait(ended.append, running)
-        await queued
+        try:
+            await queued
+        finally:
+            told.set()
 
     seen = Seen()
     server = serving(app, instruments=[seen])
     async with server.open() as s:
         call = Call(server).feed(b"part", more=unread)
-        await until(lambda: s.statistics().tasks_pending + s.statistics().tasks_in_flight == 2)
+        await until(lambda: s.statistics().tasks_in_flight == 2)
         call.leave()
-        await until(lambda: s.statistics().tasks_cancelled > 0)
+        await told.wait()
         gate.set()
         await call.task
+        assert s.statistics().tasks_cancelled == 2
         assert call.sent == []
         assert ended == []
         assert s._runtime.engine.root.children == {}

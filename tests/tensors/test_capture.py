@@ -16,8 +16,6 @@ from asyncsched.devices.sim import SimDevice
 from asyncsched.optim import SGD
 from tests.fake_cupy import fake_cupy
 
-pytestmark = pytest.mark.anyio
-
 A = np.random.default_rng(0).random((30, 20))
 W = np.random.default_rng(1).random((20, 20))
 

@@ -15,14 +15,9 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
+from tests.waiting import held
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(20)]
-
-
-def held(gate: threading.Event, result: Any = None) -> Any:
-    """A body that ends when its gate opens."""
-    assert gate.wait(10)
-    return result
+pytestmark = pytest.mark.timeout(20)
 
 
 IMPLICIT: list[tuple[str, Callable[[asc.Tensor], Any], str]] = [
