@@ -366,14 +366,16 @@ async def test_the_bodys_exception_leaves_bare_with_a_note_of_failures() -> None
 
 
 async def test_cancelling_a_scheduler_that_waits_to_close() -> None:
-    gate, ran = threading.Event(), []
+    gate, ran, submitted = threading.Event(), [], asyncio.Event()
 
     async def work() -> None:
         async with asc.Scheduler("cpu", max_ops=1) as s:
             s.submit_nowait(held, gate)
             s.submit_nowait(ran.append, "pending")
+            submitted.set()
 
     task = asyncio.create_task(work())
+    await submitted.wait()
     await turns()
     task.cancel()
     await turns()

@@ -343,7 +343,7 @@ class Engine(Audit):
         return scope
 
     def grant_reserve(self, scope: Scope, claim: Value) -> None:
-        """Make the bytes of a claim, charged to the scope's account, the scope's own account. Nobody has used the scope."""
+        """Make the bytes of a claim, charged to the scope's account, the scope's own. Nobody has used the scope yet."""
         assert not scope.tasks
         assert not scope.children
         scope.reserve, claim.charge = claim.charge, 0

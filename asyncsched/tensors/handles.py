@@ -125,9 +125,8 @@ class gather:
                 yield
             while not (failure_above(values) or all(v.done for v in values)):
                 yield from _reach_more(values)
-            for value in values:
-                if value.failure is not None:
-                    deliver(value)
+            if failure_above(values):
+                deliver(next(v for v in values if v.failure))
             return [deliver(value) for value in values]
         finally:
             del self, values  # see `Handle.__await__`
