@@ -13,7 +13,7 @@ import pytest
 
 import asyncsched as asc
 from asyncsched.serving import Problem
-from asyncsched.serving.exchange import ASGIScope, Receive, Send
+from asyncsched.serving.http import ASGIScope, Receive, Send
 from tests.waiting import until
 
 from .rig import Call, Held, Seen, echo, get, raises, read, reply, serving
@@ -96,7 +96,7 @@ async def test_other_exceptions_are_the_frameworks(beside: list[Exception]) -> N
             await call.task
         assert call.sent == []
         assert s._runtime.engine.root.children == {}
-        assert len(server.gate) == 0
+        assert len(server.limiter) == 0
 
 
 async def test_once_a_response_has_begun_an_exception_passes() -> None:
@@ -145,7 +145,7 @@ async def test_a_client_that_leaves_cancels_its_work(unread: bool) -> None:
         assert ended == []
         assert s._runtime.engine.root.children == {}
         assert seen.exchanges[0].disconnected
-        assert len(server.gate) == 0
+        assert len(server.limiter) == 0
 
 
 async def test_a_client_that_leaves_while_its_request_waits_for_room() -> None:
@@ -153,7 +153,7 @@ async def test_a_client_that_leaves_while_its_request_waits_for_room() -> None:
     server = serving(held, lambda: asc.Scheduler("cpu", max_bytes=1000), reserve=600)
     async with server.open() as s:
         first, second = Call(server).feed(), Call(server).feed()
-        await until(lambda: held.entered == 1 and len(server.gate) == 2)
+        await until(lambda: held.entered == 1 and len(server.limiter) == 2)
         second.leave()
         await second.task
         assert (second.sent, held.entered) == ([], 1)
@@ -227,7 +227,7 @@ async def test_another_cancellation_is_not_swallowed() -> None:
         call.task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call.task
-        assert len(server.gate) == 0
+        assert len(server.limiter) == 0
 
 
 async def test_full() -> None:
@@ -244,7 +244,7 @@ async def test_full() -> None:
         held.gate.set()
         assert [(await call.answer())[0] for call in inside] == [200, 200]
         assert (await Call(server).feed().answer())[0] == 200
-        assert server.gate.refused == 1
+        assert server.limiter.refused == 1
 
 
 async def test_a_tenants_quota() -> None:
@@ -263,7 +263,7 @@ async def test_a_tenants_quota() -> None:
         held.gate.set()
         assert [(await call.answer())[0] for call in (first, *others)] == [200] * 4
         assert (await Call(server, headers={"x-tenant": "a"}).feed().answer())[0] == 200
-        assert not server.gate._of_tenant
+        assert not server.limiter._of_tenant
 
 
 async def test_a_tenant_that_cannot_be_hashed_takes_no_place() -> None:
@@ -271,7 +271,7 @@ async def test_a_tenant_that_cannot_be_hashed_takes_no_place() -> None:
     async with server.open():
         with pytest.raises(TypeError, match="unhashable"):
             await Call(server).feed().task
-        assert len(server.gate) == 0
+        assert len(server.limiter) == 0
 
 
 @pytest.mark.parametrize("announced", ["abc", "", "3, 3", "9" * 5000])
