@@ -6,8 +6,8 @@ import asyncio
 import importlib
 import json
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
 import asyncsched as asc
@@ -23,6 +23,14 @@ for module in ("prometheus_client", "opentelemetry.instrumentation.asgi"):
 def serving(app: App, make: Callable[[], asc.Scheduler] = lambda: asc.Scheduler("cpu"), **options: Any) -> Serving:
     """A server that leaves signals alone."""
     return Serving(app, make, **({"drain_on_sigterm": False} | options))
+
+
+@asynccontextmanager
+async def opened(app: App, *args: Any, **options: Any) -> AsyncIterator[Serving]:
+    """Such a server, whose scheduler is open."""
+    server = serving(app, *args, **options)
+    async with server.open():
+        yield server
 
 
 class Call:

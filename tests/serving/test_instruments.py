@@ -11,7 +11,7 @@ import asyncsched as asc
 from asyncsched.serving import Exchange, Serving
 from asyncsched.serving.http import ASGIScope, Receive, Send
 
-from .rig import Call, Held, Seen, echo, get, raises, reply, returns, serving
+from .rig import Call, Held, Seen, echo, get, opened, raises, reply, returns, serving
 
 pytestmark = pytest.mark.timeout(20)
 
@@ -55,8 +55,9 @@ async def test_metrics() -> None:
     async def app(scope: ASGIScope, receive: Receive, send: Send) -> None:
         await reply(send, str(await scope["state"]["scheduler"].call(int, await batcher(3))).encode())
 
-    server = serving(app, lambda: asc.Scheduler("cpu", max_bytes=5000), batchers={"echo": batcher}, max_requests=9)
-    async with server.open():
+    async with opened(
+        app, lambda: asc.Scheduler("cpu", max_bytes=5000), batchers={"echo": batcher}, max_requests=9
+    ) as server:
         for method in ("POST", "POST", "BREW"):
             await Call(server, method=method).feed().answer()
         found = await scrape(server)
@@ -78,8 +79,7 @@ async def test_metrics() -> None:
 
 async def test_metrics_while_closed_and_of_what_went_wrong() -> None:
     pytest.importorskip("prometheus_client", reason="metrics need prometheus-client")
-    server = serving(raises(KeyError()))
-    async with server.open():
+    async with opened(raises(KeyError())) as server:
         with pytest.raises(KeyError):
             await Call(server).feed().task
         server.app = Held()
@@ -108,8 +108,7 @@ async def test_without_prometheus_client(monkeypatch: pytest.MonkeyPatch) -> Non
 
 async def test_instruments_of_ones_own_see_refusals_too() -> None:
     seen = Seen()
-    server = serving(raises(asc.QueueFull("full")), instruments=[seen])
-    async with server.open():
+    async with opened(raises(asc.QueueFull("full")), instruments=[seen]) as server:
         await Call(server).feed().answer()
     (exchange,) = seen.exchanges
     assert isinstance(exchange, Exchange)
@@ -117,35 +116,29 @@ async def test_instruments_of_ones_own_see_refusals_too() -> None:
 
 
 @pytest.fixture
-def spans(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """OpenTelemetry's SDK is there: the spans that have ended."""
+def spans(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """OpenTelemetry's SDK is there, and keeps the spans that have ended."""
     for package in ("opentelemetry.sdk", "opentelemetry.instrumentation.asgi"):
         pytest.importorskip(package, reason="spans need OpenTelemetry's SDK and ASGI middleware: asyncsched[test]")
-    from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+    from opentelemetry.sdk.trace import TracerProvider, export
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-    ended: list[Any] = []
-
-    class Keep(SpanProcessor):
-        def on_end(self, span: Any) -> None:
-            ended.append(span)
-
-    provider = TracerProvider()
-    provider.add_span_processor(Keep())
+    provider, kept = TracerProvider(), InMemorySpanExporter()
+    provider.add_span_processor(export.SimpleSpanProcessor(kept))
     monkeypatch.setattr("opentelemetry.trace._TRACER_PROVIDER", provider)
-    return ended
+    return kept
 
 
-async def test_spans(spans: list[Any]) -> None:
-    server = serving(echo)
+async def test_spans(spans: Any) -> None:
     trace = "0af7651916cd43dd8448eb211c80319c"
-    async with server.open():
+    async with opened(echo) as server:
         await Call(server, "/a", headers={"traceparent": f"00-{trace}-b7ad6b7169203331-01"}).feed().answer()
         server.app = raises(asc.DeadlineExceeded("late"))
         await Call(server, "/b", method="BREW").feed().answer()
         server.app = Held()
         await Call(server).feed().leave().task
         await get(server, "/healthz").answer()
-    first, second, third = spans
+    first, second, third = spans.get_finished_spans()
     assert (first.name, first.kind.name, format(first.context.trace_id, "032x")) == ("POST", "SERVER", trace)
     assert first.attributes["http.request.method"] == "POST"
     assert first.attributes["url.path"] == "/a"

@@ -17,7 +17,7 @@ from asyncsched.serving.http import App, ASGIScope, Message, Receive, Send
 from asyncsched.serving.signals import drain_on_sigterm
 from tests.waiting import until
 
-from .rig import Call, Held, echo, get, raises, returns, serving
+from .rig import Call, Held, echo, get, opened, raises, returns, serving
 
 pytestmark = pytest.mark.timeout(20)
 
@@ -155,9 +155,8 @@ async def test_draining_answers_who_is_inside_and_refuses_who_comes() -> None:
 
 async def test_what_is_not_answered_in_time_is_told_so(caplog: pytest.LogCaptureFixture) -> None:
     held = Held()
-    middleware = serving(held, drain_timeout=0.01)
     with caplog.at_level(logging.WARNING):
-        async with middleware.open():
+        async with opened(held, drain_timeout=0.01) as middleware:
             call = Call(middleware).feed()
             await until(lambda: held.entered == 1)
             await middleware.drain()
