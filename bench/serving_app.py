@@ -20,7 +20,7 @@ import psutil
 import asyncsched as asc
 from asyncsched.serving import Exchange, Problem, Serving
 from asyncsched.serving.endpoints import ENDPOINTS
-from asyncsched.serving.exchange import App, ASGIScope, Receive, Send
+from asyncsched.serving.http import App, ASGIScope, Receive, Send
 
 from .load import many_files, quantiles
 
@@ -143,7 +143,7 @@ class Batched:
             "in_flight": s.tasks_in_flight + s.tasks_pending,
             "bytes_in_flight": s.bytes_in_flight,
             "retained": s.bytes_retained - sum(layer.nbytes for layer in self._layers),
-            "in_progress": len(serving.gate),
+            "in_progress": len(serving.limiter),
             "completed": s.tasks_completed,
             "answered": items.answered,
             "dropped": items.dropped,

@@ -161,7 +161,7 @@ def state_of(serving: Serving, before: Any, now: Any, took: list[float]) -> dict
         "rate": answered / EVERY,
         "answered": now.answered,
         "dropped": now.dropped,
-        "refused": now.refused + serving.gate.refused,
+        "refused": now.refused + serving.limiter.refused,
     }
 
 

@@ -1,8 +1,16 @@
 """The client's side of a request: its body, and whether it is there still.
 
-ASGI tells of a client that has left only to who calls `receive`, after the body. So one task owns `receive`, reads
-ahead (the body is bounded), and cancels the handler when there is a reason to. The cancelling is `asyncio.timeout`'s,
-which knows how to stand beside other cancellations.
+Theory of operation. ASGI tells of a client that has left only to who calls `receive`, after the body. So one task, the
+reader, owns `receive`: it reads the body ahead (which is bounded), and then waits for the disconnect. The application
+is given what was read by a `receive` of its own, and is cancelled when there is a reason to.
+
+All that cuts a request short is one `asyncio.timeout` around it. It ends when the body is late; never, once the body is
+there; and at once, when there is a reason to. It counts cancellations, and so tells its own from one that came from
+outside, which goes on.
+
+What a request leaves has no reference cycles: under overload Python's collector would stop the loop for what refusals
+leave behind. That is why the reader has no timeout of its own (`asyncio.timeout` holds the task it is in, and a
+cancelled task its frames), and why nobody keeps the reader or the reason once the block is left.
 """
 
 from __future__ import annotations
@@ -10,8 +18,7 @@ from __future__ import annotations
 import asyncio
 from types import TracebackType
 
-from .exchange import Exchange, Message
-from .problems import Problem
+from .http import Exchange, Message, Problem
 
 
 class Disconnected(Exception):
@@ -31,20 +38,19 @@ class Client:
 
     def __init__(self, exchange: Exchange, *, max_body: int | None, body_timeout: float | None) -> None:
         self._exchange = exchange
-        self._source = exchange.receive
+        self._receive = exchange.receive
         self._max_body = max_body
         self._body_timeout = body_timeout
-        self._cut = asyncio.timeout(None)
-        self._reason: Exception | None = None
         self._open = False
+        self._reason: Exception | None = None  # for which the block is ended
         self._unread: bytearray | None = None  # in one piece: a message of one byte would take 200
-        self._more = True  # whether the body goes on
-        self._gone: Message | None = None  # the disconnect
-        self._news = asyncio.Event()
+        self._more_body = True
+        self._disconnect: Message | None = None
+        self._arrived = asyncio.Event()
 
     async def __aenter__(self) -> Client:
         self._check_length()
-        await self._cut.__aenter__()
+        self._timeout = await asyncio.timeout(self._body_timeout).__aenter__()
         self._open = True
         self._exchange.receive = self.receive
         self._reader = asyncio.create_task(self._read())
@@ -55,37 +61,35 @@ class Client:
     ) -> None:
         self._open = False
         try:
-            await self._cut.__aexit__(kind, error, trace)
+            await self._timeout.__aexit__(kind, error, trace)
         except TimeoutError:
-            raise self._why() from None
+            raise self._reason or self._too_slow() from None
         finally:
             self._reader.cancel()  # not waited for: the request's slot is free in the step that ends its response
-            # No cycles: a cancelled task holds its exception, which holds frames that hold this object.
             del self._reader
-            self._exchange.receive = self._source
+            self._reason = None
+            self._exchange.receive = self._receive
 
     async def receive(self) -> Message:
         """ASGI's `receive`, for the application."""
         while self._unread is None:
             # Before it has its answer, who waits for it is cancelled, not told: frameworks raise errors of their own.
-            if self._gone is not None and (self._exchange.complete or self._cut.expired()):
-                return self._gone
-            self._news.clear()
-            await self._news.wait()
+            if self._disconnect is not None and (self._exchange.complete or self._timeout.expired()):
+                return self._disconnect
+            self._arrived.clear()
+            await self._arrived.wait()
         body, self._unread = bytes(self._unread), None
-        return {"type": "http.request", "body": body, "more_body": self._more}
+        return {"type": "http.request", "body": body, "more_body": self._more_body}
 
     def end(self, reason: Exception) -> None:
         """End the block, which raises the reason."""
-        if self._open and self._reason is None:
+        if self._may_end():
             self._reason = reason
-            self._cut.reschedule(asyncio.get_running_loop().time())
+            self._timeout.reschedule(asyncio.get_running_loop().time())
 
-    def _why(self) -> Exception:
-        """The reason, which this object and the frames that it will pass through may not hold."""
-        assert self._reason is not None
-        reason, self._reason = self._reason, None
-        return reason
+    def _may_end(self) -> bool:
+        """Whether the block is open, and has not been ended for another reason."""
+        return self._open and self._reason is None and not self._timeout.expired()
 
     def _check_length(self) -> None:
         announced = self._exchange.header(b"content-length")
@@ -99,51 +103,43 @@ class Client:
             raise self._too_large()
 
     async def _read(self) -> None:
+        """The reader."""
         try:
-            last = await self._read_in_time()
+            last = await self._read_body()
+            if self._may_end():
+                self._timeout.reschedule(None)
             while last["type"] != "http.disconnect":
-                last = await self._source()
+                last = await self._receive()
             self._left(last)
         except Exception as error:
             self.end(error)
 
-    async def _read_in_time(self) -> Message:
-        """Returns the last message of the body. A timer, since `asyncio.timeout` holds the task that it is in, and a
-        cancelled task its frames: a cycle for each request."""
-        if self._body_timeout is None:
-            return await self._read_body()
-        timer = asyncio.get_running_loop().call_later(self._body_timeout, self._too_slow)
-        try:
-            return await self._read_body()
-        finally:
-            timer.cancel()
-
     async def _read_body(self) -> Message:
         """Returns the last message: of the body, or of a disconnect."""
         size = 0
-        while (message := await self._source())["type"] != "http.disconnect":
+        while (message := await self._receive())["type"] != "http.disconnect":
             body = message.get("body", b"")
             size += len(body)
             if self._max_body is not None and size > self._max_body:
                 raise self._too_large()
             self._unread = self._unread or bytearray()
             self._unread += body
-            self._more = message.get("more_body", False)
-            self._news.set()
-            if not self._more:
+            self._more_body = message.get("more_body", False)
+            self._arrived.set()
+            if not self._more_body:
                 break
         return message
 
     def _left(self, message: Message) -> None:
-        self._gone = message
+        self._disconnect = message
         if self._exchange.complete:
-            self._news.set()
+            self._arrived.set()
         else:
             self._exchange.disconnected = True
             self.end(Disconnected())
 
-    def _too_slow(self) -> None:
-        self.end(Problem(408, f"The body did not arrive within {self._body_timeout:g} seconds.", close=True))
+    def _too_slow(self) -> Problem:
+        return Problem(408, f"The body did not arrive within {self._body_timeout:g} seconds.", close=True)
 
     def _too_large(self) -> Problem:
         return Problem(413, f"The body may have {self._max_body:,} bytes at most.", close=True)

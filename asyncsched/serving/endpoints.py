@@ -1,47 +1,37 @@
-"""What a server tells of itself. These requests pass no gate, so they are answered while the server is full."""
+"""What a server tells of itself. These requests pass no limit, so they are answered while the server is full."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from .exchange import Exchange
-from .problems import Problem
+from .http import Exchange, Problem
+from .service import Service
 
-if TYPE_CHECKING:
-    from .server import Serving
-
-Endpoint = Callable[["Serving", Exchange], Awaitable[None]]
 _TEXT = "text/plain; charset=utf-8"
 
 
-async def healthz(serving: Serving, exchange: Exchange) -> None:
-    """Whether the process is alive: its event loop turns."""
+async def healthz(service: Service, exchange: Exchange) -> None:
+    """Whether the process is alive: its event loop runs."""
     await exchange.respond(200, _TEXT, b"ok\n", {"cache-control": "no-store"})
 
 
-async def readyz(serving: Serving, exchange: Exchange) -> None:
+async def readyz(service: Service, exchange: Exchange) -> None:
     """Whether it takes requests: open, and not draining."""
-    if not serving.ready:
+    if not service.ready:
         raise Problem(503, "The server is not ready, or shutting down.", retry_after=1.0)
     await exchange.respond(200, _TEXT, b"ready\n", {"cache-control": "no-store"})
 
 
-async def metrics(serving: Serving, exchange: Exchange) -> None:
+async def metrics(service: Service, exchange: Exchange) -> None:
     """Prometheus's text format."""
-    if serving.metrics is None:
+    if service.render_metrics is None:
         raise Problem(501, "Metrics need prometheus-client on the server: pip install asyncsched[serving]")
-    await exchange.respond(200, *serving.metrics.render())
+    await exchange.respond(200, *service.render_metrics())
 
 
-ENDPOINTS: Final[Mapping[str, Endpoint]] = {"/healthz": healthz, "/readyz": readyz, "/metrics": metrics}
-
-
-async def answer(serving: Serving, endpoint: Endpoint, exchange: Exchange) -> None:
-    """Answer GET and HEAD."""
-    try:
-        if exchange.scope["method"] not in ("GET", "HEAD"):
-            raise Problem(405, "Use GET.")
-        await endpoint(serving, exchange)
-    except Problem as problem:
-        await problem.answer(exchange)
+ENDPOINTS: Final[Mapping[str, Callable[[Service, Exchange], Awaitable[None]]]] = {
+    "/healthz": healthz,
+    "/readyz": readyz,
+    "/metrics": metrics,
+}

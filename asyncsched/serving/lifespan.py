@@ -1,40 +1,51 @@
-"""ASGI's lifespan: the scheduler is open before the application starts, and until it has stopped."""
+"""ASGI's lifespan: the scheduler is open before the application starts, and until it has stopped.
+
+Theory of operation. The server sends "startup", waits for "startup.complete", serves, sends "shutdown", and waits for
+"shutdown.complete". The application hears and says the same, a little later and a little earlier:
+
+    server      here                          application
+    startup ->  open the scheduler, startup ->
+                                           <- startup.complete, passed on
+    shutdown -> drain, shutdown ->
+                                           <- shutdown.complete, kept
+                close the scheduler
+             <- shutdown.complete, which was kept
+
+An application may know no lifespan. ASGI lets it raise then, whatever it likes, or return; so an exception before
+"startup.complete" is no failure, unless it was announced with "startup.failed". From there on it is one.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from .exchange import ASGIScope, Message, Receive, Send
-
-if TYPE_CHECKING:
-    from .server import Serving
+from .http import App, ASGIScope, Message, Receive, Send
+from .service import Service
 
 
-async def run_lifespan(serving: Serving, scope: ASGIScope, receive: Receive, send: Send) -> None:
+async def run_lifespan(service: Service, app: App, scope: ASGIScope, receive: Receive, send: Send) -> None:
     """Answer the server's "startup" and "shutdown", with the application's own part in between, if it has any."""
     await receive()  # "lifespan.startup"
-    ending = _Ending(serving, receive, send)
+    inner = _ApplicationLifespan(service, receive, send)
     try:
-        async with serving.open() as scheduler:
-            scope.setdefault("state", {}).update(scheduler=scheduler, serving=serving)
-            await ending.run(scope)
+        async with service.open() as scheduler:
+            scope.setdefault("state", {}).update(scheduler=scheduler, serving=service)
+            await inner.run(app, scope)
     except Exception as error:
-        await send(ending.failed(error))
+        await send(inner.failed(error))
         raise
-    await send(ending.last)
+    await send(inner.last)
 
 
-class _Ending:
-    """The application's lifespan. Its last word is kept until the scheduler is closed."""
+class _ApplicationLifespan:
+    """The application's part. Its last word is kept until the scheduler is closed."""
 
-    def __init__(self, serving: Serving, receive: Receive, send: Send) -> None:
+    def __init__(self, service: Service, receive: Receive, send: Send) -> None:
         self.started = False
         self.last: Message = {"type": "lifespan.shutdown.complete"}
-        self._serving = serving
+        self._service = service
         self._receive = receive
         self._send = send
-        self._asked = False
-        self._stopping = False
+        self._asked = False  # the application, to start
+        self._stopping = False  # the server asked for it
 
     def failed(self, error: Exception) -> Message:
         """What to send when it ends in an exception: the application's own words, if it had any."""
@@ -43,10 +54,10 @@ class _Ending:
         kind = "shutdown" if self.started else "startup"
         return {"type": f"lifespan.{kind}.failed", "message": f"{type(error).__name__}: {error}"}
 
-    async def run(self, scope: ASGIScope) -> None:
+    async def run(self, app: App, scope: ASGIScope) -> None:
         """Until the application has stopped, or the server asks for it where the application knows no lifespan."""
         try:
-            await self._serving.app(scope, self._to_app, self._from_app)
+            await app(scope, self._to_app, self._from_app)
         except Exception:
             if self.started or self.last["type"] == "lifespan.startup.failed":
                 raise
@@ -63,7 +74,7 @@ class _Ending:
     async def _stop(self) -> Message:
         message = await self._receive()
         self._stopping = True
-        await self._serving.drain()
+        await self._service.drain()
         return message
 
     async def _from_app(self, message: Message) -> None:

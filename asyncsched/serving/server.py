@@ -2,43 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import logging
-from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+import importlib.util
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 from .._arguments import check_int, check_number, parse_bytes
-from ..errors import SchedulerClosed
 from ..flow.batcher.batcher import Batcher
 from ..scheduler import Scheduler
-from .endpoints import ENDPOINTS, Endpoint, answer
-from .exchange import App, ASGIScope, Exchange, Receive, Send
-from .gate import Gate
-from .instruments import Instrument, Metrics, Spans, installed
-from .layers import compose
+from .endpoints import ENDPOINTS
+from .http import App, ASGIScope, Exchange, Instrument, Problem, Receive, Send
 from .lifespan import run_lifespan
-from .problems import Problem
-from .signals import drain_on_sigterm
+from .limiter import Limiter
+from .metrics import Metrics
+from .middleware import handle
+from .service import Options, Service
+from .tracing import mark_disconnected, traced
 
-logger = logging.getLogger("asyncsched.serving")
-_LAST = 1.0  # seconds for requests to end after they were cancelled
-
-
-@dataclass(frozen=True)
-class Options:
-    """What a request may take."""
-
-    deadline: float | Callable[[ASGIScope], float | None] | None
-    reserve: int | None
-    tenant: Callable[[ASGIScope], Hashable] | None
-    max_body: int | None
-    body_timeout: float | None
+Endpoint = Callable[["Serving", Exchange], Awaitable[None]]
 
 
-class Serving:
+class Serving(Service):
     """ASGI middleware: a scheduler for the application, and a scope for each request.
 
     The scheduler opens when the application starts. Handlers find it as the ambient one, and as `scheduler` in ASGI's
@@ -46,6 +29,21 @@ class Serving:
     disconnects cancels it. WebSockets pass through. Add it below a framework's own error handler, as the frameworks'
     `add_middleware` does: exceptions that it knows become problem details, and the others pass. Add it last: what
     Starlette's `@app.middleware("http")` puts around it reports a client that left as an error, "No response returned".
+
+    >>> import asyncio, functools, httpx
+    >>> async def app(scope, receive, send):
+    ...     answer = await scope["state"]["scheduler"].call(pow, 2, 10)
+    ...     await send({"type": "http.response.start", "status": 200, "headers": []})
+    ...     await send({"type": "http.response.body", "body": b"%d" % answer})
+    >>> async def main():
+    ...     serving = Serving(app, functools.partial(Scheduler, "cpu"), max_requests=100)
+    ...     async with serving.open():  # which a server does, by ASGI's lifespan
+    ...         async with httpx.AsyncClient(transport=httpx.ASGITransport(serving)) as client:
+    ...             for path in ("/power", "/readyz"):
+    ...                 print((await client.get(f"http://test{path}")).text.strip())
+    >>> asyncio.run(main())
+    1024
+    ready
 
     Args:
         app: the application.
@@ -63,7 +61,7 @@ class Serving:
             and answered 503.
         batchers: to be shown in the metrics, by name.
         instruments: watch requests, besides Prometheus's metrics and OpenTelemetry's spans, which are there where their
-            packages are.
+            packages are: prometheus-client, and opentelemetry-instrumentation-asgi.
         endpoints: paths answered here, for what the server tells of itself.
         drain_on_sigterm: refuse new requests from SIGTERM on, and hand the signal to the server when those in progress
             are answered. False leaves the signal alone.
@@ -92,91 +90,52 @@ class Serving:
         check_number("deadline", None if callable(deadline) else deadline, "seconds", none="no bound")
         check_number("body_timeout", body_timeout, "seconds", none="no bound")
         check_number("drain_timeout", drain_timeout, "seconds", zero=True)
-        self.app = app
         most_bytes = None if max_body is None else parse_bytes(max_body, "max_body")
         reserved = None if reserve is None else parse_bytes(reserve, "reserve")
-        self.options = Options(deadline, reserved, tenant, most_bytes, body_timeout)
-        self.gate = Gate(max_requests, max_requests_per_tenant)
-        self.metrics = Metrics(self, batchers or {}) if installed("prometheus_client") else None
-        found = (self.metrics, Spans() if installed("opentelemetry.trace") else None)
-        self.instruments = [one for one in found if one is not None] + list(instruments)
-        self._make_scheduler = scheduler
-        self._scheduler: Scheduler | None = None
-        self._drain_timeout = drain_timeout
-        self._drained_by = 0.0  # in the loop's time, once draining has begun
+        options = Options(deadline, reserved, tenant, most_bytes, body_timeout, drain_timeout, drain_on_sigterm)
+        super().__init__(scheduler, Limiter(max_requests, max_requests_per_tenant), options)
+        self.app = app
         self._endpoints = endpoints
-        self._heeds_sigterm = drain_on_sigterm
-        self._handle = compose(self)
+        self._handle: App = self._handle_request
+        self._instrument(instruments, batchers or {})
 
     async def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
         """ASGI."""
         if scope["type"] == "lifespan":
-            await run_lifespan(self, scope, receive, send)
+            await run_lifespan(self, self.app, scope, receive, send)
         elif scope["type"] != "http":
             await self.app(scope, receive, send)
+        elif endpoint := self._endpoints.get(scope["path"].removeprefix(scope.get("root_path", ""))):
+            await self._answer(endpoint, Exchange(scope, receive, send))
         else:
-            exchange = Exchange(scope, receive, send)
-            endpoint = self._endpoints.get(scope["path"].removeprefix(scope.get("root_path", "")))
-            await (self._handle(exchange) if endpoint is None else answer(self, endpoint, exchange))
+            await self._handle(scope, receive, send)
 
-    @property
-    def ready(self) -> bool:
-        """Whether requests are taken: the scheduler is open, and nothing drains."""
-        return self._scheduler is not None and not self.gate.draining
+    def _instrument(self, own: Sequence[Instrument], batchers: Mapping[str, Batcher[Any, Any]]) -> None:
+        if _installed("prometheus_client"):
+            metrics = Metrics(self, batchers)
+            self.render_metrics = metrics.render
+            self.instruments.append(metrics)
+        if _installed("opentelemetry.instrumentation.asgi"):
+            self._handle = traced(self._handle)
+            self.instruments.append(mark_disconnected)
+        self.instruments += own
 
-    @property
-    def scheduler(self) -> Scheduler:
-        """The scheduler, while it is open.
+    async def _handle_request(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
+        await handle(self, self.app, Exchange(scope, receive, send))
 
-        Raises:
-            SchedulerClosed: otherwise.
-        """
-        if self._scheduler is None:
-            raise SchedulerClosed(
-                "the scheduler is not open: the server must run ASGI's lifespan (`uvicorn --lifespan on`), or a test"
-                " `async with serving.open()`"
-            )
-        return self._scheduler
-
-    def estimated_wait(self) -> float | None:
-        """Seconds that what is in progress and in the backlog will take, by the measured rates; None if unknown."""
-        found = [self.gate.estimated_wait(), self._scheduler.load().estimated_wait if self._scheduler else None]
-        return max([seconds for seconds in found if seconds is not None], default=None)
-
-    @asynccontextmanager
-    async def open(self) -> AsyncIterator[Scheduler]:
-        """Open the scheduler; at the end drain and close it. ASGI's lifespan does this; a test may."""
-        self.gate.draining = False
-        async with self._make_scheduler() as scheduler:
-            self._scheduler = scheduler
-            with drain_on_sigterm(self.drain) if self._heeds_sigterm else contextlib.nullcontext():
-                try:
-                    yield scheduler
-                    await self.drain()
-                    await self._close(scheduler)
-                finally:
-                    self.gate.draining = True
-                    self._scheduler = None
-
-    async def drain(self) -> None:
-        """Refuse new requests, and wait for those in progress. After `drain_timeout` they are cancelled."""
-        if not self.gate.draining:
-            self.gate.draining = True
-            self._drained_by = asyncio.get_running_loop().time() + self._drain_timeout
+    async def _answer(self, endpoint: Endpoint, exchange: Exchange) -> None:
+        """Answer GET and HEAD."""
         try:
-            async with asyncio.timeout_at(self._drained_by):
-                await self.gate.empty()
-        except TimeoutError:
-            logger.warning("%d requests were cancelled after %g s of draining", len(self.gate), self._drain_timeout)
-            self.gate.end_all(Problem(503, "The server is shutting down.", retry_after=1.0, close=True))
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_LAST):
-                    await self.gate.empty()
+            if exchange.scope["method"] not in ("GET", "HEAD"):
+                raise Problem(405, "Use GET.")
+            await endpoint(self, exchange)
+        except Problem as problem:
+            await problem.answer(exchange)
 
-    async def _close(self, scheduler: Scheduler) -> None:
-        """Wait for what requests have left behind, a batch that nobody wants any more say."""
-        left = self._drained_by - asyncio.get_running_loop().time()
-        try:
-            await scheduler.aclose(timeout=max(left, _LAST))
-        except TimeoutError as error:
-            logger.warning("%s", error)
+
+def _installed(module: str) -> bool:
+    """Whether a package is there, without importing it."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # the package around it
+        return False

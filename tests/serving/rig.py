@@ -5,23 +5,32 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import os
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
 import asyncsched as asc
 from asyncsched.serving import Exchange, Serving
-from asyncsched.serving.exchange import App, ASGIScope, Message, Receive, Send
-from asyncsched.serving.instruments import installed
+from asyncsched.serving.http import App, ASGIScope, Message, Receive, Send
 
-for module in ("prometheus_client", "opentelemetry.trace", "opentelemetry.propagate"):
-    if installed(module):  # importing reads files, which no test may do on its loop
+os.environ["OTEL_SEMCONV_STABILITY_OPT_IN"] = "http"  # the names of the conventions that are stable
+for module in ("prometheus_client", "opentelemetry.instrumentation.asgi"):
+    with suppress(ImportError):  # importing reads files, which no test may do on its loop
         importlib.import_module(module)
 
 
 def serving(app: App, make: Callable[[], asc.Scheduler] = lambda: asc.Scheduler("cpu"), **options: Any) -> Serving:
     """A server that leaves signals alone."""
     return Serving(app, make, **({"drain_on_sigterm": False} | options))
+
+
+@asynccontextmanager
+async def opened(app: App, *args: Any, **options: Any) -> AsyncIterator[Serving]:
+    """Such a server, whose scheduler is open."""
+    server = serving(app, *args, **options)
+    async with server.open():
+        yield server
 
 
 class Call:

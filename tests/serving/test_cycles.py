@@ -14,7 +14,7 @@ import pytest
 
 import asyncsched as asc
 from asyncsched.serving import Problem, Serving
-from asyncsched.serving.exchange import ASGIScope, Receive, Send
+from asyncsched.serving.http import ASGIScope, Receive, Send
 
 from .rig import Call, read, reply, serving
 
@@ -55,11 +55,11 @@ async def stall(server: Serving) -> int:
 
 
 async def refused(server: Serving) -> int:
-    server.gate.most = 0
+    server.limiter.max_requests = 0
     try:
         return await ask(server)
     finally:
-        server.gate.most = 10
+        server.limiter.max_requests = 10
 
 
 KINDS: list[tuple[Ask, int]] = [

@@ -9,9 +9,9 @@ import pytest
 
 import asyncsched as asc
 from asyncsched.serving import Exchange, Serving
-from asyncsched.serving.exchange import ASGIScope, Receive, Send
+from asyncsched.serving.http import ASGIScope, Receive, Send
 
-from .rig import Call, Held, Seen, echo, get, raises, reply, returns, serving
+from .rig import Call, Held, Seen, echo, get, opened, raises, reply, returns, serving
 
 pytestmark = pytest.mark.timeout(20)
 
@@ -55,8 +55,9 @@ async def test_metrics() -> None:
     async def app(scope: ASGIScope, receive: Receive, send: Send) -> None:
         await reply(send, str(await scope["state"]["scheduler"].call(int, await batcher(3))).encode())
 
-    server = serving(app, lambda: asc.Scheduler("cpu", max_bytes=5000), batchers={"echo": batcher}, max_requests=9)
-    async with server.open():
+    async with opened(
+        app, lambda: asc.Scheduler("cpu", max_bytes=5000), batchers={"echo": batcher}, max_requests=9
+    ) as server:
         for method in ("POST", "POST", "BREW"):
             await Call(server, method=method).feed().answer()
         found = await scrape(server)
@@ -78,15 +79,14 @@ async def test_metrics() -> None:
 
 async def test_metrics_while_closed_and_of_what_went_wrong() -> None:
     pytest.importorskip("prometheus_client", reason="metrics need prometheus-client")
-    server = serving(raises(KeyError()))
-    async with server.open():
+    async with opened(raises(KeyError())) as server:
         with pytest.raises(KeyError):
             await Call(server).feed().task
         server.app = Held()
         await Call(server).feed().leave().task
         server.app = returns
         await Call(server).feed().task
-    server.gate.draining = True
+    server.limiter.draining = True
     await Call(server).answer()
     found = await scrape(server)
     assert found['asyncsched_requests_total{method="POST",status="500"}'] == 2
@@ -98,7 +98,7 @@ async def test_metrics_while_closed_and_of_what_went_wrong() -> None:
 
 
 async def test_without_prometheus_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asyncsched.serving.server.installed", lambda module: False)
+    monkeypatch.setattr("asyncsched.serving.server._installed", lambda module: False)
     server = serving(echo)
     assert server.instruments == []
     status, body = await get(server, "/metrics").answer()
@@ -108,58 +108,44 @@ async def test_without_prometheus_client(monkeypatch: pytest.MonkeyPatch) -> Non
 
 async def test_instruments_of_ones_own_see_refusals_too() -> None:
     seen = Seen()
-    server = serving(raises(asc.QueueFull("full")), instruments=[seen])
-    async with server.open():
+    async with opened(raises(asc.QueueFull("full")), instruments=[seen]) as server:
         await Call(server).feed().answer()
     (exchange,) = seen.exchanges
     assert isinstance(exchange, Exchange)
     assert (exchange.name, exchange.status, exchange.complete) == ("POST /", 503, True)
 
 
-class Spans:
-    """OpenTelemetry's SDK, with the spans that have ended."""
-
-    def __init__(self) -> None:
-        from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
-
-        ended: list[Any] = []
-        self.ended = ended
-
-        class Keep(SpanProcessor):
-            def on_end(self, span: Any) -> None:
-                ended.append(span)
-
-        self.provider = TracerProvider()
-        self.provider.add_span_processor(Keep())
-
-
 @pytest.fixture
-def telemetry() -> Spans:
-    pytest.importorskip("opentelemetry.sdk", reason="the SDK is needed to see spans")
-    return Spans()
+def spans(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """OpenTelemetry's SDK is there, and keeps the spans that have ended."""
+    for package in ("opentelemetry.sdk", "opentelemetry.instrumentation.asgi"):
+        pytest.importorskip(package, reason="spans need OpenTelemetry's SDK and ASGI middleware: asyncsched[test]")
+    from opentelemetry.sdk.trace import TracerProvider, export
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    provider, kept = TracerProvider(), InMemorySpanExporter()
+    provider.add_span_processor(export.SimpleSpanProcessor(kept))
+    monkeypatch.setattr("opentelemetry.trace._TRACER_PROVIDER", provider)
+    return kept
 
 
-async def test_spans(telemetry: Spans) -> None:
-    server = serving(echo)
-    (spans,) = [one for one in server.instruments if type(one).__name__ == "Spans"]
-    spans._tracer = telemetry.provider.get_tracer("test")  # type: ignore[attr-defined]
+async def test_spans(spans: Any) -> None:
     trace = "0af7651916cd43dd8448eb211c80319c"
-    async with server.open():
+    async with opened(echo) as server:
         await Call(server, "/a", headers={"traceparent": f"00-{trace}-b7ad6b7169203331-01"}).feed().answer()
         server.app = raises(asc.DeadlineExceeded("late"))
         await Call(server, "/b", method="BREW").feed().answer()
-    first, second = telemetry.ended
+        server.app = Held()
+        await Call(server).feed().leave().task
+        await get(server, "/healthz").answer()
+    first, second, third = spans.get_finished_spans()
     assert (first.name, first.kind.name, format(first.context.trace_id, "032x")) == ("POST", "SERVER", trace)
-    assert _attributes(first) == {
-        "http.request.method": "POST",
-        "url.path": "/a",
-        "http.response.status_code": 200,
-    }
+    assert first.attributes["http.request.method"] == "POST"
+    assert first.attributes["url.path"] == "/a"
+    assert first.attributes["http.response.status_code"] == 200
     assert first.status.is_ok
-    assert _attributes(second)["error.type"] == "504"
-    assert _attributes(second)["http.request.method"] == "_OTHER"
+    assert second.attributes["error.type"] == "504"
+    assert second.attributes["http.request.method"] == "_OTHER"
     assert not second.status.is_ok
-
-
-def _attributes(span: Any) -> dict[str, Any]:
-    return dict(span.attributes)
+    assert third.attributes["error.type"] == "disconnected"
+    assert not third.status.is_ok

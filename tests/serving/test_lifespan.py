@@ -13,11 +13,11 @@ import pytest
 
 import asyncsched as asc
 from asyncsched.serving import Serving
-from asyncsched.serving.exchange import App, ASGIScope, Message, Receive, Send
+from asyncsched.serving.http import App, ASGIScope, Message, Receive, Send
 from asyncsched.serving.signals import drain_on_sigterm
 from tests.waiting import until
 
-from .rig import Call, Held, echo, get, raises, returns, serving
+from .rig import Call, Held, echo, get, opened, raises, returns, serving
 
 pytestmark = pytest.mark.timeout(20)
 
@@ -140,7 +140,7 @@ async def test_draining_answers_who_is_inside_and_refuses_who_comes() -> None:
     inside = [Call(middleware).feed() for _ in range(3)]
     await until(lambda: held.entered == 3)
     stopping = asyncio.ensure_future(server.stop())
-    await until(lambda: middleware.gate.draining)
+    await until(lambda: middleware.limiter.draining)
     late = Call(middleware).feed()
     status, body = await late.answer()
     assert (status, body["detail"]) == (503, "The server is shutting down.")
@@ -155,9 +155,8 @@ async def test_draining_answers_who_is_inside_and_refuses_who_comes() -> None:
 
 async def test_what_is_not_answered_in_time_is_told_so(caplog: pytest.LogCaptureFixture) -> None:
     held = Held()
-    middleware = serving(held, drain_timeout=0.01)
     with caplog.at_level(logging.WARNING):
-        async with middleware.open():
+        async with opened(held, drain_timeout=0.01) as middleware:
             call = Call(middleware).feed()
             await until(lambda: held.entered == 1)
             await middleware.drain()
@@ -169,7 +168,7 @@ async def test_what_is_not_answered_in_time_is_told_so(caplog: pytest.LogCapture
 async def test_a_body_that_runs_too_long_is_named_and_left(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("asyncsched.serving.server._LAST", 0.01)
+    monkeypatch.setattr("asyncsched.serving.service._LAST", 0.01)
     gate = threading.Event()
     middleware = serving(echo, drain_timeout=0.0)
     with caplog.at_level(logging.WARNING):
@@ -195,7 +194,7 @@ async def test_a_signal_drains_first_and_is_passed_on(received: list[int]) -> No
         call = Call(middleware).feed()
         await until(lambda: held.entered == 1)
         signal.raise_signal(signal.SIGTERM)
-        await until(lambda: middleware.gate.draining)
+        await until(lambda: middleware.limiter.draining)
         assert (await Call(middleware).feed().answer())[0] == 503
         assert received == []
         held.gate.set()

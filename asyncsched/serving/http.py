@@ -1,10 +1,11 @@
-"""Errors as HTTP tells them: a status, and problem details (RFC 9457)."""
+"""HTTP as ASGI has it: a request with its response, and errors as problem details (RFC 9457)."""
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Hashable, MutableMapping
+from contextlib import AbstractContextManager
 from http import HTTPStatus
 from math import ceil
 from typing import Any, Final, NamedTuple
@@ -18,14 +19,74 @@ from ..errors import (
     TaskCancelled,
     TaskTooLarge,
 )
-from .exchange import Exchange
+
+Message = MutableMapping[str, Any]
+ASGIScope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[ASGIScope, Receive, Send], Awaitable[None]]
 
 logger = logging.getLogger("asyncsched.serving")
 _LONGEST = 3600.0  # seconds to come back after: measured rates of what hardly moves give centuries
 
 
+class Exchange:
+    """One request, and what is known of its response.
+
+    Attributes:
+        scope: ASGI's, of type "http".
+        tenant: whose request it is; None if nobody asked.
+        status: of the response, once it has started.
+        complete: whether the whole response was handed to the server.
+        disconnected: whether the client left before that.
+    """
+
+    __slots__ = ("_send", "complete", "disconnected", "receive", "scope", "status", "tenant")
+
+    def __init__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
+        self.scope = scope
+        self.receive = receive
+        self._send = send
+        self.tenant: Hashable = None
+        self.status: int | None = None
+        self.complete = False
+        self.disconnected = False
+
+    @property
+    def name(self) -> str:
+        """Method and path."""
+        return f"{self.scope['method']} {self.scope['path']}"
+
+    def header(self, name: bytes) -> bytes | None:
+        """The first header of this name, which is in lower case; None if there is none."""
+        return next((value for key, value in self.scope["headers"] if key == name), None)
+
+    async def send(self, message: Message) -> None:
+        """ASGI's `send`, which takes note."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+        elif message["type"] == "http.response.body" and not message.get("more_body", False):
+            self.complete = True  # first: a client may leave as soon as it has everything
+        await self._send(message)
+
+    async def respond(self, status: int, content_type: str, body: bytes, headers: dict[str, str] | None = None) -> None:
+        """A whole response at once."""
+        named = {"content-type": content_type, "content-length": str(len(body)), **(headers or {})}
+        raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in named.items()]
+        await self.send({"type": "http.response.start", "status": status, "headers": raw})
+        await self.send({"type": "http.response.body", "body": b"" if self.scope["method"] == "HEAD" else body})
+
+
+Instrument = Callable[[Exchange], AbstractContextManager[None]]
+"""Watches requests: the context manager is open while one is handled."""
+
+
 class Problem(Exception):
     """An error that is the answer to a request. A handler may raise it.
+
+    >>> raise Problem(422, "A digit is 64 numbers.", pointer="/pixels")
+    Traceback (most recent call last):
+    asyncsched.serving.http.Problem: A digit is 64 numbers.
 
     Args:
         status: the HTTP status.
@@ -79,15 +140,13 @@ TABLE: Final = (
 """What is answered where a handler lets an exception out. What is not here is the framework's to answer, with 500."""
 
 
-def find_problem(error: Exception, retry_after: float | None) -> Problem | None:
+def find_problem(error: BaseException, retry_after: float | None) -> Problem | None:
     """What to answer; None for what is not in the table, as a bug in a group is not, whatever else there is in it.
     `retry_after` is used where the error does not say."""
-    causes = [leaf for leaf in _leaves(error) if not isinstance(leaf, TaskCancelled)]
-    found = [_problem_of(leaf, retry_after) for leaf in causes]
-    return found[0] if all(found) and found else None
-
-
-def _problem_of(error: BaseException, retry_after: float | None) -> Problem | None:
+    if isinstance(error, BaseExceptionGroup):
+        _, causes = error.split(TaskCancelled)
+        found = [find_problem(cause, retry_after) for cause in causes.exceptions] if causes else []
+        return found[0] if found and all(found) else None
     if isinstance(error, Problem):
         return error
     for row in TABLE:
@@ -97,14 +156,6 @@ def _problem_of(error: BaseException, retry_after: float | None) -> Problem | No
             after = getattr(error, "retry_after", None) or retry_after or 1.0
             return Problem(row.status, row.detail, retry_after=after if row.retry else None)
     return None
-
-
-def _leaves(error: BaseException) -> Iterator[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        for one in error.exceptions:
-            yield from _leaves(one)
-    else:
-        yield error
 
 
 def _phrase(status: int) -> str:

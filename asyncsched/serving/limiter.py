@@ -1,4 +1,11 @@
-"""Which requests are let in, and when others may come back."""
+"""Which requests are let in, and when others may come back.
+
+Theory of operation. Whoever is beyond a limit is refused at once, before its body is read, with an estimate of when to
+come back: what is in progress, by the rate at which requests ended lately. There is no semaphore to wait at: a queue in
+front of the scheduler's own would hold bodies that nothing bounds, and under overload would answer each request just
+when its client has given up. The estimate knows nothing of who else was refused, so clients that come back together may
+be refused again.
+"""
 
 from __future__ import annotations
 
@@ -9,89 +16,85 @@ from contextlib import contextmanager
 from time import perf_counter
 
 from ..runtime.rates import Rate
-from .exchange import Exchange
-from .problems import Problem
+from .http import Exchange, Problem
 
 
-class Gate:
+class Limiter:
     """Counts the requests in progress, and refuses beyond the limits. It never makes anyone wait.
 
     Args:
-        most: requests in progress.
-        most_of_tenant: requests in progress of one tenant; None for no bound but `most`.
+        max_requests: in progress.
+        max_requests_per_tenant: in progress, of one tenant; None for no bound but `max_requests`.
     """
 
-    def __init__(self, most: int, most_of_tenant: int | None) -> None:
-        self.most = most
-        self.most_of_tenant = most_of_tenant
+    def __init__(self, max_requests: int, max_requests_per_tenant: int | None) -> None:
+        self.max_requests = max_requests
+        self.max_requests_per_tenant = max_requests_per_tenant
         self.draining = False  # nobody is let in any more
         self.refused = 0
-        self._inside: dict[Exchange, Callable[[Exception], None] | None] = {}
+        # By request how to end it early. Not on the exchange: that would be a reference cycle.
+        self._in_progress: dict[Exchange, Callable[[Exception], None]] = {}
         self._of_tenant: Counter[Hashable] = Counter()
         self._rate = Rate()
         self._since = 0.0
         self._empty: asyncio.Event | None = None  # there while someone waits for it
 
     def __len__(self) -> int:
-        return len(self._inside)
+        return len(self._in_progress)
 
     def estimated_wait(self) -> float | None:
         """Seconds until what is in progress will be done, by the measured rate; None before the first is."""
-        return self._rate.seconds_for(len(self._inside))
+        return self._rate.seconds_for(len(self))
 
     @contextmanager
-    def admit(self, exchange: Exchange) -> Iterator[None]:
-        """Count a request while it is in progress.
+    def admit(self, exchange: Exchange, end: Callable[[Exception], None]) -> Iterator[None]:
+        """Count a request while it is in progress. `end` ends it before its time, for a reason.
 
         Raises:
             Problem: 503 or 429, if it is not let in.
         """
         self._check(exchange.tenant)
         self._of_tenant[exchange.tenant] += 1  # first, since it raises for a tenant that cannot be hashed
-        if not self._inside:
+        if not self._in_progress:
             self._since = perf_counter()
-        self._inside[exchange] = None
+        self._in_progress[exchange] = end
         try:
             yield
         finally:
             self._leave(exchange)
 
-    def on_end(self, exchange: Exchange, end: Callable[[Exception], None]) -> None:
-        """How to end a request that was let in before its time."""
-        self._inside[exchange] = end
-
     def end_all(self, reason: Exception) -> None:
         """End every request in progress."""
-        for end in list(self._inside.values()):
-            if end is not None:
-                end(reason)
+        for end in list(self._in_progress.values()):
+            end(reason)
 
     async def empty(self) -> None:
         """Wait until nothing is in progress."""
-        if self._inside:
+        if self._in_progress:
             self._empty = self._empty or asyncio.Event()
             await self._empty.wait()
 
     def _check(self, tenant: Hashable) -> None:
+        quota = self.max_requests_per_tenant
         if self.draining:
             self._refuse(503, "The server is shutting down.", close=True)
-        if len(self._inside) >= self.most:
+        if len(self) >= self.max_requests:
             self._refuse(503, "The server has as much to do as it takes on.")
-        if tenant is not None and self.most_of_tenant is not None and self._of_tenant[tenant] >= self.most_of_tenant:
-            self._refuse(429, f"There are {self.most_of_tenant:,} requests of yours in progress, which is the limit.")
+        if tenant is not None and quota is not None and self._of_tenant[tenant] >= quota:
+            self._refuse(429, f"There are {quota:,} requests of yours in progress, which is the limit.")
 
     def _refuse(self, status: int, detail: str, *, close: bool = False) -> None:
         self.refused += 1
         raise Problem(status, detail, retry_after=self.estimated_wait() or 1.0, close=close)
 
     def _leave(self, exchange: Exchange) -> None:
-        del self._inside[exchange]
+        del self._in_progress[exchange]
         self._of_tenant[exchange.tenant] -= 1
         if not self._of_tenant[exchange.tenant]:
             del self._of_tenant[exchange.tenant]
         now = perf_counter()
         self._rate.add(1, now - self._since)
         self._since = now
-        if not self._inside and self._empty is not None:
+        if not self._in_progress and self._empty is not None:
             self._empty.set()
             self._empty = None

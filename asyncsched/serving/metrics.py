@@ -1,0 +1,138 @@
+"""Prometheus's metrics: of requests as they end, and of server, scheduler and batchers when Prometheus asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+
+from ..flow.batcher.batcher import Batcher, BatcherStatistics
+from ..runtime.statistics import Statistics
+from .http import Exchange
+from .service import Service
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
+
+_METHODS = {"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"}  # all else is "other": labels are bounded
+_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)  # seconds; Prometheus's own, from 5 ms
+
+
+class Metrics:
+    """An instrument that counts and times requests, and Prometheus's collector of all else."""
+
+    def __init__(self, service: Service, batchers: Mapping[str, Batcher[Any, Any]]) -> None:
+        from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Histogram, generate_latest
+
+        self._service = service
+        self._batchers = batchers
+        self._content_type = CONTENT_TYPE_LATEST
+        self._generate = generate_latest
+        self._registry = CollectorRegistry()
+        self._requests = Counter(
+            "asyncsched_requests",
+            'Requests by method and status; "disconnected" where the client left before a response.',
+            ("method", "status"),
+            registry=self._registry,
+        )
+        self._seconds = Histogram(
+            "asyncsched_request_duration_seconds",
+            "From the first byte of the application's work to the last of the response. Refusals are not in it.",
+            buckets=_BUCKETS,
+            registry=self._registry,
+        )
+        self._registry.register(cast(Any, self))  # a Collector by its method alone: the class is not imported here
+
+    @contextmanager
+    def __call__(self, exchange: Exchange) -> Iterator[None]:
+        started = perf_counter()
+        status = "500"  # what a server answers where an exception comes out, or nothing
+        try:
+            yield
+            status = "disconnected" if exchange.disconnected else str(exchange.status or 500)
+        finally:
+            method = exchange.scope["method"]
+            self._requests.labels(method if method in _METHODS else "other", status).inc()
+            if status not in ("429", "503"):
+                self._seconds.observe(perf_counter() - started)
+
+    def render(self) -> tuple[str, bytes]:
+        """The content type and the text."""
+        return self._content_type, self._generate(self._registry)
+
+    def collect(self) -> Iterator[Metric]:
+        """What the registry asks its collectors for."""
+        for row in SERVER:
+            yield row.read_from({(): self._service})
+        for row in SCHEDULER if self._service.ready else ():
+            yield row.read_from({(): self._service.scheduler.statistics()})
+        for row in BATCHERS if self._batchers else ():
+            yield row.read_from({(name,): batcher.statistics() for name, batcher in self._batchers.items()})
+
+
+class Row(NamedTuple):
+    """A metric: its name (counters get "_total"), its help, whether it only grows, and how to read its samples.
+
+    What is read is one number, or numbers by label; None is left out.
+    """
+
+    name: str
+    help: str
+    counter: bool
+    read: Callable[[Any], float | Mapping[str, float | None] | None]
+    label: str = ""
+
+    def read_from(self, sources: Mapping[tuple[str, ...], Any]) -> Metric:
+        """The metric with its samples. `sources` are named by the batcher's label where there are several."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        kind = CounterMetricFamily if self.counter else GaugeMetricFamily
+        labels = ["batcher"] * any(sources) + [self.label] * bool(self.label)
+        metric = kind(f"asyncsched_{self.name}", self.help, labels=labels)
+        for source, read_from in sources.items():
+            found = self.read(read_from)
+            for value, number in (found if isinstance(found, Mapping) else {"": found}).items():
+                if number is not None:
+                    metric.add_metric([*source, value] if self.label else [*source], number)
+        return metric
+
+
+def _tasks(s: Statistics) -> Mapping[str, float | None]:
+    return {"completed": s.tasks_completed, "failed": s.tasks_failed, "cancelled": s.tasks_cancelled}
+
+
+def _bytes(s: Statistics) -> Mapping[str, float | None]:
+    return {"in_flight": s.bytes_in_flight, "retained": s.bytes_retained}
+
+
+def _items(s: BatcherStatistics) -> Mapping[str, float | None]:
+    return {"answered": s.answered, "dropped": s.dropped, "refused": s.refused}
+
+
+SERVER: Final = (
+    Row("requests_in_progress", "Requests let in and not answered.", False, lambda s: len(s.limiter)),
+    Row("requests_limit", "The most requests in progress.", False, lambda s: s.limiter.max_requests),
+    Row("requests_refused", "Requests refused: full, draining, or a tenant's quota.", True,
+        lambda s: s.limiter.refused),
+    Row("estimated_wait_seconds", "How long what is in progress and in the backlog will take.", False,
+        lambda s: s.estimated_wait()),
+    Row("ready", "1 while requests are taken, else 0.", False, lambda s: int(s.ready)),
+)  # fmt: skip
+SCHEDULER: Final = (
+    Row("tasks", "Tasks ended, by outcome.", True, _tasks, "outcome"),
+    Row("tasks_pending", "Tasks in the backlog.", False, lambda s: s.tasks_pending),
+    Row("tasks_in_flight", "Tasks admitted and not ended.", False, lambda s: s.tasks_in_flight),
+    Row("tracked_bytes", "Tracked bytes.", False, _bytes, "state"),
+    Row("tracked_bytes_peak", "The most tracked bytes there ever were.", False, lambda s: s.peak_bytes),
+    Row("tracked_bytes_limit", "The limit on tracked bytes.", False, lambda s: s.max_bytes),
+    Row("admission_wait_seconds", "Time that callers waited for admission, added up.", True,
+        lambda s: s.admission_wait_seconds),
+)  # fmt: skip
+BATCHERS: Final = (
+    Row("batcher_items", "Items, by what became of them.", True, _items, "outcome"),
+    Row("batcher_batches", "Batches computed.", True, lambda s: s.batches),
+    Row("batcher_items_waiting", "Items in the queue.", False, lambda s: s.waiting),
+    Row("batcher_cost_waiting", "What the items in the queue cost.", False, lambda s: s.waiting_cost),
+    Row("batcher_wait_seconds", "Time that items waited for their batch, added up.", True, lambda s: s.wait_seconds),
+)

@@ -1,0 +1,165 @@
+"""The client's side: bodies, and clients that leave."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import tracemalloc
+
+import pytest
+
+import asyncsched as asc
+from asyncsched.serving.http import ASGIScope, Receive, Send
+from tests.waiting import until
+
+from .rig import Call, Held, Seen, echo, opened, reply, serving
+
+pytestmark = pytest.mark.timeout(20)
+
+
+@pytest.mark.parametrize("unread", [False, True], ids=["read", "body unread"])
+async def test_a_client_that_leaves_cancels_its_work(unread: bool) -> None:
+    gate, told, ended = threading.Event(), asyncio.Event(), []
+
+    async def app(scope: ASGIScope, receive: Receive, send: Send) -> None:
+        s = scope["state"]["scheduler"]
+        running = await s.submit(gate.wait, 10)
+        queued = s.submit_nowait(ended.append, running)
+        try:
+            await queued
+        finally:
+            told.set()
+
+    seen = Seen()
+    server = serving(app, instruments=[seen])
+    async with server.open() as s:
+        call = Call(server).feed(b"part", more=unread)
+        await until(lambda: s.statistics().tasks_in_flight == 2)
+        call.leave()
+        await told.wait()
+        gate.set()
+        await call.task
+        assert s.statistics().tasks_cancelled == 2
+        assert call.sent == []
+        assert ended == []
+        assert s._runtime.engine.root.children == {}
+        assert seen.exchanges[0].disconnected
+        assert len(server.limiter) == 0
+
+
+async def test_a_client_that_leaves_while_its_request_waits_for_room() -> None:
+    held = Held()
+    server = serving(held, lambda: asc.Scheduler("cpu", max_bytes=1000), reserve=600)
+    async with server.open() as s:
+        first, second = Call(server).feed(), Call(server).feed()
+        await until(lambda: held.entered == 1 and len(server.limiter) == 2)
+        second.leave()
+        await second.task
+        assert (second.sent, held.entered) == ([], 1)
+        held.gate.set()
+        assert (await first.answer())[0] == 200
+        assert s.statistics().bytes_reserved == 0
+
+
+async def test_a_client_that_leaves_in_its_body_raises_nothing_of_the_frameworks() -> None:
+    told: list[str] = []
+
+    async def app(scope: ASGIScope, receive: Receive, send: Send) -> None:
+        try:
+            while (message := await receive())["type"] == "http.request":
+                assert message["more_body"]
+            raise ConnectionError("what a framework makes of it")
+        finally:
+            told.append((await receive())["type"])  # who asks once it is cancelled need not wait
+
+    async with opened(app) as server:
+        for at_once in (True, False):
+            call = Call(server).feed(b"part", more=True)
+            if not at_once:
+                await until(call._incoming.empty)
+                await asyncio.sleep(0)
+            await call.leave().task
+            assert call.sent == []
+    assert told == ["http.disconnect"] * 2
+
+
+async def test_leaving_with_the_whole_answer_cancels_nothing() -> None:
+    after: list[str] = []
+
+    async def app(scope: ASGIScope, receive: Receive, send: Send) -> None:
+        await reply(send)
+        assert (await receive())["type"] == "http.request"
+        for _ in range(2):
+            assert (await receive())["type"] == "http.disconnect"
+        after.append("in the background")
+
+    async with opened(app) as server:
+        call = Call(server).feed()
+        await until(lambda: len(call.sent) == 2)
+        call.leave()
+        await call.task
+    assert after == ["in the background"]
+
+
+async def test_another_cancellation_is_not_swallowed() -> None:
+    held = Held()
+    async with opened(held) as server:
+        call = Call(server).feed()
+        await until(lambda: held.entered == 1)
+        call.task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call.task
+        assert len(server.limiter) == 0
+
+
+@pytest.mark.parametrize("announced", ["abc", "", "3, 3", "9" * 5000])
+async def test_a_length_that_is_no_number(announced: str) -> None:
+    async with opened(echo) as server:
+        status, body = await Call(server, headers={"content-length": announced}).answer()
+        assert (status, body["detail"]) == (400, "Content-Length must be a number of bytes.")
+
+
+async def test_a_body_in_small_pieces_takes_no_more_room_than_in_one() -> None:
+    held = Held()
+    async with opened(held) as server:
+        call = Call(server)
+        await until(lambda: held.entered == 1)
+        tracemalloc.start()
+        try:
+            for _ in range(1000):
+                call.feed(b"x", more=True)
+                await until(call._incoming.empty)
+            assert tracemalloc.get_traced_memory()[0] < 50_000
+        finally:
+            tracemalloc.stop()
+            held.gate.set()
+            await call.task
+
+
+@pytest.mark.parametrize("announced", [True, False])
+async def test_a_body_above_the_limit(announced: bool) -> None:
+    async with opened(echo, max_body=10) as server:
+        call = Call(server, headers={"content-length": "11"} if announced else None)
+        if not announced:
+            call.feed(b"x" * 6, more=True).feed(b"x" * 5, more=True)
+        status, body = await call.answer()
+        assert (status, body["detail"]) == (413, "The body may have 10 bytes at most.")
+        assert call.headers["connection"] == "close"
+        assert await Call(server, headers={"content-length": "10"}).feed(b"x" * 10).answer() == (200, b"x" * 10)
+
+
+async def test_a_body_that_does_not_come() -> None:
+    async with opened(echo, body_timeout=0.01) as server:
+        call = Call(server).feed(b"slow", more=True)
+        status, body = await call.answer()
+        assert (status, body["title"]) == (408, "Request Timeout")
+        assert call.headers["connection"] == "close"
+
+
+async def test_a_slow_answer_to_a_whole_body_is_not_the_clients_fault() -> None:
+    held = Held()
+    async with opened(held, body_timeout=0.01) as server:
+        call = Call(server).feed()
+        await asyncio.wait([call.task], timeout=0.05)
+        held.gate.set()
+        assert (await call.answer())[0] == 200

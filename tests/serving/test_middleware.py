@@ -1,0 +1,187 @@
+"""Requests: each is a scope with a deadline, within the limits; and what Serving is given."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+import asyncsched as asc
+from asyncsched.serving.http import ASGIScope, Receive, Send
+from tests.waiting import until
+
+from .rig import Call, Held, echo, get, opened, raises, read, reply, serving
+
+pytestmark = pytest.mark.timeout(20)
+
+
+async def test_a_handler_computes_in_a_scope_of_its_own_and_finds_the_scheduler() -> None:
+    async def app(scope: ASGIScope, receive: Receive, send: Send) -> None:
+        s = scope["state"]["scheduler"]
+        x = await s.put(np.frombuffer(await read(receive), np.uint8))
+        assert [child.name for child in s._runtime.engine.root.children] == ["POST /sum"]
+        await reply(send, str(await asc.sum(x).item()).encode())
+
+    server = serving(app)
+    async with server.open() as s:
+        assert await Call(server, "/sum").feed(bytes([1, 2]), more=True).feed(bytes([3])).answer() == (200, b"6")
+        assert s._runtime.engine.root.children == {}
+        assert s.statistics().bytes_retained == 0
+
+
+async def test_a_request_that_begins_within_another_is_not_part_of_it() -> None:
+    pipelined: list[Call] = []
+
+    async def app(scope: ASGIScope, receive: Receive, send: Send) -> None:
+        await reply(send, await read(receive))
+        if scope["path"] == "/first":
+            pipelined.append(Call(server, "/second"))  # as servers do, in the context of the one answered
+
+    async with opened(app) as server:
+        assert await Call(server, "/first").feed(b"abc").answer() == (200, b"abc")
+        assert await pipelined[0].feed(b"ab").answer() == (200, b"ab")
+
+
+async def test_full() -> None:
+    held = Held()
+    async with opened(held, max_requests=2) as server:
+        inside = [Call(server).feed(), Call(server).feed()]
+        await until(lambda: held.entered == 2)
+        refused = Call(server)  # its body is not waited for
+        status, body = await refused.answer()
+        assert (status, body["title"]) == (503, "Service Unavailable")
+        assert int(refused.headers["retry-after"]) >= 1
+        assert [(await get(server, path).answer())[0] for path in ("/healthz", "/readyz", "/metrics")] == [200] * 3
+        held.gate.set()
+        assert [(await call.answer())[0] for call in inside] == [200, 200]
+        assert (await Call(server).feed().answer())[0] == 200
+        assert server.limiter.refused == 1
+
+
+async def test_a_tenants_quota() -> None:
+    def tenant(scope: ASGIScope) -> Any:
+        return dict(scope["headers"]).get(b"x-tenant")
+
+    held = Held()
+    async with opened(held, tenant=tenant, max_requests_per_tenant=1) as server:
+        first = Call(server, headers={"x-tenant": "a"}).feed()
+        others = [Call(server, headers={"x-tenant": "b"}).feed(), Call(server).feed(), Call(server).feed()]
+        await until(lambda: held.entered == 4)
+        refused = Call(server, headers={"x-tenant": "a"}).feed()
+        assert (await refused.answer())[0] == 429
+        assert "retry-after" in refused.headers
+        held.gate.set()
+        assert [(await call.answer())[0] for call in (first, *others)] == [200] * 4
+        assert (await Call(server, headers={"x-tenant": "a"}).feed().answer())[0] == 200
+        assert not server.limiter._of_tenant
+
+
+async def test_a_tenant_that_cannot_be_hashed_takes_no_place() -> None:
+    async with opened(echo, tenant=lambda scope: []) as server:
+        with pytest.raises(TypeError, match="unhashable"):
+            await Call(server).feed().task
+        assert len(server.limiter) == 0
+
+
+@pytest.mark.parametrize("deadline", [0.01, lambda scope: 0.01 if scope["path"] == "/" else None])
+async def test_the_deadline(deadline: Any) -> None:
+    held = Held()
+    async with opened(held, deadline=deadline) as server:
+        status, body = await Call(server).feed().answer()
+        assert (status, body["title"]) == (504, "Gateway Timeout")
+        assert held.cancelled == 1
+
+
+async def test_an_applications_own_timeout_is_its_own() -> None:
+    async with opened(raises(TimeoutError("mine")), deadline=60) as server:
+        with pytest.raises(TimeoutError, match="mine"):
+            await Call(server).feed().task
+
+
+async def test_a_full_batcher_behind_it() -> None:
+    gate = asyncio.Event()
+
+    async def model(items: list[int]) -> list[int]:
+        await gate.wait()
+        return items
+
+    batcher: asc.Batcher[int, int] = asc.Batcher(model, max_batch_cost=1, max_queue=1)
+
+    async def app(scope: ASGIScope, receive: Receive, send: Send) -> None:
+        await reply(send, str(await batcher(7)).encode())
+
+    server = serving(app)
+    async with server.open() as s:
+        inside = [Call(server).feed()]
+        await until(lambda: batcher.statistics().computing == 1)
+        inside.append(Call(server).feed())
+        await until(lambda: batcher.statistics().waiting == 1)
+        assert (await Call(server).feed().answer())[0] == 503
+        assert inside[1].leave() is inside[1]
+        await inside[1].task
+        assert batcher.statistics().waiting == 0
+        gate.set()
+        assert await inside[0].answer() == (200, b"7")
+        found = batcher.statistics()
+        assert (found.answered, found.dropped, found.refused) == (1, 1, 1)
+        assert s.statistics().tasks_in_flight == 0
+
+
+async def test_many_at_once_and_nothing_is_left() -> None:
+    async def app(scope: ASGIScope, receive: Receive, send: Send) -> None:
+        x = await scope["state"]["scheduler"].put(np.ones(5000))
+        await reply(send, str(await asc.sum(x + 1).item()).encode())
+
+    server = serving(app, partial(asc.Scheduler, "cpu", max_bytes="1 MiB"), reserve="200 KiB")
+    before = asyncio.all_tasks()
+    async with server.open() as s:
+        calls = [Call(server).feed() for _ in range(100)]
+        for call in calls[::2]:
+            call.leave()
+        assert {await call.answer() for call in calls[1::2]} == {(200, b"10000.0")}
+        await asyncio.gather(*[call.task for call in calls])
+        found = s.statistics()
+        assert (found.tasks_pending, found.tasks_in_flight, found.bytes_in_flight, found.bytes_retained) == (0,) * 4
+        assert found.peak_bytes <= 2**20
+        assert s._runtime.engine.root.children == {}
+        await until(lambda: asyncio.all_tasks() == before)
+
+
+async def test_websockets_pass_through() -> None:
+    passed: list[str] = []
+
+    async def app(scope: ASGIScope, receive: Receive, send: Send) -> None:
+        passed.append(scope["type"])
+
+    await serving(app)({"type": "websocket"}, None, None)  # type: ignore[arg-type]
+    assert passed == ["websocket"]
+
+
+async def test_without_a_lifespan_the_cure_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    server = serving(echo)
+    assert (await Call(server).feed().answer())[0] == 503
+    assert "--lifespan on" in caplog.text
+    with pytest.raises(asc.SchedulerClosed, match="--lifespan on"):
+        _ = server.scheduler
+
+
+WRONG: list[dict[str, Any]] = [
+    {"max_requests": 0},
+    {"max_requests_per_tenant": 0},
+    {"deadline": 0},
+    {"deadline": float("inf")},
+    {"body_timeout": 0},
+    {"drain_timeout": -1},
+    {"drain_timeout": float("nan")},
+    {"reserve": "much"},
+    {"max_body": 0},
+]
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=str)
+async def test_bad_arguments(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"^{next(iter(wrong))}"):
+        serving(echo, **wrong)
