@@ -90,7 +90,7 @@ class FairQueue(Generic[M]):
         member.joined = True
         if member.paid < self._clock:
             member.paid = self._entry
-        insort_left(self._line, member, key=_order)
+        self._insert(member)
 
     def leave(self, member: M) -> None:
         """A member has nothing left."""
@@ -110,13 +110,20 @@ class FairQueue(Generic[M]):
         else:
             self._remove(member)
             member.paid = start + share
-            insort_left(self._line, member, key=_order)
+            self._insert(member)
 
     def clear(self) -> None:
         """Everybody leaves."""
         for member in self._line:
             member.joined = False
         self._line.clear()
+
+    def _insert(self, member: M) -> None:
+        line = self._line
+        if not line or member.paid >= line[0].paid:  # most often it is the last in line
+            line.insert(0, member)
+        else:
+            insort_left(line, member, key=_order)
 
     def _remove(self, member: M) -> None:
         line = self._line
