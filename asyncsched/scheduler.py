@@ -172,7 +172,7 @@ class Scheduler(Submitter):
         """
         from .flow.pipeline.pipeline import make_pipeline
 
-        return make_pipeline(self, source, buffer)
+        return make_pipeline(self, self._runtime, source, buffer)
 
     def statistics(self) -> Statistics:
         """A snapshot. Drops and completions so far are counted."""
