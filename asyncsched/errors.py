@@ -89,3 +89,23 @@ class CaptureError(AsyncSchedError):
 
 class SchedulerClosed(AsyncSchedError, RuntimeError):
     """The scheduler or scope takes no more work: it was closed, its event loop was, or the process forked."""
+
+
+def passable(error: BaseException, what: str) -> BaseException:
+    """`error`, or a RuntimeError in its place, where it would mean something else to whoever drives a coroutine.
+
+    These are messages to a coroutine, a generator or a task: it ended, close, be cancelled.
+
+    Args:
+        error: what a function of the user's raised or returned.
+        what: the beginning of the message, as in "the function raised".
+
+    >>> passable(StopIteration(), "the function raised")
+    RuntimeError('the function raised StopIteration, which cannot pass through `await`')
+    """
+    kinds = [kind.__name__ for kind in type(error).__mro__]  # by name: the core does not import asyncio
+    if not isinstance(error, StopIteration | StopAsyncIteration | GeneratorExit) and "CancelledError" not in kinds:
+        return error
+    wrapper = RuntimeError(f"{what} {type(error).__name__}, which cannot pass through `await`")
+    wrapper.__cause__ = error
+    return wrapper

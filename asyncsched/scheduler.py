@@ -159,7 +159,7 @@ class Scheduler(Submitter):
             buffer: how many items may be read ahead of the first stage.
         """
 
-        return make_pipeline(self, source, buffer)
+        return make_pipeline(self, self._runtime, source, buffer)
 
     def statistics(self) -> Statistics:
         """A snapshot. Drops and completions so far are counted."""

@@ -546,7 +546,7 @@ async def served(s: asc.Scheduler, items: list[tuple[Any, dict[str, Any]]], **op
     model.gate.set()
     await asyncio.gather(*asked)
     assert not batcher._queue._items
-    assert not batcher._queue._lines
+    assert not batcher._queue._tenants
     return [item for batch in model.batches for item in batch][1:]
 
 
@@ -609,13 +609,13 @@ async def test_tenants_that_are_never_seen_again_do_not_starve_who_waits_and_are
     async with asc.Scheduler("cpu") as s:
         asked: list[asyncio.Task[Any]] = []
         served: list[int] = []
-        lines: list[int] = []
+        remembered: list[int] = []
         gathered = asyncio.Event()
 
         async def model(items: list[int]) -> list[int]:
             await gathered.wait()
             served.extend(items)
-            lines.append(len(batcher._queue._lines))
+            remembered.append(len(batcher._queue._tenants))
             if len(served) < 100:
                 await come()
             return items
@@ -635,10 +635,10 @@ async def test_tenants_that_are_never_seen_again_do_not_starve_who_waits_and_are
         await until(lambda: len(served) >= 100)
         await asyncio.gather(*asked)
         assert served.index(2) < 15
-        assert max(lines) < 15
+        assert max(remembered) < 15
 
 
-async def test_who_has_left_leaves_no_line() -> None:
+async def test_who_has_left_leaves_no_tenant() -> None:
     async with asc.Scheduler("cpu") as s:
         model = Model()
         model.gate.clear()
@@ -648,7 +648,7 @@ async def test_who_has_left_leaves_no_line() -> None:
         for gone in asked[1:]:
             gone.cancel()
         await asyncio.wait(asked[1:])
-        assert not batcher._queue._lines
-        assert not batcher._queue._turns
+        assert not batcher._queue._tenants
+        assert not batcher._queue._shares
         model.gate.set()
         assert await asked[0] == 0

@@ -151,10 +151,10 @@ async def test_what_a_thread_has_taken_it_works_on_though_a_later_item_has_faile
         """Gives item 0 to a thread that then sleeps until item 1 has failed."""
 
         def get(self, *args: Any) -> Any:
-            slot = super().get(*args)
-            if slot is not None and slot.where == 0:
+            call = super().get(*args)
+            if call is not None and call.origin == 0:
                 assert failed.wait(10)
-            return slot
+            return call
 
     monkeypatch.setattr(threads_of_stages, "SimpleQueue", Slow)
     async with asc.Scheduler("cpu") as s:

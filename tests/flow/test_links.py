@@ -1,4 +1,4 @@
-"""Bells and links: what wakes whom."""
+"""Links and those who wait at them: what wakes whom."""
 
 from __future__ import annotations
 
@@ -6,39 +6,64 @@ import asyncio
 
 import pytest
 
-from asyncsched.flow.pipeline.links import Bell, Link, flat
+from asyncsched.flow.pipeline.links import Link
+from asyncsched.flow.pipeline.origin import numbers_of
+from asyncsched.flow.pipeline.wait_queue import WaitQueue
 from tests.waiting import turns
 
 pytestmark = pytest.mark.timeout(20)
 
 
-async def test_a_ring_wakes_one_sleeper() -> None:
-    bell = Bell()
-    sleepers = [asyncio.create_task(bell.sleep()) for _ in range(3)]
+async def waiters_of(queue: WaitQueue, count: int) -> list[asyncio.Task[None]]:
+    waiters = [asyncio.create_task(queue.wait()) for _ in range(count)]
     await turns(3)
+    assert len(queue.waiters) == count
+    return waiters
+
+
+async def test_a_wake_up_wakes_one() -> None:
+    queue = WaitQueue()
+    waiters = await waiters_of(queue, 3)
     for awake in (1, 2, 3):
-        bell.ring()
+        queue.wake()
         await turns(3)
-        assert sum(task.done() for task in sleepers) == awake
-        assert bell.sleepers == 3 - awake
-    bell.close()
+        assert [task.done() for task in waiters] == [True] * awake + [False] * (3 - awake)
+        assert len(queue.waiters) == 3 - awake
+    queue.wake()  # for nobody
 
 
-async def test_a_cancelled_sleeper_is_not_rung_for() -> None:
-    bell = Bell()
-    first, second = asyncio.create_task(bell.sleep()), asyncio.create_task(bell.sleep())
+async def test_a_cancelled_waiter_is_passed_over() -> None:
+    queue = WaitQueue()
+    first, second, third = await waiters_of(queue, 3)
+    first.cancel()
+    queue.wake()  # before it has run
     await turns(3)
+    assert second.done()
+    third.cancel()
+    await turns(3)
+    assert not queue.waiters
+    assert queue.seconds(0.0) > 0
+
+
+async def test_a_waiter_that_is_cancelled_when_it_was_woken_hands_it_on() -> None:
+    queue = WaitQueue()
+    first, second = await waiters_of(queue, 2)
+    queue.wake()
     first.cancel()
     await turns(3)
-    assert bell.sleepers == 1
-    bell.ring_for_all()
-    await second
-    assert bell.seconds(0.0) > 0
-    bell.close()
+    assert first.cancelled()
+    assert second.done()
+    assert not queue.waiters
 
 
-async def test_a_bell_nobody_heard_needs_no_closing() -> None:
-    Bell().close()
+async def test_all_are_woken() -> None:
+    queue = WaitQueue()
+    waiters = await waiters_of(queue, 3)
+    queue.wake_all()
+    await asyncio.gather(*waiters)
+    before = queue.seconds(0.0)
+    assert before > 0
+    assert queue.seconds(1e9) == before
 
 
 async def test_a_producer_wakes_when_half_is_free_or_the_consumer_waits() -> None:
@@ -54,7 +79,9 @@ async def test_a_producer_wakes_when_half_is_free_or_the_consumer_waits() -> Non
     link.take()
     await turns(3)
     assert producer.done()
-    assert link.room == 1
+    assert link.try_reserve()
+    assert not link.try_reserve()
+    link.unreserve()
 
     await link.reserve()
     producer = asyncio.create_task(link.reserve())
@@ -83,14 +110,46 @@ async def test_an_end_wakes_every_consumer() -> None:
 
 async def test_a_failed_stage_lets_go_whoever_waits_for_room() -> None:
     link = Link(1)
-    link.room = -2
+    link.put_back([(i, i) for i in range(3)])
     waiting = [asyncio.create_task(link.reserve()) for _ in range(3)]
     await turns(3)
-    link.release()
+    link.lift_bound()
     await asyncio.gather(*waiting)
     link.close()
 
 
+async def test_what_is_withdrawn_or_put_back_keeps_the_room_right() -> None:
+    link, source = Link(3), Link(3)
+    for i in range(3):
+        await source.reserve()
+        source.put(i, i)
+    taken = [source.take(), source.take()]
+    assert await link.reserve_all() == 3
+    link.put(*taken[0])
+    link.withdraw()
+    link.unreserve()
+    assert not link.items
+    assert link.count == 0
+    assert await link.reserve_all() == 2
+    link.unreserve()
+    await source.reserve()
+    await source.reserve()
+    source.put_back(taken)
+    assert [origin for origin, _ in source.items] == [0, 1, 2]
+    for free in (False, False, True):
+        source.take()
+        assert source.try_reserve() == free
+
+
+async def test_what_is_put_back_wakes_who_waits_for_an_item() -> None:
+    link = Link(1)
+    waiting = asyncio.create_task(link.arrived())
+    await turns(3)
+    link.put_back([(0, "item")])
+    assert await waiting
+    assert link.take() == (0, "item")
+
+
 def test_numbers_of_nested_batches() -> None:
-    assert flat(3) == [3]
-    assert flat(((1, 2), (3, (4,)))) == [1, 2, 3, 4]
+    assert numbers_of(3) == [3]
+    assert numbers_of(((1, 2), (3, (4,)))) == [1, 2, 3, 4]

@@ -13,16 +13,14 @@ from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass
 from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING, Generic, TypeVar, cast
+from typing import Generic, TypeVar, cast
 
 from ..._arguments import check_int, check_number
 from ...errors import QueueFull
 from ...runtime.context import ambient
+from ..scope import Submitter
 from .queue import Queue, Waiting
-from .runners import Runs
-
-if TYPE_CHECKING:
-    from ...scheduler import Scheduler
+from .runners import Runners
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -68,6 +66,18 @@ class Batcher(Generic[Item, Result]):
     that of a caller. A batcher belongs to one event loop. It needs no closing: while its queue is empty nothing of it
     runs.
 
+    >>> import asyncio, asyncsched as asc
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu"):
+    ...         async def model(rows):
+    ...             print("a batch of", len(rows))
+    ...             return [sum(row) for row in rows]
+    ...         batcher = asc.Batcher(model)
+    ...         print(await asyncio.gather(batcher([1, 2]), batcher([3, 4]), batcher([5, 6])))
+    >>> asyncio.run(main())
+    a batch of 3
+    [3, 7, 11]
+
     Args:
         fn: takes a list of items and returns as many results in the same order, as a list or an array. A result that is
             an exception is raised in that item's caller alone; what `fn` itself raises, in every caller of the batch. A
@@ -91,13 +101,13 @@ class Batcher(Generic[Item, Result]):
         max_queue: int | None = 1024,
         cost: Callable[[Item], float] | None = None,
         concurrency: int = 1,
-        scheduler: Scheduler | None = None,
+        scheduler: Submitter | None = None,
     ) -> None:
         _check(fn, max_batch_cost, max_wait, max_queue, concurrency)
         self._cost = cost
         self._loop: asyncio.AbstractEventLoop | None = None
         self._queue = Queue(max_batch_cost, max_queue)
-        self._runs = Runs(fn, self._queue, max_wait, concurrency, scheduler)
+        self._runners = Runners(fn, self._queue, max_wait, concurrency, scheduler)
 
     async def __call__(self, item: Item) -> Result:
         """Wait for a batch with this item, and return its result. Cancelling it drops the item.
@@ -111,38 +121,38 @@ class Batcher(Generic[Item, Result]):
         loop = self._bind()
         cost = 1.0 if self._cost is None else float(self._cost(item))
         self._check_room(cost)
-        # No await between the books and the queue: what was counted is there.
-        until, tenant, weight = _here()
-        line = self._queue.line(tenant, weight)
-        waiting = Waiting(item, cost, loop.create_future(), monotonic(), until, line)
+        # No await between the check and the push: the room it found is there.
+        until, name, weight = _here()
+        tenant = self._queue.tenant(name, weight)
+        waiting = Waiting(item, cost, loop.create_future(), monotonic(), until, tenant)
         self._queue.push(waiting)
-        self._runs.wake(loop)
+        self._runners.wake(loop)
         try:
             return cast(Result, await waiting.future)
         finally:
-            self._queue.forget(waiting)
+            self._queue.drop(waiting)
             if waiting.future.done() and not waiting.future.cancelled():
                 waiting.future.exception()  # seen, also when the caller was cancelled in the same turn
 
     def statistics(self) -> BatcherStatistics:
         """A snapshot."""
-        queue, runs = self._queue, self._runs
+        queue, runners = self._queue, self._runners
         return BatcherStatistics(
             items=queue.accepted,
-            answered=runs.answered,
+            answered=runners.answered,
             dropped=queue.dropped,
             refused=queue.refused,
-            batches=runs.batches,
+            batches=runners.batches,
             waiting=len(queue),
             waiting_cost=queue.cost,
-            computing=runs.computing,
-            largest_batch=runs.largest,
+            computing=runners.computing,
+            largest_batch=runners.largest,
             wait_seconds=queue.waited,
-            estimated_wait=runs.rate.seconds_for(len(queue)),
+            estimated_wait=runners.rate.seconds_for(len(queue)),
         )
 
     def __repr__(self) -> str:
-        return f"Batcher({self._runs.name}, {len(self._queue)} waiting, {self._runs.computing} computing)"
+        return f"Batcher({self._runners.name}, {len(self._queue)} waiting, {self._runners.computing} computing)"
 
     def _bind(self) -> asyncio.AbstractEventLoop:
         loop = asyncio.get_running_loop()
@@ -156,7 +166,7 @@ class Batcher(Generic[Item, Result]):
         try:
             self._queue.check(cost)
         except QueueFull as full:
-            full.retry_after = self._runs.rate.seconds_for(len(self._queue))
+            full.retry_after = self._runners.rate.seconds_for(len(self._queue))
             raise
 
 

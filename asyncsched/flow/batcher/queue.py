@@ -1,11 +1,10 @@
-"""The items that wait for a batch: counted, bounded, and forgotten as soon as nobody wants them.
+"""The items that wait for a batch: counted, bounded, and dropped as soon as nobody wants them.
 
-Theory of operation. Each tenant has a line of its own, first in, first out; who names none stands in the line of None.
-A line is `paid` up to where its items were computed, in the unit of their cost over the tenant's weight, and the line
-that is paid least goes next (start-time fair queueing: Goyal, Vin and Cheng, SIGCOMM 1996). A line that was empty
-starts where the others are on average: nobody saves up. So a tenant that sends ten times its share waits in its own
-line. The average goes on with all that is computed, also for tenants that are never seen again: so these, however many
-they are, stand behind who waits already.
+Theory of operation. Each tenant has a row of its own, first in, first out; who names none shares that of None. A fair
+queue says whose first item goes next, by what was computed for each, in the unit of their cost over the tenant's
+weight. So a tenant that sends ten times its share waits behind its own items. A tenant without items is forgotten when
+it would be next, with what it has got, or when the queue is empty; not sooner, or whoever sends one item at a time
+would have got nothing each time.
 """
 
 from __future__ import annotations
@@ -13,44 +12,52 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Hashable
-from heapq import heappop, heappush, heapreplace
-from itertools import count
 from math import ceil
 from typing import Any
 
 from ..._arguments import check_number
-from ...errors import DeadlineExceeded, QueueFull, TaskTooLarge
+from ..._core.fair_share import FairQueue, Member
+from ...errors import DeadlineExceeded, QueueFull, TaskTooLarge, passable
 
 
-class Line:
+class Tenant(Member):
     """The items of one tenant, the oldest first."""
 
-    __slots__ = ("items", "tenant", "weight")
+    __slots__ = ("items", "name")
 
-    def __init__(self, tenant: Hashable) -> None:
-        self.tenant = tenant
-        self.weight = 1.0
+    def __init__(self, name: Hashable) -> None:
+        super().__init__()
+        self.name = name
         self.items: OrderedDict[Waiting, None] = OrderedDict()
 
 
 class Waiting:
     """An item on its way, and the future its caller waits for."""
 
-    __slots__ = ("arrived", "cost", "deadline", "future", "item", "line")
+    __slots__ = ("arrived", "cost", "deadline", "future", "item", "tenant")
 
     def __init__(
-        self, item: Any, cost: float, future: asyncio.Future[Any], arrived: float, deadline: float, line: Line
+        self, item: Any, cost: float, future: asyncio.Future[Any], arrived: float, deadline: float, tenant: Tenant
     ) -> None:
         self.item = item
         self.cost = cost
         self.future = future
         self.arrived = arrived
         self.deadline = deadline
-        self.line = line
+        self.tenant = tenant
 
     def wanted(self, now: float) -> bool:
         """Whether someone still waits for it. Past its deadline nobody does, though a busy loop may tell them late."""
         return now < self.deadline and not self.future.done()
+
+    def settle(self, result: Any) -> None:
+        """Give its caller a result, or an exception to raise."""
+        if self.future.done():  # it has left
+            return
+        if isinstance(result, BaseException):
+            self.future.set_exception(passable(result, "the result of an item is"))
+        else:
+            self.future.set_result(result)
 
     def expire(self) -> None:
         """Tell the caller, unless it has left. The deadline may be of a scope that the caller was only started in, and
@@ -65,7 +72,7 @@ class Waiting:
 
 
 class Queue:
-    """Lines of tenants, in turn. Every change of its contents changes its books in the same call."""
+    """The items of all tenants. Every change of its contents changes its counts in the same call."""
 
     def __init__(self, max_batch_cost: float, max_items: int | None) -> None:
         self.max_batch_cost = max_batch_cost
@@ -74,11 +81,8 @@ class Queue:
         self.accepted = self.dropped = self.refused = 0  # items, ever
         self.waited = 0.0  # seconds until their batch, all items together
         self._items: OrderedDict[Waiting, None] = OrderedDict()  # by arrival
-        self._lines: dict[Hashable, Line] = {}
-        self._turns: list[tuple[float, int, Line]] = []  # a heap of them: up to where each is paid, and since when
-        self._numbers = count()
-        self._occupied = 0  # lines that hold items
-        self._paid = 0.0  # up to where they are, on average
+        self._tenants: dict[Hashable, Tenant] = {}  # those in `_shares`, which may have no items any more
+        self._shares = FairQueue[Tenant]()
 
     def __len__(self) -> int:
         return len(self._items)
@@ -107,47 +111,44 @@ class Queue:
                 " admit fewer callers at a time, or raise max_queue"
             )
 
-    def line(self, tenant: Hashable, weight: float) -> Line:
-        """Where the items of a tenant stand."""
-        line = self._lines.get(tenant)
-        if line is None:
-            line = self._lines[tenant] = Line(tenant)
-            heappush(self._turns, (self._paid, next(self._numbers), line))
-        line.weight = weight
-        return line
+    def tenant(self, name: Hashable, weight: float) -> Tenant:
+        """Whose items these are. One is to be pushed at once."""
+        tenant = self._tenants.get(name)
+        if tenant is None:
+            tenant = self._tenants[name] = Tenant(name)
+            self._shares.join(tenant)
+        tenant.weight = weight
+        return tenant
 
     def push(self, waiting: Waiting) -> None:
         self._items[waiting] = None
-        self._occupied += not waiting.line.items
-        waiting.line.items[waiting] = None
+        waiting.tenant.items[waiting] = None
         self.cost += waiting.cost
         self.accepted += 1
 
-    def forget(self, waiting: Waiting) -> None:
+    def drop(self, waiting: Waiting) -> None:
         """Its caller has left. Nothing happens if it is in a batch already."""
         if waiting in self._items:
             self._remove(waiting)
             self.dropped += 1
 
     def form(self, now: float) -> list[Waiting]:
-        """Take the next batch: as many as fit, in turn, and those that nobody wants to be dropped."""
+        """Take the next batch: as many as fit, by whose turn it is; those that nobody wants are dropped."""
         batch: list[Waiting] = []
         cost = 0.0
-        while self._turns:
-            paid, _, line = self._turns[0]
-            first = next(iter(line.items), None)
+        while self._items:
+            tenant = next(iter(self._shares))
+            first = next(iter(tenant.items), None)
             if first is None:
-                heappop(self._turns)
-                del self._lines[line.tenant]
+                self._shares.leave(tenant)
+                del self._tenants[tenant.name]
             elif not first.wanted(now):
-                self.forget(first)
+                self.drop(first)
                 first.expire()
             elif cost + first.cost > self.max_batch_cost:
                 break
             else:
-                share = first.cost / line.weight
-                self._paid = max(self._paid, paid) + share / self._occupied
-                heapreplace(self._turns, (paid + share, next(self._numbers), line))
+                self._shares.charge(tenant, first.cost)
                 self._remove(first)
                 batch.append(first)
                 cost += first.cost
@@ -158,14 +159,13 @@ class Queue:
         """Drop everything. Returns what it was."""
         waiting = list(self._items)
         for one in waiting:
-            self.forget(one)
+            self.drop(one)
         return waiting
 
     def _remove(self, waiting: Waiting) -> None:
-        del self._items[waiting], waiting.line.items[waiting]
-        self._occupied -= not waiting.line.items
+        del self._items[waiting], waiting.tenant.items[waiting]
         self.cost -= waiting.cost
-        if not self._items:  # no rounding error outlives the queue, and no line
-            self.cost = self._paid = 0.0
-            self._lines.clear()
-            self._turns.clear()
+        if not self._items:  # no rounding error outlives the queue, and no tenant
+            self.cost = 0.0
+            self._tenants.clear()
+            self._shares.clear()

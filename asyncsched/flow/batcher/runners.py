@@ -9,25 +9,22 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...errors import TaskCancelled
 from ...runtime.context import Ambient, ambient, current_scope, find
 from ...runtime.rates import Rate
-from ..scope import Scope, Sharing
+from ..scope import Scope, Sharing, Submitter
 from .queue import Queue, Waiting
-
-if TYPE_CHECKING:
-    from ...scheduler import Scheduler
 
 Answered = tuple[list[Waiting], Sequence[Any]]
 
 
-class Runs:
+class Runners:
     """The runners of a batcher: coroutines that each form a batch, compute it, and form the next."""
 
     def __init__(
-        self, fn: Callable[[list[Any]], Any], queue: Queue, max_wait: float, most: int, scheduler: Scheduler | None
+        self, fn: Callable[[list[Any]], Any], queue: Queue, max_wait: float, most: int, scheduler: Submitter | None
     ) -> None:
         self.name: str = getattr(fn, "__qualname__", None) or type(fn).__name__
         self.batches = self.answered = self.computing = self.largest = 0
@@ -114,7 +111,7 @@ class Runs:
         return await scope.call(partial(self._on_stream, batch), name=self.name)
 
     def _on_stream(self, batch: list[Waiting]) -> Answered:
-        """On a stream's thread, when the turn of the batch has come: compute what is wanted still."""
+        """On a stream's thread, when the batch is begun: compute what is wanted still."""
         now = monotonic()
         wanted = [waiting for waiting in batch if waiting.wanted(now)]
         return wanted, self._fn([waiting.item for waiting in wanted]) if wanted else []
@@ -123,7 +120,7 @@ class Runs:
         self.answered += len(wanted)
         self._queue.dropped += len(batch) - len(wanted)
         for waiting, result in zip(wanted, results, strict=True):
-            _settle(waiting, result)
+            waiting.settle(result)
         for waiting in batch:
             waiting.expire()
 
@@ -132,7 +129,7 @@ class Runs:
         if isinstance(error, asyncio.CancelledError):
             error = TaskCancelled(f"{self.name}, the function of a batcher, ended in a CancelledError")
         for waiting in batch:
-            _settle(waiting, error)
+            waiting.settle(error)
 
     def _ended(self, count: int, now: float) -> None:
         if count:
@@ -170,14 +167,3 @@ def _one_each(returned: Any, wanted: int, name: str) -> list[Any]:
             f"{name} got {wanted} items and returned {len(results)} results: return one per item, in order"
         )
     return results
-
-
-def _settle(waiting: Waiting, result: Any) -> None:
-    if waiting.future.done():  # its caller has left
-        return
-    if not isinstance(result, BaseException):
-        waiting.future.set_result(result)
-    elif isinstance(result, StopIteration | asyncio.CancelledError):  # which a coroutine can only raise for itself
-        waiting.future.set_exception(RuntimeError(f"the result of an item is {result!r}"))
-    else:
-        waiting.future.set_exception(result)

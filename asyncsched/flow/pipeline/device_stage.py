@@ -1,28 +1,39 @@
 """The stage that puts batches on the device ahead of the consumer.
 
-What is put ahead takes bytes that others may need before the consumer takes it: the consumer itself, for instance,
-whose work on one batch waits for the room that the next one fills. So a batch is put all or nothing, in a scope that
-reserves its bytes, and when the scheduler is stuck while others wait, what is ahead goes back to the host: the stage
-keeps the host's arrays until the consumer has taken theirs. For a while it then puts a batch only when the consumer
-waits for it.
+Theory of operation. What is put ahead takes bytes that others may need before the consumer takes it: the consumer
+itself, for instance, whose work on one batch waits for the room that the next one fills. Two rules keep this live:
+
+1. *All or nothing.* A batch is put in a scope that reserves its bytes, so no two half batches wait for each other.
+2. *Giving back.* When the scheduler is stuck, and somebody else is among those that wait, what is ahead goes back to
+   the host: the device's tensors are dropped, the host's arrays, kept until the consumer has taken theirs, return to
+   the link in front, and a put that is under way is cancelled. For `CAUTION` batches the stage then puts one only when
+   the consumer waits for it. As long as anything is ahead, the stage stays, also at the end of the source.
+
+While the consumer waits for a batch that itself waits for room, the consumer is reported as parked at that put: so if
+what it still holds is in the way, this is found to be a deadlock, and told.
+
+One reserve of `depth` batches for the whole epoch, instead of giving back, was tried and dropped: it needs the size of
+a batch before the first is seen, and all of it even where one batch and the consumer's work on it just fit, where the
+limit then admits nothing at all. A reserve that shrinks to what is free has to know what the consumer will need. And
+what the consumer still holds is charged to it, so that `depth` bounds both together: a consumer that lets go of its
+last batch when it has the next one, as `async for` does, waits for ever at a depth of 1.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import numpy as np
 
-from ..scope import Scope
-from .links import Where
+from ..._tree import leaves, map_leaves
+from ...runtime.runtime import Runtime
+from ..scope import Submitter
+from .links import Numbered
+from .origin import Origin
 from .stages import Stage, stop_if_cancelled
-
-if TYPE_CHECKING:
-    from ...scheduler import Scheduler
 
 CAUTION = 16  # batches put only when asked for, after some had to go back; a guess
 
@@ -30,34 +41,34 @@ CAUTION = 16  # batches put only when asked for, after some had to go back; a gu
 class DeviceStage(Stage):
     """Puts the arrays of each item, in tuples, lists and dicts, too."""
 
-    def __init__(self, scheduler: Scheduler, device: object, *args: Any) -> None:
+    def __init__(self, submitter: Submitter, runtime: Runtime, device: object, *args: Any) -> None:
         super().__init__(*args)
-        self._scheduler = scheduler
+        self._submitter = submitter
+        self._runtime = runtime
         self._device = device
-        self._ahead: deque[tuple[Where, Any]] = deque()  # what the host has of `out.entries`, and of the item being put
+        self._task: asyncio.Task[Any] | None = None
+        self._ahead: deque[Numbered] = deque()  # what the host has of `out.items`, and of the item being put
         self._putting: anyio.CancelScope | None = None
-        self._scope: Scope | None = None
         self._caution = 0
-        self._consumer: asyncio.Future[None] = (
-            asyncio.get_running_loop().create_future()
-        )  # stands for what it waits for
+        # Stands for what the consumer waits for.
+        self._consumer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def run(self) -> None:
-        reclaimers = self._scheduler._runtime.reclaimers
-        reclaimers.add(self._reclaim)
+        self._task = asyncio.current_task()
+        self._runtime.reclaimers.add(self._reclaim)
         try:
             while await self._more():
-                where, item = self.source.take()
+                origin, item = self.source.take()
                 self._forget_taken()
-                self._ahead.append((where, item))
+                self._ahead.append((origin, item))
                 try:
-                    await self._put_ahead(where, item)
+                    await self._put_ahead(origin, item)
                 except BaseException as error:
                     stop_if_cancelled(error)
-                    self.fail(where, error)
+                    self.fail(origin, error)
                 del item
         finally:
-            reclaimers.discard(self._reclaim)
+            self._runtime.reclaimers.discard(self._reclaim)
             self._ahead.clear()
         self.finish()
 
@@ -68,81 +79,56 @@ class DeviceStage(Stage):
         """
         out = self.out
         while True:
-            while self._caution and not out.arrival.sleepers:
-                await out.space.sleep()
+            while self._caution and not out.for_items.waiters:
+                await out.for_room.wait()
             self._caution = max(0, self._caution - 1)
             if await self.ready():
                 return True
-            if self.error is not None or not out.entries:
+            if self.error is not None or not out.items:
                 return False
-            out.room += 1
-            await out.space.sleep()
+            out.unreserve()
+            await out.for_room.wait()
 
-    async def _put_ahead(self, where: Where, item: Any) -> None:
+    async def _put_ahead(self, origin: Origin, item: Any) -> None:
         with anyio.CancelScope() as self._putting:
             there = await self._put(item)
         given_back, self._putting = self._putting.cancel_called, None
         if not given_back:
-            self.out.put(where, there)
+            self.out.put(origin, there)
 
     async def _put(self, item: Any) -> Any:
-        memory = self._scheduler._runtime.device(self._device).memory
-        nbytes = sum(memory.footprint(array.nbytes) for array in _arrays(item))
-        self._scope = self._scheduler.scope(name=f"stage {self.name}", reserve=nbytes or None)
+        memory = self._runtime.device(self._device).memory
+        arrays = [leaf for leaf in leaves(item) if isinstance(leaf, np.ndarray)]
+        nbytes = sum(memory.footprint(array.nbytes) for array in arrays)
         try:
-            async with self._scope as scope:
-                return await _each_array(item, lambda array: scope.put(array, device=self._device))
+            async with self._submitter.scope(name=f"stage {self.name}", reserve=nbytes or None) as scope:
+                tensors = iter([await scope.put(array, device=self._device) for array in arrays])
         finally:
-            self._scheduler._runtime.parked.pop(self._consumer, None)
+            self._runtime.parked.pop(self._consumer, None)
+        return map_leaves(lambda leaf: next(tensors) if isinstance(leaf, np.ndarray) else leaf, item)
 
     def _forget_taken(self) -> None:
         """Keep the host's arrays no longer than the consumer leaves the device's here."""
-        while len(self._ahead) > len(self.out.entries) + (self._putting is not None):
+        while len(self._ahead) > len(self.out.items) + (self._putting is not None):
             self._ahead.popleft()
 
     def _reclaim(self) -> bool:
         """The scheduler is stuck: free what is ahead if somebody else needs it. Returns whether anything was freed."""
-        mine = self._scope._inner if self._scope is not None else None
-        runtime = self._scheduler._runtime
-        pending = runtime.engine.admission.tasks()
-        if self.out.arrival.sleepers:
-            # The consumer waits for what this waits for: so the search for a deadlock must see it.
-            runtime.parked[self._consumer] = self.out.taker, [task for task in pending if task.scope is mine]
-        elif self.out.entries and any(task.scope is not mine for task in pending):
+        runtime = self._runtime
+        mine = [task for waiter, tasks in runtime.parked.values() if waiter is self._task for task in tasks]
+        if self.out.for_items.waiters:
+            runtime.parked[self._consumer] = self.out.taker, mine
+        elif self.out.items and any(task not in mine for task in runtime.engine.admission.tasks()):
             self._give_back()
             return True
         return False
 
     def _give_back(self) -> None:
-        out, source = self.out, self.source
         self._forget_taken()
-        returned = len(self._ahead)
-        source.entries.extendleft(reversed(self._ahead))
-        source.room -= returned
-        out.room += returned
-        out.count -= len(out.entries)
-        out.entries.clear()
-        self._ahead.clear()
+        self.out.withdraw()
         if self._putting is not None:
+            self.out.unreserve()
             self._putting.cancel()
+        self.source.put_back(self._ahead)
+        self._ahead.clear()
         self._caution = CAUTION
-
-
-def _arrays(item: Any) -> list[np.ndarray[Any, Any]]:
-    """Every array in an item."""
-    if isinstance(item, np.ndarray):
-        return [item]
-    parts = item.values() if isinstance(item, dict) else item if isinstance(item, tuple | list) else ()
-    return [array for part in parts for array in _arrays(part)]
-
-
-async def _each_array(item: Any, put: Callable[[Any], Awaitable[Any]]) -> Any:
-    """The item with each array replaced."""
-    if isinstance(item, np.ndarray):
-        return await put(item)
-    if isinstance(item, dict):
-        return {key: await _each_array(part, put) for key, part in item.items()}
-    if isinstance(item, tuple | list):
-        parts = [await _each_array(part, put) for part in item]
-        return type(item)(*parts) if hasattr(item, "_fields") else type(item)(parts)
-    return item

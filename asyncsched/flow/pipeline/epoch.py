@@ -7,22 +7,27 @@ import inspect
 from collections.abc import AsyncIterator, Callable
 from time import perf_counter
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from typing import Any, NamedTuple, Self, TypeVar, cast
 
 import anyio
 import anyio.to_thread
 
 from ...runtime.cancellation import ended
 from .links import Link
-from .position import Position
+from .position import Progress
 from .sources import Source, is_iterable, make_source
-from .stages import Stage
+from .stages import Stage, StagePlan
 from .statistics import PipelineStatistics, report
 
-if TYPE_CHECKING:
-    from .pipeline import Pipeline
-
 T = TypeVar("T")
+
+
+class Plan(NamedTuple):
+    """What a pipeline is made of: a source, how many items may be read ahead of the first stage, and the stages."""
+
+    source: Any
+    buffer: int
+    stages: tuple[StagePlan, ...] = ()
 
 
 class Items(AsyncIterator[T]):
@@ -36,9 +41,11 @@ class Items(AsyncIterator[T]):
     another task than they were entered in, as they are around the `yield` of an async generator.
     """
 
-    def __init__(self, pipeline: Pipeline[T]) -> None:
-        self._pipeline = pipeline
-        self._position = Position()
+    def __init__(self, plan: Plan, progress: Progress, on_enter: Callable[[Items[T]], None]) -> None:
+        self._plan = plan
+        self._progress = progress
+        self._on_enter = on_enter  # raises if no epoch may begin now
+        self._position = progress.position
         self._work: asyncio.Task[None] | None = None
         self._links: list[Link] = []
         self._stages: list[Stage] = []
@@ -52,12 +59,13 @@ class Items(AsyncIterator[T]):
     async def __aenter__(self) -> Self:
         if self._state != "not open yet":
             raise RuntimeError("these items were opened before: call `pipe.open()` again for another epoch")
-        self._position = self._pipeline._begin(self)
+        self._on_enter(self)
+        self._position = self._progress.begin()
         try:
             self._build(await self._iterable())
         except BaseException:
             self._close()
-            self._pipeline._left = False  # this epoch is still to come
+            self._progress.undo()
             raise
         self._state = "open"
         self._started = perf_counter()
@@ -90,14 +98,14 @@ class Items(AsyncIterator[T]):
 
     async def __anext__(self) -> T:
         out = self._out
-        if not out.entries:
+        if not out.items:
             await self._arrived()
-        where, item = out.take()
+        origin, item = out.take()
         position = self._position
-        if where == position.taken and not position.ahead:  # written out: as it is for most items
+        if origin == position.taken and not position.ahead:  # written out: as it is for most items
             position.taken += 1
         else:
-            position.receive(where)
+            position.receive(origin)
         return item  # type: ignore[no-any-return]
 
     async def _arrived(self) -> None:
@@ -114,7 +122,7 @@ class Items(AsyncIterator[T]):
         self._must_be_open()
         if self._out.error is not None:
             raise self._out.error.with_traceback(None)
-        self._pipeline._finish()
+        self._progress.finish()
         raise StopAsyncIteration
 
     def _must_be_open(self) -> None:
@@ -123,7 +131,7 @@ class Items(AsyncIterator[T]):
 
     async def _iterable(self) -> Any:
         """The source of this epoch."""
-        source = self._pipeline._source
+        source = self._plan.source
         if is_iterable(source):
             return source
         made = await anyio.to_thread.run_sync(cast(Callable[[int], Any], source), self._position.epoch)
@@ -134,10 +142,10 @@ class Items(AsyncIterator[T]):
         return made
 
     def _build(self, iterable: Any) -> None:
-        link = Link(self._pipeline._buffer)
+        link = Link(self._plan.buffer)
         self._source = make_source(iterable, self._position.received(), link)
         self._links, self._stages = [self._source.source, link], [self._source]
-        for number, plan in enumerate(self._pipeline._plans, 1):
+        for number, plan in enumerate(self._plan.stages, 1):
             source, link = link, Link(plan.capacity)
             self._links.append(link)
             self._stages.append(plan.make(f"{number} ({plan.label})", source, link))
@@ -152,7 +160,7 @@ class Items(AsyncIterator[T]):
         for stage in self._stages:
             stage.error = None
         self._links, self._stages, self._source, self._out = [], [], None, Link(0)
-        self._pipeline._rest()
+        self._progress.close()
 
     def statistics(self) -> PipelineStatistics:
         """A snapshot, or what was so when it was closed."""

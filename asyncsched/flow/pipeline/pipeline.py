@@ -5,21 +5,21 @@ from __future__ import annotations
 import inspect
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, overload
+from typing import Any, Generic, TypeVar, overload
 
 from ..._arguments import check_int, check_pickles
+from ...runtime.runtime import Runtime
+from ..scope import Submitter
 from .collate import collate as stack
+from .coroutines import LoopStage
 from .device_stage import DeviceStage
-from .epoch import Items
+from .epoch import Items, Plan
 from .links import Link
-from .position import Position
+from .position import Progress
 from .sources import is_iterable, is_iterator
-from .stages import LoopStage, Stage
+from .stages import Stage, StagePlan
 from .statistics import PipelineStatistics, report
 from .threads import BatchStage, ProcessStage, ThreadStage
-
-if TYPE_CHECKING:
-    from ...scheduler import Scheduler
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -28,31 +28,31 @@ Source = Iterable[T] | AsyncIterable[T] | Callable[[int], Iterable[T] | AsyncIte
 BUFFER = 16  # finished items that may wait for the next stage: enough to share a turn of the event loop
 
 
-class Plan(NamedTuple):
-    """A stage to be made: what it is called, how many items it may have, how it is made of a name and two links."""
-
-    label: str
-    capacity: int
-    make: Callable[[str, Link, Link], Stage]
-
-
 class Pipeline(Generic[T]):
     """Reads, maps, batches and moves items ahead of a consumer. Made by `s.pipeline(source)`.
 
     Each method gives a new pipeline with one stage more. `async with pipe.open() as items` runs one epoch. An exception
     of the source or a function is raised where the consumer takes items, after those before it, with a note of the
     stage and the item; then the epoch is over.
+
+    >>> import asyncio, asyncsched as asc
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu") as s:
+    ...         pipe = s.pipeline(range(6)).map(lambda i: i / 2, workers=2).batch(3).to_device()
+    ...         async with pipe.open() as batches:
+    ...             async for batch in batches:
+    ...                 print(await (batch * 10).numpy())
+    >>> asyncio.run(main())
+    [ 0.  5. 10.]
+    [15. 20. 25.]
     """
 
-    def __init__(self, scheduler: Scheduler, source: Source[Any], buffer: int, plans: tuple[Plan, ...] = ()) -> None:
-        self._scheduler = scheduler
-        self._source = source
-        self._buffer = buffer
-        self._plans = plans
-        self._position = Position()
-        self._left = False  # an epoch was begun, neither read to its end nor taken up again by `load_state_dict`
-        self._running = False
-        self._last: Items[T] | None = None
+    def __init__(self, submitter: Submitter, runtime: Runtime, plan: Plan) -> None:
+        self._submitter = submitter
+        self._runtime = runtime
+        self._plan = plan
+        self._progress = Progress()
+        self._last: Items[T] | None = None  # the epoch that is open, or was the last
 
     @overload
     def map(
@@ -95,7 +95,7 @@ class Pipeline(Generic[T]):
         def make(title: str, source: Link, out: Link) -> Stage:
             return kind(fn, title, source, out, workers, ordered=ordered)
 
-        return self._with(Plan(f"map {name}", workers + buffer, make))
+        return self._with(StagePlan(f"map {name}", workers + buffer, make))
 
     def batch(
         self, size: int, *, collate: Callable[[list[T]], U] | None = None, drop_last: bool = False
@@ -111,7 +111,7 @@ class Pipeline(Generic[T]):
         check_int("size", size)
         if inspect.iscoroutinefunction(collate):
             raise TypeError("collate must be a plain function: add a `.map` for a coroutine function")
-        return self._with(Plan(f"batch {size}", 2, partial(BatchStage, collate or stack, size, drop_last)))
+        return self._with(StagePlan(f"batch {size}", 2, partial(BatchStage, collate or stack, size, drop_last)))
 
     def to_device(self, *, depth: int = 2, device: object = None) -> Pipeline[Any]:
         """Put arrays on the device ahead of the consumer, as `s.put` does: those in tuples, lists and dicts, too.
@@ -128,7 +128,7 @@ class Pipeline(Generic[T]):
         there is none.
         """
         check_int("depth", depth)
-        return self._with(Plan("to_device", depth, partial(DeviceStage, self._scheduler, device)))
+        return self._with(StagePlan("to_device", depth, partial(DeviceStage, self._submitter, self._runtime, device)))
 
     def open(self) -> Items[T]:
         """Run one epoch: `async with pipe.open() as items`, then `async for item in items`.
@@ -140,7 +140,7 @@ class Pipeline(Generic[T]):
             RuntimeError: if an epoch is open already, or the source is an iterator that was read before.
             SchedulerClosed: if the scheduler is not open.
         """
-        return Items(self)
+        return Items(self._plan, self._progress, self._begin)
 
     def statistics(self) -> PipelineStatistics:
         """A snapshot of the present epoch, or the last."""
@@ -152,7 +152,7 @@ class Pipeline(Generic[T]):
         Items read ahead do not count: a pipeline that resumes reads them again. It skips the others unmapped. The
         source must give the same items again.
         """
-        return self._position.state()
+        return self._progress.position.state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from there with the next `open()`.
@@ -161,44 +161,24 @@ class Pipeline(Generic[T]):
             ValueError: if `state` is not what `state_dict()` gave.
             RuntimeError: while an epoch is open.
         """
-        self._must_rest()
-        self._position = Position.of(state)
-        self._left = False
+        self._progress.load(state)
 
-    def _with(self, plan: Plan) -> Pipeline[Any]:
-        return Pipeline(self._scheduler, self._source, self._buffer, (*self._plans, plan))
+    def _with(self, stage: StagePlan) -> Pipeline[Any]:
+        return Pipeline(self._submitter, self._runtime, self._plan._replace(stages=(*self._plan.stages, stage)))
 
-    def _must_rest(self) -> None:
-        if self._running:
-            raise RuntimeError("an epoch of this pipeline is open: leave its block first, or make another pipeline")
-
-    def _begin(self, items: Items[T]) -> Position:
-        """An epoch is opened. Returns where it begins."""
-        self._scheduler._runtime.check()
-        self._must_rest()
-        if is_iterator(self._source) and self._last is not None:
+    def _begin(self, items: Items[T]) -> None:
+        """An epoch is entered. Raises if it may not be."""
+        self._runtime.check()
+        self._progress.must_rest()
+        if is_iterator(self._plan.source) and self._last is not None:
             raise RuntimeError(
                 "the source is an iterator, which can be read once: pass an iterable that can be read again, or a"
                 " function of the epoch's number that makes one"
             )
-        if self._left:
-            self._position = Position(self._position.epoch + 1)
-        self._left = self._running = True
         self._last = items
-        return self._position
-
-    def _finish(self) -> None:
-        """The consumer has reached the end of an epoch."""
-        if self._left:
-            self._position = Position(self._position.epoch + 1)
-            self._left = False
-
-    def _rest(self) -> None:
-        """An epoch was closed."""
-        self._running = False
 
 
-def make_pipeline(scheduler: Scheduler, source: Source[T], buffer: int) -> Pipeline[T]:
+def make_pipeline(submitter: Submitter, runtime: Runtime, source: Source[T], buffer: int) -> Pipeline[T]:
     """A pipeline without stages. Raises TypeError if the source is nothing that can be read."""
     if not is_iterable(source) and not callable(source):
         raise TypeError(
@@ -206,4 +186,4 @@ def make_pipeline(scheduler: Scheduler, source: Source[T], buffer: int) -> Pipel
             f" returns one, not {type(source).__name__}"
         )
     check_int("buffer", buffer)
-    return Pipeline(scheduler, source, buffer)
+    return Pipeline(submitter, runtime, Plan(source, buffer))

@@ -1,4 +1,4 @@
-"""How far the consumer of a pipeline has got."""
+"""How far the consumer of a pipeline has got, in which epoch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from .links import Where, flat
+from .origin import Origin, numbers_of
 
 
 class Received(NamedTuple):
@@ -29,10 +29,9 @@ class Position:
     ahead: set[int] = field(default_factory=set)
     """These were, too: results that came out of order."""
 
-    def receive(self, where: Where) -> None:
+    def receive(self, origin: Origin) -> None:
         """Count what was made of these items as received."""
-        for number in flat(where):
-            self.ahead.add(number)
+        self.ahead.update(numbers_of(origin))
         while self.taken in self.ahead:
             self.ahead.remove(self.taken)
             self.taken += 1
@@ -54,3 +53,46 @@ class Position:
         if not all(isinstance(number, int) and number >= 0 for number in numbers):
             raise ValueError(f"the state of a pipeline is made of counts, not {state!r}: load what `state_dict()` gave")
         return cls(epoch, taken, set(ahead))
+
+
+class Progress:
+    """Which epoch of a pipeline is open or the next, and where it begins."""
+
+    def __init__(self) -> None:
+        self.position = Position()
+        self._open = False
+        self._left = False  # an epoch was begun, and neither read to its end nor taken up again by `load`
+
+    def must_rest(self) -> None:
+        if self._open:
+            raise RuntimeError("an epoch of this pipeline is open: leave its block first, or make another pipeline")
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on from there."""
+        self.must_rest()
+        self.position = Position.of(state)
+        self._left = False
+
+    def begin(self) -> Position:
+        """An epoch is opened. Returns where it begins."""
+        if self._left:
+            self._next()
+        self._left = self._open = True
+        return self.position
+
+    def finish(self) -> None:
+        """The consumer has reached the end of an epoch."""
+        if self._left:
+            self._next()
+
+    def close(self) -> None:
+        """The epoch was closed."""
+        self._open = False
+
+    def undo(self) -> None:
+        """The epoch could not be opened: it is still to come."""
+        self._left = False
+
+    def _next(self) -> None:
+        self.position = Position(self.position.epoch + 1)
+        self._left = False

@@ -19,8 +19,8 @@ import anyio
 import anyio.to_thread
 import numpy as np
 
+from .entry_queue import EntryQueue
 from .links import Link
-from .mailbox import Mailbox
 from .position import Received
 from .stages import Stage, stop_if_cancelled
 
@@ -64,9 +64,7 @@ class IndexedSource(Source):
             for number in range(self.skip.taken, len(items)):
                 if number in self.skip.ahead:
                     continue
-                if out.room > 0:
-                    out.room -= 1
-                else:
+                if not out.try_reserve():
                     await out.reserve()
                 out.put(number, items[number])
         except (TypeError, IndexError) as error:  # an array without a length; a list that was longer before
@@ -119,8 +117,8 @@ class ThreadSource(Source):
 
     def __init__(self, iterable: Any, skip: Received, out: Link) -> None:
         super().__init__(iterable, skip, out)
-        self._rooms: SimpleQueue[int] = SimpleQueue()  # for how many more items there is room; 0 to stop
-        self._read_so_far = Mailbox(self._take_in)
+        self._room: SimpleQueue[int] = SimpleQueue()  # for how many more items there is room; 0 to stop
+        self._read_so_far = EntryQueue(self._take_in)
         self._feeding = anyio.CancelScope()
         self._stopped = False
         self._failed: tuple[int, BaseException] | None = None
@@ -135,8 +133,8 @@ class ThreadSource(Source):
                     await self._feed()
             finally:
                 self._stopped = True
-                self._rooms.put(0)
-        self._read_so_far.empty()
+                self._room.put(0)
+        self._read_so_far.drain()
         self.finish()
 
     def busy(self, now: float) -> float:
@@ -144,24 +142,21 @@ class ThreadSource(Source):
 
     async def _feed(self) -> None:
         """Give the thread all the room there is, until it is cancelled."""
-        out = self.out
         while True:
-            await out.reserve()
-            rooms, out.room = 1 + max(0, out.room), min(0, out.room)
-            self._rooms.put(rooms)
+            self._room.put(await self.out.reserve_all())
 
     def _read(self) -> None:
         """The thread."""
         iterator, number = None, 0
         try:
             iterator = iter(self.iterable)
-            while rooms := self._rooms.get():
-                while rooms and not self._stopped:
+            while room := self._room.get():
+                while room and not self._stopped:
                     started = perf_counter()
                     item = next(iterator)
                     self._seconds += perf_counter() - started
                     if not self.skip(number):
-                        rooms -= 1
+                        room -= 1
                         self._read_so_far.post((number, item))
                     number += 1
                     del item  # while it waits, a thread holds nothing

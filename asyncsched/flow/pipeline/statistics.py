@@ -47,11 +47,11 @@ def report(stages: Sequence[Stage], out: Link, started: float, now: float) -> Pi
     """A snapshot of these stages, of which the last puts into `out`."""
     found = tuple(_of(stage, now) for stage in stages)
     seconds = now - started if stages else 0.0
-    waited = out.arrival.seconds(now)
+    waited = out.for_items.seconds(now)
     load = {stage.name: stage.busy_seconds / stage.workers for stage in found} | {"the consumer": seconds - waited}
     return PipelineStatistics(found, seconds, waited, max(load, key=load.__getitem__))
 
 
 def _of(stage: Stage, now: float) -> StageStatistics:
-    waits = stage.source.arrival.seconds(now), stage.out.space.seconds(now)
+    waits = stage.source.for_items.seconds(now), stage.out.for_room.seconds(now)
     return StageStatistics(stage.name, stage.workers, stage.out.capacity, stage.out.count, stage.busy(now), *waits)

@@ -14,9 +14,9 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
-from .links import Where
-from .mailbox import Mailbox
-from .stages import Line, Slot, Stage
+from .entry_queue import EntryQueue
+from .origin import Origin
+from .stages import Call, ReorderBuffer, Stage
 
 
 class ThreadStage(Stage):
@@ -25,9 +25,9 @@ class ThreadStage(Stage):
     def __init__(self, function: Callable[[Any], Any], *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._function = function
-        self._line = Line(self)
-        self._jobs: SimpleQueue[Slot | None] = SimpleQueue()
-        self._results = Mailbox(self._collect)
+        self._results = ReorderBuffer(self)
+        self._calls: SimpleQueue[Call | None] = SimpleQueue()
+        self._made = EntryQueue(self._collect)
         self._stopped = False
         self._seconds = 0.0
 
@@ -43,41 +43,41 @@ class ThreadStage(Stage):
                 raise
             finally:
                 for _ in range(self.workers):
-                    self._jobs.put(None)
-        self._results.empty()
+                    self._calls.put(None)
+        self._made.drain()
         self.finish()
 
     def busy(self, now: float) -> float:
         return self._seconds
 
-    def fail(self, where: Where, error: BaseException) -> None:
+    def fail(self, origin: Origin, error: BaseException) -> None:
         self._stopped = True  # what no thread has taken comes after it
-        super().fail(where, error)
+        super().fail(origin, error)
 
     async def feed(self) -> None:
         """Give every item to the threads."""
         while await self.ready():
             self.give(*self.source.take())
 
-    def give(self, where: Where, item: Any) -> None:
+    def give(self, origin: Origin, item: Any) -> None:
         """Give one item, for whose result there is room."""
-        self._jobs.put(self._line.enter(where, item))
+        self._calls.put(self._results.enter(origin, item))
 
     def _work(self) -> None:
         """One thread."""
-        while not self._stopped and (slot := self._jobs.get()) is not None:
+        while not self._stopped and (call := self._calls.get()) is not None:
             started = perf_counter()
             try:
-                slot.item = _checked(self._function(slot.item))
+                call.item = _checked(self._function(call.item))
             except BaseException as error:
-                slot.item, slot.error = None, error
-            slot.seconds = perf_counter() - started
-            self._results.post(slot)
-            del slot  # while it waits, a thread holds nothing
+                call.item, call.error = None, error
+            call.seconds = perf_counter() - started
+            self._made.post(call)
+            del call  # while it waits, a thread holds nothing
 
-    def _collect(self, slot: Slot) -> None:
-        self._seconds += slot.seconds
-        self._line.leave(slot)
+    def _collect(self, call: Call) -> None:
+        self._seconds += call.seconds
+        self._results.ended(call)
 
 
 class BatchStage(ThreadStage):
@@ -91,13 +91,13 @@ class BatchStage(ThreadStage):
     async def feed(self) -> None:
         source = self.source
         while await self.ready():
-            entries = [source.take()]
-            while len(entries) < self._size and (source.entries or await source.arrived()):
-                entries.append(source.take())
-            if len(entries) < self._size and (self._drop_last or source.error is not None):
+            taken = [source.take()]
+            while len(taken) < self._size and (source.items or await source.arrived()):
+                taken.append(source.take())
+            if len(taken) < self._size and (self._drop_last or source.error is not None):
                 return
-            self.give(tuple(where for where, _ in entries), [item for _, item in entries])
-            del entries
+            self.give(tuple(origin for origin, _ in taken), [item for _, item in taken])
+            del taken
 
 
 class ProcessStage(ThreadStage):
