@@ -18,28 +18,12 @@ from .._core.completions import Completions
 from .._core.failure import Failure
 from .._core.model import Task
 from .contract import Event, Job
-from .counter import Counter
+from .counter import Counter, StreamEvent
 from .host.memory import HostDevice, HostMemory, execute
 
 
 class SimFault(RuntimeError):
     """An injected fault."""
-
-
-class SimEvent:
-    """A point in a simulated stream."""
-
-    __slots__ = ("number", "stream")
-
-    def __init__(self, stream: SimStream, number: int) -> None:
-        self.stream = stream
-        self.number = number
-
-    def done(self) -> bool:
-        return self.stream.finished.count >= self.number
-
-    def wait(self) -> None:
-        self.stream.finished.reach(self.number)  # for other devices' threads: a simulated stream never waits
 
 
 class SimStream:
@@ -49,7 +33,7 @@ class SimStream:
         self.name = name
         self.queue: deque[tuple[Task, Sequence[Event]]] = deque()
         self.launched = 0
-        self.finished = Counter()
+        self.finished = Counter()  # other devices' threads wait for it; a simulated stream never waits
 
     def ready(self) -> bool:
         return bool(self.queue) and all(event.done() for event in self.queue[0][1])
@@ -105,7 +89,7 @@ class SimDevice(HostDevice):
         stream.launched += 1
         stream.queue.append((task, waits))
         self._tick()
-        return SimEvent(stream, stream.launched)
+        return StreamEvent(stream.finished, stream.launched)
 
     def offload(self, job: Job) -> None:
         job.run()
