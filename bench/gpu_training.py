@@ -44,10 +44,10 @@ class Training:
                 for i in range(part):
                     x, target = data[i % len(data)]
                     weights = synthetic.step(weights, await s.put(x), await s.put(target))
-                    self.reserved = max(self.reserved, memory.reserved())
+                    self.reserved = max(self.reserved, memory.pool.reserved())
                 await asc.gather(*weights)
                 seconds = clock.stop()
-            self.reserved = max(self.reserved, memory.reserved())
+            self.reserved = max(self.reserved, memory.pool.reserved())
         return seconds
 
 
@@ -113,7 +113,7 @@ async def _ahead(count: int, each: int, limit: int) -> float:
         for i in range(count):
             total = total + asc.full((each // 4,), i % 3, dtype="float32").mean()
         assert await total.item() == sum(i % 3 for i in range(count))
-        reserved: float = s.devices[0].memory.reserved()
+        reserved: float = s.devices[0].memory.pool.reserved()
         return reserved
 
 

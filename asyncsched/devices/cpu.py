@@ -9,31 +9,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from queue import SimpleQueue
-from typing import NamedTuple
 
 import numpy as np
 
 from .._core.completions import Completions
 from .._core.model import Task
 from .contract import Event, Job, enter_stream_thread, leave_stream_thread
-from .counter import Counter
+from .counter import Counter, StreamEvent
 from .host import blas
 from .host.memory import HostDevice, HostMemory, execute
 
 _Item = tuple[Task, Sequence[Event]] | Job | None
-
-
-class Mark(NamedTuple):
-    """An event: the point after the `number`-th launch of a stream."""
-
-    stream: CPUStream
-    number: int
-
-    def done(self) -> bool:
-        return self.stream.finished.count >= self.number
-
-    def wait(self) -> None:
-        self.stream.finished.reach(self.number)
 
 
 class CPUStream:
@@ -47,10 +33,10 @@ class CPUStream:
         self._memory = memory
         threading.Thread(target=self._run, name=f"asyncsched {name}", daemon=True).start()
 
-    def launch(self, task: Task, waits: Sequence[Event]) -> Mark:
+    def launch(self, task: Task, waits: Sequence[Event]) -> StreamEvent:
         self.launched += 1
         self.queue.put((task, waits))
-        return Mark(self, self.launched)
+        return StreamEvent(self.finished, self.launched)
 
     def _run(self) -> None:
         enter_stream_thread()

@@ -18,29 +18,13 @@ from .._core.completions import Completions
 from .._core.failure import Failure
 from .._core.model import Task, failure_above
 from .contract import Event, Job
-from .counter import Counter
+from .counter import Counter, StreamEvent
 from .execution import release
 from .host.memory import HostDevice, HostMemory, execute
 
 
 class SimFault(RuntimeError):
     """An injected fault."""
-
-
-class SimEvent:
-    """A point in a simulated stream."""
-
-    __slots__ = ("number", "stream")
-
-    def __init__(self, stream: SimStream, number: int) -> None:
-        self.stream = stream
-        self.number = number
-
-    def done(self) -> bool:
-        return self.stream.finished.count >= self.number
-
-    def wait(self) -> None:
-        self.stream.finished.reach(self.number)  # for other devices' threads: a simulated stream never waits
 
 
 class SimStream:
@@ -51,13 +35,13 @@ class SimStream:
         self._tick = tick
         self.queue: deque[tuple[Task, Sequence[Event]]] = deque()
         self.launched = 0
-        self.finished = Counter()
+        self.finished = Counter()  # other devices' threads wait for it; a simulated stream never waits
 
-    def launch(self, task: Task, waits: Sequence[Event]) -> SimEvent:
+    def launch(self, task: Task, waits: Sequence[Event]) -> StreamEvent:
         self.launched += 1
         self.queue.append((task, waits))
         self._tick()
-        return SimEvent(self, self.launched)
+        return StreamEvent(self.finished, self.launched)
 
     def ready(self) -> bool:
         return bool(self.queue) and all(event.done() for event in self.queue[0][1])

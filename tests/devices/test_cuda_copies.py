@@ -1,4 +1,4 @@
-"""Copies between the host and a CUDA device: pinned, in a bounded ring, no slot refilled too early."""
+"""Copies between the host and a CUDA device: pinned, in a few slots, no slot refilled too early."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def test_the_source_may_change_as_soon_as_put_returns(fake: Fake) -> None:
     assert fake.races == []
 
 
-async def test_the_ring_is_bounded(fake: Fake) -> None:
+async def test_few_slots_serve_many_copies(fake: Fake) -> None:
     async with opened(2) as s:
         arrays = [np.full(5 * SLOT + i, i, np.uint8) for i in range(12)]
         tensors = await asyncio.gather(*[s.put(array) for array in arrays])
@@ -72,14 +72,14 @@ async def test_the_ring_is_bounded(fake: Fake) -> None:
     assert_ledgers_zero(s)
 
 
-async def test_two_copies_out_at_once_take_turns(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After the close each has a thread of its own, and the ring is one."""
+async def test_of_two_copies_out_at_once_one_waits(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the close each has a thread of its own, and the slots are the same."""
     async with opened(1) as s:
         arrays = [np.full(staging.SLOTS * SLOT, i, np.uint8) for i in (1, 2)]
         tensors = [await s.put(array) for array in arrays]
-    ring, before = s.devices[0].memory._down, fake.statistics["copies"]
-    door = Door(ring._lock)
-    monkeypatch.setattr(ring, "_lock", door)
+    staging_out, before = s.devices[0].memory._down, fake.statistics["copies"]
+    door = Door(staging_out._lock)
+    monkeypatch.setattr(staging_out, "_lock", door)
     with fake.pause():
         waiting = [asyncio.create_task(tensor.numpy()) for tensor in tensors]
         await until(lambda: fake.statistics["copies"] >= before + (1 if len(door.seen) == 2 else 2) * staging.SLOTS)

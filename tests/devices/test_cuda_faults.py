@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from asyncsched.devices import execution as body
+from asyncsched.devices import execution
 from asyncsched.devices.cuda.device import CUDADevice
 from tests.fake_cupy import Fake, fake_cupy
 from tests.fake_cupy.errors import CUDARuntimeError
@@ -206,13 +206,15 @@ async def test_what_a_fault_kept_from_being_made_is_not_read(fake: Fake, monkeyp
     async with opened(2) as s:
         x = await s.put(BLOCK)
         await s.barrier()
-        monkeypatch.setattr(body, "void", _after(decided, body.void))  # the reader is told nothing of its producer
+        monkeypatch.setattr(
+            execution, "void", _after(decided, execution.void)
+        )  # the reader is told nothing of its producer
         first, second = s.devices[0].streams
         made = s.submit_nowait(_after(gate, np.positive), x, shape=x.shape, dtype=x.dtype) + 1
         tail = made * 2  # so that the reader goes to the other stream
         reader = s.submit_nowait(read.append, made)
         assert [t._value.task.lane.stream for t in (made, tail, reader)] == [first, first, second]
-        await until(lambda: first.issued._hands)  # the reader waits for its producer
+        await until(lambda: first.issued.waiters)  # the reader waits for its producer
         fake.fail()
         gate.set()
         await until(lambda: second.issued.count == second.launched)
@@ -257,7 +259,7 @@ async def test_the_error_of_a_lost_device_holds_nobody(fake: Fake) -> None:
     async with opened(1) as s:
         x = await s.put(BLOCK)
         await s.barrier()
-        s.devices[0]._events.clear()  # so that the fault is met where one is made, after the pool had none
+        s.devices[0].context._events.clear()  # so that the fault is met where one is made, after the pool had none
         fake.fail()
         for _ in range(2):  # the first has an error of its own besides
             with pytest.raises(CUDARuntimeError):

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from asyncsched.devices import torch_interop as guests
+from asyncsched.devices import torch_interop
 from asyncsched.devices.cuda.device import CUDADevice
 from tests.fake_cupy import Fake, fake_cupy
 
-from .conftest import BLOCK, assert_ledgers_zero, ended, opened
+from .conftest import BLOCK, assert_ledgers_zero, ended, opened, until
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -33,7 +33,7 @@ class Exported:
         return self.array.__dlpack_device__()
 
 
-def test_a_guests_own_stream_is_waited_for() -> None:
+def test_another_librarys_stream_is_waited_for() -> None:
     with fake_cupy(1) as fake:
         import asyncio
 
@@ -106,7 +106,7 @@ async def test_pytorch_works_on_the_tasks_stream(fake: Fake, torch: Any, monkeyp
         x = await s.put(BLOCK)
         assert (await (await s.submit(lambda a: a + 1, x, shape=x.shape, dtype=x.dtype)).numpy()).max() == 2
         assert entered == [(s.devices[0].streams[0].cuda.ptr, 0)]
-    assert guests.call(len, [[1, 2]]) == 2
+    assert torch_interop.call(len, [[1, 2]]) == 2
 
 
 @pytest.fixture
@@ -148,8 +148,7 @@ async def test_each_task_is_a_range_from_its_issue_to_its_end(fake: Fake) -> Non
         x = await s.put(BLOCK)
         with fake.pause():
             tensors = [x + i for i in range(10)]
-            while len(fake.ranges) < 10:
-                await asc.waiting.checkpoint()
+            await until(lambda: len(fake.ranges) == 10)
             assert set(fake.ranges.values()) == {"add"}
         await asc.gather(*tensors)
         await s.barrier()

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from asyncsched.devices.cuda.memory import GRANULE
+from asyncsched.devices.cuda.pool import GRANULE
 from tests.fake_cupy import Fake, fake_cupy
 from tests.waiting import until
 
@@ -111,7 +111,7 @@ async def test_a_copy_out_that_nobody_waits_for_any_more_keeps_its_source(
         device, copies, place = s.devices[0], fake.statistics["copies"], pointer(y)
         offload = device.offload
         monkeypatch.setattr(device, "offload", lambda job: (jobs.append(job), offload(job)))
-        with fake.hold(device._down.cuda):
+        with fake.hold(device._copies_out.cuda):
             waiting = asyncio.create_task(_numpy(y))
             await until(lambda: fake.statistics["copies"] > copies)
             waiting.cancel()
@@ -168,7 +168,7 @@ async def test_arrays_are_counted_in_the_pools_granules(fake: Fake) -> None:
     async with opened(2, max_bytes=8 * GRANULE) as s:
         kept = [await s.put(np.ones(1, np.uint8)) for _ in range(7)]
         assert s.statistics().bytes_retained == 7 * GRANULE
-        assert s.devices[0].memory.reserved() == 7 * GRANULE
+        assert s.devices[0].memory.pool.reserved() == 7 * GRANULE
         with pytest.raises(asc.QueueFull):
             s.put_nowait(np.ones(GRANULE + 1, np.uint8))
         del kept
@@ -187,7 +187,7 @@ async def test_free_blocks_of_other_streams_go_back_at_the_limit(fake: Fake) -> 
             y, z = x + 1, x * 2
             assert (await (y + z).numpy()).max() == 3 * i + 1
             del x, y, z
-            assert s.devices[0].memory.reserved() <= limit
+            assert s.devices[0].memory.pool.reserved() <= limit
         assert s.statistics().peak_bytes <= limit
 
 
@@ -199,11 +199,11 @@ async def test_free_blocks_go_back_while_that_helps(
 ) -> None:
     """Freeing waits for the device, and by then others may have freed more."""
     async with opened(1, max_bytes=5) as s:
-        memory, now = s.devices[0].memory, [*totals]
+        pool, now = s.devices[0].memory.pool, [*totals]
         with monkeypatch.context() as patch:
-            pool = SimpleNamespace(total_bytes=lambda: now[0], free_all_blocks=lambda: now.pop(0))
-            patch.setattr(memory, "_pool", pool)
-            memory._make_room()
+            of_cupy = SimpleNamespace(total_bytes=lambda: now[0], free_all_blocks=lambda: now.pop(0))
+            patch.setattr(pool, "_pool", of_cupy)
+            pool._make_room()
         assert now == left
 
 
@@ -211,7 +211,7 @@ async def test_a_body_that_takes_far_more_than_it_said_fails_alone(fake: Fake, m
     import cupy
 
     async with opened(1, max_bytes=4 * SIZE) as s:
-        monkeypatch.setattr(s.devices[0].memory, "_most", 8 * SIZE)
+        monkeypatch.setattr(s.devices[0].memory.pool, "_most", 8 * SIZE)
         x = await s.put(BLOCK)
         with pytest.raises(MemoryError, match="allocating") as caught:
             await s.call(lambda: [cupy.zeros(SIZE, np.uint8) for _ in range(9)], nbytes=SIZE)
@@ -313,6 +313,6 @@ async def test_closing_gives_the_pool_back_to_the_device(fake: Fake) -> None:
         await (x + 1).numpy()
         del x
         await s.barrier()
-        assert device.memory.reserved()
+        assert device.memory.pool.reserved()
     await ended()
-    assert device.memory.reserved() == 0
+    assert device.memory.pool.reserved() == 0

@@ -128,7 +128,7 @@ async def test_the_loop_waits_for_no_issuer(fake: Fake, monkeypatch: pytest.Monk
 
 
 async def test_crossing_chains_on_four_streams(fake: Fake) -> None:
-    """Events go back to the pool and are recorded again while others still hold their marks."""
+    """Events go back to the pool and are recorded again while others still wait for their stream's events."""
     async with opened(4, max_ops=12) as s:
         rows = [await s.put(BLOCK * i) for i in range(4)]
         expected = [BLOCK * i for i in range(4)]
@@ -145,7 +145,7 @@ async def test_few_events_serve_many_tasks_and_none_is_timed_or_spins(fake: Fake
         for _ in range(500):
             x = x + 1
         await x
-        slots = 2 * 4  # of the staging rings
+        slots = 2 * 4  # of staging
         assert fake.statistics["events"] <= 8 + 1 + slots
         assert fake.statistics["events"] == fake.statistics[f"events with flags {BLOCKING_UNTIMED}"]
 

@@ -86,7 +86,7 @@ async def test_a_copy_through_the_host_waits_on_the_host(three: Fake) -> None:
         with three.pause():
             moved = (x + 1)[::2, 1:].to("cuda:1")  # with gaps it does not go straight across
             waited = [stream.finished for stream in s.devices[0].streams]
-            await until(lambda: any(count._hands for count in waited) or three.statistics["copies"] > copies)
+            await until(lambda: any(count.waiters for count in waited) or three.statistics["copies"] > copies)
         assert np.array_equal(await moved.numpy(), (ARRAY + 1)[::2, 1:])
 
 

@@ -13,7 +13,7 @@ import asyncsched
 from asyncsched.ops.table import TABLE
 
 ROOT = Path(asyncsched.__file__).parent
-KERNELS = sorted(ROOT.glob("ops/kernels*.py"))
+KERNELS = sorted(ROOT.glob("ops/kernels/*.py"))
 # What the devices call, and with how many positional arguments or which keywords; as a signature or docstring says.
 DEVICE_CALLS = {
     "cuda.Stream": "non_blocking",
@@ -89,13 +89,12 @@ def test_what_the_pool_is_asked(cupy: Any, name: str) -> None:
 
 
 def test_the_constants(cupy: Any) -> None:
-    from asyncsched.devices.cuda import device as cuda
-    from asyncsched.devices.cuda import memory as cuda_memory
+    from asyncsched.devices.cuda import context, pool
 
     assert cupy.cuda.runtime.memcpyHostToDevice == 1
     assert cupy.cuda.runtime.memcpyDeviceToHost == 2
-    assert str(cupy.cuda.runtime.CUDARuntimeError(cuda._NOT_READY)).startswith("cudaErrorNotReady")
-    assert cuda_memory.GRANULE == 512  # `ALLOCATION_UNIT_SIZE`, which only Cython sees
+    assert str(cupy.cuda.runtime.CUDARuntimeError(context._NOT_READY)).startswith("cudaErrorNotReady")
+    assert pool.GRANULE == 512  # `ALLOCATION_UNIT_SIZE`, which only Cython sees
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import pytest
 
 import asyncsched as asc
 from asyncsched.devices.cuda.device import CUDADevice
-from asyncsched.devices.cuda.memory import GRANULE
+from asyncsched.devices.cuda.pool import GRANULE
 from tests.fake_cupy import fake_cupy
 
 from .programs import Program, make

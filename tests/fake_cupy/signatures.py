@@ -1,4 +1,4 @@
-"""CallSite CuPy 14 differs from NumPy in names and keywords, as found by comparing both (14.2 with NumPy 2.4)."""
+"""Where CuPy 14 differs from NumPy in names and keywords, as found by comparing both (14.2 with NumPy 2.4)."""
 
 from __future__ import annotations
 

@@ -77,10 +77,10 @@ async def test_the_pool_stays_under_the_limit(card):
             kept = [*kept[-2:], (x + i) * 2 + x[: block // 4]]
             if i % 20 == 0:
                 await kept[-1]
-                assert memory.reserved() <= most
+                assert memory.pool.reserved() <= most
         assert await kept[-1].max().item() == 401
         await s.barrier()
-        assert memory.reserved() <= most
+        assert memory.pool.reserved() <= most
         assert s.statistics().peak_bytes <= limit
 
 
@@ -93,7 +93,7 @@ async def test_a_loop_without_end_needs_no_more_memory_than_its_limit(card):
             batch = await s.put(np.full(each // 4, i % 7, np.float32))
             total = total + batch.mean()
         assert await total.item() == sum(i % 7 for i in range(count))
-        assert s.devices[0].memory.reserved() <= 10 * each
+        assert s.devices[0].memory.pool.reserved() <= 10 * each
 
 
 async def test_the_loop_turns_while_an_await_waits(card):

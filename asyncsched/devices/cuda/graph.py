@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...errors import CaptureError
 from ...ops.program import Program
-
-if TYPE_CHECKING:
-    from .device import CUDADevice
 
 _CAPTURE_ERRORS = range(900, 910)  # cudaErrorStreamCaptureUnsupported and those after it, in driver_types.h
 
 
 class CUDAGraph:
-    """Runs a program on CuPy's arrays, from the second time on as a graph.
+    """Runs a program on CuPy's arrays as a graph, which the first run records.
 
     CuPy (14.2) refuses to call cuBLAS while it captures, so a program with a matrix product never becomes one: it is
     issued operation by operation, in one task all the same.
 
     The graph's kernels have the addresses of buffers in them. So it owns them: copies of the inputs, the intermediates
     and the results lie in a pool of its own, from which nobody else is ever given a block. Always called on one stream.
+
+    Args:
+        program: what to run.
+        inputs: how many of its arrays change from run to run; the others are constants.
+        dispose: empties a list of what may block the thread on which it is freed, on another.
     """
 
-    def __init__(self, device: CUDADevice, program: Program, inputs: int) -> None:
-        self._device = device
+    def __init__(self, program: Program, inputs: int, dispose: Callable[[list[Any]], None]) -> None:
+        self._dispose = dispose
         self._program = program
         self._inputs = inputs
         self._graph: Any = None
@@ -36,7 +38,7 @@ class CUDAGraph:
         self._refused = False  # by CuPy
 
     def __del__(self) -> None:
-        self._device.dispose(self.let_go())
+        self._dispose(self.let_go())
 
     def let_go(self) -> list[Any]:
         """Give up everything on the device. It goes with the list: on a thread that may wait, since freeing may."""

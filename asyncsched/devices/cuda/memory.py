@@ -1,92 +1,42 @@
-"""The memory of one CUDA device: a private pool, how table rows run, and copies in and out."""
+"""The memory of one CUDA device: how table rows run in it, and copies in and out."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Hashable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ..._core.completions import Completions
 from ..._core.model import Task, Value
 from ...ops.row import Row, resolve
-from .. import execution as body
+from .. import execution
 from ..memory import Memory
 from ..torch_interop import call
-from .staging import Ring, without_gaps
+from .context import CUDAContext
+from .pool import GRANULE
+from .staging import Staging, without_gaps
 
-if TYPE_CHECKING:
-    from .device import CUDADevice
-
-GRANULE = 512  # CuPy's pool hands out multiples of this (`ALLOCATION_UNIT_SIZE` in cupy/cuda/memory.pyx)
-_WARM_LIMIT = 16_384
+_MOST_FORMS = 16_384  # remembered; then all are, and those still in use are soon there again
 # One at a time in the process: two threads that meet the same new kernel would both compile it.
 _compiling = threading.Lock()
 
 
 class CUDAMemory(Memory):
-    """CuPy's arrays, in a private pool whose reserved bytes are kept under the scheduler's limit."""
+    """CuPy's arrays, in the device's private pool."""
 
-    def __init__(self, device: CUDADevice, completions: Completions, max_bytes: int | None) -> None:
+    def __init__(self, context: CUDAContext, completions: Completions) -> None:
         super().__init__(completions)
-        self.xp = device.cupy
-        self.arrays = (device.cupy.ndarray, np.ndarray)
-        self._device = device
-        self._pool = device.cupy.cuda.MemoryPool(self._grow)
-        self._loop_thread = threading.get_ident()
-        self._limit = max_bytes or 0
-        # What kernels need for themselves comes on top of what is tracked. Both numbers are guesses.
-        self._most = self._limit + max(self._limit // 4, 64 << 20) if self._limit else 0
-        self._up, self._down = Ring(device.cupy), Ring(device.cupy)
-        self._warm: set[Hashable] = set()
-
-    # -- the pool -----------------------------------------------------------------------------------------------
+        self.xp = context.cupy
+        self.arrays = (context.cupy.ndarray, np.ndarray)
+        self.pool = context.pool
+        self._number = context.number
+        self._up, self._down = Staging(context.cupy), Staging(context.cupy)
+        self._ran_before: set[Hashable] = set()  # rows with the form of their operands: their kernels are compiled
 
     def footprint(self, nbytes: int) -> int:
         return -(-nbytes // GRANULE) * GRANULE
-
-    def reserved(self) -> int:
-        """Bytes the pool took from the device: arrays, and free blocks in the arenas of the streams."""
-        with self._device.current():
-            return int(self._pool.total_bytes())
-
-    def malloc(self, nbytes: int) -> Any:
-        """CuPy's allocator."""
-        try:
-            return self._pool.malloc(nbytes)
-        except self.xp.cuda.memory.OutOfMemoryError as error:
-            error.add_note("the device is full, with what others hold and what kernels need: lower max_bytes")
-            raise
-
-    def _grow(self, nbytes: int) -> Any:
-        """What the pool calls for more memory, once `nbytes` are counted among its total.
-
-        At the limit, free blocks that lie in the arenas of other streams go back to the device first. The pool has no
-        limit of its own, since it would free those on whatever thread. What kernels need for themselves comes on top.
-        """
-        self._must_not_block_the_loop()
-        cuda = self.xp.cuda
-        if self._limit:
-            self._make_room()
-            if self.reserved() > self._most:
-                raise cuda.memory.OutOfMemoryError(nbytes, self.reserved() - nbytes, self._most)
-        return cuda.MemoryPointer(cuda.Memory(nbytes), 0)
-
-    def _make_room(self) -> None:
-        """Give free blocks back while that helps: freeing waits for the device, and by then there may be more."""
-        before = 0
-        while (now := self.reserved()) > self._limit and now != before:
-            before = now
-            self._pool.free_all_blocks()
-
-    def _must_not_block_the_loop(self) -> None:
-        if threading.get_ident() == self._loop_thread:
-            raise body.MustBlock
-
-    def trim(self) -> None:
-        """Give free blocks back to the device. May block."""
-        self._pool.free_all_blocks()
 
     # -- table rows ---------------------------------------------------------------------------------------------
 
@@ -97,36 +47,36 @@ class CUDAMemory(Memory):
             array = self.bring(task.inputs[0] if task.inputs else task.args[0], task.lane.stream.cuda)
             self._finish(task, value, array)
             return
-        key = self._key(task)
-        if key in self._warm:
+        form = self._form(task)
+        if form in self._ran_before:
             self._apply(task, value)
             return
         with _compiling:
             self._apply(task, value)
-        if len(self._warm) >= _WARM_LIMIT:
-            self._warm.clear()
-        self._warm.add(key)
+        if len(self._ran_before) >= _MOST_FORMS:
+            self._ran_before.clear()
+        self._ran_before.add(form)
 
     def _apply(self, task: Task, value: Value) -> None:
         row, options = task.call, task.options or {}
-        args = body.arguments(task, [read.array for read in task.inputs])
+        args = execution.arguments(task, [read.array for read in task.inputs])
         kernel = resolve(row, self.xp)
-        reused = (
-            body.reusable(task, isinstance(kernel, self.xp.ufunc), lambda v: _fits(v, value)) if row.inplace else None
-        )
+        reused = None
+        if row.inplace:
+            reused = execution.reusable(task, isinstance(kernel, self.xp.ufunc), lambda v: _fits(v, value))
         array = kernel(*args, **options) if reused is None else kernel(*args, out=reused.array, **options)
         if not isinstance(array, self.xp.ndarray):
             array = self.xp.asarray(array)
         if value.meta.contiguous and not array.flags.c_contiguous:  # CuPy's argsort along another axis than the last
             array = self.xp.ascontiguousarray(array)
-        self._finish(task, value, array, None if reused is not None else body.source_of(task, array))
+        self._finish(task, value, array, None if reused is not None else execution.source_of(task, array))
 
     def _finish(self, task: Task, value: Value, array: Any, source: Value | None = None) -> None:
         if value.failure is None:  # else it was cancelled meanwhile
             value.base = source
-            body.finish(task, value, array, 0 if source is not None else self.footprint(array.nbytes))
+            execution.finish(task, value, array, 0 if source is not None else self.footprint(array.nbytes))
 
-    def warm(self, task: Task) -> bool:
+    def may_run_on_the_loop(self, task: Task) -> bool:
         """Whether the task may be issued from the event loop's thread: a row that ran before with such operands.
 
         Only one that is a single kernel, or a view. Others may have to begin again after they wrote over an operand,
@@ -134,18 +84,19 @@ class CUDAMemory(Memory):
         """
         row = task.call
         assert task.lane is not None
-        if not isinstance(row, Row) or task.lane.copies or self._key(task) not in self._warm:
+        if not isinstance(row, Row) or task.lane.copies or self._form(task) not in self._ran_before:
             return False
         return row.view or isinstance(resolve(row, self.xp), self.xp.ufunc)
 
     @staticmethod
-    def _key(task: Task) -> Hashable:
-        args = body.arguments(task, [read.array for read in task.inputs])
+    def _form(task: Task) -> Hashable:
+        """What a compiled kernel is for: the row, its options, and shape, dtype and strides of each operand."""
+        args = execution.arguments(task, [read.array for read in task.inputs])
         return task.name, tuple([_kind(a) for a in args]), tuple((task.options or {}).items())
 
     def run_callable(self, task: Task, args: list[Any]) -> Any:
         assert task.lane is not None
-        return task.context.run(call, task.call, args, task.lane.stream.cuda, self._device.number)
+        return task.context.run(call, task.call, args, task.lane.stream.cuda, self._number)
 
     # -- copies -------------------------------------------------------------------------------------------------
 
@@ -158,10 +109,10 @@ class CUDAMemory(Memory):
             target = self._like(dense)
             self._up.upload(dense, target, stream)
             return target
-        if source.device.id == self._device.number:
+        if source.device.id == self._number:
             return source.copy(order="K")
         target = self._like(source)
-        pointers = (target.data.ptr, self._device.number, source.data.ptr, source.device.id)
+        pointers = (target.data.ptr, self._number, source.data.ptr, source.device.id)
         if source.nbytes:  # else there is no pointer
             self.xp.cuda.runtime.memcpyPeerAsync(*pointers, source.nbytes, stream.ptr)
         return target
@@ -174,7 +125,7 @@ class CUDAMemory(Memory):
         return value.device.fetch(array)
 
     def _like(self, dense: Any) -> Any:
-        return self.xp.ndarray(dense.shape, dense.dtype, self.malloc(dense.nbytes), dense.strides)
+        return self.xp.ndarray(dense.shape, dense.dtype, self.pool.malloc(dense.nbytes), dense.strides)
 
     def fetch(self, array: Any, stream: Any) -> np.ndarray[Any, Any]:
         """A host copy of an array of this device. Blocks."""

@@ -1,7 +1,16 @@
 """Copies between the host and a CUDA device, through pinned buffers that the device can read while the host goes on.
 
-A pageable copy blocks its caller and, if its source is dropped, may read freed memory. So bytes go through a ring of
-pinned slots: a slot is filled (or emptied) on the host only after the event of its last transfer was seen.
+A pageable copy blocks its caller and, if its source is dropped, may read freed memory. So bytes go through a few pinned
+slots, one after the other and then the first again.
+
+Theory of operation. CUDA moves a slot's bytes some time after the transfer was enqueued, and nothing tells who touches
+them too early. So each slot has an event, recorded after its transfer, and the host waits for it before it touches the
+slot again: on the way up before it fills the slot with the next part, on the way down before it reads what came. So all
+slots but one may be under way while the host works on that one. The pinned memory belongs to the slots for as long as
+the device is open: CuPy's pool of pinned memory would hand out what is dropped, without a look at events.
+
+Not taken: pinning the user's own array, which costs more than copying it (a guess, from what a page costs to pin), and
+fails where the memory is mapped from a file.
 """
 
 from __future__ import annotations
@@ -34,8 +43,8 @@ class Slot:
             self.busy = False
 
 
-class Ring:
-    """The slots of one direction on one stream, pinned when first used. One transfer at a time."""
+class Staging:
+    """The slots of one direction of one device, pinned when first used. One array at a time."""
 
     def __init__(self, cupy: Any) -> None:
         self._cupy = cupy
@@ -50,7 +59,7 @@ class Ring:
         """
         flat = _flat(source)
         with self._lock:
-            for start, slot in self._rounds(flat.nbytes):
+            for start, slot in self._parts(flat.nbytes):
                 part = flat[start : start + SLOT_BYTES]
                 slot.wait()
                 slot.bytes[: part.nbytes] = part
@@ -61,7 +70,7 @@ class Ring:
         flat = np.empty(source.nbytes, np.uint8)
         with self._lock:
             unread: list[tuple[int, Slot]] = []
-            for start, slot in self._rounds(flat.nbytes):
+            for start, slot in self._parts(flat.nbytes):
                 if len(unread) == SLOTS:
                     _read(flat, *unread.pop(0))
                 self._transfer(slot, source.data.ptr + start, min(SLOT_BYTES, flat.nbytes - start), stream, up=False)
@@ -70,7 +79,7 @@ class Ring:
                 _read(flat, start, slot)
         return np.ndarray(source.shape, source.dtype, flat, strides=source.strides)
 
-    def _rounds(self, nbytes: int) -> Iterator[tuple[int, Slot]]:
+    def _parts(self, nbytes: int) -> Iterator[tuple[int, Slot]]:
         """Where each part starts, and the slot it goes through."""
         for start in range(0, nbytes, SLOT_BYTES):
             if len(self._slots) < SLOTS:

@@ -7,67 +7,83 @@ task's references dropped and its completion posted. So a chain is issued with n
 kernel still reads is ever freed, and whatever blocks (compiling a kernel, a pageable copy, growing the pool) blocks the
 issuer and never the event loop.
 
-Waiting for a producer on another stream is two steps: the issuer waits, on the host, until the producer has been
-*issued*, since waiting on an event that was never recorded does nothing; then the stream waits on the event, on the
-device.
+Waiting for a producer on another stream of the device is two steps, since waiting on a CUDA event that was never
+recorded does nothing. First the issuer waits, on the host, until the producer has been *issued*; then its stream waits
+for the producer's event, on the device. No lock is taken between the two streams; the order of writes makes it right:
+
+- The producer's issuer records the event and puts it into `event.cuda` first, and counts the task as issued second.
+  The reader waits for the count first and reads `event.cuda` second. So what it finds was recorded; or it is None,
+  because the watcher has seen the end (or the device is lost), and then there is nothing to wait for.
+- The watcher clears `event.cuda` first and gives the CUDA event back to the pool second. A reader that took it just
+  before may find it recorded anew, by a later task, and waits too long, never too short. Nor for ever: the later task
+  was issued before the reader, so it does not wait for it.
+
+Issuing on the loop's thread (`inline_launch`) goes past the first FIFO. It is done only when the issuer has issued all
+it was given, and only the loop gives it more: so the two never issue at the same time, and the order stays.
+
+Not taken: CUDA's callbacks on the host (`launch_host_func`), which wait for the GIL while the driver holds its own
+lock, and are not called after a fault; `Event.done`, which says no for ever after a fault; one watcher for all streams,
+which would have to ask them in turn, and each question holds the GIL.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..._core.model import Task
-from .. import execution as body
+from .. import execution
 from ..contract import Event, Job, enter_stream_thread, leave_stream_thread
-from ..counter import Counter
-
-if TYPE_CHECKING:
-    from .device import CUDADevice
-
-_Item = tuple[Task, Sequence[Event], "Mark"] | Job | None
+from ..counter import Counter, StreamEvent
+from .context import CUDAContext
+from .memory import CUDAMemory
 
 
-class Mark:
-    """An event: the point after the `number`-th launch of a stream.
+class CUDAEvent(StreamEvent):
+    """A point in a CUDA stream."""
 
-    `cuda` is the CUDA event, from when it is recorded until the host has seen it; then it goes back to the pool. So
-    whoever reads it just before that may wait on it after it was recorded again: too long, never too short.
-    """
-
-    __slots__ = ("cuda", "number", "span", "stream")
+    __slots__ = ("cuda", "nvtx_range", "stream")
 
     def __init__(self, stream: CUDAStream, number: int) -> None:
+        super().__init__(stream.finished, number)
         self.stream = stream
-        self.number = number
-        self.cuda: Any = None
-        self.span: Any = None  # its NVTX range
+        self.cuda: Any = None  # the CUDA event, from when it is recorded until the host has seen it
+        self.nvtx_range: Any = None
 
-    def done(self) -> bool:
-        return self.stream.finished.count >= self.number
-
-    def wait(self) -> None:
-        self.stream.finished.reach(self.number)
+    @property
+    def issued(self) -> bool:
+        """Whether its CUDA event was recorded."""
+        return self.stream.issued.count >= self.number
 
 
 class CUDAStream:
-    """A non-blocking CUDA stream with its two threads."""
+    """A non-blocking CUDA stream with its two threads.
 
-    def __init__(self, device: CUDADevice, name: str) -> None:
+    Args:
+        context: of its device, which is current.
+        name: for the threads.
+        inline_launch, spin: as of `CUDADevice`.
+    """
+
+    def __init__(self, context: CUDAContext, name: str, *, inline_launch: bool = False, spin: float = 0.0) -> None:
         self.name = name
-        self.launched = 0
-        self.issued = Counter()
-        self.finished = Counter()
-        self.device = device
-        self.cuda = device.cupy.cuda.Stream(non_blocking=True)
-        self._queue: SimpleQueue[_Item] = SimpleQueue()
-        self._flying: SimpleQueue[tuple[Task, Mark] | None] = SimpleQueue()
+        self.context = context
+        self.cuda = context.cupy.cuda.Stream(non_blocking=True)
+        self.launched = 0  # tasks given to the stream; the loop's thread counts them
+        self.issued = Counter()  # those whose kernels are enqueued
+        self.finished = Counter()  # those whose end the host has seen
+        self._inline_launch = inline_launch
+        self._spin = spin
+        self._queue: SimpleQueue[tuple[Task, Sequence[Event], CUDAEvent] | Job | None] = SimpleQueue()
+        self._in_flight: SimpleQueue[tuple[Task, CUDAEvent] | None] = SimpleQueue()
 
-    def open(self) -> None:
-        """Start the threads."""
+    def open(self, memory: CUDAMemory, ended: Callable[[CUDAStream], None]) -> None:
+        """Start the threads, which run tasks with `memory`. The last to end calls `ended`."""
+        self._memory = memory
+        self._ended = ended
         for work, what in ((self._issue_all, "issuer"), (self._watch, "watcher")):
             threading.Thread(target=work, name=f"asyncsched {self.name} {what}", daemon=True).start()
 
@@ -75,15 +91,13 @@ class CUDAStream:
         """Let the threads end once they have run what they were given."""
         self._queue.put(None)
 
-    def launch(self, task: Task, waits: Sequence[Event]) -> Mark:
+    def launch(self, task: Task, waits: Sequence[Event]) -> CUDAEvent:
         """Queue a task; or issue it here and now, if the device is told to and nothing could block."""
         self.launched += 1
-        mark = Mark(self, self.launched)
-        if not (
-            self.device.inline_launch and self._may_issue_here(task, waits) and self._issue_here(task, waits, mark)
-        ):
-            self._queue.put((task, waits, mark))
-        return mark
+        event = CUDAEvent(self, self.launched)
+        if not (self._inline_launch and self._may_issue_here(task, waits) and self._issue_here(task, waits, event)):
+            self._queue.put((task, waits, event))
+        return event
 
     def offload(self, job: Job) -> None:
         """Run a job on the issuer, behind what is queued."""
@@ -94,23 +108,23 @@ class CUDAStream:
     def _may_issue_here(self, task: Task, waits: Sequence[Event]) -> bool:
         return (
             self.issued.count == self.launched - 1
-            and self.device.memory.warm(task)
-            and all(type(wait) is Mark and wait.stream.issued.count >= wait.number for wait in waits)
+            and self._memory.may_run_on_the_loop(task)
+            and all(type(wait) is CUDAEvent and wait.issued for wait in waits)
         )
 
-    def _issue_here(self, task: Task, waits: Sequence[Event], mark: Mark) -> bool:
+    def _issue_here(self, task: Task, waits: Sequence[Event], event: CUDAEvent) -> bool:
         try:
-            with self.device.here():
-                self._issue(task, waits, mark)
-        except body.MustBlock:
-            self.device.end_range(mark.span)
+            with self.context.here():
+                self._issue(task, waits, event)
+        except execution.MustBlock:
+            self.context.end_range(event.nvtx_range)
             return False
         return True
 
     def _issue_all(self) -> None:
         enter_stream_thread()
-        get, completions = self._queue.get, self.device.memory.completions
-        with self.device.here():
+        get, completions = self._queue.get, self._memory.completions
+        with self.context.here():
             while (item := get()) is not None:
                 if isinstance(item, Job):
                     item.run()
@@ -118,69 +132,69 @@ class CUDAStream:
                 else:
                     self._issue(*item)
                 item = None
-        self._flying.put(None)
+        self._in_flight.put(None)
         leave_stream_thread()
 
-    def _issue(self, task: Task, waits: Sequence[Event], mark: Mark) -> None:
+    def _issue(self, task: Task, waits: Sequence[Event], event: CUDAEvent) -> None:
         """Enqueue a task's kernels. Runs with this device current."""
-        device = self.device
-        mark.span = device.start_range(task.name)
+        context = self.context
+        event.nvtx_range = context.start_range(task.name)
         try:
             with self.cuda:
                 self._wait_for(waits)
-                if device.fault is None:  # asked only now: a producer that was skipped is issued as well
-                    body.run(task, device.memory)
-                event = device.take_event()
-                event.record(self.cuda)
-                mark.cuda = event
+                if context.fault is None:  # asked only now: a producer that was skipped is issued as well
+                    execution.run(task, self._memory)
+                recorded = context.take_event()
+                recorded.record(self.cuda)
+                event.cuda = recorded
         except Exception as error:  # a task's own are its failure by now: the stream itself is lost
-            device.poison(error, task)
-        self._flying.put((task, mark))
-        del task  # as in `body.run`
+            context.lose(error, task)
+        self._in_flight.put((task, event))
+        del task  # as in `execution.run`
         self.issued.step()
 
     def _wait_for(self, waits: Sequence[Event]) -> None:
         for wait in waits:
-            if type(wait) is not Mark or wait.stream.device is not self.device:
+            if type(wait) is not CUDAEvent or wait.stream.context is not self.context:
                 wait.wait()  # on the host: a copy between devices goes through it, unless it can reach straight across
                 continue
             wait.stream.issued.reach(wait.number)
-            event = wait.cuda
-            if event is not None:
-                self.cuda.wait_event(event)
+            recorded = wait.cuda
+            if recorded is not None:
+                self.cuda.wait_event(recorded)
 
     # -- watching -----------------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        get = self._flying.get
-        with self.device.here():
+        get = self._in_flight.get
+        with self.context.here():
             while (item := get()) is not None:
                 self._finish(*item)
                 item = None
-            self.device.stream_closed()
+            self._ended(self)
 
-    def _finish(self, task: Task, mark: Mark) -> None:
-        device, event = self.device, mark.cuda
-        if event is not None:
+    def _finish(self, task: Task, event: CUDAEvent) -> None:
+        context, recorded = self.context, event.cuda
+        if recorded is not None:
             try:
-                self._sleep(event)
-            except device.errors as error:
-                device.poison(error, task)
-        mark.cuda = None
-        if device.fault is None:
-            device.give_event(event)
+                self._sleep_until(recorded)
+            except context.errors as error:
+                context.lose(error, task)
+        event.cuda = None
+        if context.fault is None:
+            context.give_event(recorded)
         else:
-            body.void(task, device.fault.passed_to(task.name, task.site))
-        device.end_range(mark.span)
-        body.release(task)
+            execution.void(task, context.fault.passed_to(task.name, task.site))
+        context.end_range(event.nvtx_range)
+        execution.release(task)
         self.finished.step()
-        device.memory.completions.completed(task, self._flying.empty() and self._queue.empty())
+        self._memory.completions.completed(task, self._in_flight.empty() and self._queue.empty())
 
-    def _sleep(self, event: Any) -> None:
+    def _sleep_until(self, recorded: Any) -> None:
         """Block until the host sees the event: a query first, a short spin if asked for, then asleep."""
-        device = self.device
-        until = perf_counter() + device.spin if device.spin else 0.0
-        while not device.passed(event):
+        context = self.context
+        until = perf_counter() + self._spin if self._spin else 0.0
+        while not context.passed(recorded):
             if perf_counter() >= until:
-                device.runtime.eventSynchronize(event.ptr)
+                context.runtime.eventSynchronize(recorded.ptr)
                 return

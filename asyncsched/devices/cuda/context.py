@@ -1,0 +1,128 @@
+"""What the streams and the memory of one CUDA device share. They are given this and not the device, which has them."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ..._core.failure import Failure
+from ..._core.model import Task
+from .. import execution
+from .pool import PrivatePool
+
+_INSTALL = 'pip install "asyncsched[cuda12]" (or "asyncsched[cuda13]" for CUDA 13)'
+_NOT_READY = 600  # cudaErrorNotReady
+
+
+class CUDAContext:
+    """One CUDA device: which is current, where its memory comes from, its events, and whether it was lost.
+
+    Attributes:
+        name, number: "cuda:1", and the 1.
+        cupy, runtime: CuPy, and its bindings of the CUDA runtime.
+        errors: what those raise when the device is lost.
+        pool: its memory, from `open` on.
+        fault: why the device is lost, from then on until its streams have ended.
+
+    Raises:
+        RuntimeError: if there is no such device, or no CuPy.
+    """
+
+    pool: PrivatePool
+
+    def __init__(self, name: str, number: int, *, nvtx: bool) -> None:
+        try:
+            import cupy
+        except ImportError as error:
+            raise RuntimeError(f'CuPy is not installed: {_INSTALL}, or use Scheduler("cpu")') from error
+        self.name = name
+        self.number = number
+        self.cupy: Any = cupy
+        self.runtime: Any = cupy.cuda.runtime
+        self.errors: tuple[type[Exception], ...] = (cupy.cuda.runtime.CUDARuntimeError,)
+        self.fault: Failure | None = None
+        self._fault_lock = threading.Lock()
+        self._events: deque[Any] = deque()
+        self._nvtx: Any = cupy.cuda.nvtx if nvtx else None
+        found = self.runtime.getDeviceCount() if cupy.cuda.is_available() else 0
+        if number >= found:
+            raise RuntimeError(f"{name}: CUDA finds {found} devices here: `python -m asyncsched` lists them")
+        with self.current():
+            self.free_at_start = int(self.runtime.memGetInfo()[0])
+            self._reach_peers(found)
+
+    def open(self, max_bytes: int | None) -> None:
+        """Make the pool. On the event loop's thread."""
+        self.pool = PrivatePool(self.cupy, self.number, max_bytes)
+
+    def _reach_peers(self, found: int) -> None:
+        for other in range(found):
+            if other != self.number and self.runtime.deviceCanAccessPeer(self.number, other):
+                try:
+                    self.runtime.deviceEnablePeerAccess(other)
+                except self.errors as error:
+                    if "AlreadyEnabled" not in str(error):
+                        raise
+
+    # -- what is current: on a thread, so it must not stay so across an `await` --------------------------------------
+
+    def current(self) -> Any:
+        """A context manager in which this is CUDA's current device."""
+        return self.cupy.cuda.Device(self.number)
+
+    @contextmanager
+    def here(self) -> Iterator[None]:
+        """In it this is the current device, and memory comes from the private pool. No `await` inside."""
+        with self.current(), self.cupy.cuda.using_allocator(self.pool.malloc):
+            yield
+
+    # -- events: making one is dear, so the host gives back those that it has seen ------------------------------------
+
+    def take_event(self) -> Any:
+        """An event: blocking, so that a watcher sleeps, and without timing, which costs."""
+        try:
+            return self._events.pop()
+        except IndexError:
+            return self.cupy.cuda.Event(block=True, disable_timing=True)
+
+    def give_event(self, event: Any) -> None:
+        """Take back an event that the host has seen."""
+        if event is not None:
+            self._events.append(event)
+
+    def passed(self, event: Any) -> bool:
+        """Whether the device has passed an event. After a fault it raises, where `Event.done` says no for ever."""
+        status = self.runtime.eventQuery(event.ptr)
+        if status not in (0, _NOT_READY):
+            raise self.runtime.CUDARuntimeError(status)
+        return bool(status == 0)
+
+    # -- the fault ----------------------------------------------------------------------------------------------------
+
+    def lose(self, error: Exception, task: Task) -> None:
+        """The device is lost: everything unfinished on it fails with this error, and all that comes later.
+
+        The first error counts. Others, of other streams, say the same.
+        """
+        with self._fault_lock:
+            if self.fault is None:
+                error.add_note(f"{self.name} is unusable from here on: restart the process")
+                # Of frames that still run, and would hold their task for ever.
+                error.__traceback__ = error.__context__ = None
+                fault = Failure.of(error, task.name, task.site)
+                execution.fail(task, fault)
+                self.fault = fault
+
+    # -- NVTX ---------------------------------------------------------------------------------------------------------
+
+    def start_range(self, name: str) -> Any:
+        """Begin a range for a profiler, if those are switched on. It may end on any thread."""
+        return self._nvtx.RangeStart(name, None) if self._nvtx else None
+
+    def end_range(self, started: Any) -> None:
+        """End a range."""
+        if started is not None:
+            self._nvtx.RangeEnd(started)
