@@ -269,7 +269,7 @@ async def _traced(hold: Callable[[asc.Scheduler, Any], Any]) -> float:
     return nbytes
 
 
-# -- f: import time -----------------------------------------------------------------------------------------------
+# -- f: import time, of a processor -------------------------------------------------------------------------------
 
 
 def imports(quick: bool, report: Report) -> None:
@@ -281,7 +281,7 @@ def imports(quick: bool, report: Report) -> None:
 
 
 def _import(module: str) -> float:
-    code = f"from time import perf_counter as t; a = t(); import {module}; print(t() - a)"
+    code = f"from time import process_time as t; a = t(); import {module}; print(t() - a)"
     compiled = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     command = [sys.executable, "-c", code]
     return float(subprocess.run(command, check=True, capture_output=True, text=True, env=compiled).stdout)

@@ -14,7 +14,7 @@ import asyncsched as asc
 
 ROOMS = {"autograd", "devices", "nn", "optim", "serving"}
 NOT_LOADED_AT_ONCE = {"asyncsched.autograd", "asyncsched.flow.batcher", "asyncsched.flow.pipeline", "asyncsched.nn"}
-NOT_LOADED_AT_ONCE |= {"asyncsched.flow.window", "asyncsched.optim", "asyncsched.serving"}
+NOT_LOADED_AT_ONCE |= {"asyncsched.optim", "asyncsched.serving"}
 
 
 def fresh(code: str) -> set[str]:
