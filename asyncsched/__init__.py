@@ -1,12 +1,21 @@
 """asyncio for tensor work.
 
 Operations are awaitable tasks on streams, queues are bounded, `await` is the only barrier.
+
+>>> async def main():
+...     async with asc.Scheduler("cpu") as s:
+...         x = await s.put(np.arange(4.0))     # waits for room
+...         y = (x @ x) + 1                     # returns at once
+...         return await y.item()               # waits for y
+>>> asc.run(main)
+15.0
 """
 
 from __future__ import annotations
 
-from . import autograd, nn, optim
-from .autograd import no_grad
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from .devices.contract import Device
 from .errors import (
     AsyncSchedError,
@@ -20,26 +29,53 @@ from .errors import (
     TaskCancelled,
     TaskTooLarge,
 )
-from .flow.batcher.batcher import Batcher
 from .flow.scope import Scope
-from .nn.checkpoint import load, save
 from .runtime.run import run
 from .runtime.statistics import Load, Statistics
 from .scheduler import Scheduler
 from .tensors import functions as _functions
+from .tensors import gradients as _gradients
+from .tensors.capture import Graph
 from .tensors.functions import *  # noqa: F403
 from .tensors.handles import Task, gather
 from .tensors.tensor import Tensor
 
+if TYPE_CHECKING:
+    from . import autograd, devices, nn, optim, serving
+    from .autograd.mode import no_grad
+    from .flow.batcher import Batcher
+    from .flow.pipeline import Pipeline
+    from .flow.window import Window
+    from .nn.checkpoint import load, save
+
+__version__ = "0.1.0"
+
+# What is imported when its name is first used, since many programs never do: the name, and the module it is (in).
+_WHEN_USED = {
+    "Batcher": "flow.batcher",
+    "Pipeline": "flow.pipeline",
+    "Window": "flow.window",
+    "autograd": "autograd",
+    "devices": "devices",
+    "load": "nn.checkpoint",
+    "nn": "nn",
+    "no_grad": "autograd.mode",
+    "optim": "optim",
+    "save": "nn.checkpoint",
+    "serving": "serving",
+}
+
 __all__ = [
     "AsyncSchedError",
     "Batcher",
-    "DeadlineExceeded",
     "CaptureError",
+    "DeadlineExceeded",
     "Device",
+    "Graph",
     "ImplicitBarrierError",
     "Load",
     "MemoryDeadlockError",
+    "Pipeline",
     "QueueFull",
     "Scheduler",
     "SchedulerClosed",
@@ -50,7 +86,9 @@ __all__ = [
     "TaskCancelled",
     "TaskTooLarge",
     "Tensor",
+    "Window",
     "autograd",
+    "devices",
     "gather",
     "load",
     "nn",
@@ -58,5 +96,28 @@ __all__ = [
     "optim",
     "run",
     "save",
+    "serving",
     *_functions.__all__,  # type: ignore[attr-defined]  # computed: see there
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHEN_USED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = import_module(f".{_WHEN_USED[name]}", __name__)
+    found = module if name == _WHEN_USED[name] else getattr(module, name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__doc__", "__version__"]
+
+
+def _autograd() -> _gradients.Autograd:
+    from . import autograd
+
+    return autograd
+
+
+_gradients.autograd = _autograd

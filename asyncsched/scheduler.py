@@ -7,13 +7,12 @@ import contextvars
 import warnings
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from ._arguments import check_int, check_number, parse_bytes
 from .devices import select
 from .devices.contract import Device
 from .errors import SchedulerClosed
-from .flow.pipeline.pipeline import Pipeline, Source, make_pipeline
 from .flow.scope import Submitter
 from .flow.window import Window
 from .runtime.context import Ambient, ambient, leave_ambient, register
@@ -22,6 +21,9 @@ from .runtime.stall import StallWatch
 from .runtime.statistics import Load, Statistics
 from .runtime.unseen_failures import finish
 from .runtime.waiting import drained, shielded
+
+if TYPE_CHECKING:
+    from .flow.pipeline.pipeline import Pipeline, Source
 
 T = TypeVar("T")
 
@@ -158,6 +160,7 @@ class Scheduler(Submitter):
                 async iterable; or a function of the epoch's number, from 0, that returns one of these.
             buffer: how many items may be read ahead of the first stage.
         """
+        from .flow.pipeline.pipeline import make_pipeline  # with multiprocessing, which few programs need
 
         return make_pipeline(self, self._runtime, source, buffer)
 

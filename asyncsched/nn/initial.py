@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypedDict
+from typing import Any, TypeAlias, TypedDict
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -11,7 +11,7 @@ from ..ops.table import TABLE
 from ..tensors.functions import full
 from ..tensors.tensor import Tensor, apply
 
-Rng = np.random.Generator | int | None
+Rng: TypeAlias = "np.random.Generator | int | None"  # as text: NumPy imports its `random` when it is named
 
 
 class Options(TypedDict, total=False):

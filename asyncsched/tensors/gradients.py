@@ -1,4 +1,4 @@
-"""What tensors ask of autograd, a room above them: `asyncsched.autograd` fills `hook` when it is imported.
+"""What tensors ask of autograd, a room above them, through the one hook that the face of the package fills.
 
 A tensor that is recorded carries a node of the tape, and an operation on it calls `node.record`. What needs no node,
 makes one, or goes back along all of them is asked of the hook. (Were `backward` a method of the node, the tape would
@@ -8,15 +8,20 @@ have to know the pass that goes back along it, which knows the tape.)
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Protocol
 
 
-class Autograd(NamedTuple):
-    """The functions behind the properties and methods of a tensor, which is the first argument of each."""
+class Autograd(Protocol):
+    """The functions behind the properties and methods of a tensor. The module `asyncsched.autograd` has them."""
 
-    track: Callable[[Any, bool], None]  # tensor.requires_grad = wanted
-    set_grad: Callable[[Any, Any], None]  # tensor.grad = gradient
-    backward: Callable[..., None]  # tensor.backward(gradient, retain_graph=...)
+    def track(self, tensor: Any, wanted: bool, /) -> None:
+        """What `tensor.requires_grad = wanted` does."""
+
+    def set_grad(self, tensor: Any, gradient: Any, /) -> None:
+        """What `tensor.grad = gradient` does."""
+
+    def backward(self, output: Any, gradient: Any, /, *, retain_graph: bool) -> None:
+        """What `output.backward(gradient)` does."""
 
 
-hook: Autograd
+autograd: Callable[[], Autograd]  # imports it when it is first called

@@ -308,7 +308,7 @@ class Tensor(ImplicitBarriers):
 
     @requires_grad.setter
     def requires_grad(self, wanted: bool) -> None:
-        gradients.hook.track(self, wanted)
+        gradients.autograd().track(self, wanted)
 
     @property
     def grad(self) -> Tensor | None:
@@ -317,7 +317,7 @@ class Tensor(ImplicitBarriers):
 
     @grad.setter
     def grad(self, gradient: Tensor | None) -> None:
-        gradients.hook.set_grad(self, gradient)
+        gradients.autograd().set_grad(self, gradient)
 
     def detach(self) -> Tensor:
         """The same array under a handle that is not recorded."""
@@ -338,7 +338,7 @@ class Tensor(ImplicitBarriers):
             ValueError: if this tensor was not recorded, or has several elements and no gradient is given.
             QueueFull: if the backlog has no room for all of it; nothing has changed then.
         """
-        gradients.hook.backward(self, gradient, retain_graph=retain_graph)
+        gradients.autograd().backward(self, gradient, retain_graph=retain_graph)
 
     # -- operators ----------------------------------------------------------------------------------------------
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from contextlib import ExitStack
 from threading import Lock
+from typing import TYPE_CHECKING
 
-from threadpoolctl import ThreadpoolController
+if TYPE_CHECKING:
+    from threadpoolctl import ThreadpoolController
 
 _lock = Lock()
 _shares: list[int] = []
@@ -22,6 +24,8 @@ def available() -> int:
 def look() -> None:
     """Look for the loaded libraries. Reads files: not for the loop's thread."""
     global _controller
+    from threadpoolctl import ThreadpoolController  # slow to import, and never needed by a GPU alone
+
     controller = ThreadpoolController()
     with _lock:
         if not _shares:
