@@ -251,13 +251,17 @@ before = set(sys.modules)
 from asyncsched._core.engine import Engine
 from asyncsched._core.completions import Completions
 from asyncsched._core.model import Lane, Task, Value
-engine = Engine(max_ops=1, max_bytes=10, max_pending=None, completions=Completions(print))
-task = Task(engine.root, engine.account, "task", None, (), None, (), [Lane()], 5)
-value = task.value = Value(engine.account, None, None, task)
+started = []
+engine = Engine(max_ops=1, max_bytes=10, max_pending=None, completions=Completions(print), launch=started.append)
+value = Value(engine.account, None, None)
+task = Task(engine.root, "task", value, None, (), None, None, [Lane()], 5)
 engine.submit(task)
-assert engine.admit() == [task]
+engine.dispatch()
+assert started == [task]
 task.refund, task.value = 5, None
-engine.complete(task)
+engine.completions.completed(task, True)
+engine.dispatch()
+assert not engine.unfinished
 engine.validate()
 print(json.dumps(sorted(set(sys.modules) - before)))
 """

@@ -2,8 +2,7 @@
 
 Theory of operation. Each scope has a FIFO of pending tasks. A head is eligible when all its producers are launched; it
 is admitted when a slot is free and its account has the bytes. Nothing overtakes the head of its own queue. Between
-queues, tenants of a class take turns by cost, and the scopes of a tenant take turns: see `turns`. Four rules keep this
-live:
+queues, tenants of a class share by cost, and the scopes of a tenant take turns: see `tenants`. Four rules keep it live:
 
 1. *Ageing of heads.* A head passed over `PATIENCE` times earmarks its account: no other queue gets bytes there until it
    fits.
@@ -18,12 +17,13 @@ live:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
+from math import inf
 from typing import Final
 from weakref import WeakValueDictionary
 
-from .fair_queue import Priority, Tenant
 from .model import PENDING, Account, Queue, Task
+from .tenants import Priority, Tenant
 
 PATIENCE: Final = 16  # a guess, as is GRACE: small enough to notice, large enough not to thrash
 GRACE: Final = 16
@@ -35,13 +35,15 @@ class Admission:
 
     def __init__(self, max_ops: int | None) -> None:
         self.max_ops = max_ops
+        self.free = inf if max_ops is None else max_ops  # slots
         self.in_flight = 0
         self.pending = 0
         self.pending_bytes = 0  # what they will be charged
         self.claims = 0  # pending tasks that need no slot
         self.ended_tasks = self.ended_bytes = 0  # of those that had a slot, since the beginning; their costs
         self.ordinary = Priority(0)
-        self._classes = [self.ordinary]  # those with pending tasks, and perhaps more
+        self._queues: dict[Queue, None] = {}  # those with pending tasks
+        self._classes: list[Priority] = []  # those whose tenants take turns
         self._known_classes = WeakValueDictionary({0: self.ordinary})
         self._known_tenants: WeakValueDictionary[tuple[Hashable, int], Tenant] = WeakValueDictionary()
         self._recent: deque[Tenant] = deque(maxlen=_REMEMBERED)  # what they owe outlives their scopes
@@ -50,38 +52,37 @@ class Admission:
     @property
     def full(self) -> bool:
         """Whether every slot is taken."""
-        return self.max_ops is not None and self.in_flight >= self.max_ops
+        return self.free <= 0
 
     def push(self, task: Task) -> None:
         """A task joins the queue of its scope."""
         queue, account = task.scope.queue, task.scope.account
         queue.push(task)
-        if not queue.rotating:
-            self._rotate(queue)
+        if queue.live == 1:
+            self._queues[queue] = None
+            if len(self._queues) == 2:  # turns begin
+                for waiting in self._queues:
+                    self._enter(waiting)
+            elif len(self._queues) > 2:
+                self._enter(queue)
         if not account.pending:
             self._waiting[account] = None
         account.pending += 1
-        if not task.blockers and account.fits(task.cost):  # else a scan in vain would be so again, once per submission
+        # Else a scan in vain would be so again, once per submission.
+        if not task.blockers and (account.limit is None or account.fits(task.cost)):
             account.changed = True
         self.pending += 1
         self.pending_bytes += task.cost
         self.claims += not task.lanes
 
-    def grant(self, task: Task) -> None:
-        """A task that `next` gave leaves its queue and takes its slot and its bytes; its state says so already."""
-        self.remove(task)
-        account = task.scope.account
-        account.used += task.cost
-        if account.grace:
-            account.grace -= 1
-        if task.lanes:
-            account.in_flight += 1
-            self.in_flight += 1
-
     def remove(self, task: Task) -> None:
         """A task leaves its queue, granted or settled; its state says so already."""
-        account = task.scope.account
-        task.scope.queue.removed()
+        queue, account = task.scope.queue, task.scope.account
+        queue.removed()
+        if not queue.live:
+            del self._queues[queue]
+            if queue.rotating:
+                self._leave(queue)
         account.pending -= 1
         if not account.pending:
             del self._waiting[account]
@@ -95,20 +96,42 @@ class Admission:
         """The task to admit now, if any. The caller grants it."""
         if not self.pending:
             return None
-        full = self.full
+        full = self.free <= 0
         if full and not self.claims:
             return None
+        if len(self._queues) > 1:
+            return self._next_in_turn(full) or self._overtaker(full)
+        (queue,) = self._queues  # alone, it waits for nobody
+        head = queue.head()
+        if head is not None and not head.blockers and not (full and head.lanes):
+            account = head.scope.account
+            if account.limit is None or account.fits(head.cost):
+                return head
+        return self._overtaker(full)
+
+    def _next_in_turn(self, full: bool) -> Task | None:
         blocked: list[Task] = []
-        for group in self._classes if len(self._classes) == 1 else self._ranked():
+        for group in sorted(self._classes, key=_rank_of):
             task = group.next(full, blocked)
             if task is not None:
-                if blocked:
-                    self._age(blocked, task.scope.account)
-                if len(self._classes) > 1:
-                    self._pass_over()
+                self._age(blocked, task.scope.account)
+                for other in self._classes:
+                    other.passed += 1
                 group.passed = 0
                 return task
-        return self._overtaker(full)
+        return None
+
+    def grant(self, task: Task) -> None:
+        """A task that `next` gave leaves its queue and takes its slot and its bytes; its state says so already."""
+        self.remove(task)
+        account = task.scope.account
+        account.used += task.cost
+        if account.grace:
+            account.grace -= 1
+        if task.lanes:
+            account.in_flight += 1
+            self.in_flight += 1
+            self.free -= 1
 
     def ended(self, task: Task) -> None:
         """Give back the slot and the unused bytes of a granted task."""
@@ -117,6 +140,7 @@ class Admission:
         if account.closed:
             account = account.open
         self.in_flight -= 1
+        self.free += 1
         self.ended_tasks += 1
         self.ended_bytes += task.cost
         account.used -= task.refund
@@ -138,14 +162,14 @@ class Admission:
 
         Ask after `next` gave None.
         """
-        if self.full:
+        if self.free <= 0:
             return []
         found = (self._oldest(account, False) for account in self._waiting if not account.in_flight)
         return [task for task in found if task is not None]
 
     def tasks(self) -> list[Task]:
         """Every pending task, by age."""
-        return sorted((t for q in self._queues() for t in q if t.state == PENDING), key=_age_of)
+        return sorted((t for q in self._queues for t in q if t.state == PENDING), key=_age_of)
 
     def tenant(
         self, parent: Tenant, name: Hashable | None = None, weight: float | None = None, priority: int | None = None
@@ -169,31 +193,21 @@ class Admission:
             tenant.weight = weight
         return tenant
 
-    def _rotate(self, queue: Queue) -> None:
-        """A queue has something pending: it takes part in the turns."""
-        tenant = queue.tenant
-        queue.rotating = True
-        tenant.queues.append(queue)
-        if tenant.rotating:
-            return
+    def _enter(self, queue: Queue) -> None:
+        """A queue takes part in the turns, which begin when there are two."""
+        tenant: Tenant = queue.tenant
+        if not queue.rotating:
+            tenant.enter(queue)
         group = tenant.priority
-        tenant.rotating = True
-        group.tenants.append(tenant)
         if group not in self._classes:
             group.passed = 0
             self._classes.append(group)
 
-    def _queues(self) -> Iterator[Queue]:
-        return (queue for group in self._classes for tenant in group.tenants for queue in tenant.queues)
-
-    def _ranked(self) -> list[Priority]:
-        """The classes that wait, the first to be served first."""
-        self._classes = [group for group in self._classes if group.waiting()]
-        return sorted(self._classes, key=_rank_of)
-
-    def _pass_over(self) -> None:
-        for group in self._classes:
-            group.passed += 1
+    def _leave(self, queue: Queue) -> None:
+        tenant: Tenant = queue.tenant
+        tenant.leave(queue)
+        if not len(tenant.priority.tenants):
+            self._classes.remove(tenant.priority)
 
     @staticmethod
     def _age(blocked: list[Task], account: Account) -> None:
@@ -219,7 +233,7 @@ class Admission:
     def _oldest(self, account: Account, fitting: bool) -> Task | None:
         """The oldest pending task of an account with launched producers (that fits)."""
         found: Task | None = None
-        for queue in self._queues():
+        for queue in self._queues:
             for task in queue:
                 if found is not None and task.seq > found.seq and not task.expedited:
                     break

@@ -19,9 +19,9 @@ from .admission import Admission
 from .audit import Audit
 from .completions import Completions
 from .failure import Failure
-from .fair_queue import Tenant
 from .model import CANCELLED, DONE, FAILED, LAUNCHED, PENDING, Account, Queue, Scope, Task, Value, failure_above
 from .placement import choose
+from .tenants import Tenant
 
 # Rounds of one dispatch while the streams keep up with it: then the event loop gets to breathe. A guess.
 _MOST_ROUNDS: Final = 4
@@ -137,7 +137,7 @@ class Engine(Audit):
             # Flags first, a look at the deque second: see `completions`.
             completions.wants_slots = admission.pending > 0
             completions.threshold = admission.in_flight // 2 or 1
-            completions.wants_bytes = completions.wants_slots and not admission.full
+            completions.wants_bytes = completions.wants_slots and admission.free > 0
             arrived = len(completions.items)
             if not arrived or not (ran or completions.wants_bytes or arrived >= completions.threshold):
                 break
@@ -176,7 +176,7 @@ class Engine(Audit):
                 continue
             self._grant(task)
             if task.lanes:
-                ran |= self.launch(task)
+                ran = self.launch(task) or ran
             else:  # a claim is done when it is granted: its value has the bytes
                 assert task.value is not None
                 task.value.charge = task.value.nbytes = task.cost

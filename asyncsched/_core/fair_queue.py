@@ -1,134 +1,137 @@
-"""Whose turn it is: deficit round-robin between tenants, and their scopes in turn.
+"""Fair sharing: of those that have something waiting, who goes next, by cost over weight.
 
-Theory of operation. Tenants of one priority class share by cost: in each round a tenant may spend a quantum times its
-weight (Shreedhar and Varghese, "Efficient fair queueing using deficit round robin", SIGCOMM 1995 and IEEE/ACM
-Transactions on Networking, June 1996). It goes while it has anything left, may overdraw by part of one task, and pays
-that back in the rounds that follow; so a task of any size can go at once when nobody else wants the turn. Instead of
-adding to every tenant's deficit at the start of a round, each tenant carries the round, with its fraction, up to which
-it has `paid` for what it got: it may go while that is before the end of this round. When nobody who may can, the round
-moves on to where the first who can has paid up to, in one step however far that is.
+Theory of operation. A virtual clock: each member carries up to where it has `paid` for what it got, in cost over its
+weight, and whoever has paid least goes next (start-time fair queueing: Goyal, Vin and Cheng, SIGCOMM 1996). What goes
+next need not be known before it goes, nor what it costs: a member that cannot go now is passed over, and is asked
+first the next time. Three rules:
 
-So while two tenants always have something that can go, what they got, over their weights, differs by two quanta and one
-task of each at most. Nobody saves up: a tenant that had nothing to admit, or nothing that could go, starts anew in the
-round that it finds. What the progress rule admits is out of turn, and free.
+1. *Nobody saves up.* Who goes begins where the clock is, if it was passed over or away meanwhile.
+2. *Nobody leaves a debt behind.* A member keeps what it paid when it leaves; if it comes back before the clock has
+   got there, it goes on from there. Where members are forgotten with their debts, its owner lets it stay until it is
+   next in line.
+3. *Newcomers without end starve nobody.* Starting where the clock is, each would go before whoever has paid for
+   something already, and the clock would stand still. So a newcomer starts half of what the present one gets behind
+   it, and the next newcomer once the clock has got there. At its end, instead of in the middle, it would let who has
+   just gone go twice, each time it comes with one thing after another.
 
-A task's cost is its bytes, and a quantum for its slot, so that tasks without bytes share by number. A reserve costs its
-bytes in the same way: it is what others may have to wait for.
+So while two members always have something that can go, what they got, over their weights, differs by one item of each
+and half of the largest item of any, or a quantum, if that is less.
+
+Tried before: deficit round robin (Shreedhar and Varghese, SIGCOMM 1995), which finds the next in constant time, but
+needs a quantum that suits the costs, rounds, and a way to skip rounds in which nobody may go; it is fair within two
+quanta more, and newcomers without end starved those in debt. A heap instead of the sorted list: finding who can go
+behind many who cannot takes all of these off the heap and puts them back. Moving pointers is cheap: a list of a
+thousand members takes 0.1 us.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Hashable
-from typing import Final
-
-from .model import Queue, Task
-
-# Bytes: about what memory moves while a stream takes up one more task, some tens of microseconds. A guess.
-QUANTUM: Final = 256 * 1024
+from bisect import bisect_left, insort_left
+from collections.abc import Iterator
+from math import inf
+from typing import Generic, TypeVar
 
 
-class Tenant:
-    """Who shares: all scopes that name the same tenant in a priority class, or one scope that names none."""
+class Member:
+    """Who shares. `weight` may change at any time, and holds for what goes from then on."""
 
-    __slots__ = ("__weakref__", "name", "paid", "priority", "queues", "rotating", "weight")
+    __slots__ = ("joined", "paid", "weight")
 
-    def __init__(self, name: Hashable | None, priority: Priority, weight: float = 1) -> None:
-        self.name = name
-        self.priority = priority
+    def __init__(self, weight: float = 1.0) -> None:
         self.weight = weight
-        self.paid = 0.0  # the round up to which it paid for what it got
-        self.queues: deque[Queue] = deque()  # those of its scopes that have pending tasks, the next in turn first
-        self.rotating = False
-
-    def waiting(self) -> bool:
-        """Whether anything of it is pending."""
-        queues = self.queues
-        while queues and not queues[0].live:
-            queues.popleft().rotating = False
-        return bool(queues)
-
-    def next(self, full: bool, blocked: list[Task]) -> Task | None:
-        """The head of the next of its queues that can go, paid for; None if none can.
-
-        Heads before it that lack bytes are added to `blocked`.
-        """
-        queues = self.queues
-        for _ in range(len(queues)):
-            queue = queues[0]
-            head = queue.head()
-            if head is None:
-                queue.rotating = False
-                queues.popleft()
-                continue
-            queues.rotate(-1)
-            if head.blockers or (full and head.lanes):
-                continue
-            account = head.scope.account
-            earmark = account.earmark
-            if earmark is not None and not account.grace and earmark.scope.queue is not queue:
-                continue
-            if account.fits(head.cost):
-                paid, begun = self.paid, self.priority.round
-                self.paid = (paid if paid > begun else begun) + (1 + head.cost / QUANTUM) / self.weight
-                return head
-            blocked.append(head)
-        return None
+        self.paid = -inf  # up to where it has paid for what it got
+        self.joined = False
 
 
-class Priority:
-    """A priority class: tenants that take turns."""
-
-    __slots__ = ("__weakref__", "level", "passed", "round", "tenants")
-
-    def __init__(self, level: int) -> None:
-        self.level = level
-        self.passed = 0  # admissions to other classes since the last to this one, while it waits
-        self.round = 0.0
-        self.tenants: deque[Tenant] = deque()  # those with pending tasks, the next in turn first
-
-    def waiting(self) -> bool:
-        """Whether anything in it is pending."""
-        tenants = self.tenants
-        while tenants and not tenants[0].waiting():
-            tenants.popleft().rotating = False
-        return bool(tenants)
-
-    def next(self, full: bool, blocked: list[Task]) -> Task | None:
-        """The task whose turn it is, if any can go. Heads before it that lack bytes are added to `blocked`."""
-        tenants = self.tenants
-        if len(tenants) == 1:  # alone, it waits for nobody
-            tenant = tenants[0]
-            if tenant.paid > self.round:
-                self.round = tenant.paid
-            return tenant.next(full, blocked)
-        end, overdrawn = self.round + 1, []
-        for _ in range(len(tenants)):
-            tenant = tenants[0]
-            tenants.rotate(-1)
-            if tenant.paid >= end and tenant.waiting():
-                overdrawn.append(tenant)
-                continue
-            task = tenant.next(full, blocked)
-            if task is not None:
-                return task
-            if not tenant.queues:
-                tenant.rotating = False
-                tenants.pop()
-        return self._next_round(overdrawn, full, blocked)
-
-    def _next_round(self, overdrawn: list[Tenant], full: bool, blocked: list[Task]) -> Task | None:
-        """Nobody who may still go in this round can: the first who may in a later one."""
-        for tenant in sorted(overdrawn, key=_paid_of):
-            begun = tenant.paid
-            task = tenant.next(full, blocked)
-            if task is not None:
-                self.round = begun
-                self.tenants.remove(tenant)
-                self.tenants.append(tenant)
-                return task
-        return None
+M = TypeVar("M", bound=Member)
 
 
-def _paid_of(tenant: Tenant) -> float:
-    return tenant.paid
+class FairQueue(Generic[M]):
+    """The members that have something waiting, in the order in which they may go.
+
+    Its owner walks it, finds the first that can go, takes something of it, and charges it:
+
+    >>> shares, costs = FairQueue[Member](), {Member(weight=2): "heavy", Member(): "light"}
+    >>> for member in costs:
+    ...     shares.join(member)
+    >>> served = []
+    >>> for _ in range(6):
+    ...     member = next(iter(shares))
+    ...     shares.charge(member, 1)
+    ...     served.append(costs[member])
+    >>> served
+    ['heavy', 'light', 'heavy', 'light', 'heavy', 'heavy']
+
+    Args:
+        quantum: the cost, over a weight of 1, of what counts as small: a newcomer waits for half of that at most,
+            however large what the others get is.
+    """
+
+    __slots__ = ("_clock", "_entry", "_line", "_quantum")
+
+    def __init__(self, quantum: float = inf) -> None:
+        self._quantum = quantum
+        self._clock = 0.0  # where who went last began
+        self._entry = 0.0  # where a newcomer starts
+        # By what they paid, the next one last: so the one at hand may leave while the line is walked.
+        self._line: list[M] = []
+
+    def __len__(self) -> int:
+        return len(self._line)
+
+    def __iter__(self) -> Iterator[M]:
+        """The members in order. Meanwhile the one at hand may leave; after any other change, begin anew."""
+        return reversed(self._line)
+
+    def join(self, member: M) -> None:
+        """A member has something waiting, again or still."""
+        if member.joined:
+            return
+        member.joined = True
+        if member.paid < self._clock:
+            member.paid = self._entry
+        self._insert(member)
+
+    def leave(self, member: M) -> None:
+        """A member has nothing left."""
+        member.joined = False
+        self._remove(member)
+
+    def charge(self, member: M, cost: float) -> None:
+        """A member goes, with something of this cost."""
+        share, start = cost / member.weight, member.paid
+        if start < self._clock:
+            start = self._clock
+        self._clock = start
+        if start >= self._entry:
+            self._entry = start + (share if share < self._quantum else self._quantum) / 2
+        if len(self._line) == 1:
+            member.paid = start + share
+        else:
+            self._remove(member)
+            member.paid = start + share
+            self._insert(member)
+
+    def clear(self) -> None:
+        """Everybody leaves."""
+        for member in self._line:
+            member.joined = False
+        self._line.clear()
+
+    def _insert(self, member: M) -> None:
+        line = self._line
+        if not line or member.paid >= line[0].paid:  # most often it is the last in line
+            line.insert(0, member)
+        else:
+            insort_left(line, member, key=_order)
+
+    def _remove(self, member: M) -> None:
+        line = self._line
+        if line[-1] is member:
+            line.pop()
+        else:
+            del line[line.index(member, bisect_left(line, -member.paid, key=_order))]
+
+
+def _order(member: Member) -> float:
+    return -member.paid

@@ -193,7 +193,7 @@ class Runtime:
         engine.submit(task, bounded=bounded)
         if engine.unfinished == 1:
             self.meter.start()
-        if not hold and (completions.items or not engine.admission.full):
+        if not hold and (completions.items or engine.admission.free > 0):
             engine.dispatch()
 
     @contextlib.contextmanager

@@ -7,7 +7,7 @@ from itertools import combinations
 from typing import Any
 
 from asyncsched._core.admission import PATIENCE
-from asyncsched._core.fair_queue import Tenant
+from asyncsched._core.tenants import Tenant
 
 Share = tuple[Any, int]  # who takes turns: a tenant's name, or the model of a scope that names none; and the class
 

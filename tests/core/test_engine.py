@@ -390,7 +390,7 @@ def test_a_task_whose_producer_failed_unnoticed_is_not_launched():
     task, _ = rig.submit(x)
     rig.streams[bad.lane].remove(bad)
     execute(bad, 0, ValueError("no"))
-    rig.engine.admission.max_ops = 3
+    rig.engine.admission.free += 1
     rig.engine._admit()
     assert task not in rig.streams[bad.lane]
     assert task.state == FAILED

@@ -1,297 +1,206 @@
-"""Turns: shares by cost between tenants, turns within one, classes that go first and those that wait."""
+"""Fair sharing by itself: what each member got when it could go, came back, was passed over, or others came."""
 
 from __future__ import annotations
 
-import gc
-from collections import Counter
-from itertools import combinations, pairwise
+from collections import Counter, deque
+from itertools import combinations
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncsched._core.admission import PATIENCE
-from asyncsched._core.fair_queue import QUANTUM
-from asyncsched._core.model import PENDING
-
-from .rig import Rig
+from asyncsched._core.fair_queue import FairQueue, Member
 
 
-def names(tasks):
-    return [task.name for task in tasks]
+class Account(Member):
+    def __init__(self, name: str, costs: list[float] | None = None, weight: float = 1) -> None:
+        super().__init__(weight)
+        self.name = name
+        self.costs = deque(costs or [])
+        self.able = True
 
 
-def opened(rig, name, parent=None, **options):
-    return rig.engine.open_scope(name, parent or rig.root, **options)
+def queue_of(*members: Account, **options: float) -> FairQueue[Account]:
+    queue = FairQueue[Account](**options)
+    for member in members:
+        queue.join(member)
+    return queue
 
 
-def fill(rig, scope, count, cost=0):
-    for i in range(count):
-        rig.submit(scope=scope, cost=cost, name=f"{scope.name}{i}")
+def serve(queue: FairQueue[Account]) -> Account | None:
+    """The first that can go does; who has nothing left leaves."""
+    for member in queue:
+        if not member.costs:
+            queue.leave(member)
+        elif member.able:
+            queue.charge(member, member.costs.popleft())
+            return member
+    return None
 
 
-def order(rig):
-    """The scopes in the order in which their tasks run, as text. One slot, so that this is the order of admission."""
-    assert rig.engine.admission.max_ops == 1
-    return "".join(task.scope.name for task in rig.run())
+def order(queue: FairQueue[Account], most: int = 10_000) -> str:
+    served = []
+    while len(served) < most and (member := serve(queue)) is not None:
+        served.append(member.name)
+    return "".join(served)
 
 
-# -- tenants ----------------------------------------------------------------------------------------------------------
+def test_equal_costs_go_one_after_the_other_in_the_order_of_coming():
+    assert order(queue_of(Account("a", [1] * 3), Account("b", [1] * 2), Account("c", [1] * 3))) == "abcabcac"
 
 
-def test_the_scopes_of_a_tenant_share_its_turns_and_take_turns_within_it():
-    rig = Rig(max_ops=1)
-    for name in "abc":
-        fill(rig, opened(rig, name, tenant="many"), 3)
-    fill(rig, opened(rig, "x", tenant="one"), 9)
-    assert order(rig) == "axbxcx" * 3
+def test_shares_are_by_cost_over_weight():
+    queue = queue_of(Account("a", [3] * 30), Account("b", [1] * 90), Account("c", [1] * 270, 3))
+    assert Counter(order(queue, 195)) == {"a": 15, "b": 45, "c": 135}
 
 
-def test_scopes_without_a_tenant_are_each_their_own():
-    rig = Rig(max_ops=1)
-    for name in "abc":
-        fill(rig, opened(rig, name), 2)
-    fill(rig, opened(rig, "x", tenant="x"), 2)
-    assert order(rig) == "abcx" * 2
+def test_a_weight_may_change_at_any_time():
+    heavy = Account("a", [1] * 40)
+    queue = queue_of(heavy, Account("b", [1] * 40))
+    assert order(queue, 6) == "ababab"
+    heavy.weight = 3
+    assert Counter(order(queue, 12)) == {"a": 9, "b": 3}
 
 
-def test_a_scope_within_a_tenants_is_the_tenants():
-    rig = Rig(max_ops=1)
-    outer = opened(rig, "a", tenant="many")
-    for scope in (outer, opened(rig, "b", outer), opened(rig, "c", opened(rig, "d", outer))):
-        fill(rig, scope, 2)
-    fill(rig, opened(rig, "x", outer, tenant="one"), 6)
-    assert order(rig) == "axbxcx" * 2
+def test_alone_there_is_neither_credit_nor_debt():
+    queue = queue_of(Account("a", [1] * 50))
+    order(queue, 40)
+    queue.join(Account("b", [1] * 4))
+    assert order(queue, 8) == "babababa"
 
 
-def test_weights_scale_the_shares():
-    rig = Rig(max_ops=1)
-    fill(rig, opened(rig, "a", tenant="a", weight=3), 30)
-    fill(rig, opened(rig, "b", tenant="b"), 10)
-    fill(rig, opened(rig, "c", tenant="c", weight=0.5), 5)
-    served = order(rig)
-    for end in range(9, 46, 9):
-        counts = Counter(served[:end])
-        assert abs(counts["a"] - end * 3 / 4.5) <= 3
-        assert abs(counts["b"] - end / 4.5) <= 1
-        assert abs(counts["c"] - end / 9) <= 1
+def test_who_is_passed_over_is_asked_first_and_has_saved_nothing_up():
+    blocked = Account("a", [1] * 5)
+    blocked.able = False
+    queue = queue_of(blocked, Account("b", [1] * 50))
+    assert order(queue, 20) == "b" * 20
+    blocked.able = True
+    assert order(queue, 8) == "abababab"
 
 
-def test_the_weight_given_last_holds_for_the_tenant():
-    rig = Rig(max_ops=1)
-    first = opened(rig, "a", tenant="a", weight=3)
-    assert opened(rig, "b", tenant="a").queue.tenant.weight == 3
-    opened(rig, "c", tenant="a", weight=2)
-    assert first.queue.tenant.weight == 2
-    assert opened(rig, "d", first, priority=1).queue.tenant.weight == 2
-    assert opened(rig, "e", first, tenant="e").queue.tenant.weight == 1
+def test_nobody_goes_where_nobody_can():
+    members = [Account(name, [1]) for name in "abc"]
+    queue = queue_of(*members)
+    for member in members:
+        member.able = False
+    assert order(queue) == ""
+    assert [member.name for member in queue] == ["a", "b", "c"]
 
 
-def test_shares_are_by_bytes_and_a_quantum_for_the_slot():
-    rig = Rig(max_ops=1)
-    fill(rig, opened(rig, "a", tenant="large"), 8, cost=3 * QUANTUM)
-    fill(rig, opened(rig, "b", tenant="small"), 32, cost=0)
-    served = order(rig)
-    for end in range(5, 41, 5):
-        assert abs(Counter(served[:end])["a"] - end / 5) <= 1
+def test_who_was_away_has_saved_nothing_up():
+    away = Account("a", [1])
+    queue = queue_of(away, Account("b", [1] * 60))
+    assert order(queue, 30) == "a" + "b" * 29
+    away.costs.extend([1] * 5)
+    queue.join(away)
+    assert order(queue, 8) == "abababab"
 
 
-def test_a_small_task_never_waits_for_a_second_large_one():
-    rig = Rig(max_ops=1)
-    fill(rig, opened(rig, "a", tenant="large"), 5, cost=1000 * QUANTUM)
-    fill(rig, opened(rig, "b", tenant="small"), 500)
-    served = order(rig)
-    assert served.index("a", 1) == 501
-    assert served.endswith("aaaa")
+def test_a_debt_is_remembered_though_its_member_left():
+    large = Account("a", [7])
+    queue = queue_of(Account("b", [1] * 20), large)
+    assert order(queue, 2) == "ba"
+    queue.leave(large)
+    large.costs.append(1)
+    queue.join(large)
+    assert order(queue, 8) == "b" * 6 + "ab"
 
 
-@given(
-    tenants=st.lists(
-        st.tuples(st.sampled_from([0.25, 1, 2, 7.5]), st.lists(st.integers(0, 50), min_size=1, max_size=30)),
-        min_size=2,
-        max_size=5,
-    )
+def test_a_member_that_comes_with_one_thing_after_another_gets_its_share():
+    """Each time it comes back only after another has gone."""
+    serial, queue = Account("s"), queue_of(Account("a", [1] * 50), Account("b", [1] * 50))
+    served = []
+    for _ in range(30):
+        member = serve(queue)
+        assert member is not None
+        served.append(member.name)
+        if not serial.costs and member is not serial:
+            serial.costs.append(1)
+            queue.join(serial)
+    assert Counter(served)["s"] >= 10
+
+
+@pytest.mark.parametrize(("quantum", "most"), [(float("inf"), 6), (1, 300)])
+def test_newcomers_without_end_starve_nobody(quantum, most):
+    """Nor one that is in debt: the clock gets there, in half quanta or half of what newcomers get."""
+    queue = queue_of(Account("p", [50, 50]), Account("b", [50] * 3), quantum=quantum)
+    served = []
+    for _ in range(2 * most):
+        queue.join(Account("new", [50]))
+        member = serve(queue)
+        assert member is not None
+        served.append(member.name)
+    assert served.index("p", 1) <= most
+
+
+def test_a_newcomer_waits_for_a_quantum_at_most():
+    large, small = Account("l", [1000] * 2), Account("s", [1] * 10)
+    queue = queue_of(large, small, quantum=1)
+    assert order(queue, 2) == "ls"
+    queue.join(Account("n", [1] * 4))
+    assert order(queue, 4) == "nsns"
+
+
+def test_joining_twice_changes_nothing_and_clearing_ends_it():
+    member = Account("a", [1, 1])
+    queue = queue_of(member, member, Account("b", [1]))
+    assert len(queue) == 2
+    queue.clear()
+    assert not queue
+    queue.join(member)
+    assert order(queue) == "aa"
+    assert not member.joined
+
+
+def test_the_one_at_hand_may_leave_while_the_line_is_walked():
+    queue = queue_of(*[Account(name, [1] if name in "cf" else []) for name in "abcdef"])
+    assert order(queue) == "cf"
+    assert len(queue) == 0
+
+
+costs = st.integers(0, 50).map(lambda cost: 1 + cost / 4)
+event = st.one_of(
+    st.tuples(st.just("push"), st.integers(0, 4), st.lists(costs, min_size=1, max_size=5)),
+    st.tuples(st.just("able"), st.integers(0, 4), st.booleans()),
+    st.tuples(st.just("weight"), st.integers(0, 4), st.sampled_from([0.25, 1, 2, 7.5])),
+    st.tuples(st.just("serve"), st.integers(1, 8), st.none()),
 )
-def test_shares_differ_by_two_quanta_and_a_task_of_each_at_most(tenants):
-    """In every stretch in which two tenants always had something pending."""
-    rig = Rig(max_ops=1)
-    for i, (weight, costs) in enumerate(tenants):
-        scope = opened(rig, str(i), tenant=i, weight=weight)
-        for cost in costs:
-            rig.submit(scope=scope, cost=cost * QUANTUM // 4)
-    paid = [0.0] * len(tenants)
-    largest = [(1 + max(costs) / 4) / weight for weight, costs in tenants]
-    left = [len(costs) for _, costs in tenants]
-    lead = {pair: [0.0, 0.0] for pair in combinations(range(len(tenants)), 2)}  # the least and the most so far
-    for task in rig.run():
-        served = int(task.scope.name)
-        paid[served] += (1 + task.cost / QUANTUM) / tenants[served][0]
-        for (i, j), range_ in lead.items():
-            if left[i] and left[j]:
-                range_[:] = min(range_[0], paid[i] - paid[j]), max(range_[1], paid[i] - paid[j])
-                assert range_[1] - range_[0] <= 2 + largest[i] + largest[j] + 1e-9
-        left[served] -= 1
-    assert not any(left)
 
 
-def test_a_tenant_at_rest_saves_nothing_up():
-    rig = Rig(max_ops=1)
-    busy, idle = opened(rig, "a", tenant="busy"), opened(rig, "b", tenant="idle")
-    fill(rig, idle, 1)
-    fill(rig, busy, 50)
-    rig.run()
-    fill(rig, busy, 4)
-    fill(rig, idle, 4)
-    assert order(rig) in ("abababab", "babababa")
+@given(st.lists(event, max_size=60), st.sampled_from([0.5, 1, float("inf")]))
+def test_what_two_that_can_always_go_got_differs_little(events, quantum):
+    """By one item of each, and half of a quantum or of the largest item, whatever others do."""
+    members = [Account(str(i)) for i in range(5)]
+    queue: FairQueue[Account] = FairQueue(quantum)
+    got, largest = dict.fromkeys(members, 0.0), dict.fromkeys(members, 0.0)
+    leads: dict[tuple[Account, Account], tuple[float, float]] = {}
 
+    def able(member: Account) -> bool:
+        return bool(member.costs) and member.able
 
-def test_alone_nobody_runs_into_debt():
-    rig = Rig(max_ops=1)
-    busy = opened(rig, "a", tenant="busy")
-    fill(rig, busy, 50, cost=QUANTUM)
-    rig.run()
-    fill(rig, busy, 4)
-    fill(rig, opened(rig, "b", tenant="late"), 4)
-    assert "bbbb" not in order(rig)
-
-
-def test_what_cannot_go_saves_nothing_up():
-    rig = Rig(max_ops=1, max_bytes=100)
-    running, held = rig.submit(cost=60)
-    rig.dispatch()
-    blocked = opened(rig, "a", tenant="a")
-    fill(rig, blocked, 3, cost=50)
-    other = opened(rig, "b", tenant="b")
-    fill(rig, other, PATIENCE - 2)
-    rig.finish(running)
-    assert order(rig) == "b" * (PATIENCE - 2)
-    fill(rig, other, 3)
-    del held
-    assert order(rig) in ("ababab", "bababa")
-
-
-def test_ten_times_the_scopes_give_no_more_turns():
-    """A tenant that sends ten times what another does."""
-    rig = Rig(max_ops=1)
-    for _ in range(100):
-        fill(rig, opened(rig, "a", tenant="greedy"), 1)
-    for _ in range(10):
-        fill(rig, opened(rig, "b", tenant="modest"), 1)
-    assert order(rig) == "ab" * 10 + "a" * 90
-
-
-def test_debts_outlive_the_scopes_of_a_tenant():
-    rig = Rig(max_ops=1)
-    others = opened(rig, "b", tenant="others")
-    fill(rig, others, 20)
-    first = opened(rig, "a", tenant="large")
-    fill(rig, first, 1, cost=7 * QUANTUM)
-    for _ in range(2):
-        (task,) = rig.dispatch()
-        rig.finish(task)
-        rig.drain()
-    rig.engine.close_scope(first)
-    del first, task
-    gc.collect()
-    fill(rig, opened(rig, "c", tenant="large"), 1)
-    assert order(rig).index("c") == 7
-
-
-def test_tenants_and_classes_that_are_gone_leave_nothing_behind():
-    rig = Rig(max_ops=1)
-    busy = opened(rig, "busy")
-    for i in range(3_000):
-        scope = opened(rig, str(i), tenant=i, priority=i)
-        fill(rig, scope, 1, cost=5 * QUANTUM)
-        fill(rig, busy, 1)
-        rig.run()
-        rig.engine.close_scope(scope)
-    del scope
-    gc.collect()
-    admission = rig.engine.admission
-    kept = admission._recent.maxlen
-    assert len(admission._known_tenants) <= kept + 1
-    assert len(admission._known_classes) <= kept + 2
-    assert len(admission._classes) <= 2
-
-
-def test_an_overdrawn_tenant_that_has_nothing_more_leaves_the_turns():
-    rig = Rig(max_ops=1)
-    busy = opened(rig, "busy")
-    for i in range(100):
-        fill(rig, opened(rig, str(i)), 1, cost=1000 * QUANTUM)
-        fill(rig, busy, 2)
-        rig.run()
-    assert len(rig.engine.admission.ordinary.tenants) <= 3
-
-
-# -- priority classes -------------------------------------------------------------------------------------------------
-
-
-def test_the_higher_class_goes_first():
-    rig = Rig(max_ops=1)
-    fill(rig, opened(rig, "n"), 3)
-    fill(rig, opened(rig, "l", priority=-1), 3)
-    fill(rig, opened(rig, "h", priority=1), 3)
-    assert order(rig) == "hhhnnnlll"
-
-
-def test_a_scope_is_in_its_parents_class_unless_it_says_otherwise():
-    rig = Rig(max_ops=1)
-    outer = opened(rig, "h", priority=2, tenant="a")
-    fill(rig, opened(rig, "n"), 2)
-    fill(rig, opened(rig, "i", outer), 2)
-    fill(rig, opened(rig, "z", outer, priority=0), 1)
-    assert order(rig) == "iinzn"
-
-
-def test_tenants_share_within_a_class():
-    rig = Rig(max_ops=1)
-    for name in "ab":
-        fill(rig, opened(rig, name, tenant=name, priority=1), 2)
-        fill(rig, opened(rig, name.upper(), tenant=name), 2)
-    assert order(rig) == "ababABAB"
-
-
-@pytest.mark.parametrize("classes", [2, 3, 5])
-def test_no_class_waits_for_more_than_patience_and_the_other_classes(classes):
-    rig = Rig(max_ops=1)
-    for level in range(classes):
-        fill(rig, opened(rig, str(level), priority=level), 200)
-    served = order(rig)[:200]
-    for level in map(str, range(classes)):
-        turns = [-1, *(i for i, name in enumerate(served) if name == level)]
-        assert len(turns) > 200 // (PATIENCE + classes)
-        assert max(b - a for a, b in pairwise(turns)) <= PATIENCE + classes - 1
-    assert Counter(served).most_common(1)[0][0] == str(classes - 1)
-
-
-def test_a_class_counts_anew_when_it_has_nothing_left():
-    rig = Rig(max_ops=1)
-    high, low = opened(rig, "h", priority=1), opened(rig, "l")
-    fill(rig, high, PATIENCE - 1)
-    task, _ = rig.submit(scope=low)
-    for _ in range(PATIENCE - 2):
-        (running,) = rig.dispatch()
-        rig.finish(running)
-    rig.cancel(task)
-    rig.run()
-    fill(rig, low, 1)
-    fill(rig, high, 5)
-    assert order(rig) == "hhhhhl"
-
-
-def test_a_large_task_of_a_low_class_has_bytes_kept_for_it_in_the_end():
-    rig = Rig(max_bytes=100)
-    high, low = opened(rig, "h", priority=1), opened(rig, "l")
-    fill(rig, high, 2, cost=40)
-    running = rig.dispatch()
-    large, _held = rig.submit(cost=90, scope=low)
-    passed = 0
-    while large.state == PENDING:
-        fill(rig, high, 1, cost=40)
-        rig.finish(running.pop(0))
-        running += rig.dispatch()
-        passed += 1
-        assert passed < 200
-    assert PATIENCE < passed <= 2 * PATIENCE + 2
+    for what, which, value in events:
+        member = members[which % 5]
+        if what == "push":
+            member.costs.extend(value)
+            queue.join(member)
+        elif what == "able":
+            member.able = value
+        elif what == "weight":
+            member.weight = value
+        for _ in range(which if what == "serve" else 0):
+            before = [m for m in members if able(m)]
+            leads = {pair: leads.get(pair, (got[pair[0]] - got[pair[1]],) * 2) for pair in combinations(before, 2)}
+            front = {m: m.costs[0] for m in before}
+            served = serve(queue)
+            assert (served is None) == (not before)
+            if served is None:
+                break
+            share = front[served] / served.weight
+            got[served] += share
+            largest[served] = max(largest[served], share)
+            for (one, other), (least, most) in leads.items():
+                lead = got[one] - got[other]
+                least, most = leads[one, other] = min(least, lead), max(most, lead)
+                apart = 2 * min(quantum, max(largest.values())) / 2
+                assert most - least <= largest[one] + largest[other] + apart + 1e-6
+            leads = {pair: lead for pair, lead in leads.items() if all(map(able, pair))}

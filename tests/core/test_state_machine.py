@@ -23,7 +23,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from asyncsched._core import fair_queue as turns
+from asyncsched._core import tenants
 from asyncsched._core.admission import GRACE
 from asyncsched._core.failure import Failure
 from asyncsched._core.model import CANCELLED, DONE, FAILED, LAUNCHED, PENDING, Account, Scope, Task, Value
@@ -750,7 +750,7 @@ def _head(jobs: list[Job]) -> Job:
 def test_random_histories(
     monkeypatch: pytest.MonkeyPatch, machine: type[EngineMachine], examples: int, steps: int
 ) -> None:
-    monkeypatch.setattr(turns, "QUANTUM", QUANTUM)
+    monkeypatch.setattr(tenants, "QUANTUM", QUANTUM)
     run_state_machine_as_test(
         machine,
         settings=settings(
