@@ -43,12 +43,6 @@ class Event(Protocol):
         """Block the calling thread, which is never the loop's, until the stream has passed it."""
 
 
-class Stream(Protocol):
-    """A FIFO of launches."""
-
-    name: str
-
-
 class Job:
     """Work for a stream outside admission: a copy to the host, which costs no tracked bytes.
 
