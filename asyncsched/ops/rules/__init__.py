@@ -1,5 +1,4 @@
-"""Rules: what is known of a row's result before anything is computed, by theme."""
+"""Rules: what is known of a row's result before anything is computed. A file for each theme, named as in `kernels`."""
 
-from . import common, create, elementwise, gradients, index, layers, linalg, reduce, shape, windows
-
-__all__ = ["common", "create", "elementwise", "gradients", "index", "layers", "linalg", "reduce", "shape", "windows"]
+# ruff: noqa: F401  # the tables name them
+from . import attention, common, conv, create, elementwise, gradients, index, layers, linalg, losses, reduce, shape

@@ -1,4 +1,4 @@
-"""Rules of layers, losses and random numbers. All results are C-contiguous.
+"""Rules of layers, activations and random numbers. All results are C-contiguous.
 
 Workspace is counted in blocks (see `kernels.layers`), and copies of operands that are not C-contiguous are added.
 """
@@ -10,9 +10,9 @@ from math import prod
 import numpy as np
 
 from ..kernels.layers import BLOCK
-from ..meta import Meta, Shape, meta
+from ..meta import Meta, meta
 from ..row import Inferred, Operand, Options, Row
-from .common import Known, all_contiguous, as_meta, lengths
+from .common import Known, all_contiguous, as_meta, lengths, no_axis
 
 
 def relu(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
@@ -32,8 +32,7 @@ def elementwise(row: Row, operands: tuple[Operand, ...], options: Options) -> In
 def along_rows(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """A result like the first operand, made in blocks of rows."""
     shape = alike(row, operands)
-    if not shape:
-        raise ValueError(f"{row.name}: the operand needs at least one dimension")
+    no_axis(shape, row.name)
     return like(operands[0], copies(operands) + 6 * block(operands[0], shape[-1]))
 
 
@@ -81,8 +80,7 @@ def linear_weight_grad(row: Row, operands: tuple[Operand, ...], options: Options
 def linear_bias_grad(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """The gradient of the bias, from grad (..., out), whose rows get a one each."""
     (shape,), grad = floats(row, *operands), as_meta(operands[0])
-    if not shape:
-        raise ValueError(f"{row.name}: the operand needs at least one dimension")
+    no_axis(shape, row.name)
     return Inferred(meta(shape[-1:], grad.dtype), copies(operands) + prod(grad.bound[:-1]) * grad.dtype.itemsize)
 
 
@@ -100,39 +98,6 @@ def random(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferre
         raise TypeError(f"{row.name}: dtype {dtype} is no floating-point dtype: draw such and use `astype`")
     result = meta(options["shape"], dtype)
     return Inferred(result, result.nbytes * max(4, dtype.itemsize) // dtype.itemsize)
-
-
-def loss(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """`mse_loss` of x and target: all differences are kept for a moment."""
-    shape, array = alike(row, operands), as_meta(operands[0])
-    return Inferred(meta(_reduced(row, shape, options), array.dtype), array.nbytes)
-
-
-def loss_backward(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """The gradient of `mse_loss`."""
-    alike(row, operands[:2])
-    return like(operands[0], as_meta(operands[2]).nbytes)
-
-
-def cross_entropy(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """`cross_entropy` of logits (rows, classes) and target (rows,)."""
-    (shape,), target = floats(row, operands[0]), as_meta(operands[1])
-    if len(shape) != 2 or target.bound != shape[:1]:
-        raise ValueError(
-            f"cross_entropy: the logits have shape {shape} and the target {target.bound}: they must be (rows, classes)"
-            " and (rows,); `logits.reshape((-1, classes))` and `target.reshape((-1,))` bring them there"
-        )
-    if target.dtype.kind not in "iu":
-        raise TypeError(f"cross_entropy: the target must hold class numbers, of an integer dtype, not {target.dtype}")
-    if not 0 <= options["label_smoothing"] <= 1:
-        raise ValueError(f"cross_entropy: label_smoothing={options['label_smoothing']} must be from 0 to 1")
-    dtype = as_meta(operands[0]).dtype
-    return Inferred(meta(_reduced(row, shape[:1], options), dtype), 6 * block(operands[0], shape[1]) + 40 * shape[0])
-
-
-def cross_entropy_backward(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """The gradient of `cross_entropy`."""
-    return like(operands[0], cross_entropy(row, operands[:2], options).workspace)
 
 
 def floats(row: Row, *operands: Operand) -> list[Known]:
@@ -169,9 +134,3 @@ def block(operand: Operand, width: int) -> int:
     """Bytes of one block of rows of an operand."""
     array = as_meta(operand)
     return min(prod(array.bound), max(BLOCK, width)) * array.dtype.itemsize
-
-
-def _reduced(row: Row, shape: Known, options: Options) -> Shape:
-    if options["reduction"] not in ("mean", "sum", "none"):
-        raise ValueError(f"{row.name}: reduction={options['reduction']!r} must be 'mean', 'sum' or 'none'")
-    return shape if options["reduction"] == "none" else ()
