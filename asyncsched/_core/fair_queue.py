@@ -51,14 +51,14 @@ class FairQueue(Generic[M]):
 
     Its owner walks it, finds the first that can go, takes something of it, and charges it:
 
-    >>> shares, costs = FairQueue[Member](), {Member(weight=2): "heavy", Member(): "light"}
-    >>> for member in costs:
+    >>> shares, names = FairQueue[Member](), {Member(weight=2): "heavy", Member(): "light"}
+    >>> for member in names:
     ...     shares.join(member)
     >>> served = []
     >>> for _ in range(6):
     ...     member = next(iter(shares))
     ...     shares.charge(member, 1)
-    ...     served.append(costs[member])
+    ...     served.append(names[member])
     >>> served
     ['heavy', 'light', 'heavy', 'light', 'heavy', 'heavy']
 
@@ -111,12 +111,6 @@ class FairQueue(Generic[M]):
             self._remove(member)
             member.paid = start + share
             self._insert(member)
-
-    def clear(self) -> None:
-        """Everybody leaves."""
-        for member in self._line:
-            member.joined = False
-        self._line.clear()
 
     def _insert(self, member: M) -> None:
         line = self._line

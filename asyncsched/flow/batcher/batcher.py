@@ -57,10 +57,10 @@ class BatcherStatistics:
 class Batcher(Generic[Item, Result]):
     """Gathers the items of many callers and computes them together: `result = await batcher(item)`.
 
-    A batch is what has gathered while the one before was computed, the oldest first, and the tenants of the callers'
-    scopes in turn, by cost over weight. An item whose caller was cancelled, or whose scope's deadline has passed, is
-    dropped from the queue, and from a batch that has not started; in a batch that runs it is computed, and its result
-    dropped.
+    A batch is what has gathered while the one before was computed, the oldest first, and shared between the
+    tenants of the callers' scopes by cost over weight. An item whose caller was cancelled, or whose scope's deadline
+    has passed, is dropped from the queue, and from a batch that has not started; in a batch that runs it is computed,
+    and its result dropped.
 
     Batches run in scopes of their own, below the scheduler itself, in the context in which the batcher was made, not in
     that of a caller. A batcher belongs to one event loop. It needs no closing: while its queue is empty nothing of it
@@ -132,7 +132,7 @@ class Batcher(Generic[Item, Result]):
         finally:
             self._queue.drop(waiting)
             if waiting.future.done() and not waiting.future.cancelled():
-                waiting.future.exception()  # seen, also when the caller was cancelled in the same turn
+                waiting.future.exception()  # seen, also when the caller was cancelled in the same step
 
     def statistics(self) -> BatcherStatistics:
         """A snapshot."""

@@ -133,7 +133,7 @@ class Queue:
             self.dropped += 1
 
     def form(self, now: float) -> list[Waiting]:
-        """Take the next batch: as many as fit, by whose turn it is; those that nobody wants are dropped."""
+        """Take the next batch: as many as fit, shared fairly; those that nobody wants are dropped."""
         batch: list[Waiting] = []
         cost = 0.0
         while self._items:
@@ -168,4 +168,4 @@ class Queue:
         if not self._items:  # no rounding error outlives the queue, and no tenant
             self.cost = 0.0
             self._tenants.clear()
-            self._shares.clear()
+            self._shares = FairQueue()

@@ -12,11 +12,12 @@ itself, for instance, whose work on one batch waits for the room that the next o
 While the consumer waits for a batch that itself waits for room, the consumer is reported as parked at that put: so if
 what it still holds is in the way, this is found to be a deadlock, and told.
 
-One reserve of `depth` batches for the whole epoch, instead of giving back, was tried and dropped: it needs the size of
-a batch before the first is seen, and all of it even where one batch and the consumer's work on it just fit, where the
-limit then admits nothing at all. A reserve that shrinks to what is free has to know what the consumer will need. And
-what the consumer still holds is charged to it, so that `depth` bounds both together: a consumer that lets go of its
-last batch when it has the next one, as `async for` does, waits for ever at a depth of 1.
+One reserve of `depth` batches for the whole epoch, instead of giving back, was tried and dropped. It is there whether
+a batch is ahead or not: where the limit just suffices for one batch and the consumer's work on it, `depth` of them are
+refused as too large, or leave the consumer waiting for ever. Shrunk to the limit less one batch, it still guesses what
+the consumer will need, keeps two pipelines from sharing a limit, and hides from the search for a deadlock what the
+consumer holds. A later batch may be larger than the first. And what the consumer holds is charged to the reserve, so
+at a depth of 1 an `async for`, which lets go of one batch when it has the next, would wait for itself.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class DeviceStage(Stage):
         try:
             while await self._more():
                 origin, item = self.source.take()
-                self._forget_taken()
+                self._drop_taken()
                 self._ahead.append((origin, item))
                 try:
                     await self._put_ahead(origin, item)
@@ -107,7 +108,7 @@ class DeviceStage(Stage):
             self._runtime.parked.pop(self._consumer, None)
         return map_leaves(lambda leaf: next(tensors) if isinstance(leaf, np.ndarray) else leaf, item)
 
-    def _forget_taken(self) -> None:
+    def _drop_taken(self) -> None:
         """Keep the host's arrays no longer than the consumer leaves the device's here."""
         while len(self._ahead) > len(self.out.items) + (self._putting is not None):
             self._ahead.popleft()
@@ -124,7 +125,7 @@ class DeviceStage(Stage):
         return False
 
     def _give_back(self) -> None:
-        self._forget_taken()
+        self._drop_taken()
         self.out.withdraw()
         if self._putting is not None:
             self.out.unreserve()

@@ -65,9 +65,8 @@ class Items(AsyncIterator[T]):
             self._build(await self._iterable())
         except BaseException:
             self._close()
-            self._progress.undo()
             raise
-        self._state = "open"
+        self._state, self._progress.unread = "open", True
         self._started = perf_counter()
         self._work = asyncio.create_task(self._run(), name="pipeline")
         return self
@@ -160,7 +159,7 @@ class Items(AsyncIterator[T]):
         for stage in self._stages:
             stage.error = None
         self._links, self._stages, self._source, self._out = [], [], None, Link(0)
-        self._progress.close()
+        self._progress.open = False
 
     def statistics(self) -> PipelineStatistics:
         """A snapshot, or what was so when it was closed."""

@@ -9,9 +9,9 @@ never holds more than the sum of its links. Each room goes round:
     put -> withdraw                  the stage takes back what nobody has taken
     take -> put_back                 the next stage returns it: the row is too full until that is taken again
 
-The items lie in a deque, and nothing is sent per item: only who waits is woken. A burst costs one turn of the event
+The items lie in a deque, and nothing is sent per item: only who waits is woken. A burst costs one step of the event
 loop; a single item never waits for others to join it. Who waits for room is woken when half of it is free, for then it
-is worth a turn, or when the next stage has nothing left to take.
+is worth a step, or when the next stage has nothing left to take.
 
 An `asyncio.Queue` of each stage's own would do, but for the reserving; it wakes for each item, and the bench has it at
 a third of the speed.

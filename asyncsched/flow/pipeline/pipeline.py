@@ -25,7 +25,7 @@ T = TypeVar("T")
 U = TypeVar("U")
 Source = Iterable[T] | AsyncIterable[T] | Callable[[int], Iterable[T] | AsyncIterable[T]]
 
-BUFFER = 16  # finished items that may wait for the next stage: enough to share a turn of the event loop
+BUFFER = 16  # finished items that may wait for the next stage: enough to share a step of the event loop
 
 
 class Pipeline(Generic[T]):

@@ -56,43 +56,29 @@ class Position:
 
 
 class Progress:
-    """Which epoch of a pipeline is open or the next, and where it begins."""
+    """Which epoch of a pipeline is open, or the next, and where it begins."""
 
     def __init__(self) -> None:
         self.position = Position()
-        self._open = False
-        self._left = False  # an epoch was begun, and neither read to its end nor taken up again by `load`
-
-    def must_rest(self) -> None:
-        if self._open:
-            raise RuntimeError("an epoch of this pipeline is open: leave its block first, or make another pipeline")
+        self.open = False
+        self.unread = False  # the epoch has begun; it was neither read to its end nor taken up again by `load`
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Go on from there."""
         self.must_rest()
-        self.position = Position.of(state)
-        self._left = False
+        self.position, self.unread = Position.of(state), False
 
     def begin(self) -> Position:
         """An epoch is opened. Returns where it begins."""
-        if self._left:
-            self._next()
-        self._left = self._open = True
+        self.finish()
+        self.open = True
         return self.position
 
     def finish(self) -> None:
-        """The consumer has reached the end of an epoch."""
-        if self._left:
-            self._next()
+        """This epoch will not be read any more: the next is another."""
+        if self.unread:
+            self.position, self.unread = Position(self.position.epoch + 1), False
 
-    def close(self) -> None:
-        """The epoch was closed."""
-        self._open = False
-
-    def undo(self) -> None:
-        """The epoch could not be opened: it is still to come."""
-        self._left = False
-
-    def _next(self) -> None:
-        self.position = Position(self.position.epoch + 1)
-        self._left = False
+    def must_rest(self) -> None:
+        if self.open:
+            raise RuntimeError("an epoch of this pipeline is open: leave its block first, or make another pipeline")

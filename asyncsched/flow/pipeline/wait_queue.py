@@ -22,21 +22,21 @@ from time import perf_counter
 
 
 class WaitQueue:
-    """Who waits, the first to come in front. Whoever wakes looks again at what it waited for."""
+    """Who waits, by when they came. Whoever wakes looks again at what it waited for."""
 
-    __slots__ = ("_begun", "_inside", "waiters")
+    __slots__ = ("_inside", "_seconds", "waiters")
 
     def __init__(self) -> None:
         self.waiters: deque[asyncio.Future[None]] = deque()  # those that nobody has woken yet
         self._inside = 0  # with those that were woken and have not run yet
-        self._begun = 0.0  # how long all together have waited, less `_inside` times the present time
+        self._seconds = 0.0  # that they have waited, added up, less `_inside` times the present time
 
     async def wait(self) -> None:
         """Until it is woken. Always passes through the event loop."""
         future = asyncio.get_running_loop().create_future()
         self.waiters.append(future)
         self._inside += 1
-        self._begun -= perf_counter()
+        self._seconds -= perf_counter()
         try:
             await future
         except BaseException:
@@ -47,7 +47,7 @@ class WaitQueue:
             raise
         finally:
             self._inside -= 1
-            self._begun += perf_counter()
+            self._seconds += perf_counter()
 
     def wake(self) -> None:
         """Wake the first, if anybody waits."""
@@ -64,4 +64,4 @@ class WaitQueue:
 
     def seconds(self, now: float) -> float:
         """How long coroutines have waited here, added up."""
-        return self._begun + self._inside * now
+        return self._seconds + self._inside * now
