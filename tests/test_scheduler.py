@@ -21,7 +21,6 @@ from asyncsched.devices.cpu import CPUDevice
 from asyncsched.devices.sim import SimDevice
 from tests.waiting import held, turns, until
 
-pytestmark = pytest.mark.timeout(20)
 BLOCK = np.ones((200, 200))
 
 

@@ -16,7 +16,6 @@ from asyncsched.devices.host import blas
 from asyncsched.devices.host.pool import Pool
 from tests.waiting import held, turns
 
-pytestmark = pytest.mark.timeout(20)
 BLOCK = np.ones((200, 200))
 CONTROLLER = ThreadpoolController().select(user_api="blas")
 

@@ -22,7 +22,6 @@ from tests.waiting import until
 
 from .conftest import BLOCK, assert_ledgers_zero, assert_nothing_left_set, ended, issued, opened, problems
 
-pytestmark = pytest.mark.timeout(120)
 STEPS = 130  # more than the device takes for `work` without a fault
 
 

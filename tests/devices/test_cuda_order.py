@@ -18,7 +18,6 @@ from tests.waiting import until
 
 from .conftest import BLOCK, assert_nothing_left_set, finished, issued, opened
 
-pytestmark = pytest.mark.timeout(60)
 HOW = pytest.mark.parametrize("inline", [False, True], ids=["issuer", "inline"])
 BLOCKING_UNTIMED = 3  # cudaEventBlockingSync | cudaEventDisableTiming
 

@@ -9,7 +9,6 @@ import pytest
 
 import asyncsched as asc
 
-pytestmark = pytest.mark.timeout(60)
 ROWS = np.arange(12, dtype=np.float32).reshape(3, 4)
 
 

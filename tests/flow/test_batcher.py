@@ -18,8 +18,6 @@ import asyncsched as asc
 from asyncsched.flow.batcher.batcher import Batcher
 from tests.waiting import until
 
-pytestmark = pytest.mark.timeout(20)
-
 
 class Model:
     """A batch function that remembers its batches, and waits at a gate while it is shut."""

@@ -24,8 +24,6 @@ from tests.waiting import turns, until
 
 from .rig import AsyncCounted, Counted, drain, same, same_in_thread
 
-pytestmark = pytest.mark.timeout(60)
-
 
 async def fail_at(number: int, error: BaseException, item: Any) -> Any:
     if item == number:

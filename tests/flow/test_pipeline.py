@@ -16,8 +16,6 @@ from tests.waiting import turns
 
 from .rig import AsyncCounted, Counted, drain, same, same_in_thread
 
-pytestmark = pytest.mark.timeout(60)
-
 
 async def numbers(epoch: int = 0) -> AsyncIterator[int]:
     for i in range(50):

@@ -11,7 +11,6 @@ import pytest
 import asyncsched as asc
 from tests.waiting import held, turns
 
-pytestmark = pytest.mark.timeout(20)
 BLOCK = np.ones((200, 200))
 NB = BLOCK.nbytes
 

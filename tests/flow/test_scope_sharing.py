@@ -12,8 +12,6 @@ import pytest
 import asyncsched as asc
 from tests.waiting import held
 
-pytestmark = pytest.mark.timeout(20)
-
 
 async def served(s: asc.Scheduler, plan: list[tuple[str, int, dict[str, Any]]]) -> str:
     """What is submitted in scopes while the only slot is taken, in the order in which it runs."""

@@ -13,7 +13,6 @@ import asyncsched as asc
 from asyncsched._core.model import LAUNCHED, PENDING
 from tests.waiting import turns
 
-pytestmark = pytest.mark.timeout(20)
 BLOCK = np.ones((200, 200))
 NB = BLOCK.nbytes
 

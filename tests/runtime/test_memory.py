@@ -17,7 +17,6 @@ import pytest
 import asyncsched as asc
 from tests.waiting import held, turns, until
 
-pytestmark = pytest.mark.timeout(20)
 BLOCK = np.ones((200, 200))  # 320,000 bytes: from the pool
 NB = BLOCK.nbytes
 

@@ -12,7 +12,6 @@ import pytest
 import asyncsched as asc
 from asyncsched.runtime import deadlock as holders
 
-pytestmark = pytest.mark.timeout(10)
 BLOCK = np.ones((100, 100))  # 80,000 bytes
 
 

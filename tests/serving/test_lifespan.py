@@ -19,8 +19,6 @@ from tests.waiting import until
 
 from .rig import Call, Held, echo, get, opened, raises, returns, serving
 
-pytestmark = pytest.mark.timeout(20)
-
 
 class Server:
     """What an ASGI server does around the requests."""

@@ -17,9 +17,6 @@ import pytest
 import asyncsched as asc
 from tests.waiting import held
 
-pytestmark = pytest.mark.timeout(20)
-
-
 IMPLICIT: list[tuple[str, Callable[[asc.Tensor], Any], str]] = [
     ("bool", bool, "await t.item"),
     ("float", float, "await t.item"),
