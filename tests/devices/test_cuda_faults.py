@@ -228,7 +228,7 @@ def _after(gate: threading.Event, function: Callable[..., Any]) -> Callable[...,
     """The function, held up until the gate opens."""
 
     def held(*args: Any) -> Any:
-        assert gate.wait(30)
+        assert gate.wait(60)
         return function(*args)
 
     return held

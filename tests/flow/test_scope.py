@@ -95,7 +95,7 @@ async def test_a_cancelled_scope_waits_for_what_runs() -> None:
                 s.submit_nowait(body)
 
         task = asyncio.create_task(work())
-        assert await asyncio.to_thread(entered.wait, 5)
+        assert await asyncio.to_thread(entered.wait, 60)
         for _ in range(3):
             task.cancel()
             await turns()
@@ -168,7 +168,7 @@ async def test_a_reserve_counts_as_tracked_and_is_the_limit_inside() -> None:
             await turns(10)
             assert not waiting.done()
             held_here.pop()
-            held_here.append(await asyncio.wait_for(waiting, 5))
+            held_here.append(await asyncio.wait_for(waiting, 60))
             del waiting
             with pytest.raises(asc.QueueFull):
                 s.put_nowait(BLOCK)
@@ -217,7 +217,7 @@ async def test_a_nested_reserve_comes_from_its_parents() -> None:
         await turns(10)
         assert not entering.done()
         kept.clear()
-        inner = await asyncio.wait_for(entering, 5)
+        inner = await asyncio.wait_for(entering, 60)
         await inner.__aexit__(None, None, None)
 
 

@@ -25,11 +25,11 @@ class Gate:
 
     def __call__(self, *args: Any) -> Any:
         self.entered.set()
-        assert self.opened.wait(10)
+        assert self.opened.wait(60)
         return args or None
 
     async def running(self) -> None:
-        assert await asyncio.to_thread(self.entered.wait, 5)
+        assert await asyncio.to_thread(self.entered.wait, 60)
 
 
 def core(handle: Any) -> Any:

@@ -100,7 +100,7 @@ def test_a_thread_that_waits_when_the_loop_ends_is_told() -> None:
         return s, reader
 
     s, reader = asyncio.run(main())
-    reader.join(5)
+    reader.join(60)
     gate.set()
     assert len(outcome) == 1
     assert "event loop ended" in outcome[0]
