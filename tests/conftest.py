@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import importlib.util
+import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -43,6 +44,11 @@ if importlib.util.find_spec("uvloop") is not None:
 
 def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> Mapping[str, MakeLoop]:
     return LOOPS
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """This process alone where there may be a card: the tests on it measure what it holds."""
+    return 0 if importlib.util.find_spec("cupy") is not None else min(os.cpu_count() or 1, 8)
 
 
 def pytest_collection_finish() -> None:

@@ -48,7 +48,7 @@ async def test_an_exception_cancels_what_is_unfinished_and_leaves_bare() -> None
             async with s.scope(name="bad") as scope:
                 running = await s.submit(held, gate)
                 pending = scope.submit_nowait(ran.append, 1)
-                asyncio.get_running_loop().call_later(0.02, gate.set)
+                asyncio.get_running_loop().call_soon(gate.set)
                 raise KeyError("mine")
         assert not hasattr(caught.value, "__notes__")
         for handle in (running, pending):
