@@ -8,6 +8,7 @@ import importlib.util
 import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+from zlib import crc32
 
 import pytest
 from blockbuster import BlockBuster, blockbuster_ctx
@@ -43,7 +44,11 @@ if importlib.util.find_spec("uvloop") is not None:
 
 
 def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> Mapping[str, MakeLoop]:
-    return LOOPS
+    """Both, or for a test that says `one_loop` one of them: which depends on its name alone."""
+    names = list(LOOPS)
+    if item.get_closest_marker("one_loop") is not None:
+        names = [names[crc32(item.name.encode()) % len(names)]]
+    return {name: LOOPS[name] for name in names}
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:

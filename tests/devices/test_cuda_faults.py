@@ -68,6 +68,7 @@ async def close(s: asc.Scheduler) -> None:
         assert group.split(CUDARuntimeError)[1] is None
 
 
+@pytest.mark.one_loop
 @pytest.mark.parametrize("inline", [False, True], ids=["issuer", "inline"])
 @pytest.mark.parametrize("seed", range(2))
 async def test_a_fault_at_any_step(seed: int, inline: bool) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 import asyncsched as asc
 
+pytestmark = pytest.mark.one_loop
 ROWS = np.arange(12, dtype=np.float32).reshape(3, 4)
 
 
