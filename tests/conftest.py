@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import importlib.util
+import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+from zlib import crc32
 
 import pytest
 from blockbuster import BlockBuster, blockbuster_ctx
@@ -42,7 +44,16 @@ if importlib.util.find_spec("uvloop") is not None:
 
 
 def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> Mapping[str, MakeLoop]:
-    return LOOPS
+    """Both, or for a test that says `one_loop` one of them: which depends on its name alone."""
+    names = list(LOOPS)
+    if item.get_closest_marker("one_loop") is not None:
+        names = [names[crc32(item.name.encode()) % len(names)]]
+    return {name: LOOPS[name] for name in names}
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """This process alone where there may be a card: the tests on it measure what it holds."""
+    return 0 if importlib.util.find_spec("cupy") is not None else min(os.cpu_count() or 1, 8)
 
 
 def pytest_collection_finish() -> None:
@@ -64,4 +75,7 @@ def blockbuster() -> Iterator[BlockBuster]:
     """Blocking calls on a thread that runs a loop raise."""
     with blockbuster_ctx() as guard:
         guard.functions["io.TextIOWrapper.write"].deactivate()  # where log records go is the user's business
+        for function in guard.functions.values():
+            # Else the end of a test's time would fail to tell so, and what it raised instead could be swallowed.
+            function.can_block_in("pytest_timeout.py", "timeout_sigalrm")
         yield guard

@@ -10,6 +10,7 @@ import asyncsched as asc
 from asyncsched.optim import SGD, AdamW
 from tests.autograd.gate import Gate
 
+pytestmark = pytest.mark.one_loop
 SHAPES = ((4, 4), (4,))
 FORMS = [
     (SGD, {"lr": 0.1}),

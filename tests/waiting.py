@@ -22,5 +22,5 @@ async def turns(count: int = 30) -> None:
 
 def held(gate: threading.Event, result: Any = None) -> Any:
     """A task's body that ends when its gate opens."""
-    assert gate.wait(10)
+    assert gate.wait(60)
     return result

@@ -17,6 +17,8 @@ from asyncsched.optim import SGD, AdamW
 from .gate import Gate
 from .test_tape import leaf, retained
 
+pytestmark = pytest.mark.one_loop
+
 # -- sums -----------------------------------------------------------------------------------------------------------
 
 

@@ -15,6 +15,7 @@ from asyncsched.ops.table import TABLE
 
 from .cases import CASES, FIRST_ORDER, Case
 
+pytestmark = pytest.mark.one_loop
 OURS = {**ELEMENTWISE, **ALONG_AXES, **SHAPES}
 
 

@@ -14,6 +14,8 @@ from asyncsched.devices import CPUDevice
 from asyncsched.ops.table import TABLE
 from asyncsched.tensors.tensor import apply
 
+pytestmark = pytest.mark.one_loop
+
 
 async def leaf(s: asc.Scheduler, array: object) -> asc.Tensor:
     tensor = await s.put(np.asarray(array))

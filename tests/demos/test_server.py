@@ -20,7 +20,7 @@ import pytest
 from .browser import BROWSER, DRIVER, Browser, until
 from .test_demos import DEMOS, needs
 
-pytestmark = [needs("sklearn", "starlette", "uvicorn", "safetensors"), pytest.mark.timeout(120)]
+pytestmark = needs("sklearn", "starlette", "uvicorn", "safetensors")
 in_a_browser = pytest.mark.skipif(
     not (DRIVER and BROWSER), reason="needs Debian's packages chromium and chromium-driver"
 )

@@ -37,7 +37,7 @@ def checked(context: Any) -> Iterator[Fake]:
         yield fake
         for thread in threading.enumerate():
             if thread.name.startswith("asyncsched"):
-                thread.join(20)
+                thread.join(60)
         gc.collect()
         assert problems(fake) == []
         assert fake.duplicate_compiles == []

@@ -16,7 +16,6 @@ from asyncsched.devices.host import blas
 from asyncsched.devices.host.pool import Pool
 from tests.waiting import held, turns
 
-pytestmark = pytest.mark.timeout(20)
 BLOCK = np.ones((200, 200))
 CONTROLLER = ThreadpoolController().select(user_api="blas")
 
@@ -124,7 +123,7 @@ async def test_a_put_is_not_behind_the_compute_stream() -> None:
     async with asc.Scheduler("cpu") as s:
         s.submit_nowait(held, gate)
         for array in (BLOCK, BLOCK[0]):
-            assert (await (await asyncio.wait_for(s.put(array), 5)).numpy()).sum() == array.sum()
+            assert (await (await asyncio.wait_for(s.put(array), 60)).numpy()).sum() == array.sum()
         gate.set()
 
 
@@ -136,7 +135,7 @@ def test_reaching_a_count_from_several_threads() -> None:
     for _ in range(3):
         counter.step()
     for thread in waiting:
-        thread.join(5)
+        thread.join(60)
         assert not thread.is_alive()
 
 
@@ -216,7 +215,7 @@ def test_several_threads_take_and_give() -> None:
     for worker in workers:
         worker.start()
     for worker in workers:
-        worker.join(10)
+        worker.join(60)
     pool.give(pool.take(64))
     pool.take(64)
     assert not errors

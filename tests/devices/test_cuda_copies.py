@@ -18,7 +18,6 @@ from tests.waiting import until
 
 from .conftest import assert_ledgers_zero, opened
 
-pytestmark = pytest.mark.timeout(60)
 SLOT = 4096
 
 

@@ -22,7 +22,6 @@ from tests.waiting import until
 
 from .conftest import BLOCK, assert_ledgers_zero, assert_nothing_left_set, ended, issued, opened, problems
 
-pytestmark = pytest.mark.timeout(120)
 STEPS = 130  # more than the device takes for `work` without a fault
 
 
@@ -69,6 +68,7 @@ async def close(s: asc.Scheduler) -> None:
         assert group.split(CUDARuntimeError)[1] is None
 
 
+@pytest.mark.one_loop
 @pytest.mark.parametrize("inline", [False, True], ids=["issuer", "inline"])
 @pytest.mark.parametrize("seed", range(2))
 async def test_a_fault_at_any_step(seed: int, inline: bool) -> None:
@@ -229,7 +229,7 @@ def _after(gate: threading.Event, function: Callable[..., Any]) -> Callable[...,
     """The function, held up until the gate opens."""
 
     def held(*args: Any) -> Any:
-        assert gate.wait(30)
+        assert gate.wait(60)
         return function(*args)
 
     return held

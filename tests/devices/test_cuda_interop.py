@@ -16,8 +16,6 @@ from tests.fake_cupy import Fake, fake_cupy
 
 from .conftest import BLOCK, assert_ledgers_zero, ended, opened, until
 
-pytestmark = pytest.mark.timeout(60)
-
 
 class Exported:
     """An array whose last kernel is on a stream of its own: whoever imports it says which stream is to wait."""

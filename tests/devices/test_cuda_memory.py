@@ -20,7 +20,6 @@ from tests.waiting import until
 
 from .conftest import BLOCK, assert_ledgers_zero, checked, ended, finished, issued, opened
 
-pytestmark = pytest.mark.timeout(60)
 SIZE = BLOCK.nbytes
 
 

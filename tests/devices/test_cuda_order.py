@@ -18,7 +18,6 @@ from tests.waiting import until
 
 from .conftest import BLOCK, assert_nothing_left_set, finished, issued, opened
 
-pytestmark = pytest.mark.timeout(60)
 HOW = pytest.mark.parametrize("inline", [False, True], ids=["issuer", "inline"])
 BLOCKING_UNTIMED = 3  # cudaEventBlockingSync | cudaEventDisableTiming
 
@@ -71,7 +70,7 @@ async def test_a_producer_that_is_not_issued_yet_is_waited_for(fake: Fake, inlin
     gate = threading.Event()
 
     def held(array: Any = None) -> Any:
-        assert gate.wait(10)
+        assert gate.wait(60)
         return 0 if array is None else array * 3
 
     async with opened(2, inline_launch=inline) as s:
@@ -111,7 +110,7 @@ async def test_the_loop_waits_for_no_issuer(fake: Fake, monkeypatch: pytest.Monk
     gate, loop, record = threading.Event(), threading.get_ident(), cupy.cuda.Event.record
 
     def late(*args: Any) -> None:
-        assert threading.get_ident() == loop or gate.wait(10)
+        assert threading.get_ident() == loop or gate.wait(60)
         record(*args)
 
     async with opened(2, inline_launch=True) as s:

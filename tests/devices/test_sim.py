@@ -10,8 +10,6 @@ import pytest
 import asyncsched as asc
 from asyncsched.devices.sim import SimDevice, SimFault
 
-pytestmark = pytest.mark.timeout(20)
-
 
 async def order(seed: int, **options: Any) -> tuple[list[int], int]:
     """The order in which twenty bodies ran, and when the last had."""

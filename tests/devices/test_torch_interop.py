@@ -9,7 +9,7 @@ import pytest
 
 import asyncsched as asc
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.one_loop
 ROWS = np.arange(12, dtype=np.float32).reshape(3, 4)
 
 

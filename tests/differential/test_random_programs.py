@@ -36,7 +36,7 @@ async def _limits(program: Program, kind: str, seed: int) -> list[int | None]:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("chunk", range(max(1, PROGRAMS // (CHUNK * 2))))
 @pytest.mark.parametrize("kind", ["cpu", "sim"])
-@pytest.mark.asyncio(loop_factories=["asyncio"])
+@pytest.mark.one_loop
 async def test_programs_equal_eager_numpy(kind: str, chunk: int) -> None:
     for seed in range(chunk * CHUNK, (chunk + 1) * CHUNK):
         rng = random.Random(seed)

@@ -39,7 +39,7 @@ def _footprint(nbytes: int) -> int:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("chunk", range(max(1, PROGRAMS // CHUNK)))
-@pytest.mark.asyncio(loop_factories=["asyncio"])
+@pytest.mark.one_loop
 async def test_programs_equal_eager_numpy(chunk: int) -> None:
     for seed in range(chunk * CHUNK, (chunk + 1) * CHUNK):
         rng = random.Random(seed)

@@ -18,8 +18,6 @@ import asyncsched as asc
 from asyncsched.flow.batcher.batcher import Batcher
 from tests.waiting import until
 
-pytestmark = pytest.mark.timeout(20)
-
 
 class Model:
     """A batch function that remembers its batches, and waits at a gate while it is shut."""
@@ -315,7 +313,7 @@ async def test_a_deadline_that_passes_before_the_stream_is_free_is_told(later: C
     gate = threading.Event()
     async with asc.Scheduler("cpu") as s:
         batcher: Batcher[int, int] = Batcher(list)
-        busy = await s.submit(gate.wait, 10)
+        busy = await s.submit(gate.wait, 60)
         async with s.scope(deadline=1800):
             (task,) = ask(batcher, 1)
             await until(lambda: batcher.statistics().computing == 1)
@@ -335,7 +333,7 @@ async def test_dropped_before_launch_when_the_stream_was_busy() -> None:
         return items
 
     async with asc.Scheduler("cpu") as s:
-        busy = await s.submit(gate.wait, 10)
+        busy = await s.submit(gate.wait, 60)
         batcher: Batcher[int, int] = Batcher(model)
         asked = ask(batcher, 1, 2, 3)
         await until(lambda: batcher.statistics().computing == 3)

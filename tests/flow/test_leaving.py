@@ -24,8 +24,6 @@ from tests.waiting import turns, until
 
 from .rig import AsyncCounted, Counted, drain, same, same_in_thread
 
-pytestmark = pytest.mark.timeout(60)
-
 
 async def fail_at(number: int, error: BaseException, item: Any) -> Any:
     if item == number:
@@ -106,7 +104,7 @@ async def test_in_order_the_first_error_is_that_of_the_first_item(threads: bool)
 
     def fn_in_thread(i: int) -> int:
         if i == 3:
-            assert opened.wait(10)
+            assert opened.wait(60)
         return fail(i)
 
     error = LookupError()
@@ -153,7 +151,7 @@ async def test_what_a_thread_has_taken_it_works_on_though_a_later_item_has_faile
         def get(self, *args: Any) -> Any:
             call = super().get(*args)
             if call is not None and call.origin == 0:
-                assert failed.wait(10)
+                assert failed.wait(60)
             return call
 
     monkeypatch.setattr(threads_of_stages, "SimpleQueue", Slow)
@@ -365,7 +363,7 @@ async def test_leaving_waits_for_functions_that_run() -> None:
 
     def fn(i: int) -> None:
         begun.set()
-        assert gate.wait(10)
+        assert gate.wait(60)
         ended.append(i)
 
     async def leave() -> None:

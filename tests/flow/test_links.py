@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
 from asyncsched.flow.pipeline.links import Link
 from asyncsched.flow.pipeline.origin import numbers_of
 from asyncsched.flow.pipeline.wait_queue import WaitQueue
 from tests.waiting import turns
-
-pytestmark = pytest.mark.timeout(20)
 
 
 async def waiters_of(queue: WaitQueue, count: int) -> list[asyncio.Task[None]]:

@@ -16,8 +16,6 @@ from tests.waiting import turns
 
 from .rig import AsyncCounted, Counted, drain, same, same_in_thread
 
-pytestmark = pytest.mark.timeout(60)
-
 
 async def numbers(epoch: int = 0) -> AsyncIterator[int]:
     for i in range(50):
@@ -108,7 +106,7 @@ async def test_order_is_kept_or_not(threads: bool, ordered: bool) -> None:
 
     def first_is_slow_in_a_thread(i: int) -> int:
         if i == 0:
-            assert opened.wait(10)
+            assert opened.wait(60)
         return i
 
     async with asc.Scheduler("cpu") as s:
@@ -135,7 +133,7 @@ async def test_as_many_as_there_are_workers_run_at_once(workers: int) -> None:
         running -= 1
 
     async with asc.Scheduler("cpu") as s:
-        await drain(s.pipeline(range(3 * workers)).map(lambda i: together.wait(10), workers=workers))
+        await drain(s.pipeline(range(3 * workers)).map(lambda i: together.wait(60), workers=workers))
         await drain(s.pipeline(range(20)).map(coroutine, workers=workers))
         assert most == workers
 
@@ -210,7 +208,7 @@ async def test_statistics_name_the_bottleneck() -> None:
 
     def stop_at_third(i: int) -> int:
         if i == 2:
-            gate.wait(10)
+            gate.wait(60)
         return i
 
     async with asc.Scheduler("cpu") as s:

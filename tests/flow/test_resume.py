@@ -15,8 +15,6 @@ from tests.waiting import turns
 
 from .rig import AsyncCounted, Counted, drain, same, same_in_thread
 
-pytestmark = pytest.mark.timeout(60)
-
 
 async def take(pipe: Any, count: int) -> list[Any]:
     async with pipe.open() as items:
@@ -102,7 +100,6 @@ async def test_the_position_is_of_what_was_received_while_it_runs() -> None:
                 assert pipe.state_dict()["taken"] == expected
 
 
-@pytest.mark.timeout(10)
 async def test_resuming_far_into_what_lies_in_memory_takes_no_time() -> None:
     async with asc.Scheduler("cpu") as s:
         pipe = s.pipeline(range(10**12))

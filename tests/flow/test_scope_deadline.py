@@ -15,7 +15,6 @@ import pytest
 import asyncsched as asc
 from tests.waiting import held
 
-pytestmark = pytest.mark.timeout(20)
 BLOCK = np.ones((200, 200))
 NB = BLOCK.nbytes
 SOON, NEVER = 0.01, 1000.0

@@ -13,8 +13,6 @@ import pytest
 import asyncsched as asc
 from tests.waiting import held, turns
 
-pytestmark = pytest.mark.timeout(20)
-
 
 def fail(text: str) -> None:
     raise LookupError(text)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
@@ -16,7 +16,6 @@ import pytest
 
 import asyncsched as asc
 from asyncsched.devices.cuda.device import usable
-from tests.conftest import LOOPS, MakeLoop
 from tests.fake_cupy import Fake, fake_cupy
 
 # Else cuBLAS may choose another order of summation whenever several streams are busy.
@@ -73,11 +72,6 @@ class Card:
             yield
         finally:
             flag[:] = 1
-
-
-def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> Mapping[str, MakeLoop]:
-    """One loop: what these test is below it."""
-    return {"asyncio": LOOPS["asyncio"]}
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,7 @@ from asyncsched.devices.cuda.staging import SLOT_BYTES, SLOTS
 
 from .cases import DTYPES, values
 
+pytestmark = pytest.mark.one_loop
 LAYOUTS = {
     "c": lambda a: a,
     "fortran": lambda a: a.transpose(2, 1, 0),

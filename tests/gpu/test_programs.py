@@ -23,6 +23,7 @@ from tests.differential.programs import OPS, Program, Step, make
 
 from .close import differs
 
+pytestmark = pytest.mark.one_loop
 PROGRAMS = int(os.environ.get("ASYNCSCHED_CUDA_PROGRAMS", "200"))
 MAX_OPS = (1, 2, 64, None)
 # Sums whose terms may cancel.

@@ -13,6 +13,7 @@ from asyncsched.devices.cuda.device import CUDADevice
 
 from .cases import values
 
+pytestmark = pytest.mark.one_loop
 HOW = pytest.mark.parametrize("inline", [False, True], ids=["issuer", "inline"])
 
 

@@ -21,6 +21,8 @@ from asyncsched.tensors.tensor import apply
 from .cases import CASES, RANDOM, Case
 from .close import differs, strides
 
+pytestmark = pytest.mark.one_loop
+
 
 def test_every_row_has_cases():
     assert {name for name, cases in CASES.items() if cases} == set(TABLE)

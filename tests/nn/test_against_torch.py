@@ -12,6 +12,7 @@ from asyncsched import nn, optim
 
 from . import networks
 
+pytestmark = pytest.mark.one_loop
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 STEPS, BATCH = 200, 16

@@ -10,6 +10,8 @@ import pytest
 import asyncsched as asc
 from asyncsched import nn
 
+pytestmark = pytest.mark.one_loop
+
 
 def spread(array: np.ndarray, bound: float) -> bool:
     """Whether it is drawn evenly from -bound to bound."""

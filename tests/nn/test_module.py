@@ -8,6 +8,8 @@ import pytest
 import asyncsched as asc
 from asyncsched import nn
 
+pytestmark = pytest.mark.one_loop
+
 
 class Net(nn.Module):
     """Modules in an attribute, in a list and in a module; a buffer; private things; a weight under two names."""

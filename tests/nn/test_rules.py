@@ -16,6 +16,7 @@ from asyncsched.nn.rules import NETWORKS
 from asyncsched.ops.table import TABLE
 from tests.autograd.test_tape import leaf
 
+pytestmark = pytest.mark.one_loop
 Case = tuple[Callable[..., asc.Tensor], tuple[np.ndarray, ...]]
 
 

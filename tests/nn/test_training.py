@@ -13,6 +13,7 @@ from asyncsched.devices.sim import SimDevice
 
 from . import networks
 
+pytestmark = pytest.mark.one_loop
 STEPS = 6
 
 

@@ -11,6 +11,7 @@ from conftest import assert_same, values
 import asyncsched as asc
 from asyncsched.tensors import functions as f
 
+pytestmark = pytest.mark.one_loop
 _NAMES = """
 abs acos acosh add all any arange argmax argmin argsort asarray asin asinh astype atan atan2 atanh bitwise_and
 bitwise_invert bitwise_left_shift bitwise_or bitwise_right_shift bitwise_xor broadcast_arrays broadcast_to can_cast

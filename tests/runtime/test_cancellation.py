@@ -13,7 +13,6 @@ import asyncsched as asc
 from asyncsched._core.model import LAUNCHED, PENDING
 from tests.waiting import turns
 
-pytestmark = pytest.mark.timeout(20)
 BLOCK = np.ones((200, 200))
 NB = BLOCK.nbytes
 
@@ -26,11 +25,11 @@ class Gate:
 
     def __call__(self, *args: Any) -> Any:
         self.entered.set()
-        assert self.opened.wait(10)
+        assert self.opened.wait(60)
         return args or None
 
     async def running(self) -> None:
-        assert await asyncio.to_thread(self.entered.wait, 5)
+        assert await asyncio.to_thread(self.entered.wait, 60)
 
 
 def core(handle: Any) -> Any:

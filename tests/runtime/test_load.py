@@ -11,8 +11,6 @@ import asyncsched as asc
 from asyncsched.runtime.rates import Meter
 from tests.waiting import held
 
-pytestmark = pytest.mark.timeout(20)
-
 
 class Clock:
     """Seconds, turned by hand."""

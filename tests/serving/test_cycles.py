@@ -18,8 +18,6 @@ from asyncsched.serving.http import ASGIScope, Receive, Send
 
 from .rig import Call, read, reply, serving
 
-pytestmark = pytest.mark.timeout(20)
-
 Ask = Callable[[Serving], Coroutine[Any, Any, Any]]
 
 

@@ -25,8 +25,6 @@ try:
 except ImportError:
     fastapi = None  # type: ignore[assignment]
 
-pytestmark = pytest.mark.timeout(20)
-
 
 async def total(rows: list[list[float]]) -> list[float | Exception]:
     return [asc.QueueFull("no") if len(row) > 3 else sum(row) for row in rows]

@@ -13,8 +13,6 @@ from asyncsched.serving.http import ASGIScope, Receive, Send
 
 from .rig import Call, opened, raises, serving
 
-pytestmark = pytest.mark.timeout(20)
-
 MAPPED = [
     (asc.QueueFull("secret"), 503, True),
     (asc.TaskTooLarge("secret", 2, 1), 413, False),

@@ -13,8 +13,6 @@ from asyncsched.serving.http import ASGIScope, Receive, Send
 
 from .rig import Call, Held, Seen, echo, get, opened, raises, reply, returns, serving
 
-pytestmark = pytest.mark.timeout(20)
-
 
 async def scrape(server: Serving) -> dict[str, float]:
     """Every sample by its name and labels."""

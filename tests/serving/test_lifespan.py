@@ -19,8 +19,6 @@ from tests.waiting import until
 
 from .rig import Call, Held, echo, get, opened, raises, returns, serving
 
-pytestmark = pytest.mark.timeout(20)
-
 
 class Server:
     """What an ASGI server does around the requests."""
@@ -173,7 +171,7 @@ async def test_a_body_that_runs_too_long_is_named_and_left(
     middleware = serving(echo, drain_timeout=0.0)
     with caplog.at_level(logging.WARNING):
         async with middleware.open() as s:
-            s.submit_nowait(gate.wait, 10, name="endless")
+            s.submit_nowait(gate.wait, 60, name="endless")
     gate.set()
     assert "endless" in caplog.text
 

@@ -15,8 +15,6 @@ from tests.waiting import until
 
 from .rig import Call, Held, echo, get, opened, raises, read, reply, serving
 
-pytestmark = pytest.mark.timeout(20)
-
 
 async def test_a_handler_computes_in_a_scope_of_its_own_and_finds_the_scheduler() -> None:
     async def app(scope: ASGIScope, receive: Receive, send: Send) -> None:

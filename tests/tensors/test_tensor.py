@@ -17,9 +17,6 @@ import pytest
 import asyncsched as asc
 from tests.waiting import held
 
-pytestmark = pytest.mark.timeout(20)
-
-
 IMPLICIT: list[tuple[str, Callable[[asc.Tensor], Any], str]] = [
     ("bool", bool, "await t.item"),
     ("float", float, "await t.item"),
@@ -103,7 +100,7 @@ def test_a_thread_that_waits_when_the_loop_ends_is_told() -> None:
         return s, reader
 
     s, reader = asyncio.run(main())
-    reader.join(5)
+    reader.join(60)
     gate.set()
     assert len(outcome) == 1
     assert "event loop ended" in outcome[0]
