@@ -46,6 +46,19 @@ async def save(path: _Path, state: Mapping[str, Any]) -> None:
         TypeError: for what cannot be stored, naming it.
         OSError, safetensors.SafetensorError: if the file cannot be written.
         ImportError: if the package safetensors is not installed.
+
+    >>> from pathlib import Path
+    >>> from tempfile import TemporaryDirectory
+    >>> async def main(folder):
+    ...     async with asc.Scheduler("cpu") as s:
+    ...         model = asc.nn.Linear(3, 2, rng=0)
+    ...         await asc.save(folder / "model.safetensors", {"model": model.state_dict(), "epoch": 5})
+    ...         state = await asc.load(folder / "model.safetensors")
+    ...         model.load_state_dict(state["model"])
+    ...         return state["epoch"]
+    >>> with TemporaryDirectory() as folder:
+    ...     asyncio.run(main(Path(folder)))
+    5
     """
     leaves: dict[str, Any] = {}
     layout = _layout(state, "", leaves)
@@ -70,6 +83,17 @@ async def load(path: _Path, *, device: object = None, scheduler: Any = None) -> 
         safetensors.SafetensorError: if it is none, or is damaged.
         TypeError: for a tensor in a dtype that NumPy has not, such as bfloat16, naming it.
         ImportError: if the package safetensors is not installed.
+
+    >>> from pathlib import Path
+    >>> from tempfile import TemporaryDirectory
+    >>> async def main(path):
+    ...     async with asc.Scheduler("cpu") as s:
+    ...         await asc.save(path, {"weight": await s.put(np.arange(3)), "note": "by hand"})
+    ...         state = await asc.load(path)
+    ...         return await state["weight"], state["note"]
+    >>> with TemporaryDirectory() as folder:
+    ...     asyncio.run(main(Path(folder) / "state.safetensors"))
+    (array([0, 1, 2]), 'by hand')
     """
     here = Tasks(find(scheduler))
     file = await to_thread.run_sync(_open, path)

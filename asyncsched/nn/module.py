@@ -13,6 +13,20 @@ class Module:
 
     A subclass sets tensors, modules and lists of these as attributes, and defines `forward`. The tensors are its state,
     and those whose `requires_grad` was set are its parameters. Attributes with a leading underscore are private.
+
+    >>> class Scale(asc.nn.Module):
+    ...     def __init__(self):
+    ...         self.factor = asc.full((), 2.0)
+    ...         self.factor.requires_grad = True
+    ...     def forward(self, x):
+    ...         return self.factor * x
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu") as s:
+    ...         model = Scale()
+    ...         y = model(await s.put(np.ones(3)))
+    ...         print([name for name, _ in model.named_parameters()], await y)
+    >>> asc.run(main)
+    ['factor'] [2. 2. 2.]
     """
 
     training: bool = True

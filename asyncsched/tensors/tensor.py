@@ -125,6 +125,7 @@ def _operators(name: str) -> tuple[Callable[[Tensor, Any], Tensor], Callable[[Te
         return apply(row, (other, self)) if isinstance(other, _OPERANDS) else NotImplemented
 
     forward.__name__, backward.__name__ = f"__{name}__", f"__r{name}__"
+    forward.__doc__ = backward.__doc__ = row.doc
     return forward, backward
 
 
@@ -134,6 +135,7 @@ def _unary(name: str) -> Callable[[Tensor], Tensor]:
     def method(self: Tensor) -> Tensor:
         return apply(row, (self,))
 
+    method.__doc__ = row.doc
     return method
 
 
@@ -363,6 +365,7 @@ class Tensor(ImplicitBarriers):
     _pow, __rpow__ = _operators("pow")
 
     def __pow__(self, other: Any) -> Tensor:
+        """x**y. Some constant exponents have an operation of their own: squares, roots, the reciprocal."""
         row = power_row(self._value.meta, other._value.meta if isinstance(other, Tensor) else other)
         return self._pow(other) if row.name == "pow" else apply(row, (self,))
 
