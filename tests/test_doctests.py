@@ -1,6 +1,6 @@
 """The examples in docstrings run, and print what they say.
 
-Each docstring has `asc`, `np` and `asyncio`, and no more; what is private has its own module's names, too.
+Each docstring has the names of its own module, and `asc`, `np` and `asyncio`.
 """
 
 from __future__ import annotations
@@ -36,8 +36,7 @@ EXAMPLES = examples()
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=[example.name for example in EXAMPLES])
 def test_an_example_prints_what_it_says(example):
-    private = example.globs if "._" in example.name else {}
-    example.globs = private | {"asc": asc, "np": np, "asyncio": asyncio}
+    example.globs |= {"asc": asc, "np": np, "asyncio": asyncio}
     report: list[str] = []
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
     runner.run(example, out=report.append)

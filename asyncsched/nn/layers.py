@@ -162,7 +162,7 @@ class Sequential(Module):
                 )
             setattr(self, str(i), module)
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: Tensor) -> Tensor:
         for module in self._list():
             x = module(x)
         return x

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Self
+from typing import Any, ParamSpec, Protocol, Self, TypeVar
 
 from ..tensors.tensor import Tensor
+
+P = ParamSpec("P")
+R_co = TypeVar("R_co", covariant=True)
+
+
+class Forward(Protocol[P, R_co]):
+    """What has a `forward`. Calling a module takes what that takes, and returns what that returns."""
+
+    def forward(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
 
 
 class Module:
@@ -35,7 +44,7 @@ class Module:
         """What calling the module does. Issues tasks and returns tensors at once."""
         raise NotImplementedError(f"{type(self).__name__} does not define forward()")
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self: Forward[P, R_co], *args: P.args, **kwargs: P.kwargs) -> R_co:
         return self.forward(*args, **kwargs)
 
     def named_modules(self) -> Iterator[tuple[str, Module]]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from ..runtime.context import find
 from . import gradients
 from .handles import Handle, reach, runtime_of
 from .issue import issue, run_inline
-from .reading import ImplicitBarriers, copy_out
+from .reading import Unread, copy_out
 
 Scalar = bool | int | float | complex | np.generic
 _NO_OPTIONS: Mapping[str, Any] = {}
@@ -88,10 +88,11 @@ def _refuse_mixed(a: Value, b: Value) -> None:
     raise ValueError(f"the operands are on {a.device.name} and {b.device.name}: bring one over with `t.to(device)`")
 
 
+_Operator: TypeAlias = "Callable[[Tensor, Tensor | Scalar], Tensor]"
 _UFUNC_OPERATORS: dict[str, str] = {}
 
 
-def _operators(name: str) -> tuple[Callable[[Tensor, Any], Tensor], Callable[[Tensor, Any], Tensor]]:
+def _operators(name: str) -> tuple[_Operator, _Operator]:
     """The methods for `t op other` and `other op t`. The hot path: a known plan for something tiny runs at once."""
     row = TABLE[name]
     plans = row.plans
@@ -153,7 +154,7 @@ def _reduction(name: str, dtype: bool = False) -> Callable[..., Tensor]:
     return method
 
 
-class Tensor(ImplicitBarriers):
+class Tensor(Unread):
     """An array to come. `shape`, `dtype` and `nbytes` are known at once; `await t` gives the array.
 
     Operators issue tasks and return at once. Anything that would have to wait for the value raises
@@ -213,7 +214,7 @@ class Tensor(ImplicitBarriers):
             raise ImplicitBarrierError("the length depends on data: use `len(await t)`")
         return self.shape[0]
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[Tensor]:
         return iter([self[i] for i in range(len(self))])
 
     def __array_namespace__(self, *, api_version: str | None = None) -> ModuleType:
@@ -235,8 +236,10 @@ class Tensor(ImplicitBarriers):
         finally:
             del self, value  # see `Handle.__await__`
 
-    async def item(self) -> Any:
+    async def item(self) -> bool | int | float:
         """The only element, as a Python scalar.
+
+        For type checkers it is a real number, as in PyTorch; complex elements come as `complex` nevertheless.
 
         Raises:
             ValueError: if there is not exactly one.
@@ -249,7 +252,8 @@ class Tensor(ImplicitBarriers):
             if value.failure is not None:
                 value.failure.rethrow()
             array = value.array if value.device.inline else await copy_out(runtime_of(value), value)
-            return array.item()
+            number: float = array.item()
+            return number
         finally:
             del self, value  # see `Handle.__await__`
 
@@ -270,13 +274,16 @@ class Tensor(ImplicitBarriers):
 
     # -- operands of NumPy's ------------------------------------------------------------------------------------
 
-    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        name = _UFUNC_OPERATORS.get(ufunc.__name__)
-        if method == "__call__" and name and not kwargs and isinstance(inputs[0], np.generic | np.ndarray):
-            # NumPy's arrays and scalars come here with their operators: `np.float32(2) * t`.
-            # Some of NumPy's scalars come as arrays without axes, which `[()]` makes scalars again.
-            return apply(TABLE[name], (cast(Any, inputs[0])[()], inputs[1]))
-        return self._through_numpy(f"np.{ufunc.__name__}(t)", ufunc.__name__, getattr(ufunc, method), inputs, kwargs)
+    if not TYPE_CHECKING:  # for which `np.exp(t)` is an error, as it is on an event loop
+
+        def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+            name = _UFUNC_OPERATORS.get(ufunc.__name__)
+            if method == "__call__" and name and not kwargs and isinstance(inputs[0], np.generic | np.ndarray):
+                # NumPy's arrays and scalars come here with their operators: `np.float32(2) * t`.
+                # Some of NumPy's scalars come as arrays without axes, which `[()]` makes scalars again.
+                return apply(TABLE[name], (inputs[0][()], inputs[1]))
+            what = f"np.{ufunc.__name__}(t)"
+            return self._through_numpy(what, ufunc.__name__, getattr(ufunc, method), inputs, kwargs)
 
     # -- indexing -----------------------------------------------------------------------------------------------
 
