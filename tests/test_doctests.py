@@ -34,6 +34,11 @@ def examples() -> list[doctest.DocTest]:
 EXAMPLES = examples()
 
 
+@pytest.fixture(autouse=True)
+def blockbuster():
+    """Not here: an example may import something on the event loop, which reads files when it is imported."""
+
+
 @pytest.mark.parametrize("example", EXAMPLES, ids=[example.name for example in EXAMPLES])
 def test_an_example_prints_what_it_says(example):
     example.globs |= {"asc": asc, "np": np, "asyncio": asyncio}
