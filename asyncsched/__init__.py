@@ -101,13 +101,15 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _WHEN_USED:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = import_module(f".{_WHEN_USED[name]}", __name__)
-    found = module if name == _WHEN_USED[name] else getattr(module, name)
-    globals()[name] = found
-    return found
+if not TYPE_CHECKING:  # for which any name would be there then, also a misspelt one
+
+    def __getattr__(name: str) -> Any:
+        if name not in _WHEN_USED:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        module = import_module(f".{_WHEN_USED[name]}", __name__)
+        found = module if name == _WHEN_USED[name] else getattr(module, name)
+        globals()[name] = found
+        return found
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-"""The one walker over nested lists, tuples, named tuples and dicts: arguments, results, items of a pipeline, states.
+"""The one walker over nested lists, tuples, named tuples and dicts: arguments, results, items of a pipeline.
 
 A leaf is anything else. Subclasses of list and dict (`OrderedDict`, `defaultdict`) are walked like their bases, and
 come out as copies of themselves. (The packages `optree` and `torch.utils._pytree` do the same and more; what is walked

@@ -114,6 +114,19 @@ class SGD(Optimizer):
         momentum: how much of b stays from step to step.
         weight_decay: how much of the parameter is added to its gradient.
         nesterov: look ahead by one step of momentum.
+
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu") as s:
+    ...         w = await s.put(np.array(4.0))
+    ...         w.requires_grad = True
+    ...         optimizer = asc.optim.SGD([w], lr=0.25)
+    ...         for _ in range(3):
+    ...             optimizer.zero_grad()
+    ...             (w * w).backward()              # the gradient is 2 w, so a step halves w
+    ...             optimizer.step()
+    ...         return await w.item()
+    >>> asc.run(main)
+    0.5
     """
 
     def __init__(
@@ -148,6 +161,17 @@ class AdamW(Optimizer):
         betas: b1 and b2, both below 1.
         eps: keeps the quotient finite.
         weight_decay: how much of the parameter goes at each step, times `lr`.
+
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu") as s:
+    ...         w = await s.put(np.array(4.0))
+    ...         w.requires_grad = True
+    ...         optimizer = asc.optim.AdamW([w], lr=0.1, weight_decay=0.0)
+    ...         (w * w).backward()
+    ...         optimizer.step()
+    ...         return await w.item()
+    >>> print(f"{asc.run(main):.3f}")               # the first step is as long as the learning rate
+    3.900
     """
 
     def __init__(

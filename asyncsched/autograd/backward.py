@@ -51,6 +51,16 @@ def grad(
     Raises:
         ValueError: for an output that was not recorded, or an input that no output depends on.
         QueueFull: as `backward`.
+
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu") as s:
+    ...         x = await s.put(np.array(3.0))
+    ...         x.requires_grad = True
+    ...         (slope,) = asc.autograd.grad(x**3, x, create_graph=True)
+    ...         (bend,) = asc.autograd.grad(slope, x)
+    ...         return await slope.item(), await bend.item()
+    >>> asc.run(main)
+    (27.0, 18.0)
     """
     roots, inputs = [[given] if isinstance(given, Tensor) else list(given) for given in (outputs, inputs)]
     if not roots:

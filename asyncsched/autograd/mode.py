@@ -17,6 +17,16 @@ class no_grad:
     """Record nothing: `with no_grad():`, or `@no_grad()` above a function or a coroutine function.
 
     It holds for this context alone: for the coroutine it is used in, and for tasks that one creates inside.
+
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu") as s:
+    ...         x = await s.put(np.ones(3))
+    ...         x.requires_grad = True
+    ...         with asc.no_grad():
+    ...             y = x * 2
+    ...         return y.requires_grad, (x * 2).requires_grad
+    >>> asc.run(main)
+    (False, True)
     """
 
     def __init__(self) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from time import perf_counter
-from typing import Any, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast, overload
+
+from numpy.typing import DTypeLike
 
 from .._core.callsite import call_site
 from .._core.model import DONE, PENDING, Value
@@ -15,10 +17,12 @@ from ..errors import QueueFull
 from ..runtime.context import current_scope
 from ..runtime.runtime import Runtime
 from ..runtime.waiting import ADMITTED, Steps, checkpoint, wait
+from ..tensors.handles import Task
 from ..tensors.tensor import Tensor
 from .making import Options, make_call, make_put
 
 T = TypeVar("T")
+Shape: TypeAlias = int | Sequence[int]
 
 
 class Tasks:
@@ -72,6 +76,16 @@ class Tasks:
             raise QueueFull("no room for this array now: `await s.put(array)` waits for it")
         return tensor
 
+    @overload
+    async def submit(
+        self, fn: Callable[..., Any], *args: Any, shape: Shape, dtype: DTypeLike, nbytes: int | str | None = None,
+        name: str | None = None, device: object = None, resource: Hashable = None,
+    ) -> Tensor: ...  # fmt: skip
+    @overload
+    async def submit(
+        self, fn: Callable[..., T], *args: Any, nbytes: int | str | None = None, name: str | None = None,
+        device: object = None, resource: Hashable = None,
+    ) -> Task[T]: ...  # fmt: skip
     async def submit(
         self, fn: Callable[..., Any], *args: Any, shape: Any = None, dtype: Any = None, nbytes: int | str | None = None,
         name: str | None = None, device: object = None, resource: Hashable = None,
@@ -106,6 +120,16 @@ class Tasks:
         finally:
             del task, handle  # as in `put`
 
+    @overload
+    def submit_nowait(
+        self, fn: Callable[..., Any], *args: Any, shape: Shape, dtype: DTypeLike, nbytes: int | str | None = None,
+        name: str | None = None, device: object = None, resource: Hashable = None,
+    ) -> Tensor: ...  # fmt: skip
+    @overload
+    def submit_nowait(
+        self, fn: Callable[..., T], *args: Any, nbytes: int | str | None = None, name: str | None = None,
+        device: object = None, resource: Hashable = None,
+    ) -> Task[T]: ...  # fmt: skip
     def submit_nowait(
         self, fn: Callable[..., Any], *args: Any, shape: Any = None, dtype: Any = None, nbytes: int | str | None = None,
         name: str | None = None, device: object = None, resource: Hashable = None,

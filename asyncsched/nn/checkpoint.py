@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from stat import S_IMODE
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from anyio import to_thread
@@ -46,6 +46,19 @@ async def save(path: _Path, state: Mapping[str, Any]) -> None:
         TypeError: for what cannot be stored, naming it.
         OSError, safetensors.SafetensorError: if the file cannot be written.
         ImportError: if the package safetensors is not installed.
+
+    >>> from pathlib import Path
+    >>> from tempfile import TemporaryDirectory
+    >>> async def main(folder):
+    ...     async with asc.Scheduler("cpu") as s:
+    ...         model = asc.nn.Linear(3, 2, rng=0)
+    ...         await asc.save(folder / "model.safetensors", {"model": model.state_dict(), "epoch": 5})
+    ...         state = await asc.load(folder / "model.safetensors")
+    ...         model.load_state_dict(state["model"])
+    ...         return state["epoch"]
+    >>> with TemporaryDirectory() as folder:
+    ...     asyncio.run(main(Path(folder)))
+    5
     """
     leaves: dict[str, Any] = {}
     layout = _layout(state, "", leaves)
@@ -70,21 +83,36 @@ async def load(path: _Path, *, device: object = None, scheduler: Any = None) -> 
         safetensors.SafetensorError: if it is none, or is damaged.
         TypeError: for a tensor in a dtype that NumPy has not, such as bfloat16, naming it.
         ImportError: if the package safetensors is not installed.
+
+    >>> from pathlib import Path
+    >>> from tempfile import TemporaryDirectory
+    >>> async def main(path):
+    ...     async with asc.Scheduler("cpu") as s:
+    ...         await asc.save(path, {"weight": await s.put(np.arange(3)), "note": "by hand"})
+    ...         state = await asc.load(path)
+    ...         return await state["weight"], state["note"]
+    >>> with TemporaryDirectory() as folder:
+    ...     asyncio.run(main(Path(folder) / "state.safetensors"))
+    (array([0, 1, 2]), 'by hand')
     """
     here = Tasks(find(scheduler))
     file = await to_thread.run_sync(_open, path)
-    leaves = {}
+
+    async def stored(name: str, kind: Any) -> Any:
+        array = await to_thread.run_sync(_read, file, name)
+        return array if kind == _ARRAY else await here.put(array, device=device)
+
     with file:
         layout = (file.metadata() or {}).get(_METADATA)
         state = dict.fromkeys(file.keys(), _TENSOR) if layout is None else json.loads(layout)
-        for name, place in _places(state):
-            array = await to_thread.run_sync(_read, file, name)
-            leaves[name] = array if place == _ARRAY else await here.put(array, device=device)
-    return cast(dict[str, Any], _filled(state, "", leaves))
+        return {name: await _filled(value, name, stored) for name, value in state.items()}
 
 
 def _layout(state: Any, path: str, leaves: dict[str, Any]) -> Any:
-    """The state with its tensors and arrays taken out, which go to `leaves`, by path."""
+    """The state with its tensors and arrays taken out, which go to `leaves`, by path.
+
+    Not by `_tree.map_leaves`, which knows no paths, checks no keys and leaves a tuple what it is.
+    """
     if isinstance(state, Mapping):
         for name in state:
             if not isinstance(name, str) or "/" in name or name in _NO_KEYS:
@@ -102,23 +130,14 @@ def _layout(state: Any, path: str, leaves: dict[str, Any]) -> Any:
     raise TypeError(f"{path}: a state holds tensors, arrays and what JSON can hold, not {type(state).__name__}")
 
 
-def _places(layout: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """What `_layout` took out: the paths, and what was there."""
+async def _filled(layout: Any, path: str, stored: Callable[[str, Any], Awaitable[Any]]) -> Any:
+    """The state again, with what is stored under its paths where `_layout` took something out."""
     if layout in (_TENSOR, _ARRAY):
-        yield path, layout
-    elif isinstance(layout, dict | list):
-        for name, value in layout.items() if isinstance(layout, dict) else enumerate(layout):
-            yield from _places(value, _join(path, name))
-
-
-def _filled(layout: Any, path: str, leaves: Mapping[str, Any]) -> Any:
-    """The state again."""
-    if path in leaves:
-        return leaves[path]
+        return await stored(path, layout)
     if isinstance(layout, dict):
-        return {name: _filled(value, _join(path, name), leaves) for name, value in layout.items()}
+        return {name: await _filled(value, _join(path, name), stored) for name, value in layout.items()}
     if isinstance(layout, list):
-        return [_filled(value, _join(path, i), leaves) for i, value in enumerate(layout)]
+        return [await _filled(value, _join(path, i), stored) for i, value in enumerate(layout)]
     return layout
 
 

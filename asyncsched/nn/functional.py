@@ -137,6 +137,13 @@ def cross_entropy(
 
     Raises:
         IndexError: where awaited, for a target outside the classes.
+
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu") as s:
+    ...         logits, labels = await s.put(np.zeros((3, 10))), await s.put(np.array([7, 2, 1]))
+    ...         return await asc.nn.cross_entropy(logits, labels).item()
+    >>> print(f"{asc.run(main):.4f} is log(10)")
+    2.3026 is log(10)
     """
     smoothing = float(label_smoothing)
     options = {"reduction": reduction, "ignore_index": index(ignore_index), "label_smoothing": smoothing}

@@ -23,6 +23,14 @@ class Linear(Module):
 
     `weight` is (out_features, in_features), `bias` (out_features,); both are drawn evenly from -b to b with
     b = 1 / sqrt(in_features).
+
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu") as s:
+    ...         layer = asc.nn.Linear(3, 2, rng=0)
+    ...         y = layer(await s.put(np.ones((4, 3), np.float32)))
+    ...         print(layer, (await y).shape)
+    >>> asc.run(main)
+    Linear(weight=(2, 3), bias=(2,)) (4, 2)
     """
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True, **options: Unpack[Options]) -> None:
@@ -135,7 +143,16 @@ class Flatten(Module):
 
 
 class Sequential(Module):
-    """Modules called one after the other. Their names are "0", "1", ..., and they are had by number, as in a list."""
+    """Modules called one after the other. Their names are "0", "1", ..., and they are had by number, as in a list.
+
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu") as s:
+    ...         model = asc.nn.Sequential(asc.nn.Linear(3, 8, rng=0), asc.nn.ReLU(), asc.nn.Linear(8, 2, rng=1))
+    ...         y = model(await s.put(np.ones((4, 3), np.float32)))
+    ...         print(model[1], list(model.state_dict()), (await y).shape)
+    >>> asc.run(main)
+    ReLU() ['0.weight', '0.bias', '2.weight', '2.bias'] (4, 2)
+    """
 
     def __init__(self, *modules: Module) -> None:
         for i, module in enumerate(modules):
@@ -145,7 +162,7 @@ class Sequential(Module):
                 )
             setattr(self, str(i), module)
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: Tensor) -> Tensor:
         for module in self._list():
             x = module(x)
         return x

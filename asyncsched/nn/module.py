@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Self
+from typing import Any, ParamSpec, Protocol, Self, TypeVar
 
 from ..tensors.tensor import Tensor
+
+P = ParamSpec("P")
+R_co = TypeVar("R_co", covariant=True)
+
+
+class Forward(Protocol[P, R_co]):
+    """What has a `forward`. Calling a module takes what that takes, and returns what that returns."""
+
+    def forward(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
 
 
 class Module:
@@ -13,6 +22,20 @@ class Module:
 
     A subclass sets tensors, modules and lists of these as attributes, and defines `forward`. The tensors are its state,
     and those whose `requires_grad` was set are its parameters. Attributes with a leading underscore are private.
+
+    >>> class Scale(asc.nn.Module):
+    ...     def __init__(self):
+    ...         self.factor = asc.full((), 2.0)
+    ...         self.factor.requires_grad = True
+    ...     def forward(self, x):
+    ...         return self.factor * x
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu") as s:
+    ...         model = Scale()
+    ...         y = model(await s.put(np.ones(3)))
+    ...         print([name for name, _ in model.named_parameters()], await y)
+    >>> asc.run(main)
+    ['factor'] [2. 2. 2.]
     """
 
     training: bool = True
@@ -21,7 +44,7 @@ class Module:
         """What calling the module does. Issues tasks and returns tensors at once."""
         raise NotImplementedError(f"{type(self).__name__} does not define forward()")
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self: Forward[P, R_co], *args: P.args, **kwargs: P.kwargs) -> R_co:
         return self.forward(*args, **kwargs)
 
     def named_modules(self) -> Iterator[tuple[str, Module]]:

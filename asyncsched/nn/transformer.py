@@ -57,8 +57,7 @@ class MultiheadAttention(Module):
             q, k, v = [self._heads(x, i) for i, x in enumerate((query, key, key if value is None else value))]
             y = permute_dims(F.scaled_dot_product_attention(q, k, v, attn_mask, is_causal=is_causal), (0, 2, 1, 3))
             y = y.reshape(query.shape)
-        result: Tensor = self.out_proj(y)
-        return result
+        return self.out_proj(y)
 
     def _heads(self, x: Tensor, i: int) -> Tensor:
         """The query, the key or the value of each head: (batch, heads, length, width)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Generator
 from threading import get_ident
-from typing import Any, NoReturn, cast
+from typing import Any, Generic, NoReturn, TypeVar, cast, overload
 
 import numpy as np
 
@@ -13,8 +13,12 @@ from .._core.model import DONE, Value, failure_above
 from ..runtime.runtime import Runtime
 from ..runtime.waiting import wait
 
+T = TypeVar("T")
+U = TypeVar("U")
+V = TypeVar("V")
 
-class Handle:
+
+class Handle(Generic[T]):
     """A result to come. `await` it: that is the only barrier.
 
     Dropping every handle does not cancel the task; `cancel()` does.
@@ -25,7 +29,7 @@ class Handle:
     def __init__(self, value: Value) -> None:
         self._value = value
 
-    def __await__(self) -> Generator[Any, None, Any]:
+    def __await__(self) -> Generator[Any, None, T]:
         """Wait for the result and return it. Always passes through the event loop.
 
         Raises whatever the task raised, or TaskCancelled. Cancelling the waiter leaves the task alone.
@@ -33,7 +37,8 @@ class Handle:
         value = self._value  # an assignment to a part meanwhile moves the handle on
         try:
             yield from reach(value)
-            return deliver(value)
+            result: T = deliver(value)
+            return result
         finally:
             del self, value  # an exception holds the frames that it passed: what leads to it must not be in them
 
@@ -41,14 +46,15 @@ class Handle:
         """Whether there is a result, an error or a cancellation."""
         return self._value.done
 
-    def result(self) -> Any:
+    def result(self) -> T:
         """The result, which must be there.
 
         Raises:
             InvalidStateError: (of asyncio) if it is not; `await` the handle instead.
         """
         self._must_be_done()
-        return deliver(self._value)
+        result: T = deliver(self._value)
+        return result
 
     def exception(self) -> BaseException | None:
         """The task's exception, or None. The task must be done. Counts as seeing the failure."""
@@ -90,7 +96,7 @@ class Handle:
         self.__reduce_ex__(None)
 
 
-class Task(Handle):
+class Task(Handle[T]):
     """A submitted callable. `await` gives what it returned."""
 
     __slots__ = ("_name",)
@@ -103,14 +109,21 @@ class Task(Handle):
         return f"Task({self._name}, {self._status()})"
 
 
-class gather:
+class gather(Generic[T]):
     """One awaitable for many handles: `a, b = await asc.gather(x, y)`.
 
     Gives the list of results in the order of the arguments. Raises the first failure as soon as there is one; the
     other tasks go on. Cancelling the waiter leaves all tasks alone.
     """
 
-    def __init__(self, *handles: Handle) -> None:
+    # Of several types the list is given the type of a tuple, as `asyncio.gather` is: a list can have one type alone.
+    @overload
+    def __init__(self: gather[list[U]], *handles: Handle[U]) -> None: ...
+    @overload
+    def __init__(self: gather[tuple[U, V]], a: Handle[U], b: Handle[V], /) -> None: ...
+    @overload
+    def __init__(self: gather[list[Any]], *handles: Handle[Any]) -> None: ...
+    def __init__(self, *handles: Handle[Any]) -> None:
         for handle in handles:
             if not isinstance(handle, Handle):
                 raise TypeError(
@@ -118,7 +131,7 @@ class gather:
                 )
         self._values = [handle._value for handle in handles]
 
-    def __await__(self) -> Generator[Any, None, list[Any]]:
+    def __await__(self) -> Generator[Any, None, T]:
         values = self._values
         try:
             if all(v.done for v in values):
@@ -127,7 +140,7 @@ class gather:
                 yield from _reach_more(values)
             if failure_above(values):
                 deliver(next(v for v in values if v.failure))
-            return [deliver(value) for value in values]
+            return cast(T, [deliver(value) for value in values])
         finally:
             del self, values  # see `Handle.__await__`
 

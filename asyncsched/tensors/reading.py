@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import anyio.to_thread
 import numpy as np
@@ -22,7 +22,7 @@ from ..runtime.waiting import Steps, wait
 from .handles import Handle, deliver, runtime_of
 
 
-class ImplicitBarriers(Handle):
+class ImplicitBarriers(Handle[np.ndarray[Any, Any]]):
     """Python's and NumPy's ways to ask for a value at once.
 
     On a thread that runs an event loop, and inside a task, each raises ImplicitBarrierError with the cure. On any other
@@ -77,6 +77,16 @@ class ImplicitBarriers(Handle):
     def _read(self, what: str, cure: str) -> Any:
         array = blocking_read(self._value, what, cure)
         return array if isinstance(array, np.ndarray) else self._value.device.fetch(array)
+
+
+# What a type checker sees of these: nothing, since on an event loop each of them fails. Mypy asks nobody whether a
+# thing has a truth value; of one that never has, it says that what follows cannot be reached (`--warn-unreachable`).
+if TYPE_CHECKING:
+
+    class Unread(Handle[np.ndarray[Any, Any]]):
+        def __bool__(self) -> NoReturn: ...
+else:
+    Unread = ImplicitBarriers
 
 
 async def copy_out(runtime: Runtime, value: Value) -> Any:

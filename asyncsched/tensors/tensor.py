@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from ..runtime.context import find
 from . import gradients
 from .handles import Handle, reach, runtime_of
 from .issue import issue, run_inline
-from .reading import ImplicitBarriers, copy_out
+from .reading import Unread, copy_out
 
 Scalar = bool | int | float | complex | np.generic
 _NO_OPTIONS: Mapping[str, Any] = {}
@@ -88,10 +88,11 @@ def _refuse_mixed(a: Value, b: Value) -> None:
     raise ValueError(f"the operands are on {a.device.name} and {b.device.name}: bring one over with `t.to(device)`")
 
 
+_Operator: TypeAlias = "Callable[[Tensor, Tensor | Scalar], Tensor]"
 _UFUNC_OPERATORS: dict[str, str] = {}
 
 
-def _operators(name: str) -> tuple[Callable[[Tensor, Any], Tensor], Callable[[Tensor, Any], Tensor]]:
+def _operators(name: str) -> tuple[_Operator, _Operator]:
     """The methods for `t op other` and `other op t`. The hot path: a known plan for something tiny runs at once."""
     row = TABLE[name]
     plans = row.plans
@@ -125,6 +126,7 @@ def _operators(name: str) -> tuple[Callable[[Tensor, Any], Tensor], Callable[[Te
         return apply(row, (other, self)) if isinstance(other, _OPERANDS) else NotImplemented
 
     forward.__name__, backward.__name__ = f"__{name}__", f"__r{name}__"
+    forward.__doc__ = backward.__doc__ = row.doc
     return forward, backward
 
 
@@ -134,6 +136,7 @@ def _unary(name: str) -> Callable[[Tensor], Tensor]:
     def method(self: Tensor) -> Tensor:
         return apply(row, (self,))
 
+    method.__doc__ = row.doc
     return method
 
 
@@ -151,7 +154,7 @@ def _reduction(name: str, dtype: bool = False) -> Callable[..., Tensor]:
     return method
 
 
-class Tensor(ImplicitBarriers):
+class Tensor(Unread):
     """An array to come. `shape`, `dtype` and `nbytes` are known at once; `await t` gives the array.
 
     Operators issue tasks and return at once. Anything that would have to wait for the value raises
@@ -211,7 +214,7 @@ class Tensor(ImplicitBarriers):
             raise ImplicitBarrierError("the length depends on data: use `len(await t)`")
         return self.shape[0]
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[Tensor]:
         return iter([self[i] for i in range(len(self))])
 
     def __array_namespace__(self, *, api_version: str | None = None) -> ModuleType:
@@ -233,8 +236,10 @@ class Tensor(ImplicitBarriers):
         finally:
             del self, value  # see `Handle.__await__`
 
-    async def item(self) -> Any:
+    async def item(self) -> bool | int | float:
         """The only element, as a Python scalar.
+
+        For type checkers it is a real number, as in PyTorch; complex elements come as `complex` nevertheless.
 
         Raises:
             ValueError: if there is not exactly one.
@@ -247,7 +252,8 @@ class Tensor(ImplicitBarriers):
             if value.failure is not None:
                 value.failure.rethrow()
             array = value.array if value.device.inline else await copy_out(runtime_of(value), value)
-            return array.item()
+            number: float = array.item()
+            return number
         finally:
             del self, value  # see `Handle.__await__`
 
@@ -268,13 +274,16 @@ class Tensor(ImplicitBarriers):
 
     # -- operands of NumPy's ------------------------------------------------------------------------------------
 
-    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        name = _UFUNC_OPERATORS.get(ufunc.__name__)
-        if method == "__call__" and name and not kwargs and isinstance(inputs[0], np.generic | np.ndarray):
-            # NumPy's arrays and scalars come here with their operators: `np.float32(2) * t`.
-            # Some of NumPy's scalars come as arrays without axes, which `[()]` makes scalars again.
-            return apply(TABLE[name], (cast(Any, inputs[0])[()], inputs[1]))
-        return self._through_numpy(f"np.{ufunc.__name__}(t)", ufunc.__name__, getattr(ufunc, method), inputs, kwargs)
+    if not TYPE_CHECKING:  # for which `np.exp(t)` is an error, as it is on an event loop
+
+        def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+            name = _UFUNC_OPERATORS.get(ufunc.__name__)
+            if method == "__call__" and name and not kwargs and isinstance(inputs[0], np.generic | np.ndarray):
+                # NumPy's arrays and scalars come here with their operators: `np.float32(2) * t`.
+                # Some of NumPy's scalars come as arrays without axes, which `[()]` makes scalars again.
+                return apply(TABLE[name], (inputs[0][()], inputs[1]))
+            what = f"np.{ufunc.__name__}(t)"
+            return self._through_numpy(what, ufunc.__name__, getattr(ufunc, method), inputs, kwargs)
 
     # -- indexing -----------------------------------------------------------------------------------------------
 
@@ -363,6 +372,7 @@ class Tensor(ImplicitBarriers):
     _pow, __rpow__ = _operators("pow")
 
     def __pow__(self, other: Any) -> Tensor:
+        """x**y. Some constant exponents have an operation of their own: squares, roots, the reciprocal."""
         row = power_row(self._value.meta, other._value.meta if isinstance(other, Tensor) else other)
         return self._pow(other) if row.name == "pow" else apply(row, (self,))
 

@@ -97,9 +97,11 @@ class Pipeline(Generic[T]):
 
         return self._with(StagePlan(f"map {name}", workers + buffer, make))
 
-    def batch(
-        self, size: int, *, collate: Callable[[list[T]], U] | None = None, drop_last: bool = False
-    ) -> Pipeline[Any]:
+    @overload
+    def batch(self, size: int, *, collate: Callable[[list[T]], U], drop_last: bool = False) -> Pipeline[U]: ...
+    @overload
+    def batch(self, size: int, *, collate: None = None, drop_last: bool = False) -> Pipeline[Any]: ...
+    def batch(self, size: int, *, collate: Callable[[list[T]], Any] | None = None, drop_last: bool = False) -> Any:
         """Make one item of `size` items, in a thread. One batch is made while another waits.
 
         Args:

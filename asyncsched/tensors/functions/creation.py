@@ -34,6 +34,12 @@ def arange(
     """Numbers from `start` to before `stop` by `step`; one argument alone is `stop`.
 
     Returns a tensor of one dimension, in int64 if all are integers, else in float64.
+
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu") as s:
+    ...         return await asc.arange(2, 10, 3)
+    >>> asc.run(main)
+    array([2, 5, 8])
     """
     first, last = (0, start) if stop is None else (start, stop)
     options = {"start": first, "stop": last, "step": step, "dtype": dtype_or_none(dtype)}

@@ -13,6 +13,14 @@ def matmul(x1: Operand, x2: Operand, /) -> Tensor:
     """The matrix product: (..., n, k) with (..., k, m) gives (..., n, m), and the dimensions in front broadcast.
 
     An operand of one dimension is a row on the left, a column on the right, and that dimension is dropped.
+
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu") as s:
+    ...         x = await s.put(np.array([[1.0, 2.0], [3.0, 4.0]]))
+    ...         return await asc.matmul(x, x)           # or x @ x
+    >>> asc.run(main)
+    array([[ 7., 10.],
+           [15., 22.]])
     """
     return apply(TABLE["matmul"], (x1, x2))
 

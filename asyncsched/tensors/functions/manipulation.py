@@ -25,7 +25,16 @@ def broadcast_to(x: Tensor, /, shape: int | Sequence[int]) -> Tensor:
 
 
 def concat(arrays: Sequence[Tensor], /, *, axis: int | None = 0) -> Tensor:
-    """Tensors joined along an axis they have, alike in every other; None joins them flattened."""
+    """Tensors joined along an axis they have, alike in every other; None joins them flattened
+
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu") as s:
+    ...         x = await s.put(np.array([[1, 2]]))
+    ...         return await asc.concat([x, x + 2])
+    >>> asc.run(main)
+    array([[1, 2],
+           [3, 4]])
+    """
     return apply(TABLE["concat"], tuple(arrays), {"axis": axes(axis)})
 
 

@@ -69,7 +69,15 @@ def take_along_axis(x: Tensor, indices: Tensor, /, *, axis: int = -1) -> Tensor:
 
 
 def where(condition: Operand, x1: Operand, x2: Operand, /) -> Tensor:
-    """Elements of `x1` where the condition is true (not zero), else of `x2`: the shape all three broadcast to."""
+    """Elements of `x1` where the condition is true (not zero), else of `x2`: the shape all three broadcast to
+
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu") as s:
+    ...         x = await s.put(np.array([-1.0, 2.0, -3.0]))
+    ...         return await asc.where(x < 0, 0, x)
+    >>> asc.run(main)
+    array([0., 2., 0.])
+    """
     return apply(TABLE["where"], (condition, x1, x2))
 
 

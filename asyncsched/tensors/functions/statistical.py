@@ -58,7 +58,15 @@ def prod(x: Operand, /, *, axis: Axis = None, dtype: DTypeLike | None = None, ke
 
 
 def sum(x: Operand, /, *, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: bool = False) -> Tensor:
-    """The sum along the axes, in `dtype`; by default small integers are widened to 64 bits."""
+    """The sum along the axes, in `dtype`; by default small integers are widened to 64 bits
+
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu") as s:
+    ...         x = await s.put(np.array([[1.0, 2.0], [3.0, 4.0]]))
+    ...         return await asc.sum(x, axis=0)
+    >>> asc.run(main)
+    array([4., 6.])
+    """
     options = {"axis": axes(axis), "dtype": dtype_or_none(dtype), "keepdims": keepdims}
     return apply(TABLE["sum"], (x,), options)
 
