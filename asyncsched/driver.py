@@ -20,6 +20,7 @@ from ._core.engine import Engine
 from ._core.failure import Failure
 from ._core.inbox import Inbox
 from ._core.placement import Lane
+from ._core.refcounts import require_gil
 from ._core.scope import Scope as CoreScope
 from ._core.task import LAUNCHED, Task
 from .ambient import ambient, opened
@@ -76,6 +77,7 @@ class Driver:
 
     async def open(self) -> None:
         """Bind to the running loop and start the devices."""
+        require_gil()
         self.loop = asyncio.get_running_loop()
         try:
             for device in self.devices:

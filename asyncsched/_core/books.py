@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any, cast
+from typing import Any
 
 from .admission import Admission
+from .refcounts import references
 from .scope import Account, Scope
-from .task import LAUNCHED, PENDING, Task, Value
+from .task import LAUNCHED, PENDING, Task
 
 
 class Books:
@@ -38,10 +38,11 @@ class Books:
         total = sum(task.cost for task in launched)
         readers = Counter(id(value) for task in launched for value in _held(task))
         for task in launched:
-            for value in task.inputs:
-                count = readers.pop(id(value), 0)
-                if count and value.charge and sys.getrefcount(value) <= count + _LOOP_REFS:
-                    total += value.charge
+            inputs = task.inputs  # one read: the stream lets go of them
+            for i in range(len(inputs)):  # in no variable, see `refcounts`
+                count = readers.pop(id(inputs[i]), 0)
+                if count and inputs[i].charge and references(inputs, i) <= count:
+                    total += inputs[i].charge
         return total
 
     def unused_reserve(self) -> int:
@@ -59,12 +60,8 @@ class Books:
         tasks = self.admission.tasks()
         readers = Counter(id(value) for task in tasks for value in _held(task))
         values = list({value for task in tasks for value in task.inputs})
-        held = 0
-        while values:
-            value = values.pop()
-            if sys.getrefcount(value) <= readers[id(value)] + _POP_REFS:
-                held += value.charge
-        return held
+        lone = [i for i in range(len(values)) if references(values, i) <= readers[id(values[i])] + 1]  # and this list
+        return sum([values[i].charge for i in lone])
 
     def validate(self) -> None:
         """Assert every invariant. For tests: it walks everything."""
@@ -97,26 +94,3 @@ def _held(task: Task) -> Iterable[Any]:
     """What a task refers to: its inputs, and its arguments where those are not the same tuple."""
     inputs, args = task.inputs, task.args  # one read: the stream lets go of them
     return inputs if args is None or args is inputs else (*inputs, *args)
-
-
-def _dummy() -> Value:
-    return Value(cast(Account, None), None, None)
-
-
-def _loop_refs() -> int:
-    """How many references `in_flight_bytes`'s loop adds to a value that one task alone reads."""
-    values = (_dummy(),)
-    for value in values:
-        return sys.getrefcount(value) - 1
-    return 0
-
-
-def _pop_refs() -> int:
-    """The same for `held_by_pending`, which takes the value out of its list first."""
-    values = [_dummy()]
-    value = values.pop()
-    return sys.getrefcount(value)
-
-
-_LOOP_REFS = _loop_refs()
-_POP_REFS = _pop_refs()

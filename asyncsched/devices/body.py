@@ -5,14 +5,13 @@ The device's memory runs table rows its own way; a user's callable runs the same
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from typing import Any, cast
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import numpy as np
 
 from .._core.failure import Failure
-from .._core.scope import Account
+from .._core.refcounts import references
 from .._core.task import Task, Value
 from ..ops.meta import meta
 from ..ops.row import Row
@@ -94,15 +93,21 @@ def reusable(task: Task, any_input: bool, fits: Callable[[Value], bool]) -> Valu
 
     A ufunc may write over any of its inputs; other rows only over the first.
     """
-    for value in task.inputs if any_input else task.inputs[:1]:
-        if value.escaped or value.base is not None or not fits(value):
+    inputs = task.inputs
+    for i in range(len(inputs) if any_input else min(1, len(inputs))):
+        # In no variable here, see `refcounts`.
+        if inputs[i].escaped or inputs[i].base is not None or not fits(inputs[i]):
             continue
-        held = sum(a is value for a in task.inputs)
-        if task.args is not task.inputs:
-            held += sum(a is value for a in task.args)
-        if sys.getrefcount(value) <= held + _LOOP_REFS:
-            return value
+        held = _times(inputs[i], inputs)
+        if task.args is not inputs:
+            held += _times(inputs[i], task.args)
+        if references(inputs, i) <= held:
+            return inputs[i]
     return None
+
+
+def _times(value: Value, held: Iterable[Any]) -> int:
+    return sum([a is value for a in held])
 
 
 def _run_call(task: Task, memory: Memory) -> None:
@@ -153,14 +158,3 @@ def _arrays(found: Any, memory: Memory) -> Iterator[Any]:
     elif isinstance(found, dict):
         for member in found.values():
             yield from _arrays(member, memory)
-
-
-def _loop_refs() -> int:
-    """How many references `reusable`'s loop adds."""
-    values = (Value(cast(Account, None), None, None),)
-    for value in values:
-        return sys.getrefcount(value) - 1
-    return 0
-
-
-_LOOP_REFS = _loop_refs()
