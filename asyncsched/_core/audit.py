@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
-from typing import cast
 
 from .admission import Admission
-from .model import LAUNCHED, PENDING, Account, Scope, Task, Value
+from .model import LAUNCHED, PENDING, Account, Scope, Task
+from .refcounts import references
 
 
 class Audit:
@@ -36,10 +35,11 @@ class Audit:
         total = sum(task.cost for task in launched)
         readers = Counter(id(value) for task in launched for value in task.inputs)
         for task in launched:
-            for value in task.inputs:
-                count = readers.pop(id(value), 0)
-                if count and value.charge and sys.getrefcount(value) <= count + _LOOP_REFS:
-                    total += value.charge
+            inputs = task.inputs  # one read: the stream lets go of them
+            for i in range(len(inputs)):  # in no variable, see `refcounts`
+                count = readers.pop(id(inputs[i]), 0)
+                if count and inputs[i].charge and references(inputs, i) <= count:
+                    total += inputs[i].charge
         return total
 
     def unused_reserve(self) -> int:
@@ -57,12 +57,8 @@ class Audit:
         tasks = self.admission.tasks()
         readers = Counter(id(value) for task in tasks for value in task.inputs)
         values = list({value for task in tasks for value in task.inputs})
-        held = 0
-        while values:
-            value = values.pop()
-            if sys.getrefcount(value) <= readers[id(value)] + _POP_REFS:
-                held += value.charge
-        return held
+        lone = [i for i in range(len(values)) if references(values, i) <= readers[id(values[i])] + 1]  # and this list
+        return sum([values[i].charge for i in lone])
 
     def validate(self) -> None:
         """Assert every invariant. For tests: it walks everything."""
@@ -89,26 +85,3 @@ class Audit:
             # Not below zero, but for a result larger than its task's cost and dropped before the task's completion.
             assert account.used >= 0 or account.in_flight
             assert account.earmark is None or account.earmark.state == PENDING
-
-
-def _dummy() -> Value:
-    return Value(cast(Account, None), None, None)
-
-
-def _loop_refs() -> int:
-    """How many references `in_flight_bytes`'s loop adds to a value that one task alone reads."""
-    values = (_dummy(),)
-    for value in values:
-        return sys.getrefcount(value) - 1
-    return 0
-
-
-def _pop_refs() -> int:
-    """The same for `held_by_pending`, which takes the value out of its list first."""
-    values = [_dummy()]
-    value = values.pop()
-    return sys.getrefcount(value)
-
-
-_LOOP_REFS = _loop_refs()
-_POP_REFS = _pop_refs()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import inspect
 import sys
 from types import TracebackType
@@ -14,13 +15,14 @@ from .callsite import CallSite, line_of
 # Wrapped, because each of them means something else to whoever drives a coroutine.
 _WRAPPED = (StopIteration, StopAsyncIteration, GeneratorExit)
 _PATH_SHOWN = 6
+_HEAP_TYPE = 1 << 9  # `Py_TPFLAGS_HEAPTYPE`: the class was made while running, and not in C
 
 
 class Failure:
     """Why a value will never exist.
 
     The root of a failure belongs to the task whose body raised (or was cancelled); a dependent has a failure of its own
-    with a link upstream. All raise the same exception.
+    with a link upstream. Each delivery raises a copy of the root's exception: identity is not promised.
     """
 
     __slots__ = (
@@ -94,10 +96,15 @@ class Failure:
 
     @property
     def exception(self) -> BaseException:
-        """The exception, its traceback, context and notes reset. Counts as seen."""
+        """A copy of the exception with the body's traceback, context and notes. Counts as seen.
+
+        What is raised gathers the frames it passes, and one of those holds the handle that leads back here: raised
+        itself, what is kept would pin them all until the collector runs, and from Python 3.12 on also the frames of
+        whoever awaits those, since a coroutine's frame that is kept keeps its awaiter's.
+        """
         root = self.root
         root.see()
-        exception = self._exception.with_traceback(root._traceback)
+        exception = _copy(self._exception).with_traceback(root._traceback)
         # Not by assignment, which an exception may refuse: a frozen dataclass does.
         object.__setattr__(exception, "__context__", root._context)
         object.__setattr__(exception, "__notes__", root._notes + self._path())
@@ -132,9 +139,33 @@ class Failure:
 
 
 class _Note(str):
-    """A note of ours: when another task raises the same exception object again, it is left out."""
+    """A note of ours: when another task raises an exception again that it was given, it is left out."""
 
     __slots__ = ()
+
+
+def _copy(exception: BaseException) -> BaseException:
+    """A copy that can be raised in an exception's place; the exception itself where none is certain to be equal.
+
+    Its class is not called, since it may have made these arguments out of others. The few kinds that Python keeps
+    in a form of their own copy themselves; classes derived from those are left alone.
+    """
+    kind = built_in = type(exception)
+    while built_in.__flags__ & _HEAP_TYPE:
+        built_in = built_in.__base__ or object
+    if built_in.__basicsize__ == BaseException.__basicsize__:
+        copied: BaseException = built_in.__new__(kind, *exception.args)
+        state: Any = object.__getstate__(exception)
+        for attributes in state if isinstance(state, tuple) else (state,):
+            for name, held in (attributes or {}).items():
+                object.__setattr__(copied, name, held)
+    elif kind in (built_in, ExceptionGroup):
+        copied = copy.copy(exception)
+    else:
+        return exception
+    object.__setattr__(copied, "__cause__", exception.__cause__)
+    object.__setattr__(copied, "__suppress_context__", exception.__suppress_context__)
+    return copied
 
 
 def _without_runner(trace: TracebackType | None) -> TracebackType | None:

@@ -5,14 +5,14 @@ The device's memory runs table rows its own way; a user's callable runs the same
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from typing import Any, cast
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import numpy as np
 
 from .._core.failure import Failure
-from .._core.model import Account, Task, Value, failure_above
+from .._core.model import Task, Value, failure_above
+from .._core.refcounts import references
 from .._tree import leaves, map_leaves
 from ..ops.meta import meta
 from ..ops.program import Ref
@@ -96,13 +96,18 @@ def reusable(task: Task, any_input: bool, fits: Callable[[Value], bool]) -> Valu
 
     A ufunc may write over any of its inputs; other rows only over the first.
     """
-    for value in task.inputs if any_input else task.inputs[:1]:
-        if value.escaped or value.base is not None or not fits(value):
+    inputs = task.inputs
+    for i in range(len(inputs) if any_input else min(1, len(inputs))):
+        # In no variable here, see `refcounts`.
+        if inputs[i].escaped or inputs[i].base is not None or not fits(inputs[i]):
             continue
-        held = sum(a is value for a in task.inputs)
-        if sys.getrefcount(value) <= held + _LOOP_REFS:
-            return value
+        if references(inputs, i) <= _times(inputs[i], inputs):
+            return inputs[i]
     return None
+
+
+def _times(value: Value, held: Iterable[Any]) -> int:
+    return sum([a is value for a in held])
 
 
 def _run_call(task: Task, memory: Memory) -> None:
@@ -144,14 +149,3 @@ def _handed_out(array: Any) -> Any:
 def _arrays(found: Any, memory: Memory) -> Iterator[Any]:
     """The arrays in arguments or a result, in lists, tuples and dicts too."""
     return (leaf for leaf in leaves(found) if isinstance(leaf, memory.arrays))
-
-
-def _loop_refs() -> int:
-    """How many references `reusable`'s loop adds."""
-    values = (Value(cast(Account, None), None, None),)
-    for value in values:
-        return sys.getrefcount(value) - 1
-    return 0
-
-
-_LOOP_REFS = _loop_refs()

@@ -20,7 +20,6 @@ until the scheduler closes, since a server that awaits its results would run ful
 
 from __future__ import annotations
 
-import sys
 import weakref
 from typing import Any, cast
 
@@ -28,6 +27,7 @@ import numpy as np
 
 from .._core.completions import Completions
 from .._core.model import Account, Task, Value
+from .._core.refcounts import references
 from .torch_interop import call
 
 Array = Any  # NumPy's or CuPy's: both collapse `.base` to the array that owns the memory
@@ -88,8 +88,9 @@ class Memory:
     @staticmethod
     def _came_back(value: Value) -> bool:
         """Whether nobody else holds the array any more, so that no weak reference is needed."""
-        array = value.array
-        return value.block is None and type(array) is np.ndarray and array.base is None and _refs(array) <= _ONLY_HERE
+        if value.block is not None or type(value.array) is not np.ndarray or value.array.base is not None:
+            return False
+        return references([value.array], 0) <= 2  # the value, and the list
 
 
 class Escape(weakref.ref[Array]):
@@ -107,11 +108,10 @@ class Escape(weakref.ref[Array]):
 
         NumPy's arrays do not take part in garbage collection, so nobody can ask who has a view of an array.
         """
-        owner = self()
         given = self.given() if self.given is not None else None
-        if owner is None or given is None or given is owner:
-            return owner
-        return given if given.base is owner and _refs(owner) <= _ONE_VIEW else owner
+        lone = references([self()], 0) <= 2  # one view, and the list
+        owner = self()
+        return given if lone and owner is not None and given is not None and given.base is owner else owner
 
 
 def _gone(escape: weakref.ref[Array]) -> None:
@@ -143,26 +143,3 @@ def _owners(value: Value) -> list[tuple[Array, int]]:
 def _pooled(block: Any) -> int:
     """How many live bytes of the pool this is."""
     return block.nbytes if isinstance(block, np.ndarray) else block if isinstance(block, int) else 0
-
-
-def _refs(array: Array) -> int:
-    return sys.getrefcount(array)
-
-
-def _only_here_refs() -> int:
-    """The count `_came_back` finds for an array that one value alone holds."""
-    value = Value(cast(Account, None), None, None)
-    value.array = np.empty(1)
-    array = value.array
-    return _refs(array)
-
-
-def _one_view_refs() -> int:
-    """The count `visible` finds for an owner with one view."""
-    owner = np.empty(1, np.uint8)
-    given = owner[:]
-    return _refs(owner) if given.base is owner else 0
-
-
-_ONLY_HERE = _only_here_refs()
-_ONE_VIEW = _one_view_refs()

@@ -21,13 +21,13 @@ from typing import Any
 
 from .._core.callsite import line_of
 from .._core.model import DONE, PENDING, Account, Task, Value
+from .._core.refcounts import references
 from .runtime import Runtime
 
 BUDGET = 0.5  # seconds for the first investigation of a stall, during which the event loop stands still
 MOST_BUDGET = 4.0  # for later ones, which may take longer and longer: each look for referrers scans the whole heap
 _MOST_OBJECTS = 5_000
 _SHOWN = 8
-_PASSING_REFS = 3  # the list, the variable, and the argument of `getrefcount`
 CHAINED: set[type] = set()  # classes of what holds the next of its kind, and that the next: the tape adds its nodes
 _SUSPENDED = (types.CoroutineType, types.GeneratorType, types.AsyncGeneratorType)
 
@@ -102,7 +102,9 @@ class _Walk:
             overlooked = self.tasks_holding.get(id(node.thing), set()) - listed
             referrers += overlooked
             listed |= overlooked
-        for referrer in referrers:
+        # From Python 3.13 on `get_referrers` finds the tuple of its own arguments, held by our list alone.
+        passing = {i for i in range(len(referrers)) if type(referrers[i]) is tuple and references(referrers, i) <= 1}
+        for i, referrer in enumerate(referrers):
             if type(referrer) is _Node:
                 continue
             below: dict[int, _Node] = {}
@@ -111,16 +113,14 @@ class _Walk:
                     node.found += 1
                     below[id(thing)] = node
             del thing
-            # From Python 3.13 on `get_referrers` finds the tuple of its own arguments, held by our list alone.
-            passing = type(referrer) is tuple and sys.getrefcount(referrer) <= _PASSING_REFS
-            if id(referrer) not in self.ours and not passing:
+            if id(referrer) not in self.ours and i not in passing:
                 for node in below.values():
                     self._connect(node, referrer, nodes, above)
         # One of the level may refer to another of it: then it is held from here, too.
         referrers.clear()
         referrer = None
         for node in level:
-            if sys.getrefcount(node.thing) > node.found + _NODE_REFS:
+            if references([node.thing], 0) > node.found + 2:  # the node, and the list
                 node.trouble = node.trouble or f"something unseen holds {_kind(node.thing)}"
         return above
 
@@ -161,15 +161,6 @@ def _summary(start: _Node) -> list[End] | str:
         seen.update(fresh)
         todo += fresh
     return ends
-
-
-def _node_refs() -> int:
-    """References to a node's object that are not counted as found."""
-    node = _Node([])
-    return sys.getrefcount(node.thing)
-
-
-_NODE_REFS = _node_refs()
 
 
 def investigate(runtime: Runtime, account: Account, stuck_accounts: Iterable[Account], budget: float) -> Finding:

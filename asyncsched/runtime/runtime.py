@@ -20,6 +20,7 @@ from .._core.completions import Completions
 from .._core.engine import Engine
 from .._core.failure import Failure
 from .._core.model import LAUNCHED, Lane, Task
+from .._core.refcounts import require_gil
 from ..devices.contract import Device
 from ..errors import QueueFull, SchedulerClosed, TaskCancelled
 from .cancellation import to_its_end
@@ -95,6 +96,7 @@ class Runtime:
 
     async def open(self) -> None:
         """Bind to the running loop and start the devices."""
+        require_gil()
         self.loop = asyncio.get_running_loop()
         try:
             for device in self.devices:

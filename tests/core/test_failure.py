@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import gc
 import inspect
 import sys
@@ -11,6 +12,7 @@ import traceback
 import weakref
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 
 from asyncsched._core.callsite import line_of
@@ -78,7 +80,7 @@ def test_a_dependent_raises_the_same_exception_with_its_path():
     failure = Failure.of(ValueError("no"), "a", None)
     b = failure.passed_to("b", None)
     c = b.passed_to("c", None)
-    assert caught(c) is caught(failure)
+    assert repr(caught(c)) == repr(caught(failure)) == "ValueError('no')"
     assert caught(c).__notes__[-1] == "reached through c <- b <- a; the last was submitted at an unknown line"
     assert caught(b).__notes__[-1].startswith("reached through b <- a;")
     assert len(caught(failure).__notes__) == 1
@@ -353,7 +355,80 @@ def test_an_exception_that_cannot_be_changed_is_raised_all_the_same():
 def test_notes_of_a_wrong_type_do_no_harm(notes):
     error = ValueError("no")
     error.__notes__ = notes
-    assert Failure.of(error, "a", None).exception is error
+    raised = Failure.of(error, "a", None).exception
+    assert [line.partition(",")[0] for line in raised.__notes__] == ["raised by the task 'a'"]
+
+
+class Derived(ValueError):
+    """An exception whose arguments are not those it was made with, as is common."""
+
+    __slots__ = ("_hidden",)
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"error {code}")
+        self.code, self._hidden = code, [code]
+
+
+class Denied(PermissionError):
+    """Of a form of Python's own, and with more to it."""
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("no"),
+        KeyError("key"),
+        MemoryError(),
+        FileNotFoundError(2, "no such file", "name"),
+        UnicodeDecodeError("utf-8", b"x", 0, 1, "bad"),
+        SystemExit(3),
+        ExceptionGroup("several", [ValueError("no")]),
+        np.exceptions.AxisError(9, 2),
+        Frozen(7),
+        Derived(7),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_each_delivery_is_a_copy(error):
+    object.__setattr__(error, "__cause__", OSError("the cause"))  # a frozen one refuses an assignment
+    failure = Failure.of(error, "a", None)
+    first, second = caught(failure), caught(failure.passed_to("b", None))
+    assert first is not second
+    for raised in first, second:
+        assert raised is not error
+        assert type(raised) is type(error)
+        assert (repr(raised), str(raised), raised.args) == (repr(error), str(error), error.args)
+        assert raised.__cause__ is error.__cause__
+    if isinstance(error, Derived):
+        assert (first.code, first._hidden) == (7, [7])
+
+
+def test_what_cannot_be_copied_is_raised_itself():
+    error = Denied(13, "no", "name")
+    assert caught(Failure.of(error, "a", None)) is error
+
+
+def test_an_awaiter_that_returned_holds_nothing_though_it_held_the_handle():
+    """From Python 3.12 on a coroutine's frame that is kept keeps the frame, and so the locals, of its awaiter."""
+    failure = failure_of(divide)
+
+    async def handle(failure):
+        with contextlib.suppress(ZeroDivisionError):
+            failure.rethrow()
+
+    async def awaiter(references):
+        large = Thing()
+        references.append(weakref.ref(large))
+        await handle(failure)
+
+    references = []
+    gc.collect()
+    gc.disable()
+    try:
+        asyncio.run(awaiter(references))
+        assert references[0]() is None
+    finally:
+        gc.enable()
 
 
 # -- seen -------------------------------------------------------------------------------------------------------------

@@ -12,10 +12,13 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 FORK = """
-import asyncio, os, signal, threading
+import asyncio, os, signal, threading, warnings
 import numpy as np
 import asyncsched as asc
 from tests.fake_cupy import fake_cupy
+
+# From Python 3.12 on: a child may hang, which is what is tested here.
+warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
 
 async def assign(x):
     x[0] = 1

@@ -194,7 +194,7 @@ async def test_after_a_fault_no_body_runs_and_all_get_one_error(fake: Fake) -> N
         errors = await asyncio.gather(
             _awaited(x * 2), _awaited(x.sum()), s.call(ran.append, 1), s.call(ran.append, 2), return_exceptions=True
         )
-        assert [error is errors[0] for error in errors] == [True] * 4
+        assert len({repr(error) for error in errors}) == 1
         assert isinstance(errors[0], CUDARuntimeError)
         assert ran == []
         await close(s)

@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 import asyncsched as asc
+from asyncsched._core import refcounts
 from tests.waiting import held, turns, until
 
 BLOCK = np.ones((200, 200))  # 320,000 bytes: from the pool
@@ -288,6 +289,26 @@ async def test_assignment_to_a_part_in_place_when_nobody_else_holds_it() -> None
         assert (await x)[:3, 0].tolist() == [5, 6, 1]
 
 
+async def test_where_counts_cannot_be_trusted_nothing_is_written_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a Python whose counts of references are not understood everything counts as held by somebody."""
+    monkeypatch.setattr(refcounts, "_asking", -(1 << 30))
+    async with asc.Scheduler("cpu", streams=1) as s:
+        x = await finished(await s.put(BLOCK))
+        before, gate = at(x), threading.Event()
+        s.submit_nowait(held, gate)
+        y = x + 1
+        del x
+        gate.set()
+        await finished(y)
+        assert at(y) != before
+        array = await (await s.put(np.arange(3.0)))  # small enough to be looked at when its handle goes
+        assert used(s) == NB + array.nbytes
+        (escape,) = s.devices[0].memory.escapes.values()
+        assert escape.visible() is not None
+        del array, y
+        assert used(s) == 0
+
+
 # -- nothing grows --------------------------------------------------------------------------------------------------
 
 
@@ -307,6 +328,7 @@ def resident() -> int:
     return int(psutil.Process(os.getpid()).memory_info().rss)
 
 
+@pytest.mark.timeout(120)  # nine thousand turns of loop and threads, each of which may wait for a busy machine
 async def test_a_thousand_iterations_leave_nothing() -> None:
     async with asc.Scheduler("cpu", max_bytes="16 MiB") as s:
         for i in range(100):
