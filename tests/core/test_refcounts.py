@@ -77,7 +77,7 @@ def test_where_counts_are_odd_something_unseen_holds_everything() -> None:
     rig.submit(x, cost=50)
     del x
     assert rig.engine.held_by_pending() == 0
-    rig.pump()
+    rig.dispatch()
     assert rig.engine.in_flight_bytes() == 50
 
 
