@@ -196,7 +196,7 @@ class Scheduler(Submitter):
         runtime, engine = self._runtime, self._runtime.engine
         runtime.check_waiting()
         engine.take()
-        runtime.meter.sample(runtime.meter.busy and engine.unfinished > 0)
+        runtime.meter.sample(engine.unfinished > 0)
         admission, account = engine.admission, engine.account
         tasks, nbytes = runtime.meter.rates()
         room = not (admission.pending or admission.full) and (account.limit is None or account.used < account.limit)

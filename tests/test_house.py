@@ -255,7 +255,7 @@ started = []
 engine = Engine(max_ops=1, max_bytes=10, max_pending=None, completions=Completions(print), launch=started.append)
 value = Value(engine.account, None, None)
 task = Task(engine.root, "task", value, None, (), None, None, [Lane()], 5)
-engine.submit(task)
+engine.submit(task, hold=True)
 engine.dispatch()
 assert started == [task]
 task.refund, task.value = 5, None

@@ -22,7 +22,7 @@ from math import inf
 from typing import Final
 from weakref import WeakValueDictionary
 
-from .model import PENDING, Account, Queue, Task
+from .model import LAUNCHED, PENDING, SWEEP, Account, Queue, Task
 from .tenants import Priority, Tenant
 
 PATIENCE: Final = 16  # a guess, as is GRACE: small enough to notice, large enough not to thrash
@@ -57,7 +57,8 @@ class Admission:
     def push(self, task: Task) -> None:
         """A task joins the queue of its scope."""
         queue, account = task.scope.queue, task.scope.account
-        queue.push(task)
+        queue.live += 1
+        (queue.expedited if task.expedited else queue.tasks).append(task)
         if queue.live == 1:
             self._queues[queue] = None
             if len(self._queues) == 2:  # turns begin
@@ -76,9 +77,15 @@ class Admission:
         self.claims += not task.lanes
 
     def remove(self, task: Task) -> None:
-        """A task leaves its queue, granted or settled; its state says so already."""
+        """A task leaves its queue, settled or launched; its state says so already. If launched, it takes its slot and
+        its bytes."""
         queue, account = task.scope.queue, task.scope.account
-        queue.removed()
+        queue.live -= 1
+        tasks = queue.expedited if task.expedited else queue.tasks
+        if tasks[0] is task:
+            tasks.popleft()
+        if (tasks and tasks[0].state != PENDING) or len(tasks) > 2 * queue.live + SWEEP:
+            queue.sweep()
         if not queue.live:
             del self._queues[queue]
             if queue.rotating:
@@ -91,6 +98,14 @@ class Admission:
         self.pending -= 1
         self.pending_bytes -= task.cost
         self.claims -= not task.lanes
+        if task.state == LAUNCHED:
+            account.used += task.cost
+            if account.grace:
+                account.grace -= 1
+            if task.lanes:
+                account.in_flight += 1
+                self.in_flight += 1
+                self.free -= 1
 
     def next(self) -> Task | None:
         """The task to admit now, if any. The caller grants it."""
@@ -102,7 +117,7 @@ class Admission:
         if len(self._queues) > 1:
             return self._next_in_turn(full) or self._overtaker(full)
         (queue,) = self._queues  # alone, it waits for nobody
-        head = queue.head()
+        head = queue.head() if queue.expedited else queue.tasks[0]
         if head is not None and not head.blockers and not (full and head.lanes):
             account = head.scope.account
             if account.limit is None or account.fits(head.cost):
@@ -120,18 +135,6 @@ class Admission:
                 group.passed = 0
                 return task
         return None
-
-    def grant(self, task: Task) -> None:
-        """A task that `next` gave leaves its queue and takes its slot and its bytes; its state says so already."""
-        self.remove(task)
-        account = task.scope.account
-        account.used += task.cost
-        if account.grace:
-            account.grace -= 1
-        if task.lanes:
-            account.in_flight += 1
-            self.in_flight += 1
-            self.free -= 1
 
     def ended(self, task: Task) -> None:
         """Give back the slot and the unused bytes of a granted task."""

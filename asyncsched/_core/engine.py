@@ -12,14 +12,14 @@ waits. Notices are given only there, never in the middle of a change of state; s
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from ..errors import QueueFull, TaskTooLarge
 from .admission import Admission
 from .audit import Audit
 from .completions import Completions
 from .failure import Failure
-from .model import CANCELLED, DONE, FAILED, LAUNCHED, PENDING, Account, Queue, Scope, Task, Value, failure_above
+from .model import CANCELLED, DONE, FAILED, LAUNCHED, PENDING, Account, Queue, Scope, Task, Value, Waiter
 from .placement import choose
 from .tenants import Tenant
 
@@ -71,36 +71,49 @@ class Engine(Audit):
 
     # -- submitting ---------------------------------------------------------------------------------------------
 
-    def submit(self, task: Task, *, bounded: bool = True) -> None:
-        """A task joins the backlog, and is admitted at the next `dispatch`, if it can.
+    def submit(self, task: Task, *, bounded: bool = True, hold: bool = False) -> None:
+        """A task joins the backlog, and whatever can be launched is.
 
         Args:
             bounded: refuse it when the backlog is full. Those somebody waits for are not.
+            hold: launch nothing before the next `dispatch`.
 
         Raises:
             TaskTooLarge: if it could never run under its limit.
             QueueFull: if the backlog is full.
         """
-        admission, inputs = self.admission, task.inputs
+        completions, admission = self.completions, self.admission
         if task.scope.account.limit is not None:
             self.require(task)
-        if bounded and self.max_pending is not None and admission.pending >= self.max_pending:
-            raise QueueFull(
-                f"{task.name}: the backlog holds {admission.pending:,} tasks (max_pending): "
-                "`await s.barrier()` now and then, or bound the run-ahead with `async with s.window(2)`"
-            )
+        if bounded:
+            if completions.items:
+                self.take()
+            if self.max_pending is not None and admission.pending >= self.max_pending:
+                self._refuse(task)
         task.seq = self.sequence
         self.sequence += 1
         self.unfinished += 1
         self.submitted += bool(task.lanes)
         task.scope.tasks[task] = None
-        failed = _follow(task, inputs) if inputs else None
+        failed = None
+        for value in task.inputs:
+            if value.task is not None:
+                failed = _follow(task)
+                break
         admission.push(task)
         if self.log is not None:
             self.log.append(("submit", task.seq, task.name, task.cost))
         if failed is not None:
             self.settle(task, failed.passed_to(task.name, task.site))
-        self.completions.wants_slots = True  # the flag first, a look at the deque second: see `completions`
+        completions.wants_slots = True  # the flag first, a look at the deque second: see `completions`
+        if not hold and (completions.items or admission.free > 0):
+            self.dispatch()
+
+    def _refuse(self, task: Task) -> NoReturn:
+        raise QueueFull(
+            f"{task.name}: the backlog holds {self.admission.pending:,} tasks (max_pending): "
+            "`await s.barrier()` now and then, or bound the run-ahead with `async with s.window(2)`"
+        )
 
     def room(self) -> int | None:
         """How many tasks the backlog still takes; None for any number."""
@@ -130,10 +143,16 @@ class Engine(Audit):
         for turn in range(_MOST_ROUNDS):
             if completions.items:
                 self.take()
-            ran = admission.pending > 0 and self._admit()
+            ran = False
+            while (task := admission.next()) is not None:
+                ran = self._start(task) or ran
             news, self._news = self._news, []
             for job in news:
-                job.notify()
+                waiting: list[Waiter] = []
+                for waiter in job.waiters or ():
+                    if not waiter(job):
+                        waiting.append(waiter)
+                job.waiters = waiting or None  # at once: a stream's thread looks whether there are any
             # Flags first, a look at the deque second: see `completions`.
             completions.wants_slots = admission.pending > 0
             completions.threshold = admission.in_flight // 2 or 1
@@ -166,42 +185,35 @@ class Engine(Audit):
             else:  # a job outside of the books, for whoever waits for it
                 self._news.append(item)
 
-    def _admit(self) -> bool:
-        """Launch whatever can be, in order. Returns whether any has run already."""
-        ran = False
-        while (task := self.admission.next()) is not None:
-            failed = failure_above(task.inputs)
-            if failed is not None:
-                self.settle(task, failed.passed_to(task.name, task.site))
-                continue
-            self._grant(task)
-            if task.lanes:
-                ran = self.launch(task) or ran
-            else:  # a claim is done when it is granted: its value has the bytes
-                assert task.value is not None
-                task.value.charge = task.value.nbytes = task.cost
-                self._end(task, DONE)
-            if task.waiters is not None:
-                self._news.append(task)
-        return ran
-
-    def _grant(self, task: Task) -> None:
-        """Give a task its slot, its bytes and its lane."""
+    def _start(self, task: Task) -> bool:
+        """Give a task its slot, its bytes and its lane, and launch it. Returns whether it has run already."""
+        for value in task.inputs:
+            if value.task is not None and value.task.failure is not None:  # its completion is still on its way
+                self.settle(task, value.task.failure.passed_to(task.name, task.site))
+                return False
         task.state = LAUNCHED
-        admission = self.admission
-        admission.grant(task)
+        admission, ran = self.admission, False
+        admission.remove(task)
         if self.account.used > self.peak_bytes or admission.in_flight > self.peak_in_flight:
             self.note_peak(admission.in_flight)
-        lanes = task.lanes
-        if lanes:
-            lane = task.lane = lanes[0] if len(lanes) == 1 else choose(task)
-            lane.load += 1
-            lane.tail = task
         for dependent in task.dependents or ():
             dependent.blockers -= 1
             dependent.scope.account.changed = True
         if self.log is not None:
             self.log.append(("launch", task.seq))
+        lanes = task.lanes
+        if lanes:
+            lane = task.lane = lanes[0] if len(lanes) == 1 else choose(task)
+            lane.load += 1
+            lane.tail = task
+            ran = self.launch(task)
+        else:  # a claim is done when it is granted: its value has the bytes
+            assert task.value is not None
+            task.value.charge = task.value.nbytes = task.cost
+            self._end(task, DONE)
+        if task.waiters is not None:
+            self._news.append(task)
+        return ran
 
     # -- ends ---------------------------------------------------------------------------------------------------
 
@@ -389,10 +401,10 @@ class Engine(Audit):
             moved += child.children
 
 
-def _follow(task: Task, inputs: Sequence[Value]) -> Failure | None:
+def _follow(task: Task) -> Failure | None:
     """Note for what a task waits among its inputs. Returns the failure of one that has failed."""
     failed = None
-    for value in inputs:
+    for value in task.inputs:
         producer = value.task
         if producer is None:
             continue

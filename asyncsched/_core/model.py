@@ -26,7 +26,7 @@ CANCELLED: Final = 4
 STATE_NAMES: Final = ("pending", "launched", "done", "failed", "cancelled")
 
 KEPT_FAILURES: Final = 100
-_COMPACT: Final = 64
+SWEEP: Final = 64  # tasks of a queue that are not pending any more, beside as many as are
 
 # Told of each change of its task (launched, settled, ended), until it returns True: it has seen enough.
 Waiter = Callable[[Any], bool]
@@ -95,13 +95,13 @@ class Task:
         "context",
         "cost",
         "dependents",
-        "event",
         "expedited",
         "failure",
         "inputs",
         "lane",
         "lanes",
         "name",
+        "number",
         "options",
         "passed",
         "refund",
@@ -144,7 +144,7 @@ class Task:
         self.dependents: list[Task] | None = None  # submitted while this was unfinished
         self.waiters: list[Waiter] | None = None
         self.lane: Lane | None = None  # the stream it was given
-        self.event: Any = None  # the point in that stream after it
+        self.number = 0  # among the tasks of that stream, from 1
         self.failure: Failure | None = None
         self.cancelled = False  # cancelled after launch: it keeps its slot until it physically ends
 
@@ -157,12 +157,6 @@ class Task:
     def settled(self) -> bool:
         """Whether awaiting it has an answer: it ended, or was cancelled while it still runs."""
         return self.state >= DONE or self.cancelled
-
-    def notify(self) -> None:
-        """Tell who waits for it. The old list stands until the new one does: a stream's thread looks whether there is
-        one, to know whether to wake the loop."""
-        if self.waiters is not None:
-            self.waiters = [waiter for waiter in self.waiters if not waiter(self)] or None
 
     def __repr__(self) -> str:
         return f"<{self.name} #{self.seq} {STATE_NAMES[self.state]}>"
@@ -261,23 +255,18 @@ class Queue:
     def __iter__(self) -> Iterator[Task]:
         return chain(self.expedited, self.tasks)
 
-    def push(self, task: Task) -> None:
-        self.live += 1
-        (self.expedited if task.expedited else self.tasks).append(task)
-
     def head(self) -> Task | None:
         expedited, tasks = self.expedited, self.tasks
         if expedited and not (expedited[0].blockers and tasks):
             return expedited[0]
         return tasks[0] if tasks else None
 
-    def removed(self) -> None:
-        """One of the tasks is no longer pending."""
-        self.live -= 1
+    def sweep(self) -> None:
+        """Let go of what is not pending any more: at the heads at once, elsewhere when it piles up."""
         for tasks in (self.expedited, self.tasks):
             while tasks and tasks[0].state != PENDING:
                 tasks.popleft()
-        if len(self.expedited) + len(self.tasks) > 2 * self.live + _COMPACT:
+        if len(self.expedited) + len(self.tasks) > 2 * self.live + SWEEP:
             self.expedited = deque(task for task in self.expedited if task.state == PENDING)
             self.tasks = deque(task for task in self.tasks if task.state == PENDING)
 

@@ -1,13 +1,13 @@
 """What a device must do: all that the rooms above know of one.
 
-A *stream* is a FIFO that runs what it is given, one after the other. An *event* is a point in a stream. A device has a
-fixed number of streams for work and one, the `copier`, for copies in.
+A *stream* is a FIFO that runs tasks one after the other, and counts them: the point just after its `n`-th task
+is the number `n`. A device has a fixed number of streams for work and one, the `copier`, for copies in.
 
 The life of a task, as a device meets it:
 
-1. It is *launched* on a stream with the events it has to wait for, and `launch` returns its own event at once. Its
-   producers were launched before it, on whatever stream; those of its own stream are not among the waits.
-2. When its turn on the stream comes, the stream waits for the events, and runs the body: a row of the table of
+1. It is *launched* on a stream with the points of other streams it has to wait for, and `launch` returns its own number
+   at once. Its producers were launched before it, on whatever stream; those of its own stream are not among the waits.
+2. When its turn on the stream comes, the stream waits for those points, and runs the body: a row of the table of
    operations by `memory.run_row`, a user's callable by `memory.run_callable` (`execution.run` does both, whatever the
    device). The body gives the task's value its array, or the task its failure, and says in `task.refund` how many of
    the bytes that it was granted are not needed. Nothing raises out of a stream.
@@ -29,24 +29,15 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from .._core.completions import Completions
-from .._core.model import Task, Value
+from .._core.model import Task, Value, Waiter
 from ..ops.program import Program
-
-
-class Event(Protocol):
-    """A point in a stream: everything launched there before it. `counter.StreamEvent` is one that serves any device."""
-
-    def done(self) -> bool:
-        """Whether the stream has passed it. Never blocks."""
-
-    def wait(self) -> None:
-        """Block the calling thread, which is never the loop's, until the stream has passed it."""
+from .counter import Counter
 
 
 class Job:
     """Work for a stream outside admission: a copy to the host, which costs no tracked bytes.
 
-    `waiters` are called on the loop's thread; `result` or `error` is set by then.
+    `waiters` are told on the loop's thread; `result` or `error` is set by then.
     """
 
     __slots__ = ("error", "function", "result", "waiters")
@@ -55,7 +46,7 @@ class Job:
         self.function: Callable[[], Any] | None = function
         self.result: Any = None
         self.error: BaseException | None = None
-        self.waiters: list[Callable[[], None]] = []
+        self.waiters: list[Waiter] | None = None
 
     def run(self) -> None:
         """Call the function, keep what it gave, and let go of it."""
@@ -66,19 +57,21 @@ class Job:
         except BaseException as error:  # handed to whoever waits
             self.error = error
 
-    def notify(self) -> None:
-        """Tell who waits."""
-        for waiter in self.waiters:
-            waiter()
-
 
 class Stream(Protocol):
-    """A FIFO of launches."""
+    """A FIFO of tasks."""
 
     name: str
 
-    def launch(self, task: Task, waits: Sequence[Event]) -> Event:
-        """Queue a task behind the events in `waits`, which lie in other streams. The host waits for nothing."""
+    @property
+    def finished(self) -> Counter:
+        """Of the tasks that have ended."""
+
+    def launch(self, task: Task, waits: Sequence[Point]) -> int:
+        """Queue a task behind points in other streams, and return its number. The host waits for nothing."""
+
+
+Point = tuple[Stream, int]  # just after this task of this stream
 
 
 class Device(Protocol):

@@ -1,8 +1,8 @@
-"""Counts that threads wait for, and events made of them: the one means by which host threads wait for a stream.
+"""Counts that threads wait for: the one means by which host threads wait for a stream.
 
-Theory of operation. A stream counts the tasks it has finished, so the event of its `n`-th launch is the number `n`: to
-be done is a comparison, and a launch makes no lock, no condition and no event of the operating system. Most events are
-never waited for by a thread, and those that are mostly lie in the past.
+Theory of operation. A stream counts the tasks it has finished, so the point after its `n`-th task is the number `n`: to
+be past it is a comparison, and a launch makes no object at all. Most points are never waited for by a thread, and those
+that are mostly lie in the past.
 
 `step` and `reach` share no lock on their quick paths. What keeps a wake-up from being lost is their order:
 
@@ -47,21 +47,3 @@ class Counter:
             while self.count < count:
                 self._changed.wait()
             self.waiters -= 1
-
-
-class StreamEvent:
-    """A point in a stream: just after the `number`-th of its launches."""
-
-    __slots__ = ("finished", "number")
-
-    def __init__(self, finished: Counter, number: int) -> None:
-        self.finished = finished  # the stream's count of what it has finished
-        self.number = number
-
-    def done(self) -> bool:
-        """Whether the stream has passed it. Never blocks."""
-        return self.finished.count >= self.number
-
-    def wait(self) -> None:
-        """Block the calling thread until the stream has passed it."""
-        self.finished.reach(self.number)

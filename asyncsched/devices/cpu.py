@@ -14,12 +14,12 @@ import numpy as np
 
 from .._core.completions import Completions
 from .._core.model import Task
-from .contract import Event, Job, enter_stream_thread, leave_stream_thread
-from .counter import Counter, StreamEvent
+from .contract import Job, Point, enter_stream_thread, leave_stream_thread
+from .counter import Counter
 from .host import blas
 from .host.memory import HostDevice, HostMemory, execute
 
-_Item = tuple[Task, Sequence[Event]] | Job | None
+_Item = tuple[Task, Sequence[Point]] | Job | None
 
 
 class CPUStream:
@@ -33,10 +33,10 @@ class CPUStream:
         self._memory = memory
         threading.Thread(target=self._run, name=f"asyncsched {name}", daemon=True).start()
 
-    def launch(self, task: Task, waits: Sequence[Event]) -> StreamEvent:
+    def launch(self, task: Task, waits: Sequence[Point]) -> int:
         self.launched += 1
         self.queue.put((task, waits))
-        return StreamEvent(self.finished, self.launched)
+        return self.launched
 
     def _run(self) -> None:
         enter_stream_thread()
@@ -48,8 +48,8 @@ class CPUStream:
                 completions.completed(item, True)
             else:
                 task, waits = item
-                for event in waits:
-                    event.wait()
+                for stream, number in waits:
+                    stream.finished.reach(number)
                 execute(task, memory)
                 self.finished.step()
                 completions.completed(task, self.queue.empty())

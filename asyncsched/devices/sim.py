@@ -17,8 +17,8 @@ import numpy as np
 from .._core.completions import Completions
 from .._core.failure import Failure
 from .._core.model import Task, failure_above
-from .contract import Event, Job
-from .counter import Counter, StreamEvent
+from .contract import Job, Point
+from .counter import Counter
 from .execution import release
 from .host.memory import HostDevice, HostMemory, execute
 
@@ -33,18 +33,18 @@ class SimStream:
     def __init__(self, name: str, tick: Callable[[], None]) -> None:
         self.name = name
         self._tick = tick
-        self.queue: deque[tuple[Task, Sequence[Event]]] = deque()
+        self.queue: deque[tuple[Task, Sequence[Point]]] = deque()
         self.launched = 0
         self.finished = Counter()  # other devices' threads wait for it; a simulated stream never waits
 
-    def launch(self, task: Task, waits: Sequence[Event]) -> StreamEvent:
+    def launch(self, task: Task, waits: Sequence[Point]) -> int:
         self.launched += 1
         self.queue.append((task, waits))
         self._tick()
-        return StreamEvent(self.finished, self.launched)
+        return self.launched
 
     def ready(self) -> bool:
-        return bool(self.queue) and all(event.done() for event in self.queue[0][1])
+        return bool(self.queue) and all(stream.finished.count >= number for stream, number in self.queue[0][1])
 
 
 class SimDevice(HostDevice):

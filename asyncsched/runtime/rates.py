@@ -58,28 +58,21 @@ class Meter:
     """
 
     def __init__(self, source: Counts, clock: Callable[[], float] = perf_counter) -> None:
-        self.busy = False
+        self.clock = clock
+        self.since: float | None = None  # when the work began that is not counted yet; None at rest
         self._source = source
-        self._clock = clock
-        self._since = 0.0  # while busy: when the time not counted yet began
-        self._time = 0.0  # busy seconds not folded yet
+        self._time = 0.0  # seconds of work not folded yet
         self._counted = (0, 0)  # tasks and bytes that are folded
         self._tasks, self._bytes = Rate(), Rate()
 
-    def start(self) -> None:
-        """There is work, after a rest. Called once per operation where each is awaited: so it does nothing else."""
-        self.busy = True
-        self._since = self._clock()
-
     def sample(self, busy: bool) -> None:
-        """Count the time since the last call; is anything left to do?"""
-        if self.busy:
-            now = self._clock()
-            self._time += now - self._since
-            self._since = now
+        """Count the work since the last call; is anything left to do?"""
+        if self.since is not None:
+            now = self.clock()
+            self._time += now - self.since
+            self.since = now if busy else None
             if self._time >= _FOLD:
                 self._fold()
-        self.busy = busy
 
     def rates(self) -> tuple[float, float]:
         """Tasks and bytes per second; 0 as long as nothing has ended. Not more than one since the last one ended."""

@@ -21,7 +21,7 @@ from .._core.engine import Engine
 from .._core.failure import Failure
 from .._core.model import LAUNCHED, Lane, Task
 from .._core.refcounts import require_gil
-from ..devices.contract import Device
+from ..devices.contract import Device, Point
 from ..errors import QueueFull, SchedulerClosed, TaskCancelled
 from .cancellation import to_its_end
 from .rates import Meter
@@ -52,8 +52,8 @@ _REFUSALS: Final = {
 class Sink(Protocol):
     """Takes tasks in place of the backlog: a transaction gathers them, a capture records them."""
 
-    def take(self, task: Task) -> None:
-        """Take a task; raise for one that cannot be had here."""
+    def take(self, task: Task, *, bounded: bool = True, hold: bool = False) -> None:
+        """Take a task, as `Engine.submit` does; raise for one that cannot be had here."""
 
     def refuse(self, what: str) -> None:
         """Raise for what cannot begin here."""
@@ -76,6 +76,7 @@ class Runtime:
             runtime=self,
         )
         self.dispatch = self.engine.dispatch
+        self.submit: Callable[..., None] = self.engine.submit  # see `divert`
         self.life = Life.NEW
         self.loop: asyncio.AbstractEventLoop | None = None
         self.thread = 0  # the loop's thread while open; 0 makes every call ask `refuse` why
@@ -184,19 +185,10 @@ class Runtime:
 
     # -- moving things along ------------------------------------------------------------------------------------
 
-    def submit(self, task: Task, *, bounded: bool = True, hold: bool = False) -> None:
-        """A task joins the backlog, and, but for `hold`, whatever can be launched is."""
-        if self.sink is not None:
-            self.sink.take(task)
-            return
-        engine, completions = self.engine, self.completions
-        if bounded and completions.items:
-            engine.take()
-        engine.submit(task, bounded=bounded)
-        if engine.unfinished == 1:
-            self.meter.start()
-        if not hold and (completions.items or engine.admission.free > 0):
-            engine.dispatch()
+    def divert(self, sink: Sink | None) -> None:
+        """Have tasks go to `sink` instead of the backlog; None for the backlog again."""
+        self.sink = sink
+        self.submit = self.engine.submit if sink is None else sink.take
 
     @contextlib.contextmanager
     def transaction(self, what: str, *, expedited: bool = False, captured: bool = False) -> Iterator[None]:
@@ -219,11 +211,13 @@ class Runtime:
             yield
             return
         inline = self.inline_thread
-        self.sink = gathered = _Gathered(self)
+        gathered = _Gathered(self)
+        self.divert(gathered)
         try:
             yield
         finally:
-            self.sink, self.inline_thread = None, inline
+            self.divert(None)
+            self.inline_thread = inline
         self.dispatch()
         engine, room = self.engine, self.engine.room()
         if room is not None and len(gathered.tasks) > room:
@@ -233,30 +227,31 @@ class Runtime:
             )
         for task in gathered.tasks:
             task.expedited = expedited
-            engine.submit(task, bounded=False)
-            if engine.unfinished == 1:
-                self.meter.start()
+            engine.submit(task, bounded=False, hold=True)
 
     def _launch(self, task: Task) -> bool:
         """Put an admitted task on its stream. Returns whether it has run already: a tiny copy does, here."""
         lane = task.lane
         assert lane is not None
+        if self.meter.since is None:  # there is work, after a rest
+            self.meter.since = self.meter.clock()
         if lane.copies and task.cost <= INLINE_COPY and not task.inputs and lane.device.inline:
             lane.device.run_here(task)
             return True
-        waits: Any = ()
+        waits: tuple[Point, ...] = ()
         for value in task.inputs:
             producer = value.task
-            if producer is not None and producer.state == LAUNCHED and producer.lane is not lane and producer.event:
-                waits = (*waits, producer.event)
-        task.event = lane.stream.launch(task, waits)
+            if producer is not None and producer.state == LAUNCHED and producer.lane is not lane:
+                assert producer.lane is not None
+                waits = (*waits, (producer.lane.stream, producer.number))
+        task.number = lane.stream.launch(task, waits)
         return False
 
     def on_wake(self) -> None:
         """What a wake-up schedules."""
         self.completions.awake = False
         self.dispatch()  # when closed too: a body that aclose(timeout=) left behind may have someone waiting for it
-        if self.meter.busy:
+        if self.meter.since is not None:
             self.meter.sample(self.engine.unfinished > 0)
 
     def cancel(self, task: Task, by: str) -> bool:
@@ -281,7 +276,7 @@ class _Gathered:
         self.tasks: list[Task] = []
         self._runtime = runtime
 
-    def take(self, task: Task) -> None:
+    def take(self, task: Task, **_: bool) -> None:
         self._runtime.engine.require(task)
         self._runtime.inline_thread = 0  # what follows may depend on it
         self.tasks.append(task)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Awaitable, Generator, Sequence
+from threading import get_ident
 from typing import Any, Final
 
 from .._core.model import DONE, LAUNCHED, Scope, Task
@@ -51,6 +52,8 @@ def wait(
 ) -> Generator[Any, None, None]:
     """Wait until every task has got as far as `stage`, or (`eager`) one has failed. Passes through the loop once, at
     least. If cancelled, the tasks go on."""
+    if runtime.thread != get_ident():
+        runtime.check_waiting()
     loop = runtime.loop
     assert loop is not None
     future: asyncio.Future[None] = loop.create_future()

@@ -96,7 +96,7 @@ class Graph:
             yield Tensor(self._issue(UNPACK, found, (packed,), options, self._runtime.lanes[self._device]))
 
     def _issue(self, row: Row, found: Plan, args: tuple[Value, ...], options: Any, lanes: Any) -> Value:
-        return issue(self._runtime, self._device, row, found, args, options, lanes)
+        return issue(self._runtime, self._device, row, found, args, None, options, lanes=lanes)
 
     @property
     def _peak(self) -> int:

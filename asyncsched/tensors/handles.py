@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Generator
-from threading import get_ident
 from typing import Any, Generic, NoReturn, TypeVar, cast, overload
 
 import numpy as np
@@ -35,12 +34,18 @@ class Handle(Generic[T]):
         Raises whatever the task raised, or TaskCancelled. Cancelling the waiter leaves the task alone.
         """
         value = self._value  # an assignment to a part meanwhile moves the handle on
+        task = value.task
         try:
-            yield from reach(value)
+            if task is None or task.failure is not None:
+                yield
+            else:
+                yield from wait(value.account.runtime, (task,))
+                if task.state == DONE:
+                    value.task = None
             result: T = deliver(value)
             return result
         finally:
-            del self, value  # an exception holds the frames that it passed: what leads to it must not be in them
+            del self, value, task  # an exception holds the frames that it passed: what leads to it must not be in them
 
     def done(self) -> bool:
         """Whether there is a result, an error or a cancellation."""
@@ -149,7 +154,6 @@ def _reach_more(values: list[Value]) -> Generator[Any, None, None]:
     """Wait until those of one scheduler are there, or one has failed."""
     waiting = [v for v in values if not v.done]
     runtime = runtime_of(waiting[0])
-    runtime.check_waiting()
     yield from wait(runtime, [v.task for v in waiting if v.task is not None and runtime_of(v) is runtime], eager=True)
 
 
@@ -163,18 +167,13 @@ def reach(value: Value) -> Generator[Any, None, None]:
     task = value.task
     if task is None or task.failure is not None:
         yield
-        return
-    runtime = value.account.runtime
-    if runtime.thread != get_ident():
-        runtime.check_waiting()
-    yield from wait(runtime, (task,))
-    if task.state == DONE:
-        value.task = None
+    else:
+        yield from wait(value.account.runtime, (task,))
 
 
 def deliver(value: Value) -> Any:
     """The result of a done value, which leaves the scheduler by this; or its exception."""
-    if value.failure is not None:
+    if value.task is not None and value.failure is not None:
         try:
             value.failure.rethrow()
         finally:

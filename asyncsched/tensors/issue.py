@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -26,52 +27,42 @@ def issue(
     device: Device,
     row: Row,
     plan: Plan,
-    args: tuple[Any, ...],
+    inputs: tuple[Value, ...],
+    template: tuple[Any, ...] | None,
     options: Mapping[str, Any],
-    lanes: Sequence[Lane] | None = None,
     *,
+    lanes: Sequence[Lane] | None = None,
     hold: bool = False,
 ) -> Value:
     """Apply a row to values and scalars of one device, by its plan for them. Returns the result's value at once.
 
     Args:
+        template: the arguments, with a reference by place for each input; None if they are the inputs.
         lanes: where it may run; default the device's compute streams.
-        hold: do not launch it before the next `dispatch`.
+        hold: launch nothing before the next `dispatch`.
 
     Raises:
-        QueueFull: if the backlog is at its limit.
-        TaskTooLarge: if it could never run.
+        QueueFull, TaskTooLarge: if the backlog is at its limit, or it could never run.
     """
     if runtime.thread != _get_ident():
         runtime.refuse()
-    inputs, template = args, None
-    for arg in args:
-        if type(arg) is not Value:
-            inputs, template = _apart(args)
-            break
-    scope = current_scope(runtime)
+    here = ambient.get()
+    quick = here is not None and here.runtime is runtime and not here.core.closed
+    scope = here.core if here is not None and quick else current_scope(runtime)
     nbytes = plan.nbytes + -plan.nbytes % device.granule
     value = Value(scope.account, device, plan.meta, nbytes, call_site())
     if row.view and not plan.nbytes:
         value.base = inputs[0]
-    task = Task(
-        scope, row.name, value, row, inputs, template, options, lanes or runtime.lanes[device], nbytes + plan.workspace
-    )
-    runtime.submit(task, hold=hold)
+    cost, lanes = nbytes + plan.workspace, lanes or runtime.lanes[device]
+    runtime.submit(Task(scope, row.name, value, row, inputs, template, options, lanes, cost), hold=hold)
     return value
 
 
-def _apart(args: tuple[Any, ...]) -> tuple[tuple[Value, ...], tuple[Any, ...]]:
-    """The values among the arguments, and the arguments with a reference to each in its place."""
-    inputs: list[Value] = []
-    template: list[Any] = []
-    for arg in args:
-        if type(arg) is Value:
-            template.append(ref(len(inputs)))
-            inputs.append(arg)
-        else:
-            template.append(arg)
-    return tuple(inputs), tuple(template)
+def template_of(args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """Arguments with a reference by place for each value; None if they are values alone."""
+    places = count()
+    template = tuple([ref(next(places)) if type(arg) is Value else arg for arg in args])
+    return None if next(places) == len(args) else template
 
 
 def run_inline(

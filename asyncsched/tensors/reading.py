@@ -102,7 +102,13 @@ async def copy_out(runtime: Runtime, value: Value) -> Any:
     assert runtime.loop is not None
     future: asyncio.Future[None] = runtime.loop.create_future()
     job = Job(lambda: device.fetch(value.array))  # holds the value: nobody may write over it meanwhile
-    job.waiters.append(lambda: None if future.done() else future.set_result(None))
+
+    def told(_: Job) -> bool:
+        if not future.done():
+            future.set_result(None)
+        return True
+
+    job.waiters = [told]
     device.offload(job)
     await future
     error, job.error = job.error, None  # no cycle: its frames hold the job

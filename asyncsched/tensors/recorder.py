@@ -42,13 +42,14 @@ class Recorder:
         if runtime.sink is not None:
             raise CaptureError("a step is being captured already: captured steps do not nest")
         inline_thread, runtime.inline_thread = runtime.inline_thread, 0
-        runtime.sink = self
+        runtime.divert(self)
         try:
             yield
         finally:
-            runtime.sink, runtime.inline_thread = None, inline_thread
+            runtime.divert(None)
+            runtime.inline_thread = inline_thread
 
-    def take(self, task: Task) -> None:
+    def take(self, task: Task, *, bounded: bool = True, hold: bool = False) -> None:
         """Take one operation."""
         value, name = task.value, task.name
         assert value is not None

@@ -13,16 +13,18 @@ from ..devices.contract import Device
 from ..errors import ImplicitBarrierError
 from ..ops.index_keys import encode_key
 from ..ops.meta import Shape
+from ..ops.program import ref
 from ..ops.row import Row, plan
 from ..ops.table import TABLE, power_row
 from ..runtime.context import find
 from . import gradients
 from .handles import Handle, reach, runtime_of
-from .issue import issue, run_inline
+from .issue import issue, run_inline, template_of
 from .reading import Unread, copy_out
 
 Scalar = bool | int | float | complex | np.generic
 _NO_OPTIONS: Mapping[str, Any] = {}
+_FIRST = ref(0)
 _SCALARS = (bool, int, float, complex, np.generic)
 _OPERANDS = (Handle, np.ndarray, *_SCALARS)
 
@@ -61,7 +63,7 @@ def apply(
         arrays = tuple([a.array if type(a) is Value else a for a in args])
         made = run_inline(row, found, options, first, arrays, failure_above(inputs))
     if made is None:
-        made = issue(runtime, place, row, found, args, options, hold=hold)
+        made = issue(runtime, place, row, found, inputs, template_of(args), options, hold=hold)
     result = Tensor(made)
     for operand in operands:
         if isinstance(operand, Tensor) and operand._node is not None:
@@ -106,7 +108,7 @@ def _operators(name: str) -> tuple[_Operator, _Operator]:
                 if found.small:
                     made = run_inline(row, found, _NO_OPTIONS, a, (a.array, other), a.failure if a.task else None)
                 if made is None:
-                    made = issue(a.account.runtime, a.device, row, found, (a, other), _NO_OPTIONS)
+                    made = issue(a.account.runtime, a.device, row, found, (a,), (_FIRST, other), _NO_OPTIONS)
                 return Tensor(made)
         elif kind is Tensor:
             b = other._value
@@ -116,7 +118,7 @@ def _operators(name: str) -> tuple[_Operator, _Operator]:
                     above = a.failure or b.failure if a.task or b.task else None
                     made = run_inline(row, found, _NO_OPTIONS, a, (a.array, b.array), above)
                 if made is None:
-                    made = issue(a.account.runtime, a.device, row, found, (a, b), _NO_OPTIONS)
+                    made = issue(a.account.runtime, a.device, row, found, (a, b), None, _NO_OPTIONS)
                 return Tensor(made)
         elif not isinstance(other, _OPERANDS):
             return cast(Tensor, NotImplemented)
@@ -267,7 +269,8 @@ class Tensor(Unread):
             return self
         row = TABLE["copy"]
         found = plan(row, (value.meta,), _NO_OPTIONS)
-        result = Tensor(issue(runtime, target, row, found, (value,), _NO_OPTIONS, runtime.copy_lanes[target]))
+        lanes = runtime.copy_lanes[target]
+        result = Tensor(issue(runtime, target, row, found, (value,), None, _NO_OPTIONS, lanes=lanes))
         if self._node is not None:
             self._node.record(row, (self,), _NO_OPTIONS, result)
         return result

@@ -58,7 +58,7 @@ class Rig:
     def submit(self, *inputs: Value, bounded: bool = True, **options: Any) -> tuple[Task, Value]:
         """A task in the backlog, and its value. Nothing is admitted before the next `dispatch`."""
         task, value = self.task(*inputs, **options)
-        self.engine.submit(task, bounded=bounded)
+        self.engine.submit(task, bounded=bounded, hold=True)
         return task, value
 
     def claim(self, cost: int, scope: Scope | None = None) -> Task:
@@ -66,7 +66,7 @@ class Rig:
         scope = scope or self.root
         value = Value(scope.account, None, None, cost)
         task = Task(scope, "claim", value, None, (), None, None, (), cost)
-        self.engine.submit(task, bounded=False)
+        self.engine.submit(task, bounded=False, hold=True)
         self.claims[task] = value
         return task
 

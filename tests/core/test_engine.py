@@ -60,10 +60,10 @@ def test_a_full_backlog_refuses_bounded_tasks_and_changes_nothing():
     rig.submit()
     task, _value = rig.task(name="matmul")
     with pytest.raises(QueueFull, match=r"matmul: the backlog holds 2 tasks .*await s.barrier\(\).*s.window\(2\)"):
-        rig.engine.submit(task)
+        rig.engine.submit(task, hold=True)
     rig.engine.validate()
     assert (rig.engine.submitted, rig.engine.unfinished) == (3, 3)
-    rig.engine.submit(task, bounded=False)
+    rig.engine.submit(task, bounded=False, hold=True)
     rig.engine.validate()
     assert rig.engine.admission.pending == 3
 
@@ -319,7 +319,7 @@ def test_a_cancelled_task_lets_go_of_all_it_was_given():
     task, value = rig.task()
     task.args, task.options, task.context = (things[0],), {"option": things[1]}, contextvars.copy_context()
     task.context.run(variable.set, things[2])
-    rig.engine.submit(task)
+    rig.engine.submit(task, hold=True)
     del things
     rig.cancel(task)
     gc.collect()
@@ -391,7 +391,7 @@ def test_a_task_whose_producer_failed_unnoticed_is_not_launched():
     rig.streams[bad.lane].remove(bad)
     execute(bad, 0, ValueError("no"))
     rig.engine.admission.free += 1
-    rig.engine._admit()
+    rig.engine.dispatch()
     assert task not in rig.streams[bad.lane]
     assert task.state == FAILED
     rig.engine._complete(bad)

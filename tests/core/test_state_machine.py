@@ -186,10 +186,10 @@ class EngineMachine(RuleBasedStateMachine):
         most = self.engine.max_pending
         if bounded and most is not None and self.engine.admission.pending >= most:
             with pytest.raises(QueueFull):
-                self.engine.submit(task)
+                self.engine.submit(task, hold=True)
             task.value = None
             return
-        self.engine.submit(task, bounded=bounded)
+        self.engine.submit(task, bounded=bounded, hold=True)
         self.jobs.append(Job(task, where, value if keep else None, read, read[0] if view else None))
 
     def refusal(self, task: Task) -> tuple[int, int] | None:

@@ -31,7 +31,7 @@ class Worker:
         self.meter = Meter(self, self.clock)
 
     def work(self, seconds: float, rate: float, *, step: float = 0.125) -> None:
-        self.meter.start()
+        self.meter.since = self.clock()
         for _ in range(round(seconds / step)):
             self.clock.now += step
             self.ended_tasks += round(rate * step)

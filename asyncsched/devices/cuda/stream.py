@@ -11,12 +11,12 @@ Waiting for a producer on another stream of the device is two steps, since waiti
 recorded does nothing. First the issuer waits, on the host, until the producer has been *issued*; then its stream waits
 for the producer's event, on the device. No lock is taken between the two streams; the order of writes makes it right:
 
-- The producer's issuer records the event and puts it into `event.cuda` first, and counts the task as issued second.
-  The reader waits for the count first and reads `event.cuda` second. So what it finds was recorded; or it is None,
+- The producer's issuer records the event and puts it into `recorded` first, and counts the task as issued second. The
+  reader waits for the count first and looks into `recorded` second. So what it finds was recorded; or there is none,
   because the watcher has seen the end (or the device is lost), and then there is nothing to wait for.
-- The watcher clears `event.cuda` first and gives the CUDA event back to the pool second. A reader that took it just
-  before may find it recorded anew, by a later task, and waits too long, never too short. Nor for ever: the later task
-  was issued before the reader, so it does not wait for it.
+- The watcher takes it out of `recorded` first and gives the CUDA event back to the pool second. A reader that took it
+  just before may find it recorded anew, by a later task, and waits too long, never too short. Nor for ever: the later
+  task was issued before the reader, so it does not wait for it.
 
 Issuing on the loop's thread (`inline_launch`) goes past the first FIFO. It is done only when the issuer has issued all
 it was given, and only the loop gives it more: so the two never issue at the same time, and the order stays.
@@ -36,22 +36,10 @@ from typing import Any
 
 from ..._core.model import Task
 from .. import execution
-from ..contract import Event, Job, enter_stream_thread, leave_stream_thread
-from ..counter import Counter, StreamEvent
+from ..contract import Job, Point, enter_stream_thread, leave_stream_thread
+from ..counter import Counter
 from .context import CUDAContext
 from .memory import CUDAMemory
-
-
-class CUDAEvent(StreamEvent):
-    """A point in a CUDA stream."""
-
-    __slots__ = ("cuda", "nvtx_range", "stream")
-
-    def __init__(self, stream: CUDAStream, number: int) -> None:
-        super().__init__(stream.finished, number)
-        self.stream = stream
-        self.cuda: Any = None  # the CUDA event, from when it is recorded until the host has seen it
-        self.nvtx_range: Any = None
 
 
 class CUDAStream:
@@ -70,10 +58,11 @@ class CUDAStream:
         self.launched = 0  # tasks given to the stream; the loop's thread counts them
         self.issued = Counter()  # those whose kernels are enqueued
         self.finished = Counter()  # those whose end the host has seen
+        self.recorded: dict[int, Any] = {}  # the CUDA event after each task between the two, by its number
         self._inline_launch = inline_launch
         self._spin = spin
-        self._queue: SimpleQueue[tuple[Task, Sequence[Event], CUDAEvent] | Job | None] = SimpleQueue()
-        self._in_flight: SimpleQueue[tuple[Task, CUDAEvent] | None] = SimpleQueue()
+        self._queue: SimpleQueue[tuple[Task, Sequence[Point], int] | Job | None] = SimpleQueue()
+        self._in_flight: SimpleQueue[tuple[Task, int, Any] | None] = SimpleQueue()
 
     def open(self, memory: CUDAMemory, ended: Callable[[CUDAStream], None]) -> None:
         """Start the threads, which run tasks with `memory`. The last to end calls `ended`."""
@@ -86,13 +75,13 @@ class CUDAStream:
         """Let the threads end once they have run what they were given."""
         self._queue.put(None)
 
-    def launch(self, task: Task, waits: Sequence[Event]) -> CUDAEvent:
+    def launch(self, task: Task, waits: Sequence[Point]) -> int:
         """Queue a task; or issue it here and now, if the device is told to and nothing could block."""
         self.launched += 1
-        event = CUDAEvent(self, self.launched)
-        if not (self._inline_launch and self._may_issue_here(task, waits) and self._issue_here(task, waits, event)):
-            self._queue.put((task, waits, event))
-        return event
+        number = self.launched
+        if not (self._inline_launch and self._may_issue_here(task, waits) and self._issue_here(task, waits, number)):
+            self._queue.put((task, waits, number))
+        return number
 
     def offload(self, job: Job) -> None:
         """Run a job on the issuer, behind what is queued."""
@@ -100,19 +89,18 @@ class CUDAStream:
 
     # -- issuing ------------------------------------------------------------------------------------------------
 
-    def _may_issue_here(self, task: Task, waits: Sequence[Event]) -> bool:
+    def _may_issue_here(self, task: Task, waits: Sequence[Point]) -> bool:
         return (
             self.issued.count == self.launched - 1
             and self._memory.may_run_on_the_loop(task)
-            and all(type(wait) is CUDAEvent and wait.stream.issued.count >= wait.number for wait in waits)
+            and all(isinstance(other, CUDAStream) and other.issued.count >= number for other, number in waits)
         )
 
-    def _issue_here(self, task: Task, waits: Sequence[Event], event: CUDAEvent) -> bool:
+    def _issue_here(self, task: Task, waits: Sequence[Point], number: int) -> bool:
         try:
             with self.context.here():
-                self._issue(task, waits, event)
+                self._issue(task, waits, number)
         except execution.MustBlock:
-            self.context.end_range(event.nvtx_range)
             return False
         return True
 
@@ -130,33 +118,37 @@ class CUDAStream:
         self._in_flight.put(None)
         leave_stream_thread()
 
-    def _issue(self, task: Task, waits: Sequence[Event], event: CUDAEvent) -> None:
+    def _issue(self, task: Task, waits: Sequence[Point], number: int) -> None:
         """Enqueue a task's kernels. Runs with this device current."""
         context = self.context
-        event.nvtx_range = context.start_range(task.name)
+        nvtx_range = context.start_range(task.name)
         try:
             with self.cuda:
                 self._wait_for(waits)
                 if context.fault is None:  # asked only now: a producer that was skipped is issued as well
                     execution.run(task, self._memory)
-                recorded = context.take_event()
-                recorded.record(self.cuda)
-                event.cuda = recorded
+                event = context.take_event()
+                event.record(self.cuda)
+                self.recorded[number] = event
+        except execution.MustBlock:
+            context.end_range(nvtx_range)
+            raise
         except Exception as error:  # a task's own are its failure by now: the stream itself is lost
             context.lose(error, task)
-        self._in_flight.put((task, event))
+        self._in_flight.put((task, number, nvtx_range))
         del task  # as in `execution.run`
         self.issued.step()
 
-    def _wait_for(self, waits: Sequence[Event]) -> None:
-        for wait in waits:
-            if type(wait) is not CUDAEvent or wait.stream.context is not self.context:
-                wait.wait()  # on the host: a copy between devices goes through it, unless it can reach straight across
+    def _wait_for(self, waits: Sequence[Point]) -> None:
+        for other, number in waits:
+            if not isinstance(other, CUDAStream) or other.context is not self.context:
+                # On the host: a copy between devices goes through it, unless it can reach straight across.
+                other.finished.reach(number)
                 continue
-            wait.stream.issued.reach(wait.number)
-            recorded = wait.cuda
-            if recorded is not None:
-                self.cuda.wait_event(recorded)
+            other.issued.reach(number)
+            event = other.recorded.get(number)
+            if event is not None:
+                self.cuda.wait_event(event)
 
     # -- watching -----------------------------------------------------------------------------------------------
 
@@ -168,19 +160,19 @@ class CUDAStream:
                 item = None
             self._ended(self)
 
-    def _finish(self, task: Task, event: CUDAEvent) -> None:
-        context, recorded = self.context, event.cuda
-        if recorded is not None:
+    def _finish(self, task: Task, number: int, nvtx_range: Any) -> None:
+        context, event = self.context, self.recorded.get(number)
+        if event is not None:
             try:
-                self._sleep_until(recorded)
+                self._sleep_until(event)
             except context.runtime.CUDARuntimeError as error:
                 context.lose(error, task)
-        event.cuda = None
+        self.recorded.pop(number, None)
         if context.fault is None:
-            context.give_event(recorded)
+            context.give_event(event)
         else:
             execution.void(task, context.fault.passed_to(task.name, task.site))
-        context.end_range(event.nvtx_range)
+        context.end_range(nvtx_range)
         execution.release(task)
         self.finished.step()
         self._memory.completions.completed(task, self._in_flight.empty() and self._queue.empty())
