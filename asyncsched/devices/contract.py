@@ -1,7 +1,25 @@
-"""What the scheduler knows of a device, and no more.
+"""What a device must do: all that the rooms above know of one.
 
-A stream is a FIFO that runs what it is given in order. An event is a point in a stream. A device runs tasks on its
-streams, drops every reference before it posts a completion to the completions, and takes buffers back.
+A *stream* is a FIFO that runs what it is given, one after the other. An *event* is a point in a stream. A device has a
+fixed number of streams for work and one, the `copier`, for copies in.
+
+The life of a task, as a device meets it:
+
+1. It is *launched* on a stream with the events it has to wait for, and `Stream.launch` returns its own event at once.
+   Its producers were launched before it, on whatever stream; those of its own stream are not among the waits.
+2. When its turn on the stream comes, the stream waits for the events, and runs the body: a row of the table of
+   operations by `memory.run_row`, a user's callable by `memory.run_callable` (`execution.run` does both, whatever the
+   device). The body gives the task's value its array, or the task its failure, and says in `task.refund` how many of
+   the bytes that it was granted are not needed. Nothing raises out of a stream.
+3. Once its end is known the stream drops every reference to the task's operands, then counts it as finished, then posts
+   it to the completions, from where the loop's thread takes it. In this order, so that who hears of the end finds the
+   memory free.
+4. The value's array may be copied to the host (`fetch`), by the device's own copy stream (`offload`) or on a thread.
+5. When nobody holds the value any more, on whatever thread, the device takes its memory back (`reclaim`).
+
+A task that is cancelled once it is launched keeps its place; its body is skipped if it had not begun.
+
+`devices.sim` is the shortest device that keeps all of this; start from it to write another.
 """
 
 from __future__ import annotations
@@ -16,13 +34,22 @@ from ..ops.program import Program
 
 
 class Event(Protocol):
-    """A point in a stream: everything launched there before it."""
+    """A point in a stream: everything launched there before it. `counter.StreamEvent` is one that serves any device."""
 
     def done(self) -> bool:
         """Whether the stream has passed it. Never blocks."""
 
     def wait(self) -> None:
         """Block the calling thread, which is never the loop's, until the stream has passed it."""
+
+
+class Stream(Protocol):
+    """A FIFO of launches."""
+
+    name: str
+
+    def launch(self, task: Task, waits: Sequence[Event]) -> Event:
+        """Queue a task behind the events in `waits`, which lie in other streams. The host waits for nothing."""
 
 
 class Job:
@@ -54,65 +81,56 @@ class Job:
             waiter()
 
 
-class Stream(Protocol):
-    """A FIFO of launches."""
-
-    name: str
-
-    def launch(self, task: Task, waits: Sequence[Event]) -> Event:
-        """Queue a task behind the events in `waits`, which lie in other streams. The host waits for nothing."""
-
-
 class Device(Protocol):
     """One place to compute.
 
     Attributes:
         kind: "cpu", "cuda", "sim".
         name: the kind, with a number where several are open: "cpu:1".
+        xp: its array namespace, `numpy` or one like it.
+        dlpack: its type and number, as DLPack counts them.
         inline: whether tiny rows may run on the loop's thread, its arrays being NumPy's.
-        xp: its array namespace.
         granule: in multiples of how many bytes arrays are charged.
         owns_captures: whether a captured program's intermediates have buffers of their own for as long as it lives.
-        dlpack: its type and number, as DLPack counts them.
-        streams: compute streams, fixed at open.
+        streams: the compute streams, from `open` on. Tasks are launched on them and on the copier directly.
         copier: the stream for host-to-device copies.
-        memory: has `escapes`, the arrays that left the scheduler and are still charged.
+        memory: a `devices.memory.Memory`: how its rows run, and which arrays have left.
     """
 
     kind: str
     name: str
-    inline: bool
     xp: Any
+    dlpack: tuple[int, int]
+    inline: bool
     granule: int
     owns_captures: bool
-    dlpack: tuple[int, int]
+    copier: Any
+    memory: Any
 
     @property
     def streams(self) -> Sequence[Any]: ...
 
-    copier: Any
-    memory: Any
+    # -- opening, in this order; each once --------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """What opening needs that may block. Called once, before `open`, on a worker thread."""
+        """What opening needs that may block: loading libraries, reading files. On a worker thread."""
+
+    def default_bytes(self) -> int | None:
+        """The limit in bytes where the user gives none; None for no limit."""
 
     def open(self, completions: Completions, max_bytes: int | None) -> None:
-        """Start the streams."""
+        """Start the streams. On the loop's thread, so it must not block."""
+
+    # -- a task, in the order in which it meets them ----------------------------------------------------------------
+
+    def adopt(self, source: Any) -> Any:
+        """An array of this device over one of another library, by DLPack, to be put."""
 
     def run_here(self, task: Task) -> None:
         """Run a tiny host-to-device copy on the calling thread, the loop's. Only where `inline`."""
 
     def offload(self, job: Job) -> None:
-        """Run a job on the copy stream."""
-
-    def default_bytes(self) -> int | None:
-        """The limit in bytes where the user gives none. Asked after `prepare`."""
-
-    def capture(self, program: Program, inputs: int) -> Callable[[Any, Sequence[Any]], list[Any]]:
-        """What runs a program on (array namespace, arrays), of which the first `inputs` change from run to run."""
-
-    def adopt(self, source: Any) -> Any:
-        """An array of this device over one of another library, by DLPack."""
+        """Run a job on a stream for copies, and post it to the completions."""
 
     def fetch(self, array: Any) -> Any:
         """A host copy of an array of this device. May block: called on worker threads alone, unless `inline`."""
@@ -120,10 +138,19 @@ class Device(Protocol):
     def reclaim(self, value: Value) -> None:
         """Nobody holds `value` any more. Called on any thread, in the middle of anything: never blocks."""
 
+    # -- a captured step --------------------------------------------------------------------------------------------
+
+    def capture(self, program: Program, inputs: int) -> Callable[[Any, Sequence[Any]], list[Any]]:
+        """What runs a program on (array namespace, arrays), of which the first `inputs` change from run to run."""
+
+    # -- the end ----------------------------------------------------------------------------------------------------
+
     def close(self) -> None:
-        """Stop the streams once they have run what they were given. Never blocks."""
+        """Stop the streams once they have run what they were given. Never blocks, and may be called again."""
 
 
+# Threads that run task bodies. A tensor awaited or read there would wait for a task that may stand behind it in the
+# same stream, so that is refused with an error.
 _stream_threads: set[int] = set()
 
 

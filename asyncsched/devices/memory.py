@@ -1,4 +1,22 @@
-"""A device's memory, as far as the ledgers care: which arrays left the scheduler and are still charged."""
+"""A device's memory: how it runs rows, and which arrays have left the scheduler and are still charged.
+
+Theory of operation. The scheduler charges a value's bytes until its memory is free again. While only values hold an
+array that is simple: when the last handle is dropped, `Value.__del__` has the buffer recycled and its bytes returned.
+But an array that was awaited, or that a callable was given or returned, has *escaped*: a user may hold it, or a view of
+it, for as long as they like. Then its buffer is never recycled, and `reclaim` leaves a weak reference behind, an
+`Escape`, on the array that *owns* the memory. NumPy and CuPy let `.base` of every view point at that one, so it lives
+exactly as long as anything shows its memory. When it dies, the callback posts its bytes to the completions.
+
+All of it runs on any thread and in the middle of anything, since the last reference may go in a garbage collection: so
+it takes no lock, and does no more than change a dict by one key and append to deques. (Each is one step under the GIL.)
+
+Setting the weak reference up takes 0.8 us. Most awaited results are small and come back at once, so where `reclaim`
+sees by the reference count that nobody else holds the array, which takes 0.2 us, it returns the bytes there and then.
+What the count is in that case is measured when this module is loaded, since it differs between versions of Python.
+
+Not taken: `weakref.finalize`, which keeps a registry of its own and calls back at exit, too; and charging what escaped
+until the scheduler closes, since a server that awaits its results would run full.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +34,13 @@ Array = Any  # NumPy's or CuPy's: both collapse `.base` to the array that owns t
 
 
 class Memory:
-    """One device's memory: how its rows run, and its arrays that left the scheduler and are still charged.
+    """One device's memory.
 
     Attributes:
         xp: the array namespace.
         arrays: the array types that are charged when a callable returns them.
+        completions: where the bytes of what is gone are posted.
+        escapes: what left and is still charged, by identity, for whoever looks for holders.
     """
 
     xp: Any
@@ -51,23 +71,23 @@ class Memory:
             value.base.escaped |= value.escaped
         if not value.escaped:
             self.give(value.block)
-        elif not self._only_here(value) and (owners := _owners(value)):
+        elif not self._came_back(value) and (owners := _owners(value)):
             for owner, nbytes in owners:
-                escape = Escape(owner, _gone)
-                escape.memory, escape.account, escape.nbytes = self, value.account, nbytes
-                escape.pooled = _pooled(value.block)
-                escape.given = weakref.ref(value.array) if isinstance(value.array, self.arrays) else None
-                self.escapes[id(escape)] = escape
+                self._watch(value, owner, nbytes)
             return
         if value.charge:
             self.completions.dropped(value.account, value.charge)
 
-    @staticmethod
-    def _only_here(value: Value) -> bool:
-        """Whether the array came back already, so that no weak reference is needed.
+    def _watch(self, value: Value, owner: Array, nbytes: int) -> None:
+        escape = Escape(owner, _gone)
+        escape.memory, escape.account, escape.nbytes = self, value.account, nbytes
+        escape.pooled = _pooled(value.block)
+        escape.given = weakref.ref(value.array) if isinstance(value.array, self.arrays) else None
+        self.escapes[id(escape)] = escape
 
-        Common for small awaited results.
-        """
+    @staticmethod
+    def _came_back(value: Value) -> bool:
+        """Whether nobody else holds the array any more, so that no weak reference is needed."""
         array = value.array
         return value.block is None and type(array) is np.ndarray and array.base is None and _refs(array) <= _ONLY_HERE
 
@@ -77,10 +97,10 @@ class Escape(weakref.ref[Array]):
 
     __slots__ = ("account", "given", "memory", "nbytes", "pooled")
     memory: Memory
-    account: Account
+    account: Account  # where they are charged
     nbytes: int
-    pooled: int
-    given: weakref.ref[Array] | None
+    pooled: int  # of the host pool's live bytes
+    given: weakref.ref[Array] | None  # the array that users got, if it is one
 
     def visible(self) -> Array | None:
         """The array through which the memory is held, if it is the only one; else the owner, whose holders stay unseen.
@@ -130,7 +150,7 @@ def _refs(array: Array) -> int:
 
 
 def _only_here_refs() -> int:
-    """The count `_only_here` finds for an array that one value alone holds."""
+    """The count `_came_back` finds for an array that one value alone holds."""
     value = Value(cast(Account, None), None, None)
     value.array = np.empty(1)
     array = value.array

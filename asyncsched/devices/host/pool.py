@@ -2,6 +2,10 @@
 
 Allocating large arrays in a worker thread costs a page fault for every 4 KiB, many times what the arithmetic does. So
 outputs come from buffers that were just given back, last in first out, and few of them cycle and stay in cache.
+
+Theory of operation. Streams take buffers on their threads; buffers come back on any thread, and perhaps from a garbage
+collection that begins inside `take`, which holds the lock. So `give` takes no lock: it appends to a deque, and whoever
+takes next sorts what came back into the stacks first. Until then those bytes count as live, so the bound holds.
 """
 
 from __future__ import annotations
@@ -38,7 +42,6 @@ class Pool:
         self._stacks: dict[int, deque[tuple[int, Block]]] = {}
         self._clock = count()
         self._lock = Lock()
-        # `give` may run inside a garbage collection inside `take`, so it only appends here.
         self._returned: deque[Block | int] = deque()
 
     def take(self, nbytes: int) -> Block:
