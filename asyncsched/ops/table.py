@@ -1,4 +1,35 @@
-"""The table of operations: one row each, by name."""
+"""The table of operations: one row each, by name.
+
+To add an operation, add a row, in one of the functions below or, for derivatives and neural networks, in
+`table_gradients` or `table_nn`. A row is made of
+
+- a *kernel*, which computes the result: the name of a function that NumPy and CuPy both have, or a function
+  `kernel(xp, *arrays, **options)` in `kernels/<theme>.py`, written in terms of the namespace `xp`;
+- a *rule*, in `rules/<theme>.py`, which says at once, from the operands' shapes and dtypes, what shape, dtype and
+  layout the result will have, and how many bytes of temporary memory the kernel takes; it raises what NumPy would;
+- what the scheduler may do with it: `out=True` if the kernel takes `out=`, `inplace=True` if that may be an operand,
+  `view=True` if the result is a view. See `Row`.
+
+If the kernel is a universal function of NumPy and CuPy, all of this follows from its name, and a line is enough::
+
+    _UFUNCS = (..., ("cbrt", "cbrt", "The cube root."), ...)
+
+Any other takes three pieces::
+
+    def ptp(xp, x, *, axis=None):                                           # kernels/basic.py
+        return xp.max(x, axis=axis) - xp.min(x, axis=axis)
+
+    def ptp(row, operands, options):                                        # rules/reduce.py
+        found = reduction(row, operands, options)
+        return found._replace(workspace=2 * found.meta.nbytes)              # both before they are subtracted
+
+    yield Row("ptp", k.ptp, r.ptp, doc="The largest less the smallest.")    # _along_axes, below
+
+What users call goes to `tensors/functions/`, the derivative to `autograd/rules/`. `tests/gpu/cases.py` wants operands
+for each row, and `tests/ops/` compares them with eager NumPy.
+
+Below, `k` and `r` are the kernels and the rules of a theme.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +38,7 @@ from collections.abc import Iterator
 from . import kernels, rules
 from .meta import Meta
 from .row import Operand, Row
-from .rules.common import view_rule
-from .table_grad import gradient_rows
+from .table_gradients import gradient_rows
 from .table_nn import network_rows
 
 # Name, the ufunc in NumPy and CuPy, one line of doc.
@@ -156,7 +186,7 @@ def _products() -> Iterator[Row]:
 def _shapes() -> Iterator[Row]:
     r, k = rules.shape, kernels.basic
     for name, kernel, doc in _VIEWS:
-        yield Row(name, kernel, view_rule, view=True, doc=doc)
+        yield Row(name, kernel, rules.common.view_rule, view=True, doc=doc)
     yield Row("reshape", k.reshape, r.reshape, view=True, doc="Another shape, in C order: a view if possible.")
     yield Row("concat", k.concat, r.concat, out=True, doc="Tensors joined along an axis they have.")
     yield Row("stack", k.stack, r.stack, out=True, doc="Tensors joined along a new axis.")

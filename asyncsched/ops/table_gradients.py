@@ -14,8 +14,8 @@ def gradient_rows() -> Iterator[Row]:
     yield Row("scatter", k.scatter, r.scatter, out=True, doc="Zeros, with elements added where an index says.")
     doc = "Zeros, with each element added at its index on an axis."
     yield Row("scatter_along_axis", k.scatter_along_axis, r.scatter_along_axis, out=True, doc=doc)
-    kernel, rule = k.cumulative_prod_gradient, r.cumulative_prod_gradient
-    yield Row("cumulative_prod_gradient", kernel, rule, out=True, doc="The gradient of running products.")
+    rule, doc = r.cumulative_prod_gradient, "The gradient of running products."
+    yield Row("cumulative_prod_gradient", k.cumulative_prod_gradient, rule, out=True, doc=doc)
     yield from _updates()
 
 

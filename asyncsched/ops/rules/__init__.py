@@ -1,5 +1,18 @@
-"""Rules: what is known of a row's result before anything is computed, by theme."""
+"""Rules: what is known of a row's result before anything is computed. A file for each theme, named as in `kernels`."""
 
-from . import common, create, elementwise, gradients, index, layers, linalg, reduce, shape, windows
+from . import attention, common, conv, create, elementwise, gradients, index, layers, linalg, losses, reduce, shape
 
-__all__ = ["common", "create", "elementwise", "gradients", "index", "layers", "linalg", "reduce", "shape", "windows"]
+__all__ = [
+    "attention",
+    "common",
+    "conv",
+    "create",
+    "elementwise",
+    "gradients",
+    "index",
+    "layers",
+    "linalg",
+    "losses",
+    "reduce",
+    "shape",
+]

@@ -1,4 +1,4 @@
-"""Rules of layers, losses and random numbers. All results are C-contiguous.
+"""Rules of layers, activations and random numbers. All results are C-contiguous.
 
 Workspace is counted in blocks (see `kernels.layers`), and copies of operands that are not C-contiguous are added.
 """
@@ -10,7 +10,7 @@ from math import prod
 import numpy as np
 
 from ..kernels.layers import BLOCK
-from ..meta import Meta, Shape, meta
+from ..meta import Meta, meta
 from ..row import Inferred, Operand, Options, Row
 from .common import Known, all_contiguous, as_meta, lengths
 
@@ -102,39 +102,6 @@ def random(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferre
     return Inferred(result, result.nbytes * max(4, dtype.itemsize) // dtype.itemsize)
 
 
-def loss(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """`mse_loss` of x and target: all differences are kept for a moment."""
-    shape, array = alike(row, operands), as_meta(operands[0])
-    return Inferred(meta(_reduced(row, shape, options), array.dtype), array.nbytes)
-
-
-def loss_backward(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """The gradient of `mse_loss`."""
-    alike(row, operands[:2])
-    return like(operands[0], as_meta(operands[2]).nbytes)
-
-
-def cross_entropy(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """`cross_entropy` of logits (rows, classes) and target (rows,)."""
-    (shape,), target = floats(row, operands[0]), as_meta(operands[1])
-    if len(shape) != 2 or target.bound != shape[:1]:
-        raise ValueError(
-            f"cross_entropy: the logits have shape {shape} and the target {target.bound}: they must be (rows, classes)"
-            " and (rows,); `logits.reshape((-1, classes))` and `target.reshape((-1,))` bring them there"
-        )
-    if target.dtype.kind not in "iu":
-        raise TypeError(f"cross_entropy: the target must hold class numbers, of an integer dtype, not {target.dtype}")
-    if not 0 <= options["label_smoothing"] <= 1:
-        raise ValueError(f"cross_entropy: label_smoothing={options['label_smoothing']} must be from 0 to 1")
-    dtype = as_meta(operands[0]).dtype
-    return Inferred(meta(_reduced(row, shape[:1], options), dtype), 6 * block(operands[0], shape[1]) + 40 * shape[0])
-
-
-def cross_entropy_backward(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """The gradient of `cross_entropy`."""
-    return like(operands[0], cross_entropy(row, operands[:2], options).workspace)
-
-
 def floats(row: Row, *operands: Operand) -> list[Known]:
     """The shapes of operands that must be of one floating-point dtype."""
     dtypes = {as_meta(operand).dtype for operand in operands}
@@ -169,9 +136,3 @@ def block(operand: Operand, width: int) -> int:
     """Bytes of one block of rows of an operand."""
     array = as_meta(operand)
     return min(prod(array.bound), max(BLOCK, width)) * array.dtype.itemsize
-
-
-def _reduced(row: Row, shape: Known, options: Options) -> Shape:
-    if options["reduction"] not in ("mean", "sum", "none"):
-        raise ValueError(f"{row.name}: reduction={options['reduction']!r} must be 'mean', 'sum' or 'none'")
-    return shape if options["reduction"] == "none" else ()

@@ -1,0 +1,51 @@
+"""Rules of attention. All results are C-contiguous; workspace is counted as in `layers`."""
+
+from __future__ import annotations
+
+from math import prod
+
+from ..kernels.layers import BLOCK
+from ..meta import Meta, meta
+from ..row import Inferred, Operand, Options, Row
+from .common import Known, as_meta
+from .layers import copies, floats, like
+
+
+def attention(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """`attention` of a flat operand, that has q (..., L, E), k (..., S, E) and v (..., S, Ev), and a mask or 0."""
+    q, k, v = options["shapes"]
+    if min(len(q), len(k), len(v)) < 2 or q[:-2] != k[:-2] or k[:-1] != v[:-1] or q[-1] != k[-1]:
+        raise ValueError(f"{row.name}: shapes {q}, {k} and {v} must be (..., L, E), (..., S, E) and (..., S, Ev)")
+    floats(row, operands[0])
+    workspace = _attention_bytes(row, (*q[:-1], k[-2]), operands, options)
+    return Inferred(meta((*q[:-1], v[-1]), as_meta(operands[0]).dtype), workspace)
+
+
+def self_attention(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """`self_attention` of (..., L, 3 E), and a mask or 0."""
+    shape, heads = floats(row, operands[0])[0], options["heads"]
+    if len(shape) < 2 or shape[-1] % (3 * heads):
+        raise ValueError(f"{row.name}: shape {shape} must be (..., L, 3 E), with E divisible by the {heads} heads")
+    workspace = _attention_bytes(row, (*shape[:-2], heads, shape[-2], shape[-2]), operands, options)
+    return Inferred(meta((*shape[:-1], shape[-1] // 3), as_meta(operands[0]).dtype), workspace)
+
+
+def attention_backward(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """The gradient of the packed operand of either; the operands are that, the mask or 0, and grad."""
+    forward = self_attention if "heads" in options else attention
+    return like(operands[0], forward(row, operands[:2], options).workspace + copies(operands[2:]))
+
+
+def _attention_bytes(row: Row, scores: Known, operands: tuple[Operand, ...], options: Options) -> int:
+    area = scores[-2] * scores[-1]
+    bias, mask = area if options["causal"] else 0, operands[1]
+    if isinstance(mask, Meta):
+        aligned = zip(reversed(mask.bound), reversed(scores), strict=False)
+        if len(mask.bound) > len(scores) or any(length not in (1, whole) for length, whole in aligned):
+            raise ValueError(f"{row.name}: the mask has shape {mask.bound} and must broadcast to {scores}")
+        if mask.dtype.kind not in "bf":
+            raise TypeError(f"{row.name}: the mask must be boolean (True: attend) or floating-point, not {mask.dtype}")
+        bias += prod(mask.bound)
+    heads = max(1, min(scores[-3] if len(scores) > 2 else 1, BLOCK // max(area, 1)))
+    # The bias is made in double precision, whatever the operands are in.
+    return copies(operands) + 4 * (heads * area + bias) * 8
