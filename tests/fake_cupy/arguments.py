@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from asyncsched._tree import leaves, map_leaves
+
 
 class View:
     """A NumPy array on device memory, to be used on the GPU's thread."""
@@ -15,60 +17,34 @@ class View:
         self.array = array
 
 
-def arrays_in(found: Any) -> Iterator[Any]:
+def is_array(leaf: Any) -> bool:
     from .arrays import ndarray
 
-    if isinstance(found, ndarray):
-        yield found
-    elif isinstance(found, list | tuple):
-        for member in found:
-            yield from arrays_in(member)
-    elif isinstance(found, dict):
-        for member in found.values():
-            yield from arrays_in(member)
+    return isinstance(leaf, ndarray)
+
+
+def arrays_in(found: Any) -> list[Any]:
+    return list(filter(is_array, leaves(found)))
 
 
 def replace(found: Any, change: Callable[[Any], Any]) -> Any:
-    from .arrays import ndarray
-
-    if isinstance(found, ndarray):
-        return change(found)
-    if isinstance(found, list | tuple):
-        return type(found)([replace(member, change) for member in found])
-    if isinstance(found, dict):
-        return {key: replace(member, change) for key, member in found.items()}
-    return found
+    return map_leaves(lambda leaf: change(leaf) if is_array(leaf) else leaf, found)
 
 
 def opened(found: Any) -> Any:
-    if isinstance(found, View):
-        return found.array
-    if isinstance(found, list | tuple):
-        return type(found)([opened(member) for member in found])
-    if isinstance(found, dict):
-        return {key: opened(member) for key, member in found.items()}
-    return found
+    return map_leaves(lambda leaf: leaf.array if isinstance(leaf, View) else leaf, found)
 
 
 def flat(found: Any) -> list[Any]:
-    if isinstance(found, list | tuple):
-        return [leaf for member in found for leaf in flat(member)]
-    return [] if found is None else [found]
+    return [leaf for leaf in leaves(found) if leaf is not None]
 
 
 def like(found: Any, results: Iterator[Any]) -> Any:
     """The results in the same lists and tuples."""
-    if isinstance(found, list | tuple):
-        members = [like(member, results) for member in found]
-        return tuple(members) if isinstance(found, tuple) else members
-    return None if found is None else next(results)
+    return map_leaves(lambda leaf: None if leaf is None else next(results), found)
 
 
 def refuse_numpy(found: Any) -> None:
-    if isinstance(found, np.ndarray):
-        raise TypeError(f"Unsupported type {type(found)}")
-    if isinstance(found, list | tuple):
-        for member in found:
-            refuse_numpy(member)
-    elif isinstance(found, dict):
-        refuse_numpy(list(found.values()))
+    for leaf in leaves(found):
+        if isinstance(leaf, np.ndarray):
+            raise TypeError(f"Unsupported type {type(leaf)}")

@@ -35,6 +35,18 @@ def cupy() -> Any:
     return cupy
 
 
+@pytest.fixture
+def a(cupy: Any) -> Any:
+    """A new non-blocking stream."""
+    return streams(cupy, 1)[0]
+
+
+@pytest.fixture
+def b(cupy: Any) -> Any:
+    """Another."""
+    return streams(cupy, 1)[0]
+
+
 def streams(cupy: Any, count: int = 2) -> list[Any]:
     """New non-blocking streams."""
     return [cupy.cuda.Stream(non_blocking=True) for _ in range(count)]

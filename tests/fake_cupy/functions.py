@@ -94,7 +94,7 @@ class ufunc(_Function):
 
 def dispatch(name: str, called: Callable[..., Any], args: Any, options: Any) -> Any:
     """Find out what `called` gives, allocate that on the current stream, and queue the work there."""
-    written = list(arrays_in(options.get("out")))
+    written = arrays_in(options.get("out"))
     if name in WRITES_FIRST or name.endswith(".at"):
         written.append(args[0])
     if name in DATA_DEPENDENT:

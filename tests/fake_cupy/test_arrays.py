@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from .conftest import streams
-
 
 def test_an_ndarray_of_numpy_is_refused(one, cupy):
     x = cupy.ones(4)
@@ -58,8 +56,7 @@ def test_the_owner_can_be_watched(one, cupy):
     assert gone
 
 
-def test_shapes_that_depend_on_data_are_waited_for(fake, cupy):
-    (a,) = streams(cupy, 1)
+def test_shapes_that_depend_on_data_are_waited_for(fake, cupy, a):
     with a:
         x = cupy.arange(6) % 3
         assert x[x > 0].get().tolist() == [1, 2, 1, 2]
@@ -98,8 +95,7 @@ CALLS = [
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_functions_give_numpys_bytes_and_layout(one, cupy, call):
-    (a,) = streams(cupy, 1)
+def test_functions_give_numpys_bytes_and_layout(one, cupy, call, a):
     x, y = np.arange(12.0).reshape(3, 4) / 5, np.asfortranarray(np.arange(12.0)[::-1].reshape(3, 4))
     with a:
         device_x, device_y = cupy.asarray(x), cupy.asarray(y)
@@ -112,8 +108,7 @@ def test_functions_give_numpys_bytes_and_layout(one, cupy, call):
     assert one.problems() == []
 
 
-def test_dlpack_orders_the_consumers_stream(one, cupy):
-    a, b = streams(cupy)
+def test_dlpack_orders_the_consumers_stream(one, cupy, a, b):
     with a:
         x = cupy.ones(4)
 
@@ -140,10 +135,9 @@ def test_an_error_in_a_kernel_is_kept_for_the_test(one, cupy):
     assert "IndexError" in one.kernel_errors[0]
 
 
-def test_ufuncs_add_at_indices_and_reduce(one, cupy):
+def test_ufuncs_add_at_indices_and_reduce(one, cupy, a):
     import cupyx
 
-    (a,) = streams(cupy, 1)
     with a:
         x = cupy.zeros(3)
         cupy.add.at(x, cupy.asarray([0, 0, 2]), 1)

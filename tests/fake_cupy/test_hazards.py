@@ -14,8 +14,7 @@ from . import Fake, fake_cupy
 from .conftest import streams
 
 
-def test_after_a_fault_every_call_fails_and_no_event_completes(fake, cupy):
-    (a,) = streams(cupy, 1)
+def test_after_a_fault_every_call_fails_and_no_event_completes(fake, cupy, a):
     runtime = cupy.cuda.runtime
     fake.fault_at(2)
     event = cupy.cuda.Event()
@@ -65,8 +64,7 @@ def test_faults_come_at_random():
     assert 0 < faults < 20
 
 
-def test_a_fault_wakes_whoever_waits(one, cupy):
-    (a,) = streams(cupy, 1)
+def test_a_fault_wakes_whoever_waits(one, cupy, a):
     errors = []
     with one.pause():
         with a:
@@ -86,9 +84,8 @@ def test_a_fault_wakes_whoever_waits(one, cupy):
     assert errors == [700]
 
 
-def test_what_blocks_the_loop_is_reported(one, cupy, blockbuster):
+def test_what_blocks_the_loop_is_reported(one, cupy, blockbuster, a):
     blockbuster.deactivate()  # it would end the first of them
-    (a,) = streams(cupy, 1)
     x = cupy.ones(4)
 
     async def naive():
@@ -105,8 +102,7 @@ def test_what_blocks_the_loop_is_reported(one, cupy, blockbuster):
     assert all("test_hazards.py" in line and "in naive" in line for line in one.loop_blocks)
 
 
-def test_launching_what_is_compiled_in_memory_at_hand_does_not_block(one, cupy):
-    (a,) = streams(cupy, 1)
+def test_launching_what_is_compiled_in_memory_at_hand_does_not_block(one, cupy, a):
     with a:
         x = cupy.ones(4)
         x + 1
@@ -120,8 +116,7 @@ def test_launching_what_is_compiled_in_memory_at_hand_does_not_block(one, cupy):
     assert one.loop_blocks == []
 
 
-def test_without_a_loop_nothing_is_reported(one, cupy):
-    (a,) = streams(cupy, 1)
+def test_without_a_loop_nothing_is_reported(one, cupy, a):
     with a:
         cupy.ones(4).sum().item()
     assert one.statistics["blocking_calls"]
@@ -154,11 +149,10 @@ def test_memory_and_streams_belong_to_a_device(two, cupy):
     assert cupy.cuda.runtime.getDevice() == 0
 
 
-def test_another_devices_memory_needs_peer_access(two, cupy):
+def test_another_devices_memory_needs_peer_access(two, cupy, a):
     with cupy.cuda.Device(1):
         x = cupy.ones(4)
         cupy.cuda.Device(1).synchronize()
-    (a,) = streams(cupy, 1)
     with a, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         x + 1
@@ -196,8 +190,7 @@ def test_no_device():
 
 
 @pytest.mark.parametrize("call", [lambda cupy: cupy.fft.fft(cupy.ones(4)), lambda cupy: cupy.random.rand(4)])
-def test_plans_and_generators_must_be_used_one_at_a_time(one, cupy, call):
-    a, b = streams(cupy)
+def test_plans_and_generators_must_be_used_one_at_a_time(one, cupy, call, a, b):
     with a:
         call(cupy)
         event = a.record()
@@ -226,8 +219,7 @@ def test_it_goes_without_a_trace():
     ]
 
 
-def test_a_query_while_a_thread_compiles_stops_the_loop(one, cupy):
-    (a,) = streams(cupy, 1)
+def test_a_query_while_a_thread_compiles_stops_the_loop(one, cupy, a):
     event = a.record()
     one.settle()
     one.busy += 1  # as a thread inside the compiler does

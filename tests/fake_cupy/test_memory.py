@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 
 from . import fake_cupy
-from .conftest import pinned, streams
+from .conftest import pinned
 
 
-def test_freeing_what_another_stream_still_reads_is_a_race_and_poisons_it(one, cupy):
-    a, b = streams(cupy)
+def test_freeing_what_another_stream_still_reads_is_a_race_and_poisons_it(one, cupy, a, b):
     with a:
         x = cupy.ones(4)
         event = a.record()
@@ -27,8 +26,7 @@ def test_freeing_what_another_stream_still_reads_is_a_race_and_poisons_it(one, c
     assert any("freed" in race for race in one.races)
 
 
-def test_freeing_after_the_host_has_seen_the_last_use_is_clean(fake, cupy):
-    a, b = streams(cupy)
+def test_freeing_after_the_host_has_seen_the_last_use_is_clean(fake, cupy, a, b):
     with a:
         x = cupy.ones(4)
         event = a.record()
@@ -42,16 +40,14 @@ def test_freeing_after_the_host_has_seen_the_last_use_is_clean(fake, cupy):
     assert fake.problems() == []
 
 
-def test_temporaries_of_one_stream_may_go_at_launch(fake, cupy):
-    (a,) = streams(cupy, 1)
+def test_temporaries_of_one_stream_may_go_at_launch(fake, cupy, a):
     with a:
         found = (((cupy.ones(4) + 1) * 2) - 3).get()
     assert found.tolist() == [1.0] * 4
     assert fake.problems() == []
 
 
-def test_a_freed_block_is_the_next_one_of_its_stream_only(one, cupy):
-    a, b = streams(cupy)
+def test_a_freed_block_is_the_next_one_of_its_stream_only(one, cupy, a, b):
     pool = cupy.cuda.MemoryPool()
     with cupy.cuda.using_allocator(pool.malloc):
         with a:
@@ -70,8 +66,7 @@ def test_a_freed_block_is_the_next_one_of_its_stream_only(one, cupy):
     assert pool.total_bytes() == 1024
 
 
-def test_new_memory_is_poisoned(one, cupy):
-    (a,) = streams(cupy, 1)
+def test_new_memory_is_poisoned(one, cupy, a):
     with a:
         assert cupy.empty(4, "uint8").get().tolist() == [0xDB] * 4
     x = cupy.ones(600, "uint8")
@@ -121,8 +116,7 @@ def test_the_allocator_belongs_to_a_thread(one, cupy):
     assert one.statistics["default_pool"] == 1
 
 
-def test_a_copy_from_pinned_memory_is_late(fake, cupy):
-    (a,) = streams(cupy, 1)
+def test_a_copy_from_pinned_memory_is_late(fake, cupy, a):
     source = pinned(cupy, np.arange(4.0))
     with a:
         x = cupy.empty(4)
@@ -134,8 +128,7 @@ def test_a_copy_from_pinned_memory_is_late(fake, cupy):
     assert any("pinned memory changed" in race for race in fake.races)
 
 
-def test_refilling_pinned_memory_the_host_has_not_seen_copied_is_a_race_though_the_copy_has_run(one, cupy):
-    (a,) = streams(cupy, 1)
+def test_refilling_pinned_memory_the_host_has_not_seen_copied_is_a_race_though_the_copy_has_run(one, cupy, a):
     source = pinned(cupy, np.arange(4.0))
     with a:
         x = cupy.empty(4)
@@ -146,8 +139,7 @@ def test_refilling_pinned_memory_the_host_has_not_seen_copied_is_a_race_though_t
     assert any("before the host had seen the end" in race for race in one.races)
 
 
-def test_refilling_it_after_the_event_is_clean(fake, cupy):
-    (a,) = streams(cupy, 1)
+def test_refilling_it_after_the_event_is_clean(fake, cupy, a):
     source = pinned(cupy, np.arange(4.0))
     with a:
         x = cupy.empty(4)
@@ -160,8 +152,7 @@ def test_refilling_it_after_the_event_is_clean(fake, cupy):
     assert fake.races == []
 
 
-def test_a_copy_to_pinned_memory_is_late_and_the_target_poisoned_until_then(fake, cupy):
-    (a,) = streams(cupy, 1)
+def test_a_copy_to_pinned_memory_is_late_and_the_target_poisoned_until_then(fake, cupy, a):
     target = pinned(cupy, np.zeros(4))
     with a:
         x = cupy.ones(4)
@@ -173,8 +164,7 @@ def test_a_copy_to_pinned_memory_is_late_and_the_target_poisoned_until_then(fake
     assert fake.races == []
 
 
-def test_pinned_memory_freed_under_a_copy_is_a_race_and_poisoned(one, cupy):
-    (a,) = streams(cupy, 1)
+def test_pinned_memory_freed_under_a_copy_is_a_race_and_poisoned(one, cupy, a):
     source = pinned(cupy, np.arange(4.0))
     with a:
         x = cupy.empty(4)
@@ -198,8 +188,7 @@ def test_the_pinned_pool_hands_the_same_bytes_out_again(one, cupy):
     assert one.pinned_bytes() == 1024
 
 
-def test_a_copy_from_ordinary_memory_blocks_but_is_right(fake, cupy):
-    (a,) = streams(cupy, 1)
+def test_a_copy_from_ordinary_memory_blocks_but_is_right(fake, cupy, a):
     source = np.arange(4.0)
     before = fake.statistics["blocking_calls"]
     with a:
@@ -210,8 +199,7 @@ def test_a_copy_from_ordinary_memory_blocks_but_is_right(fake, cupy):
     assert fake.races == []
 
 
-def test_async_copies_by_pointer(fake, cupy):
-    (a,) = streams(cupy, 1)
+def test_async_copies_by_pointer(fake, cupy, a):
     runtime = cupy.cuda.runtime
     source, target = pinned(cupy, np.arange(4.0)), pinned(cupy, np.zeros(4))
     x = cupy.ndarray((4,), float, cupy.cuda.alloc(32))
@@ -229,8 +217,7 @@ def test_a_wild_pointer_is_an_illegal_address(one, cupy):
         runtime.memcpyAsync(x.data.ptr, x.data.ptr + (1 << 30), 32, runtime.memcpyDeviceToDevice, 0)
 
 
-def test_memory_outlives_its_pool(one, cupy):
-    (a,) = streams(cupy, 1)
+def test_memory_outlives_its_pool(one, cupy, a):
     with a, cupy.cuda.using_allocator(cupy.cuda.MemoryPool().malloc):
         x = cupy.ones(4)
     gc.collect()
@@ -261,10 +248,9 @@ def test_the_pool_asks_its_allocator_and_passes_on_what_that_raises(one, cupy):
     assert pool.total_bytes() == held.mem.size == 512
 
 
-def test_a_pool_at_its_limit_frees_before_it_raises_and_so_blocks_the_loop(one, cupy):
+def test_a_pool_at_its_limit_frees_before_it_raises_and_so_blocks_the_loop(one, cupy, a, b):
     pool = cupy.cuda.MemoryPool()
     pool.set_limit(size=1024)
-    a, b = streams(cupy)
     with a:
         pool.malloc(1024)
 

@@ -12,8 +12,7 @@ from . import fake_cupy
 from .conftest import streams
 
 
-def test_a_program_on_two_streams_ordered_by_an_event_is_clean(fake, cupy):
-    a, b = streams(cupy)
+def test_a_program_on_two_streams_ordered_by_an_event_is_clean(fake, cupy, a, b):
     with a:
         x = cupy.arange(12.0).reshape(3, 4)
         y = (x @ x.T + 1)[1:]
@@ -30,8 +29,7 @@ def test_a_program_on_two_streams_ordered_by_an_event_is_clean(fake, cupy):
     assert fake.live_bytes() == 0
 
 
-def test_a_read_on_another_stream_without_a_wait_is_a_race_even_if_it_came_out_right(fake, cupy):
-    a, b = streams(cupy)
+def test_a_read_on_another_stream_without_a_wait_is_a_race_even_if_it_came_out_right(fake, cupy, a, b):
     with a:
         x = cupy.ones(4)
     fake.settle()
@@ -47,8 +45,7 @@ def test_a_race_names_the_seed():
         assert fake.problems() == ["race: one (fake CuPy, seed 77)"]
 
 
-def test_what_the_host_has_seen_needs_no_event(fake, cupy):
-    a, b = streams(cupy)
+def test_what_the_host_has_seen_needs_no_event(fake, cupy, a, b):
     with a:
         x = cupy.ones(4)
     a.synchronize()
@@ -58,8 +55,7 @@ def test_what_the_host_has_seen_needs_no_event(fake, cupy):
     assert fake.races == []
 
 
-def test_two_reads_do_not_race_and_a_write_after_a_read_does(one, cupy):
-    a, b = streams(cupy)
+def test_two_reads_do_not_race_and_a_write_after_a_read_does(one, cupy, a, b):
     with a:
         x = cupy.ones(4)
     a.synchronize()
@@ -74,8 +70,7 @@ def test_two_reads_do_not_race_and_a_write_after_a_read_does(one, cupy):
     assert y.shape == z.shape
 
 
-def test_disjoint_parts_of_a_block_do_not_race(one, cupy):
-    a, b = streams(cupy)
+def test_disjoint_parts_of_a_block_do_not_race(one, cupy, a, b):
     with a:
         x = cupy.zeros(8)
     a.synchronize()
@@ -85,8 +80,7 @@ def test_disjoint_parts_of_a_block_do_not_race(one, cupy):
     assert one.races == []
 
 
-def test_waiting_on_an_event_never_recorded_does_nothing(one, cupy):
-    a, b = streams(cupy)
+def test_waiting_on_an_event_never_recorded_does_nothing(one, cupy, a, b):
     event = cupy.cuda.Event()
     with a:
         x = cupy.ones(4)
@@ -97,8 +91,7 @@ def test_waiting_on_an_event_never_recorded_does_nothing(one, cupy):
     assert one.races
 
 
-def test_a_wait_is_for_the_recording_at_the_time_of_the_call(one, cupy):
-    a, b = streams(cupy)
+def test_a_wait_is_for_the_recording_at_the_time_of_the_call(one, cupy, a, b):
     event = cupy.cuda.Event()
     event.record(a)
     b.wait_event(event)
@@ -115,8 +108,7 @@ def test_a_wait_is_for_the_recording_at_the_time_of_the_call(one, cupy):
     assert one.races == []
 
 
-def test_an_event_lies_until_it_is_recorded(one, cupy):
-    (a,) = streams(cupy, 1)
+def test_an_event_lies_until_it_is_recorded(one, cupy, a):
     event = cupy.cuda.Event(block=True, disable_timing=True)
     query = cupy.cuda.runtime.eventQuery
     assert event.done
@@ -181,8 +173,7 @@ def test_blocking_streams_are_serialised_with_the_default_stream(one, cupy):
     assert one.races == []
 
 
-def test_the_current_stream_belongs_to_a_thread(one, cupy):
-    (a,) = streams(cupy, 1)
+def test_the_current_stream_belongs_to_a_thread(one, cupy, a):
     seen = []
     with a:
         thread = threading.Thread(target=lambda: seen.append(cupy.cuda.get_current_stream()))
@@ -193,8 +184,7 @@ def test_the_current_stream_belongs_to_a_thread(one, cupy):
     assert cupy.cuda.get_current_stream() == cupy.cuda.Stream.null
 
 
-def test_callbacks_are_reported(one, cupy):
-    (a,) = streams(cupy, 1)
+def test_callbacks_are_reported(one, cupy, a):
     called = []
     a.launch_host_func(called.append, 3)
     one.settle()
@@ -209,8 +199,7 @@ def captured(cupy: Any, stream: Any, work: Any) -> Any:
         return stream.end_capture()
 
 
-def test_a_graph_runs_when_it_is_launched_and_not_before(fake, cupy):
-    (a,) = streams(cupy, 1)
+def test_a_graph_runs_when_it_is_launched_and_not_before(fake, cupy, a):
     with a:
         x = cupy.zeros(4)
         x += 1
@@ -222,8 +211,7 @@ def test_a_graph_runs_when_it_is_launched_and_not_before(fake, cupy):
     assert fake.races == []
 
 
-def test_a_graph_on_another_stream_needs_a_wait(one, cupy):
-    a, b = streams(cupy)
+def test_a_graph_on_another_stream_needs_a_wait(one, cupy, a, b):
     with a:
         x = cupy.zeros(4)
     graph = captured(cupy, a, lambda: x.__iadd__(1))
@@ -231,8 +219,7 @@ def test_a_graph_on_another_stream_needs_a_wait(one, cupy):
     assert one.races
 
 
-def test_synchronising_during_capture_spoils_it(one, cupy):
-    (a,) = streams(cupy, 1)
+def test_synchronising_during_capture_spoils_it(one, cupy, a):
     error = cupy.cuda.runtime.CUDARuntimeError
     with a:
         x = cupy.zeros(4)
@@ -246,16 +233,14 @@ def test_synchronising_during_capture_spoils_it(one, cupy):
     assert not a.is_capturing()
 
 
-def test_the_pool_cannot_grow_during_a_strict_capture(one, cupy):
-    (a,) = streams(cupy, 1)
+def test_the_pool_cannot_grow_during_a_strict_capture(one, cupy, a):
     with a:
         a.begin_capture(cupy.cuda.runtime.streamCaptureModeGlobal)
         with pytest.raises(cupy.cuda.runtime.CUDARuntimeError, match="cudaErrorStreamCaptureUnsupported"):
             cupy.empty(4)
 
 
-def test_a_graph_keeps_no_memory_alive(one, cupy):
-    (a,) = streams(cupy, 1)
+def test_a_graph_keeps_no_memory_alive(one, cupy, a):
     with a:
         x = cupy.zeros(4)
     held = [x]
@@ -267,8 +252,7 @@ def test_a_graph_keeps_no_memory_alive(one, cupy):
     assert any("no longer as it was captured" in race for race in one.races)
 
 
-def test_another_stream_joins_a_capture_by_an_event(one, cupy):
-    a, b = streams(cupy)
+def test_another_stream_joins_a_capture_by_an_event(one, cupy, a, b):
     with a:
         x = cupy.zeros(4)
         a.begin_capture()
@@ -283,8 +267,7 @@ def test_another_stream_joins_a_capture_by_an_event(one, cupy):
     assert one.races == []
 
 
-def test_a_graph_may_use_blocks_its_pool_gave_to_nobody_since(one, cupy):
-    (a,) = streams(cupy, 1)
+def test_a_graph_may_use_blocks_its_pool_gave_to_nobody_since(one, cupy, a):
     with a:
         x = cupy.zeros(4)
         y = cupy.empty_like(x)
