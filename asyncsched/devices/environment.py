@@ -7,6 +7,7 @@ import importlib
 import platform
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -119,10 +120,8 @@ def _driver() -> int:
     if cuda.usable():
         return int(_cupy().cuda.runtime.driverGetVersion())
     found = ctypes.c_int(0)
-    try:
+    with suppress(OSError):
         ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1").cuDriverGetVersion(ctypes.byref(found))
-    except OSError:
-        return 0
     return found.value
 
 

@@ -1,7 +1,6 @@
 """The table of operations: one row each, by name.
 
-To add an operation, add a row: in one of the functions below, or in `table_elementwise`, `table_gradients` (what only
-derivatives and optimisers need) or `table_nn`. A row is made of
+To add an operation, add a row, in one of the functions below, in `table_elementwise` or in `table_nn`. It is made of
 
 - a *kernel*, which computes the result: the name of a function that NumPy and CuPy both have, or a function
   `kernel(xp, *arrays, **options)` in `kernels/<theme>.py`, written in terms of the namespace `xp`;
@@ -39,7 +38,6 @@ from . import kernels, rules
 from .meta import Meta
 from .row import Operand, Row
 from .table_elementwise import elementwise_rows
-from .table_gradients import gradient_rows
 from .table_nn import network_rows
 
 _REDUCTIONS = (
@@ -69,7 +67,8 @@ def _rows() -> Iterator[Row]:
     yield from _shapes()
     yield from _indexing()
     yield from _creation()
-    yield from gradient_rows()
+    yield from _gradients()
+    yield from _updates()
     yield from network_rows()
 
 
@@ -129,6 +128,22 @@ def _creation() -> Iterator[Row]:
     yield Row("arange", k.arange, r.arange, doc="Evenly spaced by a step.")
     yield Row("linspace", k.linspace, r.linspace, doc="A number of evenly spaced values.")
     yield Row("eye", k.eye, r.eye, doc="Ones on a diagonal.")
+
+
+def _gradients() -> Iterator[Row]:
+    r, k = rules.gradients, kernels.gradients
+    yield Row("scatter", k.scatter, r.scatter, out=True, doc="Zeros, with elements added where an index says.")
+    doc = "Zeros, with each element added at its index on an axis."
+    yield Row("scatter_along_axis", k.scatter_along_axis, r.scatter_along_axis, out=True, doc=doc)
+    rule, doc = r.cumulative_prod_gradient, "The gradient of running products."
+    yield Row("cumulative_prod_gradient", k.cumulative_prod_gradient, rule, out=True, doc=doc)
+
+
+def _updates() -> Iterator[Row]:
+    k, update = kernels.optim, rules.gradients.update
+    yield Row("axpby", k.axpby, update, out=True, inplace=True, doc="a x + b y, where a and b are numbers.")
+    yield Row("axpby_squared", k.axpby_squared, update, out=True, inplace=True, doc="The same with the square of y.")
+    yield Row("adam_step", k.adam_step, update, out=True, inplace=True, doc="A step of Adam.")
 
 
 TABLE: dict[str, Row] = {row.name: row for row in _rows()}

@@ -11,7 +11,6 @@ from .row import Row
 
 def network_rows() -> Iterator[Row]:
     """All of them."""
-    yield from _activations()
     yield from _layers()
     yield from _losses()
     yield from _attention()
@@ -23,16 +22,12 @@ def _row(kernel: Any, rule: Any, doc: str, *, inplace: bool = False) -> Row:
     return Row(kernel.__name__, kernel, rule, out=True, inplace=inplace, doc=doc)
 
 
-def _activations() -> Iterator[Row]:
-    k, r = kernels.activation, rules.layers
-    yield _row(k.relu, r.relu, "The larger of each element and 0.", inplace=True)
-    yield _row(k.relu_backward, r.elementwise, "The gradient of relu.", inplace=True)
-    yield _row(k.gelu, r.elementwise, "x times the normal distribution function of x.", inplace=True)
-    yield _row(k.gelu_backward, r.elementwise, "The gradient of gelu.", inplace=True)
-
-
 def _layers() -> Iterator[Row]:
-    k, r = kernels.layers, rules.layers
+    a, k, r = kernels.activation, kernels.layers, rules.layers
+    yield _row(a.relu, r.relu, "The larger of each element and 0.", inplace=True)
+    yield _row(a.relu_backward, r.elementwise, "The gradient of relu.", inplace=True)
+    yield _row(a.gelu, r.elementwise, "x times the normal distribution function of x.", inplace=True)
+    yield _row(a.gelu_backward, r.elementwise, "The gradient of gelu.", inplace=True)
     doc = "exp(x) over its sum along the last axis, or the logarithm of it."
     yield _row(k.softmax, r.along_rows, doc, inplace=True)
     yield _row(k.softmax_backward, r.along_rows, "The gradient of softmax.", inplace=True)

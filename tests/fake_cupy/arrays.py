@@ -22,8 +22,6 @@ class Flags:
         self.c_contiguous = bool(flags.c_contiguous)
         self.f_contiguous = bool(flags.f_contiguous)
         self.owndata = array.base is None
-        self.fnc = self.f_contiguous and not self.c_contiguous
-        self.forc = self.f_contiguous or self.c_contiguous
 
     def __getitem__(self, name: str) -> bool:
         found: bool = getattr(self, name.lower())

@@ -49,17 +49,5 @@ class Device:
             return runtime.memGetInfo()
 
     @property
-    def compute_capability(self) -> str:
-        return "90"
-
-    @property
-    def pci_bus_id(self) -> str:
-        return f"0000:0{self.id}:00.0"
-
-    @property
     def attributes(self) -> dict[str, int]:
         return {"MultiProcessorCount": 2, "AsyncEngineCount": 2, "ConcurrentKernels": 1}
-
-
-def get_device_id() -> int:
-    return runtime.getDevice()

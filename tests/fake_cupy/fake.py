@@ -91,7 +91,6 @@ class Fake:
         self.allocator: Any = None
         self.shared: dict[tuple[int, str], Block] = {}
         self.default_pool: Any = None
-        self.pinned_allocator: Any = None
         self.default_pinned_pool: Any = None
         self._numbers = 0
         self.gpus = [GPU(self, number, seed * 1000 + number) for number in range(devices)]

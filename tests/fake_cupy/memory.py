@@ -45,14 +45,6 @@ class Memory(BaseMemory):
             drop_block(self.block)
 
 
-class UnownedMemory(BaseMemory):
-    """Memory of somebody else, who is kept alive."""
-
-    def __init__(self, ptr: int, size: int, owner: object, device_id: int = -1) -> None:
-        self.ptr, self.size, self._owner = ptr, size, owner
-        self.device_id = current().device() if device_id == -1 else device_id
-
-
 class PooledMemory(BaseMemory):
     """A block from a pool. Dropping it gives it back, without asking whether a stream still uses it."""
 
@@ -96,17 +88,11 @@ class MemoryPointer:
     def __sub__(self, offset: int) -> MemoryPointer:
         return self + -offset
 
-    def copy_from_device_async(self, src: MemoryPointer, size: int, stream: Any = None) -> None:
-        self._copy(self.ptr, src.ptr, size, runtime.memcpyDeviceToDevice, stream)
-
     def copy_from_host_async(self, mem: Any, size: int, stream: Any = None) -> None:
         self._copy(self.ptr, _address(mem), size, runtime.memcpyHostToDevice, stream)
 
     def copy_to_host_async(self, mem: Any, size: int, stream: Any = None) -> None:
         self._copy(_address(mem), self.ptr, size, runtime.memcpyDeviceToHost, stream)
-
-    def memset_async(self, value: int, size: int, stream: Any = None) -> None:
-        runtime.memsetAsync(self.ptr, value, size, _pointer(stream))
 
     @staticmethod
     def _copy(dst: int, src: int, size: int, kind: int, stream: Any) -> None:

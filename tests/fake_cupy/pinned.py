@@ -8,7 +8,6 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from .blocks import HOST
 from .fake import current
 from .launching import new_pinned
 
@@ -108,16 +107,9 @@ class PinnedMemoryPool:
 
 
 def alloc_pinned_memory(size: int) -> PinnedMemoryPointer:
-    """From the current allocator: a pool, unless another was set."""
+    """From the default pool."""
     current().blocks("alloc_pinned_memory")
-    allocator: Callable[[int], PinnedMemoryPointer] = (
-        current().pinned_allocator or get_default_pinned_memory_pool().malloc
-    )
-    return allocator(size)
-
-
-def set_pinned_memory_allocator(allocator: Callable[[int], PinnedMemoryPointer] | None = None) -> None:
-    current().pinned_allocator = allocator or _malloc
+    return get_default_pinned_memory_pool().malloc(size)
 
 
 def get_default_pinned_memory_pool() -> PinnedMemoryPool:
@@ -125,8 +117,3 @@ def get_default_pinned_memory_pool() -> PinnedMemoryPool:
     if fake.default_pinned_pool is None:
         fake.default_pinned_pool = PinnedMemoryPool()
     return fake.default_pinned_pool
-
-
-def is_memory_pinned(data: int) -> bool:
-    block = current().space.find(data)
-    return block is not None and block.device == HOST

@@ -19,7 +19,6 @@ streamCaptureModeGlobal, streamCaptureModeThreadLocal, streamCaptureModeRelaxed 
 memcpyHostToHost, memcpyHostToDevice, memcpyDeviceToHost, memcpyDeviceToDevice, memcpyDefault = range(5)
 hostAllocDefault, hostAllocPortable = 0, 1
 errorMemoryAllocation, errorPeerAccessAlreadyEnabled = 2, 704
-is_hip = False
 
 
 def driverGetVersion() -> int:
@@ -58,10 +57,6 @@ def getDeviceProperties(device: int) -> dict[str, Any]:
     }
 
 
-def deviceGetAttribute(attribute: int, device: int) -> int:
-    return 0
-
-
 def memGetInfo() -> tuple[int, int]:
     fake = current()
     gpu_works(fake.gpu())
@@ -89,10 +84,6 @@ def deviceEnablePeerAccess(peer: int) -> None:
     if peer in peers:
         raise CUDARuntimeError(errors.PEER_ALREADY_ENABLED)
     peers.add(peer)
-
-
-def deviceDisablePeerAccess(peer: int) -> None:
-    current().gpu().peers.discard(peer)
 
 
 # Streams. A destroyed stream's pointer is the next one's.
@@ -155,10 +146,6 @@ def streamWaitEvent(stream: int, event: int, flags: int = 0) -> None:
 
 
 # Events.
-
-
-def eventCreate() -> int:
-    return eventCreateWithFlags(eventDefault)
 
 
 def eventCreateWithFlags(flags: int) -> int:
@@ -227,10 +214,6 @@ def eventSynchronize(event: int) -> None:
             raise CUDARuntimeError(errors.CAPTURE_UNSUPPORTED)
         fake.wait_until(lambda: recording.done, gpu)
         merge(fake.seen, recording.clock)
-
-
-def eventElapsedTime(start: int, end: int) -> float:
-    return 0.0
 
 
 def _recording(event: int) -> Any:

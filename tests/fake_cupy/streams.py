@@ -109,10 +109,6 @@ class _BaseStream:
     def done(self) -> bool:
         return runtime.streamQuery(self.ptr) == 0
 
-    @property
-    def is_non_blocking(self) -> bool:
-        return not current().queue(self.ptr).blocking
-
     def synchronize(self) -> None:
         runtime.streamSynchronize(self.ptr)
 
@@ -130,9 +126,6 @@ class _BaseStream:
         with fake.lock:
             fake.host_callbacks.append(repr(callback))
             enqueue(fake.queue(self.ptr), Work("host callback", lambda: callback(arg)))
-
-    def add_callback(self, callback: Any, arg: Any) -> None:
-        self.launch_host_func(lambda given: callback(self, 0, given), arg)
 
     def begin_capture(self, mode: int | None = None) -> None:
         fake = current()

@@ -23,7 +23,6 @@ class CUDAContext:
     Attributes:
         name, number: "cuda:1", and the 1.
         cupy, runtime: CuPy, and its bindings of the CUDA runtime.
-        errors: what those raise when the device is lost.
         pool: its memory, from `open` on.
         fault: why the device is lost, from then on until its streams have ended.
 
@@ -42,7 +41,6 @@ class CUDAContext:
         self.number = number
         self.cupy: Any = cupy
         self.runtime: Any = cupy.cuda.runtime
-        self.errors: tuple[type[Exception], ...] = (cupy.cuda.runtime.CUDARuntimeError,)
         self.fault: Failure | None = None
         self._fault_lock = threading.Lock()
         self._events: deque[Any] = deque()
@@ -63,7 +61,7 @@ class CUDAContext:
             if other != self.number and self.runtime.deviceCanAccessPeer(self.number, other):
                 try:
                     self.runtime.deviceEnablePeerAccess(other)
-                except self.errors as error:
+                except self.runtime.CUDARuntimeError as error:
                     if "AlreadyEnabled" not in str(error):
                         raise
 
@@ -90,8 +88,7 @@ class CUDAContext:
 
     def give_event(self, event: Any) -> None:
         """Take back an event that the host has seen."""
-        if event is not None:
-            self._events.append(event)
+        self._events.append(event)
 
     def passed(self, event: Any) -> bool:
         """Whether the device has passed an event. After a fault it raises, where `Event.done` says no for ever."""

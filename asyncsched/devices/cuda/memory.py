@@ -44,8 +44,8 @@ class CUDAMemory(Memory):
         value = task.value
         assert value is not None
         if task.lane is not None and task.lane.copies:
-            array = self.bring(task.inputs[0] if task.inputs else task.args[0], task.lane.stream.cuda)
-            self._finish(task, value, array)
+            source = task.inputs[0] if task.inputs else task.args[0]
+            self._finish(task, value, self.bring(source, task.lane.stream.cuda))
             return
         form = self._form(task)
         if form in self._ran_before:

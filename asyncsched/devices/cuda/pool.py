@@ -55,12 +55,11 @@ class PrivatePool:
         """
         if threading.get_ident() == self._loop_thread:
             raise execution.MustBlock
-        cuda = self._cuda
         if self._limit:
             self._make_room()
             if self.reserved() > self._most:
-                raise cuda.memory.OutOfMemoryError(nbytes, self.reserved() - nbytes, self._most)
-        return cuda.MemoryPointer(cuda.Memory(nbytes), 0)
+                raise self._cuda.memory.OutOfMemoryError(nbytes, self.reserved() - nbytes, self._most)
+        return self._cuda.MemoryPointer(self._cuda.Memory(nbytes), 0)
 
     def _make_room(self) -> None:
         """Give free blocks back while that helps: freeing waits for the device, and by then there may be more."""

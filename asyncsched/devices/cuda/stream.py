@@ -53,11 +53,6 @@ class CUDAEvent(StreamEvent):
         self.cuda: Any = None  # the CUDA event, from when it is recorded until the host has seen it
         self.nvtx_range: Any = None
 
-    @property
-    def issued(self) -> bool:
-        """Whether its CUDA event was recorded."""
-        return self.stream.issued.count >= self.number
-
 
 class CUDAStream:
     """A non-blocking CUDA stream with its two threads.
@@ -109,7 +104,7 @@ class CUDAStream:
         return (
             self.issued.count == self.launched - 1
             and self._memory.may_run_on_the_loop(task)
-            and all(type(wait) is CUDAEvent and wait.issued for wait in waits)
+            and all(type(wait) is CUDAEvent and wait.stream.issued.count >= wait.number for wait in waits)
         )
 
     def _issue_here(self, task: Task, waits: Sequence[Event], event: CUDAEvent) -> bool:
@@ -178,7 +173,7 @@ class CUDAStream:
         if recorded is not None:
             try:
                 self._sleep_until(recorded)
-            except context.errors as error:
+            except context.runtime.CUDARuntimeError as error:
                 context.lose(error, task)
         event.cuda = None
         if context.fault is None:

@@ -3,6 +3,5 @@
 `basic` has what rearranges, makes, casts or sums arrays by a few calls of the namespace.
 """
 
+# ruff: noqa: F401  # the tables name them
 from . import activation, attention, basic, conv, gradients, index, layers, losses, optim
-
-__all__ = ["activation", "attention", "basic", "conv", "gradients", "index", "layers", "losses", "optim"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import prod
 from typing import Any
 
@@ -14,6 +14,7 @@ from ..row import Inferred, Operand, Options, Row, resolve
 
 Known = tuple[int, ...]
 Array = np.ndarray[Any, Any]
+INTP = np.dtype(np.intp)  # of indices
 
 
 def as_meta(operand: Operand) -> Meta:
@@ -92,6 +93,15 @@ def cast_bytes(operand: Operand, dtype: np.dtype[Any]) -> int:
     """Bytes of the copy NumPy makes of a whole operand that has another dtype."""
     array = as_meta(operand)
     return 0 if array.dtype == dtype else prod(array.bound) * dtype.itemsize
+
+
+def int_bounds(operands: tuple[Operand, ...], dtypes: Iterable[np.dtype[Any]]) -> tuple[int, int] | None:
+    """What a Python integer among the operands must fit, if it is cast to an integer dtype."""
+    for operand, dtype in zip(operands, dtypes, strict=False):
+        if type(operand) is int and dtype.kind in "iu":
+            info = np.iinfo(dtype)
+            return int(info.min), int(info.max)
+    return None
 
 
 def no_axis(shape: Shape, name: str) -> None:

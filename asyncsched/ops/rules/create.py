@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import repeat
 from math import ceil
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from ..meta import meta
 from ..row import Inferred, Operand, Options, Row
-from .common import as_meta, broadcast, lengths, sample
+from .common import as_meta, broadcast, int_bounds, lengths, sample
 
 
 def filled(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
@@ -17,18 +18,19 @@ def filled(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferre
     shape = options["shape"]
     if any(length < 0 for length in shape):
         raise ValueError(f"{row.name}: negative dimensions are not allowed")
-    dtype = np.dtype(options["dtype"]) if options.get("dtype") is not None else _dtype_of(operands)
+    default = as_meta(operands[0]).dtype if operands else np.float64
+    dtype = np.dtype(default if options.get("dtype") is None else options["dtype"])
     for operand in operands:
         if broadcast((operand, meta(shape, dtype))) != shape:
             raise ValueError(f"could not broadcast input array from shape {lengths(operand)} into shape {shape}")
-    return Inferred(meta(shape, dtype), int_bounds=_fill_bounds(operands, dtype))
+    return Inferred(meta(shape, dtype), int_bounds=int_bounds(operands, repeat(dtype)))
 
 
 def filled_like(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """An array of the first operand's shape and layout, filled with the second."""
     array = as_meta(operands[0])
     dtype = np.dtype(options["dtype"]) if options.get("dtype") is not None else array.dtype
-    return Inferred(meta(array.shape, dtype, array.contiguous), int_bounds=_fill_bounds(operands[1:], dtype))
+    return Inferred(meta(array.shape, dtype, array.contiguous), int_bounds=int_bounds(operands[1:], repeat(dtype)))
 
 
 def arange(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
@@ -62,13 +64,3 @@ def eye(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
     if min(shape) < 0:
         raise ValueError("eye: negative dimensions are not allowed")
     return Inferred(meta(shape, np.dtype(options["dtype"])))
-
-
-def _dtype_of(operands: tuple[Operand, ...]) -> np.dtype[Any]:
-    return as_meta(operands[0]).dtype if operands else np.dtype(np.float64)
-
-
-def _fill_bounds(operands: tuple[Operand, ...], dtype: np.dtype[Any]) -> tuple[int, int] | None:
-    if dtype.kind not in "iu" or not any(type(operand) is int for operand in operands):
-        return None
-    return int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)

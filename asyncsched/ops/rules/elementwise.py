@@ -8,16 +8,14 @@ import numpy as np
 
 from ..meta import Meta, meta
 from ..row import Inferred, Operand, Options, Row, resolve
-from .common import all_contiguous, as_meta, broadcast, cast_bytes, lengths, same_as, sample, view_rule
-
-Bounds = tuple[int, int] | None
+from .common import all_contiguous, as_meta, broadcast, cast_bytes, int_bounds, lengths, same_as, sample, view_rule
 
 
 def ufunc(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """A universal function: NumPy's own choice of loop, the broadcast shape, K-order."""
     resolved = _resolve_dtypes(row, operands)
     result = meta(broadcast(operands), resolved[-1], all_contiguous(operands))
-    return Inferred(result, int_bounds=_int_bounds(operands, resolved))
+    return Inferred(result, int_bounds=int_bounds(operands, resolved))
 
 
 def comparison(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
@@ -34,7 +32,7 @@ def by_sample(row: Row, operands: tuple[Operand, ...], options: Options) -> Infe
 def clip(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """`clip` with both limits."""
     found = by_sample(row, operands, options)
-    return found._replace(int_bounds=_int_bounds(operands, (found.meta.dtype,) * len(operands)))
+    return found._replace(int_bounds=int_bounds(operands, (found.meta.dtype,) * len(operands)))
 
 
 def astype(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
@@ -84,12 +82,3 @@ def _promoted_as(operand: Operand) -> Any:
     if isinstance(operand, (Meta, np.generic)):
         return operand.dtype
     return np.dtype(bool) if type(operand) is bool else type(operand)
-
-
-def _int_bounds(operands: tuple[Operand, ...], dtypes: tuple[np.dtype[Any], ...]) -> Bounds:
-    """What a Python integer must fit, when one is cast to an integer dtype."""
-    for operand, dtype in zip(operands, dtypes, strict=False):
-        if type(operand) is int and dtype.kind in "iu":
-            info = np.iinfo(dtype)
-            return int(info.min), int(info.max)
-    return None

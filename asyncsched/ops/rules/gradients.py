@@ -10,11 +10,9 @@ from ..index_keys import TENSOR, decode_view_key
 from ..kernels.gradients import BLOCK
 from ..meta import Meta, meta
 from ..row import Inferred, Operand, Options, Row
-from .common import as_meta, broadcast, cast_bytes, lengths, viewed
+from .common import INTP, as_meta, broadcast, cast_bytes, lengths, viewed
 from .index import check_value
 from .selection import select
-
-_INTP = np.dtype(np.intp)
 
 
 def scatter(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
@@ -35,7 +33,7 @@ def _flat_places(x: Meta, rows: Meta, width: int) -> int:
     """Bytes of the flat places of a block of rows, and of a copy of the row numbers if they lie scattered."""
     if prod(x.bound) < BLOCK:
         return 0
-    return (3 * max(BLOCK, width) + (0 if rows.contiguous else prod(rows.bound))) * _INTP.itemsize
+    return (3 * max(BLOCK, width) + (0 if rows.contiguous else prod(rows.bound))) * INTP.itemsize
 
 
 def scatter_along_axis(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
@@ -43,7 +41,7 @@ def scatter_along_axis(row: Row, operands: tuple[Operand, ...], options: Options
     shape = options["shape"]
     indices = as_meta(operands[1])
     broadcast(operands)
-    return Inferred(meta(shape, as_meta(operands[0]).dtype), cast_bytes(indices, _INTP) + sum(shape) * _INTP.itemsize)
+    return Inferred(meta(shape, as_meta(operands[0]).dtype), cast_bytes(indices, INTP) + sum(shape) * INTP.itemsize)
 
 
 def update(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:

@@ -10,10 +10,8 @@ from numpy.lib.array_utils import normalize_axis_index
 from ..index_keys import decode_view_key
 from ..meta import Meta, Shape, meta
 from ..row import Inferred, Operand, Options, Row
-from .common import all_contiguous, as_meta, cast_bytes, lengths, sample, viewed
+from .common import INTP, all_contiguous, as_meta, cast_bytes, int_bounds, lengths, sample, viewed
 from .selection import Selection, select
-
-_INTP = np.dtype(np.intp)
 
 
 def getitem(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
@@ -41,9 +39,7 @@ def setitem(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferr
     check_value(lengths(value), found.shape)
     if not isinstance(value, (Meta, np.generic)):
         np.empty(1, array.dtype)[...] = sample(value)
-    bounds = None
-    if type(value) is int and array.dtype.kind in "iu":
-        bounds = int(np.iinfo(array.dtype).min), int(np.iinfo(array.dtype).max)
+    bounds = int_bounds((value,), (array.dtype,))
     return Inferred(meta(array.shape, array.dtype, array.contiguous), found.workspace, int_bounds=bounds)
 
 
@@ -53,7 +49,7 @@ def argwhere(row: Row, operands: tuple[Operand, ...], options: Options) -> Infer
     if not array.shape:
         raise ValueError("nonzero: zero-dimensional arrays have no indices; use `x.reshape((1,))` first")
     bound = (prod(array.bound), len(array.bound))
-    result = meta((None, bound[1]), _INTP, True, bound)
+    result = meta((None, bound[1]), INTP, True, bound)
     return Inferred(result, result.nbytes)
 
 
@@ -62,12 +58,12 @@ def take(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
     array, indices, axis = as_meta(operands[0]), as_meta(operands[1]), options.get("axis")
     shape = (prod(array.bound),) if axis is None else array.bound or (1,)
     axis = normalize_axis_index(0 if axis is None else axis, len(shape))
-    if not np.can_cast(indices.dtype, _INTP, "same_kind"):
+    if not np.can_cast(indices.dtype, INTP, "same_kind"):
         raise TypeError(f"take: the indices must be integers, not {indices.dtype}")
     if not shape[axis] and 0 not in indices.bound:
         raise IndexError("take: nothing can be taken from an empty axis")
     result = meta((*shape[:axis], *indices.bound, *shape[axis + 1 :]), array.dtype)
-    return Inferred(result, (0 if array.contiguous else array.nbytes) + cast_bytes(indices, _INTP))
+    return Inferred(result, (0 if array.contiguous else array.nbytes) + cast_bytes(indices, INTP))
 
 
 def take_along_axis(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
@@ -84,7 +80,7 @@ def take_along_axis(row: Row, operands: tuple[Operand, ...], options: Options) -
     except ValueError:
         shapes = f"{array.bound} and {indices.bound}"
         raise IndexError(f"take_along_axis: shapes {shapes} could not be broadcast together") from None
-    workspace = cast_bytes(indices, _INTP) + sum(array.bound) * 8
+    workspace = cast_bytes(indices, INTP) + sum(array.bound) * 8
     return Inferred(meta(shape, array.dtype, all_contiguous(operands)), workspace)
 
 
@@ -99,7 +95,7 @@ def searchsorted(row: Row, operands: tuple[Operand, ...], options: Options) -> I
         raise ValueError(f"searchsorted: side must be 'left' or 'right', not {options['side']!r}")
     dtype = np.result_type(ordered.dtype, values.dtype)
     workspace = cast_bytes(ordered, dtype) + (cast_bytes(values, dtype) or (0 if values.contiguous else values.nbytes))
-    return Inferred(meta(values.bound, _INTP), workspace)
+    return Inferred(meta(values.bound, INTP), workspace)
 
 
 def check_value(value: tuple[int, ...], target: Shape) -> None:

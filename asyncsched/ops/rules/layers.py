@@ -12,7 +12,7 @@ import numpy as np
 from ..kernels.layers import BLOCK
 from ..meta import Meta, meta
 from ..row import Inferred, Operand, Options, Row
-from .common import Known, all_contiguous, as_meta, lengths
+from .common import Known, all_contiguous, as_meta, lengths, no_axis
 
 
 def relu(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
@@ -32,8 +32,7 @@ def elementwise(row: Row, operands: tuple[Operand, ...], options: Options) -> In
 def along_rows(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """A result like the first operand, made in blocks of rows."""
     shape = alike(row, operands)
-    if not shape:
-        raise ValueError(f"{row.name}: the operand needs at least one dimension")
+    no_axis(shape, row.name)
     return like(operands[0], copies(operands) + 6 * block(operands[0], shape[-1]))
 
 
@@ -81,8 +80,7 @@ def linear_weight_grad(row: Row, operands: tuple[Operand, ...], options: Options
 def linear_bias_grad(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """The gradient of the bias, from grad (..., out), whose rows get a one each."""
     (shape,), grad = floats(row, *operands), as_meta(operands[0])
-    if not shape:
-        raise ValueError(f"{row.name}: the operand needs at least one dimension")
+    no_axis(shape, row.name)
     return Inferred(meta(shape[-1:], grad.dtype), copies(operands) + prod(grad.bound[:-1]) * grad.dtype.itemsize)
 
 

@@ -10,7 +10,7 @@ from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
 from ..meta import Meta, meta
 from ..row import Inferred, Operand, Options, Row, resolve
-from .common import Known, as_meta, lengths, no_axis, same_as, sample, shrunk
+from .common import INTP, Known, as_meta, lengths, no_axis, same_as, sample, shrunk
 
 
 def reduction(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
@@ -56,7 +56,7 @@ def arg_reduction(row: Row, operands: tuple[Operand, ...], options: Options) -> 
     last = axis is None or axis in (-1, len(array.shape) - 1)
     copied = 0 if array.contiguous and last else array.nbytes
     shape = inferred.meta.shape
-    return Inferred(meta(shape, np.dtype(np.intp), True), copied)
+    return Inferred(meta(shape, INTP, True), copied)
 
 
 def cumulative(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
@@ -98,7 +98,7 @@ def argsort(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferr
     array = as_meta(operands[0])
     workspace = sort(row, operands, options).workspace
     contiguous = array.contiguous or not options.get("descending")
-    result = meta(array.shape, np.dtype(np.intp), contiguous)
+    result = meta(array.shape, INTP, contiguous)
     return Inferred(result, workspace + (2 * result.nbytes if options.get("descending") else 0))
 
 

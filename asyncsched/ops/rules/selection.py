@@ -10,9 +10,7 @@ import numpy as np
 from ..index_keys import TENSOR, Key, Slice
 from ..meta import Meta, Shape
 from ..row import Operand
-from .common import as_meta, cast_bytes
-
-_INTP = np.dtype(np.intp)
+from .common import INTP, as_meta, cast_bytes
 
 
 class Selection(NamedTuple):
@@ -103,7 +101,7 @@ def _index_bytes(tensor: Meta) -> int:
     """What NumPy makes of an index tensor: integers of its own, one for each dimension of a mask."""
     if tensor.dtype == bool:
         return prod(tensor.bound) * 8 * max(len(tensor.bound), 1)
-    return cast_bytes(tensor, _INTP)
+    return cast_bytes(tensor, INTP)
 
 
 def _broadcast_block(blocks: list[Shape], bounds: list[tuple[int, ...]]) -> tuple[Shape, tuple[int, ...]]:
