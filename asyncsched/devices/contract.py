@@ -81,7 +81,6 @@ class Device(Protocol):
         kind: "cpu", "cuda", "sim".
         name: the kind, with a number where several are open: "cpu:1".
         xp: its array namespace, `numpy` or one like it.
-        granule: in multiples of how many bytes arrays are charged.
         dlpack: its type and number, as DLPack counts them.
         inline: whether tiny rows may run on the loop's thread, its arrays being NumPy's.
         owns_captures: whether a captured program's intermediates have buffers of their own for as long as it lives.
@@ -93,7 +92,6 @@ class Device(Protocol):
     kind: str
     name: str
     xp: Any
-    granule: int
     dlpack: tuple[int, int]
     inline: bool
     owns_captures: bool

@@ -39,12 +39,14 @@ class Memory:
     Attributes:
         xp: the array namespace.
         arrays: the array types that are charged when a callable returns them.
+        granule: in multiples of how many bytes.
         completions: where the bytes of what is gone are posted.
         escapes: what left and is still charged, by identity, for whoever looks for holders.
     """
 
     xp: Any
     arrays: tuple[type, ...]
+    granule = 1
 
     def __init__(self, completions: Completions) -> None:
         self.completions = completions
@@ -63,7 +65,7 @@ class Memory:
 
     def footprint(self, nbytes: int) -> int:
         """What an array of `nbytes` really takes."""
-        return nbytes
+        return nbytes + -nbytes % self.granule
 
     def reclaim(self, value: Value) -> None:
         """Recycle the buffer of a value nobody holds, or, if its array left, charge it until that array is gone."""

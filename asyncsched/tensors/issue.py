@@ -49,7 +49,7 @@ def issue(
     here = ambient.get()
     quick = here is not None and here.runtime is runtime and not here.core.closed
     scope = here.core if here is not None and quick else current_scope(runtime)
-    nbytes = plan.nbytes + -plan.nbytes % device.granule
+    nbytes = plan.nbytes + -plan.nbytes % device.memory.granule
     value = Value(scope.account, device, plan.meta, nbytes, call_site())
     if row.view and not plan.nbytes:
         value.base = inputs[0]

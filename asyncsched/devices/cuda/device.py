@@ -17,7 +17,6 @@ from ..contract import Job
 from .context import CUDAContext
 from .graph import CUDAGraph
 from .memory import CUDAMemory
-from .pool import GRANULE
 from .stream import CUDAStream
 
 SHARE_OF_FREE = 0.8  # of the memory free at the start, where no max_bytes is given
@@ -59,7 +58,6 @@ class CUDADevice:
 
     kind = "cuda"
     inline = False
-    granule = GRANULE
     owns_captures = True
 
     def __init__(

@@ -26,6 +26,8 @@ _compiling = threading.Lock()
 class CUDAMemory(Memory):
     """CuPy's arrays, in the device's private pool."""
 
+    granule = GRANULE
+
     def __init__(self, context: CUDAContext, completions: Completions) -> None:
         super().__init__(completions)
         self.xp = context.cupy
@@ -34,9 +36,6 @@ class CUDAMemory(Memory):
         self._number = context.number
         self._up, self._down = Staging(context.cupy), Staging(context.cupy)
         self._ran_before: set[Hashable] = set()  # rows with the form of their operands: their kernels are compiled
-
-    def footprint(self, nbytes: int) -> int:
-        return -(-nbytes // GRANULE) * GRANULE
 
     # -- table rows ---------------------------------------------------------------------------------------------
 

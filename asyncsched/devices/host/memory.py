@@ -31,7 +31,6 @@ def execute(task: Task, memory: HostMemory) -> None:
 class HostDevice:
     """What every device on host memory says to the contract."""
 
-    granule = 1
     owns_captures = False
     dlpack = (1, 0)
     xp: Any = np
