@@ -9,11 +9,9 @@ import sys
 from types import TracebackType
 from typing import Any, NoReturn
 
-from ..errors import TaskCancelled
+from ..errors import TaskCancelled, passable
 from .callsite import CallSite, line_of
 
-# Wrapped, because each of them means something else to whoever drives a coroutine.
-_WRAPPED = (StopIteration, StopAsyncIteration, GeneratorExit)
 _PATH_SHOWN = 6
 _HEAP_TYPE = 1 << 9  # `Py_TPFLAGS_HEAPTYPE`: the class was made while running, and not in C
 
@@ -61,11 +59,7 @@ class Failure:
         """The failure of a body that raised `exception`. Drops the locals of the frames it passed."""
         clear(exception)
         exception = exception.with_traceback(_without_runner(exception.__traceback__))
-        kinds = [kind.__name__ for kind in type(exception).__mro__]
-        if isinstance(exception, _WRAPPED) or "CancelledError" in kinds:
-            wrapper = RuntimeError(f"the task raised {type(exception).__name__}, which cannot pass through `await`")
-            wrapper.__cause__ = exception
-            exception = wrapper
+        exception = passable(exception, "the task raised")
         failure = cls(exception, name, site)
         failure._traceback = exception.__traceback__
         failure._context = exception.__context__
