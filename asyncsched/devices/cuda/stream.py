@@ -19,7 +19,8 @@ for the producer's event, on the device. No lock is taken between the two stream
   task was issued before the reader, so it does not wait for it.
 
 Issuing on the loop's thread (`inline_launch`) goes past the first FIFO. It is done only when the issuer has issued all
-it was given, and only the loop gives it more: so the two never issue at the same time, and the order stays.
+it was given, and only the loop gives it more: so the two never issue at the same time, and the order stays. A task is
+counted as issued before the watcher gets it, so the loop never hears of an end that does not count as issued yet.
 
 Not taken: CUDA's callbacks on the host (`launch_host_func`), which wait for the GIL while the driver holds its own
 lock, and are not called after a fault; `Event.done`, which says no for ever after a fault; one watcher for all streams,
@@ -135,9 +136,9 @@ class CUDAStream:
             raise
         except Exception as error:  # a task's own are its failure by now: the stream itself is lost
             context.lose(error, task)
+        self.issued.step()
         self._in_flight.put((task, number, nvtx_range))
         del task  # as in `execution.run`
-        self.issued.step()
 
     def _wait_for(self, waits: Sequence[Point]) -> None:
         for other, number in waits:
