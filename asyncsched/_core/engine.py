@@ -115,10 +115,6 @@ class Engine(Audit):
             "`await s.barrier()` now and then, or bound the run-ahead with `async with s.window(2)`"
         )
 
-    def room(self) -> int | None:
-        """How many tasks the backlog still takes; None for any number."""
-        return None if self.max_pending is None else self.max_pending - self.admission.pending
-
     def require(self, task: Task) -> None:
         """Raise TaskTooLarge for a task that could never run under its limit."""
         account, cost = task.scope.account, task.cost

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Final
 
@@ -171,50 +172,32 @@ def failure_above(inputs: Sequence[Value]) -> Failure | None:
     return None
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Lane:
     """The scheduler's view of one stream of a device."""
 
-    __slots__ = ("copies", "device", "load", "stream", "tail")
-
-    def __init__(self, device: Any = None, stream: Any = None, *, copies: bool = False) -> None:
-        self.copies = copies  # carries host-to-device copies alone
-        self.device = device
-        self.stream = stream
-        self.load = 0  # tasks launched and not ended
-        self.tail: Task | None = None  # the last one launched, while it is unfinished
+    device: Any = None
+    stream: Any = None
+    copies: bool = False  # carries host-to-device copies alone
+    load: int = 0  # tasks launched and not ended
+    tail: Task | None = None  # the last one launched, while it is unfinished
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Account:
     """A limit in bytes and what is charged against it: the scheduler's, or a scope's reserve."""
 
-    __slots__ = (
-        "changed",
-        "closed",
-        "completions",
-        "earmark",
-        "grace",
-        "in_flight",
-        "limit",
-        "parent",
-        "pending",
-        "runtime",
-        "used",
-    )
-
-    def __init__(
-        self, limit: int | None, completions: Completions, runtime: Any = None, parent: Account | None = None
-    ) -> None:
-        self.limit = limit
-        self.completions = completions
-        self.runtime = runtime  # whose it is; opaque here
-        self.parent = parent
-        self.used = 0
-        self.pending = 0  # tasks waiting to be charged here
-        self.in_flight = 0  # tasks charged here and not ended
-        self.earmark: Task | None = None  # the aged head for which freed bytes are kept
-        self.grace = 0  # admissions left during which nothing bars anyone
-        self.changed = False  # something happened since a scan found nothing that fits
-        self.closed = False  # its bytes are its parent's now
+    limit: int | None
+    completions: Completions
+    runtime: Any = None  # whose it is; opaque here
+    parent: Account | None = None
+    used: int = 0
+    pending: int = 0  # tasks waiting to be charged here
+    in_flight: int = 0  # tasks charged here and not ended
+    earmark: Task | None = None  # the aged head for which freed bytes are kept
+    grace: int = 0  # admissions left during which nothing bars anyone
+    changed: bool = False  # something happened since a scan found nothing that fits
+    closed: bool = False  # its bytes are its parent's now
 
     def fits(self, cost: int) -> bool:
         """Whether `cost` more bytes stay within the limit. What costs nothing always fits."""
@@ -271,39 +254,25 @@ class Queue:
             self.tasks = deque(task for task in self.tasks if task.state == PENDING)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Scope:
     """A group of tasks that is waited for, reported on and cancelled together.
 
     It has a queue and an account of its own, or shares those of its parent.
     """
 
-    __slots__ = (
-        "account",
-        "children",
-        "closed",
-        "ended",
-        "failures",
-        "lost",
-        "name",
-        "parent",
-        "queue",
-        "reserve",
-        "tasks",
-    )
-
-    def __init__(self, name: str, queue: Queue, account: Account, parent: Scope | None = None) -> None:
-        self.name = name
-        self.queue = queue
-        self.account = account
-        self.parent = parent
-        self.children: dict[Scope, None] = {}
-        self.tasks: dict[Task, None] = {}  # unfinished
-        self.failures: dict[Failure, None] = {}  # root causes that nobody has seen yet
-        self.lost = 0  # failures beyond KEPT_FAILURES
-        self.reserve = 0
-        # Nothing more will be submitted: closed when its tasks are finished and its failures reported.
-        self.ended = False
-        self.closed = False
+    name: str
+    queue: Queue
+    account: Account
+    parent: Scope | None = None
+    children: dict[Scope, None] = field(default_factory=dict)
+    tasks: dict[Task, None] = field(default_factory=dict)  # unfinished
+    failures: dict[Failure, None] = field(default_factory=dict)  # root causes that nobody has seen yet
+    lost: int = 0  # failures beyond KEPT_FAILURES
+    reserve: int = 0
+    # Nothing more will be submitted: closed when its tasks are finished and its failures reported.
+    ended: bool = False
+    closed: bool = False
 
     def unfinished(self) -> list[Task]:
         """Every unfinished task here and below."""

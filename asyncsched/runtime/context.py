@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import contextvars
 import os
@@ -13,7 +12,7 @@ from typing import Any, cast
 
 from .._core.model import Scope as CoreScope
 from ..errors import SchedulerClosed
-from .runtime import Life, Runtime
+from .runtime import Life, Runtime, running_loop
 
 _opened: weakref.WeakSet[Runtime] = weakref.WeakSet()
 
@@ -72,10 +71,7 @@ def find(scheduler: Any = None) -> Runtime:
     here = ambient.get()
     if here is not None:
         return here.runtime
-    try:
-        loop = asyncio.get_running_loop()
-    except RuntimeError:
-        loop = None
+    loop = running_loop()
     found = [r for r in _opened if r.loop is loop and r.life is not Life.CLOSED] if loop is not None else []
     if len(found) == 1:
         return found[0]

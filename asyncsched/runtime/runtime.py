@@ -153,7 +153,7 @@ class Runtime:
         """Raise unless the calling thread may wait, as it may also while the scheduler closes, and after."""
         if threading.get_ident() == self.thread or self.life is Life.CLOSED:
             return
-        if self.life is not Life.CLOSING or _running_loop() is not self.loop:
+        if self.life is not Life.CLOSING or running_loop() is not self.loop:
             self.refuse()
 
     def refuse(self) -> None:
@@ -219,7 +219,8 @@ class Runtime:
             self.divert(None)
             self.inline_thread = inline
         self.dispatch()
-        engine, room = self.engine, self.engine.room()
+        engine = self.engine
+        room = engine.max_pending and engine.max_pending - engine.admission.pending
         if room is not None and len(gathered.tasks) > room:
             raise QueueFull(
                 f"{what} takes {len(gathered.tasks):,} tasks and the backlog (max_pending) has room for {room:,}:"
@@ -285,7 +286,8 @@ class _Gathered:
         raise RuntimeError(f"{what} inside another transaction: issue one after the other")
 
 
-def _running_loop() -> asyncio.AbstractEventLoop | None:
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """The event loop that runs on this thread, if one does."""
     try:
         return asyncio.get_running_loop()
     except RuntimeError:

@@ -94,12 +94,6 @@ class Handle(Generic[T]):
             f"a {type(self).__name__} lives in its scheduler and cannot be pickled or copied: `await` it first"
         )
 
-    def __copy__(self) -> NoReturn:
-        self.__reduce_ex__(None)
-
-    def __deepcopy__(self, memo: object) -> NoReturn:
-        self.__reduce_ex__(None)
-
 
 class Task(Handle[T]):
     """A submitted callable. `await` gives what it returned."""

@@ -17,7 +17,7 @@ from .._core.model import Value
 from ..devices.contract import Device, Job, in_stream_thread
 from ..errors import ImplicitBarrierError, SchedulerClosed
 from ..ops.table import TABLE
-from ..runtime.runtime import INLINE_COPY, Life, Runtime
+from ..runtime.runtime import INLINE_COPY, Life, Runtime, running_loop
 from ..runtime.waiting import Steps, wait
 from .handles import Handle, deliver, runtime_of
 
@@ -128,12 +128,10 @@ def blocking_read(value: Value, what: str, cure: str) -> Any:
     """
     if in_stream_thread():
         raise ImplicitBarrierError(f"{what} inside a task would wait for another task: pass the tensor as an argument")
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        _block(runtime_of(value), value)
-        return deliver(value)
-    raise ImplicitBarrierError(f"{what} is an implicit barrier, which would block the event loop: {cure}")
+    if running_loop() is not None:
+        raise ImplicitBarrierError(f"{what} is an implicit barrier, which would block the event loop: {cure}")
+    _block(runtime_of(value), value)
+    return deliver(value)
 
 
 def _block(runtime: Runtime, value: Value) -> None:

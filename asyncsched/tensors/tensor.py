@@ -17,6 +17,7 @@ from ..ops.program import ref
 from ..ops.row import Row, plan
 from ..ops.table import TABLE, power_row
 from ..runtime.context import find
+from ..runtime.waiting import Steps
 from . import gradients
 from .handles import Handle, reach, runtime_of
 from .issue import issue, run_inline, template_of
@@ -231,7 +232,7 @@ class Tensor(Unread):
         """A host copy that is yours: writable, and not charged to the scheduler. Waits for the tensor alone."""
         value = self._value
         try:
-            await _Reach(value)
+            await Steps(reach(value))
             if value.failure is not None:
                 value.failure.rethrow()
             return cast(np.ndarray[Any, Any], await copy_out(runtime_of(value), value))
@@ -250,7 +251,7 @@ class Tensor(Unread):
         if self.size not in (1, None):
             raise ValueError(f"item() needs exactly one element, and the shape is {self.shape}: use `await t.numpy()`")
         try:
-            await _Reach(value)
+            await Steps(reach(value))
             if value.failure is not None:
                 value.failure.rethrow()
             array = value.array if value.device.inline else await copy_out(runtime_of(value), value)
@@ -405,15 +406,3 @@ class Tensor(Unread):
     def mT(self) -> Tensor:
         """A view with the last two axes exchanged."""
         return apply(TABLE["matrix_transpose"], (self,))
-
-
-class _Reach:
-    """`reach` as an awaitable."""
-
-    __slots__ = ("_value",)
-
-    def __init__(self, value: Value) -> None:
-        self._value = value
-
-    def __await__(self) -> Any:
-        return reach(self._value)
