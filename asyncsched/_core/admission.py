@@ -121,6 +121,8 @@ class Admission:
         if head is not None and not head.blockers and not (full and head.lanes):
             account = head.scope.account
             if account.limit is None or account.fits(head.cost):
+                if queue.rotating:  # it did share, and its class was passed over then
+                    queue.tenant.priority.passed = 0
                 return head
         return self._overtaker(full)
 
