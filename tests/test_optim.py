@@ -59,6 +59,7 @@ async def test_fifty_steps_end_where_pytorch_ends(kind, options, trained_by_pyto
 @pytest.fixture
 def trained_by_pytorch(kind, options):
     torch = pytest.importorskip("torch")
+    torch.set_num_threads(1)  # else they spin while they wait
     parameters = [torch.tensor(a, requires_grad=True) for a in draws()]
     optimizer = getattr(torch.optim, kind.__name__)(parameters, **options)
     for x, y in BATCHES:

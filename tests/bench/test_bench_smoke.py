@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -128,7 +129,8 @@ def _check_saved(bench: str, saved: dict[str, Any]) -> None:
 
 def _run(bench: str, path: Path) -> tuple[str, dict[str, Any]]:
     command = [sys.executable, "-m", f"bench.{bench}", "--quick", "--json", str(path)]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    alone = os.environ | {"OMP_NUM_THREADS": "1"}  # threads that spin would take the processors from the other tests
+    run = subprocess.run(command, cwd=ROOT, env=alone, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     return run.stdout, json.loads(path.read_text())
 

@@ -21,8 +21,9 @@ TOLERANCE = {"float32": 1e-4, "float64": 1e-9}
 
 @pytest.fixture(autouse=True)
 def let_torch_block(blockbuster: Any) -> None:
-    """PyTorch reads files when it is first used."""
+    """PyTorch reads files when it is first used. Its threads spin while they wait, and others need the processors."""
     blockbuster.deactivate()
+    torch.set_num_threads(1)
 
 
 def data(name: str, dtype: str) -> tuple[np.ndarray, np.ndarray]:
