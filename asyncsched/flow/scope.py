@@ -45,6 +45,17 @@ class Submitter(Tasks):
     async def barrier(self) -> None:
         """Wait for everything submitted so far: in this scope and the scopes in it, or in the whole scheduler.
 
+        >>> async def main():
+        ...     async with asc.Scheduler("cpu") as s:
+        ...         for n in (2, 0, 1):
+        ...             s.submit_nowait(divmod, 1, n)
+        ...         try:
+        ...             await s.barrier()
+        ...         except* ZeroDivisionError as errors:
+        ...             print(len(errors.exceptions), "failed")
+        >>> asc.run(main)
+        1 failed
+
         Raises:
             ExceptionGroup: of the failures among them that nobody has seen.
         """
@@ -62,6 +73,14 @@ class Submitter(Tasks):
         do; nothing else (`put`, callables, results whose shape depends on data; of gradients `grad()` alone, which
         moves no handle). Waits for the bytes the graph will own, and for one replay on the examples, so that what
         cannot be captured fails here.
+
+        >>> async def main():
+        ...     async with asc.Scheduler("cpu") as s:
+        ...         x = await s.put(np.arange(3.0))
+        ...         step = await s.capture(lambda x: x * 2 + 1, x)
+        ...         print(await step(x), await step(x + 10))
+        >>> asc.run(main)
+        [1. 3. 5.] [21. 23. 25.]
 
         Args:
             fn: a plain function of tensors that returns tensors, alone or in lists, tuples and dicts.
@@ -88,6 +107,15 @@ class Submitter(Tasks):
         """A structured scope: leaving it waits for its tasks; leaving it by an exception cancels them.
 
         Tasks that only wait are dropped at once then; those that run are waited for, and counted until they end.
+
+        >>> async def main():
+        ...     async with asc.Scheduler("cpu") as s:
+        ...         async with s.scope(name="request 42", reserve="1 MiB", deadline=60) as scope:
+        ...             x = await scope.put(np.arange(3))
+        ...             y = x + 1  # in the scope, too: it is the ambient one here
+        ...         return y.done(), await y
+        >>> asc.run(main)
+        (True, array([1, 2, 3]))
 
         Args:
             name: for messages.
@@ -120,7 +148,20 @@ class Submitter(Tasks):
 
 
 class Scope(Submitter):
-    """A group of tasks that is waited for, reported on and cancelled together. Made by `s.scope()`."""
+    """A group of tasks that is waited for, reported on and cancelled together. Made by `s.scope()`.
+
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu") as s:
+    ...         try:
+    ...             async with s.scope(name="request 42") as scope:
+    ...                 task = await scope.submit(int, "no number")
+    ...         except* ValueError as errors:
+    ...             print(errors.message)
+    ...         print(scope)
+    >>> asc.run(main)
+    scope 'request 42': 1 task failed, and nobody awaited them
+    Scope('request 42', closed)
+    """
 
     def __init__(
         self,

@@ -40,6 +40,15 @@ class Tasks:
         When it returns the source may be reused. Cancelling it before it is admitted takes it back; later the copy
         goes on, and nobody holds it.
 
+        >>> async def main():
+        ...     async with asc.Scheduler("cpu") as s:
+        ...         a = np.arange(3)
+        ...         x = await s.put(a)
+        ...         a[:] = 0  # x has its own copy
+        ...         return await x
+        >>> asc.run(main)
+        array([0, 1, 2])
+
         Args:
             array: an ndarray, or what `np.asarray` makes one of; of bool, integers, floats or complex numbers.
             device: where to; default the scheduler's first device.
@@ -95,6 +104,15 @@ class Tasks:
         Tensors and tasks among the arguments, also in lists, tuples and dicts, are replaced by their results: read-only
         arrays. The function runs in a copy of this context. It must not be a coroutine function.
 
+        >>> async def main():
+        ...     async with asc.Scheduler("cpu") as s:
+        ...         x = await s.put(np.array([3, 1, 2]))
+        ...         task = await s.submit(np.argsort, x)
+        ...         y = await s.submit(np.sort, x, shape=(3,), dtype=x.dtype)
+        ...         print(await task, await (y * 10))
+        >>> asc.run(main)
+        [1 2 0] [10 20 30]
+
         Args:
             fn: any callable. For keywords use `functools.partial`.
             shape, dtype: of the array it returns. With both, the result is a Tensor, which operators accept.
@@ -147,7 +165,14 @@ class Tasks:
         self, fn: Callable[..., T], *args: Any, nbytes: int | str | None = None, name: str | None = None,
         device: object = None, resource: Hashable = None,
     ) -> T:  # fmt: skip
-        """Submit and await in one: the result, as with `asyncio.to_thread`. Cancelling it cancels the task."""
+        """Submit and await in one: the result, as with `asyncio.to_thread`. Cancelling it cancels the task.
+
+        >>> async def main():
+        ...     async with asc.Scheduler("cpu") as s:
+        ...         return await s.call(divmod, 7, 2)
+        >>> asc.run(main)
+        (3, 1)
+        """
         self._runtime.check()
         await checkpoint()
         task, handle = make_call(

@@ -38,6 +38,16 @@ class Window:
     `async with window:` around the body of a loop makes what the body submits one iteration. Entering waits until the
     iteration `depth` before is finished, and raises its failures that nobody has seen. Cancelled while it waits, it
     loses nothing.
+
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu") as s:
+    ...         window, x = s.window(2), await s.put(np.ones(3))
+    ...         for _ in range(4):
+    ...             async with window:
+    ...                 x = x + 1
+    ...         print(window.statistics().iterations, await x)
+    >>> asc.run(main)
+    4 [5. 5. 5.]
     """
 
     def __init__(self, runtime: Runtime, depth: int) -> None:
