@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """Whose turns a scope takes. What is None is as in the scope around it."""
+    """How a scope shares with others what is admitted. What is None is as in the scope around it."""
 
     tenant: Hashable | None = None
     weight: float | None = None
@@ -125,7 +125,7 @@ class Submitter(Tasks):
                 what is unfinished inside is cancelled, and so is the body at its `await`, as with `asyncio.timeout`.
                 Inside a scope with a deadline only a shorter one makes a difference.
             tenant: whose work it is, anything hashable. Tenants get equal shares of what is admitted, by bytes and
-                number, however many scopes and tasks each has; the scopes of one take turns. Default: the tenant of
+                number, however many scopes and tasks each has; the scopes of one alternate. Default: the tenant of
                 the scope around it; a scope without any counts as a tenant of its own.
             weight: the tenant gets that many shares. The last one given holds for all its scopes (of one priority).
             priority: the class, an int; keep them few. What is in a higher class goes first, but a lower one that
@@ -180,7 +180,7 @@ class Scope(Submitter):
         self._deadline = None if deadline is None else Deadline(f"scope {name!r}", deadline)
         self._sharing = sharing
         self._inner: CoreScope | None = None
-        self._entered = False  # it waits for its reserve before that, and nobody else may use it
+        self._entered = False  # not yet while it waits for its reserve, when nobody may use it
         self._token: contextvars.Token[Ambient | None] | None = None
 
     @property

@@ -173,7 +173,7 @@ def runtime_of(value: Value) -> Runtime:
 
 
 def reach(value: Value) -> Generator[Any, None, None]:
-    """Wait until `value` is there; a bare turn of the loop if it is."""
+    """Wait until `value` is there; one bare pass through the loop if it is."""
     task = value.task
     if task is None or task.failure is not None:
         yield
