@@ -13,6 +13,16 @@ class QueueFull(AsyncSchedError):
     Cure: use the form that waits (`await s.put(a)`, `await s.submit(fn)`), `await s.barrier()` now and then,
     or bound the run-ahead with `s.window(2)`.
 
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu", max_bytes=1000) as s:
+    ...         x = await s.put(np.ones(100))
+    ...         try:
+    ...             s.put_nowait(np.ones(100))
+    ...         except asc.QueueFull as error:
+    ...             print(error)
+    >>> asc.run(main)
+    no room for this array now: `await s.put(array)` waits for it
+
     Attributes:
         retry_after: seconds after which there should be room, by the measured rate; None if unknown.
     """
@@ -50,6 +60,15 @@ class TaskTooLarge(LimitTooSmall, ValueError):
     """A task that could never run: alone, with its distinct input buffers, it needs more bytes than the limit.
 
     Cure: raise the limit to `suggested_limit`, or split the task.
+
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu", max_bytes=1000) as s:
+    ...         try:
+    ...             await s.put(np.ones(200))
+    ...         except asc.TaskTooLarge as error:
+    ...             print(error.needed, error.limit, error.suggested_limit)
+    >>> asc.run(main)
+    1600 1000 2000
     """
 
 
@@ -58,6 +77,16 @@ class MemoryDeadlockError(LimitTooSmall):
 
     Cure: drop results sooner (`del`, smaller scopes), take fewer at a time, reserve with `s.scope(reserve=...)`,
     or raise the limit to `suggested_limit`.
+
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu", max_bytes=1500) as s:
+    ...         x = await s.put(np.ones(100))
+    ...         try:
+    ...             y = await s.put(np.ones(100))  # waits for bytes that x has, which nobody else could drop
+    ...         except asc.MemoryDeadlockError as error:
+    ...             print(error.needed, error.limit, error.suggested_limit)
+    >>> asc.run(main)
+    1600 1500 3000
     """
 
 
@@ -77,7 +106,20 @@ class DeadlineExceeded(AsyncSchedError, TimeoutError):
 
 
 class ImplicitBarrierError(AsyncSchedError, TypeError):
-    """Something tried to read a tensor without `await`, which would have blocked the event loop."""
+    """Something tried to read a tensor without `await`, which would have blocked the event loop.
+
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu") as s:
+    ...         loss = (await s.put(np.ones(3))).sum()
+    ...         try:
+    ...             return float(loss)
+    ...         except asc.ImplicitBarrierError as error:
+    ...             print(error)
+    ...         return await loss.item()
+    >>> asc.run(main)
+    float(t) is an implicit barrier, which would block the event loop: use `await t.item()`
+    3.0
+    """
 
 
 class CaptureError(AsyncSchedError):

@@ -71,7 +71,7 @@ class Optimizer:
         runtime.dispatch()
 
     def zero_grad(self) -> None:
-        """Forget the gradients."""
+        """Set the gradient of every parameter to None."""
         for parameter in self.parameters:
             parameter.grad = None
 

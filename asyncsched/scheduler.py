@@ -34,6 +34,15 @@ class Scheduler(Submitter):
     Use it as `async with Scheduler() as s`. Leaving normally waits for everything submitted; leaving by an exception
     drops what is pending, and waits for what runs.
 
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu", max_ops=64, max_bytes="256 MiB") as s:
+    ...         x = await s.put(np.arange(6.0).reshape(2, 3))
+    ...         y = x @ x.T + 1
+    ...         print(y.shape, await y.numpy())
+    >>> asc.run(main)
+    (2, 2) [[ 6. 15.]
+     [15. 51.]]
+
     Args:
         device: "auto" (CUDA where it is usable, else the CPU), "cpu", "cuda", "cuda:1", a `Device`, or a list of them.
         streams: compute streams per device: by default 2 on CUDA, and 1 on the CPU, which keeps every BLAS thread;
@@ -146,7 +155,17 @@ class Scheduler(Submitter):
     def window(self, depth: int) -> Window:
         """Bound the run-ahead of a loop.
 
-        `async with window:` around its body lets at most `depth` iterations be in flight.
+        `async with window:` around its body lets at most `depth` iterations be in flight. If in doubt, use 2.
+
+        >>> async def main():
+        ...     async with asc.Scheduler("cpu") as s:
+        ...         window, x = s.window(2), await s.put(np.ones(3))
+        ...         for _ in range(5):
+        ...             async with window:  # the third waits for the first
+        ...                 x = x * 2
+        ...         return await x
+        >>> asc.run(main)
+        array([32., 32., 32.])
         """
         return Window(self._runtime, depth)
 
@@ -154,6 +173,14 @@ class Scheduler(Submitter):
         """Read, map, batch and move items ahead of a consumer.
 
         `s.pipeline(source).map(fn, workers=4).batch(64).to_device(depth=2)`, then `async with pipe.open() as items`.
+
+        >>> async def main():
+        ...     async with asc.Scheduler("cpu") as s:
+        ...         pipe = s.pipeline(range(6)).map(lambda i: i * i, workers=2).batch(3)
+        ...         async with pipe.open() as batches:
+        ...             return [batch.tolist() async for batch in batches]
+        >>> asc.run(main)
+        [[0, 1, 4], [9, 16, 25]]
 
         Args:
             source: a list, tuple, range or array, read on the event loop; any other iterable, read in a thread; an
@@ -165,7 +192,16 @@ class Scheduler(Submitter):
         return make_pipeline(self, self._runtime, source, buffer)
 
     def statistics(self) -> Statistics:
-        """A snapshot. Drops and completions so far are counted."""
+        """A snapshot. Drops and completions so far are counted.
+
+        >>> async def main():
+        ...     async with asc.Scheduler("cpu", max_bytes="1 MiB") as s:
+        ...         x = await s.put(np.ones(1000))
+        ...         found = s.statistics()
+        ...         print(found.tasks_completed, found.bytes_retained, found.max_bytes)
+        >>> asc.run(main)
+        1 8000 1048576
+        """
         runtime, engine = self._runtime, self._runtime.engine
         runtime.check_waiting()
         engine.take()
@@ -192,6 +228,13 @@ class Scheduler(Submitter):
         """How much waits and how fast it goes, for admission control and health checks.
 
         Takes the same few microseconds however long the backlog is.
+
+        >>> async def main():
+        ...     async with asc.Scheduler("cpu") as s:
+        ...         load = s.load()
+        ...         print(load.tasks_pending, load.bytes_tracked, load.estimated_wait)
+        >>> asc.run(main)
+        0 0 0.0
         """
         runtime, engine = self._runtime, self._runtime.engine
         runtime.check_waiting()

@@ -2,7 +2,7 @@
 
 Theory of operation. Each scope has a FIFO of pending tasks. A head is eligible when all its producers are launched; it
 is admitted when a slot is free and its account has the bytes. Nothing overtakes the head of its own queue. Between
-queues, tenants of a class share by cost, and the scopes of a tenant take turns: see `tenants`. Four rules keep it live:
+queues, tenants of a class share by cost, and the scopes of a tenant alternate: see `tenants`. Four rules keep it live:
 
 1. *Ageing of heads.* A head passed over `PATIENCE` times earmarks its account: no other queue gets bytes there until it
    fits.
@@ -11,7 +11,7 @@ queues, tenants of a class share by cost, and the scopes of a tenant take turns:
    that always has something that can go gets one admission in `PATIENCE + n - 1` at least.
 3. *Progress.* When an account has nothing in flight and order leaves nothing admissible, the oldest pending task that
    fits goes first, and for `GRACE` admissions more blocked heads and earmarks bar nobody.
-4. What still cannot move is *stuck*, and whoever drives the engine finds out why.
+4. What still cannot move is *stuck*. The engine reports it, and the runtime finds out why.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _REMEMBERED: Final = 1024
 
 
 class Admission:
-    """The one authority that grants a slot and a task's bytes together."""
+    """Decides which task is admitted next: it is given its slot and charged its bytes in one step."""
 
     def __init__(self, max_ops: int | None) -> None:
         self.max_ops = max_ops
@@ -43,10 +43,10 @@ class Admission:
         self.ended_tasks = self.ended_bytes = 0  # of those that had a slot, since the beginning; their costs
         self.ordinary = Priority(0)
         self._queues: dict[Queue, None] = {}  # those with pending tasks
-        self._classes: list[Priority] = []  # those whose tenants take turns
+        self._classes: list[Priority] = []  # those whose tenants have queues to serve
         self._known_classes = WeakValueDictionary({0: self.ordinary})
         self._known_tenants: WeakValueDictionary[tuple[Hashable, int], Tenant] = WeakValueDictionary()
-        self._recent: deque[Tenant] = deque(maxlen=_REMEMBERED)  # what they owe outlives their scopes
+        self._recent: deque[Tenant] = deque(maxlen=_REMEMBERED)  # kept alive, with what they have paid
         self._waiting: dict[Account, None] = {}  # accounts with pending tasks
 
     @property
@@ -61,7 +61,7 @@ class Admission:
         (queue.expedited if task.expedited else queue.tasks).append(task)
         if queue.live == 1:
             self._queues[queue] = None
-            if len(self._queues) == 2:  # turns begin
+            if len(self._queues) == 2:  # no longer alone: both are served by `tenants` now
                 for waiting in self._queues:
                     self._enter(waiting)
             elif len(self._queues) > 2:
@@ -69,7 +69,7 @@ class Admission:
         if not account.pending:
             self._waiting[account] = None
         account.pending += 1
-        # Else a scan in vain would be so again, once per submission.
+        # A task that cannot go gives no reason to look for one: the scan would be in vain, once per submission.
         if not task.blockers and (account.limit is None or account.fits(task.cost)):
             account.changed = True
         self.pending += 1
@@ -108,7 +108,7 @@ class Admission:
                 self.free -= 1
 
     def next(self) -> Task | None:
-        """The task to admit now, if any. The caller grants it."""
+        """The task to admit now, if any. The caller launches it, and has `remove` charge it."""
         if not self.pending:
             return None
         full = self.free <= 0
@@ -139,7 +139,7 @@ class Admission:
         return None
 
     def ended(self, task: Task) -> None:
-        """Give back the slot and the unused bytes of a granted task."""
+        """Give back the slot and the unused bytes of a task that was admitted."""
         account = task.scope.account
         account.in_flight -= 1
         if account.closed:
@@ -179,7 +179,7 @@ class Admission:
     def tenant(
         self, parent: Tenant, name: Hashable | None = None, weight: float | None = None, priority: int | None = None
     ) -> Tenant:
-        """Who takes the turns of a new scope in a scope of `parent`'s: a tenant that is known, or a new one.
+        """The tenant of a new scope within a scope of `parent`'s: one that is known, or a new one.
 
         What is not given is as in the parent; the weight, too, if the tenant is the same.
         """
@@ -199,7 +199,7 @@ class Admission:
         return tenant
 
     def _enter(self, queue: Queue) -> None:
-        """A queue takes part in the turns, which begin when there are two."""
+        """A queue is served by its tenant from now on, as all are while there are two or more."""
         tenant: Tenant = queue.tenant
         if not queue.rotating:
             tenant.enter(queue)
@@ -223,7 +223,7 @@ class Admission:
                     account.earmark = head
 
     def _overtaker(self, full: bool) -> Task | None:
-        """The progress rule."""
+        """By the progress rule: the oldest task that fits, where order leaves nothing admissible."""
         if full:
             return None
         for account in self._waiting:

@@ -1,4 +1,4 @@
-"""What may be asked of the engine at any moment: bytes of every kind, and whether its books balance."""
+"""What may be asked of the engine at any moment: bytes of every kind, and whether its counts agree with each other."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Audit:
         total = sum(task.cost for task in launched)
         readers = Counter(id(value) for task in launched for value in task.inputs)
         for task in launched:
-            inputs = task.inputs  # one read: the stream lets go of them
+            inputs = task.inputs  # one read: the stream's thread may set it to () at any time
             for i in range(len(inputs)):  # in no variable, see `refcounts`
                 count = readers.pop(id(inputs[i]), 0)
                 if count and inputs[i].charge and references(inputs, i) <= count:

@@ -11,7 +11,7 @@ side looks second at what the other does first:
 Whichever comes later sees the other, so no wake-up is lost. Anything here may run in the middle of anything (`__del__`,
 a weak reference's callback), so it appends and at most schedules a callback; it never waits.
 
-When is the loop woken? A turn of the loop costs some tens of microseconds of a core that the streams need, so one
+When is the loop woken? An iteration of the loop costs some tens of microseconds of a core that the streams need, so one
 completion alone wakes it only if somebody waits for that very task, if its stream has run dry while tasks are pending,
 or if a pending task lacks bytes. Else completions gather until `threshold` of them are there: about half of what is in
 flight, so that the streams never run out of work meanwhile.
@@ -40,7 +40,7 @@ class Completions:
     def __init__(self, wake: Callable[[], None]) -> None:
         self.items: deque[Any] = deque()
         self.wake = wake
-        self.awake = False  # a turn of the loop that takes everything in is on its way
+        self.awake = False  # an iteration of the loop that takes everything in is scheduled
         self.wants_slots = False  # tasks are pending: wake at `threshold` completions, or when a stream runs dry
         self.threshold = 1
         self.wants_bytes = False  # a pending task lacks bytes: every drop matters

@@ -1,8 +1,8 @@
-"""The scheduler as a plain state machine: tasks, completions and cancellations in; launches and news out.
+"""The scheduler as a plain state machine: tasks, completions and cancellations in; launches and notices out.
 
-It knows no clock, no threads, no arrays and no event loop. Every method runs to its end on one thread. Whoever drives
-it hands in three callables: `launch` puts a task on its stream, `on_stuck` is told which tasks nothing in sight will
-help, and `wake` (the completions') has `dispatch` called soon, on that one thread.
+It knows no clock, no threads, no arrays and no event loop. Every method runs to its end on one thread. The runtime
+gives it three callables: `launch` puts a task on its stream, `on_stuck` is told which tasks lack bytes that nothing in
+flight will free, and `wake` (the completions') has `dispatch` called soon, on that one thread.
 
 `dispatch` is the one place where things move: it takes in what has ended, admits and launches what fits, and tells who
 waits. It is called after every submission that might go at once, when the loop was woken, and before anything that
@@ -178,7 +178,7 @@ class Engine(Audit):
                 account.changed = True
                 if self.log is not None:
                     self.log.append(("release", nbytes))
-            else:  # a job outside of the books, for whoever waits for it
+            else:  # a job, which is not admitted and not charged: tell who waits for it
                 self._news.append(item)
 
     def _start(self, task: Task) -> bool:
@@ -203,7 +203,7 @@ class Engine(Audit):
             lane.load += 1
             lane.tail = task
             ran = self.launch(task)
-        else:  # a claim is done when it is granted: its value has the bytes
+        else:  # a claim is done when it is admitted: its value is charged the bytes
             assert task.value is not None
             task.value.charge = task.value.nbytes = task.cost
             self._end(task, DONE)
@@ -336,7 +336,7 @@ class Engine(Audit):
         """A child scope, with a queue of its own or in its parent's. Sweeps out siblings that are over.
 
         Args:
-            tenant: who takes the turns of its queue; None for its parent's, or itself where that has none.
+            tenant: whose work it is; None for its parent's, or one of its own where that has none.
             weight: of the tenant from now on; None to leave it.
             priority: the class; the higher goes first; None for its parent's.
         """

@@ -105,7 +105,7 @@ class Failure:
         return exception
 
     def see(self) -> None:
-        """Someone learns of this root cause."""
+        """Mark the root cause as seen: nothing needs to report it any more."""
         self.seen = True
         keeper, self.keeper = self.keeper, None
         if keeper is not None:

@@ -7,8 +7,8 @@ first the next time. Three rules:
 
 1. *Nobody saves up.* Who goes begins where the clock is, if it was passed over or away meanwhile.
 2. *Nobody leaves a debt behind.* A member keeps what it paid when it leaves; if it comes back before the clock has
-   got there, it goes on from there. Where members are forgotten with their debts, its owner lets it stay until it is
-   next in line.
+   got there, it goes on from there. An owner that drops a member, and with it what it paid, does so only when the
+   member is next in line.
 3. *Newcomers without end starve nobody.* Starting where the clock is, each would go before whoever has paid for
    something already, and the clock would stand still. So a newcomer starts half of what the present one gets behind
    it, and the next newcomer once the clock has got there. At its end, instead of in the middle, it would let who has
@@ -73,14 +73,14 @@ class FairQueue(Generic[M]):
         self._quantum = quantum
         self._clock = 0.0  # where who went last began
         self._entry = 0.0  # where a newcomer starts
-        # By what they paid, the next one last: so the one at hand may leave while the line is walked.
+        # By what they paid, the next one last: so the member that a walk has come to may leave during the walk.
         self._line: list[M] = []
 
     def __len__(self) -> int:
         return len(self._line)
 
     def __iter__(self) -> Iterator[M]:
-        """The members in order. Meanwhile the one at hand may leave; after any other change, begin anew."""
+        """The members in order. The one just given may leave meanwhile; after any other change, begin anew."""
         return reversed(self._line)
 
     def join(self, member: M) -> None:

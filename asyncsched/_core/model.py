@@ -20,7 +20,7 @@ from .failure import Failure
 
 # States, in the order of a task's life. Plain ints: they are compared several times per task.
 PENDING: Final = 0
-LAUNCHED: Final = 1  # admitted and handed to a stream; the two are one step for every device so far
+LAUNCHED: Final = 1  # admitted and put on a stream: one step for every device so far
 DONE: Final = 2
 FAILED: Final = 3
 CANCELLED: Final = 4
@@ -36,7 +36,8 @@ Waiter = Callable[[Any], bool]
 class Value:
     """What a task makes, or will make. Handles, views and tasks that read it hold it.
 
-    CPython's reference count *is* the count of holders: when it falls to zero, `__del__` tells that the bytes are free.
+    CPython's reference count says when nobody needs it any more, so nothing here counts holders: at zero, `__del__`
+    tells the completions that the bytes are free.
     """
 
     __slots__ = ("account", "array", "base", "block", "charge", "device", "escaped", "meta", "nbytes", "site", "task")
@@ -135,7 +136,7 @@ class Task:
         self.options = options
         self.context: Any = None
         self.lanes = lanes  # the streams it may run on; none for a claim of bytes, which takes no slot either
-        self.cost = cost  # bytes of output and workspace, granted at admission
+        self.cost = cost  # bytes of output and workspace, charged at admission
         self.refund = 0  # bytes to return at completion: what of `cost` the value did not take over
         self.seq = 0
         self.state = PENDING
@@ -229,7 +230,7 @@ class Queue:
     __slots__ = ("expedited", "live", "rotating", "tasks", "tenant")
 
     def __init__(self, tenant: Any) -> None:
-        self.tenant = tenant  # whose turns it takes; opaque here
+        self.tenant = tenant  # whose share it is admitted from; opaque here
         self.expedited: deque[Task] = deque()
         self.tasks: deque[Task] = deque()
         self.live = 0
@@ -284,7 +285,7 @@ class Scope:
         return found
 
     def record(self, failure: Failure) -> None:
-        """Remember a root cause until someone sees it. No longer: then it holds the frames of whoever awaited it."""
+        """Keep a root cause until someone sees it; no longer, since then it holds the frames of who awaited it."""
         if failure.seen:  # by a dependent on another stream, whose completion came first
             return
         if len(self.failures) >= KEPT_FAILURES:

@@ -1,8 +1,22 @@
-"""Who shares what is admitted: tenants, by cost, within classes of priority; and the scopes of a tenant, in turn.
+"""Who shares what is admitted: tenants, by cost, within classes of priority; and the scopes of a tenant, one by one.
 
-A task's cost is its bytes, and a quantum for its slot, so that tasks without bytes share by number. A reserve costs its
-bytes in the same way: it is what others may have to wait for. Who has nothing to admit, or nothing that could go, saves
-nothing up; what the progress rule admits is out of turn, and free. See `fair_queue` for the rules between tenants.
+Theory of operation. Three levels, of which each asks the one below for a task that can go now, and takes the first:
+
+- `Admission` asks the classes (`Priority`), the highest first; see there how a low one is kept from starving.
+- A class asks its tenants in the order of a `FairQueue`, and charges the one that had a task.
+- A tenant asks the queues of its scopes round robin: the one asked is put last, whether its head can go or not.
+
+Only queues with pending tasks are here. While just one has any, as in most programs, `Admission` takes its head, and
+neither rotates nor charges.
+
+A task is charged its bytes, and a `QUANTUM` for its slot, so that tasks without bytes share by number. A reserve is
+charged its bytes in the same way: others may have to wait for them. A tenant that has nothing to admit, or nothing that
+could go, saves nothing up. What the progress rule admits is not charged: it goes since nothing else can.
+
+Alternatives, none of them measured. Round robin over all scopes, without tenants: who opens more scopes gets more. The
+fair queue among the scopes of a tenant, too: it would be fairer to a scope of small tasks among scopes of large ones,
+but a scope mostly lives for one request, and is over before its share could even out. Charging seconds instead of
+bytes: nobody knows them before the task has run, and an estimate by class of operation would be wrong for callables.
 """
 
 from __future__ import annotations
@@ -26,10 +40,10 @@ class Tenant(Member):
         super().__init__(weight)
         self.name = name
         self.priority = priority
-        self.queues: dict[Queue, None] = {}  # of its scopes that have something pending, the next in turn first
+        self.queues: dict[Queue, None] = {}  # of its scopes that have something pending, the next to be asked first
 
     def enter(self, queue: Queue) -> None:
-        """A queue of its has something pending, and takes part in the turns."""
+        """A queue of its has something pending, and is asked from now on."""
         queue.rotating = True
         self.queues[queue] = None
         self.priority.tenants.join(self)
@@ -75,7 +89,10 @@ class Priority:
         self.tenants = FairQueue[Tenant](quantum=2)  # a slot and a quantum of bytes
 
     def next(self, full: bool, blocked: list[Task]) -> Task | None:
-        """The task whose turn it is, if any can go. Heads before it that lack bytes are added to `blocked`."""
+        """The first task that can go, for which its tenant is charged; None if none can.
+
+        Heads before it that lack bytes are added to `blocked`.
+        """
         for tenant in self.tenants:
             task = tenant.next(full, blocked)
             if task is not None:

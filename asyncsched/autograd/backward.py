@@ -45,7 +45,7 @@ def grad(
         outputs: one tensor or several, whose sum it is.
         inputs: a tracked tensor or several, leaves or not.
         gradients: one for each output, in its shape; by default 1, for outputs that are single numbers.
-        create_graph: record the gradients themselves, so that they can be differentiated in turn.
+        create_graph: record the gradients themselves, so that they can be differentiated, too.
         retain_graph: keep what another pass needs; by default what `create_graph` says.
 
     Raises:

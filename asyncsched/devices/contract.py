@@ -7,12 +7,12 @@ The life of a task, as a device meets it:
 
 1. It is *launched* on a stream with the points of other streams it has to wait for, and `launch` returns its own number
    at once. Its producers were launched before it, on whatever stream; those of its own stream are not among the waits.
-2. When its turn on the stream comes, the stream waits for those points, and runs the body: a row of the table of
+2. When it is the first on the stream, the stream waits for those points, and runs the body: a row of the table of
    operations by `memory.run_row`, a user's callable by `memory.run_callable` (`execution.run` does both, whatever the
    device). The body gives the task's value its array, or the task its failure, and says in `task.refund` how many of
-   the bytes that it was granted are not needed. Nothing raises out of a stream.
-3. Once its end is known the stream drops every reference to the task's operands, then counts it as finished, then posts
-   it to the completions, from where the loop's thread takes it. In this order, so that who hears of the end finds the
+   the bytes that it was charged are not needed. Nothing raises out of a stream.
+3. Once its end is known the stream drops every reference to the task's operands, then counts it as finished, then tells
+   the completions, from where the loop's thread takes it. In this order, so that who hears of the end finds the
    memory free.
 4. The value's array may be copied to the host (`fetch`), by the device's own copy stream (`offload`) or on a thread.
 5. When nobody holds the value any more, on whatever thread, the device takes its memory back (`reclaim`).
@@ -54,7 +54,7 @@ class Job:
         assert function is not None
         try:
             self.result = function()
-        except BaseException as error:  # handed to whoever waits
+        except BaseException as error:  # raised in those who wait
             self.error = error
 
 
@@ -121,7 +121,7 @@ class Device(Protocol):
         """Run a tiny host-to-device copy on the calling thread, the loop's. Only where `inline`."""
 
     def offload(self, job: Job) -> None:
-        """Run a job on a stream for copies, and post it to the completions."""
+        """Run a job on a stream for copies, and tell the completions of its end."""
 
     def fetch(self, array: Any) -> Any:
         """A host copy of an array of this device. May block: called on worker threads alone, unless `inline`."""

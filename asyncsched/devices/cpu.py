@@ -1,7 +1,23 @@
 """The CPU: NumPy, with worker threads as streams.
 
 Theory of operation. A stream is one daemon thread with a FIFO. It counts the tasks it has finished; an event is a
-number on that count, which other streams wait for.
+number on that count, which other streams wait for. When a body has run, three things happen, in this order:
+
+1. *Drop references* (`execute`): the task's inputs, arguments and result. Reference counts decide which buffer is
+   written over, when bytes return, and who holds what in a stall. So nobody may hear of the end while this thread still
+   holds something: a stream that waited would find one holder too many, and take a new buffer.
+2. *Count* (`finished.step`): the streams that wait for this one go on, with no help of the event loop.
+3. *Tell* (`completions`): the loop learns of it, perhaps later, with others. What it knows to have ended is past for
+   every stream, so it launches dependents with no wait for that.
+
+For the same reason the loop below sets its variables to None before it sleeps in `get`: they would hold the last task
+until the next one comes, which may be never.
+
+Alternatives, by argument and not by measurement. `concurrent.futures`: a future with a lock and a condition per task,
+no order within a stream, and the event loop woken for each end. One queue for all threads would balance better, but
+then no two tasks have an order for free, and each dependent waits for a count. Processes: every array would have to lie
+in shared memory; NumPy releases the GIL in what takes long. The threads are daemons, since a body cannot be stopped,
+and must not keep a program that gave up on it from ending.
 """
 
 from __future__ import annotations

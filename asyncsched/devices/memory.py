@@ -5,7 +5,7 @@ array that is simple: when the last handle is dropped, `Value.__del__` has the b
 But an array that was awaited, or that a callable was given or returned, has *escaped*: a user may hold it, or a view of
 it, for as long as they like. Then its buffer is never recycled, and `reclaim` leaves a weak reference behind, an
 `Escape`, on the array that *owns* the memory. NumPy and CuPy let `.base` of every view point at that one, so it lives
-exactly as long as anything shows its memory. When it dies, the callback posts its bytes to the completions.
+exactly as long as anything shows its memory. When it dies, the callback tells the completions of its bytes.
 
 All of it runs on any thread and in the middle of anything, since the last reference may go in a garbage collection: so
 it takes no lock, and does no more than change a dict by one key and append to deques. (Each is one step under the GIL.)
@@ -40,7 +40,7 @@ class Memory:
         xp: the array namespace.
         arrays: the array types that are charged when a callable returns them.
         granule: in multiples of how many bytes.
-        completions: where the bytes of what is gone are posted.
+        completions: told of the bytes of what is gone.
         escapes: what left and is still charged, by identity, for whoever looks for holders.
     """
 

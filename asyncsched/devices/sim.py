@@ -1,7 +1,8 @@
 """A device without hardware, for tests: virtual time, seeded adversarial order, injected faults, poisoned frees.
 
-Nothing runs when it is launched. Each turn of the event loop the device picks, by its seed, a stream whose next task is
-ready, and runs that task, or lets time pass. So any order that the contract allows can come, and a seed reproduces it.
+Nothing runs when it is launched. In each iteration of the event loop the device picks, by its seed, a stream whose next
+task is ready, and runs that task, or lets time pass. So any order that the contract allows can come, and a seed
+reproduces it.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class SimDevice(HostDevice):
         streams: how many compute streams.
         laziness: the chance, each step, that time passes and nothing runs.
         fault_rate: the chance that a task fails with `SimFault` instead of running.
-        most_steps: the steps taken per turn of the loop, at most.
+        most_steps: the steps taken per iteration of the loop, at most.
     """
 
     kind = "sim"

@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """Whose turns a scope takes. What is None is as in the scope around it."""
+    """How a scope shares with others what is admitted. What is None is as in the scope around it."""
 
     tenant: Hashable | None = None
     weight: float | None = None
@@ -44,6 +44,17 @@ class Submitter(Tasks):
 
     async def barrier(self) -> None:
         """Wait for everything submitted so far: in this scope and the scopes in it, or in the whole scheduler.
+
+        >>> async def main():
+        ...     async with asc.Scheduler("cpu") as s:
+        ...         for n in (2, 0, 1):
+        ...             s.submit_nowait(divmod, 1, n)
+        ...         try:
+        ...             await s.barrier()
+        ...         except* ZeroDivisionError as errors:
+        ...             print(len(errors.exceptions), "failed")
+        >>> asc.run(main)
+        1 failed
 
         Raises:
             ExceptionGroup: of the failures among them that nobody has seen.
@@ -62,6 +73,14 @@ class Submitter(Tasks):
         do; nothing else (`put`, callables, results whose shape depends on data; of gradients `grad()` alone, which
         moves no handle). Waits for the bytes the graph will own, and for one replay on the examples, so that what
         cannot be captured fails here.
+
+        >>> async def main():
+        ...     async with asc.Scheduler("cpu") as s:
+        ...         x = await s.put(np.arange(3.0))
+        ...         step = await s.capture(lambda x: x * 2 + 1, x)
+        ...         print(await step(x), await step(x + 10))
+        >>> asc.run(main)
+        [1. 3. 5.] [21. 23. 25.]
 
         Args:
             fn: a plain function of tensors that returns tensors, alone or in lists, tuples and dicts.
@@ -89,6 +108,15 @@ class Submitter(Tasks):
 
         Tasks that only wait are dropped at once then; those that run are waited for, and counted until they end.
 
+        >>> async def main():
+        ...     async with asc.Scheduler("cpu") as s:
+        ...         async with s.scope(name="request 42", reserve="1 MiB", deadline=60) as scope:
+        ...             x = await scope.put(np.arange(3))
+        ...             y = x + 1  # in the scope, too: it is the ambient one here
+        ...         return y.done(), await y
+        >>> asc.run(main)
+        (True, array([1, 2, 3]))
+
         Args:
             name: for messages.
             reserve: bytes to claim up front. Entering waits for room; inside it is the limit, so that work inside
@@ -97,7 +125,7 @@ class Submitter(Tasks):
                 what is unfinished inside is cancelled, and so is the body at its `await`, as with `asyncio.timeout`.
                 Inside a scope with a deadline only a shorter one makes a difference.
             tenant: whose work it is, anything hashable. Tenants get equal shares of what is admitted, by bytes and
-                number, however many scopes and tasks each has; the scopes of one take turns. Default: the tenant of
+                number, however many scopes and tasks each has; the scopes of one alternate. Default: the tenant of
                 the scope around it; a scope without any counts as a tenant of its own.
             weight: the tenant gets that many shares. The last one given holds for all its scopes (of one priority).
             priority: the class, an int; keep them few. What is in a higher class goes first, but a lower one that
@@ -120,7 +148,20 @@ class Submitter(Tasks):
 
 
 class Scope(Submitter):
-    """A group of tasks that is waited for, reported on and cancelled together. Made by `s.scope()`."""
+    """A group of tasks that is waited for, reported on and cancelled together. Made by `s.scope()`.
+
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu") as s:
+    ...         try:
+    ...             async with s.scope(name="request 42") as scope:
+    ...                 task = await scope.submit(int, "no number")
+    ...         except* ValueError as errors:
+    ...             print(errors.message)
+    ...         print(scope)
+    >>> asc.run(main)
+    scope 'request 42': 1 task failed, and nobody awaited them
+    Scope('request 42', closed)
+    """
 
     def __init__(
         self,
@@ -139,7 +180,7 @@ class Scope(Submitter):
         self._deadline = None if deadline is None else Deadline(f"scope {name!r}", deadline)
         self._sharing = sharing
         self._inner: CoreScope | None = None
-        self._entered = False  # it waits for its reserve before that, and nobody else may use it
+        self._entered = False  # not yet while it waits for its reserve, when nobody may use it
         self._token: contextvars.Token[Ambient | None] | None = None
 
     @property

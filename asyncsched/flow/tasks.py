@@ -1,4 +1,25 @@
-"""Putting arrays, and submitting and calling functions: what a scheduler and its scopes do alike."""
+"""Putting arrays, and submitting and calling functions: what a scheduler and its scopes do alike.
+
+Theory of operation. Each coroutine here goes the same way:
+
+1. It checks that this thread may submit, and passes through the event loop once (`checkpoint`), before there is a task:
+   who is cancelled there leaves nothing behind.
+2. It makes the task, which joins the queue of its scope in the same step. The backlog's limit does not apply: whoever
+   waits for admission is held up by that, and cannot run ahead.
+3. It waits for admission. Cancelled before, it takes the task out of the queue; later, the task goes on, but for
+   `call`, which cancels it.
+4. It returns the handle (`submit`), or waits for the end (`put`, `call`).
+
+An exception holds the frames that it passed, a frame its locals, a task its failure, and the failure the exception. So
+each function through which a task's exception leaves deletes its task and its handle in a `finally`: otherwise the
+circle would keep the arrays until the garbage collector comes, and the scheduler would count them as held.
+
+A *claim* (for a scope's reserve, for a graph's buffers) waits for bytes and nothing else, and is a task all the same:
+one without a body and without lanes. So it keeps its place in the order of its scope, shares with other tenants, can be
+cancelled, is refused when it is too large, and counts in a stall like any other. The obvious alternative, a list of
+those who wait for bytes, would need each of these once more, and a rule of which of the two goes first when bytes come
+free. The price: counts of tasks leave claims out (`claims`), and admission asks whether a task needs a slot.
+"""
 
 from __future__ import annotations
 
@@ -39,6 +60,15 @@ class Tasks:
 
         When it returns the source may be reused. Cancelling it before it is admitted takes it back; later the copy
         goes on, and nobody holds it.
+
+        >>> async def main():
+        ...     async with asc.Scheduler("cpu") as s:
+        ...         a = np.arange(3)
+        ...         x = await s.put(a)
+        ...         a[:] = 0  # x has its own copy
+        ...         return await x
+        >>> asc.run(main)
+        array([0, 1, 2])
 
         Args:
             array: an ndarray, or what `np.asarray` makes one of; of bool, integers, floats or complex numbers.
@@ -95,10 +125,19 @@ class Tasks:
         Tensors and tasks among the arguments, also in lists, tuples and dicts, are replaced by their results: read-only
         arrays. The function runs in a copy of this context. It must not be a coroutine function.
 
+        >>> async def main():
+        ...     async with asc.Scheduler("cpu") as s:
+        ...         x = await s.put(np.array([3, 1, 2]))
+        ...         task = await s.submit(np.argsort, x)
+        ...         y = await s.submit(np.sort, x, shape=(3,), dtype=x.dtype)
+        ...         print(await task, await (y * 10))
+        >>> asc.run(main)
+        [1 2 0] [10 20 30]
+
         Args:
             fn: any callable. For keywords use `functools.partial`.
             shape, dtype: of the array it returns. With both, the result is a Tensor, which operators accept.
-            nbytes: its cost in bytes, output and workspace together. Without it (or shape and dtype) the inputs' bytes
+            nbytes: its cost in bytes: output and workspace. Without it (or shape and dtype) the inputs' bytes
                 are charged, and corrected when it is done.
             name: for messages; default the function's.
             device: whose streams; default that of the first tensor.
@@ -147,7 +186,14 @@ class Tasks:
         self, fn: Callable[..., T], *args: Any, nbytes: int | str | None = None, name: str | None = None,
         device: object = None, resource: Hashable = None,
     ) -> T:  # fmt: skip
-        """Submit and await in one: the result, as with `asyncio.to_thread`. Cancelling it cancels the task."""
+        """Submit and await in one: the result, as with `asyncio.to_thread`. Cancelling it cancels the task.
+
+        >>> async def main():
+        ...     async with asc.Scheduler("cpu") as s:
+        ...         return await s.call(divmod, 7, 2)
+        >>> asc.run(main)
+        (3, 1)
+        """
         self._runtime.check()
         await checkpoint()
         task, handle = make_call(
@@ -183,8 +229,7 @@ class Tasks:
     async def _claim(self, core: CoreScope, what: str, nbytes: int) -> Value:
         """Wait until `nbytes` are charged to the scope's account, for as long as the value lives that is returned.
 
-        A claim is a task without a body, so that it waits in its turn, is cancelled, too large or part of a deadlock
-        like any other. It takes no slot, since nothing runs.
+        A claim is a task without a body: see the head of this file. It takes no slot, since nothing runs.
         """
         claim = Value(core.account, None, None, nbytes, call_site())
         task = CoreTask(core, what, claim, None, (), None, None, (), nbytes)

@@ -1,4 +1,20 @@
-"""Bounding how far a loop runs ahead of its results."""
+"""Bounding how far a loop runs ahead of its results.
+
+Theory of operation. Each iteration is a scope of the engine. Leaving the block waits for nothing: the scope is marked
+as over (`ended`), and queued. Entering the iteration `depth` later takes the oldest one from the queue, waits until its
+tasks have physically ended, and reports what failed in it unseen. It leaves the queue only when that wait is over: so
+who is cancelled while waiting has lost nothing, and waits for the same one next time.
+
+An iteration shares the queue and the account of the scope around it: it is there to be waited for, not to be scheduled.
+With a queue of its own it would alternate with the iteration before it, and a loop gains nothing from that: its tasks
+are to run in the order in which they were submitted. The engine takes an iteration out of its tree when it opens a
+later one and finds nothing unfinished or unreported in it, at the latest with the scope around it.
+
+Alternatives. A bound on tasks (`max_pending`) says nothing of iterations, whose numbers of tasks differ. A barrier per
+iteration, or per `depth` of them, lets the streams run dry each time. Awaiting the loss of `depth` iterations ago is
+what a user does without a window; it misses whatever the loss does not depend on, such as the optimiser's step. A
+semaphore, released by the last task, needs to know which that is, and it may end before the block is left.
+"""
 
 from __future__ import annotations
 
@@ -38,13 +54,23 @@ class Window:
     `async with window:` around the body of a loop makes what the body submits one iteration. Entering waits until the
     iteration `depth` before is finished, and raises its failures that nobody has seen. Cancelled while it waits, it
     loses nothing.
+
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu") as s:
+    ...         window, x = s.window(2), await s.put(np.ones(3))
+    ...         for _ in range(4):
+    ...             async with window:
+    ...                 x = x + 1
+    ...         print(window.statistics().iterations, await x)
+    >>> asc.run(main)
+    4 [5. 5. 5.]
     """
 
     def __init__(self, runtime: Runtime, depth: int) -> None:
         check_int("the depth of a window", depth)
         self._runtime = runtime
         self._depth = depth
-        # A weak one: a task that failed has its exception, and that the frames it passed.
+        # A weak reference: a task that failed holds its exception, which holds the frames it passed, and their tensors.
         self._owner: weakref.ref[asyncio.Task[Any]] | None = None
         self._current: CoreScope | None = None
         self._token: contextvars.Token[Ambient | None] | None = None

@@ -1,1 +1,1 @@
-"""The asyncio side of a scheduler: what drives the state machine, waits for it, and finds out why nothing moves."""
+"""The asyncio side of a scheduler: its state machine on an event loop, waiting, and why nothing moves."""

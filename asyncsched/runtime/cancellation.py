@@ -1,8 +1,8 @@
 """Waiting on through cancellations, for what must not be left half done.
 
 asyncio delivers a cancellation once, as a `CancelledError` at the `await`; anyio (and so Starlette) delivers its own
-again at every turn of the loop while its scope is cancelled. So one has to be caught and kept until the wait is over,
-and the other kept out by a shield: without it the wait would be begun anew at every turn, in a busy loop.
+again at every iteration of the loop while its scope is cancelled. So one has to be caught and kept until the wait is
+over, and the other kept out by a shield: without it the wait would be begun anew each time, in a busy loop.
 """
 
 from __future__ import annotations

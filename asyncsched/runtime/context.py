@@ -1,4 +1,28 @@
-"""Which scheduler and which scope a line of code is in."""
+"""Which scheduler and which scope a line of code is in.
+
+Theory of operation. Operators have no argument for a scope, so it is *ambient*: kept in a context variable, of which
+asyncio gives each task it starts a copy. So a scope holds for the coroutine that entered it and for the tasks started
+inside, and for nobody who merely runs on the loop at the same time.
+
+The value is a linked list, the innermost scope first. Several schedulers may be open at once, and their scopes nested
+in any order; the scope of an operation is the innermost one *of its operands' scheduler*, which need not be the last
+one entered. Entering makes one link, whose `outer` is what was there; leaving puts that back. A link never changes, so
+what a task has inherited stays as it was when the task was started: if the scope has been closed since, its link says
+so, and submitting there is an error, since nobody would wait for the task. A window's iteration closes while tasks
+started in it go on, which is nothing wrong: its link lets them pass to the next one outwards (`passing`).
+
+Alternatives. A context variable per scheduler: contexts refer to their variables strongly, so a program that opens
+schedulers one after the other may never be rid of them (the documentation of `contextvars` warns of it). A dict of
+scheduler to scope in one variable: it has to be copied at each entry, and most programs have one link or two. A list
+used as a stack: tasks that inherit it share it, and would pop each other's scopes. An attribute of the scheduler: any
+other coroutine would submit into it.
+
+A fork copies all of this into the child, where the threads of the streams do not exist and the event loop is the
+parent's. So a hook marks each open scheduler there as forked: whatever would submit or wait raises, instead of waiting
+for ever. Nothing is closed or freed in the child, since a CUDA context does not survive a fork, and the parent's
+threads may have held any lock. The parent does not notice. Schedulers are found for this, and for `find`, in a weak
+set, so that being listed keeps none alive.
+"""
 
 from __future__ import annotations
 

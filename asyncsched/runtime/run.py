@@ -14,6 +14,12 @@ def run(main: Callable[[], Coroutine[Any, Any, T]] | Coroutine[Any, Any, T], *, 
     """Run `main`, a coroutine function or a coroutine, in a new event loop: uvloop's where it is installed.
 
     Returns what it returns, raises what it raises.
+
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu"):
+    ...         return await asc.arange(3).sum().item()
+    >>> asc.run(main)
+    3
     """
     with asyncio.Runner(debug=debug, loop_factory=_loop_factory()) as runner:
         return runner.run(main() if callable(main) else main)

@@ -1,4 +1,4 @@
-"""One open scheduler: its state machine, its devices, and the event loop that drives them.
+"""One open scheduler: its state machine, its devices, and the event loop it belongs to.
 
 Everything here runs on the loop's thread, but for the wake-up, which any thread may call.
 """
@@ -86,7 +86,7 @@ class Runtime:
         self.copy_lanes: dict[Any, list[Lane]] = {}
         self.waited = 0.0  # seconds that callers waited for admission
         self.meter = Meter(self.engine.admission)
-        # Who waits here, and for which tasks: what a search for a deadlock begins with.
+        # The asyncio tasks that wait, and for which tasks: where a search for a deadlock begins.
         self.parked: dict[asyncio.Future[None], tuple[asyncio.Task[Any] | None, Sequence[Task]]] = {}
         self.reclaimers: set[Callable[[], bool]] = set()  # asked, when the queue is stuck, to free what they can spare
         # Rows that run inline do so in a context of their own, where NumPy's error state is quiet.

@@ -1,8 +1,30 @@
 """Why nothing moves: finding out whether a stuck queue is a deadlock, and telling the tasks concerned.
 
-The engine says which tasks are stuck: they lack only bytes, and nothing in flight will free any. Then either someone
-outside will drop what they hold, or nobody ever will. The second is a deadlock, and is proved, never guessed: every
-holder of every byte must have been found, and be a coroutine that itself waits for a stuck task.
+Theory of operation. The engine says which tasks are stuck: they lack only bytes, and nothing in flight will free any.
+Then either someone outside will drop what they hold, or nobody ever will. The second is a deadlock, and is proved,
+never guessed: every holder of every byte must have been found, and be a coroutine that itself waits for a stuck task.
+(`deadlock` does the finding.)
+
+The engine calls `update` after each dispatch while anything is stuck, and once when nothing is any more. So it must
+cost next to nothing: it compares a signature of what is stuck with the last one, and only a new one starts timers.
+Then, as long as the signature stays:
+
+1. *At once*, in the next iteration of the loop, and first in each later look: those who have bytes to spare are asked
+   for them (`reclaimers`: a pipeline's read-ahead). If pending tasks alone hold all the bytes it is a deadlock, and no
+   search is needed.
+2. *After `FIRST_LOOK`*: a garbage collection, since a dead cycle may hold the bytes; then the search for holders. It is
+   repeated after pauses that double, since the loop stands still meanwhile, and holders outside may take hours; its
+   budget of time grows with the pauses, up to a limit.
+3. *After `FIRST_LOG`*, and then every `NEXT_LOG`: the holders found so far are logged.
+4. *After the user's `stall_timeout`*, if there is one: SchedulerStalled.
+
+Only one task is failed at a time: that may free what the others wait for. If not, they are stuck anew, and found so.
+
+Alternatives. A timeout alone cannot tell a deadlock from a slow consumer, and says nothing of the cause; it is there,
+off by default. A graph of who holds what and who waits for whom, kept up to date, would show a deadlock at once, but
+would have to be told of every variable that a handle is put in; here nothing is paid until something is stuck. Claims
+made in advance prevent deadlocks, and are offered: `s.scope(reserve=...)`. The times below are guesses: long enough
+that a program which is merely slow seldom pays for a search, short enough for a person who waits for the message.
 """
 
 from __future__ import annotations

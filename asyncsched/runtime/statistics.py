@@ -1,4 +1,4 @@
-"""What a scheduler tells of itself."""
+"""What `Scheduler.statistics()` and `Scheduler.load()` return."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Statistics:
     bytes_reserved: int
     """Bytes that open scopes have reserved, used or not."""
     peak_bytes: int
-    """The highest that all tracked bytes together ever were."""
+    """The most bytes that ever were tracked: in flight, retained and reserved, added up."""
     max_ops: int | None
     """The limit on tasks in flight; None for no bound."""
     max_bytes: int | None
@@ -60,4 +60,4 @@ class Load:
     """Their costs, in bytes per second."""
     estimated_wait: float | None
     """Seconds until a task submitted now would be admitted, if all went first that is pending: 0 if nothing is and
-    there is room; None if no task has ended yet, which could tell. Turns and priorities are not considered."""
+    there is room; None if no task has ended yet, by which to tell. Shares and priorities are not considered."""

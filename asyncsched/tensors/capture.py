@@ -36,6 +36,15 @@ class Graph:
 
     Made by `s.capture`. Replays run one after the other, on one stream. Tensors from outside that the function read are
     read as they were when it was captured.
+
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu") as s:
+    ...         x = await s.put(np.arange(3.0))
+    ...         graph = await s.capture(lambda x: {"double": x + x, "sum": x.sum()}, x)
+    ...         found = graph(x + 1)
+    ...         print(await found["double"], await found["sum"].item())
+    >>> asc.run(main)
+    [2. 4. 6.] 6.0
     """
 
     def __init__(self, runtime: Runtime, recorder: Recorder, results: Any, name: str) -> None:

@@ -96,7 +96,15 @@ class Handle(Generic[T]):
 
 
 class Task(Handle[T]):
-    """A submitted callable. `await` gives what it returned."""
+    """A submitted callable. `await` gives what it returned.
+
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu") as s:
+    ...         task = await s.submit(divmod, 7, 2)
+    ...         print(await task, task.done(), task)
+    >>> asc.run(main)
+    (3, 1) True Task(divmod, done)
+    """
 
     __slots__ = ("_name",)
 
@@ -113,6 +121,14 @@ class gather(Generic[T]):
 
     Gives the list of results in the order of the arguments. Raises the first failure as soon as there is one; the
     other tasks go on. Cancelling the waiter leaves all tasks alone.
+
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu") as s:
+    ...         x = await s.put(np.arange(3))
+    ...         low, high = await asc.gather(x.min(), x.max())
+    ...         print(low, high)
+    >>> asc.run(main)
+    0 2
     """
 
     # Of several types the list is given the type of a tuple, as `asyncio.gather` is: a list can have one type alone.
@@ -157,7 +173,7 @@ def runtime_of(value: Value) -> Runtime:
 
 
 def reach(value: Value) -> Generator[Any, None, None]:
-    """Wait until `value` is there; a bare turn of the loop if it is."""
+    """Wait until `value` is there; one bare pass through the loop if it is."""
     task = value.task
     if task is None or task.failure is not None:
         yield

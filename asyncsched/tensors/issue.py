@@ -101,7 +101,7 @@ def run_inline(
     if type(array) is not np.ndarray:
         array = np.asarray(array)
     value.array = array
-    spare = plan.workspace  # granted like a task's cost, and given back at once
+    spare = plan.workspace  # charged like a task's cost, and given back at once
     if row.out or owner_of(array) is not owner_of(first.array):
         value.nbytes = value.charge = nbytes
         account.used += nbytes

@@ -1,6 +1,7 @@
-"""Reading a tensor: copies out for who awaits them, and what would read it without `await`.
+"""Reading a tensor's value: copies to the host for those who await them, and implicit barriers.
 
-The latter is an error on a thread that runs an event loop, and inside a task; elsewhere it blocks.
+An implicit barrier is one of Python's or NumPy's ways to ask for a value without `await`. On a thread that runs an
+event loop, and inside a task, it is an error; elsewhere it blocks.
 """
 
 from __future__ import annotations

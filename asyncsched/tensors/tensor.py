@@ -162,6 +162,16 @@ class Tensor(Unread):
 
     Operators issue tasks and return at once. Anything that would have to wait for the value raises
     ImplicitBarrierError where an event loop runs.
+
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu") as s:
+    ...         x = await s.put(np.arange(6.0).reshape(2, 3))
+    ...         y = (x[1] - 1) ** 2
+    ...         print(y.shape, y.dtype, y.nbytes)  # known, whether it is computed or not
+    ...         return await y
+    >>> asc.run(main)
+    (3,) float64 24
+    array([ 4.,  9., 16.])
     """
 
     __slots__ = ("_node",)
@@ -229,7 +239,17 @@ class Tensor(Unread):
     # -- out of the scheduler -----------------------------------------------------------------------------------
 
     async def numpy(self) -> np.ndarray[Any, Any]:
-        """A host copy that is yours: writable, and not charged to the scheduler. Waits for the tensor alone."""
+        """A host copy that is yours: writable, and not charged to the scheduler. Waits for the tensor alone.
+
+        >>> async def main():
+        ...     async with asc.Scheduler("cpu") as s:
+        ...         x = await s.put(np.zeros(3))
+        ...         h = await x.numpy()
+        ...         h[0] = 1
+        ...         print(h, await x)
+        >>> asc.run(main)
+        [1. 0. 0.] [0. 0. 0.]
+        """
         value = self._value
         try:
             await Steps(reach(value))
@@ -241,6 +261,14 @@ class Tensor(Unread):
 
     async def item(self) -> bool | int | float:
         """The only element, as a Python scalar.
+
+        >>> async def main():
+        ...     async with asc.Scheduler("cpu") as s:
+        ...         x = await s.put(np.arange(4.0))
+        ...         if await (x.max() > 2).item():
+        ...             return await x.sum().item()
+        >>> asc.run(main)
+        6.0
 
         For type checkers it is a real number, as in PyTorch; complex elements come as `complex` nevertheless.
 
@@ -261,7 +289,16 @@ class Tensor(Unread):
             del self, value  # see `Handle.__await__`
 
     def to(self, device: object) -> Tensor:
-        """The tensor on another device of the same scheduler: itself if it is there already, else a copying task."""
+        """The tensor on another device of the same scheduler: itself if it is there already, else a copying task.
+
+        >>> async def main():
+        ...     async with asc.Scheduler(["cpu", "cpu"]) as s:
+        ...         x = await s.put(np.ones(3))
+        ...         y = x.to("cpu:1")
+        ...         print(x.device, y.device, await y)
+        >>> asc.run(main)
+        cpu:0 cpu:1 [1. 1. 1.]
+        """
         value = self._value
         runtime = runtime_of(value)
         runtime.check()

@@ -3,7 +3,7 @@
 Theory of operation. A task goes through two FIFOs. The *issuer* takes it from the first, makes the stream wait for
 events of other streams, runs its body (which only enqueues kernels), records an event, and puts it into the second.
 The *watcher* sleeps in `eventSynchronize`, which releases the GIL, until the host has seen the event; only then are the
-task's references dropped and its completion posted. So a chain is issued with no host round trip, nothing that a
+task's references dropped and its completion told. So a chain is issued with no host round trip, nothing that a
 kernel still reads is ever freed, and whatever blocks (compiling a kernel, a pageable copy, growing the pool) blocks the
 issuer and never the event loop.
 

@@ -43,7 +43,7 @@ class BatcherStatistics:
     waiting: int
     """Items in the queue."""
     waiting_cost: float
-    """What the items in the queue cost together."""
+    """What the items in the queue cost, added up."""
     computing: int
     """Items in batches that have begun and not ended."""
     largest_batch: int
@@ -51,7 +51,7 @@ class BatcherStatistics:
     wait_seconds: float
     """How long items have waited for their batch, added up."""
     estimated_wait: float | None
-    """How long the queue will take to drain, by the measured rate; None before the first batch."""
+    """Seconds the queue will take to drain, by the measured rate; None before the first batch."""
 
 
 class Batcher(Generic[Item, Result]):
@@ -83,7 +83,7 @@ class Batcher(Generic[Item, Result]):
             an exception is raised in that item's caller alone; what `fn` itself raises, in every caller of the batch. A
             coroutine function is awaited on the loop; a plain one runs on a stream of the scheduler, and finds its
             items as they are: tensors need a coroutine function. It may not wait for this batcher, which waits for it.
-        max_batch_cost: the most that the items of one batch cost together.
+        max_batch_cost: the most that the items of one batch cost, added up.
         max_wait: seconds that the oldest item may wait for a batch to fill. With 0 it does not wait for others.
         max_queue: most items in the queue; None for no bound.
         cost: what an item costs: rows, tokens, padded size. Without it each costs 1.

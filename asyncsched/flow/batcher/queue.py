@@ -2,9 +2,9 @@
 
 Theory of operation. Each tenant has a row of its own, first in, first out; who names none shares that of None. A fair
 queue says whose first item goes next, by what was computed for each, in the unit of their cost over the tenant's
-weight. So a tenant that sends ten times its share waits behind its own items. A tenant without items is forgotten when
-it would be next, with what it has got, or when the queue is empty; not sooner, or whoever sends one item at a time
-would have got nothing each time.
+weight. So a tenant that sends ten times its share waits behind its own items. A tenant without items is dropped when it
+would be next, with what it has got, or when the queue is empty; not sooner, or who sends one item at a time would
+count as new each time, as if it had got nothing.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Queue:
             )
 
     def tenant(self, name: Hashable, weight: float) -> Tenant:
-        """Whose items these are. One is to be pushed at once."""
+        """The tenant of this name, made if it is new. The caller pushes an item of its at once."""
         tenant = self._tenants.get(name)
         if tenant is None:
             tenant = self._tenants[name] = Tenant(name)

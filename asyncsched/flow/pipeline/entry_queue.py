@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class EntryQueue(Generic[T]):
-    """Whatever any thread posts is delivered on the loop's thread, in order. Made on that thread."""
+    """Delivers what any thread posts on the loop's thread, in order. Made on that thread."""
 
     def __init__(self, deliver: Callable[[T], None]) -> None:
         self._deliver = deliver
@@ -28,7 +28,7 @@ class EntryQueue(Generic[T]):
         self._awake = False  # a step of the loop that drains this is on its way
 
     def post(self, thing: T) -> None:
-        """From any thread."""
+        """Have `thing` delivered soon. From any thread."""
         self._things.append(thing)
         if not self._awake:
             self._awake = True

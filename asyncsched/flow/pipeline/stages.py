@@ -108,7 +108,7 @@ class Call:
 
 
 class ReorderBuffer:
-    """Hands on the results of several workers: in the order in which the items were taken, if the stage is ordered."""
+    """Passes on the results of several workers: in the order in which the items were taken, if the stage is ordered."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
@@ -122,7 +122,7 @@ class ReorderBuffer:
         return call
 
     def ended(self, call: Call) -> None:
-        """Hand on its result, and those that waited for it."""
+        """Pass on its result, and those that waited for it."""
         call.done = True
         stage = self._stage
         if call.error is not None:

@@ -1,4 +1,4 @@
-"""What a pipeline tells of itself."""
+"""What `Pipeline.statistics()` returns."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class StageStatistics:
     capacity: int
     """The most items that may be in it: being made, or waiting for the next stage."""
     items: int
-    """Items handed to the next stage."""
+    """Items it has finished, and put where the next stage takes them."""
     busy_seconds: float
     """Working: in its function, or reading the source. What runs in threads is timed there."""
     input_wait_seconds: float
