@@ -266,6 +266,19 @@ def test_no_class_waits_for_more_than_patience_and_the_other_classes(classes):
     assert Counter(served).most_common(1)[0][0] == str(classes - 1)
 
 
+def test_a_class_counts_anew_when_it_went_alone():
+    rig = Rig(max_ops=1)
+    high, low = opened(rig, "h", priority=1), opened(rig, "l")
+    fill(rig, low, 3)
+    fill(rig, high, PATIENCE - 1)
+    for _ in range(PATIENCE):
+        (running,) = rig.dispatch()
+        rig.finish(running)
+    assert running.name == "l0"
+    fill(rig, high, 5)
+    assert order(rig) == "hhhhhll"
+
+
 def test_a_class_counts_anew_when_it_has_nothing_left():
     rig = Rig(max_ops=1)
     high, low = opened(rig, "h", priority=1), opened(rig, "l")
