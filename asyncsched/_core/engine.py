@@ -38,7 +38,6 @@ class Engine(Audit):
         launch: puts a task on the stream of its lane. Returns whether it has run already.
         on_stuck: told the tasks that lack bytes which nothing in flight will free, and that there are none any more.
         runtime: whose it is; reachable from every account, and opaque here.
-        log: a list that receives every stimulus, for tests.
     """
 
     def __init__(
@@ -51,7 +50,6 @@ class Engine(Audit):
         launch: Callable[[Task], bool],
         on_stuck: Callable[[Sequence[Task]], None] = lambda tasks: None,
         runtime: Any = None,
-        log: list[tuple[Any, ...]] | None = None,
     ) -> None:
         self.max_pending = max_pending
         self.completions = completions
@@ -60,7 +58,6 @@ class Engine(Audit):
         self.account = Account(max_bytes, completions, runtime)
         self.admission = Admission(max_ops)
         self.root = Scope("root", Queue(Tenant(None, self.admission.ordinary)), self.account)
-        self.log = log
         self.sequence = 0
         self.unfinished = 0
         self.submitted = self.completed = self.failed = self.cancelled = 0
@@ -101,8 +98,6 @@ class Engine(Audit):
                 failed = _follow(task)
                 break
         admission.push(task)
-        if self.log is not None:
-            self.log.append(("submit", task.seq, task.name, task.cost))
         if failed is not None:
             self.settle(task, failed.passed_to(task.name, task.site))
         completions.wants_slots = True  # the flag first, a look at the deque second: see `completions`
@@ -176,8 +171,6 @@ class Engine(Audit):
                     account = account.open
                 account.used -= nbytes
                 account.changed = True
-                if self.log is not None:
-                    self.log.append(("release", nbytes))
             else:  # a job, which is not admitted and not charged: tell who waits for it
                 self._news.append(item)
 
@@ -195,8 +188,6 @@ class Engine(Audit):
         for dependent in task.dependents or ():
             dependent.blockers -= 1
             dependent.scope.account.changed = True
-        if self.log is not None:
-            self.log.append(("launch", task.seq))
         lanes = task.lanes
         if lanes:
             lane = task.lane = lanes[0] if len(lanes) == 1 else choose(task)
@@ -224,8 +215,6 @@ class Engine(Audit):
         if task.refund < 0:
             self.note_peak(0)
         failure, dependents = task.failure, task.dependents
-        if self.log is not None:
-            self.log.append(("complete", task.seq, failure is None))
         if failure is None and not task.cancelled:
             self._end(task, DONE)
             return
@@ -258,8 +247,6 @@ class Engine(Audit):
             return False
         task.failure = failure
         task.cancelled = True
-        if self.log is not None:
-            self.log.append(("cancel", task.seq))
         if task.waiters is not None:
             self._news.append(task)
         return True
@@ -274,8 +261,6 @@ class Engine(Audit):
             task.state = CANCELLED if failure.cancelled else FAILED
             self.admission.remove(task)
             task.failure = failure
-            if self.log is not None:
-                self.log.append(("settle", task.seq, failure.cancelled))
             dependents = [(d, failure.passed_to(d.name, d.site)) for d in task.dependents or ()]
             self._end(task, task.state)
             todo += dependents

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from .._core.completions import Completions
@@ -34,19 +35,17 @@ from ..ops.program import Program
 from .counter import Counter
 
 
+@dataclass(slots=True, eq=False)
 class Job:
     """Work for a stream outside admission: a copy to the host, which costs no tracked bytes.
 
     `waiters` are told on the loop's thread; `result` or `error` is set by then.
     """
 
-    __slots__ = ("error", "function", "result", "waiters")
-
-    def __init__(self, function: Callable[[], Any]) -> None:
-        self.function: Callable[[], Any] | None = function
-        self.result: Any = None
-        self.error: BaseException | None = None
-        self.waiters: list[Waiter] | None = None
+    function: Callable[[], Any] | None
+    result: Any = None
+    error: BaseException | None = None
+    waiters: list[Waiter] | None = None
 
     def run(self) -> None:
         """Call the function, keep what it gave, and let go of it."""

@@ -31,7 +31,6 @@ class Rig:
             completions=self.completions,
             launch=self._launch,
             runtime=self,
-            log=[],
         )
         self.root = self.engine.root
         self.lanes = [Lane() for _ in range(lanes)]
