@@ -20,7 +20,11 @@ from .test_house import MODULES
 # What a user meets first. Whatever else has an example is run, too.
 MEETS_FIRST: list[Any] = [asc, asc.arange, asc.concat, asc.load, asc.matmul, asc.no_grad, asc.save, asc.sum, asc.where]
 MEETS_FIRST += [asc.autograd.grad, asc.nn.Linear, asc.nn.Module, asc.nn.Sequential, asc.nn.cross_entropy]
-MEETS_FIRST += [asc.optim.AdamW, asc.optim.SGD]
+MEETS_FIRST += [asc.optim.AdamW, asc.optim.SGD, asc.Scheduler, asc.Scheduler.put, asc.Scheduler.submit]
+MEETS_FIRST += [asc.Scheduler.call, asc.Scheduler.barrier, asc.Scheduler.scope, asc.Scheduler.window, asc.run]
+MEETS_FIRST += [asc.Scheduler.pipeline, asc.Scheduler.capture, asc.Scheduler.statistics, asc.Scheduler.load]
+MEETS_FIRST += [asc.Tensor, asc.Tensor.numpy, asc.Tensor.item, asc.Task, asc.gather, asc.Scope, asc.Window, asc.Graph]
+MEETS_FIRST += [asc.Pipeline, asc.Batcher, asc.ImplicitBarrierError, asc.QueueFull, asc.TaskTooLarge]
 
 
 def examples() -> list[doctest.DocTest]:
