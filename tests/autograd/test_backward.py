@@ -22,171 +22,157 @@ pytestmark = pytest.mark.one_loop
 # -- sums -----------------------------------------------------------------------------------------------------------
 
 
-async def test_gradients_add_up_over_uses_and_passes():
-    async with asc.Scheduler("cpu") as s:
-        x = await leaf(s, [1.0, 2.0])
-        y = x * x
-        (y * x + y).sum().backward()  # 3 x**2 + 2 x
-        assert_array_equal(await x.grad, [5, 16])
-        (x * 10).sum().backward()
-        assert_array_equal(await x.grad, [15, 26])
+async def test_gradients_add_up_over_uses_and_passes(s):
+    x = await leaf(s, [1.0, 2.0])
+    y = x * x
+    (y * x + y).sum().backward()  # 3 x**2 + 2 x
+    assert_array_equal(await x.grad, [5, 16])
+    (x * 10).sum().backward()
+    assert_array_equal(await x.grad, [15, 26])
 
 
-async def test_each_gradient_has_a_handle_of_its_own():
-    async with asc.Scheduler("cpu") as s:
-        x, y = await leaf(s, [1.0, 2.0]), await leaf(s, [3.0, 4.0])
-        start = await s.put(np.ones(2))
-        (x + y).backward(start)
-        x.grad[0] = 5.0
-        assert_array_equal(await x.grad, [5, 1])
-        assert_array_equal(await y.grad, [1, 1])
-        assert_array_equal(await start, [1, 1])
-        first, second = grad(x + y, [x, y], [start])
-        first[0] = 5.0
-        assert_array_equal(await second, [1, 1])
+async def test_each_gradient_has_a_handle_of_its_own(s):
+    x, y = await leaf(s, [1.0, 2.0]), await leaf(s, [3.0, 4.0])
+    start = await s.put(np.ones(2))
+    (x + y).backward(start)
+    x.grad[0] = 5.0
+    assert_array_equal(await x.grad, [5, 1])
+    assert_array_equal(await y.grad, [1, 1])
+    assert_array_equal(await start, [1, 1])
+    first, second = grad(x + y, [x, y], [start])
+    first[0] = 5.0
+    assert_array_equal(await second, [1, 1])
 
 
-async def test_gradients_come_in_the_dtype_of_what_they_belong_to():
-    async with asc.Scheduler("cpu") as s:
-        x, y = await leaf(s, np.ones((2, 3), "f4")), await leaf(s, np.ones(3))
-        (x * y).sum().backward()
-        assert (x.grad.dtype, x.grad.shape) == (np.float32, (2, 3))
-        assert (y.grad.dtype, y.grad.shape) == (np.float64, (3,))
-        half = await leaf(s, np.ones(3, "f2"))
-        (half.astype("f8") * 2).sum().backward()
-        assert half.grad.dtype == np.float16
+async def test_gradients_come_in_the_dtype_of_what_they_belong_to(s):
+    x, y = await leaf(s, np.ones((2, 3), "f4")), await leaf(s, np.ones(3))
+    (x * y).sum().backward()
+    assert (x.grad.dtype, x.grad.shape) == (np.float32, (2, 3))
+    assert (y.grad.dtype, y.grad.shape) == (np.float64, (3,))
+    half = await leaf(s, np.ones(3, "f2"))
+    (half.astype("f8") * 2).sum().backward()
+    assert half.grad.dtype == np.float16
 
 
-async def test_a_gradient_to_begin_with():
-    async with asc.Scheduler("cpu") as s:
-        x = await leaf(s, [1.0, 2.0])
-        with pytest.raises(ValueError, match="reduce it to a number"):
-            (x * 2).backward()
-        (x * 2).backward(await s.put(np.array([3.0, 4.0])))
-        assert_array_equal(await x.grad, [6, 8])
-        with pytest.raises(ValueError, match="must be like its tensor"):
-            (x * 2).backward(await s.put(np.ones(3)))
-        x.grad = None
-        x.sum().reshape(1, 1).backward()
-        assert_array_equal(await x.grad, [1, 1])
-        number = await leaf(s, 4.0)
-        number.backward()
-        assert_array_equal(await number.grad, 1)
+async def test_a_gradient_to_begin_with(s):
+    x = await leaf(s, [1.0, 2.0])
+    with pytest.raises(ValueError, match="reduce it to a number"):
+        (x * 2).backward()
+    (x * 2).backward(await s.put(np.array([3.0, 4.0])))
+    assert_array_equal(await x.grad, [6, 8])
+    with pytest.raises(ValueError, match="must be like its tensor"):
+        (x * 2).backward(await s.put(np.ones(3)))
+    x.grad = None
+    x.sum().reshape(1, 1).backward()
+    assert_array_equal(await x.grad, [1, 1])
+    number = await leaf(s, 4.0)
+    number.backward()
+    assert_array_equal(await number.grad, 1)
 
 
-async def test_relu_has_no_gradient_at_zero_and_maximum_gives_a_tie_to_one_side():
-    async with asc.Scheduler("cpu") as s:
-        x, y = await leaf(s, [-1.0, 0.0, 2.0]), await leaf(s, [-1.0, 0.0, 3.0])
-        asc.maximum(x, 0).sum().backward()
-        assert_array_equal(await x.grad, [0, 0, 1])
-        x.grad = None
-        asc.maximum(x, y).sum().backward()
-        assert_array_equal(await x.grad + await y.grad, [1, 1, 1])
-        z = await leaf(s, [2.0, 5.0, 5.0])
-        asc.max(z).backward()
-        assert_array_equal(await z.grad, [0, 0.5, 0.5])
+async def test_relu_has_no_gradient_at_zero_and_maximum_gives_a_tie_to_one_side(s):
+    x, y = await leaf(s, [-1.0, 0.0, 2.0]), await leaf(s, [-1.0, 0.0, 3.0])
+    asc.maximum(x, 0).sum().backward()
+    assert_array_equal(await x.grad, [0, 0, 1])
+    x.grad = None
+    asc.maximum(x, y).sum().backward()
+    assert_array_equal(await x.grad + await y.grad, [1, 1, 1])
+    z = await leaf(s, [2.0, 5.0, 5.0])
+    asc.max(z).backward()
+    assert_array_equal(await z.grad, [0, 0.5, 0.5])
 
 
 # -- once, or again -------------------------------------------------------------------------------------------------
 
 
-async def test_a_second_pass_needs_what_the_first_kept():
-    async with asc.Scheduler("cpu") as s:
-        x = await leaf(s, [1.0, 2.0])
-        loss = (x * x).sum()
-        loss.backward(retain_graph=True)
+async def test_a_second_pass_needs_what_the_first_kept(s):
+    x = await leaf(s, [1.0, 2.0])
+    loss = (x * x).sum()
+    loss.backward(retain_graph=True)
+    loss.backward()
+    assert_array_equal(await x.grad, [4, 8])
+    with pytest.raises(RuntimeError, match="retain_graph=True"):
         loss.backward()
-        assert_array_equal(await x.grad, [4, 8])
-        with pytest.raises(RuntimeError, match="retain_graph=True"):
-            loss.backward()
-        assert_array_equal(await x.grad, [4, 8])
+    assert_array_equal(await x.grad, [4, 8])
 
 
-async def test_without_anything_tracked_there_is_no_way_back():
-    async with asc.Scheduler("cpu") as s:
-        x = await s.put(np.ones(2))
-        with pytest.raises(ValueError, match="set `requires_grad`"):
-            x.sum().backward()
-        y = await leaf(s, np.ones(2))
-        with pytest.raises(ValueError, match="input 0 is not tracked"):
-            grad(y.sum(), [x])
-        with pytest.raises(ValueError, match="input 1 is not tracked, or no output depends on it"):
-            grad(y.sum(), [y, await leaf(s, np.ones(2))])
-        with pytest.raises(ValueError, match="as many gradients"):
-            grad(y.sum(), [y], [])
-        with pytest.raises(ValueError, match="at least one output"):
-            grad([], [y])
+async def test_without_anything_tracked_there_is_no_way_back(s):
+    x = await s.put(np.ones(2))
+    with pytest.raises(ValueError, match="set `requires_grad`"):
+        x.sum().backward()
+    y = await leaf(s, np.ones(2))
+    with pytest.raises(ValueError, match="input 0 is not tracked"):
+        grad(y.sum(), [x])
+    with pytest.raises(ValueError, match="input 1 is not tracked, or no output depends on it"):
+        grad(y.sum(), [y, await leaf(s, np.ones(2))])
+    with pytest.raises(ValueError, match="as many gradients"):
+        grad(y.sum(), [y], [])
+    with pytest.raises(ValueError, match="at least one output"):
+        grad([], [y])
 
 
-async def test_the_shape_of_what_was_summed_must_be_known():
-    async with asc.Scheduler("cpu") as s:
-        x = await leaf(s, [1.0, -2.0, 3.0])
-        loss = x[x > 0].sum()
-        with pytest.raises(ValueError, match="multiply by a mask"):
-            loss.backward()
-        assert x.grad is None
+async def test_the_shape_of_what_was_summed_must_be_known(s):
+    x = await leaf(s, [1.0, -2.0, 3.0])
+    loss = x[x > 0].sum()
+    with pytest.raises(ValueError, match="multiply by a mask"):
+        loss.backward()
+    assert x.grad is None
 
 
-async def test_higher_orders():
-    async with asc.Scheduler("cpu") as s:
-        x = await leaf(s, [1.0, 2.0, -3.0])
-        y = x**4
-        for factor, power in ((4, 3), (12, 2), (24, 1)):
-            (y,) = grad(y.sum(), [x], create_graph=True)
-            assert_array_equal(await y, factor * np.array([1.0, 2.0, -3.0]) ** power)
-        assert x.grad is None
+async def test_higher_orders(s):
+    x = await leaf(s, [1.0, 2.0, -3.0])
+    y = x**4
+    for factor, power in ((4, 3), (12, 2), (24, 1)):
+        (y,) = grad(y.sum(), [x], create_graph=True)
+        assert_array_equal(await y, factor * np.array([1.0, 2.0, -3.0]) ** power)
+    assert x.grad is None
 
 
-async def test_gradients_of_what_lies_between():
-    async with asc.Scheduler("cpu") as s:
-        x, unused = await leaf(s, [1.0, 2.0]), await leaf(s, [1.0, 1.0])
-        y = x * 3
-        to_y, to_x = grad([(y * y).sum(), (y * unused).sum()], [y, x], retain_graph=True)
-        assert_array_equal(await to_y, [7, 13])
-        assert_array_equal(await to_x, [21, 39])
-        assert unused.grad is None
+async def test_gradients_of_what_lies_between(s):
+    x, unused = await leaf(s, [1.0, 2.0]), await leaf(s, [1.0, 1.0])
+    y = x * 3
+    to_y, to_x = grad([(y * y).sum(), (y * unused).sum()], [y, x], retain_graph=True)
+    assert_array_equal(await to_y, [7, 13])
+    assert_array_equal(await to_x, [21, 39])
+    assert unused.grad is None
 
 
-async def test_what_a_gradient_does_not_go_over_is_kept():
+async def test_what_a_gradient_does_not_go_over_is_kept(s):
     """As in PyTorch: first the gradient of what lies between, then on from there."""
-    async with asc.Scheduler("cpu") as s:
-        x = await leaf(s, [1.0, 2.0])
-        y = x * x
-        z = (y * y).sum()
-        (gradient,) = grad(z, y)
-        with pytest.raises(RuntimeError, match="retain_graph"):
-            z.backward()
-        y.backward(gradient)
-        assert_array_equal(await x.grad, [4, 32])
+    x = await leaf(s, [1.0, 2.0])
+    y = x * x
+    z = (y * y).sum()
+    (gradient,) = grad(z, y)
+    with pytest.raises(RuntimeError, match="retain_graph"):
+        z.backward()
+    y.backward(gradient)
+    assert_array_equal(await x.grad, [4, 32])
 
 
 @pytest.mark.parametrize("gradient", [1.0, np.ones(2)])
-async def test_a_gradient_is_a_tensor(gradient):
-    async with asc.Scheduler("cpu") as s:
-        x = await leaf(s, [1.0, 2.0])
-        with pytest.raises(TypeError, match="a gradient is a Tensor or None, not"):
-            (x * 2).backward(gradient)
+async def test_a_gradient_is_a_tensor(s, gradient):
+    x = await leaf(s, [1.0, 2.0])
+    with pytest.raises(TypeError, match="a gradient is a Tensor or None, not"):
+        (x * 2).backward(gradient)
 
 
 @pytest.mark.filterwarnings("ignore:Degrees of freedom:RuntimeWarning")  # of NumPy, in the forward pass
-async def test_a_spread_of_nothing_has_no_gradient_to_speak_of():
+async def test_a_spread_of_nothing_has_no_gradient_to_speak_of(s):
     """As in PyTorch: NaN where there are no degrees of freedom, 0 for a standard deviation of 0."""
-    async with asc.Scheduler("cpu") as s:
-        one, same = await leaf(s, [1.0]), await leaf(s, np.ones(4))
-        asc.var(one, correction=1).backward()
-        asc.std(same).backward()
-        assert np.isnan(await one.grad).all()
-        assert_array_equal(await same.grad, np.zeros(4))
+    one, same = await leaf(s, [1.0]), await leaf(s, np.ones(4))
+    asc.var(one, correction=1).backward()
+    asc.std(same).backward()
+    assert np.isnan(await one.grad).all()
+    assert_array_equal(await same.grad, np.zeros(4))
 
 
-async def test_a_mean_of_more_than_half_precision_can_count_has_a_gradient():
-    async with asc.Scheduler("cpu") as s:
-        x = await leaf(s, np.linspace(-1, 1, 100_000).astype("f2"))
-        asc.mean(x).backward()
-        assert_allclose(await x.grad, 1e-5, rtol=0.01)
-        x.grad = None
-        asc.var(x).backward()
-        assert_allclose(await x.grad, await x.numpy() * 2e-5, rtol=0.01, atol=1e-7)
+async def test_a_mean_of_more_than_half_precision_can_count_has_a_gradient(s):
+    x = await leaf(s, np.linspace(-1, 1, 100_000).astype("f2"))
+    asc.mean(x).backward()
+    assert_allclose(await x.grad, 1e-5, rtol=0.01)
+    x.grad = None
+    asc.var(x).backward()
+    assert_allclose(await x.grad, await x.numpy() * 2e-5, rtol=0.01, atol=1e-7)
 
 
 # -- tasks ----------------------------------------------------------------------------------------------------------
@@ -261,27 +247,25 @@ async def test_a_pass_with_a_task_that_can_never_run_is_not_begun():
         assert x.grad is None
 
 
-async def test_gradients_of_what_failed_fail_with_the_same_exception():
+async def test_gradients_of_what_failed_fail_with_the_same_exception(s):
     def fail():
         raise KeyError("lost")
 
-    async with asc.Scheduler("cpu") as s:
-        x = await leaf(s, np.ones(3))
-        loss = (x * s.submit_nowait(fail, shape=(3,), dtype="f8")).sum()
-        loss.backward()
-        with pytest.raises(KeyError, match="lost"):
-            await x.grad
-        with pytest.raises(KeyError, match="lost"):
-            await loss
+    x = await leaf(s, np.ones(3))
+    loss = (x * s.submit_nowait(fail, shape=(3,), dtype="f8")).sum()
+    loss.backward()
+    with pytest.raises(KeyError, match="lost"):
+        await x.grad
+    with pytest.raises(KeyError, match="lost"):
+        await loss
 
 
-async def test_a_scope_waits_for_the_passes_issued_in_it():
-    async with asc.Scheduler("cpu") as s:
-        x = await leaf(s, np.ones(50_000))
-        async with s.scope(name="step", reserve="2 MiB"):
-            asc.exp(asc.sin(x)).sum().backward()
-        assert x.grad.done()
-        assert_allclose(await x.grad, np.exp(np.sin(1.0)) * np.cos(1.0) * np.ones(50_000))
+async def test_a_scope_waits_for_the_passes_issued_in_it(s):
+    x = await leaf(s, np.ones(50_000))
+    async with s.scope(name="step", reserve="2 MiB"):
+        asc.exp(asc.sin(x)).sum().backward()
+    assert x.grad.done()
+    assert_allclose(await x.grad, np.exp(np.sin(1.0)) * np.cos(1.0) * np.ones(50_000))
 
 
 async def test_other_threads_and_closed_schedulers_are_refused():
@@ -393,7 +377,6 @@ async def test_gradcheck_finds_a_wrong_rule_and_names_the_worst_element(monkeypa
             await gradcheck(asc.sin, np.ones(2))
 
 
-async def test_gradcheck_takes_doubles_alone():
-    async with asc.Scheduler("cpu"):
-        with pytest.raises(TypeError, match="input 1 must be an ndarray of float64"):
-            await gradcheck(asc.add, np.ones(2), np.ones(2, "f4"))
+async def test_gradcheck_takes_doubles_alone(s):
+    with pytest.raises(TypeError, match="input 1 must be an ndarray of float64"):
+        await gradcheck(asc.add, np.ones(2), np.ones(2, "f4"))

@@ -34,13 +34,12 @@ def test_every_rule_has_a_case_and_a_row():
 
 
 @pytest.mark.parametrize(("name", "fn", "arrays"), each(CASES, FIRST_ORDER))
-async def test_gradients_are_those_of_central_differences(name, fn, arrays):
-    async with asc.Scheduler("cpu") as s:
-        await gradcheck(fn, *arrays)
-        tensors = [await s.put(array) for array in arrays]
-        for tensor in tensors:
-            tensor.requires_grad = True
-        assert name in rows_behind(fn(*tensors))
+async def test_gradients_are_those_of_central_differences(s, name, fn, arrays):
+    await gradcheck(fn, *arrays)
+    tensors = [await s.put(array) for array in arrays]
+    for tensor in tensors:
+        tensor.requires_grad = True
+    assert name in rows_behind(fn(*tensors))
 
 
 def rows_behind(tensor: asc.Tensor) -> set[str]:
@@ -55,7 +54,7 @@ def rows_behind(tensor: asc.Tensor) -> set[str]:
 
 
 @pytest.mark.parametrize(("name", "fn", "arrays"), each(CASES))
-async def test_gradients_of_gradients_are_too(name, fn, arrays):
+async def test_gradients_of_gradients_are_too(s, name, fn, arrays):
 
     def gradient(*tensors: asc.Tensor) -> asc.Tensor:
         for tensor in tensors:
@@ -67,5 +66,4 @@ async def test_gradients_of_gradients_are_too(name, fn, arrays):
         first = grad(total, tensors, create_graph=True)
         return asc.concat([asc.reshape(part, -1) for part in first])
 
-    async with asc.Scheduler("cpu"):
-        await gradcheck(gradient, *arrays, atol=1e-4)
+    await gradcheck(gradient, *arrays, atol=1e-4)

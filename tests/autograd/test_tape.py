@@ -30,77 +30,72 @@ def retained(s: asc.Scheduler) -> int:
 # -- leaves ---------------------------------------------------------------------------------------------------------
 
 
-async def test_what_is_put_is_not_tracked_until_asked_for():
-    async with asc.Scheduler("cpu") as s:
-        x = await s.put(np.ones(3))
-        assert not x.requires_grad
-        assert not (x * 2).requires_grad
-        x.requires_grad = True
-        x.requires_grad = True  # which changes nothing
-        y = x * 2
-        assert y.requires_grad
-        assert x.grad is None
-        assert y.grad is None
-        x.requires_grad = False
-        assert not (x * 2).requires_grad
-        with pytest.raises(RuntimeError, match="`t.detach\\(\\)`"):
-            y.requires_grad = False
-        assert not y.detach().requires_grad
+async def test_what_is_put_is_not_tracked_until_asked_for(s):
+    x = await s.put(np.ones(3))
+    assert not x.requires_grad
+    assert not (x * 2).requires_grad
+    x.requires_grad = True
+    x.requires_grad = True  # which changes nothing
+    y = x * 2
+    assert y.requires_grad
+    assert x.grad is None
+    assert y.grad is None
+    x.requires_grad = False
+    assert not (x * 2).requires_grad
+    with pytest.raises(RuntimeError, match="`t.detach\\(\\)`"):
+        y.requires_grad = False
+    assert not y.detach().requires_grad
 
 
 @pytest.mark.parametrize("dtype", ["i8", "?", "c16"])
-async def test_only_real_floating_point_tensors_have_gradients(dtype):
-    async with asc.Scheduler("cpu") as s:
-        x = await s.put(np.ones(3, dtype))
-        with pytest.raises(TypeError, match="astype"):
-            x.requires_grad = True
+async def test_only_real_floating_point_tensors_have_gradients(s, dtype):
+    x = await s.put(np.ones(3, dtype))
+    with pytest.raises(TypeError, match="astype"):
+        x.requires_grad = True
 
 
-async def test_integers_and_booleans_end_the_tape():
-    async with asc.Scheduler("cpu") as s:
-        x = await leaf(s, [1.0, 2.0])
-        for result in (x > 1, asc.argmax(x), x.astype(int), asc.isnan(x)):
-            assert not result.requires_grad
+async def test_integers_and_booleans_end_the_tape(s):
+    x = await leaf(s, [1.0, 2.0])
+    for result in (x > 1, asc.argmax(x), x.astype(int), asc.isnan(x)):
+        assert not result.requires_grad
 
 
-async def test_a_gradient_may_be_replaced_by_one_like_it():
-    async with asc.Scheduler("cpu") as s:
-        x = await leaf(s, np.ones(3))
-        (x * 2).sum().backward()
-        assert x.grad is not None
-        x.grad = x.grad / 4
-        assert_array_equal(await x.grad, [0.5, 0.5, 0.5])
-        with pytest.raises(ValueError, match="must be like its tensor"):
-            x.grad = x.grad[:2]
-        with pytest.raises(ValueError, match="must be like its tensor"):
-            x.grad = x.grad.astype("f4")
-        with pytest.raises(TypeError, match="a Tensor or None"):
-            x.grad = 1.0
-        with pytest.raises(RuntimeError, match="requires_grad"):
-            (x * 2).grad = x.grad
-        x.grad = None
-        assert x.grad is None
+async def test_a_gradient_may_be_replaced_by_one_like_it(s):
+    x = await leaf(s, np.ones(3))
+    (x * 2).sum().backward()
+    assert x.grad is not None
+    x.grad = x.grad / 4
+    assert_array_equal(await x.grad, [0.5, 0.5, 0.5])
+    with pytest.raises(ValueError, match="must be like its tensor"):
+        x.grad = x.grad[:2]
+    with pytest.raises(ValueError, match="must be like its tensor"):
+        x.grad = x.grad.astype("f4")
+    with pytest.raises(TypeError, match="a Tensor or None"):
+        x.grad = 1.0
+    with pytest.raises(RuntimeError, match="requires_grad"):
+        (x * 2).grad = x.grad
+    x.grad = None
+    assert x.grad is None
 
 
 # -- no_grad --------------------------------------------------------------------------------------------------------
 
 
-async def test_no_grad_records_nothing_in_its_block_alone():
-    async with asc.Scheduler("cpu") as s:
-        x = await leaf(s, np.ones(3))
+async def test_no_grad_records_nothing_in_its_block_alone(s):
+    x = await leaf(s, np.ones(3))
+    with asc.no_grad():
+        assert not (x * 2).requires_grad
         with asc.no_grad():
-            assert not (x * 2).requires_grad
-            with asc.no_grad():
-                pass
-            assert not (x * 2).requires_grad
-            assert x.requires_grad
-        assert (x * 2).requires_grad
-        with pytest.raises(KeyError), asc.no_grad():
-            raise KeyError
-        assert (x * 2).requires_grad
+            pass
+        assert not (x * 2).requires_grad
+        assert x.requires_grad
+    assert (x * 2).requires_grad
+    with pytest.raises(KeyError), asc.no_grad():
+        raise KeyError
+    assert (x * 2).requires_grad
 
 
-async def test_no_grad_decorates_functions_and_coroutine_functions():
+async def test_no_grad_decorates_functions_and_coroutine_functions(s):
     @asc.no_grad()
     def double(x):
         return x * 2
@@ -110,13 +105,12 @@ async def test_no_grad_decorates_functions_and_coroutine_functions():
         await asyncio.sleep(0)
         return x * 2
 
-    async with asc.Scheduler("cpu") as s:
-        x = await leaf(s, np.ones(3))
-        both = asyncio.gather(later(x), later(x))
-        assert (x * 2).requires_grad
-        for y in (double(x), *await both):
-            assert not y.requires_grad
-        assert double.__name__ == "double"
+    x = await leaf(s, np.ones(3))
+    both = asyncio.gather(later(x), later(x))
+    assert (x * 2).requires_grad
+    for y in (double(x), *await both):
+        assert not y.requires_grad
+    assert double.__name__ == "double"
 
 
 async def test_no_grad_is_no_decorator_of_generators():
@@ -136,122 +130,113 @@ async def test_no_grad_is_no_decorator_of_generators():
 # -- what cannot be recorded ----------------------------------------------------------------------------------------
 
 
-async def test_a_row_without_a_rule_says_so_at_once():
-    async with asc.Scheduler("cpu") as s:
-        x = await leaf(s, np.ones(3))
-        with pytest.raises(NotImplementedError, match="nextafter: no derivative is known: use `t.detach"):
-            asc.nextafter(x, 2.0)
-        with pytest.raises(NotImplementedError, match="multiply: gradients of complex numbers"):
-            x * 1j
-        with asc.no_grad():
-            asc.nextafter(x, 2.0)
+async def test_a_row_without_a_rule_says_so_at_once(s):
+    x = await leaf(s, np.ones(3))
+    with pytest.raises(NotImplementedError, match="nextafter: no derivative is known: use `t.detach"):
+        asc.nextafter(x, 2.0)
+    with pytest.raises(NotImplementedError, match="multiply: gradients of complex numbers"):
+        x * 1j
+    with asc.no_grad():
+        asc.nextafter(x, 2.0)
 
 
-async def test_a_rule_of_ones_own(monkeypatch):
+async def test_a_rule_of_ones_own(s, monkeypatch):
     monkeypatch.setitem(RULES, "nextafter", (lambda g: g * 3, None))
-    async with asc.Scheduler("cpu") as s:
-        x, y = await leaf(s, np.ones(3)), await leaf(s, np.ones(3))
-        apply(TABLE["nextafter"], (x, y)).sum().backward()
-        assert_array_equal(await x.grad, [3, 3, 3])
-        assert y.grad is None
-        assert not asc.nextafter(x.detach(), y).requires_grad
+    x, y = await leaf(s, np.ones(3)), await leaf(s, np.ones(3))
+    apply(TABLE["nextafter"], (x, y)).sum().backward()
+    assert_array_equal(await x.grad, [3, 3, 3])
+    assert y.grad is None
+    assert not asc.nextafter(x.detach(), y).requires_grad
 
 
-async def test_part_of_a_leaf_is_assigned_only_unrecorded():
-    async with asc.Scheduler("cpu") as s:
-        x = await leaf(s, [1.0, 2.0, 3.0])
-        with pytest.raises(RuntimeError, match=r"with no_grad\(\):"):
-            x[0] = 5.0
-        with asc.no_grad():
-            x[0] = 5.0
-        (x * x).sum().backward()
-        assert_array_equal(await x.grad, [10, 4, 6])
+async def test_part_of_a_leaf_is_assigned_only_unrecorded(s):
+    x = await leaf(s, [1.0, 2.0, 3.0])
+    with pytest.raises(RuntimeError, match=r"with no_grad\(\):"):
+        x[0] = 5.0
+    with asc.no_grad():
+        x[0] = 5.0
+    (x * x).sum().backward()
+    assert_array_equal(await x.grad, [10, 4, 6])
 
 
-async def test_assigning_to_a_part_of_a_result_is_recorded():
-    async with asc.Scheduler("cpu") as s:
-        x, v = await leaf(s, [1.0, 2.0, 3.0]), await leaf(s, 7.0)
-        y = x * x
-        before = y.detach()
-        y[1:] = v
-        (y * y).sum().backward()
-        assert_array_equal(await x.grad, [4, 0, 0])
-        assert_array_equal(await v.grad, 28)
-        assert_array_equal(await before, [1, 4, 9])
-        plain = await s.put(np.zeros(3))
-        plain[0] = v
-        assert plain.requires_grad
-        with asc.no_grad():
-            plain[1] = 1.0
-        assert not plain.requires_grad
+async def test_assigning_to_a_part_of_a_result_is_recorded(s):
+    x, v = await leaf(s, [1.0, 2.0, 3.0]), await leaf(s, 7.0)
+    y = x * x
+    before = y.detach()
+    y[1:] = v
+    (y * y).sum().backward()
+    assert_array_equal(await x.grad, [4, 0, 0])
+    assert_array_equal(await v.grad, 28)
+    assert_array_equal(await before, [1, 4, 9])
+    plain = await s.put(np.zeros(3))
+    plain[0] = v
+    assert plain.requires_grad
+    with asc.no_grad():
+        plain[1] = 1.0
+    assert not plain.requires_grad
 
 
 @pytest.mark.parametrize("dtype", ["i8", "?", "f4"])
-async def test_what_is_assigned_may_be_of_another_dtype(dtype):
-    async with asc.Scheduler("cpu") as s:
-        x, v = await leaf(s, [1.0, 2.0, 3.0, 4.0]), await s.put(np.ones(2, dtype))
-        for key in (slice(2), await s.put(np.array([0, 1])), await s.put(np.array([True, True, False, False]))):
-            y, x.grad = x * x, None
-            y[key] = v
-            y.sum().backward()
-            assert_array_equal(await x.grad, [0, 0, 6, 8])
+async def test_what_is_assigned_may_be_of_another_dtype(s, dtype):
+    x, v = await leaf(s, [1.0, 2.0, 3.0, 4.0]), await s.put(np.ones(2, dtype))
+    for key in (slice(2), await s.put(np.array([0, 1])), await s.put(np.array([True, True, False, False]))):
+        y, x.grad = x * x, None
+        y[key] = v
+        y.sum().backward()
+        assert_array_equal(await x.grad, [0, 0, 6, 8])
 
 
 # -- what is kept ---------------------------------------------------------------------------------------------------
 
 
-async def test_only_what_the_derivatives_read_is_kept():
+async def test_only_what_the_derivatives_read_is_kept(s):
     """Of x @ w only x for the gradient of w; of relu its result, and not what it was made of."""
-    async with asc.Scheduler("cpu") as s:
-        x, w = await s.put(np.ones((8, 100))), await leaf(s, np.ones((100, 50)))
-        before = retained(s)
-        product = x @ w
-        (w_node,) = product._node.parents[1:]
-        assert w_node is w._node
-        assert type(product._node.operands[0]) is type(x._value)
-        assert product._node.operands[1] is w._value.meta
-        loss = (asc.maximum(product + 1.0, 0) * 3.0).sum()
-        del product
-        await s.barrier()
-        assert retained(s) - before == 8 * 50 * 8 + loss.nbytes  # the result of maximum
+    x, w = await s.put(np.ones((8, 100))), await leaf(s, np.ones((100, 50)))
+    before = retained(s)
+    product = x @ w
+    (w_node,) = product._node.parents[1:]
+    assert w_node is w._node
+    assert type(product._node.operands[0]) is type(x._value)
+    assert product._node.operands[1] is w._value.meta
+    loss = (asc.maximum(product + 1.0, 0) * 3.0).sum()
+    del product
+    await s.barrier()
+    assert retained(s) - before == 8 * 50 * 8 + loss.nbytes  # the result of maximum
 
 
-async def test_what_was_kept_is_given_back_as_the_pass_goes_through():
-    async with asc.Scheduler("cpu") as s:
-        x = await leaf(s, np.ones(1000))
+async def test_what_was_kept_is_given_back_as_the_pass_goes_through(s):
+    x = await leaf(s, np.ones(1000))
+    y = x
+    for _ in range(10):
+        y = asc.sin(y)
+    loss = y.sum()
+    del y
+    await s.barrier()
+    assert retained(s) == 8000 * 10 + 8
+    loss.backward()
+    await s.barrier()
+    assert retained(s) == 8000 * 2 + 8  # the leaf, its gradient and the loss
+
+
+async def test_dropping_the_loss_drops_all(s):
+    x = await leaf(s, np.ones(1000))
+    loss = asc.exp(asc.sin(x)).sum()
+    await s.barrier()
+    assert retained(s) > x.nbytes
+    del loss
+    assert retained(s) == x.nbytes
+
+
+async def test_long_chains_need_no_recursion(s):
+    x = await leaf(s, np.ones(2))
+    for backwards in (True, False):
         y = x
-        for _ in range(10):
-            y = asc.sin(y)
-        loss = y.sum()
+        for _ in range(20_000):
+            y = y + 1
+        if backwards:
+            y.sum().backward()
         del y
-        await s.barrier()
-        assert retained(s) == 8000 * 10 + 8
-        loss.backward()
-        await s.barrier()
-        assert retained(s) == 8000 * 2 + 8  # the leaf, its gradient and the loss
-
-
-async def test_dropping_the_loss_drops_all():
-    async with asc.Scheduler("cpu") as s:
-        x = await leaf(s, np.ones(1000))
-        loss = asc.exp(asc.sin(x)).sum()
-        await s.barrier()
-        assert retained(s) > x.nbytes
-        del loss
-        assert retained(s) == x.nbytes
-
-
-async def test_long_chains_need_no_recursion():
-    async with asc.Scheduler("cpu") as s:
-        x = await leaf(s, np.ones(2))
-        for backwards in (True, False):
-            y = x
-            for _ in range(20_000):
-                y = y + 1
-            if backwards:
-                y.sum().backward()
-            del y
-        assert_array_equal(await x.grad, [1, 1])
+    assert_array_equal(await x.grad, [1, 1])
 
 
 async def test_between_devices():

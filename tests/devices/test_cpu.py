@@ -39,9 +39,8 @@ def many(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         assert not blas._shares
 
 
-async def test_one_stream_keeps_every_blas_thread(many: list[int]) -> None:
-    async with asc.Scheduler("cpu"):
-        assert threads() == many
+async def test_one_stream_keeps_every_blas_thread(s: asc.Scheduler, many: list[int]) -> None:
+    assert threads() == many
 
 
 async def test_streams_share_the_blas_threads_and_give_them_back(many: list[int]) -> None:
@@ -118,13 +117,12 @@ async def test_crossing_chains_on_many_streams() -> None:
         assert s.statistics().peak_tasks_in_flight <= 8
 
 
-async def test_a_put_is_not_behind_the_compute_stream() -> None:
+async def test_a_put_is_not_behind_the_compute_stream(s: asc.Scheduler) -> None:
     gate = threading.Event()
-    async with asc.Scheduler("cpu") as s:
-        s.submit_nowait(held, gate)
-        for array in (BLOCK, BLOCK[0]):
-            assert (await (await asyncio.wait_for(s.put(array), 60)).numpy()).sum() == array.sum()
-        gate.set()
+    s.submit_nowait(held, gate)
+    for array in (BLOCK, BLOCK[0]):
+        assert (await (await asyncio.wait_for(s.put(array), 60)).numpy()).sum() == array.sum()
+    gate.set()
 
 
 def test_reaching_a_count_from_several_threads() -> None:
@@ -144,13 +142,14 @@ def test_reaching_a_count_from_several_threads() -> None:
 MIB = 2**20
 
 
-async def test_a_result_in_c_order_goes_into_a_recycled_buffer_whatever_the_layout_of_the_operands() -> None:
-    async with asc.Scheduler("cpu") as s:
-        x = await s.put(np.ones((100, 100)))
-        product, turned = x.mT @ x, x.mT + x.mT
-        await s.barrier()
-        assert isinstance(product._value.block, np.ndarray)
-        assert not isinstance(turned._value.block, np.ndarray)  # in Fortran's order, as in NumPy
+async def test_a_result_in_c_order_goes_into_a_recycled_buffer_whatever_the_layout_of_the_operands(
+    s: asc.Scheduler,
+) -> None:
+    x = await s.put(np.ones((100, 100)))
+    product, turned = x.mT @ x, x.mT + x.mT
+    await s.barrier()
+    assert isinstance(product._value.block, np.ndarray)
+    assert not isinstance(turned._value.block, np.ndarray)  # in Fortran's order, as in NumPy
 
 
 def test_a_buffer_comes_back_last_in_first_out() -> None:

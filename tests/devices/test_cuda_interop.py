@@ -53,7 +53,7 @@ def test_another_librarys_stream_is_waited_for() -> None:
         assert fake.races == []
 
 
-async def test_an_array_of_another_device_is_refused_with_the_cure(three: Fake) -> None:
+async def test_an_array_of_another_device_is_refused_with_the_cure(s: asc.Scheduler, three: Fake) -> None:
     class Elsewhere:
         def __dlpack_device__(self) -> tuple[int, int]:
             return 2, 2
@@ -61,9 +61,8 @@ async def test_an_array_of_another_device_is_refused_with_the_cure(three: Fake) 
     async with opened(1) as s:
         with pytest.raises(ValueError, match="cuda:2: `put` it there with device="):
             await s.put(Elsewhere())
-    async with asc.Scheduler("cpu") as s:
-        with pytest.raises(TypeError, match="list it in Scheduler"):
-            await s.put(Elsewhere())
+    with pytest.raises(TypeError, match="list it in Scheduler"):
+        await s.put(Elsewhere())
 
 
 async def test_results_leave_by_dlpack(fake: Fake) -> None:
@@ -81,12 +80,11 @@ def torch() -> Any:
     return pytest.importorskip("torch")
 
 
-async def test_a_pytorch_module_is_a_task(torch: Any) -> None:
+async def test_a_pytorch_module_is_a_task(s: asc.Scheduler, torch: Any) -> None:
     layer = torch.nn.Linear(32, 4)
-    async with asc.Scheduler("cpu") as s:
-        y = await s.submit(layer, await s.put(BLOCK), shape=(32, 4), dtype="float32")
-        expected = layer(torch.from_numpy(BLOCK)).detach().numpy()
-        assert np.allclose(await y, expected, atol=1e-6)
+    y = await s.submit(layer, await s.put(BLOCK), shape=(32, 4), dtype="float32")
+    expected = layer(torch.from_numpy(BLOCK)).detach().numpy()
+    assert np.allclose(await y, expected, atol=1e-6)
 
 
 async def test_pytorch_works_on_the_tasks_stream(fake: Fake, torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:

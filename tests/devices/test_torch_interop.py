@@ -25,55 +25,51 @@ def module(torch: Any, function: Any) -> Any:
     return made
 
 
-async def test_views_of_any_strides_are_taken(torch: Any) -> None:
+async def test_views_of_any_strides_are_taken(s: asc.Scheduler, torch: Any) -> None:
     linear = torch.nn.Linear(4, 2)
-    async with asc.Scheduler("cpu") as s:
-        x = await s.put(ROWS)
-        for view, expected in [
-            (x[::-1, ::-1], ROWS[::-1, ::-1]),
-            (x[:0, ::-1], ROWS[:0, ::-1]),
-            (asc.permute_dims(x, (1, 0))[:, :1] + x[:1], ROWS.T[:, :1] + ROWS[:1]),
-            (asc.broadcast_to(x[1], (5, 4)), np.broadcast_to(ROWS[1], (5, 4))),
-        ]:
-            found = await s.call(linear, view)
-            assert np.allclose(found, linear(torch.tensor(expected.copy())).detach().numpy(), rtol=1e-6)
+    x = await s.put(ROWS)
+    for view, expected in [
+        (x[::-1, ::-1], ROWS[::-1, ::-1]),
+        (x[:0, ::-1], ROWS[:0, ::-1]),
+        (asc.permute_dims(x, (1, 0))[:, :1] + x[:1], ROWS.T[:, :1] + ROWS[:1]),
+        (asc.broadcast_to(x[1], (5, 4)), np.broadcast_to(ROWS[1], (5, 4))),
+    ]:
+        found = await s.call(linear, view)
+        assert np.allclose(found, linear(torch.tensor(expected.copy())).detach().numpy(), rtol=1e-6)
 
 
 @pytest.mark.parametrize("nested", [False, True])
-async def test_a_module_may_not_change_its_input(torch: Any, nested: bool) -> None:
-    async with asc.Scheduler("cpu") as s:
-        x = await s.put(ROWS - 5)
-        relu = module(torch, lambda given: torch.relu_(given["x"][0] if nested else given))
-        with pytest.raises(ValueError, match="changed its input in place.* inplace=False"):
-            await s.call(relu, {"x": [x]} if nested else x)
-        assert (await s.call(torch.nn.ReLU(), x)).min() == 0
+async def test_a_module_may_not_change_its_input(s: asc.Scheduler, torch: Any, nested: bool) -> None:
+    x = await s.put(ROWS - 5)
+    relu = module(torch, lambda given: torch.relu_(given["x"][0] if nested else given))
+    with pytest.raises(ValueError, match="changed its input in place.* inplace=False"):
+        await s.call(relu, {"x": [x]} if nested else x)
+    assert (await s.call(torch.nn.ReLU(), x)).min() == 0
 
 
-async def test_a_result_in_the_memory_of_an_input_is_a_copy(torch: Any) -> None:
-    async with asc.Scheduler("cpu") as s:
-        x = await s.put(ROWS)
-        for same in (
-            torch.nn.Identity(),
-            torch.nn.Flatten(),
-            module(torch, lambda x: x[1:]),
-            torch.nn.Dropout().eval(),
-        ):
-            found = await s.call(same, x)
-            found += 1
-            del found
-            assert np.array_equal(await x.numpy(), ROWS)
-        assert s.statistics().bytes_retained == ROWS.nbytes
+async def test_a_result_in_the_memory_of_an_input_is_a_copy(s: asc.Scheduler, torch: Any) -> None:
+    x = await s.put(ROWS)
+    for same in (
+        torch.nn.Identity(),
+        torch.nn.Flatten(),
+        module(torch, lambda x: x[1:]),
+        torch.nn.Dropout().eval(),
+    ):
+        found = await s.call(same, x)
+        found += 1
+        del found
+        assert np.array_equal(await x.numpy(), ROWS)
+    assert s.statistics().bytes_retained == ROWS.nbytes
 
 
-async def test_what_numpy_has_no_array_for_is_told(torch: Any) -> None:
-    async with asc.Scheduler("cpu") as s:
-        x = await s.put(ROWS)
-        for wrong, match in [
-            (lambda x: x.bfloat16(), "dtype torch.bfloat16.* cannot become an array"),
-            (lambda x: [x.to("meta")], "device meta cannot become an array"),
-            (lambda x: x.to_sparse(), "layout torch.sparse_coo.* cannot become an array"),
-        ]:
-            with pytest.raises(TypeError, match=match):
-                await s.call(module(torch, wrong), x)
-        conjugated = await s.call(module(torch, lambda x: torch.complex(x, x).conj()), x)
-        assert np.array_equal(conjugated, ROWS - 1j * ROWS)
+async def test_what_numpy_has_no_array_for_is_told(s: asc.Scheduler, torch: Any) -> None:
+    x = await s.put(ROWS)
+    for wrong, match in [
+        (lambda x: x.bfloat16(), "dtype torch.bfloat16.* cannot become an array"),
+        (lambda x: [x.to("meta")], "device meta cannot become an array"),
+        (lambda x: x.to_sparse(), "layout torch.sparse_coo.* cannot become an array"),
+    ]:
+        with pytest.raises(TypeError, match=match):
+            await s.call(module(torch, wrong), x)
+    conjugated = await s.call(module(torch, lambda x: torch.complex(x, x).conj()), x)
+    assert np.array_equal(conjugated, ROWS - 1j * ROWS)

@@ -58,17 +58,16 @@ async def test_everything_comes_back(path):
     assert await to_thread.run_sync(os.listdir, path.parent) == [path.name]
 
 
-async def test_what_is_saved_is_of_the_moment_of_the_call(path):
-    async with asc.Scheduler("cpu") as s:
-        x, host = await s.put(np.zeros(2000)), np.zeros(2)
-        saving = asyncio.ensure_future(asc.save(path, {"x": x, "host": host}))
-        await asyncio.sleep(0)
-        x[:] = 1.0
-        host[:] = 1
-        await saving
-        back = await asc.load(path)
-        assert not (await back["x"]).any()
-        assert not back["host"].any()
+async def test_what_is_saved_is_of_the_moment_of_the_call(s, path):
+    x, host = await s.put(np.zeros(2000)), np.zeros(2)
+    saving = asyncio.ensure_future(asc.save(path, {"x": x, "host": host}))
+    await asyncio.sleep(0)
+    x[:] = 1.0
+    host[:] = 1
+    await saving
+    back = await asc.load(path)
+    assert not (await back["x"]).any()
+    assert not back["host"].any()
 
 
 async def test_a_plain_file_from_elsewhere_loads(path):
@@ -98,24 +97,22 @@ async def test_a_plain_file_from_elsewhere_loads(path):
         ({"a": np.array(["x"])}, "a: the format has no dtype"),
     ],
 )
-async def test_what_cannot_be_stored_is_named_and_the_old_file_stays(path, state, message):
-    async with asc.Scheduler("cpu"):
-        await asc.save(path, {"old": 1})
-        with pytest.raises(TypeError, match=message):
-            await asc.save(path, state)
-        assert await asc.load(path) == {"old": 1}
+async def test_what_cannot_be_stored_is_named_and_the_old_file_stays(s, path, state, message):
+    await asc.save(path, {"old": 1})
+    with pytest.raises(TypeError, match=message):
+        await asc.save(path, state)
+    assert await asc.load(path) == {"old": 1}
 
 
-async def test_a_failed_tensor_fails_the_save_and_the_old_file_stays(path):
-    async with asc.Scheduler("cpu") as s:
-        await asc.save(path, {"old": 1})
+async def test_a_failed_tensor_fails_the_save_and_the_old_file_stays(s, path):
+    await asc.save(path, {"old": 1})
 
-        def fail() -> np.ndarray:
-            raise ArithmeticError("no result")
+    def fail() -> np.ndarray:
+        raise ArithmeticError("no result")
 
-        with pytest.raises(ArithmeticError):
-            await asc.save(path, {"new": await s.submit(fail, shape=(2,), dtype=float)})
-        assert await asc.load(path) == {"old": 1}
+    with pytest.raises(ArithmeticError):
+        await asc.save(path, {"new": await s.submit(fail, shape=(2,), dtype=float)})
+    assert await asc.load(path) == {"old": 1}
 
 
 async def test_an_error_while_writing_leaves_nothing_behind(path, monkeypatch):
@@ -143,7 +140,7 @@ async def test_writing_is_not_done_on_the_loops_thread(path, monkeypatch):
     assert threading.main_thread() not in threads
 
 
-async def test_cancelling_leaves_a_whole_file(path, monkeypatch):
+async def test_cancelling_leaves_a_whole_file(s, path, monkeypatch):
     reached, go_on, finished = threading.Event(), threading.Event(), threading.Event()
     replace = os.replace
 
@@ -153,19 +150,18 @@ async def test_cancelling_leaves_a_whole_file(path, monkeypatch):
         replace(*args)
         finished.set()
 
-    async with asc.Scheduler("cpu"):
-        await asc.save(path, {"version": 1})
-        monkeypatch.setattr(os, "replace", held)
-        saving = asyncio.ensure_future(asc.save(path, {"version": 2}))
-        await to_thread.run_sync(reached.wait)
-        saving.cancel()
-        await asyncio.sleep(0)
-        assert await asc.load(path) == {"version": 1}
-        go_on.set()
-        with pytest.raises(asyncio.CancelledError):
-            await saving
-        await to_thread.run_sync(finished.wait)
-        assert await asc.load(path) == {"version": 2}
+    await asc.save(path, {"version": 1})
+    monkeypatch.setattr(os, "replace", held)
+    saving = asyncio.ensure_future(asc.save(path, {"version": 2}))
+    await to_thread.run_sync(reached.wait)
+    saving.cancel()
+    await asyncio.sleep(0)
+    assert await asc.load(path) == {"version": 1}
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await saving
+    await to_thread.run_sync(finished.wait)
+    assert await asc.load(path) == {"version": 2}
 
 
 async def test_a_link_stays_a_link(path):
@@ -177,16 +173,15 @@ async def test_a_link_stays_a_link(path):
     assert await to_thread.run_sync(other.is_symlink)
 
 
-async def test_a_missing_or_damaged_file_is_an_error(path):
+async def test_a_missing_or_damaged_file_is_an_error(s, path):
     from safetensors import SafetensorError
 
-    async with asc.Scheduler("cpu"):
-        with pytest.raises(FileNotFoundError):
-            await asc.load(path)
-        await asc.save(path, {"a": asc.ones(100)})
-        await to_thread.run_sync(os.truncate, path, 100)
-        with pytest.raises(SafetensorError):
-            await asc.load(path)
+    with pytest.raises(FileNotFoundError):
+        await asc.load(path)
+    await asc.save(path, {"a": asc.ones(100)})
+    await to_thread.run_sync(os.truncate, path, 100)
+    with pytest.raises(SafetensorError):
+        await asc.load(path)
 
 
 async def test_loading_waits_for_room(path):
@@ -234,19 +229,18 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-async def test_a_kill_leaves_the_old_file_or_the_new_one_whole(path, moment):
-    async with asc.Scheduler("cpu"):
-        await asc.save(path, {"value": asc.full(1000, 1.0), "version": 1})
-        program = PROGRAM.format(moment=MOMENTS[moment])
-        killed = await to_thread.run_sync(
-            lambda: subprocess.run([sys.executable, "-c", program, path], capture_output=True)
-        )
-        assert killed.returncode == 9, killed.stderr
-        state = await asc.load(path)
-        assert state["version"] == (2 if moment == "after" else 1)
-        assert set((await state["value"]).tolist()) == {float(state["version"])}
-        await asc.save(path, {"version": 3})
-        assert await asc.load(path) == {"version": 3}
+async def test_a_kill_leaves_the_old_file_or_the_new_one_whole(s, path, moment):
+    await asc.save(path, {"value": asc.full(1000, 1.0), "version": 1})
+    program = PROGRAM.format(moment=MOMENTS[moment])
+    killed = await to_thread.run_sync(
+        lambda: subprocess.run([sys.executable, "-c", program, path], capture_output=True)
+    )
+    assert killed.returncode == 9, killed.stderr
+    state = await asc.load(path)
+    assert state["version"] == (2 if moment == "after" else 1)
+    assert set((await state["value"]).tolist()) == {float(state["version"])}
+    await asc.save(path, {"version": 3})
+    assert await asc.load(path) == {"version": 3}
 
 
 class Training:
@@ -301,20 +295,19 @@ async def test_a_resumed_run_gives_the_weights_of_an_unbroken_one_bit_for_bit(pa
     assert all(same(a, b) for a, b in zip(got, expected, strict=True))
 
 
-async def test_others_may_read_what_they_may_read_of_other_files(path):
+async def test_others_may_read_what_they_may_read_of_other_files(s, path):
     """What is new is as any new file; what is replaced keeps its mode."""
 
     def modes() -> list[int]:
         (path.parent / "new").touch()
         return [file.stat().st_mode for file in (path, path.parent / "new")]
 
-    async with asc.Scheduler("cpu"):
-        await asc.save(path, {"a": 1})
-        mode, new = await to_thread.run_sync(modes)
-        assert mode == new
-        await to_thread.run_sync(path.chmod, 0o440)
-        await asc.save(path, {"a": 2})
-        assert (await to_thread.run_sync(path.stat)).st_mode & 0o777 == 0o440
+    await asc.save(path, {"a": 1})
+    mode, new = await to_thread.run_sync(modes)
+    assert mode == new
+    await to_thread.run_sync(path.chmod, 0o440)
+    await asc.save(path, {"a": 2})
+    assert (await to_thread.run_sync(path.stat)).st_mode & 0o777 == 0o440
 
 
 @pytest.fixture(params=["bfloat16", "float8_e4m3fn"])
@@ -326,7 +319,6 @@ def written_by_pytorch(path, request):
     return path
 
 
-async def test_a_dtype_that_numpy_has_not_is_named(written_by_pytorch):
-    async with asc.Scheduler("cpu"):
-        with pytest.raises(TypeError, match="weight: NumPy has no such dtype"):
-            await asc.load(written_by_pytorch)
+async def test_a_dtype_that_numpy_has_not_is_named(s, written_by_pytorch):
+    with pytest.raises(TypeError, match="weight: NumPy has no such dtype"):
+        await asc.load(written_by_pytorch)

@@ -19,38 +19,36 @@ def spread(array: np.ndarray, bound: float) -> bool:
     return bool(inside and abs(array.mean()) < bound / 20 and abs(array.std() / bound - 1 / sqrt(3)) < 0.02)
 
 
-async def test_initial_values_are_distributed_as_documented():
-    async with asc.Scheduler("cpu"):
-        linear, conv = nn.Linear(300, 200, rng=0), nn.Conv2d(8, 90, (3, 5), rng=0)
-        assert spread(await linear.weight, 1 / sqrt(300))
-        assert np.abs(await linear.bias).max() <= 1 / sqrt(300)
-        assert spread(await conv.weight, 1 / sqrt(8 * 15))
-        words = await nn.Embedding(300, 200, rng=0).weight
-        assert abs(words.mean()) < 0.02
-        assert abs(words.std() - 1) < 0.02
-        norm = nn.LayerNorm((3, 4))
-        assert (await norm.weight == 1).all()
-        assert not (await norm.bias).any()
-        attention = nn.MultiheadAttention(100, 4, rng=0)
-        assert spread(await attention.in_proj_weight, sqrt(6 / 400))
-        assert spread(await attention.out_proj.weight, 1 / sqrt(100))
-        assert not (await attention.in_proj_bias).any()
-        assert not (await attention.out_proj.bias).any()
+async def test_initial_values_are_distributed_as_documented(s):
+    linear, conv = nn.Linear(300, 200, rng=0), nn.Conv2d(8, 90, (3, 5), rng=0)
+    assert spread(await linear.weight, 1 / sqrt(300))
+    assert np.abs(await linear.bias).max() <= 1 / sqrt(300)
+    assert spread(await conv.weight, 1 / sqrt(8 * 15))
+    words = await nn.Embedding(300, 200, rng=0).weight
+    assert abs(words.mean()) < 0.02
+    assert abs(words.std() - 1) < 0.02
+    norm = nn.LayerNorm((3, 4))
+    assert (await norm.weight == 1).all()
+    assert not (await norm.bias).any()
+    attention = nn.MultiheadAttention(100, 4, rng=0)
+    assert spread(await attention.in_proj_weight, sqrt(6 / 400))
+    assert spread(await attention.out_proj.weight, 1 / sqrt(100))
+    assert not (await attention.in_proj_bias).any()
+    assert not (await attention.out_proj.bias).any()
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-async def test_a_seed_gives_the_same_values_again(dtype):
-    async with asc.Scheduler("cpu"):
-        a, b, c = [await nn.Linear(30, 20, rng=seed, dtype=dtype).weight for seed in (0, 0, 1)]
-        assert a.dtype == dtype
-        assert a.tobytes() == b.tobytes() != c.tobytes()
-        one, two = [await nn.Linear(30, 20, rng=np.random.default_rng(0)).bias for _ in range(2)]
-        assert one.tobytes() == two.tobytes()
-        rng = np.random.default_rng(0)
-        first, second = nn.Linear(30, 20, rng=rng), nn.Linear(30, 20, rng=rng)
-        assert ((await first.weight) != (await second.weight)).any()
-        unseeded = [await nn.Linear(30, 20).weight for _ in range(2)]
-        assert (unseeded[0] != unseeded[1]).any()
+async def test_a_seed_gives_the_same_values_again(s, dtype):
+    a, b, c = [await nn.Linear(30, 20, rng=seed, dtype=dtype).weight for seed in (0, 0, 1)]
+    assert a.dtype == dtype
+    assert a.tobytes() == b.tobytes() != c.tobytes()
+    one, two = [await nn.Linear(30, 20, rng=np.random.default_rng(0)).bias for _ in range(2)]
+    assert one.tobytes() == two.tobytes()
+    rng = np.random.default_rng(0)
+    first, second = nn.Linear(30, 20, rng=rng), nn.Linear(30, 20, rng=rng)
+    assert ((await first.weight) != (await second.weight)).any()
+    unseeded = [await nn.Linear(30, 20).weight for _ in range(2)]
+    assert (unseeded[0] != unseeded[1]).any()
 
 
 async def test_a_constructor_waits_for_nothing_however_many_parameters_there_are():
@@ -66,17 +64,15 @@ async def test_parameters_go_where_they_are_told():
         assert where == list(s.devices)
 
 
-async def test_the_projections_of_attention_differ_from_each_other():
+async def test_the_projections_of_attention_differ_from_each_other(s):
     """A seed draws for all of them, one after the other."""
-    async with asc.Scheduler("cpu"):
-        attention = nn.MultiheadAttention(8, 2, rng=0)
-        query, out = (await attention.in_proj_weight)[:8], await attention.out_proj.weight
-        assert abs(np.corrcoef(query.ravel(), out.ravel())[0, 1]) < 0.5
+    attention = nn.MultiheadAttention(8, 2, rng=0)
+    query, out = (await attention.in_proj_weight)[:8], await attention.out_proj.weight
+    assert abs(np.corrcoef(query.ravel(), out.ravel())[0, 1]) < 0.5
 
 
-async def test_images_are_flattened_when_there_are_none():
-    async with asc.Scheduler("cpu"):
-        assert (await nn.Flatten()(asc.zeros((0, 2, 3)))).shape == (0, 6)
+async def test_images_are_flattened_when_there_are_none(s):
+    assert (await nn.Flatten()(asc.zeros((0, 2, 3)))).shape == (0, 6)
 
 
 async def test_without_a_scheduler_the_error_names_the_cure():
@@ -84,88 +80,81 @@ async def test_without_a_scheduler_the_error_names_the_cure():
         nn.Linear(2, 2)
 
 
-async def test_dropout_drops_its_share_and_keeps_the_mean():
-    async with asc.Scheduler("cpu") as s:
-        x = await s.put(np.ones((200, 500), np.float32))
-        layer = nn.Dropout(0.3, rng=0)
-        y = await layer(x)
-        assert set(np.unique(y)) == {0, np.float32(1 / 0.7)}
-        assert abs((y == 0).mean() - 0.3) < 0.01
-        assert (await layer(x) != y).any()
-        assert (await nn.Dropout(0.3, rng=0)(x) == y).all()
-        assert not (await nn.Dropout(1.0)(x)).any()
-        assert nn.Dropout(0.0)(x) is x
-        assert layer.eval()(x) is x
+async def test_dropout_drops_its_share_and_keeps_the_mean(s):
+    x = await s.put(np.ones((200, 500), np.float32))
+    layer = nn.Dropout(0.3, rng=0)
+    y = await layer(x)
+    assert set(np.unique(y)) == {0, np.float32(1 / 0.7)}
+    assert abs((y == 0).mean() - 0.3) < 0.01
+    assert (await layer(x) != y).any()
+    assert (await nn.Dropout(0.3, rng=0)(x) == y).all()
+    assert not (await nn.Dropout(1.0)(x)).any()
+    assert nn.Dropout(0.0)(x) is x
+    assert layer.eval()(x) is x
 
 
-async def test_shapes():
-    async with asc.Scheduler("cpu"):
-        images = asc.ones((2, 3, 9, 8), dtype=np.float32)
-        assert nn.Conv2d(3, 5, 3, stride=(2, 1), padding=1)(images).shape == (2, 5, 5, 8)
-        assert nn.Conv2d(3, 5, (2, 3), dilation=(1, 2), bias=False)(images).shape == (2, 5, 8, 4)
-        assert nn.MaxPool2d(2)(images).shape == (2, 3, 4, 4)
-        assert nn.MaxPool2d(3, stride=1, padding=1)(images).shape == (2, 3, 9, 8)
-        assert nn.Flatten()(images).shape == (2, 216)
-        assert nn.Linear(8, 4)(images).shape == (2, 3, 9, 4)
-        assert nn.LayerNorm([9, 8])(images).shape == images.shape
-        assert nn.Embedding(5, 6)(asc.ones((2, 3), dtype=np.int64)).shape == (2, 3, 6)
+async def test_shapes(s):
+    images = asc.ones((2, 3, 9, 8), dtype=np.float32)
+    assert nn.Conv2d(3, 5, 3, stride=(2, 1), padding=1)(images).shape == (2, 5, 5, 8)
+    assert nn.Conv2d(3, 5, (2, 3), dilation=(1, 2), bias=False)(images).shape == (2, 5, 8, 4)
+    assert nn.MaxPool2d(2)(images).shape == (2, 3, 4, 4)
+    assert nn.MaxPool2d(3, stride=1, padding=1)(images).shape == (2, 3, 9, 8)
+    assert nn.Flatten()(images).shape == (2, 216)
+    assert nn.Linear(8, 4)(images).shape == (2, 3, 9, 4)
+    assert nn.LayerNorm([9, 8])(images).shape == images.shape
+    assert nn.Embedding(5, 6)(asc.ones((2, 3), dtype=np.int64)).shape == (2, 3, 6)
 
 
-async def test_attention_to_itself_is_attention_to_the_same_key():
-    async with asc.Scheduler("cpu") as s:
-        attention = nn.MultiheadAttention(12, 3, rng=0, dtype=np.float64)
-        x = await s.put(np.random.default_rng(0).standard_normal((2, 5, 12)))
-        mask = asc.tril(asc.ones((5, 5), dtype=bool))
-        expected = await attention(x, is_causal=True)
-        for got in (attention(x, x, x, is_causal=True), attention(x, x, attn_mask=mask), attention(x, attn_mask=mask)):
-            assert np.allclose(await got, expected, rtol=1e-12)
-        shorter = await attention(x[:, :2], x, x)
-        assert np.allclose(shorter, (await attention(x))[:, :2], rtol=1e-12)
+async def test_attention_to_itself_is_attention_to_the_same_key(s):
+    attention = nn.MultiheadAttention(12, 3, rng=0, dtype=np.float64)
+    x = await s.put(np.random.default_rng(0).standard_normal((2, 5, 12)))
+    mask = asc.tril(asc.ones((5, 5), dtype=bool))
+    expected = await attention(x, is_causal=True)
+    for got in (attention(x, x, x, is_causal=True), attention(x, x, attn_mask=mask), attention(x, attn_mask=mask)):
+        assert np.allclose(await got, expected, rtol=1e-12)
+    shorter = await attention(x[:, :2], x, x)
+    assert np.allclose(shorter, (await attention(x))[:, :2], rtol=1e-12)
 
 
-async def test_a_layer_of_no_features_gives_its_bias():
-    async with asc.Scheduler("cpu"):
-        layer = nn.Linear(0, 3, rng=0)
-        assert np.array_equal(await layer(asc.ones((2, 0), dtype=np.float32)), np.tile(await layer.bias, (2, 1)))
-        layer(asc.ones((2, 0), dtype=np.float32)).sum().backward()
-        assert np.array_equal(await layer.bias.grad, [2, 2, 2])
-        with pytest.raises(ValueError, match="must be positive"):
-            nn.Conv2d(2, 3, 0)(asc.ones((1, 2, 4, 4), dtype=np.float32))
+async def test_a_layer_of_no_features_gives_its_bias(s):
+    layer = nn.Linear(0, 3, rng=0)
+    assert np.array_equal(await layer(asc.ones((2, 0), dtype=np.float32)), np.tile(await layer.bias, (2, 1)))
+    layer(asc.ones((2, 0), dtype=np.float32)).sum().backward()
+    assert np.array_equal(await layer.bias.grad, [2, 2, 2])
+    with pytest.raises(ValueError, match="must be positive"):
+        nn.Conv2d(2, 3, 0)(asc.ones((1, 2, 4, 4), dtype=np.float32))
 
 
-async def test_attention_sees_nothing_that_is_to_come():
-    async with asc.Scheduler("cpu") as s:
-        attention = nn.MultiheadAttention(8, 2, bias=False, rng=0)
-        a = np.random.default_rng(0).standard_normal((1, 6, 8)).astype(np.float32)
-        b = a.copy()
-        b[:, 4:] = 0
-        x, y = [await attention(await s.put(one), is_causal=True) for one in (a, b)]
-        assert (x[:, :4] == y[:, :4]).all()
-        assert (x[:, 4:] != y[:, 4:]).any()
+async def test_attention_sees_nothing_that_is_to_come(s):
+    attention = nn.MultiheadAttention(8, 2, bias=False, rng=0)
+    a = np.random.default_rng(0).standard_normal((1, 6, 8)).astype(np.float32)
+    b = a.copy()
+    b[:, 4:] = 0
+    x, y = [await attention(await s.put(one), is_causal=True) for one in (a, b)]
+    assert (x[:, :4] == y[:, :4]).all()
+    assert (x[:, 4:] != y[:, 4:]).any()
 
 
-async def test_what_does_not_fit():
-    async with asc.Scheduler("cpu"):
-        with pytest.raises(ValueError, match="must be divisible by num_heads=0"):
-            nn.MultiheadAttention(8, 0)
-        with pytest.raises(ValueError, match="must be divisible by num_heads=3"):
-            nn.MultiheadAttention(10, 3)
-        with pytest.raises(ValueError, match="approximate='erf'"):
-            nn.gelu(asc.ones(2), "erf")
-        with pytest.raises(ValueError, match="p=2 must be a probability"):
-            nn.Dropout(2)
-        with pytest.raises(ValueError, match="p=2 must be a probability"):
-            nn.dropout(asc.ones(2), 2, seed=0)
-        with pytest.raises(ValueError, match="axis 2 is out of bounds"):
-            nn.softmax(asc.ones((2, 2)), 2)
-        mask = asc.zeros((3, 3), dtype=np.float32)
-        mask.requires_grad = True
-        with pytest.raises(ValueError, match=r"give `mask.detach\(\)`"):
-            nn.MultiheadAttention(4, 1)(asc.ones((1, 3, 4), dtype=np.float32), attn_mask=mask)
+async def test_what_does_not_fit(s):
+    with pytest.raises(ValueError, match="must be divisible by num_heads=0"):
+        nn.MultiheadAttention(8, 0)
+    with pytest.raises(ValueError, match="must be divisible by num_heads=3"):
+        nn.MultiheadAttention(10, 3)
+    with pytest.raises(ValueError, match="approximate='erf'"):
+        nn.gelu(asc.ones(2), "erf")
+    with pytest.raises(ValueError, match="p=2 must be a probability"):
+        nn.Dropout(2)
+    with pytest.raises(ValueError, match="p=2 must be a probability"):
+        nn.dropout(asc.ones(2), 2, seed=0)
+    with pytest.raises(ValueError, match="axis 2 is out of bounds"):
+        nn.softmax(asc.ones((2, 2)), 2)
+    mask = asc.zeros((3, 3), dtype=np.float32)
+    mask.requires_grad = True
+    with pytest.raises(ValueError, match=r"give `mask.detach\(\)`"):
+        nn.MultiheadAttention(4, 1)(asc.ones((1, 3, 4), dtype=np.float32), attn_mask=mask)
 
 
-async def test_a_target_outside_the_classes_fails_where_it_is_awaited():
-    async with asc.Scheduler("cpu") as s:
-        loss = nn.cross_entropy(asc.zeros((2, 3)), await s.put(np.array([0, 7])))
-        with pytest.raises(IndexError, match="reach from 0 to 7, and there are 3 classes"):
-            await loss
+async def test_a_target_outside_the_classes_fails_where_it_is_awaited(s):
+    loss = nn.cross_entropy(asc.zeros((2, 3)), await s.put(np.array([0, 7])))
+    with pytest.raises(IndexError, match="reach from 0 to 7, and there are 3 classes"):
+        await loss

@@ -130,113 +130,103 @@ def test_every_rule_has_a_case_and_a_row():
 
 
 @pytest.mark.parametrize(("fn", "arrays"), each(CASES))
-async def test_gradients_are_those_of_central_differences(fn, arrays):
-    async with asc.Scheduler("cpu"):
-        await gradcheck(fn, *arrays)
+async def test_gradients_are_those_of_central_differences(s, fn, arrays):
+    await gradcheck(fn, *arrays)
 
 
 @pytest.mark.parametrize(("fn", "arrays"), each(SECOND_ORDER))
-async def test_gradients_of_gradients_are_too(fn, arrays):
+async def test_gradients_of_gradients_are_too(s, fn, arrays):
     def gradient(*tensors: asc.Tensor) -> asc.Tensor:
         for tensor in tensors:
             tensor.requires_grad = True
         first = grad((fn(*tensors) ** 2).sum(), tensors, create_graph=True)
         return asc.concat([part.reshape(-1) for part in first])
 
-    async with asc.Scheduler("cpu"):
-        await gradcheck(gradient, *arrays)
+    await gradcheck(gradient, *arrays)
 
 
-async def test_what_has_no_second_derivative_says_so():
-    async with asc.Scheduler("cpu") as s:
-        x = await s.put(real(3, 4))
-        x.requires_grad = True
-        with pytest.raises(NotImplementedError, match="softmax_backward"):
-            grad(nn.softmax(x).sum(), [x], create_graph=True)
+async def test_what_has_no_second_derivative_says_so(s):
+    x = await s.put(real(3, 4))
+    x.requires_grad = True
+    with pytest.raises(NotImplementedError, match="softmax_backward"):
+        grad(nn.softmax(x).sum(), [x], create_graph=True)
 
 
-async def test_equal_elements_of_a_window_give_the_gradient_to_the_first():
-    async with asc.Scheduler("cpu") as s:
-        x = await s.put(np.ones((1, 4, 4)))
-        x.requires_grad = True
-        nn.max_pool2d(x, 2).sum().backward()
-        expected = np.zeros((1, 4, 4))
-        expected[:, ::2, ::2] = 1
-        assert (await x.grad).tolist() == expected.tolist()
+async def test_equal_elements_of_a_window_give_the_gradient_to_the_first(s):
+    x = await s.put(np.ones((1, 4, 4)))
+    x.requires_grad = True
+    nn.max_pool2d(x, 2).sum().backward()
+    expected = np.zeros((1, 4, 4))
+    expected[:, ::2, ::2] = 1
+    assert (await x.grad).tolist() == expected.tolist()
 
 
-async def test_dropout_drops_the_same_in_the_gradient():
-    async with asc.Scheduler("cpu") as s:
-        x = await s.put(np.ones((100, 100), np.float32))
-        x.requires_grad = True
-        y = nn.dropout(x, 0.3, seed=5)
-        y.sum().backward()
-        assert (await y.numpy()).tobytes() == (await x.grad.numpy()).tobytes()
+async def test_dropout_drops_the_same_in_the_gradient(s):
+    x = await s.put(np.ones((100, 100), np.float32))
+    x.requires_grad = True
+    y = nn.dropout(x, 0.3, seed=5)
+    y.sum().backward()
+    assert (await y.numpy()).tobytes() == (await x.grad.numpy()).tobytes()
 
 
-async def test_an_infinite_gradient_ends_where_relu_gave_zero():
-    async with asc.Scheduler("cpu") as s:
-        for dtype in ("f2", "f4", "f8"):
-            x = await leaf(s, np.array([-1, 0, 4, np.nan], dtype))
-            asc.sqrt(nn.relu(x)).sum().backward()
-            np.testing.assert_array_equal(await x.grad, [0, 0, 0.25, np.nan])
+async def test_an_infinite_gradient_ends_where_relu_gave_zero(s):
+    for dtype in ("f2", "f4", "f8"):
+        x = await leaf(s, np.array([-1, 0, 4, np.nan], dtype))
+        asc.sqrt(nn.relu(x)).sum().backward()
+        np.testing.assert_array_equal(await x.grad, [0, 0, 0.25, np.nan])
 
 
-async def test_rows_that_do_not_count_change_neither_loss_nor_gradient():
+async def test_rows_that_do_not_count_change_neither_loss_nor_gradient(s):
     """Whatever they hold; where none counts there is no mean, and no gradient either."""
-    async with asc.Scheduler("cpu") as s:
-        array = real(3, 5)
-        array[:, 0] = -np.inf
-        x, target = await leaf(s, array), await s.put(np.array([1, -100, 2]))
-        for reduction in ("mean", "sum"):
-            alone = nn.cross_entropy(x.detach()[::2], target[::2], reduction)
-            assert await nn.cross_entropy(x, target, reduction) == await alone
-        nothing = nn.cross_entropy(x, target * 0 - 100, label_smoothing=0.1)
-        nothing.backward()
-        assert np.isnan(await nothing)
-        assert not (await x.grad).any()
+    array = real(3, 5)
+    array[:, 0] = -np.inf
+    x, target = await leaf(s, array), await s.put(np.array([1, -100, 2]))
+    for reduction in ("mean", "sum"):
+        alone = nn.cross_entropy(x.detach()[::2], target[::2], reduction)
+        assert await nn.cross_entropy(x, target, reduction) == await alone
+    nothing = nn.cross_entropy(x, target * 0 - 100, label_smoothing=0.1)
+    nothing.backward()
+    assert np.isnan(await nothing)
+    assert not (await x.grad).any()
 
 
 @pytest.mark.parametrize("mask", [np.tri(3, 5, -1, bool), np.zeros((3, 5), bool), np.zeros((), bool)])
-async def test_who_may_attend_to_nothing_gets_zeros(mask):
+async def test_who_may_attend_to_nothing_gets_zeros(s, mask):
     """And gives no gradient; the others get what they get without these."""
-    async with asc.Scheduler("cpu") as s:
-        for given in (mask, np.where(mask, 0.0, -np.inf)):
-            qkv = [await leaf(s, array) for array in (QUERY, KEY, VALUE)]
-            y = nn.scaled_dot_product_attention(*qkv, attn_mask=await s.put(given))
-            y.sum().backward()
-            assert not (await y)[..., 0, :].any()
-            assert not (await qkv[0].grad)[..., 0, :].any()
-            if mask.any():
-                rest = nn.scaled_dot_product_attention(qkv[0][..., 1:, :], *qkv[1:], attn_mask=await s.put(given[1:]))
-                np.testing.assert_allclose((await y)[..., 1:, :], await rest)
-            for x in qkv:
-                assert np.isfinite(await x.grad).all()
-
-
-async def test_attention_to_no_keys_gives_zeros():
-    async with asc.Scheduler("cpu") as s:
-        q, k, v = [await leaf(s, array) for array in (QUERY, KEY[:, :, :0], VALUE[:, :, :0])]
-        y = nn.scaled_dot_product_attention(q, k, v)
+    for given in (mask, np.where(mask, 0.0, -np.inf)):
+        qkv = [await leaf(s, array) for array in (QUERY, KEY, VALUE)]
+        y = nn.scaled_dot_product_attention(*qkv, attn_mask=await s.put(given))
         y.sum().backward()
-        assert (await y).tolist() == np.zeros((2, 2, 3, 3)).tolist()
-        assert not (await q.grad).any()
+        assert not (await y)[..., 0, :].any()
+        assert not (await qkv[0].grad)[..., 0, :].any()
+        if mask.any():
+            rest = nn.scaled_dot_product_attention(qkv[0][..., 1:, :], *qkv[1:], attn_mask=await s.put(given[1:]))
+            np.testing.assert_allclose((await y)[..., 1:, :], await rest)
+        for x in qkv:
+            assert np.isfinite(await x.grad).all()
 
 
-async def test_sums_in_half_precision_do_not_overflow():
-    async with asc.Scheduler("cpu") as s:
-        for scale, offset in ((100, 0), (1, 100)):
-            arrays = [np.random.default_rng(0).normal(offset, scale, (2, 2048)), np.ones(2048), np.ones(2048)]
-            weights = np.linspace(-1, 1, 2048) * 40
-            found = []
-            for dtype in ("f2", "f8"):
-                x, w, b = [await leaf(s, array.astype("f2").astype(dtype)) for array in arrays]
-                y = nn.layer_norm(x, w, b)
-                (y * await s.put(weights.astype(dtype))).sum(axis=0).backward(asc.ones(2048, dtype=dtype))
-                found.append([await t for t in (y, x.grad, w.grad)])
-            for half, double in zip(*found, strict=True):
-                np.testing.assert_allclose(half, double, rtol=0.02, atol=0.02)
-        for value in (300.0, -300.0):
-            x = await leaf(s, np.array([value], "f2"))
-            nn.gelu(x, "tanh").sum().backward()
-            assert await x.grad == (value > 0)
+async def test_attention_to_no_keys_gives_zeros(s):
+    q, k, v = [await leaf(s, array) for array in (QUERY, KEY[:, :, :0], VALUE[:, :, :0])]
+    y = nn.scaled_dot_product_attention(q, k, v)
+    y.sum().backward()
+    assert (await y).tolist() == np.zeros((2, 2, 3, 3)).tolist()
+    assert not (await q.grad).any()
+
+
+async def test_sums_in_half_precision_do_not_overflow(s):
+    for scale, offset in ((100, 0), (1, 100)):
+        arrays = [np.random.default_rng(0).normal(offset, scale, (2, 2048)), np.ones(2048), np.ones(2048)]
+        weights = np.linspace(-1, 1, 2048) * 40
+        found = []
+        for dtype in ("f2", "f8"):
+            x, w, b = [await leaf(s, array.astype("f2").astype(dtype)) for array in arrays]
+            y = nn.layer_norm(x, w, b)
+            (y * await s.put(weights.astype(dtype))).sum(axis=0).backward(asc.ones(2048, dtype=dtype))
+            found.append([await t for t in (y, x.grad, w.grad)])
+        for half, double in zip(*found, strict=True):
+            np.testing.assert_allclose(half, double, rtol=0.02, atol=0.02)
+    for value in (300.0, -300.0):
+        x = await leaf(s, np.array([value], "f2"))
+        nn.gelu(x, "tanh").sum().backward()
+        assert await x.grad == (value > 0)

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from conftest import assert_same, values
 
-import asyncsched as asc
 from asyncsched.tensors import functions as f
 
 pytestmark = pytest.mark.one_loop
@@ -93,28 +92,26 @@ CASES = [
 
 
 @pytest.mark.parametrize(("case", "eager"), CASES, ids=range(len(CASES)))
-async def test_values(case, eager):
+async def test_values(s, case, eager):
     expected = np.asarray((eager or case)(np, X, Y, I4))
-    async with asc.Scheduler("cpu") as s:
-        x, y, i = await s.put(X), await s.put(Y), await s.put(I4)
-        result = case(f, x, y, i)
-        assert result.dtype == expected.dtype
-        assert all(n in (None, m) for n, m in zip(result.shape, expected.shape, strict=True))
-        assert_same(await result, expected)
+    x, y, i = await s.put(X), await s.put(Y), await s.put(I4)
+    result = case(f, x, y, i)
+    assert result.dtype == expected.dtype
+    assert all(n in (None, m) for n, m in zip(result.shape, expected.shape, strict=True))
+    assert_same(await result, expected)
 
 
-async def test_what_is_refused():
-    async with asc.Scheduler("cpu") as s:
-        x = await s.put(X)
-        with pytest.raises(TypeError, match=r"await s\.put"):
-            f.asarray(X)
-        with pytest.raises(TypeError, match="must be an int"):
-            f.repeat(x, x)
-        with pytest.raises(ValueError, match="`await` it first"):
-            f.unstack(x[x > 0])
-        assert f.asarray(x) is x
-        assert f.result_type(x, 1.0) == np.float32
-        assert f.finfo(x).bits == 32
-        assert f.isdtype(x.dtype, ("real floating", "bool"))
-        assert f.can_cast(x, "f8")
-        await s.barrier()
+async def test_what_is_refused(s):
+    x = await s.put(X)
+    with pytest.raises(TypeError, match=r"await s\.put"):
+        f.asarray(X)
+    with pytest.raises(TypeError, match="must be an int"):
+        f.repeat(x, x)
+    with pytest.raises(ValueError, match="`await` it first"):
+        f.unstack(x[x > 0])
+    assert f.asarray(x) is x
+    assert f.result_type(x, 1.0) == np.float32
+    assert f.finfo(x).bits == 32
+    assert f.isdtype(x.dtype, ("real floating", "bool"))
+    assert f.can_cast(x, "f8")
+    await s.barrier()
