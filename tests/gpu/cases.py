@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from asyncsched.ops.index_keys import TENSOR, Slice
 from asyncsched.ops.rules.elementwise import comparison, ufunc
 from asyncsched.ops.table import TABLE
+from tests.network_rows import network_rows_given
 
 DTYPES = ("?", "i4", "u1", "i8", "f2", "f4", "f8", "c8", "c16")
 SOME = ("?", "i4", "f2", "f4", "c8")
@@ -240,52 +240,12 @@ def _updates() -> dict[str, Any]:
 
 
 def _networks() -> dict[str, Any]:
-    single, double = _network("f4"), _network("f8")
-    return {name: single[name] + double[name] for name in single}
+    single, double = [network_rows_given(_around_zero, dtype, 2) for dtype in ("f4", "f8")]
+    return {name: [Case(*given) for given in single[name] + double[name]] for name in single}
 
 
-def _network(dtype: str) -> dict[str, list[Case]]:
-    def r(*shape: int, seed: int = 0) -> np.ndarray:
-        return values(*shape, dtype=dtype, seed=seed) - np.asarray(0.6, dtype)
-
-    x, g, weight, target = r(20, 30), r(20, 30, seed=1), r(30, seed=2), np.arange(20) % 30
-    images, kernel, grads, one = r(2, 3, 12, 14), r(4, 3, 3, 2), r(2, 4, 6, 12), np.asarray(2, dtype)
-    shapes = ((3, 8, 4), (3, 6, 4), (3, 6, 5))
-    packed, qkv, mask = r(sum(map(prod, shapes))), r(3, 8, 24), np.tril(np.ones((8, 8), bool))
-    windows = {"stride": (2, 1), "padding": (1, 0), "dilation": (1, 2)}
-    pool = {"kernel": (3, 2), "stride": (2, 2), "padding": (1, 0)}
-    mean, entropy = {"reduction": "mean"}, {"reduction": "mean", "ignore_index": 3, "label_smoothing": 0.1}
-    given = {"dtype": np.dtype(dtype), "shape": (20, 500)}
-    return {
-        "relu": [Case((x,), {})],
-        "relu_backward": [Case((g, x), {})],
-        "gelu": [Case((x,), {"approximate": a}) for a in ("none", "tanh")],
-        "gelu_backward": [Case((g, x), {"approximate": a}) for a in ("none", "tanh")],
-        "softmax": [Case((x,), {"log": log}) for log in (False, True)],
-        "softmax_backward": [Case((g, x), {"log": log}) for log in (False, True)],
-        "layer_norm": [Case((x, weight, weight), {"eps": 1e-5})],
-        "layer_norm_input_grad": [Case((x, weight, g), {"eps": 1e-5})],
-        "layer_norm_weight_grad": [Case((x, g), {"eps": 1e-5, "shape": (30,)})],
-        "linear": [Case((x, r(7, 30)), {}), Case((x, r(7, 30), r(7)), {})],
-        "linear_weight_grad": [Case((r(20, 7), x), {})],
-        "linear_bias_grad": [Case((x,), {})],
-        "dropout": [Case((r(20, 500), 5), {"p": 0.25})],
-        "uniform": [Case((5,), {**given, "low": -2.0, "high": 3.0})],
-        "normal": [Case((5,), given)],
-        "mse_loss": [Case((x, g), mean), Case((x, g), {"reduction": "none"})],
-        "mse_loss_backward": [Case((x, g, one), mean)],
-        "cross_entropy": [Case((x, target), entropy), Case((x, target), {**entropy, "reduction": "none"})],
-        "cross_entropy_backward": [Case((x, target, one), entropy)],
-        "attention": [Case((packed, 0), {"shapes": shapes, "causal": False, "scale": None})],
-        "attention_backward": [Case((packed, 0, r(3, 8, 5)), {"shapes": shapes, "causal": True, "scale": 0.5})],
-        "self_attention": [Case((qkv, mask), {"heads": 2, "causal": False})],
-        "self_attention_backward": [Case((qkv, r(8, 8), r(3, 8, 8)), {"heads": 2, "causal": True})],
-        "conv2d": [Case((images, kernel, r(4)), windows)],
-        "conv2d_input_grad": [Case((grads, kernel), {"shape": images.shape, **windows})],
-        "conv2d_weight_grad": [Case((grads, images), {"shape": kernel.shape, **windows})],
-        "max_pool2d": [Case((images,), pool)],
-        "max_pool2d_backward": [Case((images, r(2, 3, 6, 7), r(2, 3, 6, 7, seed=1)), pool)],
-    }
+def _around_zero(*shape: int, dtype: str) -> np.ndarray:
+    return values(*shape, dtype=dtype) - np.asarray(0.6, dtype)
 
 
 CASES = _cases()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import tracemalloc
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,59 +14,17 @@ from conftest import meta_of
 from asyncsched.ops import TABLE, plan, resolve
 from asyncsched.ops.kernels.activation import _normal_tail
 from asyncsched.ops.table_nn import network_rows
+from tests.network_rows import MEAN, POOL, WINDOWS, network_rows_given
 
-MEAN = {"reduction": "mean"}
 ENTROPY = {**MEAN, "ignore_index": -100, "label_smoothing": 0.1}
-WINDOWS = {"stride": (2, 1), "padding": (1, 0), "dilation": (1, 2)}
-POOL = {"kernel": (3, 2), "stride": (2, 2), "padding": (1, 0)}
 
 
 def real(*shape: int, dtype: str = "f4") -> np.ndarray:
     return np.random.default_rng(len(shape)).standard_normal(shape).astype(dtype)
 
 
-def cases(dtype: str, n: int) -> dict[str, tuple[tuple[Any, ...], dict[str, Any]]]:
-    """Operands and options of every row; `n` makes them large."""
-
-    def r(*shape: int) -> np.ndarray:
-        return real(*shape, dtype=dtype)
-
-    x, target, one = r(20 * n, 30), np.arange(20 * n) % 30, np.asarray(2, dtype)
-    images, kernel, grads = r(n, 3, 12, 14), r(4, 3, 3, 2), r(n, 4, 6, 12)
-    qkv, mask = r(3 * n, 8, 24), np.tril(np.ones((8, 8), bool))
-    shapes = ((3 * n, 8, 4), (3 * n, 6, 4), (3 * n, 6, 5))
-    packed = r(sum(math.prod(shape) for shape in shapes))
-    bounds = {"low": -2.0, "high": 3.0}
-    return {
-        "relu": ((x,), {}),
-        "relu_backward": ((x, x[::-1].copy()), {}),
-        "gelu": ((x,), {"approximate": "none"}),
-        "gelu_backward": ((x, x[::-1].copy()), {"approximate": "none"}),
-        "softmax": ((x,), {"log": False}),
-        "softmax_backward": ((x, x[::-1].copy()), {"log": True}),
-        "layer_norm": ((x, r(30), r(30)), {"eps": 1e-5}),
-        "layer_norm_input_grad": ((x, r(30), x[::-1].copy()), {"eps": 1e-5}),
-        "layer_norm_weight_grad": ((x, x[::-1].copy()), {"eps": 1e-5, "shape": (30,)}),
-        "linear": ((x, r(7, 30), r(7)), {}),
-        "linear_weight_grad": ((r(20 * n, 7), x), {}),
-        "linear_bias_grad": ((x,), {}),
-        "dropout": ((x, 5), {"p": 0.25}),
-        "uniform": ((5,), {"shape": (n, 100), "dtype": np.dtype(dtype), **bounds}),
-        "normal": ((5,), {"shape": (n, 100), "dtype": np.dtype(dtype)}),
-        "mse_loss": ((x, x[::-1].copy()), MEAN),
-        "mse_loss_backward": ((x, x[::-1].copy(), one), MEAN),
-        "cross_entropy": ((x, target), ENTROPY),
-        "cross_entropy_backward": ((x, target, one), ENTROPY),
-        "attention": ((packed, 0), {"shapes": shapes, "causal": False, "scale": None}),
-        "attention_backward": ((packed, 0, r(3 * n, 8, 5)), {"shapes": shapes, "causal": True, "scale": 0.5}),
-        "self_attention": ((qkv, mask), {"heads": 2, "causal": False}),
-        "self_attention_backward": ((qkv, r(8, 8), r(3 * n, 8, 8)), {"heads": 2, "causal": True}),
-        "conv2d": ((images, kernel, r(4)), WINDOWS),
-        "conv2d_input_grad": ((grads, kernel), {"shape": images.shape, **WINDOWS}),
-        "conv2d_weight_grad": ((grads, images), {"shape": kernel.shape, **WINDOWS}),
-        "max_pool2d": ((images,), POOL),
-        "max_pool2d_backward": ((images, r(n, 3, 6, 7), r(n, 3, 6, 7)), POOL),
-    }
+def cases(dtype: str, n: int) -> dict[str, Any]:
+    return network_rows_given(real, dtype, n)
 
 
 NAMES = list(cases("f4", 1))
@@ -78,15 +37,16 @@ def test_every_row_has_a_case():
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 @pytest.mark.parametrize("name", NAMES)
 def test_plans_tell_the_truth_and_out_gives_the_same_bytes(check, name, dtype):
-    operands, options = cases(dtype, 2)[name]
-    found = check(name)(lambda: resolve(TABLE[name], np)(*operands, **options), *operands, **options)
-    assert found.meta.contiguous
-    assert found.meta.dtype == dtype
+    for operands, options in cases(dtype, 2)[name]:
+        eager = partial(resolve(TABLE[name], np), *operands, **options)
+        found = check(name)(eager, *operands, **options)
+        assert found.meta.contiguous
+        assert found.meta.dtype == dtype
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_operands_in_any_layout(name):
-    operands, options = cases("f8", 2)[name]
+    operands, options = cases("f8", 2)[name][0]
     turned = [np.asfortranarray(a) if isinstance(a, np.ndarray) else a for a in operands]
     kernel = resolve(TABLE[name], np)
     assert plan(TABLE[name], tuple(map(meta_of, turned)), options).meta.shape == kernel(*turned, **options).shape
@@ -96,7 +56,7 @@ def test_operands_in_any_layout(name):
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 @pytest.mark.parametrize("name", NAMES)
 def test_no_more_memory_is_taken_than_planned(name, dtype):
-    operands, options = cases(dtype, 400)[name]
+    operands, options = cases(dtype, 400)[name][0]
     row = TABLE[name]
     found = plan(row, tuple(map(meta_of, operands)), options)
     out = {"out": np.empty(found.meta.bound, found.meta.dtype)} if row.out else {}
