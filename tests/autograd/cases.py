@@ -62,6 +62,10 @@ def whole(*numbers: int) -> asc.Tensor:
     return asc.stack([asc.full((), n, dtype=int) for n in numbers])
 
 
+def ones(*shape: int) -> asc.Tensor:
+    return asc.full(shape, 1, dtype=int)
+
+
 def assigned(x: asc.Tensor, value: Any, key: Any) -> asc.Tensor:
     y = x + 0
     y[key] = value
@@ -72,40 +76,23 @@ MATRIX, OTHER = real(3, 4), real(3, 4, seed=1)
 CUBE = real(2, 3, 4)
 GAPS = np.array([[0.5, 0.0, -2.0], [0.0, 1.5, 0.0], [0.7, 0.2, -0.4]])  # rows with no, one and two zeros
 
+_ANYWHERE = (
+    "abs asinh atan ceil conj copy cos cosh exp expm1 floor imag negative positive real reciprocal round sign sin sinh"
+    " square tan tanh trunc"
+)
+_IN_THE_UNIT_INTERVAL = "acos asin atanh log log10 log1p log2 sqrt"
+_BINARY = "add atan2 copysign divide floor_divide hypot logaddexp maximum minimum multiply subtract"
+
 CASES: dict[str, list[Case]] = {
-    name: unary(name, MATRIX)
-    for name in (
-        "abs", "asinh", "atan", "ceil", "conj", "copy", "cos", "cosh", "exp", "expm1", "floor", "imag", "negative",
-        "positive", "real", "reciprocal", "round", "sign", "sin", "sinh", "square", "tan", "tanh", "trunc",
-    )
-}  # fmt: skip
-CASES |= {
-    name: unary(name, positive(3, 4))
-    for name in ("acos", "asin", "atanh", "log", "log10", "log1p", "log2", "sqrt")
-}  # fmt: skip
-CASES |= {
-    name: binary(name, MATRIX, OTHER)
-    for name in (
-        "add",
-        "atan2",
-        "copysign",
-        "divide",
-        "hypot",
-        "logaddexp",
-        "maximum",
-        "minimum",
-        "multiply",
-        "subtract",
-    )
-}
-CASES |= {
+    **{name: unary(name, MATRIX) for name in _ANYWHERE.split()},
+    **{name: unary(name, positive(3, 4)) for name in _IN_THE_UNIT_INTERVAL.split()},
+    **{name: binary(name, MATRIX, OTHER) for name in _BINARY.split()},
     "acosh": unary("acosh", positive(3, 4) + 1),
     "astype": [(lambda x: asc.sin(x.astype("f8")), (MATRIX,))],
     "clip": [
         (lambda x: asc.clip(x, -0.55, 0.45), (distinct(3, 4),)),
         (lambda x, low, high: asc.clip(x, low, high), (distinct(3, 4), -positive(4) / 2, positive(3, 1) / 2)),
     ],
-    "floor_divide": binary("floor_divide", MATRIX, OTHER),
     "full": [(lambda x: asc.full((2, 3), x), (real(),)), (lambda x: asc.full((2, 4), x), (real(4),))],
     "full_like": [(lambda x: asc.full_like(x.detach(), x.sum()) * x, (MATRIX,))],
     "pow": [
@@ -226,19 +213,14 @@ CASES |= {
     ],
     "take_along_axis": [
         (lambda x: asc.take_along_axis(x, asc.argsort(x, axis=1)[:, 1:], axis=1), (distinct(3, 4),)),
-        (lambda x: asc.take_along_axis(x, asc.full((2, 4), 1, dtype=int), axis=0), (distinct(3, 4),)),
-        (lambda x: asc.take_along_axis(x, asc.full((1, 2), 1, dtype=int), axis=1), (distinct(3, 4),)),
+        (lambda x: asc.take_along_axis(x, ones(2, 4), axis=0), (distinct(3, 4),)),
+        (lambda x: asc.take_along_axis(x, ones(1, 2), axis=1), (distinct(3, 4),)),
     ],
     "scatter": [
         (lambda x: apply(TABLE["scatter"], (x[0, :2], whole(1, 1)), {"shape": (3,), "key": ("tensor",)}), (MATRIX,))
     ],
     "scatter_along_axis": [
-        (
-            lambda x: apply(
-                TABLE["scatter_along_axis"], (x, asc.full((3, 4), 1, dtype=int)), {"shape": (3, 5), "axis": 1}
-            ),
-            (MATRIX,),
-        )
+        (lambda x: apply(TABLE["scatter_along_axis"], (x, ones(3, 4)), {"shape": (3, 5), "axis": 1}), (MATRIX,))
     ],
 }
 # What has no second derivative here: that of running products, and sums whose length depends on data.

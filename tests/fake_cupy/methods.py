@@ -13,31 +13,13 @@ _METHODS = (
     "all any argmax argmin argsort argpartition choose clip conj conjugate cumprod cumsum diagonal dot max mean min"
     " nonzero prod ptp put ravel repeat round searchsorted squeeze std sum swapaxes take trace transpose var"
 )
-_BINARY = {
-    "add": "add",
-    "sub": "subtract",
-    "mul": "multiply",
-    "truediv": "divide",
-    "floordiv": "floor_divide",
-    "mod": "remainder",
-    "pow": "power",
-    "matmul": "matmul",
-    "and": "bitwise_and",
-    "or": "bitwise_or",
-    "xor": "bitwise_xor",
-    "lshift": "left_shift",
-    "rshift": "right_shift",
-    "divmod": "divmod",
-}
-_COMPARISONS = {
-    "eq": "equal",
-    "ne": "not_equal",
-    "lt": "less",
-    "le": "less_equal",
-    "gt": "greater",
-    "ge": "greater_equal",
-}
-_UNARY = {"neg": "negative", "pos": "positive", "abs": "absolute", "invert": "invert"}
+# Special methods, without their underscores, and the functions that they call.
+_BINARY = (
+    "add:add sub:subtract mul:multiply truediv:divide floordiv:floor_divide mod:remainder pow:power matmul:matmul"
+    " and:bitwise_and or:bitwise_or xor:bitwise_xor lshift:left_shift rshift:right_shift divmod:divmod"
+)
+_COMPARISONS = "eq:equal ne:not_equal lt:less le:less_equal gt:greater ge:greater_equal"
+_UNARY = "neg:negative pos:positive abs:absolute invert:invert"
 
 
 def add_methods() -> None:
@@ -46,7 +28,7 @@ def add_methods() -> None:
         setattr(ndarray, name, _method(name))
     ndarray.flatten = lambda self, order="C": self.ravel(order).copy()  # type: ignore[attr-defined]
     for table, forms in ((_BINARY, "_ri"), (_COMPARISONS, "_"), (_UNARY, "_")):
-        for name, ufunc in table.items():
+        for name, ufunc in [pair.split(":") for pair in table.split()]:
             for form in forms:
                 setattr(ndarray, f"__{form.strip('_')}{name}__", _operator(ufunc, form))
 

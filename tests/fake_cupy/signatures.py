@@ -15,58 +15,25 @@ NOT_COMPLEX = frozenset({"logical_and", "logical_not", "logical_or", "logical_xo
 
 UFUNC_KEYWORDS = frozenset({"out", "dtype", "casting"})
 
-# Keywords that NumPy's function takes and CuPy's does not.
-NOT_TAKEN = {
-    name: frozenset(keywords.split())
-    for name, keywords in {
-        "all": "where",
-        "amax": "initial where",
-        "amin": "initial where",
-        "any": "where",
-        "arange": "device like",
-        "argsort": "order stable",
-        "array": "like ndmax",
-        "asarray": "device like",
-        "broadcast_to": "subok",
-        "clip": "max min",
-        "copy": "subok",
-        "count_nonzero": "keepdims",
-        "einsum": "optimize",
-        "empty": "device like",
-        "empty_like": "device",
-        "eye": "device like",
-        "full": "device like",
-        "full_like": "device",
-        "linspace": "device",
-        "max": "initial where",
-        "mean": "where",
-        "min": "initial where",
-        "ones": "device like",
-        "ones_like": "device",
-        "prod": "initial where",
-        "reshape": "shape",
-        "sort": "order stable",
-        "std": "correction mean where",
-        "sum": "initial where",
-        "take": "mode",
-        "unique": "sorted",
-        "var": "correction mean where",
-        "zeros": "device like",
-        "zeros_like": "device",
-    }.items()
+# Keywords that NumPy's functions take and CuPy's do not.
+_NOT_TAKEN = {
+    "correction mean where": "std var",
+    "device": "empty_like full_like linspace ones_like zeros_like",
+    "device like": "arange asarray empty eye full ones zeros",
+    "initial where": "amax amin max min prod sum",
+    "keepdims": "count_nonzero",
+    "like ndmax": "array",
+    "max min": "clip",
+    "mode": "take",
+    "optimize": "einsum",
+    "order stable": "argsort sort",
+    "shape": "reshape",
+    "sorted": "unique",
+    "subok": "broadcast_to copy",
+    "where": "all any mean",
 }
+NOT_TAKEN = {name: frozenset(words.split()) for words, names in _NOT_TAKEN.items() for name in names.split()}
 
 # What gives an answer about shapes or dtypes, and so launches nothing.
-ON_HOST = frozenset(
-    {
-        "can_cast",
-        "promote_types",
-        "result_type",
-        "min_scalar_type",
-        "ndim",
-        "shape",
-        "size",
-        "iscomplexobj",
-        "isrealobj",
-    }
-)
+_ON_HOST = "can_cast promote_types result_type min_scalar_type ndim shape size iscomplexobj isrealobj"
+ON_HOST = frozenset(_ON_HOST.split())

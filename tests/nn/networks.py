@@ -92,6 +92,14 @@ def torch_transformer(torch: ModuleType, **options: Any) -> Any:
     return TorchTransformer()
 
 
+def data(name: str, count: int, dtype: str = "float32") -> tuple[np.ndarray, np.ndarray]:
+    """What the network of this name learns, and the targets."""
+    if name == "transformer":
+        return sentences(count)
+    x, labels = digits(count, dtype)
+    return (x.reshape(-1, 1, 8, 8) if name == "cnn" else x), labels
+
+
 def digits(count: int, dtype: str) -> tuple[np.ndarray, np.ndarray]:
     """Blurred patterns of 8 x 8 like handwritten digits, and what they are."""
     rng = np.random.default_rng(0)

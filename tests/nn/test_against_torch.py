@@ -26,25 +26,16 @@ def let_torch_block(blockbuster: Any) -> None:
     torch.set_num_threads(1)
 
 
-def data(name: str, dtype: str) -> tuple[np.ndarray, np.ndarray]:
-    if name == "transformer":
-        return networks.sentences(64)
-    x, labels = networks.digits(64, dtype)
-    return (x.reshape(-1, 1, 8, 8) if name == "cnn" else x), labels
-
-
 def theirs(name: str, dtype: str) -> Any:
     torch.manual_seed(0)
     options = {"dtype": getattr(torch, dtype)}
-    return networks.torch_transformer(torch, **options) if name == "transformer" else build(name)(torch.nn, **options)
+    if name == "transformer":
+        return networks.torch_transformer(torch, **options)
+    return getattr(networks, name)(torch.nn, **options)
 
 
 def ours(name: str, dtype: str) -> nn.Module:
-    return networks.Transformer(dtype=dtype) if name == "transformer" else build(name)(nn, dtype=dtype)
-
-
-def build(name: str) -> Any:
-    return {"mlp": networks.mlp, "cnn": networks.cnn}[name]
+    return networks.Transformer(dtype=dtype) if name == "transformer" else getattr(networks, name)(nn, dtype=dtype)
 
 
 def torch_losses(model: Any, optimizer: Any, x: np.ndarray, target: np.ndarray) -> list[float]:
@@ -80,7 +71,7 @@ async def our_losses(s: Any, model: Any, optimizer: Any, x: np.ndarray, target: 
 async def test_losses_agree(name, optimizer, dtype):
     their_model = theirs(name, dtype)
     weights = {key: value.detach().numpy().copy() for key, value in their_model.state_dict().items()}
-    x, target = data(name, dtype)
+    x, target = networks.data(name, 64, dtype)
     options = {"lr": 0.02, "momentum": 0.9} if optimizer == "SGD" else {"lr": 0.003}
     expected = torch_losses(
         their_model, getattr(torch.optim, optimizer)(their_model.parameters(), **options), x, target

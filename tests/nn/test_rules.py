@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,18 +11,13 @@ import asyncsched as asc
 from asyncsched import nn
 from asyncsched.autograd import RULES, grad, gradcheck
 from asyncsched.nn.functional import op
+from asyncsched.nn.functional import scaled_dot_product_attention as attention
 from asyncsched.nn.rules import NETWORKS
 from asyncsched.ops.table import TABLE
+from tests.autograd.cases import Case, real
 from tests.autograd.test_tape import leaf
 
 pytestmark = pytest.mark.one_loop
-Case = tuple[Callable[..., asc.Tensor], tuple[np.ndarray, ...]]
-
-
-def real(*shape: int, seed: int = 0) -> np.ndarray:
-    """Between -1 and 1, but not within 0.1 of 0."""
-    rng = np.random.default_rng(seed)
-    return np.asarray(rng.uniform(0.1, 1.0, shape) * rng.choice([-1.0, 1.0], shape))
 
 
 def distinct(*shape: int) -> np.ndarray:
@@ -42,10 +36,6 @@ WINDOWS = {"stride": (2, 1), "padding": (1, 0), "dilation": (1, 2)}
 GRADS = real(2, 3, 3, 4, seed=5)
 QUERY, KEY, VALUE = real(2, 2, 3, 4), real(2, 2, 5, 4, seed=1), real(2, 2, 5, 3, seed=2)
 QKV = real(2, 4, 12, seed=6)
-
-
-def attention(q: asc.Tensor, k: asc.Tensor, v: asc.Tensor, **options: Any) -> asc.Tensor:
-    return nn.scaled_dot_product_attention(q, k, v, **options)
 
 
 def causal_mask() -> asc.Tensor:
@@ -108,16 +98,7 @@ CASES: dict[str, list[Case]] = {
         (lambda x: nn.max_pool2d(x, (3, 2), stride=(2, 1), padding=(1, 0)), (distinct(2, 2, 5, 4),)),
     ],
 }
-SECOND_ORDER = (
-    "relu",
-    "linear",
-    "linear_weight_grad",
-    "linear_bias_grad",
-    "dropout",
-    "conv2d",
-    "conv2d_input_grad",
-    "conv2d_weight_grad",
-)
+_SECOND_ORDER = "relu linear linear_weight_grad linear_bias_grad dropout conv2d conv2d_input_grad conv2d_weight_grad"
 
 
 def each(names: Any) -> list[Any]:
@@ -134,7 +115,7 @@ async def test_gradients_are_those_of_central_differences(s, fn, arrays):
     await gradcheck(fn, *arrays)
 
 
-@pytest.mark.parametrize(("fn", "arrays"), each(SECOND_ORDER))
+@pytest.mark.parametrize(("fn", "arrays"), each(_SECOND_ORDER.split()))
 async def test_gradients_of_gradients_are_too(s, fn, arrays):
     def gradient(*tensors: asc.Tensor) -> asc.Tensor:
         for tensor in tensors:
@@ -146,15 +127,13 @@ async def test_gradients_of_gradients_are_too(s, fn, arrays):
 
 
 async def test_what_has_no_second_derivative_says_so(s):
-    x = await s.put(real(3, 4))
-    x.requires_grad = True
+    x = await leaf(s, real(3, 4))
     with pytest.raises(NotImplementedError, match="softmax_backward"):
         grad(nn.softmax(x).sum(), [x], create_graph=True)
 
 
 async def test_equal_elements_of_a_window_give_the_gradient_to_the_first(s):
-    x = await s.put(np.ones((1, 4, 4)))
-    x.requires_grad = True
+    x = await leaf(s, np.ones((1, 4, 4)))
     nn.max_pool2d(x, 2).sum().backward()
     expected = np.zeros((1, 4, 4))
     expected[:, ::2, ::2] = 1
@@ -162,8 +141,7 @@ async def test_equal_elements_of_a_window_give_the_gradient_to_the_first(s):
 
 
 async def test_dropout_drops_the_same_in_the_gradient(s):
-    x = await s.put(np.ones((100, 100), np.float32))
-    x.requires_grad = True
+    x = await leaf(s, np.ones((100, 100), np.float32))
     y = nn.dropout(x, 0.3, seed=5)
     y.sum().backward()
     assert (await y.numpy()).tobytes() == (await x.grad.numpy()).tobytes()

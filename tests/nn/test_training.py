@@ -21,20 +21,12 @@ def network(name: str) -> nn.Module:
     rng = np.random.default_rng(0)
     if name == "transformer":
         return networks.Transformer(rng=rng)
-    model = {"mlp": networks.mlp, "cnn": networks.cnn}[name](nn, rng=rng)
-    return nn.Sequential(model, nn.Dropout(0.2, rng=rng), nn.LayerNorm(10))
-
-
-def data(name: str) -> tuple[np.ndarray, np.ndarray]:
-    if name == "transformer":
-        return networks.sentences(32)
-    x, labels = networks.digits(256, "float32")
-    return (x.reshape(-1, 1, 8, 8) if name == "cnn" else x), labels
+    return nn.Sequential(getattr(networks, name)(nn, rng=rng), nn.Dropout(0.2, rng=rng), nn.LayerNorm(10))
 
 
 async def trained(s: asc.Scheduler, name: str) -> list[bytes]:
     """The bytes of all weights after some steps."""
-    x, target = data(name)
+    x, target = networks.data(name, 32 if name == "transformer" else 256)
     model, window = network(name), s.window(2)
     optimizer = optim.AdamW(model.parameters(), lr=0.01)
     for step in range(STEPS):
