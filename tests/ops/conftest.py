@@ -185,3 +185,9 @@ def some_dtype(request: pytest.FixtureRequest) -> str:
 def layout(request: pytest.FixtureRequest) -> str:
     """One of the layouts."""
     return str(request.param)
+
+
+@pytest.fixture
+def x(some_dtype: str, layout: str) -> np.ndarray:
+    """An array of a few dtypes in every layout."""
+    return layouts(some_dtype)[layout]

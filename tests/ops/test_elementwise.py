@@ -68,13 +68,11 @@ def test_shapes_that_do_not_broadcast(check):
     check("where")(lambda: np.where(x > 0, x, y), x > 0, x, y)
 
 
-def test_round(check, some_dtype, layout):
-    x = layouts(some_dtype)[layout]
+def test_round(check, x):
     check("round")(lambda: np.round(x), x)
 
 
-def test_clip(check, some_dtype, layout):
-    x = layouts(some_dtype)[layout]
+def test_clip(check, x, some_dtype):
     for low, high in ((0, 1), (0.5, 1.5), (np.float32(0), 1), (values((4,), some_dtype), 3), (False, True)):
         check("clip")(lambda low=low, high=high: np.clip(x, low, high), x, low, high)
 
@@ -86,8 +84,7 @@ def test_where(check, some_dtype, layout):
             check("where")(lambda c=condition, a=a, b=b: np.where(c, a, b), condition, a, b)
 
 
-def test_astype_copy(check, some_dtype, layout):
-    x = layouts(some_dtype)[layout]
+def test_astype_copy(check, x):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", np.exceptions.ComplexWarning)
         for wanted in DTYPES:
@@ -95,15 +92,13 @@ def test_astype_copy(check, some_dtype, layout):
     check("copy")(lambda: x.copy(order="K"), x)
 
 
-def test_parts(check, some_dtype, layout):
-    x = layouts(some_dtype)[layout]
+def test_parts(check, x):
     check("real")(lambda: x.real, x)
     check("imag")(lambda: x.imag, x)
 
 
 @pytest.mark.parametrize("k", [-1, 0, 2])
-def test_triangles(check, some_dtype, layout, k):
-    x = layouts(some_dtype)[layout]
+def test_triangles(check, x, k):
     check("tril")(lambda: np.tril(x, k), x, k=k)
     check("triu")(lambda: np.triu(x, k), x, k=k)
 

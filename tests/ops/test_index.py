@@ -218,8 +218,7 @@ def test_take_along_axis(check, layout):
     check("take_along_axis")(lambda: np.take_along_axis(x, np.zeros(x.shape), 0), x, np.zeros(x.shape), axis=0)
 
 
-def test_argwhere(check, some_dtype, layout):
-    x = layouts(some_dtype)[layout]
+def test_argwhere(check, x):
     check("argwhere")(lambda: np.stack(np.nonzero(x), axis=-1), x)
 
 

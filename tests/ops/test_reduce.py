@@ -13,8 +13,7 @@ REDUCTIONS = ("all", "any", "max", "min", "prod", "sum")
 
 
 @pytest.mark.parametrize("name", REDUCTIONS)
-def test_reductions(check, name, some_dtype, layout):
-    x = layouts(some_dtype)[layout]
+def test_reductions(check, name, x):
     function = getattr(np, name)
     for axis in AXES:
         for keepdims in (False, True):
@@ -34,8 +33,7 @@ def test_in_another_dtype(check, name, wanted, layout):
 
 
 @pytest.mark.parametrize("name", ["mean", "var", "std"])
-def test_averages(check, name, some_dtype, layout):
-    x = layouts(some_dtype)[layout]
+def test_averages(check, name, x):
     function = getattr(np, name)
     more = {} if name == "mean" else {"correction": 1}
     with warnings.catch_warnings():
@@ -58,15 +56,13 @@ def test_a_variance_is_charged_for_its_deviations(check):
     assert check("var")(lambda: np.var(x), x).workspace >= x.nbytes
 
 
-def test_count_nonzero(check, some_dtype, layout):
-    x = layouts(some_dtype)[layout]
+def test_count_nonzero(check, x):
     for axis in (None, 0, -1, (0, 1)):
         check("count_nonzero")(lambda a=axis: np.asarray(np.count_nonzero(x, axis=a)), x, axis=axis)
 
 
 @pytest.mark.parametrize("name", ["argmax", "argmin"])
-def test_where_the_extremes_are(check, name, some_dtype, layout):
-    x = layouts(some_dtype)[layout]
+def test_where_the_extremes_are(check, name, x):
     for axis in (None, 0, -1, 1, 5):
         for keepdims in (False, True):
             options = {"axis": axis, "keepdims": keepdims}
@@ -75,8 +71,7 @@ def test_where_the_extremes_are(check, name, some_dtype, layout):
 
 @pytest.mark.parametrize("name", ["cumulative_sum", "cumulative_prod"])
 @pytest.mark.parametrize("initial", [False, True])
-def test_cumulations(check, name, some_dtype, layout, initial):
-    x = layouts(some_dtype)[layout]
+def test_cumulations(check, name, x, initial):
     if x.ndim == 0:
         pytest.skip("NumPy adds an axis, the standard asks for one")
     for axis in (None, 0, -1, 5):
@@ -89,22 +84,19 @@ def test_cumulations_need_an_axis(check):
         check("cumulative_sum").agrees(np.zeros(1), (values((), "f4"),), {})
 
 
-def test_diff(check, some_dtype, layout):
-    x = layouts(some_dtype)[layout]
+def test_diff(check, x):
     for axis in (0, -1, 5):
         for n in (1, 2, 5):
             check("diff")(lambda a=axis, n=n: np.diff(x, axis=a, n=n), x, axis=axis, n=n)
 
 
-def test_sort(check, some_dtype, layout):
-    x = layouts(some_dtype)[layout]
+def test_sort(check, x):
     for axis in (0, -1, 5):
         for stable in (True, False):
             check("sort")(lambda a=axis, s=stable: np.sort(x, axis=a, stable=s), x, axis=axis, stable=stable)
 
 
-def test_argsort(check, some_dtype, layout):
-    x = layouts(some_dtype)[layout]
+def test_argsort(check, x):
     if x.ndim == 0:
         pytest.skip("NumPy adds an axis, the standard asks for one")
     for axis in (0, -1, 5):
