@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-import os
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -14,39 +11,32 @@ import asyncsched as asc
 from asyncsched.devices.cuda.device import usable
 from tests.fake_cupy import fake_cupy
 
-DEMO = Path(__file__).parents[2] / "demos" / "cpu_and_gpu.py"
+from .test_demos import DEMOS, PNG, needs, run
 
-pytestmark = pytest.mark.skipif(
-    any(importlib.util.find_spec(module) is None for module in ("matplotlib", "tqdm")),
-    reason="the demo needs matplotlib, tqdm: asyncsched[demos]",
-)
+pytestmark = needs("matplotlib", "tqdm")
 
 
-def rows(printed: str) -> dict[str, list[str]]:
+def rows(lines: list[str]) -> dict[str, list[str]]:
     """The table, by device."""
-    lines = printed.splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith("device"))
     return {line.split()[0]: line.split()[1:] for line in lines[start + 1 : lines.index("", start)]}
 
 
 def test_as_a_program(tmp_path):
     plot = tmp_path / "timeline.png"
-    command = [sys.executable, str(DEMO), "--batches", "4", "--max-bytes", "50 MiB", "--plot", str(plot)]
-    environment = os.environ | {"MPLBACKEND": "Agg"}
-    run = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=100, check=False)
-    assert run.returncode == 0, run.stderr
-    assert ("a simulated device takes its part" in run.stdout) == (not usable())
-    found = rows(run.stdout)
+    lines = run("cpu_and_gpu", "--batches", 4, "--max-bytes", "50 MiB", "--plot", plot)
+    assert any("a simulated device takes its part" in line for line in lines) == (not usable())
+    found = rows(lines)
     assert {"cpu:1", "cuda:0" if usable() else "simulated"} == found.keys()
     assert all(row[0] == "4" and float(row[1]) > 0 for row in found.values())
-    assert "MiB on both, of 50 MiB" in run.stdout
-    assert plot.read_bytes().startswith(b"\x89PNG\r\n")
+    assert any("MiB on both, of 50 MiB" in line for line in lines)
+    assert plot.read_bytes().startswith(PNG)
 
 
 @pytest.mark.skipif(usable(), reason="there is a CUDA device")
 def test_on_the_fake(capsys, monkeypatch, blockbuster):
     blockbuster.deactivate()  # drawing a progress bar and computing NumPy's answer on the loop are the demo's business
-    spec = importlib.util.spec_from_file_location("cpu_and_gpu", DEMO)
+    spec = importlib.util.spec_from_file_location("cpu_and_gpu", DEMOS / "cpu_and_gpu.py")
     assert spec is not None
     assert spec.loader is not None
     demo = importlib.util.module_from_spec(spec)
@@ -58,6 +48,6 @@ def test_on_the_fake(capsys, monkeypatch, blockbuster):
         asc.run(lambda: demo.main(5, "8 MiB", None))
         assert fake.problems() == []
     printed = capsys.readouterr().out
-    assert rows(printed).keys() == {"cpu:1", "cuda:0"}
+    assert rows(printed.splitlines()).keys() == {"cpu:1", "cuda:0"}
     assert "simulated" not in printed
-    assert rows(printed)["cuda:0"][0] == "5"
+    assert rows(printed.splitlines())["cuda:0"][0] == "5"

@@ -13,11 +13,6 @@ pytestmark = pytest.mark.one_loop
 ROWS = np.arange(12, dtype=np.float32).reshape(3, 4)
 
 
-@pytest.fixture
-def torch() -> Any:
-    return pytest.importorskip("torch", reason="PyTorch is not installed")
-
-
 def module(torch: Any, function: Any) -> Any:
     """A module that calls a function."""
     made = torch.nn.Module()

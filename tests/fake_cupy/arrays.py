@@ -71,18 +71,6 @@ class ndarray:
     def device(self) -> Device:
         return Device(self.data.device_id)
 
-    @property
-    def __cuda_array_interface__(self) -> dict[str, Any]:
-        return {
-            "shape": self.shape,
-            "typestr": self.dtype.str,
-            "descr": self.dtype.descr,
-            "stream": get_current_stream().ptr or 1,
-            "version": 3,
-            "strides": None if self.flags.c_contiguous else self.strides,
-            "data": (self.data.ptr if self.size else 0, False),
-        }
-
     def __len__(self) -> int:
         if not self.shape:
             raise TypeError("len() of unsized object")
@@ -154,24 +142,6 @@ class ndarray:
 
     def tolist(self) -> Any:
         return self.get().tolist()
-
-    def __bool__(self) -> bool:
-        return bool(self.get())
-
-    def __int__(self) -> int:
-        return int(self.get())
-
-    def __float__(self) -> float:
-        return float(self.get())
-
-    def __complex__(self) -> complex:
-        return complex(self.get())
-
-    def __index__(self) -> int:
-        return operator.index(self.get())
-
-    def __repr__(self) -> str:
-        return repr(self.get())
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
         raise TypeError(
@@ -260,15 +230,6 @@ class ndarray:
 
     def view(self, dtype: Any = None, type: Any = None) -> Any:
         return dispatch("view", lambda a: a.view() if dtype is None else a.view(dtype), (self,), {})
-
-    def __copy__(self) -> Any:
-        return self.copy("K")
-
-    def __deepcopy__(self, memo: Any) -> Any:
-        return self.copy("K")
-
-    def __reduce__(self) -> Any:
-        return asarray_host, (self.get(),)
 
 
 class Capsule:

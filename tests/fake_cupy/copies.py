@@ -14,14 +14,6 @@ from .fake import current, gpu_works
 from .launching import block_at, launch, synchronise
 
 
-def memcpy(dst: int, src: int, size: int, kind: int) -> None:
-    fake = current()
-    fake.blocks("memcpy")
-    memcpyAsync(dst, src, size, kind, 0)
-    with fake.lock:
-        synchronise(fake.queue(0))
-
-
 def memcpyAsync(dst: int, src: int, size: int, kind: int, stream: int) -> None:
     """From or to pinned memory it is asynchronous; from or to other host memory it blocks."""
     _copy(dst, src, size, stream)
@@ -31,14 +23,6 @@ def memcpyPeerAsync(dst: int, dstDevice: int, src: int, srcDevice: int, size: in
     if device_of(dst) != dstDevice or device_of(src) != srcDevice:
         raise CUDARuntimeError(errors.INVALID_VALUE)
     _copy(dst, src, size, stream)
-
-
-def memset(ptr: int, value: int, size: int) -> None:
-    memsetAsync(ptr, value, size, 0)
-
-
-def memsetAsync(ptr: int, value: int, size: int, stream: int) -> None:
-    launch(stream, "memset", lambda target: target.fill(value), [], [(ptr, size)])
 
 
 def _copy(dst: int, src: int, size: int, stream: int) -> None:

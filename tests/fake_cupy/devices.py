@@ -36,18 +36,6 @@ class Device:
     def __exit__(self, *exception: object) -> None:
         self._fake.local.device = self._fake.local.devices.pop()
 
-    def use(self) -> None:
-        runtime.setDevice(self.id)
-
     def synchronize(self) -> None:
         with self:
             runtime.deviceSynchronize()
-
-    @property
-    def mem_info(self) -> tuple[int, int]:
-        with self:
-            return runtime.memGetInfo()
-
-    @property
-    def attributes(self) -> dict[str, int]:
-        return {"MultiProcessorCount": 2, "AsyncEngineCount": 2, "ConcurrentKernels": 1}

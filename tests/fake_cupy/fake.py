@@ -8,6 +8,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from .machine import GPU, LOST, Capture, Queue, Recording, Work
 _HERE = str(Path(__file__).parent)
 
 
+@dataclass(eq=False, repr=False)
 class Fake:
     """A fake CuPy with its GPUs.
 
@@ -45,25 +47,17 @@ class Fake:
         statistics: counts of launches, compiles, allocations and so on.
     """
 
-    def __init__(
-        self,
-        seed: int = 0,
-        devices: int = 1,
-        *,
-        memory: int = 1 << 30,
-        laziness: float = 0.2,
-        longest_pause: float = 0.0005,
-        fault_rate: float = 0.0,
-        apart: bool = False,
-        jit: bool = True,
-    ) -> None:
-        self.seed = seed
-        self.memory = memory
-        self.laziness = laziness
-        self.longest_pause = longest_pause
-        self.fault_rate = fault_rate
-        self.apart = apart
-        self.jit = jit
+    seed: int = 0
+    devices: int = 1
+    _: KW_ONLY
+    memory: int = 1 << 30
+    laziness: float = 0.2
+    longest_pause: float = 0.0005
+    fault_rate: float = 0.0
+    apart: bool = False
+    jit: bool = True
+
+    def __post_init__(self) -> None:
         self.lock = threading.RLock()
         self.launched = threading.Condition(self.lock)  # GPUs wait for it
         self.completed = threading.Condition(self.lock)  # the host waits for it
@@ -93,7 +87,7 @@ class Fake:
         self.default_pool: Any = None
         self.default_pinned_pool: Any = None
         self._numbers = 0
-        self.gpus = [GPU(self, number, seed * 1000 + number) for number in range(devices)]
+        self.gpus = [GPU(self, number, self.seed * 1000 + number) for number in range(self.devices)]
 
     def next_number(self) -> int:
         self._numbers += 1

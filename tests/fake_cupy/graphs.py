@@ -12,16 +12,8 @@ from .machine import Queue, Work
 class Graph:
     """Captured work. It keeps no memory alive: a block given to another since the capture is a race."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        raise NotImplementedError(
-            "currently this class cannot be initiated by the user and must be created via stream capture"
-        )
-
-    @classmethod
-    def _of(cls, work: list[Work]) -> Graph:
-        graph = cls.__new__(cls)
-        graph._work = [(step, [(t[0], t[0].used, t[0].handed_out) for t in step.touches]) for step in work]
-        return graph
+    def __init__(self, work: list[Work]) -> None:
+        self._work = [(step, [(t[0], t[0].used, t[0].handed_out) for t in step.touches]) for step in work]
 
     def launch(self, stream: Any = None) -> None:
         fake = current()

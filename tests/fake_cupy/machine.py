@@ -10,6 +10,7 @@ import random
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,14 +28,14 @@ LOST = 0.1
 Touch = tuple[Block, int, int, bool]  # a block, the first and the last address plus one, and whether it is written
 
 
+@dataclass(eq=False)
 class Recording:
     """One recording of an event: a point in a stream, and what was known there."""
 
-    def __init__(self, gpu: GPU, clock: Clock, capture: Capture | None = None) -> None:
-        self.gpu = gpu
-        self.done = False
-        self.clock = clock
-        self.capture = capture
+    gpu: GPU
+    clock: Clock
+    capture: Capture | None = None
+    done: bool = False
 
 
 class Capture:
@@ -48,27 +49,16 @@ class Capture:
         self.valid = True
 
 
+@dataclass(eq=False, slots=True)
 class Work:
     """A step of a stream: wait for a recording, or run something that touches memory, or pass a recording."""
 
-    __slots__ = ("replayed", "run", "signal", "touches", "wait", "what")
-
-    def __init__(
-        self,
-        what: str,
-        run: Callable[[], None] | None = None,
-        touches: Sequence[Touch] = (),
-        *,
-        wait: Recording | None = None,
-        signal: Recording | None = None,
-        replayed: bool = False,
-    ) -> None:
-        self.what = what
-        self.replayed = replayed  # from a graph, which may use free blocks of a pool that gave them to nobody since
-        self.run = run
-        self.touches = touches
-        self.wait = wait
-        self.signal = signal
+    what: str
+    run: Callable[[], None] | None = None
+    touches: Sequence[Touch] = ()
+    wait: Recording | None = None
+    signal: Recording | None = None
+    replayed: bool = False  # from a graph, which may use free blocks of a pool that gave them to nobody since
 
 
 class Queue:

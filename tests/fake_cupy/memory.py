@@ -83,8 +83,6 @@ class MemoryPointer:
     def __add__(self, offset: int) -> MemoryPointer:
         return MemoryPointer(self.mem, self.ptr - self.mem.ptr + offset)
 
-    __radd__ = __add__
-
     def __sub__(self, offset: int) -> MemoryPointer:
         return self + -offset
 
@@ -211,10 +209,8 @@ class MemoryPool:
     def n_free_blocks(self) -> int:
         return sum(map(len, self._pool()._free.values()))
 
-    def set_limit(self, size: int | None = None, fraction: float | None = None) -> None:
-        if size is not None and fraction is not None:
-            raise ValueError("size and fraction cannot be specified at one time")
-        self._pool().limit = int(size or (fraction or 0) * current().memory)
+    def set_limit(self, size: int) -> None:
+        self._pool().limit = size
 
     def get_limit(self) -> int:
         return self._pool().limit

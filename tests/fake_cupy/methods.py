@@ -1,7 +1,8 @@
-"""The operators and methods of `cupy.ndarray` that are functions with the array first."""
+"""The operators and methods of `cupy.ndarray` that are functions with the array first, and what gives a number."""
 
 from __future__ import annotations
 
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,8 @@ def add_methods() -> None:
     """Give `ndarray` all of them."""
     for name in _METHODS.split():
         setattr(ndarray, name, _method(name))
-    ndarray.flatten = lambda self, order="C": self.ravel(order).copy()  # type: ignore[attr-defined]
+    for convert in (bool, int, float, complex, index, repr):
+        setattr(ndarray, f"__{convert.__name__}__", lambda self, convert=convert: convert(self.get()))
     for table, forms in ((_BINARY, "_ri"), (_COMPARISONS, "_"), (_UNARY, "_")):
         for name, ufunc in [pair.split(":") for pair in table.split()]:
             for form in forms:

@@ -117,10 +117,6 @@ def empty_like(
     return ndarray(like.shape, like.dtype, strides=like.strides)
 
 
-def asnumpy(a: Any, stream: Any = None, order: str = "C", out: Any = None, *, blocking: bool = True) -> Any:
-    return a.get(stream, order, out, blocking) if isinstance(a, ndarray) else np.asarray(a, order=order)
-
-
 def from_dlpack(array: Any, *, device: Any = None, copy: Any = None) -> Any:
     """Shares memory with an array of the fake, in stream order."""
     if array.__dlpack_device__()[0] != 2:
@@ -130,10 +126,6 @@ def from_dlpack(array: Any, *, device: Any = None, copy: Any = None) -> Any:
     capsule = array.__dlpack__(stream=streams.get_current_stream().ptr or 1)
     assert isinstance(capsule, Capsule)
     return capsule.array.view()
-
-
-def get_array_module(*args: Any) -> Any:
-    return sys.modules["cupy"] if any(isinstance(a, ndarray) for a in args) else np
 
 
 def scatter_add(a: ndarray, slices: Any, value: Any) -> None:
@@ -148,9 +140,9 @@ def is_available() -> bool:
 def _modules() -> dict[str, types.ModuleType]:
     methods.add_methods()
     cupy, cuda = _Namespace("cupy", ""), types.ModuleType("cupy.cuda")
-    for made in (array, asarray, ascontiguousarray, empty, empty_like, asnumpy, from_dlpack, get_array_module):
+    for made in (array, asarray, ascontiguousarray, empty, empty_like, from_dlpack):
         setattr(cupy, made.__name__, made)
-    cupy.asanyarray, cupy.ndarray, cupy.ufunc = asarray, ndarray, ufunc
+    cupy.ndarray, cupy.ufunc = ndarray, ufunc
     cupy.get_default_memory_pool = memory.get_default_memory_pool
     cupy.get_default_pinned_memory_pool = pinned.get_default_pinned_memory_pool
     cupy.__version__ = "14.0.0"

@@ -1,4 +1,7 @@
-"""`cupy.cuda.nvtx`: ranges that a profiler would show, kept in `Fake.ranges` while they are open."""
+"""`cupy.cuda.nvtx`: ranges that a profiler would show, kept in `Fake.ranges` while they are open.
+
+`RangePush` and `RangePop` are missing on purpose: they nest by thread, of no use for what ends on another one.
+"""
 
 from __future__ import annotations
 
@@ -17,16 +20,3 @@ def RangeStart(message: str, color: int | None) -> int:
 
 def RangeEnd(range_id: int) -> None:
     del current().ranges[range_id]
-
-
-def RangePush(message: str, id_color: int = -1) -> None:
-    """Nested by thread: of no use for what ends on another one."""
-    current().statistics["pushed_ranges"] += 1
-
-
-def RangePop() -> None:
-    current().statistics["pushed_ranges"] -= 1
-
-
-def Mark(message: str, id_color: int = -1) -> None:
-    current().statistics["marks"] += 1

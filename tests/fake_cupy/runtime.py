@@ -6,19 +6,16 @@ from typing import Any
 
 from . import errors
 from .clocks import merge
-from .copies import memcpy, memcpyAsync, memcpyPeerAsync, memset, memsetAsync
+from .copies import memcpyAsync, memcpyPeerAsync
 from .errors import CUDARuntimeError
 from .fake import caller, current, gpu_works
 from .launching import synchronise
 
-__all__ = ["CUDARuntimeError", "memcpy", "memcpyAsync", "memcpyPeerAsync", "memset", "memsetAsync"]
+__all__ = ["CUDARuntimeError", "memcpyAsync", "memcpyPeerAsync"]
 
-eventDefault, eventBlockingSync, eventDisableTiming, eventInterprocess = 0, 1, 2, 4
-streamDefault, streamNonBlocking, streamLegacy, streamPerThread = 0, 1, 1, 2
+streamNonBlocking = 1
 streamCaptureModeGlobal, streamCaptureModeThreadLocal, streamCaptureModeRelaxed = 0, 1, 2
-memcpyHostToHost, memcpyHostToDevice, memcpyDeviceToHost, memcpyDeviceToDevice, memcpyDefault = range(5)
-hostAllocDefault, hostAllocPortable = 0, 1
-errorMemoryAllocation, errorPeerAccessAlreadyEnabled = 2, 704
+memcpyHostToDevice, memcpyDeviceToHost, memcpyDeviceToDevice = 1, 2, 3
 
 
 def driverGetVersion() -> int:

@@ -37,12 +37,10 @@ def get_current_stream(device_id: int = -1) -> Any:
 class Event:
     """A CUDA event. Before it is recorded it counts as done."""
 
-    def __init__(self, block: bool = False, disable_timing: bool = False, interprocess: bool = False) -> None:
+    def __init__(self, block: bool = False, disable_timing: bool = False) -> None:
         self.ptr = 0
-        if interprocess and not disable_timing:
-            raise ValueError("Timing must be disabled for interprocess events")
         self._fake = current()
-        self.ptr = runtime.eventCreateWithFlags(block | disable_timing << 1 | interprocess << 2)
+        self.ptr = runtime.eventCreateWithFlags(block | disable_timing << 1)
 
     def __del__(self) -> None:
         if self.ptr and not self._fake.stopped:
@@ -76,9 +74,6 @@ class _BaseStream:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.ptr} (device {self.device_id})>"
 
-    def __cuda_stream__(self) -> tuple[int, int]:
-        return 0, self.ptr
-
     def __enter__(self) -> Any:
         device, this = self._device(), _current()
         this.stacks[device].append(self)
@@ -91,10 +86,6 @@ class _BaseStream:
         device = this.entered.pop()
         this.stacks[device].pop()
         this.streams[device] = this.stacks[device][-1]
-
-    def use(self) -> Any:
-        _current().streams[self._device()] = self
-        return self
 
     def _device(self) -> int:
         device = runtime.getDevice()
@@ -148,7 +139,7 @@ class _BaseStream:
                 queue.capture = None
             if not capture.valid:
                 raise CUDARuntimeError(errors.CAPTURE_INVALIDATED)
-            return Graph._of(capture.work)
+            return Graph(capture.work)
 
     def is_capturing(self) -> bool:
         return current().queue(self.ptr).capture is not None
@@ -158,14 +149,11 @@ class Stream(_BaseStream):
     """A CUDA stream. Destroyed with its last reference, and then its pointer is the next stream's."""
 
     null: Any
-    ptds: Any
 
-    def __init__(
-        self, null: bool = False, non_blocking: bool = False, ptds: bool = False, priority: int | None = None
-    ) -> None:
+    def __init__(self, null: bool = False, non_blocking: bool = False) -> None:
         self._fake = None
-        if null or ptds:
-            super().__init__(2 if ptds else 0, -1)
+        if null:
+            super().__init__(0, -1)
             return
         fake = current()
         super().__init__(runtime.streamCreateWithFlags(int(non_blocking)), fake.device())
@@ -177,7 +165,6 @@ class Stream(_BaseStream):
 
 
 Stream.null = Stream(null=True)
-Stream.ptds = Stream(ptds=True)
 
 
 class ExternalStream(_BaseStream):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 
 import numpy as np
@@ -92,6 +92,13 @@ def card(request: pytest.FixtureRequest, has_card: bool) -> Iterator[Card]:
         yield Card(fake)
         gc.collect()
         assert fake.problems() == []
+
+
+@pytest.fixture
+async def s(card: Card) -> AsyncIterator[asc.Scheduler]:
+    """A scheduler on it."""
+    async with asc.Scheduler("cuda") as s:
+        yield s
 
 
 @pytest.fixture

@@ -10,21 +10,13 @@ import pytest
 
 import asyncsched as asc
 from asyncsched.devices.cuda.device import CUDADevice
+from tests.devices.conftest import finished, issued
+from tests.waiting import until
 
 from .cases import values
 
 pytestmark = pytest.mark.one_loop
 HOW = pytest.mark.parametrize("inline", [False, True], ids=["issuer", "inline"])
-
-
-async def issued(s: asc.Scheduler, count: int) -> None:
-    """Return once the streams have issued so many tasks in all, whatever the device does meanwhile."""
-    while sum(stream.issued.count for stream in s.devices[0].streams) < count:
-        await asyncio.sleep(0)
-
-
-def finished(s: asc.Scheduler) -> int:
-    return sum(stream.finished.count for stream in s.devices[0].streams)
 
 
 async def warmed_up(s: asc.Scheduler, shape: tuple[int, ...] = (64, 64)) -> asc.Tensor:
@@ -42,12 +34,12 @@ async def warmed_up(s: asc.Scheduler, shape: tuple[int, ...] = (64, 64)) -> asc.
 async def test_a_chain_is_issued_with_no_host_round_trip(card, inline):
     async with asc.Scheduler(CUDADevice(0, 2, inline_launch=inline), max_ops=None) as s:
         x = await warmed_up(s)
-        before, done = sum(stream.issued.count for stream in s.devices[0].streams), finished(s)
+        before, done = issued(s), finished(s)
         with card.held(s):
             y = x
             for _ in range(100):
                 y = y + 1
-            await issued(s, before + 100)
+            await until(lambda: issued(s) == before + 100)
             assert finished(s) == done
             assert not y.done()
         assert (await y.numpy()).max() == 101
@@ -147,13 +139,12 @@ async def test_leaving_by_an_exception_waits_for_what_runs(card):
     assert s.statistics().tasks_in_flight == 0
 
 
-async def test_a_failing_callable_fails_its_dependents_alone(card):
-    async with asc.Scheduler("cuda") as s:
-        x = await warmed_up(s)
-        bad = await s.submit(_fail, x, shape=(64, 64), dtype="float32")
-        with pytest.raises(ZeroDivisionError):
-            await (bad + 1)
-        assert (await (x + 1).numpy()).max() == 2
+async def test_a_failing_callable_fails_its_dependents_alone(s):
+    x = await warmed_up(s)
+    bad = await s.submit(_fail, x, shape=(64, 64), dtype="float32")
+    with pytest.raises(ZeroDivisionError):
+        await (bad + 1)
+    assert (await (x + 1).numpy()).max() == 2
 
 
 def _fail(array: object) -> object:
@@ -192,17 +183,16 @@ async def test_what_is_planned_as_contiguous_is(card, monkeypatch):
         assert s.statistics().bytes_retained == x.nbytes + 512 - x.nbytes % 512
 
 
-async def test_a_captured_step_gives_what_its_operations_give(card):
-    async with asc.Scheduler("cuda") as s:
-        x, w = await s.put(values(32, 32)), await s.put(values(32, 32, seed=1))
+async def test_a_captured_step_gives_what_its_operations_give(s):
+    x, w = await s.put(values(32, 32)), await s.put(values(32, 32, seed=1))
 
-        def step(x: asc.Tensor, w: asc.Tensor) -> list[asc.Tensor]:
-            h = asc.tanh(x @ w)
-            return [h * 2, h.sum()]
+    def step(x: asc.Tensor, w: asc.Tensor) -> list[asc.Tensor]:
+        h = asc.tanh(x @ w)
+        return [h * 2, h.sum()]
 
-        graph = await s.capture(step, x, w)
-        for seed in range(5):
-            x = await s.put(values(32, 32, seed=seed))
-            captured, plain = graph(x, w), step(x, w)
-            for ours, theirs in zip(captured, plain, strict=True):
-                assert np.allclose(await ours.numpy(), await theirs.numpy(), rtol=1e-5)
+    graph = await s.capture(step, x, w)
+    for seed in range(5):
+        x = await s.put(values(32, 32, seed=seed))
+        captured, plain = graph(x, w), step(x, w)
+        for ours, theirs in zip(captured, plain, strict=True):
+            assert np.allclose(await ours.numpy(), await theirs.numpy(), rtol=1e-5)
