@@ -6,12 +6,14 @@ import asyncio
 import gc
 import importlib.util
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import Any
 from zlib import crc32
 
 import pytest
 from blockbuster import BlockBuster, blockbuster_ctx
+
+import asyncsched as asc
 
 MakeLoop = Callable[[], asyncio.AbstractEventLoop]
 
@@ -79,3 +81,10 @@ def blockbuster() -> Iterator[BlockBuster]:
             # Else the end of a test's time would fail to tell so, and what it raised instead could be swallowed.
             function.can_block_in("pytest_timeout.py", "timeout_sigalrm")
         yield guard
+
+
+@pytest.fixture
+async def s() -> AsyncIterator[asc.Scheduler]:
+    """A scheduler on the CPU, with the default limits. It closes at the end, and raises what nobody has seen."""
+    async with asc.Scheduler("cpu") as scheduler:
+        yield scheduler

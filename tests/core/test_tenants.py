@@ -36,27 +36,30 @@ def order(rig):
     return "".join(task.scope.name for task in rig.run())
 
 
+@pytest.fixture
+def rig():
+    """One slot, so that the order in which tasks run is that of admission."""
+    return Rig(max_ops=1)
+
+
 # -- tenants ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_scopes_of_a_tenant_share_its_turns_and_take_turns_within_it():
-    rig = Rig(max_ops=1)
+def test_the_scopes_of_a_tenant_share_its_turns_and_take_turns_within_it(rig):
     for name in "abc":
         fill(rig, opened(rig, name, tenant="many"), 3)
     fill(rig, opened(rig, "x", tenant="one"), 9)
     assert order(rig) == "axbxcx" * 3
 
 
-def test_scopes_without_a_tenant_are_each_their_own():
-    rig = Rig(max_ops=1)
+def test_scopes_without_a_tenant_are_each_their_own(rig):
     for name in "abc":
         fill(rig, opened(rig, name), 2)
     fill(rig, opened(rig, "x", tenant="x"), 2)
     assert order(rig) == "abcx" * 2
 
 
-def test_a_scope_within_a_tenants_is_the_tenants():
-    rig = Rig(max_ops=1)
+def test_a_scope_within_a_tenants_is_the_tenants(rig):
     outer = opened(rig, "a", tenant="many")
     for scope in (outer, opened(rig, "b", outer), opened(rig, "c", opened(rig, "d", outer))):
         fill(rig, scope, 2)
@@ -64,8 +67,7 @@ def test_a_scope_within_a_tenants_is_the_tenants():
     assert order(rig) == "axbxcx" * 2
 
 
-def test_weights_scale_the_shares():
-    rig = Rig(max_ops=1)
+def test_weights_scale_the_shares(rig):
     fill(rig, opened(rig, "a", tenant="a", weight=3), 30)
     fill(rig, opened(rig, "b", tenant="b"), 10)
     fill(rig, opened(rig, "c", tenant="c", weight=0.5), 5)
@@ -77,8 +79,7 @@ def test_weights_scale_the_shares():
         assert abs(counts["c"] - end / 9) <= 1
 
 
-def test_the_weight_given_last_holds_for_the_tenant():
-    rig = Rig(max_ops=1)
+def test_the_weight_given_last_holds_for_the_tenant(rig):
     first = opened(rig, "a", tenant="a", weight=3)
     assert opened(rig, "b", tenant="a").queue.tenant.weight == 3
     opened(rig, "c", tenant="a", weight=2)
@@ -87,8 +88,7 @@ def test_the_weight_given_last_holds_for_the_tenant():
     assert opened(rig, "e", first, tenant="e").queue.tenant.weight == 1
 
 
-def test_shares_are_by_bytes_and_a_quantum_for_the_slot():
-    rig = Rig(max_ops=1)
+def test_shares_are_by_bytes_and_a_quantum_for_the_slot(rig):
     fill(rig, opened(rig, "a", tenant="large"), 8, cost=3 * QUANTUM)
     fill(rig, opened(rig, "b", tenant="small"), 32, cost=0)
     served = order(rig)
@@ -96,8 +96,7 @@ def test_shares_are_by_bytes_and_a_quantum_for_the_slot():
         assert abs(Counter(served[:end])["a"] - end / 5) <= 1
 
 
-def test_a_small_task_never_waits_for_a_second_large_one():
-    rig = Rig(max_ops=1)
+def test_a_small_task_never_waits_for_a_second_large_one(rig):
     fill(rig, opened(rig, "a", tenant="large"), 5, cost=1000 * QUANTUM)
     fill(rig, opened(rig, "b", tenant="small"), 500)
     served = order(rig)
@@ -134,8 +133,7 @@ def test_shares_differ_by_two_quanta_and_a_task_of_each_at_most(tenants):
     assert not any(left)
 
 
-def test_a_tenant_at_rest_saves_nothing_up():
-    rig = Rig(max_ops=1)
+def test_a_tenant_at_rest_saves_nothing_up(rig):
     busy, idle = opened(rig, "a", tenant="busy"), opened(rig, "b", tenant="idle")
     fill(rig, idle, 1)
     fill(rig, busy, 50)
@@ -145,8 +143,7 @@ def test_a_tenant_at_rest_saves_nothing_up():
     assert order(rig) in ("abababab", "babababa")
 
 
-def test_alone_nobody_runs_into_debt():
-    rig = Rig(max_ops=1)
+def test_alone_nobody_runs_into_debt(rig):
     busy = opened(rig, "a", tenant="busy")
     fill(rig, busy, 50, cost=QUANTUM)
     rig.run()
@@ -170,9 +167,8 @@ def test_what_cannot_go_saves_nothing_up():
     assert order(rig) in ("ababab", "bababa")
 
 
-def test_ten_times_the_scopes_give_no_more_turns():
+def test_ten_times_the_scopes_give_no_more_turns(rig):
     """A tenant that sends ten times what another does."""
-    rig = Rig(max_ops=1)
     for _ in range(100):
         fill(rig, opened(rig, "a", tenant="greedy"), 1)
     for _ in range(10):
@@ -180,8 +176,7 @@ def test_ten_times_the_scopes_give_no_more_turns():
     assert order(rig) == "ab" * 10 + "a" * 90
 
 
-def test_debts_outlive_the_scopes_of_a_tenant():
-    rig = Rig(max_ops=1)
+def test_debts_outlive_the_scopes_of_a_tenant(rig):
     others = opened(rig, "b", tenant="others")
     fill(rig, others, 20)
     first = opened(rig, "a", tenant="large")
@@ -197,8 +192,7 @@ def test_debts_outlive_the_scopes_of_a_tenant():
     assert order(rig).index("c") == 7
 
 
-def test_tenants_and_classes_that_are_gone_leave_nothing_behind():
-    rig = Rig(max_ops=1)
+def test_tenants_and_classes_that_are_gone_leave_nothing_behind(rig):
     busy = opened(rig, "busy")
     for i in range(3_000):
         scope = opened(rig, str(i), tenant=i, priority=i)
@@ -215,8 +209,7 @@ def test_tenants_and_classes_that_are_gone_leave_nothing_behind():
     assert len(admission._classes) <= 2
 
 
-def test_an_overdrawn_tenant_that_has_nothing_more_leaves_the_turns():
-    rig = Rig(max_ops=1)
+def test_an_overdrawn_tenant_that_has_nothing_more_leaves_the_turns(rig):
     busy = opened(rig, "busy")
     for i in range(100):
         fill(rig, opened(rig, str(i)), 1, cost=1000 * QUANTUM)
@@ -228,16 +221,14 @@ def test_an_overdrawn_tenant_that_has_nothing_more_leaves_the_turns():
 # -- priority classes -------------------------------------------------------------------------------------------------
 
 
-def test_the_higher_class_goes_first():
-    rig = Rig(max_ops=1)
+def test_the_higher_class_goes_first(rig):
     fill(rig, opened(rig, "n"), 3)
     fill(rig, opened(rig, "l", priority=-1), 3)
     fill(rig, opened(rig, "h", priority=1), 3)
     assert order(rig) == "hhhnnnlll"
 
 
-def test_a_scope_is_in_its_parents_class_unless_it_says_otherwise():
-    rig = Rig(max_ops=1)
+def test_a_scope_is_in_its_parents_class_unless_it_says_otherwise(rig):
     outer = opened(rig, "h", priority=2, tenant="a")
     fill(rig, opened(rig, "n"), 2)
     fill(rig, opened(rig, "i", outer), 2)
@@ -245,8 +236,7 @@ def test_a_scope_is_in_its_parents_class_unless_it_says_otherwise():
     assert order(rig) == "iinzn"
 
 
-def test_tenants_share_within_a_class():
-    rig = Rig(max_ops=1)
+def test_tenants_share_within_a_class(rig):
     for name in "ab":
         fill(rig, opened(rig, name, tenant=name, priority=1), 2)
         fill(rig, opened(rig, name.upper(), tenant=name), 2)
@@ -254,8 +244,7 @@ def test_tenants_share_within_a_class():
 
 
 @pytest.mark.parametrize("classes", [2, 3, 5])
-def test_no_class_waits_for_more_than_patience_and_the_other_classes(classes):
-    rig = Rig(max_ops=1)
+def test_no_class_waits_for_more_than_patience_and_the_other_classes(rig, classes):
     for level in range(classes):
         fill(rig, opened(rig, str(level), priority=level), 200)
     served = order(rig)[:200]
@@ -266,8 +255,7 @@ def test_no_class_waits_for_more_than_patience_and_the_other_classes(classes):
     assert Counter(served).most_common(1)[0][0] == str(classes - 1)
 
 
-def test_a_class_counts_anew_when_it_went_alone():
-    rig = Rig(max_ops=1)
+def test_a_class_counts_anew_when_it_went_alone(rig):
     high, low = opened(rig, "h", priority=1), opened(rig, "l")
     fill(rig, low, 3)
     fill(rig, high, PATIENCE - 1)
@@ -279,8 +267,7 @@ def test_a_class_counts_anew_when_it_went_alone():
     assert order(rig) == "hhhhhll"
 
 
-def test_a_class_counts_anew_when_it_has_nothing_left():
-    rig = Rig(max_ops=1)
+def test_a_class_counts_anew_when_it_has_nothing_left(rig):
     high, low = opened(rig, "h", priority=1), opened(rig, "l")
     fill(rig, high, PATIENCE - 1)
     task, _ = rig.submit(scope=low)

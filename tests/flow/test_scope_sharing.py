@@ -44,11 +44,10 @@ async def test_priorities() -> None:
         assert await served(s, [("l", 2, {"priority": -1}), ("n", 2, {}), ("h", 2, {"priority": 1})]) == "hhnnll"
 
 
-async def test_repr_names_the_tenant() -> None:
-    async with asc.Scheduler("cpu") as s:
-        async with s.scope(name="request", tenant="ada", deadline=2.5) as scope:
-            assert repr(scope) == "Scope('request', tenant='ada', deadline=2.5 s, 0 unfinished)"
-        assert repr(scope) == "Scope('request', tenant='ada', deadline=2.5 s, closed)"
+async def test_repr_names_the_tenant(s: asc.Scheduler) -> None:
+    async with s.scope(name="request", tenant="ada", deadline=2.5) as scope:
+        assert repr(scope) == "Scope('request', tenant='ada', deadline=2.5 s, 0 unfinished)"
+    assert repr(scope) == "Scope('request', tenant='ada', deadline=2.5 s, closed)"
 
 
 async def test_leaving_by_cancellation_drops_what_waits_and_counts_what_runs() -> None:

@@ -92,26 +92,24 @@ async def test_running() -> None:
         assert s.statistics().tasks_cancelled == 1
 
 
-async def test_done() -> None:
-    async with asc.Scheduler("cpu") as s:
-        task = await s.submit(int)
-        await s.barrier()
-        assert not task.cancel()
-        assert await task == 0
-        x = await s.put(1) + 1
-        assert not x.cancel()
+async def test_done(s: asc.Scheduler) -> None:
+    task = await s.submit(int)
+    await s.barrier()
+    assert not task.cancel()
+    assert await task == 0
+    x = await s.put(1) + 1
+    assert not x.cancel()
 
 
-async def test_failed() -> None:
+async def test_failed(s: asc.Scheduler) -> None:
     def fail() -> None:
         raise LookupError
 
-    async with asc.Scheduler("cpu") as s:
-        task = s.submit_nowait(fail)
-        with pytest.raises(LookupError):
-            await task
-        assert not task.cancel()
-        assert isinstance(task.exception(), LookupError)
+    task = s.submit_nowait(fail)
+    with pytest.raises(LookupError):
+        await task
+    assert not task.cancel()
+    assert isinstance(task.exception(), LookupError)
 
 
 @pytest.mark.parametrize("max_ops", [1, 64])
@@ -139,33 +137,31 @@ async def test_dependents_are_cancelled_too(max_ops: int) -> None:
         assert idle(s)
 
 
-async def test_a_later_reader_of_a_cancelled_value_is_cancelled() -> None:
+async def test_a_later_reader_of_a_cancelled_value_is_cancelled(s: asc.Scheduler) -> None:
     gate = Gate()
-    async with asc.Scheduler("cpu") as s:
-        s.submit_nowait(gate)
-        x = s.submit_nowait(np.ones, 3, shape=3, dtype=float)
-        x.cancel()
-        later = [x + 1, s.submit_nowait(int, x)]
-        gate.opened.set()
-        for handle in (*later, x + 2):
-            with pytest.raises(asc.TaskCancelled):
-                await handle
+    s.submit_nowait(gate)
+    x = s.submit_nowait(np.ones, 3, shape=3, dtype=float)
+    x.cancel()
+    later = [x + 1, s.submit_nowait(int, x)]
+    gate.opened.set()
+    for handle in (*later, x + 2):
+        with pytest.raises(asc.TaskCancelled):
+            await handle
 
 
-async def test_a_cancelled_await_leaves_the_task_and_its_other_waiters() -> None:
+async def test_a_cancelled_await_leaves_the_task_and_its_other_waiters(s: asc.Scheduler) -> None:
     gate = Gate()
-    async with asc.Scheduler("cpu") as s:
-        task = s.submit_nowait(gate, 7)
-        first, second = asyncio.ensure_future(asc.gather(task)), asyncio.ensure_future(asc.gather(task))
-        await turns()
-        assert len(core(task).waiters) == 2
-        first.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await first
-        assert len(core(task).waiters) == 1
-        gate.opened.set()
-        assert await second == [(7,)]
-        assert not s._runtime.parked
+    task = s.submit_nowait(gate, 7)
+    first, second = asyncio.ensure_future(asc.gather(task)), asyncio.ensure_future(asc.gather(task))
+    await turns()
+    assert len(core(task).waiters) == 2
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    assert len(core(task).waiters) == 1
+    gate.opened.set()
+    assert await second == [(7,)]
+    assert not s._runtime.parked
 
 
 async def test_timeouts_leave_nothing_behind() -> None:

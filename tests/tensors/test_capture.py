@@ -220,22 +220,21 @@ async def test_wrong_arguments_are_refused_at_the_call(device: Any) -> None:
             await s.capture(waits, x)
 
 
-async def test_captures_do_not_nest() -> None:
-    async with asc.Scheduler("cpu") as s:
-        x = await s.put(A)
+async def test_captures_do_not_nest(s: asc.Scheduler) -> None:
+    x = await s.put(A)
 
-        def body(x: asc.Tensor) -> asc.Tensor:
-            coroutine = s.capture(lambda x: x, x)
-            try:
-                while True:
-                    coroutine.send(None)
-            except StopIteration:
-                raise AssertionError from None
-            finally:
-                coroutine.close()
+    def body(x: asc.Tensor) -> asc.Tensor:
+        coroutine = s.capture(lambda x: x, x)
+        try:
+            while True:
+                coroutine.send(None)
+        except StopIteration:
+            raise AssertionError from None
+        finally:
+            coroutine.close()
 
-        with pytest.raises(asc.CaptureError, match="do not nest"):
-            await s.capture(body, x)
+    with pytest.raises(asc.CaptureError, match="do not nest"):
+        await s.capture(body, x)
 
 
 async def test_cuda_names_the_operation_that_it_cannot_record() -> None:
