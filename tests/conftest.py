@@ -6,6 +6,7 @@ import asyncio
 import gc
 import importlib.util
 import os
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import Any
 from zlib import crc32
@@ -88,3 +89,11 @@ async def s() -> AsyncIterator[asc.Scheduler]:
     """A scheduler on the CPU, with the default limits. It closes at the end, and raises what nobody has seen."""
     async with asc.Scheduler("cpu") as scheduler:
         yield scheduler
+
+
+@pytest.fixture
+def gate() -> Iterator[threading.Event]:
+    """What a task waits for: see `tests.waiting.held`. A test that fails leaves none waiting."""
+    event = threading.Event()
+    yield event
+    event.set()

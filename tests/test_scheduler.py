@@ -19,7 +19,7 @@ import pytest
 import asyncsched as asc
 from asyncsched.devices.cpu import CPUDevice
 from asyncsched.devices.sim import SimDevice
-from tests.waiting import held, turns, until
+from tests.waiting import cancelled, held, turns, until
 
 BLOCK = np.ones((200, 200))
 
@@ -153,8 +153,7 @@ async def test_submit_waits_for_admission_and_not_for_the_end() -> None:
         assert s.statistics().admission_wait_seconds > 0
 
 
-async def test_a_backlog_at_its_limit_names_the_cures() -> None:
-    gate = threading.Event()
+async def test_a_backlog_at_its_limit_names_the_cures(gate: threading.Event) -> None:
     async with asc.Scheduler("cpu", max_ops=1, max_pending=2) as s:
         x = await s.put(BLOCK)
         s.submit_nowait(held, gate)
@@ -199,8 +198,7 @@ async def test_tasks_nobody_awaits_run_at_one_slot() -> None:
 # -- waiting --------------------------------------------------------------------------------------------------------
 
 
-async def test_gather_keeps_the_order_and_raises_the_first_failure_at_once() -> None:
-    gate = threading.Event()
+async def test_gather_keeps_the_order_and_raises_the_first_failure_at_once(gate: threading.Event) -> None:
     async with asc.Scheduler("cpu", streams=2) as s:
         x = await s.put([1])
         assert await asc.gather() == []
@@ -264,8 +262,7 @@ async def test_barrier_raises_unseen_failures_once(s: asc.Scheduler) -> None:
         await dependents[0]
 
 
-async def test_statistics_count_everything() -> None:
-    gate = threading.Event()
+async def test_statistics_count_everything(gate: threading.Event) -> None:
     async with asc.Scheduler("cpu", max_ops=2, max_bytes="1 MiB") as s:
         x = await s.put(BLOCK)
         s.submit_nowait(held, gate, nbytes=1000)
@@ -378,8 +375,7 @@ async def test_cancelling_a_scheduler_that_waits_to_close() -> None:
     assert ran == []
 
 
-async def test_aclose_with_a_timeout_names_the_bodies_that_run() -> None:
-    gate = threading.Event()
+async def test_aclose_with_a_timeout_names_the_bodies_that_run(gate: threading.Event) -> None:
     s = asc.Scheduler("cpu", max_ops=1)
     async with s:
         running = s.submit_nowait(held, gate, name="slow body")
@@ -447,9 +443,7 @@ async def test_finished_tensors_stay_readable_after_close(device: str) -> None:
     assert await asyncio.to_thread(float, late) == BLOCK.sum()
 
 
-async def test_a_task_that_is_cancelled_while_the_scheduler_closes(s: asc.Scheduler) -> None:
-    gate = threading.Event()
-
+async def test_a_task_that_is_cancelled_while_the_scheduler_closes(s: asc.Scheduler, gate: threading.Event) -> None:
     async def caller(s: asc.Scheduler) -> None:
         await s.call(held, gate)
 
@@ -458,16 +452,12 @@ async def test_a_task_that_is_cancelled_while_the_scheduler_closes(s: asc.Schedu
     closing = asyncio.create_task(s.aclose())
     await turns()
     assert task.cancel()
-    calling.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await calling
+    await cancelled(calling)
     gate.set()
     await closing
 
 
-def test_a_closed_loop() -> None:
-    gate = threading.Event()
-
+def test_a_closed_loop(gate: threading.Event) -> None:
     async def leave_open() -> tuple[asc.Scheduler, asc.Tensor, Any]:
         s = asc.Scheduler("cpu")
         await s.__aenter__()
@@ -551,19 +541,9 @@ asyncio.run(told(sys.argv[1]))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-@pytest.mark.parametrize(
-    ("how", "code"),
-    [
-        ("operator", 42),
-        ("await", 42),
-        ("numpy", 42),
-        ("statistics", 42),
-        ("close", 42),
-        ("raise", 44),
-        ("leave", 42),
-    ],
-)
-def test_a_fork_is_told_and_does_not_hang(how: str, code: int) -> None:
+@pytest.mark.parametrize("how", ["operator", "await", "numpy", "statistics", "close", "raise", "leave"])
+def test_a_fork_is_told_and_does_not_hang(how: str) -> None:
+    code = 44 if how == "raise" else 42
     done = subprocess.run([sys.executable, "-c", FORK, how], capture_output=True, text=True, timeout=15, check=False)
     assert (done.stdout, done.returncode) == (f"{code}\n", 0), done.stderr
 

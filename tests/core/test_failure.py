@@ -18,6 +18,7 @@ import pytest
 from asyncsched._core.callsite import line_of
 from asyncsched._core.failure import Failure
 from asyncsched.errors import TaskCancelled
+from tests.waiting import no_collector
 
 from .rig import Rig, cancellation, execute
 
@@ -422,13 +423,9 @@ def test_an_awaiter_that_returned_holds_nothing_though_it_held_the_handle():
         await handle(failure)
 
     references = []
-    gc.collect()
-    gc.disable()
-    try:
+    with no_collector():
         asyncio.run(awaiter(references))
         assert references[0]() is None
-    finally:
-        gc.enable()
 
 
 # -- seen -------------------------------------------------------------------------------------------------------------

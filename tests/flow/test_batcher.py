@@ -16,7 +16,7 @@ import pytest
 
 import asyncsched as asc
 from asyncsched.flow.batcher.batcher import Batcher
-from tests.waiting import turns, until
+from tests.waiting import cancelled, turns, until
 
 
 class Model:
@@ -241,9 +241,7 @@ async def test_cancelled_in_the_turn_it_came_or_before_its_first_step(model: Mod
     for count in range(4):
         (task,) = ask(batcher, count)
         await turns(count)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+        await cancelled(task)
     assert await batcher(9) == 90
     found = batcher.statistics()
     assert found.items == found.answered + found.dropped
@@ -323,9 +321,7 @@ async def test_dropped_before_launch_when_the_stream_was_busy(s: asc.Scheduler) 
     batcher: Batcher[int, int] = Batcher(model)
     asked = ask(batcher, 1, 2, 3)
     await until(lambda: batcher.statistics().computing == 3)
-    asked[1].cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await asked[1]
+    await cancelled(asked[1])
     gate.set()
     assert await busy
     assert [await asked[0], await asked[2]] == [1, 3]
@@ -338,9 +334,7 @@ async def test_a_caller_that_leaves_a_running_batch_is_not_waited_for(model: Mod
     batcher = Batcher(model)
     asked = ask(batcher, 1, 2)
     await until(lambda: bool(model.batches))
-    asked[0].cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await asked[0]
+    await cancelled(asked[0])
     model.gate.set()
     assert await asked[1] == 20
 
@@ -560,9 +554,7 @@ async def test_what_was_cancelled_is_not_charged_to_its_tenant(s: asc.Scheduler,
         asked.append(asyncio.create_task(ask_as(s, batcher, item, tenant=tenant)))
         await until(lambda: batcher.statistics().items == len(asked))
     for gone in asked[1:3]:
-        gone.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await gone
+        await cancelled(gone)
     model.gate.set()
     assert await asyncio.gather(asked[0], *asked[3:]) == [0, 30, 100, 200]
     assert [batch[0] for batch in model.batches] == [0, 3, 10, 20]

@@ -20,9 +20,9 @@ import pytest
 
 import asyncsched as asc
 from asyncsched.flow.pipeline import threads as threads_of_stages
-from tests.waiting import turns, until
+from tests.waiting import no_collector, turns, until
 
-from .rig import AsyncCounted, Counted, drain, same, same_in_thread
+from .rig import AsyncCounted, Counted, drain, holding, same, same_in_thread
 
 
 async def fail_at(number: int, error: BaseException, item: Any) -> Any:
@@ -95,17 +95,6 @@ async def test_an_exception_that_refuses_notes_comes_with_one(s: asc.Scheduler, 
 @pytest.mark.parametrize("threads", [True, False])
 async def test_in_order_the_first_error_is_that_of_the_first_item(s: asc.Scheduler, threads: bool) -> None:
     """Item 5 fails before item 3 does."""
-    later, opened = asyncio.Event(), threading.Event()
-
-    async def fn(i: int) -> int:
-        if i == 3:
-            await later.wait()
-        return fail(i)
-
-    def fn_in_thread(i: int) -> int:
-        if i == 3:
-            assert opened.wait(60)
-        return fail(i)
 
     error = LookupError()
 
@@ -114,12 +103,12 @@ async def test_in_order_the_first_error_is_that_of_the_first_item(s: asc.Schedul
             raise error
         return i
 
-    pipe = s.pipeline(range(20)).map(fn_in_thread if threads else fn, workers=4)
+    fn, let_go = holding(3, threads, fail)
+    pipe = s.pipeline(range(20)).map(fn, workers=4)
     async with pipe.open() as items:
         assert [await anext(items) for _ in range(3)] == [0, 1, 2]
         await until(lambda: any(stage.error for stage in items._stages))
-        later.set()
-        opened.set()
+        let_go()
         with pytest.raises(LookupError) as caught:
             await anext(items)
     (note,) = caught.value.__notes__
@@ -173,14 +162,10 @@ async def test_an_error_pins_nothing_once_the_block_is_left(s: asc.Scheduler, ma
             async for _ in items:
                 await held.sum()
 
-    gc.collect()
-    gc.disable()
-    try:
+    with no_collector():
         with suppress(LookupError):
             await consume()
         assert s.statistics().bytes_retained == 0
-    finally:
-        gc.enable()
 
 
 async def test_a_source_that_breaks_is_an_error_that_says_where(s: asc.Scheduler) -> None:

@@ -14,7 +14,7 @@ import pytest
 import asyncsched as asc
 from tests.waiting import turns, until
 
-from .rig import AsyncCounted, Counted, drain, same, same_in_thread
+from .rig import AsyncCounted, Counted, drain, holding, same, same_in_thread
 
 
 async def numbers(epoch: int = 0) -> AsyncIterator[int]:
@@ -91,25 +91,12 @@ async def test_nothing_passes_as_nothing(s: asc.Scheduler) -> None:
 @pytest.mark.parametrize("ordered", [True, False])
 @pytest.mark.parametrize("threads", [True, False])
 async def test_order_is_kept_or_not(s: asc.Scheduler, threads: bool, ordered: bool) -> None:
-    later, opened = asyncio.Event(), threading.Event()
-
-    async def first_is_slow(i: int) -> int:
-        if i == 0:
-            await later.wait()
-        return i
-
-    def first_is_slow_in_a_thread(i: int) -> int:
-        if i == 0:
-            assert opened.wait(60)
-        return i
-
-    fn = first_is_slow_in_a_thread if threads else first_is_slow
+    fn, let_go = holding(0, threads)
     pipe = s.pipeline(range(10)).map(fn, workers=2, ordered=ordered)
     async with pipe.open() as items:
         if not ordered:
             assert [await anext(items) for _ in range(9)] == list(range(1, 10))
-        later.set()
-        opened.set()
+        let_go()
         assert [item async for item in items] == (list(range(10)) if ordered else [0])
 
 
@@ -190,9 +177,7 @@ async def test_processes(s: asc.Scheduler) -> None:
     assert "stage 1 (map factorial), at item 1 of" in caught.value.__notes__[-1]
 
 
-async def test_statistics_name_the_bottleneck(s: asc.Scheduler) -> None:
-    gate = threading.Event()
-
+async def test_statistics_name_the_bottleneck(s: asc.Scheduler, gate: threading.Event) -> None:
     def stop_at_third(i: int) -> int:
         if i == 2:
             gate.wait(60)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from tests.waiting import held, turns
+from tests.waiting import cancelled, held, settled, turns
 
 BLOCK = np.ones((200, 200))
 NB = BLOCK.nbytes
@@ -72,9 +72,7 @@ async def test_the_bodys_exception_has_a_note_of_failures(s: asc.Scheduler) -> N
     with pytest.raises(KeyError) as caught:
         async with s.scope(name="inner"):
             t = s.submit_nowait(fail)
-            while not t.done():
-                s._runtime.dispatch()
-                await asyncio.sleep(0)
+            await settled(t)
             raise KeyError
     assert caught.value.__notes__ == ["scope 'inner': besides, 1 tasks failed unseen (LookupError)"]
 
@@ -103,8 +101,7 @@ async def test_a_cancelled_scope_waits_for_what_runs(s: asc.Scheduler) -> None:
     assert ended == [1]
 
 
-async def test_barrier_in_a_scope_covers_that_scope() -> None:
-    gate = threading.Event()
+async def test_barrier_in_a_scope_covers_that_scope(gate: threading.Event) -> None:
     async with asc.Scheduler("cpu", streams=2) as s:
         outer = s.submit_nowait(held, gate)
         async with s.scope() as scope:
@@ -229,9 +226,7 @@ async def test_cancelled_while_it_waits_for_its_reserve() -> None:
             await turns()
             assert s._runtime.engine.admission.pending == 1
             assert s.statistics().tasks_pending == 0  # a claim is no task
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
+            await cancelled(task)
         assert used(s) == NB
         assert not s._runtime.engine.root.children
         del kept
@@ -247,9 +242,7 @@ async def test_cancelled_in_the_turn_that_grants_its_reserve() -> None:
         del kept
         s._runtime.dispatch()
         assert used(s) == 2 * NB
-        entering.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await entering
+        await cancelled(entering)
         assert used(s) == s.statistics().bytes_reserved == 0
         assert not s._runtime.engine.root.children
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from tests.waiting import held
+from tests.waiting import held, settled
 
 BLOCK = np.ones((200, 200))
 NB = BLOCK.nbytes
@@ -54,9 +54,7 @@ async def test_what_is_unfinished_is_cancelled_and_leaving_raises() -> None:
             with pytest.raises(asc.TaskCancelled, match=r"by the deadline of scope 'slow' \(0\.01 s\)"):
                 await handle
         assert ran == []
-        task = asyncio.current_task()
-        assert task is not None
-        assert task.cancelling() == 0
+        assert asyncio.current_task().cancelling() == 0  # type: ignore[union-attr]
         assert await s.call(int) == 0
 
 
@@ -70,8 +68,7 @@ async def test_work_done_in_time_is_left_alone(s: asc.Scheduler) -> None:
     assert scope._deadline._timer.cancelled()
 
 
-async def test_it_passes_while_leaving_waits() -> None:
-    gate = threading.Event()
+async def test_it_passes_while_leaving_waits(gate: threading.Event) -> None:
     async with asc.Scheduler("cpu", max_ops=1) as s:
         with pytest.raises(asc.DeadlineExceeded):
             async with s.scope() as outer, s.scope(deadline=SOON) as scope:
@@ -114,9 +111,7 @@ async def test_two_deadlines_at_once_are_the_outers(s: asc.Scheduler) -> None:
             asyncio.get_running_loop().call_soon(Passing(inner))
             asyncio.get_running_loop().call_soon(Passing(outer))
             await asyncio.Event().wait()
-    task = asyncio.current_task()
-    assert task is not None
-    assert task.cancelling() == 0
+    assert asyncio.current_task().cancelling() == 0  # type: ignore[union-attr]
 
 
 async def test_a_cancellation_from_outside_at_the_same_time_is_passed_on(s: asc.Scheduler) -> None:
@@ -152,8 +147,7 @@ async def test_a_body_that_ignores_its_cancellation_still_raises(s: asc.Schedule
     assert late.done()
 
 
-async def test_a_task_group_whose_members_awaited_what_was_cancelled() -> None:
-    gate = threading.Event()
+async def test_a_task_group_whose_members_awaited_what_was_cancelled(gate: threading.Event) -> None:
     async with asc.Scheduler("cpu", max_ops=1) as s:
         running = await s.submit(held, gate)
         with pytest.raises(asc.DeadlineExceeded):
@@ -179,18 +173,14 @@ async def test_an_exception_of_the_bodys_is_not_replaced(s: asc.Scheduler) -> No
     with pytest.raises(KeyError):
         async with s.scope(deadline=NEVER):
             raise KeyError
-    task = asyncio.current_task()
-    assert task is not None
-    assert task.cancelling() == 0
+    assert asyncio.current_task().cancelling() == 0  # type: ignore[union-attr]
 
 
 async def test_failures_nobody_saw_are_noted(s: asc.Scheduler) -> None:
     with pytest.raises(asc.DeadlineExceeded) as caught:
         async with s.scope(name="bad", deadline=NEVER) as scope:
             failing = scope.submit_nowait(int, "no number")
-            while not failing.done():
-                s._runtime.dispatch()
-                await asyncio.sleep(0)
+            await settled(failing)
             asyncio.get_running_loop().call_soon(Passing(scope))
             await asyncio.Event().wait()
     assert caught.value.__notes__ == ["scope 'bad': besides, 1 tasks failed unseen (ValueError)"]

@@ -112,8 +112,7 @@ async def test_a_window_does_not_pin_what_its_coroutine_held(s: asc.Scheduler) -
         await window.__aenter__()
 
 
-async def test_cancelled_while_it_waits_a_window_loses_nothing(s: asc.Scheduler) -> None:
-    gate = threading.Event()
+async def test_cancelled_while_it_waits_a_window_loses_nothing(s: asc.Scheduler, gate: threading.Event) -> None:
     window = s.window(1)
     async with window:
         task = s.submit_nowait(held, gate)

@@ -16,7 +16,7 @@ import pytest
 
 import asyncsched as asc
 from asyncsched._core import refcounts
-from tests.waiting import held, turns, until
+from tests.waiting import held, no_collector, settled, turns, until
 
 BLOCK = np.ones((200, 200))  # 320,000 bytes: from the pool
 NB = BLOCK.nbytes
@@ -35,14 +35,6 @@ def address(array: np.ndarray[Any, Any]) -> int:
 def at(t: asc.Tensor) -> int:
     """Where a finished tensor's elements are, without letting the array out."""
     return address(t._value.array)
-
-
-async def finished(t: asc.Tensor) -> asc.Tensor:
-    """Wait for a tensor without letting its array out."""
-    while not t.done():
-        t._value.account.runtime.dispatch()
-        await asyncio.sleep(0)
-    return t
 
 
 # -- escaped arrays -------------------------------------------------------------------------------------------------
@@ -65,10 +57,10 @@ async def test_an_escaped_array_is_intact_and_charged_until_it_and_its_views_die
     elif how == "argument":
         await s.call(kept.append, x)
     elif how == "thread":
-        await finished(x)
+        await settled(x)
         kept.append(await asyncio.to_thread(x._read, "", ""))
     else:
-        await finished(x)
+        await settled(x)
         kept.append(await asyncio.to_thread(np.from_dlpack, x))
     expected = np.arange(float(size)) + 1
     del x
@@ -230,7 +222,7 @@ async def test_the_limit_holds_at_the_peak() -> None:
 async def test_buffers_are_recycled(s: asc.Scheduler) -> None:
     places = set()
     for i in range(10):
-        x = await finished(await s.put(BLOCK * i))
+        x = await settled(await s.put(BLOCK * i))
         places.add(at(x))
         del x
     assert len(places) == 1
@@ -240,13 +232,13 @@ async def test_buffers_are_recycled(s: asc.Scheduler) -> None:
 async def test_in_place_only_when_nobody_else_holds_it(holder: str) -> None:
     gate, kept = threading.Event(), []
     async with asc.Scheduler("cpu", streams=2 if holder == "task" else 1) as s:
-        x = await finished(await s.put(BLOCK))
+        x = await settled(await s.put(BLOCK))
         before = at(x)
         if holder == "handle":
             kept.append(x)
         elif holder == "view":
             kept.append(x[0])
-            await finished(kept[0])
+            await settled(kept[0])
         elif holder == "array":
             kept.append(await x)
         elif holder == "task":
@@ -260,7 +252,7 @@ async def test_in_place_only_when_nobody_else_holds_it(holder: str) -> None:
         y = x + 1
         del x
         gate_in_front.set()
-        await finished(y)
+        await settled(y)
         assert (at(y) == before) == (holder == "nobody")
         gate.set()
         assert (await y)[0, 0] == 2
@@ -270,14 +262,14 @@ async def test_in_place_only_when_nobody_else_holds_it(holder: str) -> None:
 
 
 async def test_assignment_to_a_part_in_place_when_nobody_else_holds_it(s: asc.Scheduler) -> None:
-    x = await finished(await s.put(BLOCK))
+    x = await settled(await s.put(BLOCK))
     before = at(x)
     x[0] = 5
-    await finished(x)
+    await settled(x)
     assert at(x) == before
     part = x[1]
     x[1] = 6
-    await finished(x)
+    await settled(x)
     assert at(x) != before
     assert (await part).tolist() == [1.0] * 200
     assert (await x)[:3, 0].tolist() == [5, 6, 1]
@@ -287,13 +279,13 @@ async def test_where_counts_cannot_be_trusted_nothing_is_written_in_place(monkey
     """On a Python whose counts of references are not understood everything counts as held by somebody."""
     monkeypatch.setattr(refcounts, "_asking", -(1 << 30))
     async with asc.Scheduler("cpu", streams=1) as s:
-        x = await finished(await s.put(BLOCK))
+        x = await settled(await s.put(BLOCK))
         before, gate = at(x), threading.Event()
         s.submit_nowait(held, gate)
         y = x + 1
         del x
         gate.set()
-        await finished(y)
+        await settled(y)
         assert at(y) != before
         array = await (await s.put(np.arange(3.0)))  # small enough to be looked at when its handle goes
         assert used(s) == NB + array.nbytes
@@ -341,9 +333,7 @@ async def test_a_thousand_iterations_leave_nothing() -> None:
 
 async def test_no_reference_cycles(s: asc.Scheduler) -> None:
     window = s.window(2)
-    gc.collect()
-    gc.disable()
-    try:
+    with no_collector():
         for i in range(5):
             await iteration(s, i)
         gc.collect()
@@ -363,10 +353,6 @@ async def test_no_reference_cycles(s: asc.Scheduler) -> None:
         gc.collect()
         ours = [g for g in gc.garbage if type(g).__module__.startswith("asyncsched")]
         assert not ours, {type(g).__qualname__ for g in ours}
-    finally:
-        gc.set_debug(0)
-        gc.garbage.clear()
-        gc.enable()
 
 
 async def test_a_failure_raised_often_does_not_grow(s: asc.Scheduler) -> None:
@@ -399,9 +385,7 @@ async def test_a_failed_body_pins_nothing(s: asc.Scheduler) -> None:
     x = await s.put(BLOCK)
     task = s.submit_nowait(fail, x)
     del x
-    while not task.done():
-        s._runtime.dispatch()
-        await asyncio.sleep(0)
+    await settled(task)
     assert used(s) == 0
     with pytest.raises(LookupError):
         await task
@@ -448,15 +432,11 @@ async def test_what_failed_and_was_told_holds_nothing(what: str) -> None:
         x = await s.put(BLOCK)
         other = [await s.put(BLOCK) for _ in range(4)]  # held by this coroutine, which waits: a deadlock
         before = used(s)
-        gc.collect()
-        gc.disable()
-        try:
+        with no_collector():
             with contextlib.suppress(asc.AsyncSchedError, LookupError, ExceptionGroup):
                 await attempt()
                 pytest.fail(f"{what} did not fail")
             await s.barrier()
             # Not yet at once: the thread that ran it may still be in the call that wakes the loop, with the task.
             await until(lambda: used(s) == before)
-        finally:
-            gc.enable()
         del other

@@ -55,8 +55,7 @@ async def test_implicit_barriers_are_refused_in_a_task_body(read: Callable[[Any]
             await s.call(partial(read, t))
 
 
-async def test_a_plain_thread_may_block(s: asc.Scheduler) -> None:
-    gate = threading.Event()
+async def test_a_plain_thread_may_block(s: asc.Scheduler, gate: threading.Event) -> None:
     t = s.submit_nowait(held, gate, np.float64(3.5), shape=(), dtype=float)
     reading = asyncio.create_task(asyncio.to_thread(lambda: (float(t), f"{t:.2f}", t.tolist(), np.exp(t))))
     await asyncio.sleep(0)
@@ -64,9 +63,7 @@ async def test_a_plain_thread_may_block(s: asc.Scheduler) -> None:
     assert await reading == (3.5, "3.50", 3.5, np.exp(3.5))
 
 
-async def test_a_plain_thread_gets_the_failure(s: asc.Scheduler) -> None:
-    gate = threading.Event()
-
+async def test_a_plain_thread_gets_the_failure(s: asc.Scheduler, gate: threading.Event) -> None:
     def fail() -> None:
         held(gate)
         raise LookupError("no value")
@@ -112,8 +109,7 @@ async def test_operators_from_another_thread_are_refused(s: asc.Scheduler) -> No
         await asyncio.to_thread(lambda: t + 1)
 
 
-async def test_repr_and_metadata_never_wait(s: asc.Scheduler) -> None:
-    gate = threading.Event()
+async def test_repr_and_metadata_never_wait(s: asc.Scheduler, gate: threading.Event) -> None:
     t = s.submit_nowait(held, gate, np.ones((2, 3), np.float32), shape=(2, 3), dtype=np.float32, name="load")
     y = t @ t.T
     assert repr(t) == "Tensor(shape=(2, 3), dtype=float32, device=cpu, pending: load)"
@@ -204,8 +200,7 @@ async def test_the_array_of_a_body_stays_writable_for_its_owner(s: asc.Scheduler
     assert mine.flags.writeable
 
 
-async def test_assignment_to_a_part_moves_the_handle(s: asc.Scheduler) -> None:
-    gate = threading.Event()
+async def test_assignment_to_a_part_moves_the_handle(s: asc.Scheduler, gate: threading.Event) -> None:
     x = s.submit_nowait(held, gate, np.zeros(4), shape=4, dtype=float)
     other_name, part, before = x, x[:2], x + 0
     x[0] = 5
@@ -246,8 +241,7 @@ async def test_augmented_assignment_rebinds_the_name_alone(s: asc.Scheduler) -> 
     assert (await y).tolist() == [1, 2]
 
 
-async def test_shapes_that_depend_on_data_are_none_until_done(s: asc.Scheduler) -> None:
-    gate = threading.Event()
+async def test_shapes_that_depend_on_data_are_none_until_done(s: asc.Scheduler, gate: threading.Event) -> None:
     x = s.submit_nowait(held, gate, np.array([[1, 0, 2], [0, 3, 0]]), shape=(2, 3), dtype=np.int64)
     picked = x[x > 0]
     found = asc.nonzero(x)
