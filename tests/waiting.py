@@ -30,6 +30,11 @@ def held(gate: threading.Event, result: Any = None) -> Any:
     return result
 
 
+def fail(text: str = "broken") -> None:
+    """A task's body that ends otherwise."""
+    raise LookupError(text)
+
+
 async def settled(handle: Any) -> Any:
     """Wait for a task or a tensor without letting its result out. Returns the handle."""
     while not handle.done():

@@ -9,11 +9,7 @@ import pytest
 from asyncsched._core.admission import GRACE, PATIENCE
 from asyncsched._core.model import DONE, KEPT_FAILURES, PENDING
 
-from .rig import Rig, cancellation
-
-
-def names(tasks):
-    return [task.name for task in tasks]
+from .rig import Rig, cancellation, names
 
 
 @pytest.fixture
@@ -36,16 +32,14 @@ def test_scopes_take_turns():
     rig = Rig(max_ops=1)
     scopes = [rig.scope(name) for name in "abc"]
     for scope, count in zip(scopes, (5, 2, 3), strict=True):
-        for i in range(count):
-            rig.submit(scope=scope, name=f"{scope.name}{i}")
+        rig.fill(scope, count)
     assert names(rig.run()) == ["a0", "b0", "c0", "a1", "b1", "c1", "a2", "c2", "a3", "a4"]
 
 
 def test_a_newcomer_waits_one_turn_at_most():
     rig = Rig(max_ops=1)
     busy, late = rig.scope("busy"), rig.scope("late")
-    for i in range(100):
-        rig.submit(scope=busy, name=f"busy{i}")
+    rig.fill(busy, 100)
     rig.dispatch()
     rig.submit(scope=late, name="late0")
     assert names(rig.run()).index("late0") <= 2
@@ -54,7 +48,7 @@ def test_a_newcomer_waits_one_turn_at_most():
 def test_a_scope_without_a_queue_of_its_own_takes_no_extra_turns():
     rig = Rig(max_ops=1)
     a, b = rig.scope("a"), rig.scope("b")
-    inner = rig.engine.open_scope("inner", a, own_queue=False)
+    inner = rig.scope("inner", a, own_queue=False)
     for i in range(3):
         rig.submit(scope=a, name=f"a{i}")
         rig.submit(scope=inner, name=f"inner{i}")
@@ -146,9 +140,8 @@ def test_front_tasks_go_before_the_rest_of_their_scope_in_their_own_order():
 def test_front_tasks_do_not_bar_the_producers_they_wait_for():
     """A backward pass is issued while its forward pass is still pending, with other work always in flight."""
     rig = Rig(max_ops=2)
-    other = rig.scope("other")
-    rig.submit(scope=other, name="endless0")
-    rig.submit(scope=other, name="endless1")
+    other = rig.scope("endless")
+    rig.fill(other, 2)
     endless = rig.dispatch()
     _, x = rig.submit(name="forward0")
     _, y = rig.submit(x, name="forward1")
@@ -167,10 +160,8 @@ def test_front_tasks_do_not_bar_the_producers_they_wait_for():
 def test_the_front_of_one_scope_is_not_the_front_of_another():
     rig = Rig(max_ops=1)
     a, b = rig.scope("a"), rig.scope("b")
-    for i in range(3):
-        rig.submit(scope=a, name=f"a{i}")
-    for i in range(3):
-        rig.submit(scope=b, name=f"b{i}", expedited=True)
+    rig.fill(a, 3)
+    rig.fill(b, 3, expedited=True)
     assert names(rig.run()) == ["a0", "b0", "a1", "b1", "a2", "b2"]
 
 
@@ -309,8 +300,7 @@ def test_progress_takes_the_oldest_that_fits_and_lets_16_more_pass():
         assert rig.dispatch() == []  # order holds again until nothing is in flight
         rig.finish(task)
     assert rig.dispatch() == small[1 + GRACE : 2 * (1 + GRACE)]
-    assert large.state == PENDING
-    assert large.passed == 0
+    assert (large.state, large.passed) == (PENDING, 0)
     del held
 
 
@@ -515,11 +505,8 @@ def test_a_scope_still_open_in_one_that_closes_goes_to_its_parent(rig):
 def test_iterations_that_are_over_close_with_their_scope():
     rig = Rig()
     outer = rig.scope("outer")
-    iteration = rig.engine.open_scope("iteration", outer, own_queue=False)
-    rig.submit(scope=iteration)
-    (task,) = rig.dispatch()
-    rig.finish(task, error=ValueError("unseen"))
-    rig.drain()
+    iteration = rig.scope("iteration", outer, own_queue=False)
+    rig.fail(rig.submit(scope=iteration)[0], ValueError("unseen"))
     iteration.ended = True
     rig.engine.close_scope(outer)
     assert iteration.closed
@@ -565,9 +552,7 @@ def fail(rig, count, scope=None):
     values = []
     for i in range(count):
         task, value = rig.submit(name=f"bad {i}", scope=scope)
-        rig.dispatch()
-        rig.finish(task, error=ValueError(i))
-        rig.drain()
+        rig.fail(task, ValueError(i))
         values.append(value)
     return values
 

@@ -102,9 +102,7 @@ def test_reading_a_finished_value_forgets_its_producer(rig):
 def test_reading_a_failed_value_fails_at_once():
     rig = Rig(max_ops=1)
     bad, x = rig.submit()
-    rig.dispatch()
-    rig.finish(bad, error=ValueError("no"))
-    rig.dispatch()
+    rig.fail(bad)
     task, value = rig.submit(x)
     assert task.state == FAILED
     assert value.failure.upstream is x.failure
@@ -336,9 +334,7 @@ def test_a_failure_reaches_every_dependent():
     _, y = rig.submit(x, name="left")
     _, z = rig.submit(x, name="right")
     last, w = rig.submit(y, z, name="last")
-    rig.dispatch()
-    rig.finish(bad, error=ValueError("no"))
-    rig.dispatch()
+    rig.fail(bad)
     assert states([bad, last]) == {FAILED}
     assert {v.failure.root for v in (x, y, z, w)} == {bad.failure}
     assert rig.engine.unfinished == 0
@@ -374,9 +370,7 @@ def test_a_task_waits_for_all_its_producers():
 def test_a_failing_task_gives_its_bytes_back():
     rig = Rig(max_bytes=10)
     bad, value = rig.submit(cost=10)
-    rig.dispatch()
-    rig.finish(bad, error=ValueError("no"))
-    rig.dispatch()
+    rig.fail(bad)
     assert rig.engine.account.used == 0
     assert value.charge == 0
 
@@ -413,9 +407,7 @@ def test_a_deep_chain_settles_without_recursion(how):
         rig.cancel(first)
         rig.dispatch()
     elif how == "fail the first":
-        rig.dispatch()
-        rig.finish(first, error=ValueError("no"))
-        rig.dispatch()
+        rig.fail(first)
     else:
         assert len(rig.run()) == DEEP
     expected = {"cancel the first": CANCELLED, "fail the first": FAILED, "run them": DONE}[how]
@@ -590,7 +582,7 @@ def test_a_value_dropped_before_its_completion_arrives_balances():
 
 def test_iterations_that_are_over_are_swept_when_the_next_begins(rig):
     for i in range(100):
-        scope = rig.engine.open_scope(f"iteration {i}", rig.root, own_queue=False)
+        scope = rig.scope(f"iteration {i}", rig.root, own_queue=False)
         assert scope.queue is rig.root.queue
         task, value = rig.submit(scope=scope)
         rig.dispatch()
@@ -603,13 +595,11 @@ def test_iterations_that_are_over_are_swept_when_the_next_begins(rig):
 
 
 def test_an_iteration_with_unseen_failures_is_kept(rig):
-    scope = rig.engine.open_scope("iteration", rig.root, own_queue=False)
+    scope = rig.scope("iteration", rig.root, own_queue=False)
     task, _ = rig.submit(scope=scope)
-    rig.dispatch()
-    rig.finish(task, error=ValueError("unseen"))
-    rig.dispatch()
+    rig.fail(task, ValueError("unseen"))
     scope.ended = True
-    rig.engine.open_scope("next", rig.root, own_queue=False)
+    rig.scope("next", rig.root, own_queue=False)
     assert not scope.closed
     assert len(rig.root.take_failures()[0]) == 1
 

@@ -227,9 +227,7 @@ def test_the_locals_of_the_body_are_dropped(body):
 def test_a_failure_that_was_seen_does_not_pin_the_frame_of_its_awaiter():
     rig = Rig()
     task, value = rig.submit()
-    rig.dispatch()
-    rig.finish(task, error=ValueError("no"))
-    rig.drain()
+    rig.fail(task)
 
     def awaiter(failure):
         local = Thing()

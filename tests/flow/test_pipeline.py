@@ -225,22 +225,18 @@ async def test_others_get_their_turn_while_items_are_taken(s: asc.Scheduler) -> 
 async def test_misuse_is_told() -> None:
     async with asc.Scheduler("cpu") as s:
         pipe = s.pipeline(range(5))
-        with pytest.raises(TypeError, match="not int"):
-            s.pipeline(3)  # type: ignore[arg-type]
-        with pytest.raises(ValueError, match="workers must be at least 1, not 0"):
-            pipe.map(same, workers=0)
-        with pytest.raises(TypeError, match="buffer must be an int, not bool"):
-            pipe.map(same, buffer=True)
-        with pytest.raises(TypeError, match="a function of one item, not int"):
-            pipe.map(3)  # type: ignore[arg-type, call-overload]
-        with pytest.raises(TypeError, match="leave out processes=True"):
-            pipe.map(same, processes=True)  # type: ignore[call-overload]
-        with pytest.raises(TypeError, match="define <lambda> at the top of a module"):
-            pipe.map(lambda i: i, processes=True)
-        with pytest.raises(TypeError, match=r"add a `.map`"):
-            pipe.batch(2, collate=same)
-        with pytest.raises(ValueError, match="depth must be at least 1"):
-            pipe.to_device(depth=0)
+        for misuse, error, text in (
+            (lambda: s.pipeline(3), TypeError, "not int"),  # type: ignore[arg-type]
+            (lambda: pipe.map(same, workers=0), ValueError, "workers must be at least 1, not 0"),
+            (lambda: pipe.map(same, buffer=True), TypeError, "buffer must be an int, not bool"),
+            (lambda: pipe.map(3), TypeError, "a function of one item, not int"),  # type: ignore[arg-type, call-overload]
+            (lambda: pipe.map(same, processes=True), TypeError, "leave out processes=True"),  # type: ignore[call-overload]
+            (lambda: pipe.map(lambda i: i, processes=True), TypeError, "define <lambda> at the top of a module"),
+            (lambda: pipe.batch(2, collate=same), TypeError, r"add a `.map`"),
+            (lambda: pipe.to_device(depth=0), ValueError, "depth must be at least 1"),
+        ):
+            with pytest.raises(error, match=text):
+                misuse()
         async with pipe.open() as items:
             with pytest.raises(RuntimeError, match="leave its block first"):
                 await drain(pipe)

@@ -9,14 +9,10 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from tests.waiting import cancelled, held, settled, turns
+from tests.waiting import cancelled, fail, held, settled, turns
 
 BLOCK = np.ones((200, 200))
 NB = BLOCK.nbytes
-
-
-def fail(text: str = "broken") -> None:
-    raise LookupError(text)
 
 
 def used(s: asc.Scheduler) -> int:

@@ -51,8 +51,7 @@ async def test_at_most_depth_batches_are_ahead(s: asc.Scheduler, depth: int) -> 
             await until(lambda: s.statistics().peak_bytes >= depth * BLOCK.nbytes)  # however long that takes
             await turns()
             assert s.statistics().bytes_retained <= depth * BLOCK.nbytes
-    assert s.statistics().peak_bytes == depth * BLOCK.nbytes
-    assert s.statistics().bytes_retained == 0
+    assert (s.statistics().peak_bytes, s.statistics().bytes_retained) == (depth * BLOCK.nbytes, 0)
 
 
 async def consume(s: asc.Scheduler, depth: int, *, pause: bool = False, hold: bool = False) -> int:

@@ -11,11 +11,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from tests.waiting import held, turns
-
-
-def fail(text: str) -> None:
-    raise LookupError(text)
+from tests.waiting import fail, held, turns
 
 
 @pytest.mark.parametrize("depth", [1, 2, 5])

@@ -11,7 +11,7 @@ import pytest
 
 import asyncsched as asc
 from asyncsched._core.model import LAUNCHED, PENDING
-from tests.waiting import cancelled, turns
+from tests.waiting import cancelled, fail, turns
 
 BLOCK = np.ones((200, 200))
 NB = BLOCK.nbytes
@@ -105,9 +105,6 @@ async def test_done(s: asc.Scheduler) -> None:
 
 
 async def test_failed(s: asc.Scheduler) -> None:
-    def fail() -> None:
-        raise LookupError
-
     task = s.submit_nowait(fail)
     with pytest.raises(LookupError):
         await task

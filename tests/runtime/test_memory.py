@@ -16,7 +16,7 @@ import pytest
 
 import asyncsched as asc
 from asyncsched._core import refcounts
-from tests.waiting import held, no_collector, settled, turns, until
+from tests.waiting import fail, held, no_collector, settled, turns, until
 
 BLOCK = np.ones((200, 200))  # 320,000 bytes: from the pool
 NB = BLOCK.nbytes
@@ -178,19 +178,12 @@ async def test_a_failing_task_gives_its_bytes_back() -> None:
             assert used(s) == 0
 
 
-async def test_dropped_handles_give_bytes_back_from_any_thread() -> None:
+@pytest.mark.parametrize("arrays", [False, True], ids=["handles", "arrays"])
+async def test_what_is_dropped_in_any_thread_wakes_who_waits_for_its_bytes(arrays: bool) -> None:
     async with asc.Scheduler("cpu", max_bytes=2 * NB) as s:
-        box = [await s.put(BLOCK), await s.put(BLOCK)]
-        waiting = asyncio.create_task(s.put(BLOCK))
-        await turns()
-        assert not waiting.done()
-        await asyncio.to_thread(box.pop)
-        await asyncio.wait_for(waiting, 60)
-
-
-async def test_a_dropped_array_wakes_who_waits_for_its_bytes() -> None:
-    async with asc.Scheduler("cpu", max_bytes=2 * NB) as s:
-        box = [await (await s.put(BLOCK)), await (await s.put(BLOCK))]
+        box: list[Any] = [await s.put(BLOCK), await s.put(BLOCK)]
+        if arrays:
+            box = [await box.pop(), await box.pop()]
         waiting = asyncio.create_task(s.put(BLOCK))
         await turns()
         assert not waiting.done()
@@ -356,9 +349,6 @@ async def test_no_reference_cycles(s: asc.Scheduler) -> None:
 
 
 async def test_a_failure_raised_often_does_not_grow(s: asc.Scheduler) -> None:
-    def fail() -> None:
-        raise LookupError("broken")
-
     def depth(error: BaseException) -> int:
         count, trace = 0, error.__traceback__
         while trace is not None:
