@@ -275,9 +275,7 @@ def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     return lambda: monkeypatch.setattr("asyncsched.flow.batcher.runners.monotonic", lambda: time.monotonic() + 3600)
 
 
-async def test_started_in_a_scope_whose_deadline_has_passed_a_caller_is_told(
-    s: asc.Scheduler, later: Callable[[], None]
-) -> None:
+async def test_started_in_a_scope_whose_deadline_has_passed_a_caller_is_told(s: asc.Scheduler, later: Any) -> None:
     left, batcher = asyncio.Event(), Batcher(Model())
 
     async def refresh() -> Any:
@@ -293,9 +291,7 @@ async def test_started_in_a_scope_whose_deadline_has_passed_a_caller_is_told(
     assert batcher.statistics().dropped == 1
 
 
-async def test_a_deadline_that_passes_before_the_stream_is_free_is_told(
-    s: asc.Scheduler, later: Callable[[], None]
-) -> None:
+async def test_a_deadline_that_passes_before_the_stream_is_free_is_told(s: asc.Scheduler, later: Any) -> None:
     gate = threading.Event()
     batcher: Batcher[int, int] = Batcher(list)
     busy = await s.submit(gate.wait, 60)

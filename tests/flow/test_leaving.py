@@ -210,9 +210,7 @@ async def test_an_error_of_a_batch_names_its_items(s: asc.Scheduler) -> None:
 @pytest.mark.parametrize("error", [StopIteration, StopAsyncIteration, GeneratorExit, asyncio.CancelledError])
 @pytest.mark.parametrize("fn", [fail_at, fail_in_thread_at])
 @pytest.mark.parametrize("workers", [1, 2])
-async def test_what_would_mean_something_else_is_wrapped(
-    s: asc.Scheduler, error: type[BaseException], fn: Any, workers: int
-) -> None:
+async def test_what_would_mean_something_else_is_wrapped(s: asc.Scheduler, error: Any, fn: Any, workers: int) -> None:
     with pytest.raises(RuntimeError, match=f"raised {error.__name__}") as caught:
         await drain(s.pipeline(range(9)).map(partial(fn, 3, error()), workers=workers))
     assert isinstance(caught.value.__cause__, error)
@@ -275,9 +273,7 @@ async def stubborn_waiting(error: type[BaseException], epoch: int) -> AsyncItera
 
 @pytest.mark.parametrize("error", [LookupError, SystemExit])
 @pytest.mark.parametrize("source", [stubborn, stubborn_async, stubborn_waiting])
-async def test_an_error_of_closing_the_source_is_not_lost(
-    s: asc.Scheduler, source: Any, error: type[BaseException]
-) -> None:
+async def test_an_error_of_closing_the_source_is_not_lost(s: asc.Scheduler, source: Any, error: Any) -> None:
     source = partial(source, error)
     with pytest.raises(error, match="closing failed"):
         async with s.pipeline(source).open() as items:

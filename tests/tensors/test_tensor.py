@@ -34,9 +34,7 @@ IMPLICIT: list[tuple[str, Callable[[asc.Tensor], Any], str]] = [
 
 @pytest.mark.parametrize("done", [True, False])
 @pytest.mark.parametrize(("read", "cure"), [row[1:] for row in IMPLICIT], ids=[row[0] for row in IMPLICIT])
-async def test_implicit_barriers_are_refused_on_the_loop(
-    s: asc.Scheduler, read: Callable[[Any], Any], cure: str, done: bool
-) -> None:
+async def test_implicit_barriers_are_refused_on_the_loop(s: asc.Scheduler, read: Any, cure: str, done: bool) -> None:
     gate = threading.Event()
     t = s.submit_nowait(held, gate, np.int64(3), shape=(), dtype=np.int64)
     if done:
