@@ -243,14 +243,14 @@ def test_no_class_waits_for_more_than_patience_and_the_other_classes(rig, classe
 
 
 def test_a_class_counts_anew_when_it_went_alone(rig):
-    high, low = opened(rig, "h", priority=1), opened(rig, "l")
-    fill(rig, low, 3)
-    fill(rig, high, PATIENCE - 1)
+    high, low = rig.scope("h", priority=1), rig.scope("l")
+    rig.fill(low, 3)
+    rig.fill(high, PATIENCE - 1)
     for _ in range(PATIENCE):
         (running,) = rig.dispatch()
         rig.finish(running)
     assert running.name == "l0"
-    fill(rig, high, 5)
+    rig.fill(high, 5)
     assert order(rig) == "hhhhhll"
 
 
