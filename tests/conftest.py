@@ -6,6 +6,7 @@ import asyncio
 import gc
 import importlib.util
 import os
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import Any
 from zlib import crc32
@@ -85,6 +86,14 @@ def blockbuster() -> Iterator[BlockBuster]:
 
 @pytest.fixture
 async def s() -> AsyncIterator[asc.Scheduler]:
-    """A scheduler on the CPU, the current one in the test, and closed after it."""
-    async with asc.Scheduler("cpu") as s:
-        yield s
+    """A scheduler on the CPU, with the default limits. It closes at the end, and raises what nobody has seen."""
+    async with asc.Scheduler("cpu") as scheduler:
+        yield scheduler
+
+
+@pytest.fixture
+def gate() -> Iterator[threading.Event]:
+    """What a task waits for: see `tests.waiting.held`. A test that fails leaves none waiting."""
+    event = threading.Event()
+    yield event
+    event.set()

@@ -44,8 +44,7 @@ def driver(monkeypatch: pytest.MonkeyPatch, version: int) -> None:
 
 def test_as_a_program():
     run = subprocess.run([sys.executable, "-m", "asyncsched"], capture_output=True, text=True, timeout=60, check=False)
-    assert run.returncode == 0
-    assert run.stderr == ""
+    assert (run.returncode, run.stderr) == (0, "")
     assert run.stdout.startswith("asyncsched ")
     assert "NumPy" in run.stdout
 

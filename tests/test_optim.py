@@ -44,16 +44,15 @@ def loss_of(w, b, x, y):
 
 
 @pytest.mark.parametrize(("kind", "options"), FORMS)
-async def test_fifty_steps_end_where_pytorch_ends(kind, options, trained_by_pytorch):
-    async with asc.Scheduler("cpu") as s:
-        ours = await parameters(s, *draws())
-        optimizer = kind(ours, **options)
-        for x, y in BATCHES:
-            loss_of(*ours, await s.put(x), await s.put(y)).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-        for p, q in zip(ours, trained_by_pytorch, strict=True):
-            assert_allclose(await p, q, rtol=1e-12, atol=1e-12)
+async def test_fifty_steps_end_where_pytorch_ends(s, kind, options, trained_by_pytorch):
+    ours = await parameters(s, *draws())
+    optimizer = kind(ours, **options)
+    for x, y in BATCHES:
+        loss_of(*ours, await s.put(x), await s.put(y)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    for p, q in zip(ours, trained_by_pytorch, strict=True):
+        assert_allclose(await p, q, rtol=1e-12, atol=1e-12)
 
 
 @pytest.fixture
@@ -70,73 +69,69 @@ def trained_by_pytorch(kind, options):
 
 
 @pytest.mark.parametrize(("kind", "options"), FORMS)
-async def test_a_saved_state_goes_on_as_if_never_interrupted(kind, options):
-    async with asc.Scheduler("cpu") as s:
-        x, y = await s.put(np.ones((5, 4))), await s.put(np.zeros((5, 4)))
+async def test_a_saved_state_goes_on_as_if_never_interrupted(s, kind, options):
+    x, y = await s.put(np.ones((5, 4))), await s.put(np.zeros((5, 4)))
 
-        def train(ps, optimizer, steps):
-            for _ in range(steps):
-                loss_of(*ps, x, y).backward()
-                optimizer.step()
-                optimizer.zero_grad()
+    def train(ps, optimizer, steps):
+        for _ in range(steps):
+            loss_of(*ps, x, y).backward()
+            optimizer.step()
+            optimizer.zero_grad()
 
-        whole = await parameters(s, *draws())
-        train(whole, kind(whole, **options), 6)
-        first = await parameters(s, *draws())
-        before = kind(first, **options)
-        train(first, before, 3)
-        saved, arrays = before.state_dict(), [await p.numpy() for p in first]
-        train(first, before, 3)  # must not change what was saved
-        second = await parameters(s, *arrays)
-        after = kind(second, **{**options, "lr": 9.0})
-        after.load_state_dict(saved)
-        train(second, after, 3)
-        for ps in (first, second):
-            for p, q in zip(ps, whole, strict=True):
-                assert_array_equal(await p, await q)
+    whole = await parameters(s, *draws())
+    train(whole, kind(whole, **options), 6)
+    first = await parameters(s, *draws())
+    before = kind(first, **options)
+    train(first, before, 3)
+    saved, arrays = before.state_dict(), [await p.numpy() for p in first]
+    train(first, before, 3)  # must not change what was saved
+    second = await parameters(s, *arrays)
+    after = kind(second, **{**options, "lr": 9.0})
+    after.load_state_dict(saved)
+    train(second, after, 3)
+    for ps in (first, second):
+        for p, q in zip(ps, whole, strict=True):
+            assert_array_equal(await p, await q)
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 @pytest.mark.parametrize(("kind", "options"), FORMS)
-async def test_buffers_are_written_over_once_they_are_nobody_elses(kind, options, dtype):
-    async with asc.Scheduler("cpu") as s:
-        (p,) = await parameters(s, np.ones(100_000, dtype))
-        optimizer = kind([p], **options)
-        held = []
-        for _ in range(4):
-            (p * p).mean().backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            await s.barrier()
-            held.append(s.statistics().bytes_retained)
-        assert p.dtype == dtype
-        kept = {"momentum", "mean", "square"} & optimizer.state[0].keys()
-        assert held[1:] == [p.nbytes * (1 + len(kept))] * 3
-
-
-async def test_tasks_issued_before_a_step_see_what_was_before():
-    async with asc.Scheduler("cpu") as s:
-        (p,) = await parameters(s, np.ones(3))
-        double = p.detach() * 2
-        p.sum().backward()
-        SGD([p], lr=0.5).step()
-        assert_array_equal(await p, [0.5, 0.5, 0.5])
-        assert_array_equal(await double, [2, 2, 2])
-        assert p.requires_grad
-
-
-async def test_what_has_no_gradient_stays():
-    async with asc.Scheduler("cpu") as s:
-        p, q = await parameters(s, np.ones(3), np.ones(2))
-        optimizer = AdamW([p, q])
-        with pytest.raises(RuntimeError, match="call `loss.backward\\(\\)`"):
-            optimizer.step()
-        p.sum().backward()
+async def test_buffers_are_written_over_once_they_are_nobody_elses(s, kind, options, dtype):
+    (p,) = await parameters(s, np.ones(100_000, dtype))
+    optimizer = kind([p], **options)
+    held = []
+    for _ in range(4):
+        (p * p).mean().backward()
         optimizer.step()
-        assert q._value.array.tolist() == [1, 1]
-        assert [state.get("step") for state in optimizer.state] == [1, None]
         optimizer.zero_grad()
-        assert p.grad is None
+        await s.barrier()
+        held.append(s.statistics().bytes_retained)
+    assert p.dtype == dtype
+    kept = {"momentum", "mean", "square"} & optimizer.state[0].keys()
+    assert held[1:] == [p.nbytes * (1 + len(kept))] * 3
+
+
+async def test_tasks_issued_before_a_step_see_what_was_before(s):
+    (p,) = await parameters(s, np.ones(3))
+    double = p.detach() * 2
+    p.sum().backward()
+    SGD([p], lr=0.5).step()
+    assert_array_equal(await p, [0.5, 0.5, 0.5])
+    assert_array_equal(await double, [2, 2, 2])
+    assert p.requires_grad
+
+
+async def test_what_has_no_gradient_stays(s):
+    p, q = await parameters(s, np.ones(3), np.ones(2))
+    optimizer = AdamW([p, q])
+    with pytest.raises(RuntimeError, match="call `loss.backward\\(\\)`"):
+        optimizer.step()
+    p.sum().backward()
+    optimizer.step()
+    assert q._value.array.tolist() == [1, 1]
+    assert [state.get("step") for state in optimizer.state] == [1, None]
+    optimizer.zero_grad()
+    assert p.grad is None
 
 
 async def test_a_step_is_issued_whole_or_not_at_all():
@@ -178,12 +173,10 @@ async def test_a_step_is_issued_whole_or_not_at_all():
         (lambda p: SGD(p).load_state_dict({"lr": 1, "state": [{"momentum": p[0][0]}]}), "momentum of parameter 0"),
     ],
 )
-async def test_what_makes_no_sense_is_refused(make, message):
-    async with asc.Scheduler("cpu") as s:
-        with pytest.raises((ValueError, TypeError), match=message):
-            make(await parameters(s, np.ones(3)))
+async def test_what_makes_no_sense_is_refused(s, make, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        make(await parameters(s, np.ones(3)))
 
 
-async def test_repr():
-    async with asc.Scheduler("cpu") as s:
-        assert repr(AdamW(await parameters(s, np.ones(3)), lr=0.5)) == "AdamW(1 parameters, lr=0.5)"
+async def test_repr(s):
+    assert repr(AdamW(await parameters(s, np.ones(3)), lr=0.5)) == "AdamW(1 parameters, lr=0.5)"

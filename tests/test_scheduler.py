@@ -19,13 +19,9 @@ import pytest
 import asyncsched as asc
 from asyncsched.devices.cpu import CPUDevice
 from asyncsched.devices.sim import SimDevice
-from tests.waiting import held, turns, until
+from tests.waiting import cancelled, fail, held, turns, until
 
 BLOCK = np.ones((200, 200))
-
-
-def fail(text: str = "broken") -> None:
-    raise LookupError(text)
 
 
 # -- arguments ------------------------------------------------------------------------------------------------------
@@ -60,26 +56,24 @@ def test_other_bad_arguments() -> None:
 # -- submitting -----------------------------------------------------------------------------------------------------
 
 
-async def test_put_copies() -> None:
+async def test_put_copies(s: asc.Scheduler) -> None:
     source = np.arange(20_000.0)
-    async with asc.Scheduler("cpu") as s:
-        for array in (source, source[::2], source.reshape(100, 200).T, source[:3], source[0], [1, 2], 3.5):
-            t = await s.put(array)
-            expected = np.array(array)
-            if isinstance(array, np.ndarray):
-                array += 1
-            assert (await t).tobytes() == expected.tobytes()
-            assert t.shape == expected.shape
+    for array in (source, source[::2], source.reshape(100, 200).T, source[:3], source[0], [1, 2], 3.5):
+        t = await s.put(array)
+        expected = np.array(array)
+        if isinstance(array, np.ndarray):
+            array += 1
+        assert (await t).tobytes() == expected.tobytes()
+        assert t.shape == expected.shape
 
 
-async def test_put_refuses_other_dtypes_and_swaps_bytes() -> None:
-    async with asc.Scheduler("cpu") as s:
-        for wrong in (np.array(["a"]), np.array([object()]), np.array(["2020-01-01"], "M8[D]")):
-            with pytest.raises(TypeError, match="not supported"):
-                await s.put(wrong)
-        t = await s.put(np.arange(3, dtype=">i4"))
-        assert t.dtype.isnative
-        assert (await t).tolist() == [0, 1, 2]
+async def test_put_refuses_other_dtypes_and_swaps_bytes(s: asc.Scheduler) -> None:
+    for wrong in (np.array(["a"]), np.array([object()]), np.array(["2020-01-01"], "M8[D]")):
+        with pytest.raises(TypeError, match="not supported"):
+            await s.put(wrong)
+    t = await s.put(np.arange(3, dtype=">i4"))
+    assert t.dtype.isnative
+    assert (await t).tolist() == [0, 1, 2]
 
 
 async def test_put_nowait() -> None:
@@ -96,51 +90,47 @@ async def test_put_nowait() -> None:
     assert s.statistics().tasks_cancelled == 1
 
 
-async def test_submit_runs_a_callable_in_the_submitters_context() -> None:
+async def test_submit_runs_a_callable_in_the_submitters_context(s: asc.Scheduler) -> None:
     import contextvars
 
     variable = contextvars.ContextVar("variable", default="unset")
-    async with asc.Scheduler("cpu") as s:
-        variable.set("set")
-        t = await s.submit(lambda: (variable.get(), threading.current_thread().name))
-        assert await t == ("set", "asyncsched cpu stream 0")
-        assert t.done()
-        assert t.result() == await t
-        assert repr(t).startswith("Task(")
+    variable.set("set")
+    t = await s.submit(lambda: (variable.get(), threading.current_thread().name))
+    assert await t == ("set", "asyncsched cpu stream 0")
+    assert t.done()
+    assert t.result() == await t
+    assert repr(t).startswith("Task(")
 
 
-async def test_tensors_are_found_in_lists_tuples_and_dicts() -> None:
-    async with asc.Scheduler("cpu") as s:
-        x = await s.put([1.0, 2.0])
-        task = await s.submit(lambda: 5)
-        found = await s.call(lambda a, b: (a, b), [x, (x + 1, task)], {"key": x * 2})
-        assert found[0][0].tolist() == [1, 2]
-        assert found[0][1][0].tolist() == [2, 3]
-        assert found[0][1][1] == 5
-        assert found[1]["key"].tolist() == [2, 4]
-        assert not found[0][0].flags.writeable
+async def test_tensors_are_found_in_lists_tuples_and_dicts(s: asc.Scheduler) -> None:
+    x = await s.put([1.0, 2.0])
+    task = await s.submit(lambda: 5)
+    found = await s.call(lambda a, b: (a, b), [x, (x + 1, task)], {"key": x * 2})
+    assert found[0][0].tolist() == [1, 2]
+    assert found[0][1][0].tolist() == [2, 3]
+    assert found[0][1][1] == 5
+    assert found[1]["key"].tolist() == [2, 4]
+    assert not found[0][0].flags.writeable
 
 
-async def test_submit_refuses_what_is_no_plain_callable() -> None:
+async def test_submit_refuses_what_is_no_plain_callable(s: asc.Scheduler) -> None:
     async def coroutine() -> None: ...
 
-    async with asc.Scheduler("cpu") as s:
-        with pytest.raises(TypeError, match="coroutine function"):
-            await s.submit(coroutine)
-        with pytest.raises(TypeError, match="callable"):
-            s.submit_nowait(3)  # type: ignore[arg-type]
-        with pytest.raises(TypeError, match="go together"):
-            await s.submit(int, shape=())
-        with pytest.raises(ValueError, match="shape"):
-            await s.submit(int, shape=(-1,), dtype=float)
-        assert s.statistics().tasks_submitted == 0
+    with pytest.raises(TypeError, match="coroutine function"):
+        await s.submit(coroutine)
+    with pytest.raises(TypeError, match="callable"):
+        s.submit_nowait(3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="go together"):
+        await s.submit(int, shape=())
+    with pytest.raises(ValueError, match="shape"):
+        await s.submit(int, shape=(-1,), dtype=float)
+    assert s.statistics().tasks_submitted == 0
 
 
-async def test_a_declared_shape_is_held_to() -> None:
-    async with asc.Scheduler("cpu") as s:
-        t = await s.submit(np.ones, 3, shape=4, dtype=float)
-        with pytest.raises(ValueError, match="declare what the function returns"):
-            await t
+async def test_a_declared_shape_is_held_to(s: asc.Scheduler) -> None:
+    t = await s.submit(np.ones, 3, shape=4, dtype=float)
+    with pytest.raises(ValueError, match="declare what the function returns"):
+        await t
 
 
 async def test_submit_waits_for_admission_and_not_for_the_end() -> None:
@@ -159,8 +149,7 @@ async def test_submit_waits_for_admission_and_not_for_the_end() -> None:
         assert s.statistics().admission_wait_seconds > 0
 
 
-async def test_a_backlog_at_its_limit_names_the_cures() -> None:
-    gate = threading.Event()
+async def test_a_backlog_at_its_limit_names_the_cures(gate: threading.Event) -> None:
     async with asc.Scheduler("cpu", max_ops=1, max_pending=2) as s:
         x = await s.put(BLOCK)
         s.submit_nowait(held, gate)
@@ -205,8 +194,7 @@ async def test_tasks_nobody_awaits_run_at_one_slot() -> None:
 # -- waiting --------------------------------------------------------------------------------------------------------
 
 
-async def test_gather_keeps_the_order_and_raises_the_first_failure_at_once() -> None:
-    gate = threading.Event()
+async def test_gather_keeps_the_order_and_raises_the_first_failure_at_once(gate: threading.Event) -> None:
     async with asc.Scheduler("cpu", streams=2) as s:
         x = await s.put([1])
         assert await asc.gather() == []
@@ -221,7 +209,7 @@ async def test_gather_keeps_the_order_and_raises_the_first_failure_at_once() -> 
             asc.gather(asyncio.sleep)  # type: ignore[arg-type]
 
 
-async def test_await_always_lets_others_run() -> None:
+async def test_await_always_lets_others_run(s: asc.Scheduler) -> None:
     turns = 0
 
     async def count() -> None:
@@ -230,15 +218,14 @@ async def test_await_always_lets_others_run() -> None:
             turns += 1
             await asyncio.sleep(0)
 
-    async with asc.Scheduler("cpu") as s:
-        x = await s.put([1])
-        await x
-        counting = asyncio.create_task(count())
-        for step in (lambda: x, lambda: asc.gather(x), s.barrier, lambda: s.put([1]), x.item, x.numpy):
-            before = turns
-            await step()
-            assert turns > before, step
-        counting.cancel()
+    x = await s.put([1])
+    await x
+    counting = asyncio.create_task(count())
+    for step in (lambda: x, lambda: asc.gather(x), s.barrier, lambda: s.put([1]), x.item, x.numpy):
+        before = turns
+        await step()
+        assert turns > before, step
+    counting.cancel()
 
 
 async def test_barrier_covers_what_was_submitted_before_it() -> None:
@@ -257,23 +244,21 @@ async def test_barrier_covers_what_was_submitted_before_it() -> None:
         late.set()
 
 
-async def test_barrier_raises_unseen_failures_once() -> None:
-    async with asc.Scheduler("cpu") as s:
-        seen, unseen = s.submit_nowait(fail, "seen"), s.submit_nowait(fail, "unseen")
-        dependents = [s.submit_nowait(int, unseen) for _ in range(3)]
-        with pytest.raises(LookupError, match="seen"):
-            await seen
-        with pytest.raises(ExceptionGroup) as caught:
-            await s.barrier()
-        assert [str(error) for error in caught.value.exceptions] == ["unseen"]
+async def test_barrier_raises_unseen_failures_once(s: asc.Scheduler) -> None:
+    seen, unseen = s.submit_nowait(fail, "seen"), s.submit_nowait(fail, "unseen")
+    dependents = [s.submit_nowait(int, unseen) for _ in range(3)]
+    with pytest.raises(LookupError, match="seen"):
+        await seen
+    with pytest.raises(ExceptionGroup) as caught:
         await s.barrier()
-        del caught
-        with pytest.raises(LookupError):
-            await dependents[0]
+    assert [str(error) for error in caught.value.exceptions] == ["unseen"]
+    await s.barrier()
+    del caught
+    with pytest.raises(LookupError):
+        await dependents[0]
 
 
-async def test_statistics_count_everything() -> None:
-    gate = threading.Event()
+async def test_statistics_count_everything(gate: threading.Event) -> None:
     async with asc.Scheduler("cpu", max_ops=2, max_bytes="1 MiB") as s:
         x = await s.put(BLOCK)
         s.submit_nowait(held, gate, nbytes=1000)
@@ -282,8 +267,7 @@ async def test_statistics_count_everything() -> None:
         y = x + 1
         now = s.statistics()
         assert (now.tasks_pending, now.tasks_in_flight, now.max_ops, now.max_bytes) == (1, 2, 2, 2**20)
-        assert now.bytes_retained == BLOCK.nbytes
-        assert now.bytes_in_flight == 1000
+        assert (now.bytes_retained, now.bytes_in_flight) == (BLOCK.nbytes, 1000)
         gate.set()
         await y
         with pytest.raises(LookupError):
@@ -293,8 +277,7 @@ async def test_statistics_count_everything() -> None:
         assert now.tasks_submitted == 5
         assert (now.tasks_completed, now.tasks_failed, now.tasks_cancelled) == (3, 1, 1)
         assert (now.tasks_pending, now.tasks_in_flight, now.bytes_in_flight) == (0, 0, 0)
-        assert now.bytes_retained == 2 * BLOCK.nbytes
-        assert now.peak_tasks_in_flight == 2
+        assert (now.bytes_retained, now.peak_tasks_in_flight) == (2 * BLOCK.nbytes, 2)
         assert now.peak_bytes == 2 * BLOCK.nbytes
         assert repr(s) == f"Scheduler(cpu; 0 pending, 0 in flight, {2 * BLOCK.nbytes:,} bytes)"
     assert repr(s) == "Scheduler(cpu; closed)"
@@ -358,8 +341,7 @@ async def test_the_bodys_exception_leaves_bare_with_a_note_of_failures() -> None
             s.submit_nowait(fail)
             await s.submit(int)
             await asyncio.to_thread(int)
-            while s.statistics().tasks_failed == 0:
-                await asyncio.sleep(0)
+            await until(lambda: s.statistics().tasks_failed > 0)
             raise KeyError("mine")
     assert "1 tasks failed unseen (LookupError)" in caught.value.__notes__[0]
 
@@ -387,8 +369,7 @@ async def test_cancelling_a_scheduler_that_waits_to_close() -> None:
     assert ran == []
 
 
-async def test_aclose_with_a_timeout_names_the_bodies_that_run() -> None:
-    gate = threading.Event()
+async def test_aclose_with_a_timeout_names_the_bodies_that_run(gate: threading.Event) -> None:
     s = asc.Scheduler("cpu", max_ops=1)
     async with s:
         running = s.submit_nowait(held, gate, name="slow body")
@@ -404,12 +385,11 @@ async def test_aclose_with_a_timeout_names_the_bodies_that_run() -> None:
     await s.aclose(0.02)
 
 
-async def test_aclose_in_time() -> None:
-    async with asc.Scheduler("cpu") as s:
-        t = s.submit_nowait(int)
-        await s.aclose(10)
-        assert t.result() == 0
-        await s.aclose()
+async def test_aclose_in_time(s: asc.Scheduler) -> None:
+    t = s.submit_nowait(int)
+    await s.aclose(10)
+    assert t.result() == 0
+    await s.aclose()
 
 
 async def test_use_before_opening_and_opening_twice() -> None:
@@ -457,28 +437,21 @@ async def test_finished_tensors_stay_readable_after_close(device: str) -> None:
     assert await asyncio.to_thread(float, late) == BLOCK.sum()
 
 
-async def test_a_task_that_is_cancelled_while_the_scheduler_closes() -> None:
-    gate = threading.Event()
-
+async def test_a_task_that_is_cancelled_while_the_scheduler_closes(s: asc.Scheduler, gate: threading.Event) -> None:
     async def caller(s: asc.Scheduler) -> None:
         await s.call(held, gate)
 
-    async with asc.Scheduler("cpu") as s:
-        calling = asyncio.create_task(caller(s))
-        task = s.submit_nowait(held, gate)
-        closing = asyncio.create_task(s.aclose())
-        await turns()
-        assert task.cancel()
-        calling.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await calling
-        gate.set()
-        await closing
+    calling = asyncio.create_task(caller(s))
+    task = s.submit_nowait(held, gate)
+    closing = asyncio.create_task(s.aclose())
+    await turns()
+    assert task.cancel()
+    await cancelled(calling)
+    gate.set()
+    await closing
 
 
-def test_a_closed_loop() -> None:
-    gate = threading.Event()
-
+def test_a_closed_loop(gate: threading.Event) -> None:
     async def leave_open() -> tuple[asc.Scheduler, asc.Tensor, Any]:
         s = asc.Scheduler("cpu")
         await s.__aenter__()
@@ -562,19 +535,9 @@ asyncio.run(told(sys.argv[1]))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-@pytest.mark.parametrize(
-    ("how", "code"),
-    [
-        ("operator", 42),
-        ("await", 42),
-        ("numpy", 42),
-        ("statistics", 42),
-        ("close", 42),
-        ("raise", 44),
-        ("leave", 42),
-    ],
-)
-def test_a_fork_is_told_and_does_not_hang(how: str, code: int) -> None:
+@pytest.mark.parametrize("how", ["operator", "await", "numpy", "statistics", "close", "raise", "leave"])
+def test_a_fork_is_told_and_does_not_hang(how: str) -> None:
+    code = 44 if how == "raise" else 42
     done = subprocess.run([sys.executable, "-c", FORK, how], capture_output=True, text=True, timeout=15, check=False)
     assert (done.stdout, done.returncode) == (f"{code}\n", 0), done.stderr
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
+
+import pytest
 
 
 async def until(holds: Callable[[], object]) -> None:
@@ -24,3 +28,36 @@ def held(gate: threading.Event, result: Any = None) -> Any:
     """A task's body that ends when its gate opens."""
     assert gate.wait(60)
     return result
+
+
+def fail(text: str = "broken") -> None:
+    """A task's body that ends otherwise."""
+    raise LookupError(text)
+
+
+async def settled(handle: Any) -> Any:
+    """Wait for a task or a tensor without letting its result out. Returns the handle."""
+    while not handle.done():
+        handle._value.account.runtime.dispatch()
+        await asyncio.sleep(0)
+    return handle
+
+
+async def cancelled(task: asyncio.Task[Any]) -> None:
+    """Cancel it, and see that it ends so."""
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+@contextmanager
+def no_collector() -> Iterator[None]:
+    """What is free in here is so without the collector of cycles. What that had to free before is gone."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()

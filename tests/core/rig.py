@@ -74,9 +74,11 @@ class Rig:
         del self.claims[claim]
         self.drain()
 
-    def scope(self, name: str = "scope", parent: Scope | None = None, reserve: int | None = None) -> Scope:
+    def scope(
+        self, name: str = "scope", parent: Scope | None = None, reserve: int | None = None, **options: Any
+    ) -> Scope:
         """A scope with a queue of its own, and a reserve if there is room for it now."""
-        scope = self.engine.open_scope(name, parent or self.root)
+        scope = self.engine.open_scope(name, parent or self.root, **options)
         if reserve is not None:
             claim = self.claim(reserve, scope)
             self.dispatch()
@@ -102,6 +104,17 @@ class Rig:
         execute(task, task.cost if charge is None else charge, error)
         self.completions.completed(task, not self.streams[task.lane])
 
+    def fail(self, task: Task, error: BaseException | None = None) -> None:
+        """Launch a task, have it fail, and take that in."""
+        self.dispatch()
+        self.finish(task, error=error or ValueError("no"))
+        self.dispatch()
+
+    def fill(self, scope: Scope, count: int, **options: Any) -> None:
+        """Tasks in a scope, named after it and numbered."""
+        for i in range(count):
+            self.submit(scope=scope, name=f"{scope.name}{i}", **options)
+
     def run(self) -> list[Task]:
         """Finish, in order, whatever is launched and whatever is launched by that. Returns the tasks in that order."""
         done: list[Task] = []
@@ -117,6 +130,10 @@ class Rig:
     def cancel(self, task: Task) -> bool:
         self.drain()
         return self.engine.cancel(task, cancellation(task))
+
+
+def names(tasks: list[Task]) -> list[str]:
+    return [task.name for task in tasks]
 
 
 def answered(into: list[Task]) -> Waiter:

@@ -9,11 +9,12 @@ import pytest
 from asyncsched._core.admission import GRACE, PATIENCE
 from asyncsched._core.model import DONE, KEPT_FAILURES, PENDING
 
-from .rig import Rig, cancellation
+from .rig import Rig, cancellation, names
 
 
-def names(tasks):
-    return [task.name for task in tasks]
+@pytest.fixture
+def rig():
+    return Rig(max_bytes=100)
 
 
 # -- order and turns --------------------------------------------------------------------------------------------------
@@ -31,16 +32,14 @@ def test_scopes_take_turns():
     rig = Rig(max_ops=1)
     scopes = [rig.scope(name) for name in "abc"]
     for scope, count in zip(scopes, (5, 2, 3), strict=True):
-        for i in range(count):
-            rig.submit(scope=scope, name=f"{scope.name}{i}")
+        rig.fill(scope, count)
     assert names(rig.run()) == ["a0", "b0", "c0", "a1", "b1", "c1", "a2", "c2", "a3", "a4"]
 
 
 def test_a_newcomer_waits_one_turn_at_most():
     rig = Rig(max_ops=1)
     busy, late = rig.scope("busy"), rig.scope("late")
-    for i in range(100):
-        rig.submit(scope=busy, name=f"busy{i}")
+    rig.fill(busy, 100)
     rig.dispatch()
     rig.submit(scope=late, name="late0")
     assert names(rig.run()).index("late0") <= 2
@@ -49,7 +48,7 @@ def test_a_newcomer_waits_one_turn_at_most():
 def test_a_scope_without_a_queue_of_its_own_takes_no_extra_turns():
     rig = Rig(max_ops=1)
     a, b = rig.scope("a"), rig.scope("b")
-    inner = rig.engine.open_scope("inner", a, own_queue=False)
+    inner = rig.scope("inner", a, own_queue=False)
     for i in range(3):
         rig.submit(scope=a, name=f"a{i}")
         rig.submit(scope=inner, name=f"inner{i}")
@@ -57,8 +56,7 @@ def test_a_scope_without_a_queue_of_its_own_takes_no_extra_turns():
     assert names(rig.run()) == ["a0", "b0", "inner0", "b1", "a1", "b2", "inner1", "a2", "inner2"]
 
 
-def test_nothing_overtakes_the_head_of_its_scope():
-    rig = Rig(max_bytes=100)
+def test_nothing_overtakes_the_head_of_its_scope(rig):
     first, held = rig.submit(cost=60)
     rig.submit(cost=60, name="large")
     rig.submit(cost=1, name="small")
@@ -68,8 +66,7 @@ def test_nothing_overtakes_the_head_of_its_scope():
     assert names(rig.dispatch()) == ["large", "small"]
 
 
-def test_another_scope_may_overtake_a_blocked_head():
-    rig = Rig(max_bytes=100)
+def test_another_scope_may_overtake_a_blocked_head(rig):
     first, _held = rig.submit(cost=60)
     rig.submit(cost=60, name="large")
     rig.submit(cost=1, name="small", scope=rig.scope())
@@ -143,9 +140,8 @@ def test_front_tasks_go_before_the_rest_of_their_scope_in_their_own_order():
 def test_front_tasks_do_not_bar_the_producers_they_wait_for():
     """A backward pass is issued while its forward pass is still pending, with other work always in flight."""
     rig = Rig(max_ops=2)
-    other = rig.scope("other")
-    rig.submit(scope=other, name="endless0")
-    rig.submit(scope=other, name="endless1")
+    other = rig.scope("endless")
+    rig.fill(other, 2)
     endless = rig.dispatch()
     _, x = rig.submit(name="forward0")
     _, y = rig.submit(x, name="forward1")
@@ -164,10 +160,8 @@ def test_front_tasks_do_not_bar_the_producers_they_wait_for():
 def test_the_front_of_one_scope_is_not_the_front_of_another():
     rig = Rig(max_ops=1)
     a, b = rig.scope("a"), rig.scope("b")
-    for i in range(3):
-        rig.submit(scope=a, name=f"a{i}")
-    for i in range(3):
-        rig.submit(scope=b, name=f"b{i}", expedited=True)
+    rig.fill(a, 3)
+    rig.fill(b, 3, expedited=True)
     assert names(rig.run()) == ["a0", "b0", "a1", "b1", "a2", "b2"]
 
 
@@ -199,16 +193,14 @@ def large_beside_small(rig, streams=1):
     raise AssertionError("the large task starves")
 
 
-def test_a_large_head_beside_a_stream_of_small_tasks_is_passed_over_16_times():
-    rig = Rig(max_bytes=100)
+def test_a_large_head_beside_a_stream_of_small_tasks_is_passed_over_16_times(rig):
     large, passed = large_beside_small(rig)
     assert large.passed == PATIENCE
     assert passed <= PATIENCE + 1  # one before its first turn came
     assert rig.engine.account.earmark is None
 
 
-def test_with_several_streams_of_small_tasks_each_has_16_turns_at_most():
-    rig = Rig(max_bytes=100)
+def test_with_several_streams_of_small_tasks_each_has_16_turns_at_most(rig):
     _, passed = large_beside_small(rig, streams=3)
     assert PATIENCE <= passed <= 3 * (PATIENCE + 1)
 
@@ -230,8 +222,7 @@ def age(rig):
     return base, held, aged, other
 
 
-def test_freed_bytes_are_kept_for_an_aged_head():
-    rig = Rig(max_bytes=100)
+def test_freed_bytes_are_kept_for_an_aged_head(rig):
     base, held, aged, other = age(rig)
     del held
     for _ in range(3):
@@ -243,8 +234,7 @@ def test_freed_bytes_are_kept_for_an_aged_head():
     assert aged.state != PENDING
 
 
-def test_cancelling_the_aged_head_frees_what_was_kept_for_it():
-    rig = Rig(max_bytes=100)
+def test_cancelling_the_aged_head_frees_what_was_kept_for_it(rig):
     _base, _held, aged, other = age(rig)
     rig.submit(cost=1, scope=other, name="barred")
     assert rig.dispatch() == []
@@ -253,8 +243,7 @@ def test_cancelling_the_aged_head_frees_what_was_kept_for_it():
     assert names(rig.dispatch()) == ["barred"]
 
 
-def test_an_aged_head_goes_as_soon_as_it_fits_whatever_else_is_in_flight():
-    rig = Rig(max_bytes=100)
+def test_an_aged_head_goes_as_soon_as_it_fits_whatever_else_is_in_flight(rig):
     base, held, aged, other = age(rig)
     assert base.lane.load == 1
     _, kept = rig.submit(cost=0, scope=aged.scope, name="front", expedited=True)
@@ -291,8 +280,7 @@ def test_an_aged_head_bars_nobody_in_another_account():
 # -- progress ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_loader_waiting_for_room_does_not_stop_the_trainer_behind_it():
-    rig = Rig(max_bytes=100)
+def test_a_loader_waiting_for_room_does_not_stop_the_trainer_behind_it(rig):
     load, x = rig.submit(cost=80)
     rig.run()
     rig.submit(cost=80, name="next load")  # the head, which cannot fit while x is held
@@ -312,13 +300,11 @@ def test_progress_takes_the_oldest_that_fits_and_lets_16_more_pass():
         assert rig.dispatch() == []  # order holds again until nothing is in flight
         rig.finish(task)
     assert rig.dispatch() == small[1 + GRACE : 2 * (1 + GRACE)]
-    assert large.state == PENDING
-    assert large.passed == 0
+    assert (large.state, large.passed) == (PENDING, 0)
     del held
 
 
-def test_progress_ignores_an_earmark_once_nothing_is_in_flight():
-    rig = Rig(max_bytes=100)
+def test_progress_ignores_an_earmark_once_nothing_is_in_flight(rig):
     base, held, aged, other = age(rig)
     barred, _ = rig.submit(cost=1, scope=other, name="barred")
     assert rig.dispatch() == []
@@ -358,9 +344,8 @@ def test_progress_in_one_account_does_not_need_the_others_to_be_idle():
 
 
 @pytest.mark.parametrize("event", ["a drop", "a completion", "a launch", "a scope that closes", "another submission"])
-def test_progress_looks_again_whenever_something_changed(event):
+def test_progress_looks_again_whenever_something_changed(rig, event):
     """After a scan in vain the account is not scanned again until something could make a difference."""
-    rig = Rig(max_bytes=100)
     inner = rig.scope("inner", reserve=30)
     base, held = rig.submit(cost=70)
     inside, kept = rig.submit(cost=30, scope=inner)
@@ -399,9 +384,8 @@ def test_progress_looks_again_whenever_something_changed(event):
         assert names(rig.dispatch()) == ["fits"]
 
 
-def test_a_synchronous_loop_of_submissions_while_stuck_is_not_quadratic():
+def test_a_synchronous_loop_of_submissions_while_stuck_is_not_quadratic(rig):
     """Each submission dispatches. Counted in lines of the scan, since a clock would make the test flaky."""
-    rig = Rig(max_bytes=100)
     _, held = rig.submit(cost=100)
     rig.run()
     _, x = rig.submit(cost=1, name="stuck")
@@ -429,8 +413,7 @@ def test_a_synchronous_loop_of_submissions_while_stuck_is_not_quadratic():
 # -- stuck ------------------------------------------------------------------------------------------------------------
 
 
-def test_stuck_names_the_oldest_task_that_only_lacks_bytes():
-    rig = Rig(max_bytes=100)
+def test_stuck_names_the_oldest_task_that_only_lacks_bytes(rig):
     _, held = rig.submit(cost=100)
     rig.run()
     first, x = rig.submit(cost=10, name="first")
@@ -443,8 +426,7 @@ def test_stuck_names_the_oldest_task_that_only_lacks_bytes():
     assert rig.engine.admission.stuck() == []
 
 
-def test_nothing_is_stuck_while_something_in_flight_may_free_bytes():
-    rig = Rig(max_bytes=100)
+def test_nothing_is_stuck_while_something_in_flight_may_free_bytes(rig):
     rig.submit(cost=100)
     rig.dispatch()
     rig.submit(cost=10)
@@ -467,8 +449,7 @@ def test_each_account_is_stuck_by_itself():
 # -- reserves ---------------------------------------------------------------------------------------------------------
 
 
-def test_inside_a_reserve_nothing_stalls_on_bytes_held_outside():
-    rig = Rig(max_bytes=100)
+def test_inside_a_reserve_nothing_stalls_on_bytes_held_outside(rig):
     inside = rig.scope("inside", reserve=40)
     _, held = rig.submit(cost=60)
     rig.run()
@@ -478,8 +459,7 @@ def test_inside_a_reserve_nothing_stalls_on_bytes_held_outside():
     del held
 
 
-def test_what_a_reserve_still_holds_at_its_end_is_charged_to_the_parent():
-    rig = Rig(max_bytes=100)
+def test_what_a_reserve_still_holds_at_its_end_is_charged_to_the_parent(rig):
     outer = rig.scope("outer", reserve=80)
     inner = rig.scope("inner", outer, reserve=50)
     account = outer.account
@@ -497,9 +477,8 @@ def test_what_a_reserve_still_holds_at_its_end_is_charged_to_the_parent():
     assert rig.engine.account.used == 0
 
 
-def test_a_scope_still_open_in_one_that_closes_goes_to_its_parent():
+def test_a_scope_still_open_in_one_that_closes_goes_to_its_parent(rig):
     """As when a coroutine started inside a scope opens one of its own, and outlives it."""
-    rig = Rig(max_bytes=100)
     outer = rig.scope("outer", reserve=40)
     inner = rig.scope("inner", outer)
     deepest = rig.scope("deepest", inner)
@@ -526,11 +505,8 @@ def test_a_scope_still_open_in_one_that_closes_goes_to_its_parent():
 def test_iterations_that_are_over_close_with_their_scope():
     rig = Rig()
     outer = rig.scope("outer")
-    iteration = rig.engine.open_scope("iteration", outer, own_queue=False)
-    rig.submit(scope=iteration)
-    (task,) = rig.dispatch()
-    rig.finish(task, error=ValueError("unseen"))
-    rig.drain()
+    iteration = rig.scope("iteration", outer, own_queue=False)
+    rig.fail(rig.submit(scope=iteration)[0], ValueError("unseen"))
     iteration.ended = True
     rig.engine.close_scope(outer)
     assert iteration.closed
@@ -576,9 +552,7 @@ def fail(rig, count, scope=None):
     values = []
     for i in range(count):
         task, value = rig.submit(name=f"bad {i}", scope=scope)
-        rig.dispatch()
-        rig.finish(task, error=ValueError(i))
-        rig.drain()
+        rig.fail(task, ValueError(i))
         values.append(value)
     return values
 

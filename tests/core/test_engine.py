@@ -21,6 +21,11 @@ def states(tasks):
     return {task.state for task in tasks}
 
 
+@pytest.fixture
+def rig():
+    return Rig()
+
+
 # -- submitting -------------------------------------------------------------------------------------------------------
 
 
@@ -45,8 +50,7 @@ def test_a_task_goes_through_its_states():
     rig.engine.validate()
 
 
-def test_nothing_is_admitted_by_submitting():
-    rig = Rig()
+def test_nothing_is_admitted_by_submitting(rig):
     task, _ = rig.submit()
     assert task.state == PENDING
     assert rig.dispatch() == [task]
@@ -78,8 +82,7 @@ def test_room_in_the_backlog_comes_back():
     assert rig.engine.submitted == 10
 
 
-def test_a_task_may_read_the_same_value_twice():
-    rig = Rig()
+def test_a_task_may_read_the_same_value_twice(rig):
     first, x = rig.submit()
     second, _ = rig.submit(x, x)
     assert second.blockers == 2
@@ -87,8 +90,7 @@ def test_a_task_may_read_the_same_value_twice():
     rig.engine.validate()
 
 
-def test_reading_a_finished_value_forgets_its_producer():
-    rig = Rig()
+def test_reading_a_finished_value_forgets_its_producer(rig):
     _, x = rig.submit()
     rig.run()
     assert x.task is not None
@@ -100,9 +102,7 @@ def test_reading_a_finished_value_forgets_its_producer():
 def test_reading_a_failed_value_fails_at_once():
     rig = Rig(max_ops=1)
     bad, x = rig.submit()
-    rig.dispatch()
-    rig.finish(bad, error=ValueError("no"))
-    rig.dispatch()
+    rig.fail(bad)
     task, value = rig.submit(x)
     assert task.state == FAILED
     assert value.failure.upstream is x.failure
@@ -263,8 +263,7 @@ def test_a_task_cancelled_while_its_body_returns_accounts_for_its_result():
     assert rig.engine.account.used == 0
 
 
-def test_cancelling_what_has_its_result_already_does_nothing():
-    rig = Rig()
+def test_cancelling_what_has_its_result_already_does_nothing(rig):
     task, value = rig.submit()
     rig.dispatch()
     rig.finish(task)
@@ -275,8 +274,7 @@ def test_cancelling_what_has_its_result_already_does_nothing():
     assert value.failure is None
 
 
-def test_a_launched_dependent_of_a_cancelled_task_ends_as_cancelled():
-    rig = Rig()
+def test_a_launched_dependent_of_a_cancelled_task_ends_as_cancelled(rig):
     task, x = rig.submit()
     dependent, y = rig.submit(x)
     rig.dispatch()
@@ -336,9 +334,7 @@ def test_a_failure_reaches_every_dependent():
     _, y = rig.submit(x, name="left")
     _, z = rig.submit(x, name="right")
     last, w = rig.submit(y, z, name="last")
-    rig.dispatch()
-    rig.finish(bad, error=ValueError("no"))
-    rig.dispatch()
+    rig.fail(bad)
     assert states([bad, last]) == {FAILED}
     assert {v.failure.root for v in (x, y, z, w)} == {bad.failure}
     assert rig.engine.unfinished == 0
@@ -374,9 +370,7 @@ def test_a_task_waits_for_all_its_producers():
 def test_a_failing_task_gives_its_bytes_back():
     rig = Rig(max_bytes=10)
     bad, value = rig.submit(cost=10)
-    rig.dispatch()
-    rig.finish(bad, error=ValueError("no"))
-    rig.dispatch()
+    rig.fail(bad)
     assert rig.engine.account.used == 0
     assert value.charge == 0
 
@@ -413,9 +407,7 @@ def test_a_deep_chain_settles_without_recursion(how):
         rig.cancel(first)
         rig.dispatch()
     elif how == "fail the first":
-        rig.dispatch()
-        rig.finish(first, error=ValueError("no"))
-        rig.dispatch()
+        rig.fail(first)
     else:
         assert len(rig.run()) == DEEP
     expected = {"cancel the first": CANCELLED, "fail the first": FAILED, "run them": DONE}[how]
@@ -454,8 +446,7 @@ def test_a_wide_fan_of_dependents_settles():
 # -- who is told ------------------------------------------------------------------------------------------------------
 
 
-def test_only_tasks_with_waiters_are_settled():
-    rig = Rig()
+def test_only_tasks_with_waiters_are_settled(rig):
     silent, _x = rig.submit()
     awaited, _y = rig.submit()
     called = []
@@ -472,8 +463,7 @@ def test_only_tasks_with_waiters_are_settled():
     assert called == [awaited, awaited]
 
 
-def test_who_waits_for_the_physical_end_of_a_cancelled_task_is_told_then():
-    rig = Rig()
+def test_who_waits_for_the_physical_end_of_a_cancelled_task_is_told_then(rig):
     task, _value = rig.submit()
     rig.dispatch()
     first, second = [], []
@@ -489,8 +479,7 @@ def test_who_waits_for_the_physical_end_of_a_cancelled_task_is_told_then():
     assert (first, second) == ([task], [task])
 
 
-def test_a_claim_tells_its_waiters_when_it_is_granted():
-    rig = Rig()
+def test_a_claim_tells_its_waiters_when_it_is_granted(rig):
     called = []
     claim = rig.claim(5)
     claim.waiters = [answered(called)]
@@ -591,10 +580,9 @@ def test_a_value_dropped_before_its_completion_arrives_balances():
 # -- scopes -----------------------------------------------------------------------------------------------------------
 
 
-def test_iterations_that_are_over_are_swept_when_the_next_begins():
-    rig = Rig()
+def test_iterations_that_are_over_are_swept_when_the_next_begins(rig):
     for i in range(100):
-        scope = rig.engine.open_scope(f"iteration {i}", rig.root, own_queue=False)
+        scope = rig.scope(f"iteration {i}", rig.root, own_queue=False)
         assert scope.queue is rig.root.queue
         task, value = rig.submit(scope=scope)
         rig.dispatch()
@@ -606,15 +594,12 @@ def test_iterations_that_are_over_are_swept_when_the_next_begins():
         assert len(rig.root.children) <= 2
 
 
-def test_an_iteration_with_unseen_failures_is_kept():
-    rig = Rig()
-    scope = rig.engine.open_scope("iteration", rig.root, own_queue=False)
+def test_an_iteration_with_unseen_failures_is_kept(rig):
+    scope = rig.scope("iteration", rig.root, own_queue=False)
     task, _ = rig.submit(scope=scope)
-    rig.dispatch()
-    rig.finish(task, error=ValueError("unseen"))
-    rig.dispatch()
+    rig.fail(task, ValueError("unseen"))
     scope.ended = True
-    rig.engine.open_scope("next", rig.root, own_queue=False)
+    rig.scope("next", rig.root, own_queue=False)
     assert not scope.closed
     assert len(rig.root.take_failures()[0]) == 1
 
@@ -628,8 +613,7 @@ def test_every_unfinished_task_below_a_scope():
     assert set(outer.unfinished()) == set(tasks[1:])
 
 
-def test_validate_notices_what_is_wrong():
-    rig = Rig()
+def test_validate_notices_what_is_wrong(rig):
     rig.submit()
     rig.engine.validate()
     rig.engine.admission.pending += 1

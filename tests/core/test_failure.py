@@ -18,6 +18,7 @@ import pytest
 from asyncsched._core.callsite import line_of
 from asyncsched._core.failure import Failure
 from asyncsched.errors import TaskCancelled
+from tests.waiting import no_collector
 
 from .rig import Rig, cancellation, execute
 
@@ -226,9 +227,7 @@ def test_the_locals_of_the_body_are_dropped(body):
 def test_a_failure_that_was_seen_does_not_pin_the_frame_of_its_awaiter():
     rig = Rig()
     task, value = rig.submit()
-    rig.dispatch()
-    rig.finish(task, error=ValueError("no"))
-    rig.drain()
+    rig.fail(task)
 
     def awaiter(failure):
         local = Thing()
@@ -422,13 +421,9 @@ def test_an_awaiter_that_returned_holds_nothing_though_it_held_the_handle():
         await handle(failure)
 
     references = []
-    gc.collect()
-    gc.disable()
-    try:
+    with no_collector():
         asyncio.run(awaiter(references))
         assert references[0]() is None
-    finally:
-        gc.enable()
 
 
 # -- seen -------------------------------------------------------------------------------------------------------------

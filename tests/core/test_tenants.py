@@ -17,58 +17,47 @@ from asyncsched._core.tenants import QUANTUM
 from .rig import Rig
 
 
-def names(tasks):
-    return [task.name for task in tasks]
-
-
-def opened(rig, name, parent=None, **options):
-    return rig.engine.open_scope(name, parent or rig.root, **options)
-
-
-def fill(rig, scope, count, cost=0):
-    for i in range(count):
-        rig.submit(scope=scope, cost=cost, name=f"{scope.name}{i}")
-
-
 def order(rig):
     """The scopes in the order in which their tasks run, as text. One slot, so that this is the order of admission."""
     assert rig.engine.admission.max_ops == 1
     return "".join(task.scope.name for task in rig.run())
 
 
+@pytest.fixture
+def rig():
+    """One slot, so that the order in which tasks run is that of admission."""
+    return Rig(max_ops=1)
+
+
 # -- tenants ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_scopes_of_a_tenant_share_its_turns_and_take_turns_within_it():
-    rig = Rig(max_ops=1)
+def test_the_scopes_of_a_tenant_share_its_turns_and_take_turns_within_it(rig):
     for name in "abc":
-        fill(rig, opened(rig, name, tenant="many"), 3)
-    fill(rig, opened(rig, "x", tenant="one"), 9)
+        rig.fill(rig.scope(name, tenant="many"), 3)
+    rig.fill(rig.scope("x", tenant="one"), 9)
     assert order(rig) == "axbxcx" * 3
 
 
-def test_scopes_without_a_tenant_are_each_their_own():
-    rig = Rig(max_ops=1)
+def test_scopes_without_a_tenant_are_each_their_own(rig):
     for name in "abc":
-        fill(rig, opened(rig, name), 2)
-    fill(rig, opened(rig, "x", tenant="x"), 2)
+        rig.fill(rig.scope(name), 2)
+    rig.fill(rig.scope("x", tenant="x"), 2)
     assert order(rig) == "abcx" * 2
 
 
-def test_a_scope_within_a_tenants_is_the_tenants():
-    rig = Rig(max_ops=1)
-    outer = opened(rig, "a", tenant="many")
-    for scope in (outer, opened(rig, "b", outer), opened(rig, "c", opened(rig, "d", outer))):
-        fill(rig, scope, 2)
-    fill(rig, opened(rig, "x", outer, tenant="one"), 6)
+def test_a_scope_within_a_tenants_is_the_tenants(rig):
+    outer = rig.scope("a", tenant="many")
+    for scope in (outer, rig.scope("b", outer), rig.scope("c", rig.scope("d", outer))):
+        rig.fill(scope, 2)
+    rig.fill(rig.scope("x", outer, tenant="one"), 6)
     assert order(rig) == "axbxcx" * 2
 
 
-def test_weights_scale_the_shares():
-    rig = Rig(max_ops=1)
-    fill(rig, opened(rig, "a", tenant="a", weight=3), 30)
-    fill(rig, opened(rig, "b", tenant="b"), 10)
-    fill(rig, opened(rig, "c", tenant="c", weight=0.5), 5)
+def test_weights_scale_the_shares(rig):
+    rig.fill(rig.scope("a", tenant="a", weight=3), 30)
+    rig.fill(rig.scope("b", tenant="b"), 10)
+    rig.fill(rig.scope("c", tenant="c", weight=0.5), 5)
     served = order(rig)
     for end in range(9, 46, 9):
         counts = Counter(served[:end])
@@ -77,29 +66,26 @@ def test_weights_scale_the_shares():
         assert abs(counts["c"] - end / 9) <= 1
 
 
-def test_the_weight_given_last_holds_for_the_tenant():
-    rig = Rig(max_ops=1)
-    first = opened(rig, "a", tenant="a", weight=3)
-    assert opened(rig, "b", tenant="a").queue.tenant.weight == 3
-    opened(rig, "c", tenant="a", weight=2)
+def test_the_weight_given_last_holds_for_the_tenant(rig):
+    first = rig.scope("a", tenant="a", weight=3)
+    assert rig.scope("b", tenant="a").queue.tenant.weight == 3
+    rig.scope("c", tenant="a", weight=2)
     assert first.queue.tenant.weight == 2
-    assert opened(rig, "d", first, priority=1).queue.tenant.weight == 2
-    assert opened(rig, "e", first, tenant="e").queue.tenant.weight == 1
+    assert rig.scope("d", first, priority=1).queue.tenant.weight == 2
+    assert rig.scope("e", first, tenant="e").queue.tenant.weight == 1
 
 
-def test_shares_are_by_bytes_and_a_quantum_for_the_slot():
-    rig = Rig(max_ops=1)
-    fill(rig, opened(rig, "a", tenant="large"), 8, cost=3 * QUANTUM)
-    fill(rig, opened(rig, "b", tenant="small"), 32, cost=0)
+def test_shares_are_by_bytes_and_a_quantum_for_the_slot(rig):
+    rig.fill(rig.scope("a", tenant="large"), 8, cost=3 * QUANTUM)
+    rig.fill(rig.scope("b", tenant="small"), 32, cost=0)
     served = order(rig)
     for end in range(5, 41, 5):
         assert abs(Counter(served[:end])["a"] - end / 5) <= 1
 
 
-def test_a_small_task_never_waits_for_a_second_large_one():
-    rig = Rig(max_ops=1)
-    fill(rig, opened(rig, "a", tenant="large"), 5, cost=1000 * QUANTUM)
-    fill(rig, opened(rig, "b", tenant="small"), 500)
+def test_a_small_task_never_waits_for_a_second_large_one(rig):
+    rig.fill(rig.scope("a", tenant="large"), 5, cost=1000 * QUANTUM)
+    rig.fill(rig.scope("b", tenant="small"), 500)
     served = order(rig)
     assert served.index("a", 1) == 501
     assert served.endswith("aaaa")
@@ -116,7 +102,7 @@ def test_shares_differ_by_two_quanta_and_a_task_of_each_at_most(tenants):
     """In every stretch in which two tenants always had something pending."""
     rig = Rig(max_ops=1)
     for i, (weight, costs) in enumerate(tenants):
-        scope = opened(rig, str(i), tenant=i, weight=weight)
+        scope = rig.scope(str(i), tenant=i, weight=weight)
         for cost in costs:
             rig.submit(scope=scope, cost=cost * QUANTUM // 4)
     paid = [0.0] * len(tenants)
@@ -134,24 +120,22 @@ def test_shares_differ_by_two_quanta_and_a_task_of_each_at_most(tenants):
     assert not any(left)
 
 
-def test_a_tenant_at_rest_saves_nothing_up():
-    rig = Rig(max_ops=1)
-    busy, idle = opened(rig, "a", tenant="busy"), opened(rig, "b", tenant="idle")
-    fill(rig, idle, 1)
-    fill(rig, busy, 50)
+def test_a_tenant_at_rest_saves_nothing_up(rig):
+    busy, idle = rig.scope("a", tenant="busy"), rig.scope("b", tenant="idle")
+    rig.fill(idle, 1)
+    rig.fill(busy, 50)
     rig.run()
-    fill(rig, busy, 4)
-    fill(rig, idle, 4)
+    rig.fill(busy, 4)
+    rig.fill(idle, 4)
     assert order(rig) in ("abababab", "babababa")
 
 
-def test_alone_nobody_runs_into_debt():
-    rig = Rig(max_ops=1)
-    busy = opened(rig, "a", tenant="busy")
-    fill(rig, busy, 50, cost=QUANTUM)
+def test_alone_nobody_runs_into_debt(rig):
+    busy = rig.scope("a", tenant="busy")
+    rig.fill(busy, 50, cost=QUANTUM)
     rig.run()
-    fill(rig, busy, 4)
-    fill(rig, opened(rig, "b", tenant="late"), 4)
+    rig.fill(busy, 4)
+    rig.fill(rig.scope("b", tenant="late"), 4)
     assert "bbbb" not in order(rig)
 
 
@@ -159,33 +143,31 @@ def test_what_cannot_go_saves_nothing_up():
     rig = Rig(max_ops=1, max_bytes=100)
     running, held = rig.submit(cost=60)
     rig.dispatch()
-    blocked = opened(rig, "a", tenant="a")
-    fill(rig, blocked, 3, cost=50)
-    other = opened(rig, "b", tenant="b")
-    fill(rig, other, PATIENCE - 2)
+    blocked = rig.scope("a", tenant="a")
+    rig.fill(blocked, 3, cost=50)
+    other = rig.scope("b", tenant="b")
+    rig.fill(other, PATIENCE - 2)
     rig.finish(running)
     assert order(rig) == "b" * (PATIENCE - 2)
-    fill(rig, other, 3)
+    rig.fill(other, 3)
     del held
     assert order(rig) in ("ababab", "bababa")
 
 
-def test_ten_times_the_scopes_give_no_more_turns():
+def test_ten_times_the_scopes_give_no_more_turns(rig):
     """A tenant that sends ten times what another does."""
-    rig = Rig(max_ops=1)
     for _ in range(100):
-        fill(rig, opened(rig, "a", tenant="greedy"), 1)
+        rig.fill(rig.scope("a", tenant="greedy"), 1)
     for _ in range(10):
-        fill(rig, opened(rig, "b", tenant="modest"), 1)
+        rig.fill(rig.scope("b", tenant="modest"), 1)
     assert order(rig) == "ab" * 10 + "a" * 90
 
 
-def test_debts_outlive_the_scopes_of_a_tenant():
-    rig = Rig(max_ops=1)
-    others = opened(rig, "b", tenant="others")
-    fill(rig, others, 20)
-    first = opened(rig, "a", tenant="large")
-    fill(rig, first, 1, cost=7 * QUANTUM)
+def test_debts_outlive_the_scopes_of_a_tenant(rig):
+    others = rig.scope("b", tenant="others")
+    rig.fill(others, 20)
+    first = rig.scope("a", tenant="large")
+    rig.fill(first, 1, cost=7 * QUANTUM)
     for _ in range(2):
         (task,) = rig.dispatch()
         rig.finish(task)
@@ -193,17 +175,16 @@ def test_debts_outlive_the_scopes_of_a_tenant():
     rig.engine.close_scope(first)
     del first, task
     gc.collect()
-    fill(rig, opened(rig, "c", tenant="large"), 1)
+    rig.fill(rig.scope("c", tenant="large"), 1)
     assert order(rig).index("c") == 7
 
 
-def test_tenants_and_classes_that_are_gone_leave_nothing_behind():
-    rig = Rig(max_ops=1)
-    busy = opened(rig, "busy")
+def test_tenants_and_classes_that_are_gone_leave_nothing_behind(rig):
+    busy = rig.scope("busy")
     for i in range(3_000):
-        scope = opened(rig, str(i), tenant=i, priority=i)
-        fill(rig, scope, 1, cost=5 * QUANTUM)
-        fill(rig, busy, 1)
+        scope = rig.scope(str(i), tenant=i, priority=i)
+        rig.fill(scope, 1, cost=5 * QUANTUM)
+        rig.fill(busy, 1)
         rig.run()
         rig.engine.close_scope(scope)
     del scope
@@ -215,12 +196,11 @@ def test_tenants_and_classes_that_are_gone_leave_nothing_behind():
     assert len(admission._classes) <= 2
 
 
-def test_an_overdrawn_tenant_that_has_nothing_more_leaves_the_turns():
-    rig = Rig(max_ops=1)
-    busy = opened(rig, "busy")
+def test_an_overdrawn_tenant_that_has_nothing_more_leaves_the_turns(rig):
+    busy = rig.scope("busy")
     for i in range(100):
-        fill(rig, opened(rig, str(i)), 1, cost=1000 * QUANTUM)
-        fill(rig, busy, 2)
+        rig.fill(rig.scope(str(i)), 1, cost=1000 * QUANTUM)
+        rig.fill(busy, 2)
         rig.run()
     assert len(rig.engine.admission.ordinary.tenants) <= 3
 
@@ -228,36 +208,32 @@ def test_an_overdrawn_tenant_that_has_nothing_more_leaves_the_turns():
 # -- priority classes -------------------------------------------------------------------------------------------------
 
 
-def test_the_higher_class_goes_first():
-    rig = Rig(max_ops=1)
-    fill(rig, opened(rig, "n"), 3)
-    fill(rig, opened(rig, "l", priority=-1), 3)
-    fill(rig, opened(rig, "h", priority=1), 3)
+def test_the_higher_class_goes_first(rig):
+    rig.fill(rig.scope("n"), 3)
+    rig.fill(rig.scope("l", priority=-1), 3)
+    rig.fill(rig.scope("h", priority=1), 3)
     assert order(rig) == "hhhnnnlll"
 
 
-def test_a_scope_is_in_its_parents_class_unless_it_says_otherwise():
-    rig = Rig(max_ops=1)
-    outer = opened(rig, "h", priority=2, tenant="a")
-    fill(rig, opened(rig, "n"), 2)
-    fill(rig, opened(rig, "i", outer), 2)
-    fill(rig, opened(rig, "z", outer, priority=0), 1)
+def test_a_scope_is_in_its_parents_class_unless_it_says_otherwise(rig):
+    outer = rig.scope("h", priority=2, tenant="a")
+    rig.fill(rig.scope("n"), 2)
+    rig.fill(rig.scope("i", outer), 2)
+    rig.fill(rig.scope("z", outer, priority=0), 1)
     assert order(rig) == "iinzn"
 
 
-def test_tenants_share_within_a_class():
-    rig = Rig(max_ops=1)
+def test_tenants_share_within_a_class(rig):
     for name in "ab":
-        fill(rig, opened(rig, name, tenant=name, priority=1), 2)
-        fill(rig, opened(rig, name.upper(), tenant=name), 2)
+        rig.fill(rig.scope(name, tenant=name, priority=1), 2)
+        rig.fill(rig.scope(name.upper(), tenant=name), 2)
     assert order(rig) == "ababABAB"
 
 
 @pytest.mark.parametrize("classes", [2, 3, 5])
-def test_no_class_waits_for_more_than_patience_and_the_other_classes(classes):
-    rig = Rig(max_ops=1)
+def test_no_class_waits_for_more_than_patience_and_the_other_classes(rig, classes):
     for level in range(classes):
-        fill(rig, opened(rig, str(level), priority=level), 200)
+        rig.fill(rig.scope(str(level), priority=level), 200)
     served = order(rig)[:200]
     for level in map(str, range(classes)):
         turns = [-1, *(i for i, name in enumerate(served) if name == level)]
@@ -266,43 +242,41 @@ def test_no_class_waits_for_more_than_patience_and_the_other_classes(classes):
     assert Counter(served).most_common(1)[0][0] == str(classes - 1)
 
 
-def test_a_class_counts_anew_when_it_went_alone():
-    rig = Rig(max_ops=1)
-    high, low = opened(rig, "h", priority=1), opened(rig, "l")
-    fill(rig, low, 3)
-    fill(rig, high, PATIENCE - 1)
+def test_a_class_counts_anew_when_it_went_alone(rig):
+    high, low = rig.scope("h", priority=1), rig.scope("l")
+    rig.fill(low, 3)
+    rig.fill(high, PATIENCE - 1)
     for _ in range(PATIENCE):
         (running,) = rig.dispatch()
         rig.finish(running)
     assert running.name == "l0"
-    fill(rig, high, 5)
+    rig.fill(high, 5)
     assert order(rig) == "hhhhhll"
 
 
-def test_a_class_counts_anew_when_it_has_nothing_left():
-    rig = Rig(max_ops=1)
-    high, low = opened(rig, "h", priority=1), opened(rig, "l")
-    fill(rig, high, PATIENCE - 1)
+def test_a_class_counts_anew_when_it_has_nothing_left(rig):
+    high, low = rig.scope("h", priority=1), rig.scope("l")
+    rig.fill(high, PATIENCE - 1)
     task, _ = rig.submit(scope=low)
     for _ in range(PATIENCE - 2):
         (running,) = rig.dispatch()
         rig.finish(running)
     rig.cancel(task)
     rig.run()
-    fill(rig, low, 1)
-    fill(rig, high, 5)
+    rig.fill(low, 1)
+    rig.fill(high, 5)
     assert order(rig) == "hhhhhl"
 
 
 def test_a_large_task_of_a_low_class_has_bytes_kept_for_it_in_the_end():
     rig = Rig(max_bytes=100)
-    high, low = opened(rig, "h", priority=1), opened(rig, "l")
-    fill(rig, high, 2, cost=40)
+    high, low = rig.scope("h", priority=1), rig.scope("l")
+    rig.fill(high, 2, cost=40)
     running = rig.dispatch()
     large, _held = rig.submit(cost=90, scope=low)
     passed = 0
     while large.state == PENDING:
-        fill(rig, high, 1, cost=40)
+        rig.fill(high, 1, cost=40)
         rig.finish(running.pop(0))
         running += rig.dispatch()
         passed += 1

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 from asyncsched.flow.pipeline.pipeline import Pipeline
@@ -21,6 +22,23 @@ async def same(item: Any) -> Any:
 
 def same_in_thread(item: Any) -> Any:
     return item
+
+
+def holding(number: int, threads: bool, then: Callable[[int], int] = same_in_thread) -> tuple[Any, Callable[[], None]]:
+    """A stage that keeps one item back until it is let go; and what lets it go."""
+    later, opened = asyncio.Event(), threading.Event()
+
+    async def fn(i: int) -> int:
+        if i == number:
+            await later.wait()
+        return then(i)
+
+    def fn_in_thread(i: int) -> int:
+        if i == number:
+            assert opened.wait(60)
+        return then(i)
+
+    return fn_in_thread if threads else fn, lambda: (later.set(), opened.set())[0]
 
 
 class Counted:

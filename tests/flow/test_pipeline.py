@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from tests.waiting import turns
+from tests.waiting import turns, until
 
-from .rig import AsyncCounted, Counted, drain, same, same_in_thread
+from .rig import AsyncCounted, Counted, drain, holding, same, same_in_thread
 
 
 async def numbers(epoch: int = 0) -> AsyncIterator[int]:
@@ -46,82 +46,62 @@ SOURCES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
-async def test_every_source_is_read_again_each_epoch(source: Any) -> None:
-    async with asc.Scheduler("cpu") as s:
-        pipe = s.pipeline(source, buffer=3).map(same, buffer=2)
-        for _ in range(3):
-            assert await drain(pipe) == list(range(50))
+async def test_every_source_is_read_again_each_epoch(s: asc.Scheduler, source: Any) -> None:
+    pipe = s.pipeline(source, buffer=3).map(same, buffer=2)
+    for _ in range(3):
+        assert await drain(pipe) == list(range(50))
 
 
 @pytest.mark.parametrize("make", [lambda: iter(range(50)), numbers], ids=["iterator", "async iterator"])
-async def test_an_iterator_is_read_once(make: Any) -> None:
-    async with asc.Scheduler("cpu") as s:
-        pipe = s.pipeline(make())
-        assert await drain(pipe) == list(range(50))
-        with pytest.raises(RuntimeError, match="a function of the epoch's number that makes one"):
-            await drain(pipe)
+async def test_an_iterator_is_read_once(s: asc.Scheduler, make: Any) -> None:
+    pipe = s.pipeline(make())
+    assert await drain(pipe) == list(range(50))
+    with pytest.raises(RuntimeError, match="a function of the epoch's number that makes one"):
+        await drain(pipe)
 
 
-async def test_a_function_is_told_the_epoch() -> None:
-    async with asc.Scheduler("cpu") as s:
-        pipe = s.pipeline(numbers)
-        assert [(await drain(pipe))[0] for _ in range(3)] == [0, 100, 200]
-        with pytest.raises(TypeError, match="returned a int, which is not iterable"):
-            await drain(s.pipeline(lambda epoch: epoch))  # type: ignore[arg-type, return-value]
+async def test_a_function_is_told_the_epoch(s: asc.Scheduler) -> None:
+    pipe = s.pipeline(numbers)
+    assert [(await drain(pipe))[0] for _ in range(3)] == [0, 100, 200]
+    with pytest.raises(TypeError, match="returned a int, which is not iterable"):
+        await drain(s.pipeline(lambda epoch: epoch))  # type: ignore[arg-type, return-value]
 
 
 @pytest.mark.parametrize("fn", [same, same_in_thread])
 @pytest.mark.parametrize("workers", [1, 4])
 @pytest.mark.parametrize("buffer", [0, 1, 16])
 @pytest.mark.parametrize("ordered", [True, False])
-async def test_all_items_pass(fn: Any, workers: int, buffer: int, ordered: bool) -> None:
-    async with asc.Scheduler("cpu") as s:
-        pipe = s.pipeline(range(200), buffer=max(1, buffer))
-        for _ in range(3):
-            pipe = pipe.map(fn, workers=workers, buffer=buffer, ordered=ordered)
-        found = await drain(pipe)
-        assert (found if ordered else sorted(found)) == list(range(200))
+async def test_all_items_pass(s: asc.Scheduler, fn: Any, workers: int, buffer: int, ordered: bool) -> None:
+    pipe = s.pipeline(range(200), buffer=max(1, buffer))
+    for _ in range(3):
+        pipe = pipe.map(fn, workers=workers, buffer=buffer, ordered=ordered)
+    found = await drain(pipe)
+    assert (found if ordered else sorted(found)) == list(range(200))
 
 
-async def test_none_is_data() -> None:
-    async with asc.Scheduler("cpu") as s:
-        pipe = s.pipeline([None] * 7).map(same_in_thread, workers=2).map(same).batch(3)
-        assert await drain(pipe) == [[None] * 3, [None] * 3, [None]]
+async def test_none_is_data(s: asc.Scheduler) -> None:
+    pipe = s.pipeline([None] * 7).map(same_in_thread, workers=2).map(same).batch(3)
+    assert await drain(pipe) == [[None] * 3, [None] * 3, [None]]
 
 
-async def test_nothing_passes_as_nothing() -> None:
-    async with asc.Scheduler("cpu") as s:
-        assert await drain(s.pipeline([]).map(same).map(same_in_thread).batch(2).to_device()) == []
+async def test_nothing_passes_as_nothing(s: asc.Scheduler) -> None:
+    assert await drain(s.pipeline([]).map(same).map(same_in_thread).batch(2).to_device()) == []
 
 
 @pytest.mark.parametrize("ordered", [True, False])
 @pytest.mark.parametrize("threads", [True, False])
-async def test_order_is_kept_or_not(threads: bool, ordered: bool) -> None:
-    later, opened = asyncio.Event(), threading.Event()
-
-    async def first_is_slow(i: int) -> int:
-        if i == 0:
-            await later.wait()
-        return i
-
-    def first_is_slow_in_a_thread(i: int) -> int:
-        if i == 0:
-            assert opened.wait(60)
-        return i
-
-    async with asc.Scheduler("cpu") as s:
-        fn = first_is_slow_in_a_thread if threads else first_is_slow
-        pipe = s.pipeline(range(10)).map(fn, workers=2, ordered=ordered)
-        async with pipe.open() as items:
-            if not ordered:
-                assert [await anext(items) for _ in range(9)] == list(range(1, 10))
-            later.set()
-            opened.set()
-            assert [item async for item in items] == (list(range(10)) if ordered else [0])
+async def test_order_is_kept_or_not(s: asc.Scheduler, threads: bool, ordered: bool) -> None:
+    fn, let_go = holding(0, threads)
+    pipe = s.pipeline(range(10)).map(fn, workers=2, ordered=ordered)
+    async with pipe.open() as items:
+        if not ordered:
+            assert [await anext(items) for _ in range(9)] == list(range(1, 10))
+        let_go()
+        assert [item async for item in items] == (list(range(10)) if ordered else [0])
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-async def test_as_many_as_there_are_workers_run_at_once(workers: int) -> None:
+async def test_as_many_as_there_are_workers_run_at_once(s: asc.Scheduler, workers: int) -> None:
     together = threading.Barrier(workers)
     running, most = 0, 0
 
@@ -132,13 +112,12 @@ async def test_as_many_as_there_are_workers_run_at_once(workers: int) -> None:
         await turns(5)
         running -= 1
 
-    async with asc.Scheduler("cpu") as s:
-        await drain(s.pipeline(range(3 * workers)).map(lambda i: together.wait(60), workers=workers))
-        await drain(s.pipeline(range(20)).map(coroutine, workers=workers))
-        assert most == workers
+    await drain(s.pipeline(range(3 * workers)).map(lambda i: together.wait(60), workers=workers))
+    await drain(s.pipeline(range(20)).map(coroutine, workers=workers))
+    assert most == workers
 
 
-async def test_stages_overlap() -> None:
+async def test_stages_overlap(s: asc.Scheduler) -> None:
     """The first stage cannot finish item 2 before the second has begun item 1, nor that item 1 before the third 0."""
     begun = [[asyncio.Event() for _ in range(10)] for _ in range(3)]
 
@@ -151,130 +130,113 @@ async def test_stages_overlap() -> None:
 
         return fn
 
-    async with asc.Scheduler("cpu") as s:
-        pipe = s.pipeline(range(10))
-        for number in range(3):
-            pipe = pipe.map(stage(number), buffer=0)
-        assert await drain(pipe) == list(range(10))
+    pipe = s.pipeline(range(10))
+    for number in range(3):
+        pipe = pipe.map(stage(number), buffer=0)
+    assert await drain(pipe) == list(range(10))
 
 
 @pytest.mark.parametrize("kind", [Counted, AsyncCounted])
-async def test_the_source_is_never_asked_for_more_than_there_is_room_for(kind: type[Counted]) -> None:
+async def test_the_source_is_never_asked_for_more_than_there_is_room_for(s: asc.Scheduler, kind: type[Counted]) -> None:
     source = kind(1000)
-    async with asc.Scheduler("cpu") as s:
-        pipe = s.pipeline(source, buffer=3).map(same, workers=2, buffer=1).map(same_in_thread, workers=2, buffer=2)
-        async with pipe.open() as items:
-            room = sum(stage.capacity for stage in pipe.statistics().stages)
-            assert room == 3 + 3 + 4
-            for received in range(1, 300):
-                await anext(items)
-                assert source.asked <= received + room
-            while source.asked < received + room - 4:  # it does read ahead
-                await asyncio.sleep(0)
+    pipe = s.pipeline(source, buffer=3).map(same, workers=2, buffer=1).map(same_in_thread, workers=2, buffer=2)
+    async with pipe.open() as items:
+        room = sum(stage.capacity for stage in pipe.statistics().stages)
+        assert room == 3 + 3 + 4
+        for received in range(1, 300):
+            await anext(items)
             assert source.asked <= received + room
+        while source.asked < received + room - 4:  # it does read ahead
+            await asyncio.sleep(0)
+        assert source.asked <= received + room
 
 
-async def test_a_batch_counts_as_its_items() -> None:
+async def test_a_batch_counts_as_its_items(s: asc.Scheduler) -> None:
     source = Counted(1000)
-    async with asc.Scheduler("cpu") as s:
-        pipe = s.pipeline(source, buffer=4).batch(10)
-        async with pipe.open() as items:
-            for received in range(10, 500, 10):
-                await anext(items)
-                assert source.asked <= received + 4 + 2 * 10
+    pipe = s.pipeline(source, buffer=4).batch(10)
+    async with pipe.open() as items:
+        for received in range(10, 500, 10):
+            await anext(items)
+            assert source.asked <= received + 4 + 2 * 10
 
 
-async def test_batches() -> None:
-    async with asc.Scheduler("cpu") as s:
-        found = await drain(s.pipeline(range(10)).batch(4))
-        assert [batch.tolist() for batch in found] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
-        assert len(await drain(s.pipeline(range(10)).batch(4, drop_last=True))) == 2
-        assert await drain(s.pipeline(range(5)).batch(2, collate=sum)) == [1, 5, 4]
-        nested = await drain(s.pipeline(range(8)).batch(2).batch(2))
-        assert [batch.tolist() for batch in nested] == [[[0, 1], [2, 3]], [[4, 5], [6, 7]]]
+async def test_batches(s: asc.Scheduler) -> None:
+    found = await drain(s.pipeline(range(10)).batch(4))
+    assert [batch.tolist() for batch in found] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    assert len(await drain(s.pipeline(range(10)).batch(4, drop_last=True))) == 2
+    assert await drain(s.pipeline(range(5)).batch(2, collate=sum)) == [1, 5, 4]
+    nested = await drain(s.pipeline(range(8)).batch(2).batch(2))
+    assert [batch.tolist() for batch in nested] == [[[0, 1], [2, 3]], [[4, 5], [6, 7]]]
 
 
-async def test_processes() -> None:
-    async with asc.Scheduler("cpu") as s:
-        pipe = s.pipeline(range(30)).map(math.factorial, workers=2, processes=True)
-        assert await drain(pipe) == [math.factorial(i) for i in range(30)]
-        with pytest.raises(ValueError, match="not defined for negative") as caught:
-            await drain(s.pipeline([3, -1]).map(math.factorial, processes=True))
-        assert "stage 1 (map factorial), at item 1 of" in caught.value.__notes__[-1]
+async def test_processes(s: asc.Scheduler) -> None:
+    pipe = s.pipeline(range(30)).map(math.factorial, workers=2, processes=True)
+    assert await drain(pipe) == [math.factorial(i) for i in range(30)]
+    with pytest.raises(ValueError, match="not defined for negative") as caught:
+        await drain(s.pipeline([3, -1]).map(math.factorial, processes=True))
+    assert "stage 1 (map factorial), at item 1 of" in caught.value.__notes__[-1]
 
 
-async def test_statistics_name_the_bottleneck() -> None:
-    gate = threading.Event()
-
+async def test_statistics_name_the_bottleneck(s: asc.Scheduler, gate: threading.Event) -> None:
     def stop_at_third(i: int) -> int:
         if i == 2:
             gate.wait(60)
         return i
 
-    async with asc.Scheduler("cpu") as s:
-        pipe = s.pipeline(range(200)).map(same).map(stop_at_third).map(same)
-        assert pipe.statistics().stages == ()
-        async with pipe.open() as items:
-            assert [await anext(items) for _ in range(2)] == [0, 1]
-            waiting = asyncio.ensure_future(anext(items))
-            while pipe.statistics().wait_seconds < 0.2:
-                await asyncio.sleep(0)
-            gate.set()
-            assert await waiting == 2
-            assert [item async for item in items] == list(range(3, 200))
-        found = pipe.statistics()
-        assert found == pipe.statistics()  # it stands still when closed
-        assert [stage.name for stage in found.stages] == [
-            "0 (source)", "1 (map same)", "2 (map stop_at_third)", "3 (map same)",
-        ]  # fmt: skip
-        assert [stage.items for stage in found.stages] == [200] * 4
-        assert found.bottleneck == "2 (map stop_at_third)"
-        busy = found.stages[2].busy_seconds
-        assert found.stages[3].input_wait_seconds > busy / 2
-        assert found.stages[0].room_wait_seconds > 0
-        assert found.stages[1].room_wait_seconds > 0
-        assert busy / 2 < found.wait_seconds <= found.seconds
+    pipe = s.pipeline(range(200)).map(same).map(stop_at_third).map(same)
+    assert pipe.statistics().stages == ()
+    async with pipe.open() as items:
+        assert [await anext(items) for _ in range(2)] == [0, 1]
+        waiting = asyncio.ensure_future(anext(items))
+        await until(lambda: pipe.statistics().wait_seconds >= 0.2)
+        gate.set()
+        assert await waiting == 2
+        assert [item async for item in items] == list(range(3, 200))
+    found = pipe.statistics()
+    assert found == pipe.statistics()  # it stands still when closed
+    assert [stage.name for stage in found.stages] == [
+        "0 (source)", "1 (map same)", "2 (map stop_at_third)", "3 (map same)",
+    ]  # fmt: skip
+    assert [stage.items for stage in found.stages] == [200] * 4
+    assert found.bottleneck == "2 (map stop_at_third)"
+    busy = found.stages[2].busy_seconds
+    assert found.stages[3].input_wait_seconds > busy / 2
+    assert found.stages[0].room_wait_seconds > 0
+    assert found.stages[1].room_wait_seconds > 0
+    assert busy / 2 < found.wait_seconds <= found.seconds
 
 
-async def test_a_slow_consumer_is_the_bottleneck() -> None:
-    async with asc.Scheduler("cpu") as s:
-        pipe = s.pipeline(range(10)).map(same).map(same_in_thread)
-        async with pipe.open() as items:
-            await anext(items)
-            while pipe.statistics().stages[2].items < 10:
-                await asyncio.sleep(0)
-            while pipe.statistics().bottleneck != "the consumer":
-                await asyncio.sleep(0)
+async def test_a_slow_consumer_is_the_bottleneck(s: asc.Scheduler) -> None:
+    pipe = s.pipeline(range(10)).map(same).map(same_in_thread)
+    async with pipe.open() as items:
+        await anext(items)
+        await until(lambda: pipe.statistics().stages[2].items >= 10)
+        await until(lambda: pipe.statistics().bottleneck == "the consumer")
 
 
-async def test_others_get_their_turn_while_items_are_taken() -> None:
-    async with asc.Scheduler("cpu") as s:
-        other = asyncio.ensure_future(turns(20))
-        async with s.pipeline(range(2000)).map(same).open() as items:
-            async for _ in items:
-                pass
-        assert other.done()
+async def test_others_get_their_turn_while_items_are_taken(s: asc.Scheduler) -> None:
+    other = asyncio.ensure_future(turns(20))
+    async with s.pipeline(range(2000)).map(same).open() as items:
+        async for _ in items:
+            pass
+    assert other.done()
 
 
 async def test_misuse_is_told() -> None:
     async with asc.Scheduler("cpu") as s:
         pipe = s.pipeline(range(5))
-        with pytest.raises(TypeError, match="not int"):
-            s.pipeline(3)  # type: ignore[arg-type]
-        with pytest.raises(ValueError, match="workers must be at least 1, not 0"):
-            pipe.map(same, workers=0)
-        with pytest.raises(TypeError, match="buffer must be an int, not bool"):
-            pipe.map(same, buffer=True)
-        with pytest.raises(TypeError, match="a function of one item, not int"):
-            pipe.map(3)  # type: ignore[arg-type, call-overload]
-        with pytest.raises(TypeError, match="leave out processes=True"):
-            pipe.map(same, processes=True)  # type: ignore[call-overload]
-        with pytest.raises(TypeError, match="define <lambda> at the top of a module"):
-            pipe.map(lambda i: i, processes=True)
-        with pytest.raises(TypeError, match=r"add a `.map`"):
-            pipe.batch(2, collate=same)
-        with pytest.raises(ValueError, match="depth must be at least 1"):
-            pipe.to_device(depth=0)
+        for misuse, error, text in (
+            (lambda: s.pipeline(3), TypeError, "not int"),  # type: ignore[arg-type]
+            (lambda: pipe.map(same, workers=0), ValueError, "workers must be at least 1, not 0"),
+            (lambda: pipe.map(same, buffer=True), TypeError, "buffer must be an int, not bool"),
+            (lambda: pipe.map(3), TypeError, "a function of one item, not int"),  # type: ignore[arg-type, call-overload]
+            (lambda: pipe.map(same, processes=True), TypeError, "leave out processes=True"),  # type: ignore[call-overload]
+            (lambda: pipe.map(lambda i: i, processes=True), TypeError, "define <lambda> at the top of a module"),
+            (lambda: pipe.batch(2, collate=same), TypeError, r"add a `.map`"),
+            (lambda: pipe.to_device(depth=0), ValueError, "depth must be at least 1"),
+        ):
+            with pytest.raises(error, match=text):
+                misuse()
         async with pipe.open() as items:
             with pytest.raises(RuntimeError, match="leave its block first"):
                 await drain(pipe)
@@ -291,14 +253,14 @@ async def test_misuse_is_told() -> None:
         await drain(pipe)
 
 
-async def test_two_coroutines_may_not_wait_for_one_pipeline() -> None:
+async def test_two_coroutines_may_not_wait_for_one_pipeline(s: asc.Scheduler) -> None:
     gate = asyncio.Event()
 
     async def wait(i: int) -> int:
         await gate.wait()
         return i
 
-    async with asc.Scheduler("cpu") as s, s.pipeline(range(3)).map(wait).open() as items:
+    async with s.pipeline(range(3)).map(wait).open() as items:
         first = asyncio.ensure_future(anext(items))
         await turns()
         with pytest.raises(RuntimeError, match="another coroutine waits"):
@@ -311,10 +273,9 @@ def iterate(values: list[int]) -> Iterator[int]:
     yield from values
 
 
-async def test_a_pipeline_is_a_description_that_can_branch() -> None:
-    async with asc.Scheduler("cpu") as s:
-        start = s.pipeline(lambda epoch: iterate([1, 2, 3]))
-        double, square = start.map(lambda i: 2 * i), start.map(lambda i: i * i)
-        assert await drain(double) == [2, 4, 6]
-        assert await drain(square) == [1, 4, 9]
-        assert await drain(start) == [1, 2, 3]
+async def test_a_pipeline_is_a_description_that_can_branch(s: asc.Scheduler) -> None:
+    start = s.pipeline(lambda epoch: iterate([1, 2, 3]))
+    double, square = start.map(lambda i: 2 * i), start.map(lambda i: i * i)
+    assert await drain(double) == [2, 4, 6]
+    assert await drain(square) == [1, 4, 9]
+    assert await drain(start) == [1, 2, 3]

@@ -27,87 +27,83 @@ def flat(batches: list[Any]) -> list[int]:
 
 @pytest.mark.parametrize("source", [range(20), Counted(20), AsyncCounted(20)], ids=["range", "iterable", "async"])
 @pytest.mark.parametrize("taken", [0, 1, 13, 19, 20])
-async def test_what_was_received_is_left_out_and_what_was_read_ahead_is_not(source: Any, taken: int) -> None:
-    async with asc.Scheduler("cpu") as s:
+async def test_what_was_received_is_left_out_and_what_was_read_ahead_is_not(
+    s: asc.Scheduler, source: Any, taken: int
+) -> None:
 
-        def make() -> Any:
-            return s.pipeline(source).map(same, workers=2).map(same_in_thread, workers=2)
+    def make() -> Any:
+        return s.pipeline(source).map(same, workers=2).map(same_in_thread, workers=2)
 
-        pipe = make()
-        assert await take(pipe, taken) == list(range(taken))
-        state = json.loads(json.dumps(pipe.state_dict()))
-        assert state == {"epoch": 0, "taken": taken, "ahead": []}
-        other = make()
-        other.load_state_dict(state)
-        assert other.state_dict() == state
-        assert await drain(other) == list(range(taken, 20))
-        assert other.state_dict() == {"epoch": 1, "taken": 0, "ahead": []}
-        assert await drain(other) == list(range(20))
+    pipe = make()
+    assert await take(pipe, taken) == list(range(taken))
+    state = json.loads(json.dumps(pipe.state_dict()))
+    assert state == {"epoch": 0, "taken": taken, "ahead": []}
+    other = make()
+    other.load_state_dict(state)
+    assert other.state_dict() == state
+    assert await drain(other) == list(range(taken, 20))
+    assert other.state_dict() == {"epoch": 1, "taken": 0, "ahead": []}
+    assert await drain(other) == list(range(20))
 
 
-async def test_batches_resume_at_their_borders() -> None:
-    async with asc.Scheduler("cpu") as s:
-        pipe = s.pipeline(range(50)).map(same_in_thread, workers=3).batch(2).batch(3)
-        whole = await drain(pipe)
-        first = await take(pipe, 4)
-        state = pipe.state_dict()
-        assert state == {"epoch": 1, "taken": 24, "ahead": []}
-        pipe.load_state_dict(state)
-        rest = await drain(pipe)
-        assert str(first + rest) == str(whole)
+async def test_batches_resume_at_their_borders(s: asc.Scheduler) -> None:
+    pipe = s.pipeline(range(50)).map(same_in_thread, workers=3).batch(2).batch(3)
+    whole = await drain(pipe)
+    first = await take(pipe, 4)
+    state = pipe.state_dict()
+    assert state == {"epoch": 1, "taken": 24, "ahead": []}
+    pipe.load_state_dict(state)
+    rest = await drain(pipe)
+    assert str(first + rest) == str(whole)
 
 
 @pytest.mark.parametrize("batch", [None, 3])
 @pytest.mark.parametrize("seed", range(5))
-async def test_out_of_order_each_item_comes_once(batch: int | None, seed: int) -> None:
+async def test_out_of_order_each_item_comes_once(s: asc.Scheduler, batch: int | None, seed: int) -> None:
     rng = random.Random(seed)
 
     async def shuffled(i: int) -> int:
         await turns(rng.randrange(10))
         return i
 
-    async with asc.Scheduler("cpu") as s:
-        pipe = s.pipeline(Counted(100)).map(shuffled, workers=5, ordered=False)
-        pipe = pipe.batch(batch) if batch else pipe
-        received: list[Any] = []
-        for _ in range(3):
-            received += await take(pipe, 5)
-            state = pipe.state_dict()
-            assert state["taken"] + len(state["ahead"]) == len(flat(received))
-            assert state["epoch"] == 0
-            pipe.load_state_dict(state)
-        received += await drain(pipe)
-        assert Counter(flat(received)) == Counter(range(100))
+    pipe = s.pipeline(Counted(100)).map(shuffled, workers=5, ordered=False)
+    pipe = pipe.batch(batch) if batch else pipe
+    received: list[Any] = []
+    for _ in range(3):
+        received += await take(pipe, 5)
+        state = pipe.state_dict()
+        assert state["taken"] + len(state["ahead"]) == len(flat(received))
+        assert state["epoch"] == 0
+        pipe.load_state_dict(state)
+    received += await drain(pipe)
+    assert Counter(flat(received)) == Counter(range(100))
 
 
-async def test_an_epoch_left_early_is_over_unless_its_state_is_loaded() -> None:
-    async with asc.Scheduler("cpu") as s:
-        pipe = s.pipeline(lambda epoch: [10 * epoch + i for i in range(4)])
-        assert await take(pipe, 2) == [0, 1]
-        assert await drain(pipe) == [10, 11, 12, 13]
-        assert await take(pipe, 2) == [20, 21]
-        pipe.load_state_dict(pipe.state_dict())
-        assert await drain(pipe) == [22, 23]
-        assert await drain(pipe) == [30, 31, 32, 33]
+async def test_an_epoch_left_early_is_over_unless_its_state_is_loaded(s: asc.Scheduler) -> None:
+    pipe = s.pipeline(lambda epoch: [10 * epoch + i for i in range(4)])
+    assert await take(pipe, 2) == [0, 1]
+    assert await drain(pipe) == [10, 11, 12, 13]
+    assert await take(pipe, 2) == [20, 21]
+    pipe.load_state_dict(pipe.state_dict())
+    assert await drain(pipe) == [22, 23]
+    assert await drain(pipe) == [30, 31, 32, 33]
 
 
-async def test_the_position_is_of_what_was_received_while_it_runs() -> None:
-    async with asc.Scheduler("cpu") as s:
-        pipe = s.pipeline(range(100)).map(same)
-        async with pipe.open() as items:
-            for expected in range(1, 50):
-                await anext(items)
-                assert pipe.state_dict()["taken"] == expected
+async def test_the_position_is_of_what_was_received_while_it_runs(s: asc.Scheduler) -> None:
+    pipe = s.pipeline(range(100)).map(same)
+    async with pipe.open() as items:
+        for expected in range(1, 50):
+            await anext(items)
+            assert pipe.state_dict()["taken"] == expected
 
 
-async def test_resuming_far_into_what_lies_in_memory_takes_no_time() -> None:
-    async with asc.Scheduler("cpu") as s:
-        pipe = s.pipeline(range(10**12))
-        pipe.load_state_dict({"epoch": 0, "taken": 10**11, "ahead": [10**11 + 1]})
-        assert await take(pipe, 2) == [10**11, 10**11 + 2]
+async def test_resuming_far_into_what_lies_in_memory_takes_no_time(s: asc.Scheduler) -> None:
+    pipe = s.pipeline(range(10**12))
+    pipe.load_state_dict({"epoch": 0, "taken": 10**11, "ahead": [10**11 + 1]})
+    assert await take(pipe, 2) == [10**11, 10**11 + 2]
 
 
-async def test_an_epoch_that_could_not_begin_is_still_to_come() -> None:
+async def test_an_epoch_that_could_not_begin_is_still_to_come(s: asc.Scheduler) -> None:
     fail = True
 
     def source(epoch: int) -> list[int]:
@@ -115,14 +111,13 @@ async def test_an_epoch_that_could_not_begin_is_still_to_come() -> None:
             raise OSError("not now")
         return [10 * epoch + i for i in range(4)]
 
-    async with asc.Scheduler("cpu") as s:
-        pipe = s.pipeline(source)
-        pipe.load_state_dict({"epoch": 2, "taken": 1, "ahead": []})
-        for _ in range(2):
-            with pytest.raises(OSError, match="not now"):
-                await drain(pipe)
-        fail = False
-        assert await drain(pipe) == [21, 22, 23]
+    pipe = s.pipeline(source)
+    pipe.load_state_dict({"epoch": 2, "taken": 1, "ahead": []})
+    for _ in range(2):
+        with pytest.raises(OSError, match="not now"):
+            await drain(pipe)
+    fail = False
+    assert await drain(pipe) == [21, 22, 23]
 
 
 @pytest.mark.parametrize(
@@ -136,7 +131,6 @@ async def test_an_epoch_that_could_not_begin_is_still_to_come() -> None:
         [1, 2],
     ],
 )
-async def test_another_state_is_refused(state: Any) -> None:
-    async with asc.Scheduler("cpu") as s:
-        with pytest.raises(ValueError, match=r"load what `state_dict\(\)` gave"):
-            s.pipeline(range(3)).load_state_dict(state)
+async def test_another_state_is_refused(s: asc.Scheduler, state: Any) -> None:
+    with pytest.raises(ValueError, match=r"load what `state_dict\(\)` gave"):
+        s.pipeline(range(3)).load_state_dict(state)

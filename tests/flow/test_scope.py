@@ -9,14 +9,10 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from tests.waiting import held, turns
+from tests.waiting import cancelled, fail, held, settled, turns
 
 BLOCK = np.ones((200, 200))
 NB = BLOCK.nbytes
-
-
-def fail(text: str = "broken") -> None:
-    raise LookupError(text)
 
 
 def used(s: asc.Scheduler) -> int:
@@ -58,8 +54,8 @@ async def test_an_exception_cancels_what_is_unfinished_and_leaves_bare() -> None
         assert await s.call(int) == 0
 
 
-async def test_failures_are_raised_once_at_the_innermost_scope() -> None:
-    async with asc.Scheduler("cpu") as s, s.scope():
+async def test_failures_are_raised_once_at_the_innermost_scope(s: asc.Scheduler) -> None:
+    async with s.scope():
         with pytest.raises(ExceptionGroup, match="scope 'inner': 1 task failed") as caught:
             async with s.scope(name="inner"):
                 t = s.submit_nowait(fail)
@@ -68,19 +64,16 @@ async def test_failures_are_raised_once_at_the_innermost_scope() -> None:
         await s.barrier()
 
 
-async def test_the_bodys_exception_has_a_note_of_failures() -> None:
-    async with asc.Scheduler("cpu") as s:
-        with pytest.raises(KeyError) as caught:
-            async with s.scope(name="inner"):
-                t = s.submit_nowait(fail)
-                while not t.done():
-                    s._runtime.dispatch()
-                    await asyncio.sleep(0)
-                raise KeyError
-        assert caught.value.__notes__ == ["scope 'inner': besides, 1 tasks failed unseen (LookupError)"]
+async def test_the_bodys_exception_has_a_note_of_failures(s: asc.Scheduler) -> None:
+    with pytest.raises(KeyError) as caught:
+        async with s.scope(name="inner"):
+            t = s.submit_nowait(fail)
+            await settled(t)
+            raise KeyError
+    assert caught.value.__notes__ == ["scope 'inner': besides, 1 tasks failed unseen (LookupError)"]
 
 
-async def test_a_cancelled_scope_waits_for_what_runs() -> None:
+async def test_a_cancelled_scope_waits_for_what_runs(s: asc.Scheduler) -> None:
     gate, entered, ended = threading.Event(), threading.Event(), []
 
     def body() -> None:
@@ -88,26 +81,23 @@ async def test_a_cancelled_scope_waits_for_what_runs() -> None:
         held(gate)
         ended.append(1)
 
-    async with asc.Scheduler("cpu") as s:
+    async def work() -> None:
+        async with s.scope():
+            s.submit_nowait(body)
 
-        async def work() -> None:
-            async with s.scope():
-                s.submit_nowait(body)
-
-        task = asyncio.create_task(work())
-        assert await asyncio.to_thread(entered.wait, 60)
-        for _ in range(3):
-            task.cancel()
-            await turns()
-            assert not task.done()
-        gate.set()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert ended == [1]
+    task = asyncio.create_task(work())
+    assert await asyncio.to_thread(entered.wait, 60)
+    for _ in range(3):
+        task.cancel()
+        await turns()
+        assert not task.done()
+    gate.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ended == [1]
 
 
-async def test_barrier_in_a_scope_covers_that_scope() -> None:
-    gate = threading.Event()
+async def test_barrier_in_a_scope_covers_that_scope(gate: threading.Event) -> None:
     async with asc.Scheduler("cpu", streams=2) as s:
         outer = s.submit_nowait(held, gate)
         async with s.scope() as scope:
@@ -118,38 +108,36 @@ async def test_barrier_in_a_scope_covers_that_scope() -> None:
             gate.set()
 
 
-async def test_a_scope_is_entered_once_and_not_used_before_or_after() -> None:
-    async with asc.Scheduler("cpu") as s:
-        scope = s.scope(name="one")
-        assert repr(scope) == "Scope('one', not entered)"
-        with pytest.raises(RuntimeError, match="not entered"):
-            scope.submit_nowait(int)
-        async with scope:
-            with pytest.raises(RuntimeError, match="entered once"):
-                await scope.__aenter__()
-        with pytest.raises(asc.SchedulerClosed, match="scope 'one' is closed"):
-            scope.submit_nowait(int)
+async def test_a_scope_is_entered_once_and_not_used_before_or_after(s: asc.Scheduler) -> None:
+    scope = s.scope(name="one")
+    assert repr(scope) == "Scope('one', not entered)"
+    with pytest.raises(RuntimeError, match="not entered"):
+        scope.submit_nowait(int)
+    async with scope:
+        with pytest.raises(RuntimeError, match="entered once"):
+            await scope.__aenter__()
+    with pytest.raises(asc.SchedulerClosed, match="scope 'one' is closed"):
+        scope.submit_nowait(int)
 
 
-async def test_a_closed_scope_that_was_inherited_refuses() -> None:
-    async with asc.Scheduler("cpu") as s:
-        x, left = await s.put(BLOCK), asyncio.Event()
+async def test_a_closed_scope_that_was_inherited_refuses(s: asc.Scheduler) -> None:
+    x, left = await s.put(BLOCK), asyncio.Event()
 
-        async def straggler() -> None:
-            await left.wait()
-            for late in (lambda: x + 1, lambda: s.submit_nowait(int)):
-                with pytest.raises(asc.SchedulerClosed, match="'request' is closed, and this coroutine inherited it"):
-                    late()
-            assert (await x)[0, 0] == 1
-            async with outer:
-                assert (await (x + 1))[0, 0] == 2
+    async def straggler() -> None:
+        await left.wait()
+        for late in (lambda: x + 1, lambda: s.submit_nowait(int)):
+            with pytest.raises(asc.SchedulerClosed, match="'request' is closed, and this coroutine inherited it"):
+                late()
+        assert (await x)[0, 0] == 1
+        async with outer:
+            assert (await (x + 1))[0, 0] == 2
 
-        outer = s.scope()
-        async with s.scope(name="request"):
-            task = asyncio.create_task(straggler())
-        left.set()
-        with pytest.raises(asc.SchedulerClosed, match="inherited"):
-            await task
+    outer = s.scope()
+    async with s.scope(name="request"):
+        task = asyncio.create_task(straggler())
+    left.set()
+    with pytest.raises(asc.SchedulerClosed, match="inherited"):
+        await task
 
 
 # -- reserves -------------------------------------------------------------------------------------------------------
@@ -234,9 +222,7 @@ async def test_cancelled_while_it_waits_for_its_reserve() -> None:
             await turns()
             assert s._runtime.engine.admission.pending == 1
             assert s.statistics().tasks_pending == 0  # a claim is no task
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
+            await cancelled(task)
         assert used(s) == NB
         assert not s._runtime.engine.root.children
         del kept
@@ -252,9 +238,7 @@ async def test_cancelled_in_the_turn_that_grants_its_reserve() -> None:
         del kept
         s._runtime.dispatch()
         assert used(s) == 2 * NB
-        entering.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await entering
+        await cancelled(entering)
         assert used(s) == s.statistics().bytes_reserved == 0
         assert not s._runtime.engine.root.children
 

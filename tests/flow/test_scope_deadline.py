@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from tests.waiting import held
+from tests.waiting import held, settled
 
 BLOCK = np.ones((200, 200))
 NB = BLOCK.nbytes
@@ -54,25 +54,21 @@ async def test_what_is_unfinished_is_cancelled_and_leaving_raises() -> None:
             with pytest.raises(asc.TaskCancelled, match=r"by the deadline of scope 'slow' \(0\.01 s\)"):
                 await handle
         assert ran == []
-        task = asyncio.current_task()
-        assert task is not None
-        assert task.cancelling() == 0
+        assert asyncio.current_task().cancelling() == 0  # type: ignore[union-attr]
         assert await s.call(int) == 0
 
 
-async def test_work_done_in_time_is_left_alone() -> None:
-    async with asc.Scheduler("cpu") as s:
-        async with s.scope(deadline=NEVER) as scope:
-            x = await s.put(BLOCK)
-            assert repr(scope) == "Scope('unnamed', deadline=1000 s, 0 unfinished)"
-        assert (await x).sum() == BLOCK.sum()
-        assert scope._deadline is not None
-        assert scope._deadline._timer is not None
-        assert scope._deadline._timer.cancelled()
+async def test_work_done_in_time_is_left_alone(s: asc.Scheduler) -> None:
+    async with s.scope(deadline=NEVER) as scope:
+        x = await s.put(BLOCK)
+        assert repr(scope) == "Scope('unnamed', deadline=1000 s, 0 unfinished)"
+    assert (await x).sum() == BLOCK.sum()
+    assert scope._deadline is not None
+    assert scope._deadline._timer is not None
+    assert scope._deadline._timer.cancelled()
 
 
-async def test_it_passes_while_leaving_waits() -> None:
-    gate = threading.Event()
+async def test_it_passes_while_leaving_waits(gate: threading.Event) -> None:
     async with asc.Scheduler("cpu", max_ops=1) as s:
         with pytest.raises(asc.DeadlineExceeded):
             async with s.scope() as outer, s.scope(deadline=SOON) as scope:
@@ -95,72 +91,63 @@ async def test_it_passes_while_entering_waits_for_the_reserve() -> None:
         del kept
 
 
-async def test_an_inner_deadline_does_not_extend_the_outer() -> None:
-    async with asc.Scheduler("cpu") as s:
-        with pytest.raises(asc.DeadlineExceeded, match="scope 'outer'"):
-            async with s.scope(name="outer", deadline=SOON), s.scope(name="inner", deadline=NEVER):
-                await asyncio.Event().wait()
+async def test_an_inner_deadline_does_not_extend_the_outer(s: asc.Scheduler) -> None:
+    with pytest.raises(asc.DeadlineExceeded, match="scope 'outer'"):
+        async with s.scope(name="outer", deadline=SOON), s.scope(name="inner", deadline=NEVER):
+            await asyncio.Event().wait()
 
 
-async def test_an_inner_deadline_ends_the_inner_scope_alone() -> None:
-    async with asc.Scheduler("cpu") as s, s.scope(name="outer", deadline=NEVER) as outer:
+async def test_an_inner_deadline_ends_the_inner_scope_alone(s: asc.Scheduler) -> None:
+    async with s.scope(name="outer", deadline=NEVER) as outer:
         with pytest.raises(asc.DeadlineExceeded, match="scope 'inner'"):
             async with s.scope(name="inner", deadline=SOON):
                 await asyncio.Event().wait()
         assert await outer.call(int) == 0
 
 
-async def test_two_deadlines_at_once_are_the_outers() -> None:
-    async with asc.Scheduler("cpu") as s:
-        with pytest.raises(asc.DeadlineExceeded, match="scope 'outer'"):
-            async with s.scope(name="outer", deadline=NEVER) as outer, s.scope(deadline=NEVER) as inner:
-                asyncio.get_running_loop().call_soon(Passing(inner))
-                asyncio.get_running_loop().call_soon(Passing(outer))
+async def test_two_deadlines_at_once_are_the_outers(s: asc.Scheduler) -> None:
+    with pytest.raises(asc.DeadlineExceeded, match="scope 'outer'"):
+        async with s.scope(name="outer", deadline=NEVER) as outer, s.scope(deadline=NEVER) as inner:
+            asyncio.get_running_loop().call_soon(Passing(inner))
+            asyncio.get_running_loop().call_soon(Passing(outer))
+            await asyncio.Event().wait()
+    assert asyncio.current_task().cancelling() == 0  # type: ignore[union-attr]
+
+
+async def test_a_cancellation_from_outside_at_the_same_time_is_passed_on(s: asc.Scheduler) -> None:
+    async def work() -> None:
+        async with s.scope(deadline=NEVER) as scope:
+            task = asyncio.current_task()
+            assert task is not None
+            asyncio.get_running_loop().call_soon(Passing(scope))
+            asyncio.get_running_loop().call_soon(task.cancel)
+            await asyncio.Event().wait()
+
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.create_task(work())
+
+
+async def test_a_timeout_of_asyncios_around_it_and_within_it(s: asc.Scheduler) -> None:
+    with pytest.raises(TimeoutError) as caught:
+        async with asyncio.timeout(SOON), s.scope(deadline=NEVER):
+            await asyncio.Event().wait()
+    assert not isinstance(caught.value, asc.DeadlineExceeded)
+    with pytest.raises(asc.DeadlineExceeded):
+        async with s.scope(deadline=SOON), asyncio.timeout(NEVER):
+            await asyncio.Event().wait()
+
+
+async def test_a_body_that_ignores_its_cancellation_still_raises(s: asc.Scheduler) -> None:
+    with pytest.raises(asc.DeadlineExceeded):
+        async with s.scope(deadline=SOON) as scope:
+            try:
                 await asyncio.Event().wait()
-        task = asyncio.current_task()
-        assert task is not None
-        assert task.cancelling() == 0
+            except asyncio.CancelledError:
+                late = scope.submit_nowait(int)
+    assert late.done()
 
 
-async def test_a_cancellation_from_outside_at_the_same_time_is_passed_on() -> None:
-    async with asc.Scheduler("cpu") as s:
-
-        async def work() -> None:
-            async with s.scope(deadline=NEVER) as scope:
-                task = asyncio.current_task()
-                assert task is not None
-                asyncio.get_running_loop().call_soon(Passing(scope))
-                asyncio.get_running_loop().call_soon(task.cancel)
-                await asyncio.Event().wait()
-
-        with pytest.raises(asyncio.CancelledError):
-            await asyncio.create_task(work())
-
-
-async def test_a_timeout_of_asyncios_around_it_and_within_it() -> None:
-    async with asc.Scheduler("cpu") as s:
-        with pytest.raises(TimeoutError) as caught:
-            async with asyncio.timeout(SOON), s.scope(deadline=NEVER):
-                await asyncio.Event().wait()
-        assert not isinstance(caught.value, asc.DeadlineExceeded)
-        with pytest.raises(asc.DeadlineExceeded):
-            async with s.scope(deadline=SOON), asyncio.timeout(NEVER):
-                await asyncio.Event().wait()
-
-
-async def test_a_body_that_ignores_its_cancellation_still_raises() -> None:
-    async with asc.Scheduler("cpu") as s:
-        with pytest.raises(asc.DeadlineExceeded):
-            async with s.scope(deadline=SOON) as scope:
-                try:
-                    await asyncio.Event().wait()
-                except asyncio.CancelledError:
-                    late = scope.submit_nowait(int)
-        assert late.done()
-
-
-async def test_a_task_group_whose_members_awaited_what_was_cancelled() -> None:
-    gate = threading.Event()
+async def test_a_task_group_whose_members_awaited_what_was_cancelled(gate: threading.Event) -> None:
     async with asc.Scheduler("cpu", max_ops=1) as s:
         running = await s.submit(held, gate)
         with pytest.raises(asc.DeadlineExceeded):
@@ -176,33 +163,27 @@ async def test_a_task_group_whose_members_awaited_what_was_cancelled() -> None:
         await running
 
 
-async def test_an_exception_of_the_bodys_is_not_replaced() -> None:
-    async with asc.Scheduler("cpu") as s:
-        with pytest.raises(KeyError):
-            async with s.scope(deadline=SOON):
-                try:
-                    await asyncio.Event().wait()
-                finally:
-                    raise KeyError
-        with pytest.raises(KeyError):
-            async with s.scope(deadline=NEVER):
-                raise KeyError
-        task = asyncio.current_task()
-        assert task is not None
-        assert task.cancelling() == 0
-
-
-async def test_failures_nobody_saw_are_noted() -> None:
-    async with asc.Scheduler("cpu") as s:
-        with pytest.raises(asc.DeadlineExceeded) as caught:
-            async with s.scope(name="bad", deadline=NEVER) as scope:
-                failing = scope.submit_nowait(int, "no number")
-                while not failing.done():
-                    s._runtime.dispatch()
-                    await asyncio.sleep(0)
-                asyncio.get_running_loop().call_soon(Passing(scope))
+async def test_an_exception_of_the_bodys_is_not_replaced(s: asc.Scheduler) -> None:
+    with pytest.raises(KeyError):
+        async with s.scope(deadline=SOON):
+            try:
                 await asyncio.Event().wait()
-        assert caught.value.__notes__ == ["scope 'bad': besides, 1 tasks failed unseen (ValueError)"]
+            finally:
+                raise KeyError
+    with pytest.raises(KeyError):
+        async with s.scope(deadline=NEVER):
+            raise KeyError
+    assert asyncio.current_task().cancelling() == 0  # type: ignore[union-attr]
+
+
+async def test_failures_nobody_saw_are_noted(s: asc.Scheduler) -> None:
+    with pytest.raises(asc.DeadlineExceeded) as caught:
+        async with s.scope(name="bad", deadline=NEVER) as scope:
+            failing = scope.submit_nowait(int, "no number")
+            await settled(failing)
+            asyncio.get_running_loop().call_soon(Passing(scope))
+            await asyncio.Event().wait()
+    assert caught.value.__notes__ == ["scope 'bad': besides, 1 tasks failed unseen (ValueError)"]
 
 
 @pytest.mark.parametrize(
@@ -218,7 +199,6 @@ async def test_failures_nobody_saw_are_noted() -> None:
         ({"tenant": []}, TypeError),
     ],
 )
-async def test_arguments_out_of_range(wrong: Any, error: type[Exception]) -> None:
-    async with asc.Scheduler("cpu") as s:
-        with pytest.raises(error, match=next(iter(wrong)) if "tenant" not in wrong else "unhashable"):
-            s.scope(**wrong)
+async def test_arguments_out_of_range(s: asc.Scheduler, wrong: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match=next(iter(wrong)) if "tenant" not in wrong else "unhashable"):
+        s.scope(**wrong)

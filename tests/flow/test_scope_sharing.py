@@ -13,42 +13,37 @@ import asyncsched as asc
 from tests.waiting import held
 
 
-async def served(s: asc.Scheduler, plan: list[tuple[str, int, dict[str, Any]]]) -> str:
+async def served(*plan: tuple[str, int, dict[str, Any]]) -> str:
     """What is submitted in scopes while the only slot is taken, in the order in which it runs."""
     gate, order = threading.Event(), list[str]()
-    s.submit_nowait(held, gate)
-    async with s.scope() as around, AsyncExitStack() as stack:
-        for name, count, options in plan:
-            scope = await stack.enter_async_context(around.scope(name=name, **options))
-            for _ in range(count):
-                scope.submit_nowait(order.append, name)
-        gate.set()
+    async with asc.Scheduler("cpu", max_ops=1) as s:
+        s.submit_nowait(held, gate)
+        async with s.scope() as around, AsyncExitStack() as stack:
+            for name, count, options in plan:
+                scope = await stack.enter_async_context(around.scope(name=name, **options))
+                for _ in range(count):
+                    scope.submit_nowait(order.append, name)
+            gate.set()
     return "".join(order)
 
 
 async def test_tenants_share_whatever_their_scopes() -> None:
-    async with asc.Scheduler("cpu", max_ops=1) as s:
-        assert (
-            await served(s, [("a", 3, {"tenant": 1}), ("b", 3, {"tenant": 1}), ("x", 6, {"tenant": 2})]) == "axbx" * 3
-        )
+    assert await served(("a", 3, {"tenant": 1}), ("b", 3, {"tenant": 1}), ("x", 6, {"tenant": 2})) == "axbx" * 3
 
 
 async def test_weights() -> None:
-    async with asc.Scheduler("cpu", max_ops=1) as s:
-        order = await served(s, [("a", 9, {"tenant": "a", "weight": 3}), ("b", 3, {"tenant": "b"})])
+    order = await served(("a", 9, {"tenant": "a", "weight": 3}), ("b", 3, {"tenant": "b"}))
     assert all(order[i : i + 4].count("b") == 1 for i in range(0, 12, 4))
 
 
 async def test_priorities() -> None:
-    async with asc.Scheduler("cpu", max_ops=1) as s:
-        assert await served(s, [("l", 2, {"priority": -1}), ("n", 2, {}), ("h", 2, {"priority": 1})]) == "hhnnll"
+    assert await served(("l", 2, {"priority": -1}), ("n", 2, {}), ("h", 2, {"priority": 1})) == "hhnnll"
 
 
-async def test_repr_names_the_tenant() -> None:
-    async with asc.Scheduler("cpu") as s:
-        async with s.scope(name="request", tenant="ada", deadline=2.5) as scope:
-            assert repr(scope) == "Scope('request', tenant='ada', deadline=2.5 s, 0 unfinished)"
-        assert repr(scope) == "Scope('request', tenant='ada', deadline=2.5 s, closed)"
+async def test_repr_names_the_tenant(s: asc.Scheduler) -> None:
+    async with s.scope(name="request", tenant="ada", deadline=2.5) as scope:
+        assert repr(scope) == "Scope('request', tenant='ada', deadline=2.5 s, 0 unfinished)"
+    assert repr(scope) == "Scope('request', tenant='ada', deadline=2.5 s, closed)"
 
 
 async def test_leaving_by_cancellation_drops_what_waits_and_counts_what_runs() -> None:

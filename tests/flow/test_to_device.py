@@ -20,42 +20,38 @@ PAIRS = [(BLOCK, BLOCK)] * 12
 Pair = namedtuple("Pair", "x y")
 
 
-async def test_arrays_in_containers_become_tensors() -> None:
+async def test_arrays_in_containers_become_tensors(s: asc.Scheduler) -> None:
     item = {"x": np.arange(3), "pair": (np.ones(2), [np.zeros(1), "text"]), "named": Pair(np.ones(1), None), "n": 3}
-    async with asc.Scheduler("cpu") as s:
-        ((found,), (bare,)) = await drain(s.pipeline([item]).to_device()), await drain(s.pipeline([BLOCK]).to_device())
-        assert isinstance(bare, asc.Tensor)
-        assert (await found["x"].numpy()).tolist() == [0, 1, 2]
-        x, (zero, text) = found["pair"]
-        assert isinstance(x, asc.Tensor)
-        assert isinstance(zero, asc.Tensor)
-        assert (text, found["n"], found["named"].y) == ("text", 3, None)
-        assert isinstance(found["named"], Pair)
+    ((found,), (bare,)) = await drain(s.pipeline([item]).to_device()), await drain(s.pipeline([BLOCK]).to_device())
+    assert isinstance(bare, asc.Tensor)
+    assert (await found["x"].numpy()).tolist() == [0, 1, 2]
+    x, (zero, text) = found["pair"]
+    assert isinstance(x, asc.Tensor)
+    assert isinstance(zero, asc.Tensor)
+    assert (text, found["n"], found["named"].y) == ("text", 3, None)
+    assert isinstance(found["named"], Pair)
 
 
-async def test_digits_all_the_way() -> None:
-    async with asc.Scheduler("cpu") as s:
-        pipe = s.pipeline(range(100)).map(lambda i: (np.full(4, i, np.float32), i % 10), workers=2).batch(32)
-        async with pipe.to_device().open() as items:
-            total, shapes = 0.0, []
-            async for x, y in items:
-                shapes.append((x.shape, y.shape))
-                total += await (x.sum() / 4).item()
-        assert shapes == [((32, 4), (32,))] * 3 + [((4, 4), (4,))]
-        assert total == sum(range(100))
+async def test_digits_all_the_way(s: asc.Scheduler) -> None:
+    pipe = s.pipeline(range(100)).map(lambda i: (np.full(4, i, np.float32), i % 10), workers=2).batch(32)
+    async with pipe.to_device().open() as items:
+        total, shapes = 0.0, []
+        async for x, y in items:
+            shapes.append((x.shape, y.shape))
+            total += await (x.sum() / 4).item()
+    assert shapes == [((32, 4), (32,))] * 3 + [((4, 4), (4,))]
+    assert total == sum(range(100))
 
 
 @pytest.mark.parametrize("depth", [1, 2, 4])
-async def test_at_most_depth_batches_are_ahead(depth: int) -> None:
-    async with asc.Scheduler("cpu") as s:
-        async with s.pipeline([BLOCK] * 20).to_device(depth=depth).open() as items:
-            async for _ in items:
-                del _
-                await until(lambda: s.statistics().peak_bytes >= depth * BLOCK.nbytes)  # however long that takes
-                await turns()
-                assert s.statistics().bytes_retained <= depth * BLOCK.nbytes
-        assert s.statistics().peak_bytes == depth * BLOCK.nbytes
-        assert s.statistics().bytes_retained == 0
+async def test_at_most_depth_batches_are_ahead(s: asc.Scheduler, depth: int) -> None:
+    async with s.pipeline([BLOCK] * 20).to_device(depth=depth).open() as items:
+        async for _ in items:
+            del _
+            await until(lambda: s.statistics().peak_bytes >= depth * BLOCK.nbytes)  # however long that takes
+            await turns()
+            assert s.statistics().bytes_retained <= depth * BLOCK.nbytes
+    assert (s.statistics().peak_bytes, s.statistics().bytes_retained) == (depth * BLOCK.nbytes, 0)
 
 
 async def consume(s: asc.Scheduler, depth: int, *, pause: bool = False, hold: bool = False) -> int:
@@ -93,8 +89,7 @@ async def test_what_is_ahead_goes_back_when_others_need_the_bytes() -> None:
         pipe = s.pipeline([np.full((100, 100), i) for i in range(9)]).to_device(depth=3)
         async with pipe.open() as items:
             first = await anext(items)
-            while pipe.statistics().stages[-1].items < 4:
-                await asyncio.sleep(0)
+            await until(lambda: pipe.statistics().stages[-1].items >= 4)
             assert s.statistics().bytes_retained == 4 * BLOCK.nbytes
             assert await (first + first).sum().item() == 0  # needs room, which all three make
             del first
@@ -108,8 +103,7 @@ async def test_the_last_that_is_ahead_goes_back_too(count: int) -> None:
         pipe = s.pipeline([np.full((100, 100), i) for i in range(count)]).to_device(depth=3)
         async with pipe.open() as items:
             first = await anext(items)
-            while pipe.statistics().stages[-1].items < count:
-                await asyncio.sleep(0)
+            await until(lambda: pipe.statistics().stages[-1].items >= count)
             await turns()
             assert await (first + first).sum().item() == 0
             del first
@@ -155,13 +149,12 @@ async def test_a_batch_that_never_fits_is_told() -> None:
             await consume(s, 2)
 
 
-async def test_what_cannot_be_put_is_told() -> None:
-    async with asc.Scheduler("cpu") as s:
-        with pytest.raises(TypeError) as caught:
-            await drain(s.pipeline([np.array(["text"])]).to_device())
-        assert "stage 1 (to_device), at item 0" in caught.value.__notes__[-1]
-        with pytest.raises(ValueError, match="not among"):
-            await drain(s.pipeline([BLOCK]).to_device(device="cpu:7"))
+async def test_what_cannot_be_put_is_told(s: asc.Scheduler) -> None:
+    with pytest.raises(TypeError) as caught:
+        await drain(s.pipeline([np.array(["text"])]).to_device())
+    assert "stage 1 (to_device), at item 0" in caught.value.__notes__[-1]
+    with pytest.raises(ValueError, match="not among"):
+        await drain(s.pipeline([BLOCK]).to_device(device="cpu:7"))
 
 
 async def test_two_pipelines_share_a_limit() -> None:
@@ -172,11 +165,10 @@ async def test_two_pipelines_share_a_limit() -> None:
         assert await both(s) == [12, 12]
 
 
-async def test_a_scope_around_the_pipeline_counts_its_puts() -> None:
-    async with asc.Scheduler("cpu") as s:
-        async with s.scope(reserve=4 * BLOCK.nbytes):
-            assert await consume(s, 1) == 12
-        assert s.statistics().peak_bytes == 4 * BLOCK.nbytes
+async def test_a_scope_around_the_pipeline_counts_its_puts(s: asc.Scheduler) -> None:
+    async with s.scope(reserve=4 * BLOCK.nbytes):
+        assert await consume(s, 1) == 12
+    assert s.statistics().peak_bytes == 4 * BLOCK.nbytes
 
 
 async def test_training_steps_in_a_window_take_from_a_pipeline() -> None:

@@ -11,11 +11,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from tests.waiting import held, turns
-
-
-def fail(text: str) -> None:
-    raise LookupError(text)
+from tests.waiting import fail, held, turns
 
 
 @pytest.mark.parametrize("depth", [1, 2, 5])
@@ -46,101 +42,93 @@ async def test_an_iteration_begins_when_the_one_depth_before_is_finished(depth: 
         assert found.wait_seconds > 0
 
 
-async def test_failures_raise_at_the_next_entry_and_the_loop_may_go_on() -> None:
-    async with asc.Scheduler("cpu") as s:
-        window, failed, ran = s.window(1), [], []
-        for i in range(6):
-            try:
+async def test_failures_raise_at_the_next_entry_and_the_loop_may_go_on(s: asc.Scheduler) -> None:
+    window, failed, ran = s.window(1), [], []
+    for i in range(6):
+        try:
+            async with window:
+                ran.append(i)
+                s.submit_nowait(fail, str(i)) if i in (1, 3) else s.submit_nowait(int)
+        except ExceptionGroup as group:
+            failed.append((i, [str(error) for error in group.exceptions]))
+    assert failed == [(2, ["1"]), (4, ["3"])]
+    assert ran == [0, 1, 3, 5]
+
+
+async def test_failures_of_the_last_iterations_raise_where_the_scope_ends(s: asc.Scheduler) -> None:
+    with pytest.raises(ExceptionGroup) as caught:
+        async with s.scope():
+            window = s.window(2)
+            for i in range(2):
                 async with window:
-                    ran.append(i)
-                    s.submit_nowait(fail, str(i)) if i in (1, 3) else s.submit_nowait(int)
-            except ExceptionGroup as group:
-                failed.append((i, [str(error) for error in group.exceptions]))
-        assert failed == [(2, ["1"]), (4, ["3"])]
-        assert ran == [0, 1, 3, 5]
+                    s.submit_nowait(fail, str(i))
+    assert sorted(str(error) for error in caught.value.exceptions) == ["0", "1"]
 
 
-async def test_failures_of_the_last_iterations_raise_where_the_scope_ends() -> None:
-    async with asc.Scheduler("cpu") as s:
-        with pytest.raises(ExceptionGroup) as caught:
-            async with s.scope():
-                window = s.window(2)
-                for i in range(2):
-                    async with window:
-                        s.submit_nowait(fail, str(i))
-        assert sorted(str(error) for error in caught.value.exceptions) == ["0", "1"]
-
-
-async def test_an_exception_in_the_block_leaves_as_it_is_and_the_iteration_goes_on() -> None:
-    async with asc.Scheduler("cpu") as s:
-        window = s.window(1)
-        with pytest.raises(KeyError, match="mine"):
-            async with window:
-                task = s.submit_nowait(int)
-                raise KeyError("mine")
-        assert await task == 0
+async def test_an_exception_in_the_block_leaves_as_it_is_and_the_iteration_goes_on(s: asc.Scheduler) -> None:
+    window = s.window(1)
+    with pytest.raises(KeyError, match="mine"):
         async with window:
-            assert await s.call(int) == 0
+            task = s.submit_nowait(int)
+            raise KeyError("mine")
+    assert await task == 0
+    async with window:
+        assert await s.call(int) == 0
 
 
-async def test_a_window_belongs_to_one_coroutine() -> None:
-    async with asc.Scheduler("cpu") as s:
-        window = s.window(2)
+async def test_a_window_belongs_to_one_coroutine(s: asc.Scheduler) -> None:
+    window = s.window(2)
 
-        async def enter() -> None:
-            async with window:
-                await s.call(int)
-
-        await enter()
-        with pytest.raises(RuntimeError, match=r"one coroutine.*s\.window\(depth\)"):
-            await asyncio.create_task(enter())
+    async def enter() -> None:
         async with window:
-            with pytest.raises(RuntimeError, match="one block at a time"):
-                await enter()
+            await s.call(int)
+
+    await enter()
+    with pytest.raises(RuntimeError, match=r"one coroutine.*s\.window\(depth\)"):
+        await asyncio.create_task(enter())
+    async with window:
+        with pytest.raises(RuntimeError, match="one block at a time"):
+            await enter()
 
 
-async def test_a_window_does_not_pin_what_its_coroutine_held() -> None:
-    async with asc.Scheduler("cpu") as s:
-        window = s.window(2)
+async def test_a_window_does_not_pin_what_its_coroutine_held(s: asc.Scheduler) -> None:
+    window = s.window(2)
 
-        async def fail_inside() -> None:
-            held = await s.put(np.ones(100))
-            async with window:
-                raise LookupError(held.shape)
-
-        with suppress(LookupError):
-            await asyncio.create_task(fail_inside())
-        await asyncio.create_task(turns())  # asyncio itself forgets a task when it waits for another
-        gc.collect()
-        assert s.statistics().bytes_retained == 0
-        with pytest.raises(RuntimeError, match="belongs to one coroutine"):
-            await window.__aenter__()
-
-
-async def test_cancelled_while_it_waits_a_window_loses_nothing() -> None:
-    gate = threading.Event()
-    async with asc.Scheduler("cpu") as s:
-        window = s.window(1)
+    async def fail_inside() -> None:
+        held = await s.put(np.ones(100))
         async with window:
-            task = s.submit_nowait(held, gate)
-        for _ in range(5):
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0), window:
-                    pytest.fail("entered")
-        assert window.statistics().in_flight == 1
-        gate.set()
-        async with asyncio.timeout(5), window:
-            assert task.done()
+            raise LookupError(held.shape)
+
+    with suppress(LookupError):
+        await asyncio.create_task(fail_inside())
+    await asyncio.create_task(turns())  # asyncio itself forgets a task when it waits for another
+    gc.collect()
+    assert s.statistics().bytes_retained == 0
+    with pytest.raises(RuntimeError, match="belongs to one coroutine"):
+        await window.__aenter__()
 
 
-async def test_an_empty_iteration_and_a_long_loop() -> None:
-    async with asc.Scheduler("cpu") as s:
-        window = s.window(2)
-        for i in range(500):
-            async with window:
-                if i % 3:
-                    s.submit_nowait(int)
-        assert len(s._runtime.engine.root.children) <= 4
+async def test_cancelled_while_it_waits_a_window_loses_nothing(s: asc.Scheduler, gate: threading.Event) -> None:
+    window = s.window(1)
+    async with window:
+        task = s.submit_nowait(held, gate)
+    for _ in range(5):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0), window:
+                pytest.fail("entered")
+    assert window.statistics().in_flight == 1
+    gate.set()
+    async with asyncio.timeout(5), window:
+        assert task.done()
+
+
+async def test_an_empty_iteration_and_a_long_loop(s: asc.Scheduler) -> None:
+    window = s.window(2)
+    for i in range(500):
+        async with window:
+            if i % 3:
+                s.submit_nowait(int)
+    assert len(s._runtime.engine.root.children) <= 4
 
 
 def test_bad_depths() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 import asyncsched as asc
 from asyncsched._core.model import LAUNCHED, PENDING
-from tests.waiting import turns
+from tests.waiting import cancelled, fail, turns
 
 BLOCK = np.ones((200, 200))
 NB = BLOCK.nbytes
@@ -32,6 +32,11 @@ class Gate:
         assert await asyncio.to_thread(self.entered.wait, 60)
 
 
+@pytest.fixture
+def gate() -> Gate:
+    return Gate()
+
+
 def core(handle: Any) -> Any:
     return handle._value.task
 
@@ -42,8 +47,7 @@ def idle(s: asc.Scheduler) -> bool:
     return now.tasks_pending == now.tasks_in_flight == now.bytes_in_flight == now.bytes_retained == 0
 
 
-async def test_pending() -> None:
-    gate = Gate()
+async def test_pending(gate: Gate) -> None:
     async with asc.Scheduler("cpu", max_ops=1) as s:
         s.submit_nowait(gate)
         ran: list[int] = []
@@ -76,8 +80,7 @@ async def test_launched_and_waiting_in_its_stream() -> None:
     assert ran == []
 
 
-async def test_running() -> None:
-    gate = Gate()
+async def test_running(gate: Gate) -> None:
     async with asc.Scheduler("cpu", max_bytes="1 MiB") as s:
         task = s.submit_nowait(lambda: gate(BLOCK.copy()), nbytes=BLOCK.nbytes)
         waiting = asyncio.ensure_future(asc.gather(task))
@@ -92,31 +95,25 @@ async def test_running() -> None:
         assert s.statistics().tasks_cancelled == 1
 
 
-async def test_done() -> None:
-    async with asc.Scheduler("cpu") as s:
-        task = await s.submit(int)
-        await s.barrier()
-        assert not task.cancel()
-        assert await task == 0
-        x = await s.put(1) + 1
-        assert not x.cancel()
+async def test_done(s: asc.Scheduler) -> None:
+    task = await s.submit(int)
+    await s.barrier()
+    assert not task.cancel()
+    assert await task == 0
+    x = await s.put(1) + 1
+    assert not x.cancel()
 
 
-async def test_failed() -> None:
-    def fail() -> None:
-        raise LookupError
-
-    async with asc.Scheduler("cpu") as s:
-        task = s.submit_nowait(fail)
-        with pytest.raises(LookupError):
-            await task
-        assert not task.cancel()
-        assert isinstance(task.exception(), LookupError)
+async def test_failed(s: asc.Scheduler) -> None:
+    task = s.submit_nowait(fail)
+    with pytest.raises(LookupError):
+        await task
+    assert not task.cancel()
+    assert isinstance(task.exception(), LookupError)
 
 
 @pytest.mark.parametrize("max_ops", [1, 64])
-async def test_dependents_are_cancelled_too(max_ops: int) -> None:
-    gate = Gate()
+async def test_dependents_are_cancelled_too(max_ops: int, gate: Gate) -> None:
     async with asc.Scheduler("cpu", max_ops=max_ops, streams=2) as s:
         x = s.submit_nowait(lambda: gate() or BLOCK, shape=BLOCK.shape, dtype=float)
         y = x + 1
@@ -139,37 +136,30 @@ async def test_dependents_are_cancelled_too(max_ops: int) -> None:
         assert idle(s)
 
 
-async def test_a_later_reader_of_a_cancelled_value_is_cancelled() -> None:
-    gate = Gate()
-    async with asc.Scheduler("cpu") as s:
-        s.submit_nowait(gate)
-        x = s.submit_nowait(np.ones, 3, shape=3, dtype=float)
-        x.cancel()
-        later = [x + 1, s.submit_nowait(int, x)]
-        gate.opened.set()
-        for handle in (*later, x + 2):
-            with pytest.raises(asc.TaskCancelled):
-                await handle
+async def test_a_later_reader_of_a_cancelled_value_is_cancelled(s: asc.Scheduler, gate: Gate) -> None:
+    s.submit_nowait(gate)
+    x = s.submit_nowait(np.ones, 3, shape=3, dtype=float)
+    x.cancel()
+    later = [x + 1, s.submit_nowait(int, x)]
+    gate.opened.set()
+    for handle in (*later, x + 2):
+        with pytest.raises(asc.TaskCancelled):
+            await handle
 
 
-async def test_a_cancelled_await_leaves_the_task_and_its_other_waiters() -> None:
-    gate = Gate()
-    async with asc.Scheduler("cpu") as s:
-        task = s.submit_nowait(gate, 7)
-        first, second = asyncio.ensure_future(asc.gather(task)), asyncio.ensure_future(asc.gather(task))
-        await turns()
-        assert len(core(task).waiters) == 2
-        first.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await first
-        assert len(core(task).waiters) == 1
-        gate.opened.set()
-        assert await second == [(7,)]
-        assert not s._runtime.parked
+async def test_a_cancelled_await_leaves_the_task_and_its_other_waiters(s: asc.Scheduler, gate: Gate) -> None:
+    task = s.submit_nowait(gate, 7)
+    first, second = asyncio.ensure_future(asc.gather(task)), asyncio.ensure_future(asc.gather(task))
+    await turns()
+    assert len(core(task).waiters) == 2
+    await cancelled(first)
+    assert len(core(task).waiters) == 1
+    gate.opened.set()
+    assert await second == [(7,)]
+    assert not s._runtime.parked
 
 
-async def test_timeouts_leave_nothing_behind() -> None:
-    gate = Gate()
+async def test_timeouts_leave_nothing_behind(gate: Gate) -> None:
     async with asc.Scheduler("cpu", max_ops=1) as s:
         x = s.submit_nowait(lambda: gate() or BLOCK, shape=BLOCK.shape, dtype=float)
         pending = s.submit_nowait(int)
@@ -206,9 +196,7 @@ async def test_an_unadmitted_submission_is_taken_back(what: str) -> None:
             waiting = asyncio.create_task(work(s))
             await turns()
             assert s.statistics().tasks_pending == 1
-            waiting.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await waiting
+            await cancelled(waiting)
             assert s.statistics().tasks_pending == 0
         gate.opened.set()
         await s.barrier()
@@ -238,9 +226,7 @@ async def test_call_cancels_its_task_in_every_state() -> None:
         waiting = asyncio.create_task(s.call(ran.append, 1))
         await turns()
         for calling in (waiting, blocking):
-            calling.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await calling
+            await cancelled(calling)
         gate.opened.set()
         await s.barrier()
         assert s.statistics().tasks_cancelled == 2
@@ -257,9 +243,7 @@ async def test_call_cancelled_in_the_turn_that_admits_it() -> None:
         s._runtime.engine.admission.free += 1
         s._runtime.dispatch()
         assert s.statistics().tasks_in_flight == 2  # admitted, and `call` does not know yet
-        calling.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await calling
+        await cancelled(calling)
         gate.opened.set()
         body.opened.set()
         await s.barrier()

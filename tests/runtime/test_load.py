@@ -9,7 +9,7 @@ import pytest
 
 import asyncsched as asc
 from asyncsched.runtime.rates import Meter
-from tests.waiting import held
+from tests.waiting import held, turns
 
 
 class Clock:
@@ -122,8 +122,7 @@ async def test_the_backlog_and_the_wait_for_it() -> None:
         for _ in range(5):
             s.submit_nowait(int, nbytes=200)
         load = s.load()
-        assert load.tasks_pending == 5
-        assert load.bytes_pending == 1000
+        assert (load.tasks_pending, load.bytes_pending) == (5, 1000)
         assert load.drain_rate_tasks == pytest.approx(2)
         assert load.drain_rate_bytes == pytest.approx(200)
         assert load.estimated_wait == pytest.approx(5)  # by bytes; by number it would be 3
@@ -139,8 +138,7 @@ async def test_a_full_memory_is_a_wait() -> None:
         kept = await t
         assert s.load().estimated_wait is not None
         waiting = asyncio.create_task(s.scope(reserve=500).__aenter__())
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
+        await turns(2)
         load = s.load()
         assert (load.tasks_pending, load.bytes_pending, load.bytes_tracked) == (0, 500, 1000)
         assert load.estimated_wait is not None

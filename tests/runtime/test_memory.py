@@ -16,7 +16,7 @@ import pytest
 
 import asyncsched as asc
 from asyncsched._core import refcounts
-from tests.waiting import held, turns, until
+from tests.waiting import fail, held, no_collector, settled, turns, until
 
 BLOCK = np.ones((200, 200))  # 320,000 bytes: from the pool
 NB = BLOCK.nbytes
@@ -37,137 +37,125 @@ def at(t: asc.Tensor) -> int:
     return address(t._value.array)
 
 
-async def finished(t: asc.Tensor) -> asc.Tensor:
-    """Wait for a tensor without letting its array out."""
-    while not t.done():
-        t._value.account.runtime.dispatch()
-        await asyncio.sleep(0)
-    return t
-
-
 # -- escaped arrays -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("size", [10, 40_000])
 @pytest.mark.parametrize("how", ["await", "gather", "result", "argument", "thread", "dlpack"])
-async def test_an_escaped_array_is_intact_and_charged_until_it_and_its_views_die(how: str, size: int) -> None:
-    async with asc.Scheduler("cpu") as s:
-        x = await s.put(np.arange(float(size))) + 1
-        kept: list[Any] = []
-        if how == "await":
-            kept.append(await x)
-        elif how == "gather":
-            kept += await asc.gather(x)
-        elif how == "result":
-            await x
-            kept.append(x.result())
-        elif how == "argument":
-            await s.call(kept.append, x)
-        elif how == "thread":
-            await finished(x)
-            kept.append(await asyncio.to_thread(x._read, "", ""))
-        else:
-            await finished(x)
-            kept.append(await asyncio.to_thread(np.from_dlpack, x))
-        expected = np.arange(float(size)) + 1
-        del x
-        await s.barrier()
-        assert used(s) == expected.nbytes
-        view = kept[0][3:5][::-1]
-        again = memoryview(kept[0])
-        kept.clear()
-        await s.barrier()
-        assert used(s) == expected.nbytes
-        for _ in range(5):  # whoever takes the memory by mistake writes over it
-            await (await s.put(np.zeros(size)) + 7)
-        assert view.tolist() == [5, 4]
-        assert np.asarray(again).tobytes() == expected.tobytes()
-        again.release()
-        del again
-        assert used(s) == expected.nbytes
-        del view
-        await s.barrier()
-        assert used(s) == 0
-        assert not s.devices[0].memory.escapes
+async def test_an_escaped_array_is_intact_and_charged_until_it_and_its_views_die(
+    s: asc.Scheduler, how: str, size: int
+) -> None:
+    x = await s.put(np.arange(float(size))) + 1
+    kept: list[Any] = []
+    if how == "await":
+        kept.append(await x)
+    elif how == "gather":
+        kept += await asc.gather(x)
+    elif how == "result":
+        await x
+        kept.append(x.result())
+    elif how == "argument":
+        await s.call(kept.append, x)
+    elif how == "thread":
+        await settled(x)
+        kept.append(await asyncio.to_thread(x._read, "", ""))
+    else:
+        await settled(x)
+        kept.append(await asyncio.to_thread(np.from_dlpack, x))
+    expected = np.arange(float(size)) + 1
+    del x
+    await s.barrier()
+    assert used(s) == expected.nbytes
+    view = kept[0][3:5][::-1]
+    again = memoryview(kept[0])
+    kept.clear()
+    await s.barrier()
+    assert used(s) == expected.nbytes
+    for _ in range(5):  # whoever takes the memory by mistake writes over it
+        await (await s.put(np.zeros(size)) + 7)
+    assert view.tolist() == [5, 4]
+    assert np.asarray(again).tobytes() == expected.tobytes()
+    again.release()
+    del again
+    assert used(s) == expected.nbytes
+    del view
+    await s.barrier()
+    assert used(s) == 0
+    assert not s.devices[0].memory.escapes
 
 
-async def test_a_view_that_escapes_keeps_its_whole_base_charged() -> None:
-    async with asc.Scheduler("cpu") as s:
-        x = await s.put(BLOCK)
-        row = await x[0]
-        del x
-        assert used(s) == NB
-        await (await s.put(BLOCK * 5) + 1)
-        assert row.sum() == 200
-        del row
-        assert used(s) == 0
+async def test_a_view_that_escapes_keeps_its_whole_base_charged(s: asc.Scheduler) -> None:
+    x = await s.put(BLOCK)
+    row = await x[0]
+    del x
+    assert used(s) == NB
+    await (await s.put(BLOCK * 5) + 1)
+    assert row.sum() == 200
+    del row
+    assert used(s) == 0
 
 
-async def test_results_of_callables_are_charged_by_what_they_hold() -> None:
+async def test_results_of_callables_are_charged_by_what_they_hold(s: asc.Scheduler) -> None:
     mine = BLOCK.copy()
-    async with asc.Scheduler("cpu") as s:
-        x = await s.put(BLOCK)
-        cases: list[tuple[Callable[[Any], Any], int]] = [
-            (lambda a: a, 0),
-            (lambda a: a[::2].T, 0),
-            (lambda a: [a, a[0], {"k": (a,)}], 0),
-            (lambda a: a + 1, NB),
-            (lambda a: (a + 1)[0], NB),  # its owner's bytes
-            (lambda a: (mine, mine[0]), NB),
-            (lambda a: 5, 0),
-            (lambda a: None, 0),
-            (lambda a: "text", 0),
-        ]
-        for body, more in cases:
-            task = await s.submit(body, x)
-            result = await task
-            assert used(s) == NB + more
-            if result is not None and body is cases[0][0]:
-                assert result is await x
-            del task
-            await s.barrier()
-            del result
-            await s.barrier()
-            if more and body is cases[5][0]:  # an array that lives on elsewhere stays charged: nobody can tell
-                assert used(s) == 2 * NB
-                mine = BLOCK.copy()
-            assert used(s) == NB
-        del x
-        await s.barrier()
-        assert used(s) == 0
-
-
-async def test_a_result_that_is_the_input_keeps_it_alone() -> None:
-    async with asc.Scheduler("cpu") as s:
-        x = await s.put(BLOCK)
-        task = await s.submit(lambda a: a[5], x)
-        row = await task
-        del x, task
-        assert used(s) == NB
-        assert row.sum() == 200
-        del row
-        assert used(s) == 0
-
-
-async def test_a_declared_cost_without_an_array_is_charged_until_the_handle_drops() -> None:
-    async with asc.Scheduler("cpu") as s:
-        task = await s.submit(object, nbytes=12_345)
-        await task
-        assert used(s) == 12_345
+    x = await s.put(BLOCK)
+    cases: list[tuple[Callable[[Any], Any], int]] = [
+        (lambda a: a, 0),
+        (lambda a: a[::2].T, 0),
+        (lambda a: [a, a[0], {"k": (a,)}], 0),
+        (lambda a: a + 1, NB),
+        (lambda a: (a + 1)[0], NB),  # its owner's bytes
+        (lambda a: (mine, mine[0]), NB),
+        (lambda a: 5, 0),
+        (lambda a: None, 0),
+        (lambda a: "text", 0),
+    ]
+    for body, more in cases:
+        task = await s.submit(body, x)
+        result = await task
+        assert used(s) == NB + more
+        if result is not None and body is cases[0][0]:
+            assert result is await x
         del task
-        assert used(s) == 0
+        await s.barrier()
+        del result
+        await s.barrier()
+        if more and body is cases[5][0]:  # an array that lives on elsewhere stays charged: nobody can tell
+            assert used(s) == 2 * NB
+            mine = BLOCK.copy()
+        assert used(s) == NB
+    del x
+    await s.barrier()
+    assert used(s) == 0
+
+
+async def test_a_result_that_is_the_input_keeps_it_alone(s: asc.Scheduler) -> None:
+    x = await s.put(BLOCK)
+    task = await s.submit(lambda a: a[5], x)
+    row = await task
+    del x, task
+    assert used(s) == NB
+    assert row.sum() == 200
+    del row
+    assert used(s) == 0
+
+
+async def test_a_declared_cost_without_an_array_is_charged_until_the_handle_drops(s: asc.Scheduler) -> None:
+    task = await s.submit(object, nbytes=12_345)
+    await task
+    assert used(s) == 12_345
+    del task
+    assert used(s) == 0
 
 
 @pytest.mark.parametrize("estimate", [0, 1, NB // 2, NB, 10 * NB])
-async def test_wrong_estimates_are_corrected(estimate: int) -> None:
-    async with asc.Scheduler("cpu") as s:
-        task = await s.submit(BLOCK.copy, nbytes=estimate)
-        await task
-        assert used(s) == NB
-        del task
-        await s.barrier()
-        assert used(s) == 0
-        assert s.statistics().peak_bytes == max(NB, estimate)
+async def test_wrong_estimates_are_corrected(s: asc.Scheduler, estimate: int) -> None:
+    task = await s.submit(BLOCK.copy, nbytes=estimate)
+    await task
+    assert used(s) == NB
+    del task
+    await s.barrier()
+    assert used(s) == 0
+    assert s.statistics().peak_bytes == max(NB, estimate)
 
 
 # -- failing and dropping -------------------------------------------------------------------------------------------
@@ -190,19 +178,12 @@ async def test_a_failing_task_gives_its_bytes_back() -> None:
             assert used(s) == 0
 
 
-async def test_dropped_handles_give_bytes_back_from_any_thread() -> None:
+@pytest.mark.parametrize("arrays", [False, True], ids=["handles", "arrays"])
+async def test_what_is_dropped_in_any_thread_wakes_who_waits_for_its_bytes(arrays: bool) -> None:
     async with asc.Scheduler("cpu", max_bytes=2 * NB) as s:
-        box = [await s.put(BLOCK), await s.put(BLOCK)]
-        waiting = asyncio.create_task(s.put(BLOCK))
-        await turns()
-        assert not waiting.done()
-        await asyncio.to_thread(box.pop)
-        await asyncio.wait_for(waiting, 60)
-
-
-async def test_a_dropped_array_wakes_who_waits_for_its_bytes() -> None:
-    async with asc.Scheduler("cpu", max_bytes=2 * NB) as s:
-        box = [await (await s.put(BLOCK)), await (await s.put(BLOCK))]
+        box: list[Any] = [await s.put(BLOCK), await s.put(BLOCK)]
+        if arrays:
+            box = [await box.pop(), await box.pop()]
         waiting = asyncio.create_task(s.put(BLOCK))
         await turns()
         assert not waiting.done()
@@ -231,27 +212,26 @@ async def test_the_limit_holds_at_the_peak() -> None:
 # -- recycling ------------------------------------------------------------------------------------------------------
 
 
-async def test_buffers_are_recycled() -> None:
-    async with asc.Scheduler("cpu") as s:
-        places = set()
-        for i in range(10):
-            x = await finished(await s.put(BLOCK * i))
-            places.add(at(x))
-            del x
-        assert len(places) == 1
+async def test_buffers_are_recycled(s: asc.Scheduler) -> None:
+    places = set()
+    for i in range(10):
+        x = await settled(await s.put(BLOCK * i))
+        places.add(at(x))
+        del x
+    assert len(places) == 1
 
 
 @pytest.mark.parametrize("holder", ["nobody", "handle", "view", "array", "task", "body"])
 async def test_in_place_only_when_nobody_else_holds_it(holder: str) -> None:
     gate, kept = threading.Event(), []
     async with asc.Scheduler("cpu", streams=2 if holder == "task" else 1) as s:
-        x = await finished(await s.put(BLOCK))
+        x = await settled(await s.put(BLOCK))
         before = at(x)
         if holder == "handle":
             kept.append(x)
         elif holder == "view":
             kept.append(x[0])
-            await finished(kept[0])
+            await settled(kept[0])
         elif holder == "array":
             kept.append(await x)
         elif holder == "task":
@@ -265,7 +245,7 @@ async def test_in_place_only_when_nobody_else_holds_it(holder: str) -> None:
         y = x + 1
         del x
         gate_in_front.set()
-        await finished(y)
+        await settled(y)
         assert (at(y) == before) == (holder == "nobody")
         gate.set()
         assert (await y)[0, 0] == 2
@@ -274,32 +254,31 @@ async def test_in_place_only_when_nobody_else_holds_it(holder: str) -> None:
             assert first.ravel()[0] == 1
 
 
-async def test_assignment_to_a_part_in_place_when_nobody_else_holds_it() -> None:
-    async with asc.Scheduler("cpu") as s:
-        x = await finished(await s.put(BLOCK))
-        before = at(x)
-        x[0] = 5
-        await finished(x)
-        assert at(x) == before
-        part = x[1]
-        x[1] = 6
-        await finished(x)
-        assert at(x) != before
-        assert (await part).tolist() == [1.0] * 200
-        assert (await x)[:3, 0].tolist() == [5, 6, 1]
+async def test_assignment_to_a_part_in_place_when_nobody_else_holds_it(s: asc.Scheduler) -> None:
+    x = await settled(await s.put(BLOCK))
+    before = at(x)
+    x[0] = 5
+    await settled(x)
+    assert at(x) == before
+    part = x[1]
+    x[1] = 6
+    await settled(x)
+    assert at(x) != before
+    assert (await part).tolist() == [1.0] * 200
+    assert (await x)[:3, 0].tolist() == [5, 6, 1]
 
 
 async def test_where_counts_cannot_be_trusted_nothing_is_written_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a Python whose counts of references are not understood everything counts as held by somebody."""
     monkeypatch.setattr(refcounts, "_asking", -(1 << 30))
     async with asc.Scheduler("cpu", streams=1) as s:
-        x = await finished(await s.put(BLOCK))
+        x = await settled(await s.put(BLOCK))
         before, gate = at(x), threading.Event()
         s.submit_nowait(held, gate)
         y = x + 1
         del x
         gate.set()
-        await finished(y)
+        await settled(y)
         assert at(y) != before
         array = await (await s.put(np.arange(3.0)))  # small enough to be looked at when its handle goes
         assert used(s) == NB + array.nbytes
@@ -345,75 +324,61 @@ async def test_a_thousand_iterations_leave_nothing() -> None:
         assert not s.devices[0].memory.escapes
 
 
-async def test_no_reference_cycles() -> None:
-    async with asc.Scheduler("cpu") as s:
-        window = s.window(2)
+async def test_no_reference_cycles(s: asc.Scheduler) -> None:
+    window = s.window(2)
+    with no_collector():
+        for i in range(5):
+            await iteration(s, i)
         gc.collect()
-        gc.disable()
-        try:
-            for i in range(5):
+        for i in range(50):
+            async with window:
                 await iteration(s, i)
-            gc.collect()
-            for i in range(50):
-                async with window:
-                    await iteration(s, i)
-                t = s.submit_nowait(int)
-                t.cancel()
-                with pytest.raises(TimeoutError):
-                    async with asyncio.timeout(0):
-                        await s.put(BLOCK)
-                await s.barrier()
-            del t
+            t = s.submit_nowait(int)
+            t.cancel()
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0):
+                    await s.put(BLOCK)
             await s.barrier()
-            assert used(s) == 0
-            gc.set_debug(gc.DEBUG_SAVEALL)
-            gc.collect()
-            ours = [g for g in gc.garbage if type(g).__module__.startswith("asyncsched")]
-            assert not ours, {type(g).__qualname__ for g in ours}
-        finally:
-            gc.set_debug(0)
-            gc.garbage.clear()
-            gc.enable()
+        del t
+        await s.barrier()
+        assert used(s) == 0
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        gc.collect()
+        ours = [g for g in gc.garbage if type(g).__module__.startswith("asyncsched")]
+        assert not ours, {type(g).__qualname__ for g in ours}
 
 
-async def test_a_failure_raised_often_does_not_grow() -> None:
-    def fail() -> None:
-        raise LookupError("broken")
-
+async def test_a_failure_raised_often_does_not_grow(s: asc.Scheduler) -> None:
     def depth(error: BaseException) -> int:
         count, trace = 0, error.__traceback__
         while trace is not None:
             count, trace = count + 1, trace.tb_next
         return count
 
-    async with asc.Scheduler("cpu") as s:
-        task = s.submit_nowait(fail)
-        y = s.submit_nowait(int, task)
-        seen = set()
-        for handle in (task, y) * 20:
-            try:
-                await handle
-            except LookupError as error:
-                seen.add((handle is y, len(error.__notes__), depth(error)))
-        assert len(seen) == 2
-        assert {count for _, count, _ in seen} == {1, 2}
+    task = s.submit_nowait(fail)
+    y = s.submit_nowait(int, task)
+    seen = set()
+    for handle in (task, y) * 20:
+        try:
+            await handle
+        except LookupError as error:
+            seen.add((handle is y, len(error.__notes__), depth(error)))
+    assert len(seen) == 2
+    assert {count for _, count, _ in seen} == {1, 2}
 
 
-async def test_a_failed_body_pins_nothing() -> None:
+async def test_a_failed_body_pins_nothing(s: asc.Scheduler) -> None:
     def fail(a: Any) -> None:
         mine = a * 2
         raise LookupError(mine.shape)
 
-    async with asc.Scheduler("cpu") as s:
-        x = await s.put(BLOCK)
-        task = s.submit_nowait(fail, x)
-        del x
-        while not task.done():
-            s._runtime.dispatch()
-            await asyncio.sleep(0)
-        assert used(s) == 0
-        with pytest.raises(LookupError):
-            await task
+    x = await s.put(BLOCK)
+    task = s.submit_nowait(fail, x)
+    del x
+    await settled(task)
+    assert used(s) == 0
+    with pytest.raises(LookupError):
+        await task
 
 
 def broken(*_: Any) -> Any:
@@ -457,15 +422,11 @@ async def test_what_failed_and_was_told_holds_nothing(what: str) -> None:
         x = await s.put(BLOCK)
         other = [await s.put(BLOCK) for _ in range(4)]  # held by this coroutine, which waits: a deadlock
         before = used(s)
-        gc.collect()
-        gc.disable()
-        try:
+        with no_collector():
             with contextlib.suppress(asc.AsyncSchedError, LookupError, ExceptionGroup):
                 await attempt()
                 pytest.fail(f"{what} did not fail")
             await s.barrier()
             # Not yet at once: the thread that ran it may still be in the call that wakes the loop, with the task.
             await until(lambda: used(s) == before)
-        finally:
-            gc.enable()
         del other

@@ -10,7 +10,7 @@ import pytest
 
 import asyncsched as asc
 from asyncsched.serving.http import ASGIScope, Receive, Send
-from tests.waiting import until
+from tests.waiting import cancelled, until
 
 from .rig import Call, Held, Seen, echo, opened, reply, serving
 
@@ -104,9 +104,7 @@ async def test_another_cancellation_is_not_swallowed() -> None:
     async with opened(held) as server:
         call = Call(server).feed()
         await until(lambda: held.entered == 1)
-        call.task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await call.task
+        await cancelled(call.task)
         assert len(server.limiter) == 0
 
 

@@ -15,6 +15,7 @@ import pytest
 import asyncsched as asc
 from asyncsched.serving import Problem, Serving
 from asyncsched.serving.http import ASGIScope, Receive, Send
+from tests.waiting import no_collector
 
 from .rig import Call, read, reply, serving
 
@@ -78,16 +79,10 @@ async def test_no_cycles(kind: Ask, expected: int) -> None:
     async with server.open() as s:
         assert await kind(server) == expected  # the first may leave what is made once
         await s.barrier()
-        gc.collect()
-        gc.disable()
-        try:
+        with no_collector():
             for _ in range(10):
                 assert await kind(server) == expected
             await s.barrier()
             gc.set_debug(gc.DEBUG_SAVEALL)
             gc.collect()
             assert Counter(type(one).__qualname__ for one in gc.garbage) == {}
-        finally:
-            gc.set_debug(0)
-            gc.garbage.clear()
-            gc.enable()

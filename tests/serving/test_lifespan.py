@@ -15,7 +15,7 @@ import asyncsched as asc
 from asyncsched.serving import Serving
 from asyncsched.serving.http import App, ASGIScope, Message, Receive, Send
 from asyncsched.serving.signals import drain_on_sigterm
-from tests.waiting import until
+from tests.waiting import turns, until
 
 from .rig import Call, Held, echo, get, opened, raises, returns, serving
 
@@ -203,8 +203,7 @@ async def test_a_signal_drains_first_and_is_passed_on(received: list[int]) -> No
 async def test_a_second_signal_is_passed_on_at_once(received: list[int]) -> None:
     with drain_on_sigterm(asyncio.Event().wait):  # type: ignore[arg-type]
         signal.raise_signal(signal.SIGTERM)
-        for _ in range(5):
-            await asyncio.sleep(0)
+        await turns(5)
         assert received == []
         signal.raise_signal(signal.SIGTERM)
         await until(lambda: received == [signal.SIGTERM])

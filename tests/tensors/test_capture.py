@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,17 @@ def device(request: pytest.FixtureRequest) -> Iterator[Any]:
         assert fake.default_stream_launches == []
 
 
+@pytest.fixture
+async def s(device: Any) -> AsyncIterator[asc.Scheduler]:
+    async with asc.Scheduler(device) as scheduler:
+        yield scheduler
+
+
+@pytest.fixture
+async def x(s: asc.Scheduler) -> asc.Tensor:
+    return await s.put(A)
+
+
 def step(x: asc.Tensor, w: asc.Tensor | float) -> dict[str, Any]:
     hidden = asc.maximum(x * w if isinstance(w, float) else x @ w, 0.5)
     return {"hidden": hidden, "sums": [hidden.sum(axis=0), hidden.mean()], "turned": (x.mT,)}
@@ -57,50 +68,43 @@ async def test_a_replay_gives_what_issuing_gives(device: Any, whole: bool) -> No
             assert np.array_equal(await out["turned"][0].numpy(), want["turned"][0])
 
 
-async def test_one_result_is_one_task(device: Any) -> None:
-    async with asc.Scheduler(device) as s:
-        x = await s.put(A)
-        graph = await s.capture(lambda x: (asc.exp(x) + 1).sum(axis=1) * 2, x)
-        before = s.statistics().tasks_submitted
-        y = graph(x)
-        assert s.statistics().tasks_submitted == before + 1
-        assert np.array_equal(await y.numpy(), (np.exp(A) + 1).sum(axis=1) * 2)
+async def test_one_result_is_one_task(s: asc.Scheduler, x: asc.Tensor) -> None:
+    graph = await s.capture(lambda x: (asc.exp(x) + 1).sum(axis=1) * 2, x)
+    before = s.statistics().tasks_submitted
+    y = graph(x)
+    assert s.statistics().tasks_submitted == before + 1
+    assert np.array_equal(await y.numpy(), (np.exp(A) + 1).sum(axis=1) * 2)
 
 
-async def test_a_constant_is_read_as_it_was(device: Any) -> None:
-    async with asc.Scheduler(device) as s:
-        x, w = await s.put(A), await s.put(W)
-        graph = await s.capture(lambda x: x @ w, x)
-        w[...] = 0.0
-        assert np.array_equal(await graph(x).numpy(), A @ W)
+async def test_a_constant_is_read_as_it_was(s: asc.Scheduler) -> None:
+    x, w = await s.put(A), await s.put(W)
+    graph = await s.capture(lambda x: x @ w, x)
+    w[...] = 0.0
+    assert np.array_equal(await graph(x).numpy(), A @ W)
 
 
-async def test_part_assignment_and_creation_are_recorded(device: Any) -> None:
+async def test_part_assignment_and_creation_are_recorded(s: asc.Scheduler, x: asc.Tensor) -> None:
     def body(x: asc.Tensor) -> asc.Tensor:
         y = x + asc.ones((1, 20), dtype=asc.float64)
         y[0] = 7.0
         return y
 
-    async with asc.Scheduler(device) as s:
-        x = await s.put(A)
-        graph = await s.capture(body, x)
-        want = A + 1
-        want[0] = 7
-        assert np.array_equal(await graph(x).numpy(), want)
-        assert np.array_equal(await x.numpy(), A)
+    graph = await s.capture(body, x)
+    want = A + 1
+    want[0] = 7
+    assert np.array_equal(await graph(x).numpy(), want)
+    assert np.array_equal(await x.numpy(), A)
 
 
-async def test_its_buffers_are_charged_until_it_is_dropped(device: Any) -> None:
-    async with asc.Scheduler(device) as s:
-        x = await s.put(A)
-        held = s.statistics().bytes_retained
-        graph = await s.capture(lambda x: (x * 2).sum(), x)
-        assert s.statistics().bytes_retained == held + graph.owned
-        assert (graph.owned > 0) == (device == "cuda")
-        await graph(x)
-        del graph
-        await s.barrier()
-        assert s.statistics().bytes_retained == held
+async def test_its_buffers_are_charged_until_it_is_dropped(device: Any, s: asc.Scheduler, x: asc.Tensor) -> None:
+    held = s.statistics().bytes_retained
+    graph = await s.capture(lambda x: (x * 2).sum(), x)
+    assert s.statistics().bytes_retained == held + graph.owned
+    assert (graph.owned > 0) == (device == "cuda")
+    await graph(x)
+    del graph
+    await s.barrier()
+    assert s.statistics().bytes_retained == held
 
 
 async def test_a_graph_above_the_limit_is_too_large() -> None:
@@ -112,130 +116,118 @@ async def test_a_graph_above_the_limit_is_too_large() -> None:
             assert s.statistics().bytes_retained == 30 * 20 * 8 + 320  # of x alone, in CuPy's granules
 
 
-async def test_what_cannot_be_captured_is_named(device: Any) -> None:
-    async with asc.Scheduler(device) as s:
-        x = await s.put(A)
-        with pytest.raises(asc.CaptureError, match="argwhere: the shape of its result depends on data"):
-            await s.capture(asc.nonzero, x)
-        with pytest.raises(asc.CaptureError, match="print cannot be captured"):
-            await s.capture(lambda x: s.submit_nowait(print, x), x)
-        with pytest.raises(asc.CaptureError, match="put cannot be captured"):
-            await s.capture(lambda x: s.put_nowait(A), x)
-        with pytest.raises(asc.CaptureError, match="returned no tensor"):
-            await s.capture(lambda x: None, x)
-        with pytest.raises(asc.ImplicitBarrierError):
-            await s.capture(lambda x: float(x.sum()), x)
-        assert np.array_equal(await (x + 1).numpy(), A + 1), "operations are issued again"
+async def test_what_cannot_be_captured_is_named(s: asc.Scheduler, x: asc.Tensor) -> None:
+    with pytest.raises(asc.CaptureError, match="argwhere: the shape of its result depends on data"):
+        await s.capture(asc.nonzero, x)
+    with pytest.raises(asc.CaptureError, match="print cannot be captured"):
+        await s.capture(lambda x: s.submit_nowait(print, x), x)
+    with pytest.raises(asc.CaptureError, match="put cannot be captured"):
+        await s.capture(lambda x: s.put_nowait(A), x)
+    with pytest.raises(asc.CaptureError, match="returned no tensor"):
+        await s.capture(lambda x: None, x)
+    with pytest.raises(asc.ImplicitBarrierError):
+        await s.capture(lambda x: float(x.sum()), x)
+    assert np.array_equal(await (x + 1).numpy(), A + 1), "operations are issued again"
 
 
-async def test_a_failing_function_leaves_the_scheduler_as_it_was(device: Any) -> None:
-    async with asc.Scheduler(device) as s:
-        x = await s.put(A)
-        with pytest.raises(ZeroDivisionError):
-            await s.capture(lambda x: x + 1 / 0, x)
-        assert np.array_equal(await (x + 1).numpy(), A + 1)
+async def test_a_failing_function_leaves_the_scheduler_as_it_was(s: asc.Scheduler, x: asc.Tensor) -> None:
+    with pytest.raises(ZeroDivisionError):
+        await s.capture(lambda x: x + 1 / 0, x)
+    assert np.array_equal(await (x + 1).numpy(), A + 1)
 
 
-async def test_a_tensor_that_leaks_out_has_no_value(device: Any) -> None:
+async def test_a_tensor_that_leaks_out_has_no_value(s: asc.Scheduler) -> None:
     leaked: list[asc.Tensor] = []
 
     def body(x: asc.Tensor) -> asc.Tensor:
         leaked.append(x + 1)
         return leaked[0]
 
-    async with asc.Scheduler(device) as s:
-        await s.capture(body, await s.put(A))
-        with pytest.raises(asc.CaptureError, match="has no value"):
-            await leaked[0]
-        leaked.clear()
+    await s.capture(body, await s.put(A))
+    with pytest.raises(asc.CaptureError, match="has no value"):
+        await leaked[0]
+    leaked.clear()
 
 
-async def test_a_pass_and_a_step_of_an_optimiser_are_refused_and_change_nothing(device: Any) -> None:
+async def test_a_pass_and_a_step_of_an_optimiser_are_refused_and_change_nothing(s: asc.Scheduler) -> None:
     """They move handles, which would be without a value; gradients that are returned may be captured."""
-    async with asc.Scheduler(device) as s:
-        w = await s.put(W)
-        w.requires_grad = True
-        optimizer = SGD([w])
-        w.grad = w * 0
+    w = await s.put(W)
+    w.requires_grad = True
+    optimizer = SGD([w])
+    w.grad = w * 0
 
-        def trained(x: asc.Tensor) -> asc.Tensor:
-            loss = (x @ w).sum()
-            loss.backward()
-            return loss
+    def trained(x: asc.Tensor) -> asc.Tensor:
+        loss = (x @ w).sum()
+        loss.backward()
+        return loss
 
-        def moved(x: asc.Tensor) -> asc.Tensor:
-            optimizer.step()
-            return x
+    def moved(x: asc.Tensor) -> asc.Tensor:
+        optimizer.step()
+        return x
 
-        def gradient(x: asc.Tensor) -> asc.Tensor:
-            return grad((x @ w).sum(), w)[0]
+    def gradient(x: asc.Tensor) -> asc.Tensor:
+        return grad((x @ w).sum(), w)[0]
 
-        x = await s.put(A)
-        for fn, name in ((trained, "backward"), (moved, "step")):
-            with pytest.raises(asc.CaptureError, match=rf"{name}\(\) cannot be captured"):
-                await s.capture(fn, x)
-        assert not (await w.grad.numpy()).any()
-        graph = await s.capture(gradient, x)
-        expected = A.T @ np.ones((30, 20))
-        assert_allclose(await graph(x).numpy(), expected)
-        assert (await w.numpy()).tobytes() == W.tobytes()
-
-
-async def test_a_part_of_a_tensor_from_outside_is_not_assigned_to(device: Any) -> None:
-    async with asc.Scheduler(device) as s:
-        x, cache = await s.put(A), await s.put(W)
-
-        def put_in(x: asc.Tensor) -> asc.Tensor:
-            cache[0] = x[0]
-            return cache + 0
-
-        def returned(x: asc.Tensor, cache: asc.Tensor) -> asc.Tensor:
-            cache[0] = x[0]
-            return cache
-
-        with pytest.raises(asc.CaptureError, match="pass it as an argument, and return it"):
-            await s.capture(put_in, x)
-        assert (await cache.numpy()).tobytes() == W.tobytes()
-        graph = await s.capture(returned, x, cache)
-        assert_allclose(await graph(x, cache).numpy(), np.concatenate([A[:1], W[1:]]))
+    x = await s.put(A)
+    for fn, name in ((trained, "backward"), (moved, "step")):
+        with pytest.raises(asc.CaptureError, match=rf"{name}\(\) cannot be captured"):
+            await s.capture(fn, x)
+    assert not (await w.grad.numpy()).any()
+    graph = await s.capture(gradient, x)
+    expected = A.T @ np.ones((30, 20))
+    assert_allclose(await graph(x).numpy(), expected)
+    assert (await w.numpy()).tobytes() == W.tobytes()
 
 
-async def test_wrong_arguments_are_refused_at_the_call(device: Any) -> None:
-    async with asc.Scheduler(device) as s:
-        x = await s.put(A)
-        graph = await s.capture(lambda x: x * 2, x)
-        with pytest.raises(ValueError, match="takes"):
-            graph(x.mT)
-        with pytest.raises(ValueError, match="takes"):
-            graph(x, x)
-        with pytest.raises(TypeError, match="takes tensors, not int"):
-            graph(3)  # type: ignore[arg-type]
-        with pytest.raises(TypeError, match="at least one tensor"):
-            await s.capture(lambda: None)
+async def test_a_part_of_a_tensor_from_outside_is_not_assigned_to(s: asc.Scheduler) -> None:
+    x, cache = await s.put(A), await s.put(W)
 
-        async def waits(x: asc.Tensor) -> asc.Tensor:
-            return x
+    def put_in(x: asc.Tensor) -> asc.Tensor:
+        cache[0] = x[0]
+        return cache + 0
 
-        with pytest.raises(TypeError, match="coroutine function"):
-            await s.capture(waits, x)
+    def returned(x: asc.Tensor, cache: asc.Tensor) -> asc.Tensor:
+        cache[0] = x[0]
+        return cache
+
+    with pytest.raises(asc.CaptureError, match="pass it as an argument, and return it"):
+        await s.capture(put_in, x)
+    assert (await cache.numpy()).tobytes() == W.tobytes()
+    graph = await s.capture(returned, x, cache)
+    assert_allclose(await graph(x, cache).numpy(), np.concatenate([A[:1], W[1:]]))
 
 
-async def test_captures_do_not_nest() -> None:
-    async with asc.Scheduler("cpu") as s:
-        x = await s.put(A)
+async def test_wrong_arguments_are_refused_at_the_call(s: asc.Scheduler, x: asc.Tensor) -> None:
+    graph = await s.capture(lambda x: x * 2, x)
+    with pytest.raises(ValueError, match="takes"):
+        graph(x.mT)
+    with pytest.raises(ValueError, match="takes"):
+        graph(x, x)
+    with pytest.raises(TypeError, match="takes tensors, not int"):
+        graph(3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="at least one tensor"):
+        await s.capture(lambda: None)
 
-        def body(x: asc.Tensor) -> asc.Tensor:
-            coroutine = s.capture(lambda x: x, x)
-            try:
-                while True:
-                    coroutine.send(None)
-            except StopIteration:
-                raise AssertionError from None
-            finally:
-                coroutine.close()
+    async def waits(x: asc.Tensor) -> asc.Tensor:
+        return x
 
-        with pytest.raises(asc.CaptureError, match="do not nest"):
-            await s.capture(body, x)
+    with pytest.raises(TypeError, match="coroutine function"):
+        await s.capture(waits, x)
+
+
+async def test_captures_do_not_nest(s: asc.Scheduler, x: asc.Tensor) -> None:
+    def body(x: asc.Tensor) -> asc.Tensor:
+        coroutine = s.capture(lambda x: x, x)
+        try:
+            while True:
+                coroutine.send(None)
+        except StopIteration:
+            raise AssertionError from None
+        finally:
+            coroutine.close()
+
+    with pytest.raises(asc.CaptureError, match="do not nest"):
+        await s.capture(body, x)
 
 
 async def test_cuda_names_the_operation_that_it_cannot_record() -> None:

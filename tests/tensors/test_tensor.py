@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from tests.waiting import held
+from tests.waiting import held, until
 
 IMPLICIT: list[tuple[str, Callable[[asc.Tensor], Any], str]] = [
     ("bool", bool, "await t.item"),
@@ -34,16 +34,15 @@ IMPLICIT: list[tuple[str, Callable[[asc.Tensor], Any], str]] = [
 
 @pytest.mark.parametrize("done", [True, False])
 @pytest.mark.parametrize(("read", "cure"), [row[1:] for row in IMPLICIT], ids=[row[0] for row in IMPLICIT])
-async def test_implicit_barriers_are_refused_on_the_loop(read: Callable[[Any], Any], cure: str, done: bool) -> None:
+async def test_implicit_barriers_are_refused_on_the_loop(s: asc.Scheduler, read: Any, cure: str, done: bool) -> None:
     gate = threading.Event()
-    async with asc.Scheduler("cpu") as s:
-        t = s.submit_nowait(held, gate, np.int64(3), shape=(), dtype=np.int64)
-        if done:
-            gate.set()
-            await t
-        with pytest.raises(asc.ImplicitBarrierError, match=cure):
-            read(t)
+    t = s.submit_nowait(held, gate, np.int64(3), shape=(), dtype=np.int64)
+    if done:
         gate.set()
+        await t
+    with pytest.raises(asc.ImplicitBarrierError, match=cure):
+        read(t)
+    gate.set()
 
 
 @pytest.mark.parametrize("read", [row[1] for row in IMPLICIT], ids=[row[0] for row in IMPLICIT])
@@ -54,30 +53,25 @@ async def test_implicit_barriers_are_refused_in_a_task_body(read: Callable[[Any]
             await s.call(partial(read, t))
 
 
-async def test_a_plain_thread_may_block() -> None:
-    gate = threading.Event()
-    async with asc.Scheduler("cpu") as s:
-        t = s.submit_nowait(held, gate, np.float64(3.5), shape=(), dtype=float)
-        reading = asyncio.create_task(asyncio.to_thread(lambda: (float(t), f"{t:.2f}", t.tolist(), np.exp(t))))
-        await asyncio.sleep(0)
-        gate.set()
-        assert await reading == (3.5, "3.50", 3.5, np.exp(3.5))
+async def test_a_plain_thread_may_block(s: asc.Scheduler, gate: threading.Event) -> None:
+    t = s.submit_nowait(held, gate, np.float64(3.5), shape=(), dtype=float)
+    reading = asyncio.create_task(asyncio.to_thread(lambda: (float(t), f"{t:.2f}", t.tolist(), np.exp(t))))
+    await asyncio.sleep(0)
+    gate.set()
+    assert await reading == (3.5, "3.50", 3.5, np.exp(3.5))
 
 
-async def test_a_plain_thread_gets_the_failure() -> None:
-    gate = threading.Event()
-
+async def test_a_plain_thread_gets_the_failure(s: asc.Scheduler, gate: threading.Event) -> None:
     def fail() -> None:
         held(gate)
         raise LookupError("no value")
 
-    async with asc.Scheduler("cpu") as s:
-        t = s.submit_nowait(fail, shape=(), dtype=float)
-        reading = asyncio.create_task(asyncio.to_thread(float, t))
-        await asyncio.sleep(0)
-        gate.set()
-        with pytest.raises(LookupError, match="no value"):
-            await reading
+    t = s.submit_nowait(fail, shape=(), dtype=float)
+    reading = asyncio.create_task(asyncio.to_thread(float, t))
+    await asyncio.sleep(0)
+    gate.set()
+    with pytest.raises(LookupError, match="no value"):
+        await reading
 
 
 def test_a_thread_that_waits_when_the_loop_ends_is_told() -> None:
@@ -95,8 +89,7 @@ def test_a_thread_that_waits_when_the_loop_ends_is_told() -> None:
         t = s.submit_nowait(held, gate, np.float64(1), shape=(), dtype=float)
         reader = threading.Thread(target=read, args=(t,))
         reader.start()
-        while not t._value.task.waiters:  # type: ignore[union-attr]
-            await asyncio.sleep(0)
+        await until(lambda: t._value.task.waiters)  # type: ignore[union-attr]
         return s, reader
 
     s, reader = asyncio.run(main())
@@ -107,173 +100,153 @@ def test_a_thread_that_waits_when_the_loop_ends_is_told() -> None:
     s._runtime.close()
 
 
-async def test_operators_from_another_thread_are_refused() -> None:
-    async with asc.Scheduler("cpu") as s:
-        t = await s.put(3)
-        with pytest.raises(RuntimeError, match="event loop's thread alone"):
-            await asyncio.to_thread(lambda: t + 1)
+async def test_operators_from_another_thread_are_refused(s: asc.Scheduler) -> None:
+    t = await s.put(3)
+    with pytest.raises(RuntimeError, match="event loop's thread alone"):
+        await asyncio.to_thread(lambda: t + 1)
 
 
-async def test_repr_and_metadata_never_wait() -> None:
-    gate = threading.Event()
-    async with asc.Scheduler("cpu") as s:
-        t = s.submit_nowait(held, gate, np.ones((2, 3), np.float32), shape=(2, 3), dtype=np.float32, name="load")
-        y = t @ t.T
-        assert repr(t) == "Tensor(shape=(2, 3), dtype=float32, device=cpu, pending: load)"
-        assert repr(y) == f"{y}" == "Tensor(shape=(2, 2), dtype=float32, device=cpu, pending: matmul)"
-        assert (t.shape, t.dtype, t.ndim, t.size, t.nbytes, len(t)) == ((2, 3), np.float32, 2, 6, 24, 2)
-        assert t.device is s.devices[0]
-        assert not t.done()
-        with pytest.raises(asyncio.InvalidStateError):
-            t.result()
-        gate.set()
-        await y
-        assert repr(y) == "Tensor(shape=(2, 2), dtype=float32, device=cpu, done)"
-        assert t.result().shape == (2, 3)
-        assert t.exception() is None
+async def test_repr_and_metadata_never_wait(s: asc.Scheduler, gate: threading.Event) -> None:
+    t = s.submit_nowait(held, gate, np.ones((2, 3), np.float32), shape=(2, 3), dtype=np.float32, name="load")
+    y = t @ t.T
+    assert repr(t) == "Tensor(shape=(2, 3), dtype=float32, device=cpu, pending: load)"
+    assert repr(y) == f"{y}" == "Tensor(shape=(2, 2), dtype=float32, device=cpu, pending: matmul)"
+    assert (t.shape, t.dtype, t.ndim, t.size, t.nbytes, len(t)) == ((2, 3), np.float32, 2, 6, 24, 2)
+    assert t.device is s.devices[0]
+    assert not t.done()
+    with pytest.raises(asyncio.InvalidStateError):
+        t.result()
+    gate.set()
+    await y
+    assert repr(y) == "Tensor(shape=(2, 2), dtype=float32, device=cpu, done)"
+    assert t.result().shape == (2, 3)
+    assert t.exception() is None
 
 
-async def test_operands_that_are_refused_name_the_cure() -> None:
-    async with asc.Scheduler("cpu") as s:
-        t = await s.put(np.ones((2, 3)))
-        for wrong in (lambda: t + np.ones(3), lambda: np.ones(3) + t, lambda: asc.add(t, np.ones(3))):
-            with pytest.raises(TypeError, match=r"await s\.put"):
-                wrong()
-        with pytest.raises(TypeError):
-            t + "text"
-        with pytest.raises(ValueError, match="shape|broadcast"):
-            t + await s.put(np.ones(4))
-        with pytest.raises(ValueError, match="matmul|core dimension|shape"):
-            t @ t
-        with pytest.raises(IndexError):
-            t[5]
-        with pytest.raises(IndexError):
-            t[0, 0, 0]
-        with pytest.raises(TypeError):
-            t << 1
-        with pytest.raises(ValueError, match="axis|axes"):
-            t.sum(axis=7)
-        with pytest.raises(ValueError, match="exactly one"):
-            await t.item()
-        with pytest.raises(TypeError):
-            len(t.sum())
+async def test_operands_that_are_refused_name_the_cure(s: asc.Scheduler) -> None:
+    t = await s.put(np.ones((2, 3)))
+    for wrong in (lambda: t + np.ones(3), lambda: np.ones(3) + t, lambda: asc.add(t, np.ones(3))):
+        with pytest.raises(TypeError, match=r"await s\.put"):
+            wrong()
+    four = await s.put(np.ones(4))
+    for misuse, error, text in (
+        (lambda: t + "text", TypeError, None),
+        (lambda: t + four, ValueError, "shape|broadcast"),
+        (lambda: t @ t, ValueError, "matmul|core dimension|shape"),
+        (lambda: t[5], IndexError, None),
+        (lambda: t[0, 0, 0], IndexError, None),
+        (lambda: t << 1, TypeError, None),
+        (lambda: t.sum(axis=7), ValueError, "axis|axes"),
+        (lambda: len(t.sum()), TypeError, None),
+    ):
+        with pytest.raises(error, match=text):
+            misuse()
+    with pytest.raises(ValueError, match="exactly one"):
+        await t.item()
 
 
-async def test_numpy_scalars_are_operands_on_both_sides() -> None:
+async def test_numpy_scalars_are_operands_on_both_sides(s: asc.Scheduler) -> None:
     a = np.arange(1, 5, dtype=np.float32)
-    async with asc.Scheduler("cpu") as s:
-        t = await s.put(a)
-        for scalar in (np.float64(2), np.float32(2), np.int64(2), 2, 2.0, True):
-            for op in (operator.add, operator.sub, operator.truediv, operator.pow, operator.lt, operator.floordiv):
-                for found, expected in ((op(t, scalar), op(a, scalar)), (op(scalar, t), op(scalar, a))):
-                    array = await found
-                    assert array.dtype == expected.dtype, (op, scalar)
-                    assert array.tobytes() == expected.tobytes(), (op, scalar)
+    t = await s.put(a)
+    for scalar in (np.float64(2), np.float32(2), np.int64(2), 2, 2.0, True):
+        for op in (operator.add, operator.sub, operator.truediv, operator.pow, operator.lt, operator.floordiv):
+            for found, expected in ((op(t, scalar), op(a, scalar)), (op(scalar, t), op(scalar, a))):
+                array = await found
+                assert array.dtype == expected.dtype, (op, scalar)
+                assert array.tobytes() == expected.tobytes(), (op, scalar)
 
 
-async def test_equality_is_elementwise_and_the_hash_is_identity() -> None:
-    async with asc.Scheduler("cpu") as s:
-        x, y = await s.put([1, 2]), await s.put([1, 3])
-        assert (await (x == y)).tolist() == [True, False]
-        assert len({x, y, x}) == 2
-        assert hash(x) != hash(y)
+async def test_equality_is_elementwise_and_the_hash_is_identity(s: asc.Scheduler) -> None:
+    x, y = await s.put([1, 2]), await s.put([1, 3])
+    assert (await (x == y)).tolist() == [True, False]
+    assert len({x, y, x}) == 2
+    assert hash(x) != hash(y)
 
 
-async def test_pickle_and_copies_are_refused() -> None:
-    async with asc.Scheduler("cpu") as s:
-        for handle in (await s.put(1), await s.submit(int)):
-            for duplicate in (pickle.dumps, copy.copy, copy.deepcopy):
-                with pytest.raises(TypeError, match="await"):
-                    duplicate(handle)
+async def test_pickle_and_copies_are_refused(s: asc.Scheduler) -> None:
+    for handle in (await s.put(1), await s.submit(int)):
+        for duplicate in (pickle.dumps, copy.copy, copy.deepcopy):
+            with pytest.raises(TypeError, match="await"):
+                duplicate(handle)
 
 
-async def test_a_tensor_awaited_is_read_only_and_its_copy_is_yours() -> None:
-    async with asc.Scheduler("cpu") as s:
-        for t in (await s.put([1.0, 2.0]), await s.put([1.0]) + 1, await s.submit(np.ones, 3, shape=3, dtype=float)):
-            assert not (await t).flags.writeable
-            mine = await t.numpy()
-            mine[:] = 7
-            assert 7 not in await t
-
-
-async def test_a_tensor_awaited_beside_a_task_that_will_read_it_is_read_only() -> None:
-    gate = threading.Event()
-    async with asc.Scheduler("cpu") as s:
-        x = await s.put(np.ones(9))
-        s.submit_nowait(held, gate)
-        s.submit_nowait(np.sum, x)  # not run yet
-        assert not (await x).flags.writeable
-        gate.set()
-
-
-async def test_the_array_of_a_body_stays_writable_for_its_owner() -> None:
-    mine = np.ones(3)
-    async with asc.Scheduler("cpu") as s:
-        t = await s.submit(lambda: mine, shape=3, dtype=float)
+async def test_a_tensor_awaited_is_read_only_and_its_copy_is_yours(s: asc.Scheduler) -> None:
+    for t in (await s.put([1.0, 2.0]), await s.put([1.0]) + 1, await s.submit(np.ones, 3, shape=3, dtype=float)):
         assert not (await t).flags.writeable
-        assert mine.flags.writeable
+        mine = await t.numpy()
+        mine[:] = 7
+        assert 7 not in await t
 
 
-async def test_assignment_to_a_part_moves_the_handle() -> None:
+async def test_a_tensor_awaited_beside_a_task_that_will_read_it_is_read_only(s: asc.Scheduler) -> None:
     gate = threading.Event()
-    async with asc.Scheduler("cpu") as s:
-        x = s.submit_nowait(held, gate, np.zeros(4), shape=4, dtype=float)
-        other_name, part, before = x, x[:2], x + 0
-        x[0] = 5
-        after = x + 0
-        gate.set()
-        assert (await x).tolist() == (await other_name).tolist() == (await after).tolist() == [5, 0, 0, 0]
-        assert (await part).tolist() == [0, 0]
-        assert (await before).tolist() == [0, 0, 0, 0]
+    x = await s.put(np.ones(9))
+    s.submit_nowait(held, gate)
+    s.submit_nowait(np.sum, x)  # not run yet
+    assert not (await x).flags.writeable
+    gate.set()
 
 
-async def test_an_await_under_way_keeps_the_version_it_began_with() -> None:
+async def test_the_array_of_a_body_stays_writable_for_its_owner(s: asc.Scheduler) -> None:
+    mine = np.ones(3)
+    t = await s.submit(lambda: mine, shape=3, dtype=float)
+    assert not (await t).flags.writeable
+    assert mine.flags.writeable
+
+
+async def test_assignment_to_a_part_moves_the_handle(s: asc.Scheduler, gate: threading.Event) -> None:
+    x = s.submit_nowait(held, gate, np.zeros(4), shape=4, dtype=float)
+    other_name, part, before = x, x[:2], x + 0
+    x[0] = 5
+    after = x + 0
+    gate.set()
+    assert (await x).tolist() == (await other_name).tolist() == (await after).tolist() == [5, 0, 0, 0]
+    assert (await part).tolist() == [0, 0]
+    assert (await before).tolist() == [0, 0, 0, 0]
+
+
+async def test_an_await_under_way_keeps_the_version_it_began_with(s: asc.Scheduler) -> None:
     first, second = threading.Event(), threading.Event()
-    async with asc.Scheduler("cpu") as s:
 
-        async def read(t: asc.Tensor) -> np.ndarray[Any, Any]:
-            return await t
+    async def read(t: asc.Tensor) -> np.ndarray[Any, Any]:
+        return await t
 
-        async def gathered(t: asc.Tensor) -> np.ndarray[Any, Any]:
-            return (await asc.gather(t))[0]
+    async def gathered(t: asc.Tensor) -> np.ndarray[Any, Any]:
+        return (await asc.gather(t))[0]
 
-        x = s.submit_nowait(held, first, np.zeros(2), shape=2, dtype=float)
-        readers = [asyncio.create_task(work) for work in (read(x), gathered(x), x.numpy())]
-        while len(x._value.task.waiters or ()) < 3:  # type: ignore[union-attr]
-            await asyncio.sleep(0)
-        x[0] = s.submit_nowait(held, second, np.float64(5), shape=(), dtype=float)
-        first.set()
-        for reader in readers:
-            assert (await reader).tolist() == [0, 0]
-        second.set()
-        assert (await x).tolist() == [5, 0]
+    x = s.submit_nowait(held, first, np.zeros(2), shape=2, dtype=float)
+    readers = [asyncio.create_task(work) for work in (read(x), gathered(x), x.numpy())]
+    await until(lambda: len(x._value.task.waiters or ()) == 3)  # type: ignore[union-attr]
+    x[0] = s.submit_nowait(held, second, np.float64(5), shape=(), dtype=float)
+    first.set()
+    for reader in readers:
+        assert (await reader).tolist() == [0, 0]
+    second.set()
+    assert (await x).tolist() == [5, 0]
 
 
-async def test_augmented_assignment_rebinds_the_name_alone() -> None:
-    async with asc.Scheduler("cpu") as s:
-        x = await s.put([1, 2])
-        y = x
-        x += 1
-        assert x is not y
-        assert (await x).tolist() == [2, 3]
-        assert (await y).tolist() == [1, 2]
+async def test_augmented_assignment_rebinds_the_name_alone(s: asc.Scheduler) -> None:
+    x = await s.put([1, 2])
+    y = x
+    x += 1
+    assert x is not y
+    assert (await x).tolist() == [2, 3]
+    assert (await y).tolist() == [1, 2]
 
 
-async def test_shapes_that_depend_on_data_are_none_until_done() -> None:
-    gate = threading.Event()
-    async with asc.Scheduler("cpu") as s:
-        x = s.submit_nowait(held, gate, np.array([[1, 0, 2], [0, 3, 0]]), shape=(2, 3), dtype=np.int64)
-        picked = x[x > 0]
-        found = asc.nonzero(x)
-        assert picked.shape == found[0].shape == (None,)
-        assert picked.size is None
-        assert picked.nbytes == x.nbytes
-        with pytest.raises(asc.ImplicitBarrierError, match="await"):
-            len(picked)
-        gate.set()
-        assert (await picked).tolist() == [1, 2, 3]
-        assert picked.shape == (3,)
-        assert [(await f).tolist() for f in found] == [[0, 0, 1], [0, 2, 1]]
+async def test_shapes_that_depend_on_data_are_none_until_done(s: asc.Scheduler, gate: threading.Event) -> None:
+    x = s.submit_nowait(held, gate, np.array([[1, 0, 2], [0, 3, 0]]), shape=(2, 3), dtype=np.int64)
+    picked = x[x > 0]
+    found = asc.nonzero(x)
+    assert picked.shape == found[0].shape == (None,)
+    assert picked.size is None
+    assert picked.nbytes == x.nbytes
+    with pytest.raises(asc.ImplicitBarrierError, match="await"):
+        len(picked)
+    gate.set()
+    assert (await picked).tolist() == [1, 2, 3]
+    assert picked.shape == (3,)
+    assert [(await f).tolist() for f in found] == [[0, 0, 1], [0, 2, 1]]
 
 
 async def test_devices_do_not_mix() -> None:
@@ -294,8 +267,8 @@ async def test_devices_do_not_mix() -> None:
             await s.put(x)
 
 
-async def test_schedulers_do_not_mix() -> None:
-    async with asc.Scheduler("cpu") as s, asc.Scheduler("cpu") as other:
+async def test_schedulers_do_not_mix(s: asc.Scheduler) -> None:
+    async with asc.Scheduler("cpu") as other:
         x, y = await s.put(1), await other.put(1)
         with pytest.raises(ValueError, match="different schedulers"):
             x + y
