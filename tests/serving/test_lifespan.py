@@ -130,7 +130,7 @@ async def test_an_application_that_fails(when: str) -> None:
     assert not middleware.ready
 
 
-async def test_draining_answers_who_is_inside_and_refuses_who_comes() -> None:
+async def test_draining_answers_who_is_inside_and_refuses_who_comes(caplog: pytest.LogCaptureFixture) -> None:
     held = Held()
     middleware = serving(held)
     server = Server(middleware)
@@ -149,6 +149,7 @@ async def test_draining_answers_who_is_inside_and_refuses_who_comes() -> None:
     assert [(await call.answer())[0] for call in inside] == [200] * 3
     await stopping
     assert server.heard == ["startup.complete", "shutdown.complete"]
+    assert "of draining" not in caplog.text  # it ended with the last request, not when its time was over
 
 
 async def test_what_is_not_answered_in_time_is_told_so(caplog: pytest.LogCaptureFixture) -> None:
