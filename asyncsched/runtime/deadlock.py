@@ -102,10 +102,11 @@ class _Walk:
             overlooked = self.tasks_holding.get(id(node.thing), set()) - listed
             referrers += overlooked
             listed |= overlooked
-        # From Python 3.13 on `get_referrers` finds the tuple of its own arguments, held by our list alone.
+        # From Python 3.13 on `get_referrers` finds the tuple of its own arguments, held by our list alone. It is gone
+        # when references are counted below: counted as found, it would make up for a holder that stays unseen.
         passing = {i for i in range(len(referrers)) if type(referrers[i]) is tuple and references(referrers, i) <= 1}
         for i, referrer in enumerate(referrers):
-            if type(referrer) is _Node:
+            if type(referrer) is _Node or i in passing:
                 continue
             below: dict[int, _Node] = {}
             for thing in gc.get_referents(referrer):
@@ -113,7 +114,7 @@ class _Walk:
                     node.found += 1
                     below[id(thing)] = node
             del thing
-            if id(referrer) not in self.ours and i not in passing:
+            if id(referrer) not in self.ours:
                 for node in below.values():
                     self._connect(node, referrer, nodes, above)
         # One of the level may refer to another of it: then it is held from here, too.
