@@ -46,7 +46,7 @@ def issue(
     """
     if runtime.thread != _get_ident():
         runtime.refuse()
-    here = ambient.get()
+    here = ambient.get()  # `current_scope`, written out for the scope most operations are in: its innermost, open
     quick = here is not None and here.runtime is runtime and not here.core.closed
     scope = here.core if here is not None and quick else current_scope(runtime)
     nbytes = plan.nbytes + -plan.nbytes % device.memory.granule
