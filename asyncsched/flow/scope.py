@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from math import inf
+from time import monotonic
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -19,7 +21,6 @@ from ..runtime.waiting import checkpoint, drained, shielded
 from ..tensors.capture import Graph, record, tensors_in
 from ..tensors.handles import gather
 from ..tensors.tensor import Tensor
-from .deadline import Deadline
 from .tasks import Tasks
 
 T = TypeVar("T")
@@ -122,7 +123,7 @@ class Submitter(Tasks):
             reserve: bytes to claim up front. Entering waits for room; inside it is the limit, so that work inside
                 cannot stall on memory held outside.
             deadline: seconds from entering to having left, the wait for the reserve included. When they have passed,
-                what is unfinished inside is cancelled, and so is the body at its `await`, as with `asyncio.timeout`.
+                the body is cancelled at its `await`, as with `asyncio.timeout`, and with it what is unfinished inside.
                 Inside a scope with a deadline only a shorter one makes a difference.
             tenant: whose work it is, anything hashable. Tenants get equal shares of what is admitted, by bytes and
                 number, however many scopes and tasks each has; the scopes of one alternate. Default: the tenant of
@@ -177,7 +178,8 @@ class Scope(Submitter):
         self._parent = parent
         self._name = name
         self._reserve = reserve
-        self._deadline = None if deadline is None else Deadline(f"scope {name!r}", deadline)
+        self._deadline = deadline
+        self._timeout: asyncio.Timeout | None = None  # while it is entered, if there is a deadline
         self._sharing = sharing
         self._inner: CoreScope | None = None
         self._entered = False  # not yet while it waits for its reserve, when nobody may use it
@@ -189,19 +191,18 @@ class Scope(Submitter):
         return self._name
 
     async def __aenter__(self) -> Self:
-        runtime, deadline = self._runtime, self._deadline
+        runtime, seconds, until = self._runtime, self._deadline, inf
         runtime.check()
         if self._inner is not None:
             raise RuntimeError("a scope is entered once: make another with `s.scope()`")
-        if deadline is not None:
-            deadline.start(self._give_up)
+        if seconds is not None:
+            until = monotonic() + seconds
+            self._timeout = await asyncio.timeout(seconds).__aenter__()
         try:
             core = await self._open()
         except BaseException as error:
-            if deadline is not None:
-                deadline.end(error)
+            await self._check_deadline(error)
             raise
-        until = inf if deadline is None else deadline.when
         self._token = ambient.set(Ambient(runtime, core, ambient.get(), until=until))
         return self
 
@@ -224,56 +225,69 @@ class Scope(Submitter):
         self._entered = True
         return core
 
-    def _give_up(self) -> None:
-        if self._inner is not None:
-            self._runtime.cancel_all(self._inner.unfinished(), str(self._deadline))
-
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         core, what = self._core(), f"scope {self._name!r}"
         leave_ambient(self._token)
         try:
-            await self._end(core, what, error)
+            try:
+                await self._finish_tasks(core, what, error)
+            except BaseException as raised:
+                await self._check_deadline(raised)
+                raise
+            await self._check_deadline(error)
         except DeadlineExceeded as late:
             finish(core, what, late)
             raise
         finish(core, what, error)
 
-    async def _end(self, core: CoreScope, what: str, error: BaseException | None) -> None:
-        """Wait for what is unfinished, up to the deadline if there is one."""
-        deadline = self._deadline
-        if deadline is None:
-            await self._finish_tasks(core, what, error)
-            return
-        if error is not None:
-            deadline.stop()
-        try:
-            await self._finish_tasks(core, what, error)
-        except BaseException as raised:
-            deadline.end(raised)
-            raise
-        deadline.end(error)
-
     async def _finish_tasks(self, core: CoreScope, what: str, error: BaseException | None) -> None:
-        runtime, deadline = self._runtime, self._deadline
-        late = deadline is not None and deadline.passed
-        if error is not None or late:
-            by = str(deadline) if late else f"{what}, which was left by {type(error).__name__}"
-            runtime.cancel_all(core.unfinished(), by)
+        """Wait for what is unfinished, up to the deadline if there is one."""
+        runtime = self._runtime
         try:
-            if error is None and not late:
+            if error is None and not self._late():
                 await drained(runtime, core)
             else:
+                if self._timeout is not None and not self._late():
+                    self._timeout.reschedule(None)
+                self._cancel_tasks(core, f"{what}, which was left by {type(error).__name__}")
                 await shielded(runtime, core)
         except BaseException:
-            runtime.cancel_all(core.unfinished(), f"{what}, which was cancelled")
+            self._cancel_tasks(core, f"{what}, which was cancelled")
             await shielded(runtime, core)
             raise
         finally:
             if not core.tasks:
                 runtime.engine.close_scope(core)
                 runtime.dispatch()
+
+    def _cancel_tasks(self, core: CoreScope, by: str) -> None:
+        late = f"the deadline of scope {self._name!r} ({self._deadline:g} s)" if self._late() else None
+        self._runtime.cancel_all(core.unfinished(), late or by)
+
+    def _late(self) -> bool:
+        return self._timeout is not None and self._timeout.expired()
+
+    async def _check_deadline(self, error: BaseException | None) -> None:
+        """The scope is left, by `error` or in order.
+
+        Raises:
+            DeadlineExceeded: if the deadline has passed, unless something else but its cancellation is the reason.
+        """
+        timeout, self._timeout = self._timeout, None  # it holds the task, and that perhaps a traceback with the scope
+        if timeout is None:
+            return
+        told = timeout.expired() and error is None  # a body that took no notice of its cancellation
+        try:
+            await timeout.__aexit__(None if error is None else type(error), error, None)
+        except TimeoutError:
+            told = True
+        if told:
+            raise DeadlineExceeded(
+                f"scope {self._name!r} passed its deadline of {self._deadline:g} s, and what was unfinished in it was"
+                " cancelled: allow more with `s.scope(deadline=)`, or do less in it"
+            ) from error
 
     def _core(self) -> CoreScope:
         if self._inner is None or not self._entered:
@@ -285,8 +299,8 @@ class Scope(Submitter):
         return self._inner
 
     def __repr__(self) -> str:
-        core, tenant, deadline = self._inner, self._sharing.tenant, self._deadline
+        core, tenant = self._inner, self._sharing.tenant
         state = "not entered" if core is None else "closed" if core.closed else f"{len(core.unfinished())} unfinished"
         whose = "" if tenant is None else f"tenant={tenant!r}, "
-        until = "" if deadline is None else f"deadline={deadline.seconds:g} s, "
+        until = "" if self._deadline is None else f"deadline={self._deadline:g} s, "
         return f"Scope({self._name!r}, {whose}{until}{state})"

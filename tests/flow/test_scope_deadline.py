@@ -33,8 +33,8 @@ class Passing:
         self._scope = scope
 
     def __call__(self) -> None:
-        assert self._scope._deadline is not None
-        self._scope._deadline._pass(self._scope._give_up)
+        assert self._scope._timeout is not None
+        self._scope._timeout.reschedule(0)
 
 
 async def test_what_is_unfinished_is_cancelled_and_leaving_raises() -> None:
@@ -62,10 +62,12 @@ async def test_work_done_in_time_is_left_alone(s: asc.Scheduler) -> None:
     async with s.scope(deadline=NEVER) as scope:
         x = await s.put(BLOCK)
         assert repr(scope) == "Scope('unnamed', deadline=1000 s, 0 unfinished)"
+        timeout = scope._timeout
+        assert timeout is not None
     assert (await x).sum() == BLOCK.sum()
-    assert scope._deadline is not None
-    assert scope._deadline._timer is not None
-    assert scope._deadline._timer.cancelled()
+    assert not timeout.expired()
+    with pytest.raises(RuntimeError, match="Cannot change state"):  # so no timer is left
+        timeout.reschedule(NEVER)
 
 
 async def test_it_passes_while_leaving_waits(gate: threading.Event) -> None:
@@ -147,7 +149,7 @@ async def test_a_body_that_ignores_its_cancellation_still_raises(s: asc.Schedule
     assert late.done()
 
 
-async def test_a_task_group_whose_members_awaited_what_was_cancelled(gate: threading.Event) -> None:
+async def test_a_task_group_in_it_is_cancelled_with_it(gate: threading.Event) -> None:
     async with asc.Scheduler("cpu", max_ops=1) as s:
         running = await s.submit(held, gate)
         with pytest.raises(asc.DeadlineExceeded):
