@@ -347,16 +347,19 @@ async def test_the_bodys_exception_leaves_bare_with_a_note_of_failures() -> None
 
 
 async def test_cancelling_a_scheduler_that_waits_to_close() -> None:
-    gate, ran, submitted = threading.Event(), [], asyncio.Event()
+    gate, ran, begun = threading.Event(), [], threading.Event()
+
+    def body() -> None:
+        begun.set()
+        held(gate)
 
     async def work() -> None:
         async with asc.Scheduler("cpu", max_ops=1) as s:
-            s.submit_nowait(held, gate)
+            s.submit_nowait(body)
             s.submit_nowait(ran.append, "pending")
-            submitted.set()
 
     task = asyncio.create_task(work())
-    await submitted.wait()
+    await until(begun.is_set)  # cancelled before, it would not run at all
     await turns()
     task.cancel()
     await turns()
@@ -471,7 +474,7 @@ def test_a_closed_loop(gate: threading.Event) -> None:
 
     asyncio.run(use())
     with pytest.raises(asc.SchedulerClosed, match="not running"):
-        float(s.submit_nowait(held, threading.Event(), shape=(), dtype=float))
+        float(s.submit_nowait(held, gate, shape=(), dtype=float))
     assert task is not None
     s._runtime.close()
 

@@ -45,7 +45,7 @@ def uninstall(fake: Fake) -> None:
     Raises:
         RuntimeError: if one does not end.
     """
-    stuck = _wait_for(lambda thread: thread.name.startswith("asyncsched"))
+    stuck = _wait_for(lambda thread: thread.name.startswith("asyncsched") and thread not in fake.earlier)
     fake.stop()
     _wait_for(lambda thread: thread in [gpu.thread for gpu in fake.gpus])
     _installed.remove(fake)

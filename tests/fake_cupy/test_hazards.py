@@ -267,9 +267,10 @@ def test_a_fault_reaches_the_device_that_waits_for_it(two, cupy):
 def test_a_thread_that_does_not_end_is_named(monkeypatch):
     monkeypatch.setattr("tests.fake_cupy.modules._PATIENCE", 0)
     go_on = threading.Event()
-    thread = threading.Thread(target=go_on.wait, name="asyncsched stuck")
-    thread.start()
-    with pytest.raises(RuntimeError, match="'asyncsched stuck'"), fake_cupy():
-        pass
+    earlier, thread = (threading.Thread(target=go_on.wait, name=f"asyncsched {name}") for name in ("early", "stuck"))
+    earlier.start()
+    with pytest.raises(RuntimeError, match=r"\['asyncsched stuck'\]"), fake_cupy():
+        thread.start()
     go_on.set()
+    earlier.join()
     thread.join()
