@@ -6,8 +6,18 @@
     optimizer.zero_grad()
 
 A parameter keeps its handle and moves to a new version, as with `x[i] = v`: tasks already issued keep the old one, and
-its buffer is written over when nobody else holds it. So what failed in the loss fails in the parameters, too: where a
-step may fail, `await loss` before `step()`, or save what to go back to.
+its buffer is written over when nobody else holds it.
+
+A step is all or nothing. `step()` issues a *commit*, which decides once, when the last gradient is finished: if all are
+there, every parameter and all that the optimiser keeps move, the count of steps included. If one failed or was
+cancelled, or the step was (by its scope, a deadline, `parameter.cancel()`, or for want of bytes), it is skipped: every
+new version is the old buffer. So parameters never fail, what was issued on them goes on, and the next batch trains as if
+this one had never been. What failed is told once, by the next barrier or window, or by `await loss`.
+
+Gradients are not part of it: one that failed stays so until `zero_grad()`, so of gradients added up over several batches
+one bad batch skips the step. Learning rates set by a schedule move when the program sets them, whether a step was
+skipped or not; `state["step"]` is the count of steps that were made. Not covered: a lost device, a machine out of memory
+in the middle of a step, and what a module moves in its forward pass, such as a generator.
 
 The formulas are those of PyTorch's documentation of `torch.optim.SGD` and `torch.optim.AdamW`.
 """
@@ -15,10 +25,15 @@ The formulas are those of PyTorch's documentation of `torch.optim.SGD` and `torc
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from math import sqrt
+from functools import partial
 from typing import Any
 
+import numpy as np
+
+from ._core.model import Value
 from .autograd import no_grad
+from .flow.tasks import Tasks
+from .tensors.functions import full
 from .tensors.functions._common import op
 from .tensors.handles import runtime_of
 from .tensors.tensor import Tensor
@@ -32,7 +47,7 @@ class Optimizer:
     Attributes:
         parameters: what it moves.
         lr: the learning rate, which may be set at any time.
-        state: for each parameter what is kept from step to step: tensors, and how many steps there were.
+        state: for each parameter the tensors kept from step to step: moments, and how many steps there were.
     """
 
     def __init__(self, parameters: Iterable[Tensor], lr: float, **more: float) -> None:
@@ -50,24 +65,32 @@ class Optimizer:
                 raise TypeError(f"parameter {i} must be a tensor whose requires_grad was set to True")
 
     def step(self) -> None:
-        """Move every parameter that has a gradient. Issues its tasks, all or none, and returns at once.
+        """Move every parameter that has a gradient, or none. Issues its tasks and returns at once.
+
+        Whether it is skipped shows later (see above); room for all of it is had before it begins.
 
         Raises:
             RuntimeError: if there is no gradient.
-            QueueFull: if the backlog has no room for all of it; nothing has changed then.
+            QueueFull, TaskTooLarge: if the backlog or the limit has no room for all of it; nothing has changed then.
         """
         todo = [(p, p.grad, state) for p, state in zip(self.parameters, self.state, strict=True) if p.grad is not None]
         if not todo:
             raise RuntimeError("no parameter has a gradient: call `loss.backward()` before `step()`")
         runtime = runtime_of(todo[0][0]._value)
-        with no_grad(), runtime.transaction("step()"):
-            moved = [self._moved(p.detach(), gradient, state) for p, gradient, state in todo]
+        versions: dict[Value, Value | None] = {}
+        counts: dict[object, Tensor] = {}
+        with no_grad(), runtime.transaction("step()", versions=versions):
+            moved = [self._moved(p.detach(), gradient, state, counts) for p, gradient, state in todo]
+            for (p, _, state), (new, kept) in zip(todo, moved, strict=True):
+                versions[new._value] = p._value
+                for name in kept:
+                    versions[kept[name]._value] = state[name]._value if name in state else None
         # Nothing is launched yet: buffers that only the handles held are written over.
         for p, _, state in todo:
             new, kept = moved.pop(0)
             p._value = new._value
             state.update(kept)
-        del new, kept
+        del new, kept, versions, counts
         runtime.dispatch()
 
     def zero_grad(self) -> None:
@@ -89,14 +112,28 @@ class Optimizer:
             raise ValueError(f"this is the state of {len(saved['state'])} parameters, not of {len(self.parameters)}")
         for i, (parameter, state) in enumerate(zip(self.parameters, saved["state"], strict=True)):
             for name, kept in state.items():
-                if isinstance(kept, Tensor) and (kept.shape, kept.dtype) != (parameter.shape, parameter.dtype):
+                form = ((), np.dtype("i8")) if name == "step" else (parameter.shape, parameter.dtype)
+                if isinstance(kept, Tensor) and (kept.shape, kept.dtype) != form:
                     raise ValueError(f"{name} of parameter {i} is {kept!r}, and the parameter {parameter!r}")
         self.lr = saved["lr"]
         self.state = [_copied(state) for state in saved["state"]]
 
-    def _moved(self, parameter: Tensor, gradient: Tensor, state: State) -> tuple[Tensor, State]:
-        """The parameter after a step, and what changes of its state. Changes nothing itself."""
+    def _moved(
+        self, parameter: Tensor, gradient: Tensor, state: State, counts: dict[object, Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The parameter after a step, and what changes of its state, which began as zeros. Changes nothing itself."""
         raise NotImplementedError
+
+    @staticmethod
+    def _counted(parameter: Tensor, state: State, counts: dict[object, Tensor]) -> Tensor:
+        """The number of steps after this one; made once for all parameters that had as many."""
+        before = state.get("step")
+        key = parameter.device if before is None else before._value
+        if key not in counts:
+            submitter = Tasks(runtime_of(parameter._value))
+            one = partial(full, (), 1, dtype="i8", device=parameter.device, scheduler=submitter)
+            counts[key] = one() if before is None else before + 1
+        return counts[key].detach()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self.parameters)} parameters, lr={self.lr})"
@@ -138,15 +175,23 @@ class SGD(Optimizer):
             raise ValueError("nesterov needs momentum")
         self.momentum, self.weight_decay, self.nesterov = float(momentum), float(weight_decay), nesterov
 
-    def _moved(self, parameter: Tensor, gradient: Tensor, state: State) -> tuple[Tensor, State]:
-        if self.weight_decay:
-            gradient = op("axpby", gradient, parameter, 1.0, self.weight_decay)
+    def _moved(
+        self, parameter: Tensor, gradient: Tensor, state: State, counts: dict[object, Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        decay, average = self.weight_decay, state.get("momentum", 0.0)
         if not self.momentum:
-            return op("axpby", parameter, gradient, 1.0, -self.lr), {}
-        before = state.get("momentum")
-        average = gradient if before is None else op("axpby", before, gradient, self.momentum, 1.0)
-        step = op("axpby", average, gradient, self.momentum, 1.0) if self.nesterov else average
-        return op("axpby", parameter, step, 1.0, -self.lr), {"momentum": average.detach()}
+            if not decay:
+                return op("axpby", parameter, gradient, 1.0, -self.lr), {}
+            return op("sgd_step", parameter, 0.0, gradient, self.lr, 0.0, decay), {}
+        if decay:
+            average = op("sgd_average", average, gradient, parameter, self.momentum, decay)
+        else:
+            average = op("axpby", average, gradient, self.momentum, 1.0)
+        if self.nesterov:
+            moved = op("sgd_step", parameter, average, gradient, self.lr, self.momentum, decay)
+        else:
+            moved = op("axpby", parameter, average, 1.0, -self.lr)
+        return moved, {"momentum": average}
 
 
 class AdamW(Optimizer):
@@ -183,16 +228,14 @@ class AdamW(Optimizer):
             raise ValueError(f"betas must be at least 0 and below 1, and are {betas}")
         self.betas, self.eps, self.weight_decay = (float(betas[0]), float(betas[1])), float(eps), weight_decay
 
-    def _moved(self, parameter: Tensor, gradient: Tensor, state: State) -> tuple[Tensor, State]:
-        (b1, b2), t = self.betas, state.get("step", 0) + 1
-        if t == 1:
-            mean, square = gradient * (1 - b1), (gradient * gradient) * (1 - b2)
-        else:
-            mean = op("axpby", state["mean"], gradient, b1, 1 - b1)
-            square = op("axpby_squared", state["square"], gradient, b2, 1 - b2)
-        keep, rate, scale = 1 - self.lr * self.weight_decay, self.lr / (1 - b1**t), 1 / sqrt(1 - b2**t)
-        moved = op("adam_step", parameter, mean, square, keep, rate, scale, self.eps)
-        return moved, {"step": t, "mean": mean, "square": square}
+    def _moved(
+        self, parameter: Tensor, gradient: Tensor, state: State, counts: dict[object, Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        (b1, b2), count = self.betas, self._counted(parameter, state, counts)
+        mean = op("axpby", state.get("mean", 0.0), gradient, b1, 1 - b1)
+        square = op("axpby_squared", state.get("square", 0.0), gradient, b2, 1 - b2)
+        moved = op("adam_step", parameter, mean, square, count, self.lr, self.weight_decay, b1, b2, self.eps)
+        return moved, {"step": count, "mean": mean, "square": square}
 
 
 def _copied(state: State) -> State:

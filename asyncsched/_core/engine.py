@@ -17,6 +17,7 @@ from typing import Any, Final, NoReturn
 from ..errors import QueueFull, TaskTooLarge
 from .admission import Admission
 from .audit import Audit
+from .commit import Commit
 from .completions import Completions
 from .failure import Failure
 from .model import CANCELLED, DONE, FAILED, LAUNCHED, PENDING, Account, Queue, Scope, Task, Value, Waiter
@@ -98,7 +99,7 @@ class Engine(Audit):
                 failed = _follow(task)
                 break
         admission.push(task)
-        if failed is not None:
+        if failed is not None and task.move is None:
             self.settle(task, failed.passed_to(task.name, task.site))
         completions.wants_slots = True  # the flag first, a look at the deque second: see `completions`
         if not hold and (completions.items or admission.free > 0):
@@ -177,12 +178,15 @@ class Engine(Audit):
     def _start(self, task: Task) -> bool:
         """Give a task its slot, its bytes and its lane, and launch it. Returns whether it has run already."""
         for value in task.inputs:
-            if value.task is not None and value.task.failure is not None:  # its completion is still on its way
+            # Its completion is still on its way.
+            if value.task is not None and value.task.failure is not None and task.move is None:
                 self.settle(task, value.task.failure.passed_to(task.name, task.site))
                 return False
         task.state = LAUNCHED
         admission, ran = self.admission, False
         admission.remove(task)
+        if task.move is not None:
+            task.move.charge(task)
         if self.account.used > self.peak_bytes or admission.in_flight > self.peak_in_flight:
             self.note_peak(admission.in_flight)
         for dependent in task.dependents or ():
@@ -220,7 +224,7 @@ class Engine(Audit):
             return
         self._end(task, CANCELLED if task.cancelled or (failure is not None and failure.cancelled) else FAILED)
         for dependent in dependents or ():
-            if failure is not None and dependent.state == PENDING:
+            if failure is not None and dependent.state == PENDING and dependent.move is None:
                 self.settle(dependent, failure.passed_to(dependent.name, dependent.site))
 
     def cancel(self, task: Task, failure: Failure) -> bool:
@@ -232,13 +236,16 @@ class Engine(Audit):
         todo = [(task, failure)] if found else []
         while todo:
             task, failure = todo.pop()
-            for dependent in task.dependents or ():
+            for dependent in () if task.move is not None else task.dependents or ():
                 passed = failure.passed_to(dependent.name, dependent.site)
-                if self._cancel(dependent, passed):
+                if dependent.move is None and self._cancel(dependent, passed):
                     todo.append((dependent, passed))
         return found
 
     def _cancel(self, task: Task, failure: Failure) -> bool:
+        move = task.move  # one read, as below
+        if move is not None:
+            return self._give_up(move.commit)
         if task.state == PENDING:
             self.settle(task, failure)
             return True
@@ -258,12 +265,38 @@ class Engine(Audit):
             task, failure = todo.pop()
             if task.state != PENDING:
                 continue
+            if task.move is not None:
+                if self._give_up(task.move.commit) and not failure.cancelled:
+                    self._record(task, failure)
+                continue
             task.state = CANCELLED if failure.cancelled else FAILED
             self.admission.remove(task)
             task.failure = failure
-            dependents = [(d, failure.passed_to(d.name, d.site)) for d in task.dependents or ()]
+            dependents = []
+            for dependent in task.dependents or ():
+                if dependent.move is None:
+                    dependents.append((dependent, failure.passed_to(dependent.name, dependent.site)))
+                else:  # it goes on without, and need not wait for this any more
+                    dependent.blockers -= 1
+                    dependent.scope.account.changed = True
             self._end(task, task.state)
             todo += dependents
+
+    def _give_up(self, commit: Commit) -> bool:
+        """Decide against a commit. Returns whether it came in time."""
+        if commit.decide(False):
+            return False
+        gate = commit.gate
+        if gate.state == PENDING:  # then it needs no room either
+            self.admission.pending_bytes -= gate.cost
+            gate.cost = 0
+            gate.scope.account.changed = True
+        return True
+
+    @staticmethod
+    def _record(task: Task, failure: Failure) -> None:
+        failure.seq = task.seq
+        task.scope.record(failure)
 
     def _end(self, task: Task, state: int) -> None:
         task.state = state
@@ -280,8 +313,7 @@ class Engine(Audit):
             failure = task.failure
             assert failure is not None
             if failure.root is failure:
-                failure.seq = task.seq
-                task.scope.record(failure)
+                self._record(task, failure)
         else:
             self.cancelled += 1
         task.dependents = None

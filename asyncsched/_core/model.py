@@ -102,6 +102,7 @@ class Task:
         "inputs",
         "lane",
         "lanes",
+        "move",
         "name",
         "number",
         "options",
@@ -135,6 +136,7 @@ class Task:
         self.args = args  # the arguments, with a reference by place for each input; None if they are the inputs
         self.options = options
         self.context: Any = None
+        self.move: Any = None  # its part in a commit
         self.lanes = lanes  # the streams it may run on; none for a claim of bytes, which takes no slot either
         self.cost = cost  # bytes of output and workspace, charged at admission
         self.refund = 0  # bytes to return at completion: what of `cost` the value did not take over

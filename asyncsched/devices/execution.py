@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from .._core.commit import Move
 from .._core.failure import Failure
 from .._core.model import Task, Value, failure_above
 from .._core.refcounts import references
@@ -32,6 +33,8 @@ def run(task: Task, memory: Memory) -> None:
     """
     task.refund = task.cost
     try:
+        if task.move is not None and not _moves(task, task.move, memory):
+            return
         upstream = failure_above(task.inputs)
         if upstream is not None:
             fail(task, upstream.passed_to(task.name, task.site))
@@ -50,7 +53,7 @@ def run(task: Task, memory: Memory) -> None:
 
 def release(task: Task) -> None:
     """Drop every reference a task holds, before its completion is told."""
-    task.value = task.args = task.call = task.context = task.options = None
+    task.value = task.args = task.call = task.context = task.options = task.move = None
     task.inputs = ()
 
 
@@ -78,6 +81,42 @@ def void(task: Task, failure: Failure) -> None:
     task.refund = task.cost
     if task.value is not None:
         task.value.charge = 0
+
+
+def _moves(task: Task, move: Move, memory: Memory) -> bool:
+    """Whether a task of a commit is to compute its value. Else that is there by now: see `_core.commit`."""
+    value, commit = task.value, move.commit
+    assert value is not None
+    if task is commit.gate:
+        commit.decide(failure_above(task.inputs) is None)
+        task.inputs = ()  # at once, since the members, which may go before this is told, want to be their only holders
+        finish(task, value, np.array(True), task.cost)
+    elif commit.decide(False):
+        return True
+    elif move.hands_on:
+        _hand_on(task, value, move.place, memory)
+    return False
+
+
+def _hand_on(task: Task, value: Value, place: int | None, memory: Memory) -> None:
+    """Give a value the version before: its buffer, if nobody else holds that, or else a view."""
+    if place is None:
+        form = value.meta
+        finish(task, value, memory.xp.broadcast_to(memory.xp.zeros((), form.dtype), form.shape), 0)
+        return
+    old = task.inputs[place]
+    if old.failure is not None:  # nothing was there
+        fail(task, old.failure.passed_to(task.name, task.site))
+        return
+    del old
+    alone = reusable(task, True, lambda found: found is task.inputs[place])
+    if alone is not None:
+        value.block, alone.block = alone.block, None
+        finish(task, value, alone.array, alone.charge)
+        return
+    old = task.inputs[place]
+    value.base = old.owner
+    finish(task, value, old.array, 0)
 
 
 def arguments(task: Task, arrays: list[Any]) -> list[Any]:

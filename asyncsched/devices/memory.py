@@ -67,6 +67,10 @@ class Memory:
         """What an array of `nbytes` really takes."""
         return nbytes + -nbytes % self.granule
 
+    def may_recycle(self, value: Value) -> bool:
+        """Whether the buffer of a value, done or not, will certainly be written over once nobody else holds it."""
+        return False
+
     def reclaim(self, value: Value) -> None:
         """Recycle the buffer of a value nobody holds, or, if its array left, charge it until that array is gone."""
         if value.base is not None:

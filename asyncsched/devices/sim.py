@@ -121,7 +121,9 @@ class SimDevice(HostDevice):
             return
         stream = self._random.choice(ready)
         task, _ = stream.queue.popleft()
-        if self._fault_rate and not task.cancelled and self._random.random() < self._fault_rate:
+        # A step's commit is spared: there a fault is a lost device, which nothing is promised for.
+        faulty = self._fault_rate and not task.cancelled and task.move is None
+        if faulty and self._random.random() < self._fault_rate:
             self.faults += 1
             above = failure_above(task.inputs)
             fault = Failure.of(SimFault(f"injected into {task.name}"), task.name, task.site)

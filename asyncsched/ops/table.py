@@ -143,6 +143,8 @@ def _updates() -> Iterator[Row]:
     k, update = kernels.optim, rules.gradients.update
     yield Row("axpby", k.axpby, update, out=True, inplace=True, doc="a x + b y, where a and b are numbers.")
     yield Row("axpby_squared", k.axpby_squared, update, out=True, inplace=True, doc="The same with the square of y.")
+    yield Row("sgd_average", k.sgd_average, update, out=True, inplace=True, doc="A running sum of decayed gradients.")
+    yield Row("sgd_step", k.sgd_step, update, out=True, inplace=True, doc="A step along one.")
     yield Row("adam_step", k.adam_step, update, out=True, inplace=True, doc="A step of Adam.")
 
 

@@ -10,7 +10,7 @@ import contextlib
 import contextvars
 import threading
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum, auto
 from typing import Any, Final, Protocol
 
@@ -19,11 +19,12 @@ import numpy as np
 from .._core.completions import Completions
 from .._core.engine import Engine
 from .._core.failure import Failure
-from .._core.model import LAUNCHED, Lane, Task
+from .._core.model import LAUNCHED, Lane, Task, Value
 from .._core.refcounts import require_gil
 from ..devices.contract import Device, Point
 from ..errors import QueueFull, SchedulerClosed, TaskCancelled
 from .cancellation import to_its_end
+from .commits import commit
 from .rates import Meter
 
 # Copies up to this many bytes are made on the loop's thread: about as long as a hop to another.
@@ -191,15 +192,23 @@ class Runtime:
         self.submit = self.engine.submit if sink is None else sink.take
 
     @contextlib.contextmanager
-    def transaction(self, what: str, *, expedited: bool = False, captured: bool = False) -> Iterator[None]:
+    def transaction(
+        self,
+        what: str,
+        *,
+        expedited: bool = False,
+        captured: bool = False,
+        versions: Mapping[Value, Value | None] | None = None,
+    ) -> Iterator[None]:
         """What is issued inside joins the backlog at the end: all, or nothing if anything raises. `dispatch` launches.
 
-        A tiny row may run at once all the same: if the rest is dropped, so is its result.
+        A tiny row may run at once all the same, but in a commit: if the rest is dropped, so is its result.
 
         Args:
             what: for the message.
             expedited: queue it before the rest of its scope.
             captured: it may be part of a captured step, since it moves no handle: what is recorded has no value.
+            versions: make it a commit, with these versions (see `commits`); filled inside.
 
         Raises:
             QueueFull: if the backlog has no room for all.
@@ -213,20 +222,25 @@ class Runtime:
         inline = self.inline_thread
         gathered = _Gathered(self)
         self.divert(gathered)
+        if versions is not None:
+            self.inline_thread = 0
         try:
             yield
         finally:
             self.divert(None)
             self.inline_thread = inline
         self.dispatch()
-        engine = self.engine
+        engine, tasks = self.engine, gathered.tasks
+        if versions is not None:
+            tasks.insert(0, commit(what, tasks, versions, self.lanes[next(iter(versions)).device]))
+            engine.require(tasks[0])
         room = engine.max_pending and engine.max_pending - engine.admission.pending
-        if room is not None and len(gathered.tasks) > room:
+        if room is not None and len(tasks) > room:
             raise QueueFull(
-                f"{what} takes {len(gathered.tasks):,} tasks and the backlog (max_pending) has room for {room:,}:"
+                f"{what} takes {len(tasks):,} tasks and the backlog (max_pending) has room for {room:,}:"
                 " `await s.barrier()` first, bound the run-ahead with `async with s.window(2)`, or raise max_pending"
             )
-        for task in gathered.tasks:
+        for task in tasks:
             task.expedited = expedited
             engine.submit(task, bounded=False, hold=True)
 

@@ -228,14 +228,16 @@ def _creation() -> dict[str, Any]:
 
 
 def _updates() -> dict[str, Any]:
-    key = {"shape": (5, 4), "key": (TENSOR,)}
+    key, Z = {"shape": (5, 4), "key": (TENSOR,)}, values(3, 4, seed=2)
     return {
         "scatter": [Case((X, np.asarray([1, 4, 1])), key), Case((X[0],), {"shape": (3, 4), "key": (1,)})],
         "scatter_along_axis": [Case((X, np.argsort(X, axis=1)), {"shape": (3, 4), "axis": 1})],
         "cumulative_prod_gradient": [Case((X, Y), {"axis": axis}) for axis in (0, 1)],
         "axpby": [Case((X, Y, 0.5, -2.0), {})],
         "axpby_squared": [Case((X, Y, 0.5, -2.0), {})],
-        "adam_step": [Case((X, Y, values(3, 4, seed=2), 0.9, 0.01, 1.5, 1e-8), {})],
+        "sgd_average": [Case((X, Y, Z, 0.5, -2.0), {}), Case((0.0, Y, Z, 0.5, -2.0), {})],
+        "sgd_step": [Case((X, Y, Z, 0.1, 0.5, -2.0), {})],
+        "adam_step": [Case((X, Y, Z, np.array(3), 0.1, 0.01, 0.9, 0.99, 1e-8), {})],
     }
 
 

@@ -69,6 +69,10 @@ class HostMemory(Memory):
     def give(self, block: Any) -> None:
         self.pool.give(block)
 
+    def may_recycle(self, value: Value) -> bool:
+        pooled = value.nbytes >= POOLED_BYTES if value.array is None else type(value.block) is np.ndarray
+        return pooled and value.base is None and not value.escaped and bool(value.meta.contiguous)
+
     def run_row(self, task: Task) -> None:
         row, value, options = task.call, task.value, task.options or {}
         assert value is not None

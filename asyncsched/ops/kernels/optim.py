@@ -5,34 +5,66 @@ Without `out` they make it first, which is an array also where there are no axes
 
 from __future__ import annotations
 
+from math import sqrt
 from typing import Any
+
+import numpy as np
 
 
 def axpby(xp: Any, x: Any, y: Any, a: float, b: float, *, out: Any = None) -> Any:
-    """a x + b y."""
-    out = xp.empty_like(x) if out is None else out
+    """a x + b y, where x may be a number."""
+    out = _like(xp, x, y) if out is None else out
     scaled = xp.multiply(y, b)
     return xp.add(x if a == 1 else xp.multiply(x, a, out=out), scaled, out=out)
 
 
 def axpby_squared(xp: Any, x: Any, y: Any, a: float, b: float, *, out: Any = None) -> Any:
-    """a x + b y**2."""
-    out = xp.empty_like(x) if out is None else out
+    """a x + b y**2, where x may be a number."""
+    out = _like(xp, x, y) if out is None else out
     squared = xp.square(y, out=xp.empty_like(y))
     xp.multiply(squared, b, out=squared)
     xp.multiply(x, a, out=out)
     return xp.add(out, squared, out=out)
 
 
+def sgd_average(xp: Any, x: Any, y: Any, p: Any, a: float, decay: float, *, out: Any = None) -> Any:
+    """a x + (y + decay p), where x may be a number."""
+    change = xp.multiply(p, decay, out=xp.empty_like(p))
+    xp.add(y, change, out=change)
+    out = _like(xp, x, y) if out is None else out
+    return xp.add(xp.multiply(x, a, out=out), change, out=out)
+
+
+def sgd_step(
+    xp: Any, p: Any, x: Any, y: Any, lr: float, a: float, decay: float, *, out: Any = None
+) -> Any:  # fmt: skip
+    """p - lr (a x + (y + decay p)), where x may be a number."""
+    change = sgd_average(xp, x, y, p, a, decay, out=xp.empty_like(p))
+    xp.multiply(change, -lr, out=change)
+    return xp.add(p, change, out=xp.empty_like(p) if out is None else out)
+
+
 def adam_step(
-    xp: Any, x: Any, mean: Any, square: Any, keep: float, rate: float, scale: float, eps: float, *, out: Any = None
-) -> Any:
-    """keep x - rate mean / (scale sqrt(square) + eps)."""
+    xp: Any, x: Any, mean: Any, square: Any, count: Any,
+    lr: float, decay: float, b1: float, b2: float, eps: float, *, out: Any = None,
+) -> Any:  # fmt: skip
+    """(1 - lr decay) x - lr (mean / (1 - b1**count)) / (sqrt(square / (1 - b2**count)) + eps)."""
     out = xp.empty_like(x) if out is None else out
+    if xp is np:
+        rate, scale = lr / (1 - b1 ** int(count)), 1 / sqrt(1 - b2 ** int(count))
+    else:  # the device knows the count, and the host would have to wait for it
+        rate, scale = [
+            number.astype(x.dtype) for number in (lr / (1 - xp.power(b1, count)), 1 / xp.sqrt(1 - xp.power(b2, count)))
+        ]
     change = xp.sqrt(square, out=xp.empty_like(square))
     xp.multiply(change, scale, out=change)
     xp.add(change, eps, out=change)
     xp.divide(mean, change, out=change)
     xp.multiply(change, rate, out=change)
-    xp.multiply(x, keep, out=out)
+    xp.multiply(x, 1 - lr * decay, out=out)
     return xp.subtract(out, change, out=out)
+
+
+def _like(xp: Any, x: Any, y: Any) -> Any:
+    """A new array in the layout of `x`, or in C order and the shape of `y` if that is a number."""
+    return xp.empty_like(x) if getattr(x, "ndim", 0) else xp.empty(y.shape, y.dtype)

@@ -1,0 +1,64 @@
+"""Commits: tasks that bring a group of values to their next versions, all of them or none.
+
+Theory of operation. An optimiser's step moves many parameters, each by tasks of its own, and any gradient may fail. No
+parameter may fail with it, nor may half of them move. So the tasks of a step are *members* of a commit, and before them
+goes one more, the *gate*, which reads whatever they read from outside:
+
+1. The gate is admitted when there is room for all of it: it is charged what the members will need, and they nothing.
+   So once it has been admitted, none of them can be short of bytes.
+2. It *decides* when it runs, after everything that it reads has ended: they go, unless something of that failed.
+   Whoever cancels a task of the commit before, decides against it; after that it is too late. The first decision
+   counts, on whichever thread it is made.
+3. Each member then runs; or it hands on what was there before, in the same buffer. Either way its value is there, and
+   what was issued on it goes on.
+
+So two things are different for these tasks: they are not settled when what they read has failed, and they are not
+cancelled one by one.
+
+Not taken: one task for all, which would use one stream; and no gate, each member reading everything, which takes as
+many edges as there are parameters, squared.
+"""
+
+from __future__ import annotations
+
+from .model import Task
+
+
+class Commit:
+    """What the tasks of one commit share."""
+
+    __slots__ = ("_decision", "charged", "gate")
+
+    def __init__(self, gate: Task) -> None:
+        self.gate = gate
+        self.charged = False  # whether the gate was admitted with the bytes for all
+        self._decision: dict[str, bool] = {}
+
+    def decide(self, go: bool) -> bool:
+        """Decide, unless that was done before. On any thread: setting a default is one step. Returns the decision."""
+        return self._decision.setdefault("go", go)
+
+
+class Move:
+    """A task's part in a commit.
+
+    Attributes:
+        grant: bytes that it takes over of the gate's charge; the gate itself, what it keeps for the members' workspace.
+        place: where among its inputs the version before is; None if this is the first, before which there were zeros.
+        hands_on: whether its value is a version. Others are only read by members.
+    """
+
+    __slots__ = ("commit", "grant", "hands_on", "place")
+
+    def __init__(self, commit: Commit, grant: int, place: int | None = None, *, hands_on: bool = False) -> None:
+        self.commit = commit
+        self.grant = grant
+        self.place = place
+        self.hands_on = hands_on
+
+    def charge(self, task: Task) -> None:
+        """The task was admitted: from now on its cost is its part of what was charged for all."""
+        commit = self.commit
+        if task is commit.gate:
+            commit.charged = task.cost > 0  # nothing was, where the commit was given up before
+        task.cost = self.grant if commit.charged else 0

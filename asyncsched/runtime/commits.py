@@ -1,0 +1,78 @@
+"""Making a commit of tasks: what its gate reads, and what each task is granted. `_core.commit` says what a commit is.
+
+Bytes. The gate is charged an output for each task, and for each stream the workspace of the one that needs most. An
+output that is written over its old version needs none; but whether nobody else holds that is certain only when the task
+runs. So it counts where nobody can come to hold it meanwhile: an optimiser's moments, which it shares with nobody, but
+seldom parameters, which the passes before are still reading.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from .._core.commit import Commit, Move
+from .._core.model import DONE, Lane, Task, Value
+from .._core.refcounts import references
+from ..ops.meta import meta
+from ..ops.program import ref
+
+_TRUTH = meta((), np.dtype(bool))
+
+
+def commit(name: str, tasks: Sequence[Task], versions: Mapping[Value, Value | None], lanes: Sequence[Lane]) -> Task:
+    """Make tasks that are not submitted yet the members of a commit. Returns its gate, to be submitted before them.
+
+    Args:
+        name: the gate's.
+        tasks: rows of the table, in order.
+        versions: the version before of those of their values that are to be there in any case, which is among what
+            makes them; None where there were zeros. For each its handle is the one holder besides.
+        lanes: where the gate may run.
+    """
+    made, lanes_used = {task.value for task in tasks}, {lane for task in tasks for lane in task.lanes}
+    uses = Counter(id(value) for task in tasks for value in task.inputs)
+    parts = []
+    for task in tasks:
+        assert task.value is not None
+        before = versions.get(task.value)
+        place = None if before is None else next(i for i, value in enumerate(task.inputs) if value is before)
+        del before
+        needs = 0 if place == 0 and task.call.inplace and _alone(task, uses) else task.value.nbytes
+        parts.append((needs, place, task.value in versions))
+    workspace = max(task.cost - task.value.nbytes for task in tasks if task.value is not None)
+    kept = workspace * min(len(tasks), len(lanes_used))
+    first = tasks[0]
+    assert first.value is not None
+    outside = dict.fromkeys(value for task in tasks for value in task.inputs if value not in made)
+    truth = Value(first.value.account, first.value.device, _TRUTH, 0, first.value.site)
+    gate = Task(first.scope, name, truth, None, tuple(outside), (), None, lanes, kept + sum(part[0] for part in parts))
+    all_of_it = Commit(gate)
+    gate.move = Move(all_of_it, kept)
+    for task, (needs, place, hands_on) in zip(tasks, parts, strict=True):
+        task.move = Move(all_of_it, needs, place, hands_on=hands_on)
+        task.cost = 0
+        if task.args is None:
+            task.args = tuple([ref(i) for i in range(len(task.inputs))])
+        task.inputs = (*task.inputs, truth)
+    return gate
+
+
+def _alone(task: Task, uses: Mapping[int, int]) -> bool:
+    """Whether the task will write over its first input: what holds that is known, and will be gone when it runs."""
+    inputs = task.inputs
+    count = references(inputs, 0)  # first: what is let go of on a stream's thread meanwhile counts as held, then
+    old = inputs[0]
+    known = uses[id(old)] + 2  # its handle, and `versions`
+    producer = old.task
+    if producer is not None and producer.state < DONE:
+        move = producer.move  # one read, as of `value` and `inputs`: the stream lets go of them
+        if move is None or move.place is None:
+            return False  # it might be a view, or no buffer that can be written over
+        known += producer.value is old
+        # The gate waits for what the commit before makes of it.
+        readers = [reader.inputs for reader in producer.dependents or () if reader.move is not None]
+        known += sum([value is old for read in readers for value in read])
+    return count <= known and old.meta is task.value.meta and old.device.memory.may_recycle(old)  # type: ignore[union-attr]
