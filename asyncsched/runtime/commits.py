@@ -33,15 +33,17 @@ def commit(name: str, tasks: Sequence[Task], versions: Mapping[Value, Value | No
         lanes: where the gate may run.
     """
     made, lanes_used = {task.value for task in tasks}, {lane for task in tasks for lane in task.lanes}
-    uses = Counter(id(value) for task in tasks for value in task.inputs)
+    uses = Counter([id(value) for task in tasks for value in task.inputs])
     parts = []
     for task in tasks:
-        assert task.value is not None
-        before = versions.get(task.value)
-        place = None if before is None else next(i for i, value in enumerate(task.inputs) if value is before)
-        del before
-        needs = 0 if place == 0 and task.call.inplace and _alone(task, uses) else task.value.nbytes
-        parts.append((needs, place, task.value in versions))
+        value, place = task.value, None
+        assert value is not None
+        before = versions.get(value)
+        if before is not None:
+            place = task.inputs.index(before)
+        del before  # a holder
+        needs = 0 if place == 0 and task.call.inplace and _alone(task, uses) else value.nbytes
+        parts.append((needs, place, value in versions))
     workspace = max(task.cost - task.value.nbytes for task in tasks if task.value is not None)
     kept = workspace * min(len(tasks), len(lanes_used))
     first = tasks[0]
@@ -62,7 +64,10 @@ def commit(name: str, tasks: Sequence[Task], versions: Mapping[Value, Value | No
 
 def _alone(task: Task, uses: Mapping[int, int]) -> bool:
     """Whether the task will write over its first input: what holds that is known, and will be gone when it runs."""
-    inputs = task.inputs
+    inputs, value = task.inputs, task.value
+    assert value is not None
+    if inputs[0].meta is not value.meta or not inputs[0].device.memory.may_recycle(inputs[0]):
+        return False
     count = references(inputs, 0)  # first: what is let go of on a stream's thread meanwhile counts as held, then
     old = inputs[0]
     known = uses[id(old)] + 2  # its handle, and `versions`
@@ -74,5 +79,5 @@ def _alone(task: Task, uses: Mapping[int, int]) -> bool:
         known += producer.value is old
         # The gate waits for what the commit before makes of it.
         readers = [reader.inputs for reader in producer.dependents or () if reader.move is not None]
-        known += sum([value is old for read in readers for value in read])
-    return count <= known and old.meta is task.value.meta and old.device.memory.may_recycle(old)  # type: ignore[union-attr]
+        known += sum([held is old for read in readers for held in read])
+    return count <= known
