@@ -251,9 +251,12 @@ class Engine(Audit):
             self._news.append(task)
         return True
 
-    def settle(self, task: Task, failure: Failure) -> None:
-        """End a pending task that will never be launched, and its dependents. Without recursion: graphs are deep."""
-        todo = [(task, failure)]
+    def settle(self, task: Task, failure: Failure) -> bool:
+        """End a pending task that will never be launched, and its dependents. Without recursion: graphs are deep.
+
+        Returns whether somebody waits for any of them.
+        """
+        todo, awaited = [(task, failure)], False
         while todo:
             task, failure = todo.pop()
             if task.state != PENDING:
@@ -262,8 +265,10 @@ class Engine(Audit):
             self.admission.remove(task)
             task.failure = failure
             dependents = [(d, failure.passed_to(d.name, d.site)) for d in task.dependents or ()]
+            awaited = awaited or bool(task.waiters)
             self._end(task, task.state)
             todo += dependents
+        return awaited
 
     def _end(self, task: Task, state: int) -> None:
         task.state = state
