@@ -303,6 +303,17 @@ async def test_one_of_two_that_hold_goes_on(looks: list[deadlock.Finding]) -> No
     assert len(looks) == 1
 
 
+async def test_no_more_fail_than_it_takes_to_free_bytes() -> None:
+    """Nobody waits for the first, but what it alone held is free when it has failed."""
+    async with asc.Scheduler("cpu", max_bytes=LIMIT, max_ops=1) as s:
+        a, b, c = await s.put(BLOCK), await s.put(BLOCK), await s.put(BLOCK)
+        wide = [asc.concat([a, b]), asc.concat([b, c])]
+        del a, b, c
+        assert (await wide[1]).shape == (200, 100)
+        with pytest.raises(ExceptionGroup, match="1 task failed"):
+            await s.barrier()
+
+
 async def test_after_stall_timeout_all_are_told(
     looks: list[deadlock.Finding], caplog: pytest.LogCaptureFixture
 ) -> None:
