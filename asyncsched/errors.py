@@ -31,10 +31,10 @@ class QueueFull(AsyncSchedError):
 
 
 class LimitTooSmall(AsyncSchedError):
-    """A limit in bytes does not admit a task.
+    """A limit in bytes does not admit a task, or all those that wait.
 
     Attributes:
-        needed: the limit that would have admitted this task; None if unknown.
+        needed: the limit that would have sufficed for it, or for all that waited; None if unknown.
         limit: the one there is.
     """
 
@@ -47,7 +47,7 @@ class LimitTooSmall(AsyncSchedError):
 
     @property
     def suggested_limit(self) -> int | None:
-        """The limit to try next: what this task needs, and at least twice the present one, since others follow.
+        """The limit to try next: what is needed, and at least twice the present one, since more may follow.
 
         So a limit that works is found in a few tries, and is less than twice the least that does.
         """
@@ -75,6 +75,8 @@ class TaskTooLarge(LimitTooSmall, ValueError):
 class MemoryDeadlockError(LimitTooSmall):
     """Nothing can go on: every byte is held by something that itself waits for bytes.
 
+    It is told once for all that waits, to the first that somebody awaits: when that one lets go, the others may go on.
+
     Cure: drop results sooner (`del`, smaller scopes), take fewer at a time, reserve with `s.scope(reserve=...)`,
     or raise the limit to `suggested_limit`.
 
@@ -91,7 +93,11 @@ class MemoryDeadlockError(LimitTooSmall):
 
 
 class SchedulerStalled(AsyncSchedError):
-    """A task waited for bytes longer than `stall_timeout`, with nothing in flight that could free them."""
+    """A task waited for bytes longer than `stall_timeout`, with nothing in flight that could free them.
+
+    It is no proved deadlock: somebody holds them who does not wait here, or whom nobody can see, such as a slice of an
+    awaited array.
+    """
 
 
 class TaskCancelled(AsyncSchedError):

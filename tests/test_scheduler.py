@@ -395,6 +395,22 @@ async def test_aclose_in_time(s: asc.Scheduler) -> None:
     await s.aclose()
 
 
+async def test_while_it_closes_it_takes_nothing_new(gate: threading.Event) -> None:
+    """It would wait for that, too, and for what that submits, for ever."""
+    s = asc.Scheduler("cpu")
+    async with s:
+        x = await s.put([1.0])
+        running = s.submit_nowait(held, gate)
+        closing = asyncio.create_task(s.aclose())
+        await turns()
+        assert not closing.done()
+        await _refuses_everything(s, x)
+        assert s.statistics().tasks_submitted == 2
+        gate.set()
+        await closing
+        assert running.done()
+
+
 async def test_use_before_opening_and_opening_twice() -> None:
     s = asc.Scheduler("cpu")
     assert repr(s) == "Scheduler(cpu; not open)"
@@ -411,7 +427,11 @@ async def test_use_before_opening_and_opening_twice() -> None:
 async def test_use_after_close() -> None:
     async with asc.Scheduler("cpu") as s:
         x = await s.put([1.0])
-        scope, window = s.scope(), s.window(1)
+    await _refuses_everything(s, x)
+
+
+async def _refuses_everything(s: asc.Scheduler, x: asc.Tensor) -> None:
+    scope, window = s.scope(), s.window(1)
     steps: list[Callable[[], Any]] = [
         lambda: s.put(1), lambda: s.submit(int), lambda: s.call(int), s.barrier, scope.__aenter__, window.__aenter__,
     ]  # fmt: skip

@@ -60,6 +60,28 @@ class Audit:
         lone = [i for i in range(len(values)) if references(values, i) <= readers[id(values[i])] + 1]  # and this list
         return sum([values[i].charge for i in lone])
 
+    def sufficient_limit(self, account: Account) -> int:
+        """A limit under which all that waits in an account could go, one task after the other by age.
+
+        If nobody outside drops anything meanwhile: what pending tasks alone hold is free after its last reader.
+        """
+        tasks = [task for task in self.admission.tasks() if task.scope.account is account]
+        readers = Counter(id(value) for task in tasks for value in (*task.inputs, task.value))
+        values = list({value for task in tasks for value in (*task.inputs, task.value) if value is not None})
+        last = {id(value): task for task in tasks for value in (task.value, *task.inputs)}
+        freed: Counter[Task] = Counter()
+        for i in range(len(values)):  # in no variable, see `refcounts`
+            if (
+                references(values, i) <= readers[id(values[i])] + 1 and values[i].account.open is account
+            ):  # and this list
+                freed[last[id(values[i])]] += values[i].nbytes
+        used = most = account.used
+        for task in tasks:
+            used += task.cost
+            most = max(most, used)
+            used -= task.cost - (0 if task.value is None else task.value.nbytes) + freed[task]
+        return most
+
     def validate(self) -> None:
         """Assert every invariant. For tests: it walks everything."""
         admission, tasks = self.admission, self.root.unfinished()

@@ -16,8 +16,21 @@ def line_of(site: CallSite | None) -> str:
     if site is None:
         return "an unknown line"
     code, lasti = site
+    if _drives(code):
+        return "the start of an asyncio task of its own"
     line = next((line for start, end, line in code.co_lines() if start <= lasti < end), None)
     return f"{code.co_filename}:{line or code.co_firstlineno} in {code.co_name}"
+
+
+def is_users(code: CodeType) -> bool:
+    """Whether this is a user's code, and neither the package's nor what drives coroutines."""
+    return not code.co_filename.startswith(_PACKAGE) and not _drives(code)
+
+
+def _drives(code: CodeType) -> bool:
+    """Whether this is what drives coroutines: asyncio or anyio, which the core does not import."""
+    files = [getattr(sys.modules.get(name), "__file__", None) for name in ("asyncio", "anyio")]
+    return any(file and code.co_filename.startswith(os.path.dirname(file) + os.sep) for file in files)
 
 
 def call_site(skip: int = 2) -> CallSite | None:

@@ -258,20 +258,26 @@ class Engine(Audit):
             self._news.append(task)
         return True
 
-    def settle(self, task: Task, failure: Failure) -> None:
-        """End a pending task that will never be launched, and its dependents. Without recursion: graphs are deep."""
-        todo = [(task, failure)]
+    def settle(self, task: Task, failure: Failure) -> bool:
+        """End a pending task that will never be launched, and its dependents. Without recursion: graphs are deep.
+
+        A task of a commit goes on all the same: the commit is given up. Returns whether it was, or whether somebody
+        waits for any of them.
+        """
+        if task.move is not None:
+            given_up = self._give_up(task.move.commit)
+            if given_up:
+                self._record(task, failure)
+            return given_up
+        todo, awaited = [(task, failure)], False
         while todo:
             task, failure = todo.pop()
             if task.state != PENDING:
                 continue
-            if task.move is not None:
-                if self._give_up(task.move.commit) and not failure.cancelled:
-                    self._record(task, failure)
-                continue
             task.state = CANCELLED if failure.cancelled else FAILED
             self.admission.remove(task)
             task.failure = failure
+            awaited = awaited or bool(task.waiters)
             dependents = []
             for dependent in task.dependents or ():
                 if dependent.move is None:
@@ -281,6 +287,7 @@ class Engine(Audit):
                     dependent.scope.account.changed = True
             self._end(task, task.state)
             todo += dependents
+        return awaited
 
     def _give_up(self, commit: Commit) -> bool:
         """Decide against a commit. Returns whether it came in time."""
@@ -295,8 +302,10 @@ class Engine(Audit):
 
     @staticmethod
     def _record(task: Task, failure: Failure) -> None:
-        failure.seq = task.seq
-        task.scope.record(failure)
+        """Have a root cause told, unless somebody sees it before."""
+        if failure.root is failure:
+            failure.seq = task.seq
+            task.scope.record(failure)
 
     def _end(self, task: Task, state: int) -> None:
         task.state = state
@@ -312,8 +321,7 @@ class Engine(Audit):
             self.failed += 1
             failure = task.failure
             assert failure is not None
-            if failure.root is failure:
-                self._record(task, failure)
+            self._record(task, failure)
         else:
             self.cancelled += 1
         task.dependents = None

@@ -73,6 +73,12 @@ class Failure:
         """The failure of a task that reads this failed value."""
         return Failure(self._exception, name, site, self)
 
+    def alongside(self, name: str, site: CallSite | None) -> Failure:
+        """The failure of a task that does not read this one, and ends for the same reason: told once for both."""
+        failure = Failure(self._exception, name, site)
+        failure._root = self.root
+        return failure
+
     @property
     def root(self) -> Failure:
         """The failure of the task whose body raised, or which was cancelled."""
@@ -120,7 +126,8 @@ class Failure:
 
     def _path(self) -> list[str]:
         if self.upstream is None:
-            return []
+            told_once = _Note(f"the task {self.name!r}, submitted at {line_of(self.site)}, ended for the same reason")
+            return [] if self._root is None else [told_once]
         names, step = [self.name], self.upstream
         while step.upstream is not None and len(names) < _PATH_SHOWN:
             names.append(step.name)

@@ -25,6 +25,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from .._core.callsite import CallSite
 from .._core.completions import Completions
 from .._core.model import Account, Task, Value
 from .._core.refcounts import references
@@ -87,7 +88,7 @@ class Memory:
     def _watch(self, value: Value, owner: Array, nbytes: int) -> None:
         escape = Escape(owner, _gone)
         escape.memory, escape.account, escape.nbytes = self, value.account, nbytes
-        escape.pooled = _pooled(value.block)
+        escape.pooled, escape.site = _pooled(value.block), value.site
         escape.given = weakref.ref(value.array) if isinstance(value.array, self.arrays) else None
         self.escapes[id(escape)] = escape
 
@@ -102,11 +103,12 @@ class Memory:
 class Escape(weakref.ref[Array]):
     """Watches the memory of an array that left the scheduler, and gives its bytes back when it is gone."""
 
-    __slots__ = ("account", "given", "memory", "nbytes", "pooled")
+    __slots__ = ("account", "given", "memory", "nbytes", "pooled", "site")
     memory: Memory
     account: Account  # where they are charged
     nbytes: int
     pooled: int  # of the host pool's live bytes
+    site: CallSite | None  # the line that asked for it
     given: weakref.ref[Array] | None  # the array that users got, if it is one
 
     def visible(self) -> Array | None:

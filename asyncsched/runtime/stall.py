@@ -9,16 +9,23 @@ The engine calls `update` after each dispatch while anything is stuck, and once 
 cost next to nothing: it compares a signature of what is stuck with the last one, and only a new one starts timers.
 Then, as long as the signature stays:
 
-1. *At once*, in the next iteration of the loop, and first in each later look: those who have bytes to spare are asked
-   for them (`reclaimers`: a pipeline's read-ahead). If pending tasks alone hold all the bytes it is a deadlock, and no
-   search is needed.
-2. *After `FIRST_LOOK`*: a garbage collection, since a dead cycle may hold the bytes; then the search for holders. It is
-   repeated after pauses that double, since the loop stands still meanwhile, and holders outside may take hours; its
-   budget of time grows with the pauses, up to a limit.
+1. *At once*, in the next iteration of the loop, and first in each later look: a collection of young garbage, since a
+   dead cycle (an exception that was kept, and the frames it passed) may hold the bytes. It gets a twentieth of the
+   loop's time at most, and comes later where that is used up. Those who have bytes to spare are asked for them
+   (`reclaimers`: a pipeline's read-ahead). If pending tasks alone hold all the bytes it is a deadlock, and no search is
+   needed.
+2. *After `FIRST_LOOK`*: a whole collection; then the search for holders. It is repeated after pauses that double, since
+   the loop stands still meanwhile, and holders outside may take hours; its budget of time grows with the pauses, up to
+   a limit.
 3. *After `FIRST_LOG`*, and then every `NEXT_LOG`: the holders found so far are logged.
 4. *After the user's `stall_timeout`*, if there is one: SchedulerStalled.
 
-Only one task is failed at a time: that may free what the others wait for. If not, they are stuck anew, and found so.
+Whom to fail. One failure may free what all others wait for: its awaiter unwinds, and drops what it held. So the oldest
+stuck task is failed, and on with the next only as long as that wakes nobody and frees nothing: of eighty that were
+issued ahead all fail up to the one that is awaited. They fail for one cause, which is told once, with their number. If
+the awaiter goes on without letting go of anything (it gathers exceptions, or tries the next), the stall is the same
+one: it is looked at soon, `stall_timeout` counts from its beginning, and of those who waited then twice as many are
+told each time. So n of them are told in log n looks.
 
 Alternatives. A timeout alone cannot tell a deadlock from a slow consumer, and says nothing of the cause; it is there,
 off by default. A graph of who holds what and who waits for whom, kept up to date, would show a deadlock at once, but
@@ -37,7 +44,7 @@ from time import perf_counter
 
 from .._core.callsite import line_of
 from .._core.failure import Failure
-from .._core.model import PENDING, Account, Task
+from .._core.model import PENDING, Account, Scope, Task
 from ..errors import AsyncSchedError, MemoryDeadlockError, SchedulerStalled
 from .deadlock import BUDGET, MOST_BUDGET, Finding, investigate
 from .runtime import Runtime
@@ -45,8 +52,10 @@ from .runtime import Runtime
 log = logging.getLogger("asyncsched")
 
 FIRST_LOOK = 0.25  # seconds without change before holders are looked for
+NEXT_LOOK = 0.025  # the same, where some were told and nothing was freed by that
 FIRST_LOG = 1.0
 NEXT_LOG = 30.0
+COLLECTING = 0.05  # the share of the loop's time that collections of young garbage may take
 
 
 class StallWatch:
@@ -56,9 +65,13 @@ class StallWatch:
         self._runtime = runtime
         self._timeout = timeout
         self._signature: object = None  # what was stuck, and how
+        # Where some were told and nothing was freed by that: the bytes held, and before which task the stall began.
+        self._told: dict[Account, tuple[int, int]] = {}
+        self._at_a_time = 1  # of those that somebody waits for
         self._since = 0.0
         self._pause = FIRST_LOOK
         self._logged = FIRST_LOG
+        self._may_collect = 0.0
         self._soon: asyncio.Handle | None = None
         self._later: asyncio.TimerHandle | None = None
 
@@ -69,12 +82,21 @@ class StallWatch:
                 self.stop()
             return
         signature = [(task.seq, task.scope.account.used) for task in stuck]
-        if signature == self._signature:
-            return
+        if signature != self._signature:
+            self._begin(signature, stuck)
+
+    def _begin(self, signature: object, stuck: Sequence[Task]) -> None:
+        told = {}
+        for account, first in [(task.scope.account, task) for task in stuck]:
+            used, before = self._told.get(account, (-1, 0))
+            if account.used == used and first.seq < before:
+                told[account] = used, before
         self.stop()
-        self._signature = signature
-        self._since = perf_counter()
-        self._pause, self._logged = FIRST_LOOK, FIRST_LOG
+        self._signature, self._told = signature, told
+        if told:
+            self._pause = NEXT_LOOK
+        else:
+            self._since, self._pause, self._logged, self._at_a_time = perf_counter(), FIRST_LOOK, FIRST_LOG, 1
         loop = self._runtime.loop
         assert loop is not None
         self._soon = loop.call_soon(self._look, False)
@@ -83,6 +105,7 @@ class StallWatch:
     def stop(self) -> None:
         """Nothing is stuck, or the scheduler closes."""
         self._signature = None
+        self._told = {}
         for handle in (self._soon, self._later):
             if handle is not None:
                 handle.cancel()
@@ -90,8 +113,7 @@ class StallWatch:
 
     def _look(self, thorough: bool) -> None:
         runtime, signature = self._runtime, self._signature
-        if thorough:
-            gc.collect()
+        self._collect(thorough)
         runtime.dispatch()
         if signature is None or self._signature != signature:
             return
@@ -101,26 +123,44 @@ class StallWatch:
         stuck = runtime.engine.admission.stuck()
         for task in stuck:
             if self._only_pending_hold(task.scope.account):
-                self._fail(task, self._deadlock(task, None))
+                self._tell(task, self._deadlock(task, None))
                 return
-        if not thorough:
+        if thorough:
+            self._search(stuck)
+
+    def _collect(self, thorough: bool) -> None:
+        """Free what dead cycles hold: those of what was made lately, or (`thorough`) all."""
+        if thorough:
+            gc.collect()
             return
+        started = perf_counter()
+        if (early := self._may_collect - started) > 0:
+            assert self._runtime.loop is not None
+            self._soon = self._runtime.loop.call_later(early, self._look, False)
+            return
+        gc.collect(1)
+        now = perf_counter()
+        self._may_collect = now + (now - started) / COLLECTING
+
+    def _search(self, stuck: Sequence[Task]) -> None:
+        """Look for holders; tell of a deadlock, or of a stall that lasts."""
+        runtime = self._runtime
         waited = perf_counter() - self._since
         finding = None
-        budget = min(MOST_BUDGET, BUDGET * self._pause / FIRST_LOOK)
+        budget = min(MOST_BUDGET, BUDGET * max(1.0, self._pause / FIRST_LOOK))
         for task in stuck:
             finding = investigate(runtime, task.scope.account, {t.scope.account for t in stuck}, budget)
             if finding.deadlock:
-                self._fail(task, self._deadlock(task, finding))
+                self._tell(task, self._deadlock(task, finding))
                 return
             if waited >= self._logged:
                 log.warning("%s", self._text(task, finding))
         if waited >= self._logged:
             self._logged = waited + NEXT_LOG
         if self._timeout is not None and waited >= self._timeout:
-            self._fail(task, SchedulerStalled(f"after stall_timeout={self._timeout:g} s: {self._text(task, finding)}"))
+            self._tell(task, SchedulerStalled(f"after stall_timeout={self._timeout:g} s: {self._text(task, finding)}"))
             return
-        self._pause *= 2
+        self._pause = max(FIRST_LOOK, 2 * self._pause)
         assert runtime.loop is not None
         self._later = runtime.loop.call_later(self._next_pause(), self._look, True)
 
@@ -137,25 +177,48 @@ class StallWatch:
 
     def _deadlock(self, task: Task, finding: Finding | None) -> MemoryDeadlockError:
         account = task.scope.account
-        return MemoryDeadlockError(self._text(task, finding), account.used + task.cost, account.limit)
+        needed = self._runtime.engine.sufficient_limit(account)
+        return MemoryDeadlockError(self._text(task, finding), needed, account.limit)
 
-    def _fail(self, task: Task, error: AsyncSchedError) -> None:
-        if task.state == PENDING:
-            self._runtime.engine.settle(task, Failure.of(error, task.name, task.site))
+    def _tell(self, first: Task, error: AsyncSchedError) -> None:
+        """Fail a stuck task, and the next until enough of those who wait are woken, or bytes come free."""
+        engine, account = self._runtime.engine, first.scope.account
+        used, more = account.used, self._at_a_time
+        _, before = self._told.get(account, (used, engine.sequence))
+        failures: dict[Scope, Failure] = {}
+        for task in sorted(self._waiting(account), key=lambda task: (task.scope is not first.scope, task.seq)):
+            if task.state != PENDING or task.blockers or task.seq >= before:
+                continue
+            known = failures.get(task.scope)
+            if known is None:
+                failure = failures[task.scope] = Failure.of(error, task.name, task.site)
+            else:
+                failure = known.alongside(task.name, task.site)
+            more -= engine.settle(task, failure)
+            engine.take()
+            if more <= 0 or account.used < used:
+                break
+        self._told[account] = used, before
+        self._at_a_time *= 2
         self._runtime.dispatch()
 
+    def _waiting(self, account: Account) -> list[Task]:
+        return [task for task in self._runtime.engine.admission.tasks() if task.scope.account is account]
+
     def _text(self, task: Task, finding: Finding | None) -> str:
-        account = task.scope.account
+        engine, account = self._runtime.engine, task.scope.account
+        others = len(self._waiting(account)) - 1
         lines = [
             f"{task.name} (submitted at {line_of(task.site)}) needs {task.cost:,} bytes, and {account.used:,} of the"
             f" {account.limit:,} allowed are held; nothing in flight will free any"
+            + (f", and {others:,} more task{'s wait' if others > 1 else ' waits'}" if others else "")
         ]
         if finding is None:
             lines.append("  pending tasks hold all of it as their inputs")
         else:
             lines += [f"  {holder}" for holder in finding.lines]
         lines.append(
-            f"cure: drop results sooner, take fewer at a time, reserve with s.scope(reserve=...), "
-            f"or raise the limit to {account.used + task.cost:,} bytes, which would have admitted this task"
+            f"cure: drop results sooner, take fewer at a time, reserve with s.scope(reserve=...), or raise the limit to"
+            f" {engine.sufficient_limit(account):,} bytes, which would have sufficed for all that waits"
         )
         return "\n".join(lines)

@@ -286,6 +286,31 @@ def test_a_launched_dependent_of_a_cancelled_task_ends_as_cancelled(rig):
     assert rig.engine.failed == 0
 
 
+@pytest.mark.parametrize("launched", range(5))
+def test_cancelling_goes_all_the_way_down_whatever_is_launched(launched):
+    """A launched dependent has dependents of its own, launched or pending."""
+    rig = Rig(max_ops=launched or 1)
+    if not launched:
+        rig.submit()
+    tasks, values = [], ()
+    for _ in range(4):
+        task, value = rig.submit(*values)
+        tasks.append(task)
+        values = (value,)
+    rig.dispatch()
+    assert [task.state == LAUNCHED for task in tasks] == [i < launched for i in range(4)]
+    told = []
+    for task in tasks:
+        task.waiters = [answered(told)]
+    assert rig.cancel(tasks[0])
+    rig.dispatch()
+    assert set(told) == set(tasks)
+    assert {task.failure.root for task in tasks} == {tasks[0].failure}
+    rig.run()
+    assert states(tasks) == {CANCELLED}
+    rig.engine.validate()
+
+
 def test_a_cancelled_claim_leaves_no_trace():
     rig = Rig(max_bytes=10)
     task, _held = rig.submit(cost=10)

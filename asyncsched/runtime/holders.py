@@ -1,0 +1,242 @@
+"""Who holds an object: a walk up through whatever refers to it, to the asyncio tasks at the top.
+
+Theory of operation. `gc.get_referrers` gives the objects that refer to an object; CPython's reference count says how
+many references there are. When the references found account for the whole count, no holder is unseen. The walk goes up
+through whatever cannot act by itself: containers, finished tasks and what they returned or raised, tracebacks and the
+frames in them, generators that nobody drives. It ends at coroutines (mapped to their asyncio tasks), or outside: at a
+module, at a callback of the event loop, at anything unseen (a running frame shows none of its references), or not
+understood. Outside is the safe answer: it only means that nobody is accused.
+
+What the walk itself keeps must not count as a holder: it has nodes, which are left out, and one list of tasks. All else
+here is kept by `id`, or holds tasks that are not done, at which the walk ends without counting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+import types
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from .._core.callsite import is_users, line_of
+from .._core.model import DONE, PENDING, Task
+from .._core.refcounts import references
+
+MOST_OBJECTS = 200_000
+_MANY = 250  # objects from which one pass over the heap with a set beats `gc.get_referrers`, which compares with each
+_SUSPENDED = (types.CoroutineType, types.GeneratorType, types.AsyncGeneratorType)
+_AWAITING = ("cr_await", "gi_yieldfrom", "ag_await")
+_AWAITED = ("async_generator_asend", "async_generator_athrow", "coroutine_wrapper", "anext_awaitable")
+
+End = tuple["asyncio.Task[Any] | Task", str]
+
+
+class _Node:
+    """An object on the way up."""
+
+    __slots__ = ("ends", "found", "thing", "trouble", "up")
+
+    def __init__(self, thing: Any) -> None:
+        self.thing = thing
+        self.found = 0  # references to it that were found
+        self.up: list[_Node] = []  # what refers to it, and is walked further
+        self.ends: list[End] = []  # the tasks that refer to it
+        self.trouble: str | None = None  # why more may hold it
+
+
+class Walk:
+    """Finds the tasks that objects are held by.
+
+    Walks up level by level, since each look for referrers scans the heap.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, deadline: float) -> None:
+        self._deadline = deadline
+        kinds = _with_subclasses(asyncio.Task)
+        self._tasks: list[asyncio.Task[Any]] = [thing for thing in gc.get_objects() if type(thing) in kinds]
+        self._ours = {id(self._tasks)}  # containers of the investigation itself, alive throughout
+        self._owners = _owners(asyncio.all_tasks(loop))
+        # Python 3.11's `gc.get_referrers` overlooks what a C task holds by way of being a future: callbacks, exception.
+        self._holding: dict[int, set[int]] = defaultdict(set)  # places in the list of tasks, by what they hold
+        for place in range(len(self._tasks)):
+            for held in gc.get_referents(self._tasks[place]):
+                self._holding[id(held)].add(place)
+
+    def up(self, starts: list[Any], between: Sequence[Any] = ()) -> list[list[End] | str]:
+        """For each object the tasks that hold it, with descriptions, or why more may.
+
+        `between` are objects through which these may be held: looked at with them, they cost no look of their own.
+        References to the objects from these two are known; the caller has none in variables.
+        """
+        nodes = {id(thing): _Node(thing) for things in (starts, between) for thing in things}
+        level = list(nodes.values())
+        self._ours |= {id(starts), id(between)}
+        while level:
+            if perf_counter() > self._deadline or len(nodes) > MOST_OBJECTS:
+                for node in level:
+                    node.trouble = "the search ran out of its budget"
+                break
+            level = self._climb(level, nodes)
+        return [_summary(nodes[key]) for key in map(id, starts)]
+
+    def _climb(self, level: list[_Node], nodes: dict[int, _Node]) -> list[_Node]:
+        """Find what refers to each node of a level. Returns the next level."""
+        above: list[_Node] = []
+        at = {id(node.thing): node for node in level}
+        referrers = self._referrers(level, at)
+        for referrer in referrers:
+            if type(referrer) is _Node:
+                continue
+            below: dict[int, _Node] = {}
+            for key in map(id, gc.get_referents(referrer)):
+                if (node := at.get(key)) is not None:
+                    node.found += 1
+                    below[key] = node
+            if id(referrer) not in self._ours:
+                for node in below.values():
+                    _connect(node, referrer, nodes, above, self._owners)
+        # One of the level may refer to another of it: then it is held from here, too.
+        referrers.clear()
+        referrer = None
+        for node in level:
+            if references([node.thing], 0) > node.found + 2:  # the node, and the list
+                node.trouble = node.trouble or _unseen(node.thing)
+        return above
+
+    def _referrers(self, level: list[_Node], at: dict[int, _Node]) -> list[Any]:
+        """Whatever refers to a node's object: in no container but the list that is returned."""
+        keys = at.keys()
+        if len(level) > _MANY:
+            return [thing for thing in gc.get_objects() if not keys.isdisjoint(map(id, gc.get_referents(thing)))]
+        found = gc.get_referrers(*[node.thing for node in level])
+        listed = {id(thing) for thing in found}
+        missed = {place for key in keys for place in self._holding.get(key, ()) if id(self._tasks[place]) not in listed}
+        # From Python 3.13 on `get_referrers` finds the tuple of its own arguments, held by our list alone. It is gone
+        # when references are counted: counted as found, it would make up for a holder that stays unseen.
+        passing = {i for i in range(len(found)) if type(found[i]) is tuple and references(found, i) <= 1}
+        return [found[i] for i in range(len(found)) if i not in passing] + [self._tasks[place] for place in missed]
+
+
+def _connect(
+    node: _Node, referrer: Any, nodes: dict[int, _Node], above: list[_Node], owners: dict[int, asyncio.Task[Any]]
+) -> None:
+    """Note that `referrer` refers to a node: an end of the walk, a trouble, or another node."""
+    kind = type(referrer)  # not `isinstance`, which asks the object, and that may be anything
+    owner = owners.get(id(referrer))
+    if kind is Task and referrer.state < DONE:
+        node.ends.append((referrer, f"the task {referrer.name!r}, submitted at {line_of(referrer.site)}"))
+        if referrer.state != PENDING:
+            node.trouble = f"{referrer!r} still uses it"
+    elif issubclass(kind, asyncio.Task) and not referrer.done():
+        node.ends.append((referrer, _text(referrer)))
+    elif owner is not None:
+        node.ends.append((owner, _describe(owner, referrer, node.thing)))
+    elif issubclass(kind, types.ModuleType | type) or _is_namespace(referrer):
+        node.trouble = f"{_kind(referrer)} holds it"
+    elif issubclass(kind, asyncio.Handle):
+        node.trouble = "a callback that the event loop will call holds it"
+    elif (known := nodes.get(id(referrer))) is not None:
+        node.up.append(known)
+    else:
+        higher = nodes[id(referrer)] = _Node(referrer)
+        above.append(higher)
+        node.up.append(higher)
+
+
+def _summary(start: _Node) -> list[End] | str:
+    """Every end above a node, or the first trouble."""
+    ends: list[End] = []
+    seen, todo = {start}, [start]
+    while todo:
+        node = todo.pop()
+        if node.trouble is not None:
+            return node.trouble
+        ends += node.ends
+        fresh = [higher for higher in node.up if higher not in seen]
+        seen.update(fresh)
+        todo += fresh
+    return ends
+
+
+def _with_subclasses(kind: type) -> set[type]:
+    found, todo = {kind}, [kind]
+    while todo:
+        fresh: set[type] = set(type.__subclasses__(todo.pop())) - found
+        found |= fresh
+        todo += fresh
+    return found
+
+
+def _owners(tasks: Iterable[asyncio.Task[Any]]) -> dict[int, asyncio.Task[Any]]:
+    """Every suspended coroutine and generator in the await chains of `tasks`, by id."""
+    owners: dict[int, asyncio.Task[Any]] = {}
+    for task in tasks:
+        todo: list[Any] = [task.get_coro()]
+        while todo:
+            step = todo.pop()
+            if step is None or id(step) in owners:
+                continue
+            if isinstance(step, _SUSPENDED):
+                owners[id(step)] = task
+                todo += [getattr(step, name, None) for name in _AWAITING]
+            elif type(step).__name__ in _AWAITED:
+                todo += gc.get_referents(step)
+    return owners
+
+
+def _describe(owner: asyncio.Task[Any], coroutine: Any, what: Any) -> str:
+    frame = _frame(coroutine)
+    if frame is None or not is_users(frame.f_code):
+        return _text(owner)
+    variables = frame.f_locals
+    names = [name for name, held in variables.items() if held is what]
+    if sys.version_info < (3, 13):
+        variables.clear()  # a snapshot, which would pin the locals
+    variable = f"variable {names[0]!r}" if names else "an expression"
+    return (
+        f"coroutine {frame.f_code.co_qualname} ({variable}), which waits at {frame.f_code.co_filename}:{frame.f_lineno}"
+        f" in task {owner.get_name()!r}"
+    )
+
+
+def _text(task: asyncio.Task[Any]) -> str:
+    """A task, and the line of the user's at which it waits: the coroutine it runs where there is none."""
+    step: Any = task.get_coro()
+    place = f"in {_name(step)}"
+    while step is not None:
+        frame = _frame(step)
+        if frame is not None and is_users(frame.f_code):
+            place = f"at {frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_qualname}"
+        step = next((s for name in _AWAITING if (s := getattr(step, name, None)) is not None), None)
+    return f"task {task.get_name()!r}, which waits {place}"
+
+
+def _frame(coroutine: Any) -> types.FrameType | None:
+    return next(
+        (f for name in ("cr_frame", "gi_frame", "ag_frame") if (f := getattr(coroutine, name, None)) is not None), None
+    )
+
+
+def _name(coroutine: Any) -> str:
+    return getattr(coroutine, "__qualname__", type(coroutine).__name__)
+
+
+def _unseen(thing: Any) -> str:
+    more = ": a slice of it, or" if isinstance(thing, np.ndarray) else ":"
+    return f"something unseen holds {_kind(thing)}{more} a running function, or C code"
+
+
+def _kind(thing: Any) -> str:
+    if isinstance(thing, types.ModuleType):
+        return f"module {thing.__name__}"
+    return f"a {type(thing).__name__}"
+
+
+def _is_namespace(thing: Any) -> bool:
+    return type(thing) is dict and "__name__" in thing and "__spec__" in thing

@@ -1,0 +1,346 @@
+"""Deadlocks in every form in which a program waits: found, found soon, told once for all, and laid to nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from typing import Any
+
+import anyio
+import numpy as np
+import pytest
+
+import asyncsched as asc
+from asyncsched.runtime import deadlock, stall
+from tests.waiting import turns, until
+
+BLOCK = np.ones((100, 100))
+NB = BLOCK.nbytes
+LIMIT = 4 * NB
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[deadlock.Finding]:
+    """What each investigation found. They come soon here, and have the time they need on a busy machine."""
+    found: list[deadlock.Finding] = []
+
+    def look(*args: Any) -> deadlock.Finding:
+        found.append(deadlock.investigate(*args))
+        return found[-1]
+
+    monkeypatch.setattr(stall, "investigate", look)
+    monkeypatch.setattr(stall, "FIRST_LOOK", 0.01)
+    monkeypatch.setattr(stall, "BUDGET", 60.0)
+    monkeypatch.setattr(stall, "MOST_BUDGET", 60.0)
+    return found
+
+
+# -- what waits, and what holds ------------------------------------------------------------------------------------
+
+
+async def gathered(s: asc.Scheduler) -> None:
+    await asyncio.gather(*[s.put(BLOCK) for _ in range(6)])
+
+
+async def gathered_with_exceptions(s: asc.Scheduler) -> None:
+    results = await asyncio.gather(*[s.put(BLOCK) for _ in range(6)], return_exceptions=True)
+    assert [isinstance(result, asc.MemoryDeadlockError) for result in results] == [False] * 4 + [True] * 2
+    raise results[-1]  # type: ignore[misc]
+
+
+async def first_error_pins_the_rest(s: asc.Scheduler) -> None:
+    async def greedy() -> None:
+        held = [await s.put(BLOCK)]
+        for _ in range(3):
+            held.append(await s.put(BLOCK))
+
+    results = await asyncio.gather(*[greedy() for _ in range(4)], return_exceptions=True)
+    raise next(result for result in results if result is not None)
+
+
+async def in_a_task_group(s: asc.Scheduler) -> None:
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(s.put(BLOCK)) for _ in range(6)]
+    del tasks
+
+
+async def in_anyio_tasks(s: asc.Scheduler) -> None:
+    held: list[asc.Tensor] = []
+
+    async def put() -> None:
+        held.append(await s.put(BLOCK))
+
+    with anyio.CancelScope():
+        async with anyio.create_task_group() as group:
+            for _ in range(6):
+                group.start_soon(put)
+
+
+async def one_after_the_other(s: asc.Scheduler) -> None:
+    for task in [asyncio.create_task(s.put(BLOCK)) for _ in range(6)]:
+        await task
+
+
+async def waited_for(s: asc.Scheduler) -> None:
+    tasks = [asyncio.create_task(s.put(BLOCK)) for _ in range(6)]
+    await asyncio.wait(tasks)
+    errors = [task.exception() for task in tasks]
+    raise next(error for error in errors if error is not None)
+
+
+async def cancelled_and_kept(s: asc.Scheduler) -> None:
+    async def hold() -> None:
+        held = [await s.put(BLOCK) for _ in range(4)]
+        try:
+            await asyncio.Event().wait()
+        finally:
+            held.append(held[0])
+
+    task = asyncio.create_task(hold())
+    await until(lambda: s.statistics().bytes_retained == LIMIT)
+    await turns()
+    task.cancel()
+    await asyncio.wait([task])
+    await s.put(BLOCK)
+
+
+async def an_exception_is_kept(s: asc.Scheduler) -> None:
+    kept: list[Exception] = []
+
+    async def fail() -> None:
+        held = [await s.put(BLOCK) for _ in range(4)]
+        raise LookupError(len(held))
+
+    try:
+        await fail()
+    except LookupError as error:
+        kept.append(error)
+    await s.put(BLOCK)
+
+
+async def a_generator_has_them(s: asc.Scheduler) -> None:
+    def blocks(tensors: list[asc.Tensor]) -> Iterator[asc.Tensor]:
+        yield from tensors
+
+    for _ in blocks([await s.put(BLOCK) for _ in range(4)]):
+        await s.put(BLOCK)
+
+
+async def an_async_generator_has_them(s: asc.Scheduler) -> None:
+    async def blocks() -> AsyncIterator[asc.Tensor]:
+        held = [await s.put(BLOCK) for _ in range(4)]
+        for tensor in held:
+            yield tensor
+
+    async with contextlib.aclosing(blocks()) as tensors:
+        async for _ in tensors:
+            await s.put(BLOCK)
+
+
+async def issued_ahead(s: asc.Scheduler) -> None:
+    x = await s.put(BLOCK)
+    keep = [x + i for i in range(9)]
+    await keep[-1]
+
+
+async def one_waits_for_the_other(s: asc.Scheduler) -> None:
+    """`main` holds, and waits for a task that waits for a task that is stuck."""
+    held = [await s.put(BLOCK) for _ in range(4)]
+
+    async def inner() -> None:
+        await asyncio.create_task(s.put(BLOCK))
+
+    await asyncio.wait_for(asyncio.gather(asyncio.create_task(inner())), None)
+    del held
+
+
+Form = Callable[[asc.Scheduler], Coroutine[Any, Any, None]]
+FORMS: list[Form] = [
+    gathered, gathered_with_exceptions, first_error_pins_the_rest, in_a_task_group, in_anyio_tasks, one_after_the_other,
+    waited_for, cancelled_and_kept, an_exception_is_kept, a_generator_has_them, an_async_generator_has_them,
+    issued_ahead, one_waits_for_the_other,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
+async def test_a_deadlock_is_told_at_the_first_look_and_names_the_users_line(
+    looks: list[deadlock.Finding], form: Form
+) -> None:
+    errors: list[str] = []
+
+    async def attempt(s: asc.Scheduler) -> None:
+        try:
+            await form(s)
+        except* asc.MemoryDeadlockError as group:
+            errors.append(str(group.exceptions[0]))
+            # What the frames held is free again, or this would be the next deadlock.
+
+    async with asc.Scheduler("cpu", max_bytes=LIMIT) as s:
+        await asyncio.create_task(attempt(s))
+        await (await s.put(BLOCK))  # it goes on
+    (text,) = errors
+    assert all(finding.deadlock for finding in looks), looks
+    assert "outside" not in text
+    assert f"{__file__}:" in text
+    assert "asyncio/" not in text
+    assert form.__name__ in text
+
+
+@pytest.mark.parametrize("form", [gathered, one_after_the_other, waited_for, issued_ahead], ids=lambda f: f.__name__)
+async def test_leaving_the_scheduler_in_a_deadlock_ends(looks: list[deadlock.Finding], form: Form) -> None:
+    """It waits for what is pending, which waits for what is held here."""
+    async with contextlib.AsyncExitStack() as stack:
+        s = await stack.enter_async_context(asc.Scheduler("cpu", max_bytes=LIMIT))
+        task = asyncio.create_task(form(s))
+        await until(lambda: s._runtime.engine.admission.stuck())
+        await s.aclose()
+        with pytest.raises(asc.MemoryDeadlockError):
+            await task
+
+
+async def test_what_nobody_awaited_is_told_once_at_the_end(looks: list[deadlock.Finding]) -> None:
+    with pytest.raises(ExceptionGroup) as caught:
+        async with asc.Scheduler("cpu", max_bytes=LIMIT) as s:
+            x = await s.put(BLOCK)
+            keep = [x + i for i in range(40)]
+    (error,) = caught.value.exceptions
+    assert isinstance(error, asc.MemoryDeadlockError)
+    assert "and 36 more tasks wait" in str(error)
+    assert len(looks) == 1
+    assert keep[-1].exception() is not None
+    assert s.statistics().tasks_failed == 37
+
+
+# -- one stall tells all -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [15, 300])
+async def test_one_look_tells_all_that_was_issued_ahead(looks: list[deadlock.Finding], n: int) -> None:
+    async with asc.Scheduler("cpu", max_bytes=LIMIT) as s:
+        x = await s.put(BLOCK)
+        keep = [x + i for i in range(n)]
+        with pytest.raises(asc.MemoryDeadlockError, match=f"and {n - 4} more tasks wait") as caught:
+            await keep[-1]
+        assert caught.value.needed == (n + 1) * NB
+        for number, t in enumerate(keep):
+            if number < 3:
+                await t
+            else:
+                with pytest.raises(asc.MemoryDeadlockError):
+                    await t
+        await s.barrier()  # the cause was seen
+        assert len(looks) == 1
+        notes = caught.value.__notes__
+        del caught, keep, t
+    assert any("ended for the same reason" in note for note in notes)
+
+
+@pytest.mark.parametrize("n", [2, 40])
+async def test_the_limit_that_is_named_suffices_for_all_that_waits(looks: list[deadlock.Finding], n: int) -> None:
+    async def work(limit: int) -> None:
+        async with asc.Scheduler("cpu", max_bytes=limit) as s:
+            x = await s.put(BLOCK)
+            keep = [x + i for i in range(n)]
+            y = x
+            for _ in range(n):
+                y = y * 1.5  # needs two at a time, and holds one
+            z = asc.concat([*keep, y])
+            await z
+
+    limit = (n + 3) * NB  # enough for the result alone with what it reads, were it not for what is held besides
+    with pytest.raises(asc.MemoryDeadlockError) as caught:
+        await work(2 * n * NB + 2 * NB)
+    needed, suggested = caught.value.needed, caught.value.suggested_limit
+    assert needed is not None
+    assert suggested is not None
+    assert limit < needed <= (2 * n + 5) * NB
+    del caught
+    await work(needed)
+    await work(suggested)
+
+
+async def test_who_tries_one_after_the_other_is_told_in_a_few_looks(looks: list[deadlock.Finding]) -> None:
+    async with asc.Scheduler("cpu", max_bytes=LIMIT) as s:
+        x = await s.put(BLOCK)
+        keep = [x + i for i in range(60)]
+        failed = 0
+        for t in keep:
+            try:
+                await t
+            except asc.MemoryDeadlockError:
+                failed += 1
+        assert failed == 57
+        assert len(looks) <= 3
+        del keep, t
+
+
+async def test_who_gathers_exceptions_is_told_in_a_few_looks(looks: list[deadlock.Finding]) -> None:
+    async with asc.Scheduler("cpu", max_bytes=LIMIT) as s:
+        results = await asyncio.gather(*[s.put(BLOCK) for _ in range(67)], return_exceptions=True)
+        assert sum(isinstance(result, asc.MemoryDeadlockError) for result in results) == 63
+        assert len(looks) == 6  # 1 + 2 + 4 + 8 + 16 + 32
+        results.clear()
+
+
+async def test_one_of_two_that_hold_goes_on(looks: list[deadlock.Finding]) -> None:
+    """Each would go on if the other gave up: so one alone does."""
+
+    async def greedy(s: asc.Scheduler) -> bool:
+        try:
+            x = await s.put(BLOCK)
+            keep = [x + i for i in range(3)]
+            total = await asc.concat(keep).sum().item()
+        except asc.MemoryDeadlockError:
+            return False
+        return bool(total == 6 * BLOCK.size)
+
+    async with asc.Scheduler("cpu", max_bytes=7 * NB + 8) as s:
+        results = await asyncio.gather(greedy(s), greedy(s))
+    assert sorted(results) == [False, True]
+    assert len(looks) == 1
+
+
+async def test_no_more_fail_than_it_takes_to_free_bytes() -> None:
+    """Nobody waits for the first, but what it alone held is free when it has failed."""
+    async with asc.Scheduler("cpu", max_bytes=LIMIT, max_ops=1) as s:
+        a, b, c = await s.put(BLOCK), await s.put(BLOCK), await s.put(BLOCK)
+        wide = [asc.concat([a, b]), asc.concat([b, c])]
+        del a, b, c
+        assert (await wide[1]).shape == (200, 100)
+        with pytest.raises(ExceptionGroup, match="1 task failed"):
+            await s.barrier()
+
+
+async def test_after_stall_timeout_all_are_told(
+    looks: list[deadlock.Finding], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Slices of awaited arrays are held by what nobody can see, so this is never proved to be a deadlock."""
+    async with asc.Scheduler("cpu", max_bytes=LIMIT, stall_timeout=0.1) as s:
+        slices = [(await (await s.put(BLOCK)))[1:] for _ in range(4)]
+        results = await asyncio.gather(*[s.put(BLOCK) for _ in range(15)], return_exceptions=True)
+        assert {type(result) for result in results} == {asc.SchedulerStalled}
+        text = str(results[0])
+        assert not any(finding.deadlock for finding in looks)
+        results.clear()
+        slices.clear()
+        await s.put(BLOCK)
+    assert "something unseen holds a ndarray: a slice of it" in text
+    assert re.search(rf"in an awaited array, created at {__file__}:\d+", text)
+
+
+async def test_slices_of_awaited_arrays_are_logged(
+    looks: list[deadlock.Finding], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stall, "FIRST_LOG", 0.02)
+    async with asc.Scheduler("cpu", max_bytes=LIMIT) as s:
+        slices = [(await (await s.put(BLOCK)))[1:] for _ in range(4)]
+        with caplog.at_level(logging.WARNING, "asyncsched"):
+            waiting = asyncio.create_task(s.put(BLOCK))
+            await until(lambda: caplog.records)
+        assert not waiting.done()
+        slices.clear()
+        await waiting
+    assert "4 x 80,000 bytes in an awaited array" in caplog.text

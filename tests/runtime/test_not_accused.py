@@ -1,0 +1,186 @@
+"""Who may still let go of bytes, or be woken by somebody who is not stuck, is accused of nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from typing import Any
+
+import numpy as np
+import pytest
+
+import asyncsched as asc
+from asyncsched.runtime import deadlock, stall
+from asyncsched.runtime.holders import Walk
+from tests.waiting import cancelled, held, until
+
+BLOCK = np.ones((100, 100))
+NB = BLOCK.nbytes
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[deadlock.Finding]:
+    """What each investigation found; they come soon, and several."""
+    found: list[deadlock.Finding] = []
+
+    def look(*args: Any) -> deadlock.Finding:
+        found.append(deadlock.investigate(*args))
+        return found[-1]
+
+    monkeypatch.setattr(stall, "investigate", look)
+    monkeypatch.setattr(stall, "FIRST_LOOK", 0.01)
+    monkeypatch.setattr(stall, "BUDGET", 60.0)
+    monkeypatch.setattr(stall, "MOST_BUDGET", 60.0)
+    return found
+
+
+async def looked(looks: list[deadlock.Finding], times: int = 2) -> None:
+    """Wait for more looks, which find no deadlock."""
+    until_then = len(looks) + times
+    await until(lambda: len(looks) >= until_then)
+    assert not any(finding.deadlock for finding in looks), looks
+
+
+@pytest.mark.parametrize("as_array", [False, True], ids=["tensor", "array"])
+async def test_one_reference_that_nobody_sees_is_enough(
+    looks: list[deadlock.Finding], gate: threading.Event, as_array: bool
+) -> None:
+    """A thread's variable. The waiting coroutine has the tensor too, so all the rest says that it is a deadlock."""
+    box: deque[Any] = deque()
+
+    def hold() -> None:
+        mine = box.popleft()
+        held(gate)
+        del mine
+
+    async def work(s: asc.Scheduler) -> None:
+        mine: Any = await s.put(BLOCK)
+        if as_array:
+            mine = await mine
+        box.append(mine)
+        await s.put(BLOCK)
+
+    async with asc.Scheduler("cpu", max_bytes=2 * NB - 1) as s:
+        waiting = asyncio.create_task(work(s))
+        await until(lambda: box)
+        thread = threading.Thread(target=hold)
+        thread.start()
+        await until(lambda: not box)
+        await looked(looks)
+        gate.set()
+        await asyncio.to_thread(thread.join)
+        with pytest.raises(asc.MemoryDeadlockError):  # now it is one
+            await waiting
+
+
+def test_every_reference_is_found_or_missed() -> None:
+    """For the walk alone: one more reference than it can see, in whatever number of those that it sees."""
+
+    class Thing:
+        pass
+
+    def seen_by(things: list[Thing]) -> Any:
+        (answer,) = Walk(loop, float("inf")).up(things)
+        return answer
+
+    loop = asyncio.new_event_loop()
+    try:
+        for others in range(4):
+            things = [Thing()]
+            elsewhere = things * others
+            assert not isinstance(seen_by([things[0]]), list) or not others
+            unseen = things[0]  # this frame runs, so nobody sees into it
+            assert "something unseen" in seen_by(things)
+            del unseen, elsewhere
+    finally:
+        loop.close()
+
+
+async def test_who_gathers_is_not_stuck_while_one_of_those_it_gathers_is_not(looks: list[deadlock.Finding]) -> None:
+    event = asyncio.Event()
+
+    async def fails() -> None:
+        await event.wait()
+        raise LookupError
+
+    async def work(s: asc.Scheduler) -> None:
+        mine = await s.put(BLOCK)
+        await asyncio.gather(s.put(BLOCK), fails())
+        del mine
+
+    async with asc.Scheduler("cpu", max_bytes=2 * NB - 1) as s:
+        waiting = asyncio.create_task(work(s))
+        await looked(looks)
+        event.set()
+        with pytest.raises(LookupError):
+            await waiting
+        del waiting
+        await s.put(BLOCK)
+
+
+async def test_a_circle_of_waiting_tasks_is_not_stuck_while_one_of_them_may_be_woken(
+    looks: list[deadlock.Finding],
+) -> None:
+    """`first` waits for `second`, and for whoever sets the event; `second` holds, and waits for `first`."""
+    event = asyncio.Event()
+    tasks: dict[str, asyncio.Task[None]] = {}
+
+    async def first() -> None:
+        await asyncio.wait([tasks["second"], asyncio.create_task(event.wait())], return_when="FIRST_COMPLETED")
+
+    async def second(s: asc.Scheduler) -> None:
+        mine = [await s.put(BLOCK)]
+        await asyncio.shield(tasks["first"])
+        mine.clear()
+
+    async def third(s: asc.Scheduler) -> None:
+        mine = [await s.put(BLOCK)]
+        await asyncio.gather(asyncio.shield(tasks["first"]), s.put(BLOCK))
+        mine.clear()
+
+    async with asc.Scheduler("cpu", max_bytes=2 * NB) as s:
+        tasks["second"] = asyncio.create_task(second(s))
+        tasks["first"] = asyncio.create_task(first())
+        waiting = asyncio.create_task(third(s))
+        await looked(looks)
+        event.set()
+        await asyncio.gather(waiting, *tasks.values())
+
+
+async def test_a_callback_of_the_loop_may_wake_a_task(looks: list[deadlock.Finding]) -> None:
+    async def work(s: asc.Scheduler) -> None:
+        mine = await s.put(BLOCK)
+        await asyncio.wait([asyncio.create_task(s.put(BLOCK))], timeout=3600)
+        del mine
+
+    async with asc.Scheduler("cpu", max_bytes=2 * NB - 1) as s:
+        waiting = asyncio.create_task(work(s))
+        await looked(looks)
+        await cancelled(waiting)
+        del waiting
+        await s.barrier()
+
+
+async def test_who_waits_for_a_stuck_task_and_one_that_runs_is_not_stuck(
+    looks: list[deadlock.Finding], gate: threading.Event
+) -> None:
+    """The other may fail, which wakes it."""
+
+    def fails() -> None:
+        held(gate)
+        raise LookupError
+
+    async def work(s: asc.Scheduler) -> None:
+        running = s.submit_nowait(fails)
+        async with s.scope(reserve=3 * NB - 1) as scope:  # an account of its own, in which nothing runs
+            mine = [await scope.put(BLOCK) for _ in range(2)]
+            await asc.gather(asc.exp(mine[0]), running)
+
+    async with asc.Scheduler("cpu", max_bytes=4 * NB, streams=2) as s:
+        waiting = asyncio.create_task(work(s))
+        await looked(looks)
+        gate.set()
+        with pytest.raises(LookupError):
+            await waiting
+        del waiting
