@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Final
+from weakref import ref
 
 from .callsite import CallSite
 from .completions import Completions
@@ -40,7 +41,21 @@ class Value:
     tells the completions that the bytes are free.
     """
 
-    __slots__ = ("account", "array", "base", "block", "charge", "device", "escaped", "meta", "nbytes", "site", "task")
+    __slots__ = (
+        "account",
+        "array",
+        "base",
+        "block",
+        "charge",
+        "device",
+        "escaped",
+        "given",
+        "meta",
+        "nbytes",
+        "site",
+        "task",
+    )
+    given: ref[Any]  # an array that users were given; set when one first is: most values never leave
 
     def __init__(self, account: Account, device: Any, meta: Any, nbytes: int = 0, site: CallSite | None = None) -> None:
         self.account = account

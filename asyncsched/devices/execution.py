@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-import numpy as np
-
 from .._core.failure import Failure
 from .._core.model import Task, Value, failure_above
 from .._core.refcounts import references
@@ -17,7 +15,7 @@ from .._tree import leaves, map_leaves
 from ..ops.meta import meta
 from ..ops.program import Ref
 from ..ops.row import Row
-from .memory import Memory, owner_of
+from .memory import Memory, hand_out, owner_of
 
 
 class MustBlock(BaseException):
@@ -114,13 +112,13 @@ def _run_call(task: Task, memory: Memory) -> None:
     """Call a user's function in its own context; charge what it returned."""
     value = task.value
     assert value is not None
-    arrays = [_handed_out(value.array) for value in task.inputs]
+    arrays = [_handed_out(value) for value in task.inputs]
     given = map_leaves(lambda leaf: arrays[leaf.slot] if type(leaf) is Ref else leaf, list(task.args))
     result = memory.run_callable(task, given)
     value.escaped = True  # the body may have kept it
     form = value.meta
     if form is not None:
-        result = memory.xp.asarray(result).view()  # made read-only when it leaves; the body's own array is not ours
+        result = memory.xp.asarray(result).view()  # the body may keep its own, and give that another shape
         if result.shape != form.shape or result.dtype != form.dtype:
             raise ValueError(
                 f"{task.name} was submitted with shape={form.shape}, dtype={form.dtype} and returned"
@@ -139,11 +137,9 @@ def _run_call(task: Task, memory: Memory) -> None:
     task.refund = task.cost - charge
 
 
-def _handed_out(array: Any) -> Any:
-    """An array as a callable gets it: read-only, where arrays can be."""
-    if type(array) is np.ndarray:
-        array.flags.writeable = False
-    return array
+def _handed_out(value: Value) -> Any:
+    """A value as a callable gets it: an array by a view of its own, anything else as it is."""
+    return hand_out(value) if type(value.array) in value.device.memory.arrays else value.array
 
 
 def _arrays(found: Any, memory: Memory) -> Iterator[Any]:

@@ -84,7 +84,8 @@ class Memory:
         escape = Escape(owner, _gone)
         escape.memory, escape.account, escape.nbytes = self, value.account, nbytes
         escape.pooled = _pooled(value.block)
-        escape.given = weakref.ref(value.array) if isinstance(value.array, self.arrays) else None
+        mine = value.meta is None and isinstance(value.array, self.arrays)  # what a callable returned, as it is
+        escape.given = weakref.ref(value.array) if mine else getattr(value, "given", None)
         self.escapes[id(escape)] = escape
 
     @staticmethod
@@ -108,6 +109,8 @@ class Escape(weakref.ref[Array]):
     def visible(self) -> Array | None:
         """The array through which the memory is held, if it is the only one; else the owner, whose holders stay unseen.
 
+        Of several that a user was given and holds, none is the only one.
+
         NumPy's arrays do not take part in garbage collection, so nobody can ask who has a view of an array.
         """
         given = self.given() if self.given is not None else None
@@ -123,6 +126,21 @@ def _gone(escape: weakref.ref[Array]) -> None:
     if escape.pooled:
         memory.give(escape.pooled)
     memory.completions.dropped(escape.account, escape.nbytes)
+
+
+def hand_out(value: Value) -> Array:
+    """A tensor's array as it leaves the scheduler: a view of its own, read-only where arrays can be.
+
+    So whatever its holder does to it (its flags, its shape) changes nobody else's array, nor the tensor.
+    """
+    value.escaped = True
+    array = value.array.view()
+    if type(array) is np.ndarray:
+        array.setflags(write=False)
+    given = getattr(value, "given", None)
+    if given is None or given() is None:
+        value.given = weakref.ref(array)
+    return array
 
 
 def owner_of(array: Array) -> Array:

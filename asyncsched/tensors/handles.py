@@ -6,9 +6,8 @@ import asyncio
 from collections.abc import Generator
 from typing import Any, Generic, NoReturn, TypeVar, cast, overload
 
-import numpy as np
-
 from .._core.model import DONE, Value, failure_above
+from ..devices.memory import hand_out
 from ..runtime.runtime import Runtime
 from ..runtime.waiting import wait
 
@@ -189,8 +188,7 @@ def deliver(value: Value) -> Any:
             value.failure.rethrow()
         finally:
             del value
-    array = value.array
+    if value.meta is not None:
+        return hand_out(value)
     value.escaped = True
-    if value.meta is not None and type(array) is np.ndarray:  # a tensor's; what a callable returned is the user's
-        array.flags.writeable = False
-    return array
+    return value.array  # what a callable returned is the user's

@@ -114,7 +114,7 @@ async def test_results_of_callables_are_charged_by_what_they_hold(s: asc.Schedul
         result = await task
         assert used(s) == NB + more
         if result is not None and body is cases[0][0]:
-            assert result is await x
+            assert np.shares_memory(result, await x)
         del task
         await s.barrier()
         del result
@@ -126,6 +126,38 @@ async def test_results_of_callables_are_charged_by_what_they_hold(s: asc.Schedul
     del x
     await s.barrier()
     assert used(s) == 0
+
+
+async def test_an_array_that_a_callable_returned_stays_its_owners(s: asc.Scheduler) -> None:
+    mine, also = np.zeros(6), np.zeros(6)
+    task = await s.submit(lambda: mine)
+    declared = await s.submit(lambda: also, shape=(6,), dtype=float)
+    given: list[Any] = []
+    for handle in (task, declared):
+        await s.call(given.append, handle)
+    assert await task is mine
+    seen = await declared
+    for array in (*given, seen):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 5
+    mine[0] = also[0] = 7
+    assert [array[0] for array in (*given, seen)] == [7, 7, 7]
+
+
+@pytest.mark.parametrize("size", [6, 40_000])
+async def test_what_a_holder_does_to_an_array_changes_no_other_and_not_the_tensor(s: asc.Scheduler, size: int) -> None:
+    x = await s.put(np.arange(float(size))) + 1
+    first, second = await x, x.result()
+    kept: list[Any] = []
+    await s.call(kept.append, x)
+    for array in (first, *kept):
+        array.flags.writeable = True
+        array.shape = (2, size // 2)
+    assert not (await x).flags.writeable
+    assert not second.flags.writeable
+    assert first.flags.writeable
+    assert kept[0].flags.writeable
+    assert x.shape == second.shape == (await x).shape == (await (x + 1)).shape == (size,)
 
 
 async def test_a_result_that_is_the_input_keeps_it_alone(s: asc.Scheduler) -> None:
