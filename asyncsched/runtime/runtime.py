@@ -30,6 +30,11 @@ from .rates import Meter
 INLINE_COPY: Final = 64 * 1024
 
 
+# Devices that a scheduler was opened on. Each serves one alone: what outlives that, threads and tensors, goes on using
+# its memory and its streams.
+_spent: weakref.WeakSet[Device] = weakref.WeakSet()
+
+
 class Life(Enum):
     """Where a scheduler is in its life."""
 
@@ -96,8 +101,19 @@ class Runtime:
     # -- opening and closing ------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Bind to the running loop and start the devices."""
+        """Bind to the running loop and start the devices.
+
+        Raises:
+            RuntimeError: for a device that a scheduler was opened on before, or is listed twice.
+        """
         require_gil()
+        for device in self.devices:
+            if device in _spent:
+                raise RuntimeError(
+                    f"device {device.name!r} was given to a scheduler before, and serves one alone, also when that is"
+                    f" closed: make another {type(device).__name__}, or give its name"
+                )
+            _spent.add(device)
         self.loop = asyncio.get_running_loop()
         try:
             for device in self.devices:
