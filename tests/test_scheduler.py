@@ -19,7 +19,7 @@ import pytest
 import asyncsched as asc
 from asyncsched.devices.cpu import CPUDevice
 from asyncsched.devices.sim import SimDevice
-from tests.waiting import cancelled, fail, held, turns, until
+from tests.waiting import cancelled, fail, held, settled, turns, until
 
 BLOCK = np.ones((200, 200))
 
@@ -207,6 +207,36 @@ async def test_gather_keeps_the_order_and_raises_the_first_failure_at_once(gate:
         assert await slow == 7
         with pytest.raises(TypeError, match=r"asyncio\.gather"):
             asc.gather(asyncio.sleep)  # type: ignore[arg-type]
+
+
+async def test_gather_passes_through_the_loop_also_with_a_failure(gate: threading.Event) -> None:
+    async with asc.Scheduler("cpu", streams=2) as s:
+        slow, broken = s.submit_nowait(held, gate), await settled(s.submit_nowait(fail))
+        others: list[int] = []
+        asyncio.get_running_loop().call_soon(others.append, 1)
+        with pytest.raises(LookupError):
+            await asc.gather(slow, broken)
+        assert others == [1]
+        gate.set()
+
+
+async def test_gather_of_two_schedulers_tells_of_the_first_failure_of_either(gate: threading.Event) -> None:
+    async with asc.Scheduler("cpu") as s, asc.Scheduler("cpu", streams=2) as other:
+        begin = threading.Event()
+        slow, quick = s.submit_nowait(held, gate, 1), other.submit_nowait(held, gate, 2)
+        broken = other.submit_nowait(lambda: begin.wait(60) and fail())
+        results = asyncio.ensure_future(asc.gather(slow, quick))
+        failing = asyncio.ensure_future(asc.gather(slow, broken))
+        await turns()
+        assert len(s._runtime.parked) == len(other._runtime.parked) == 2
+        begin.set()
+        with pytest.raises(LookupError):
+            await failing
+        assert not slow.done()
+        gate.set()
+        assert await results == [1, 2]
+        assert not s._runtime.parked
+        assert not other._runtime.parked
 
 
 async def test_await_always_lets_others_run(s: asc.Scheduler) -> None:
@@ -583,6 +613,28 @@ async def test_a_device_that_cannot_open_leaves_nothing_behind() -> None:
                 pass
         assert repr(s).endswith("closed)")
         assert not first.streams  # told to end
+
+
+async def test_a_device_object_serves_one_scheduler_alone() -> None:
+    device = CPUDevice()
+    async with asc.Scheduler(device) as s:
+        memory, x = device.memory, await s.put(BLOCK)
+        with pytest.raises(RuntimeError, match="'cpu' was given to a scheduler before.* make another CPUDevice"):
+            await asc.Scheduler(["cpu", device]).__aenter__()
+        assert device.memory is memory
+        assert (await (x + 1))[0, 0] == 2
+    with pytest.raises(RuntimeError, match="also when that is closed"):
+        await asc.Scheduler(device).__aenter__()
+    assert device.memory is memory
+    twice = CPUDevice()
+    with pytest.raises(RuntimeError, match="make another"):
+        await asc.Scheduler([twice, twice]).__aenter__()
+
+
+def test_a_device_object_has_its_own_streams() -> None:
+    for devices in (CPUDevice(), SimDevice(), ["cpu", CPUDevice()]):
+        with pytest.raises(ValueError, match=r"streams=4 is for devices given by name: give it to the \w+Device"):
+            asc.Scheduler(devices, streams=4)
 
 
 async def test_which_scheduler() -> None:
