@@ -16,6 +16,7 @@ from .._core.model import Task as CoreTask
 from .._core.model import Value
 from .._tree import map_leaves
 from ..devices.contract import Device
+from ..ops.kernels.basic import copy
 from ..ops.meta import Meta, meta
 from ..ops.program import ref
 from ..ops.row import Row
@@ -26,7 +27,16 @@ from ..tensors.tensor import Tensor
 
 _KINDS = "biufc"  # bool, integers, floats and complex: what the operations know
 _CUDA = (2, 13)  # DLPack's kDLCUDA and kDLCUDAManaged
-_PUT = Row("put", TABLE["copy"].kernel, TABLE["copy"].rule, out=True, doc="A host array, copied to the device.")
+
+
+def _native_copy(xp: Any, x: Any, *, out: Any = None) -> Any:
+    """A copy in the layout of `x`, and in this machine's order of bytes."""
+    if out is None and not x.dtype.isnative:
+        return x.astype(x.dtype.newbyteorder("="))
+    return copy(xp, x, out=out)
+
+
+_PUT = Row("put", _native_copy, TABLE["copy"].rule, out=True, doc="A host array, copied to the device.")
 
 
 def make_put(
@@ -39,9 +49,8 @@ def make_put(
     array = _importable(source, target)
     if array.dtype.kind not in _KINDS:
         raise TypeError(f"dtype {array.dtype} is not supported: use bool, integers, floats or complex numbers")
-    if not array.dtype.isnative:
-        array = array.astype(array.dtype.newbyteorder("="))
-    form = meta(array.shape, array.dtype, array.flags.c_contiguous)
+    dtype = array.dtype if array.dtype.isnative else array.dtype.newbyteorder("=")
+    form = meta(array.shape, dtype, array.flags.c_contiguous)
     nbytes = target.memory.footprint(array.nbytes)
     value = Value(core.account, target, form, nbytes, call_site())
     task = CoreTask(core, "put", value, _PUT, (), (array,), None, runtime.copy_lanes[target], nbytes)

@@ -71,7 +71,8 @@ class Tasks:
         array([0, 1, 2])
 
         Args:
-            array: an ndarray, or what `np.asarray` makes one of; of bool, integers, floats or complex numbers.
+            array: an ndarray, or what `np.asarray` makes one of; of bool, integers, floats or complex numbers. The
+                tensor has its dtype, in this machine's order of bytes: of big-endian `>f8` it is float64.
             device: where to; default the scheduler's first device.
 
         Raises:
