@@ -93,13 +93,17 @@ def reusable(task: Task, any_input: bool, fits: Callable[[Value], bool]) -> Valu
     """The input whose buffer the output may take: this task alone holds it, and it `fits`.
 
     A ufunc may write over any of its inputs; other rows only over the first.
+
+    The references are counted first, whether it escaped is asked second. The loop's thread, which may be giving the
+    array away meanwhile, notes that it escaped first, and drops its reference second: so whichever comes later sees the
+    other. Once this task alone holds the value, nobody is left who could give the array away.
     """
     inputs = task.inputs
     for i in range(len(inputs) if any_input else min(1, len(inputs))):
         # In no variable here, see `refcounts`.
-        if inputs[i].escaped or inputs[i].base is not None or not fits(inputs[i]):
+        if references(inputs, i) > _times(inputs[i], inputs):
             continue
-        if references(inputs, i) <= _times(inputs[i], inputs):
+        if not inputs[i].escaped and inputs[i].base is None and fits(inputs[i]):
             return inputs[i]
     return None
 

@@ -69,8 +69,8 @@ class Memory:
 
     def reclaim(self, value: Value) -> None:
         """Recycle the buffer of a value nobody holds, or, if its array left, charge it until that array is gone."""
-        if value.base is not None:
-            value.base.escaped |= value.escaped
+        if value.base is not None and value.escaped:  # no `|=`, which could undo what another thread notes meanwhile
+            value.base.escaped = True
         if not value.escaped:
             self.give(value.block)
         elif not self._came_back(value) and (owners := _owners(value)):

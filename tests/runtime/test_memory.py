@@ -286,6 +286,37 @@ async def test_in_place_only_when_nobody_else_holds_it(holder: str) -> None:
             assert first.ravel()[0] == 1
 
 
+@pytest.mark.parametrize("when", ["before it counts", "after it counted"])
+async def test_an_array_given_away_while_a_stream_looks_for_a_buffer_is_left_alone(
+    s: asc.Scheduler, monkeypatch: pytest.MonkeyPatch, gate: threading.Event, when: str
+) -> None:
+    x = await settled(await s.put(BLOCK))
+    before, box, kept = at(x), [x], []
+
+    def give_away() -> None:  # as the loop's thread does: it awaits, and drops its handle
+        if box:
+            kept.append(box[0].result())
+            box.clear()
+
+    def switching(holder: Any, index: int) -> int:
+        if when == "before it counts":
+            give_away()
+        found = refcounts.references(holder, index)
+        give_away()
+        return found
+
+    monkeypatch.setattr("asyncsched.devices.execution.references", switching)
+    s.submit_nowait(held, gate)
+    y = x + 1
+    del x
+    gate.set()
+    await settled(y)
+    assert not box
+    assert at(y) != before
+    assert (await y)[0, 0] == 2
+    assert kept[0][0, 0] == 1
+
+
 async def test_assignment_to_a_part_in_place_when_nobody_else_holds_it(s: asc.Scheduler) -> None:
     x = await settled(await s.put(BLOCK))
     before = at(x)
