@@ -490,6 +490,6 @@ async def test_what_failed_and_was_told_holds_nothing(what: str) -> None:
                 await attempt()
                 pytest.fail(f"{what} did not fail")
             await s.barrier()
-            # Not yet at once: the thread that ran it may still be in the call that wakes the loop, with the task.
+            # Not quite at once: the thread that ran it tells of the end first, and lets go of the task second.
             await until(lambda: used(s) == before)
         del other
