@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import numpy as np
+
 from .._core.failure import Failure
 from .._core.model import Task, Value, failure_above
 from .._core.refcounts import references
@@ -16,6 +18,8 @@ from ..ops.meta import meta
 from ..ops.program import Ref
 from ..ops.row import Row
 from .memory import Memory, hand_out, owner_of
+
+_WEIGHTLESS = (type(None), bool, int, float, complex, np.generic, str, bytes)  # results that need not be charged
 
 
 class MustBlock(BaseException):
@@ -47,8 +51,13 @@ def run(task: Task, memory: Memory) -> None:
 
 
 def release(task: Task) -> None:
-    """Drop every reference a task holds, before its completion is told."""
-    task.value = task.args = task.call = task.context = task.options = None
+    """Drop every reference a task holds, before its completion is told.
+
+    But for a value larger than what was charged: the engine may have to tell the line that asked for it.
+    """
+    if task.refund >= 0:
+        task.value = None
+    task.args = task.call = task.context = task.options = None
     task.inputs = ()
 
 
@@ -134,8 +143,8 @@ def _run_call(task: Task, memory: Memory) -> None:
     owners = {id(o): o for a in _arrays(result, memory) if id(o := owner_of(a)) not in inputs}
     value.block = tuple((owner, memory.footprint(owner.nbytes)) for owner in owners.values())
     charge = sum(nbytes for _, nbytes in value.block)
-    if not value.block and not isinstance(result, memory.arrays) and task.options:
-        charge = task.options["nbytes"]  # declared, and not to be measured: charged until the handle drops
+    if not value.block and task.options and not isinstance(result, (*memory.arrays, *_WEIGHTLESS)):
+        charge = task.options["unmeasured"]  # as declared, until the handle drops
     value.array = result
     value.charge = value.nbytes = charge
     task.refund = task.cost - charge

@@ -64,6 +64,7 @@ class Options(NamedTuple):
     shape: Any = None
     dtype: Any = None
     nbytes: int | str | None = None
+    workspace: int | str | None = None
     name: str | None = None
     device: object = None
     resource: Hashable = None
@@ -73,7 +74,7 @@ def make_call(
     runtime: Runtime, core: CoreScope, fn: Callable[..., Any], args: tuple[Any, ...], given: Options, *, bounded: bool
 ) -> tuple[CoreTask, Any]:
     """A user's callable as a task, and its handle: a Tensor if shape and dtype are given, else a Task."""
-    shape, dtype, nbytes = given.shape, given.dtype, given.nbytes
+    shape, dtype = given.shape, given.dtype
     if not callable(fn):
         raise TypeError(f"submit takes a callable, not {type(fn).__name__}")
     if asyncio.iscoroutinefunction(fn):
@@ -87,11 +88,13 @@ def make_call(
     bound = map_leaves(lambda arg: _bind(arg, inputs, runtime), args)
     target = runtime.device(given.device) if given.device is not None or not inputs else inputs[0].device
     result = 0 if form is None else target.memory.footprint(form.nbytes)
-    cost = _cost(form, result, nbytes, inputs)
+    cost, workspace = _cost(form, result, given, inputs)
     label = given.name or getattr(fn, "__qualname__", None) or type(fn).__name__
-    options = None if nbytes is None else {"nbytes": cost}
+    declared = given.nbytes is not None
+    # What is charged for a result that cannot be measured. None: nobody said anything of the cost.
+    options = {"unmeasured": cost - workspace if declared else 0} if declared or workspace else None
     lanes = runtime.lanes[target] if given.resource is None else runtime.lane_of(given.resource, target)
-    value = Value(core.account, target, form, cost if form is None else result, call_site())
+    value = Value(core.account, target, form, cost - workspace if form is None else result, call_site())
     task = CoreTask(core, label, value, fn, tuple(inputs), bound, options, lanes, cost)
     task.context = contextvars.copy_context()
     for read in inputs:
@@ -127,9 +130,19 @@ def _bind(arg: Any, inputs: list[Value], runtime: Runtime) -> Any:
     return ref(len(inputs) - 1)
 
 
-def _cost(form: Meta | None, result: int, nbytes: int | str | None, inputs: list[Value]) -> int:
-    if nbytes is not None:
-        return max(result, 0 if nbytes == 0 else parse_bytes(nbytes, "nbytes"))
-    if form is not None:
-        return result
-    return sum(owner.nbytes for owner in {v.owner for v in inputs})
+def _cost(form: Meta | None, result: int, given: Options, inputs: list[Value]) -> tuple[int, int]:
+    """What a callable is charged, and how much of that it gives back when it ends."""
+    workspace = _bytes(given.workspace, "workspace")
+    if given.nbytes is None:
+        made = result if form is not None else sum(owner.nbytes for owner in {v.owner for v in inputs})
+        return made + workspace, workspace
+    cost = _bytes(given.nbytes, "nbytes")
+    if workspace > cost:
+        raise ValueError(
+            f"workspace={given.workspace!r} is more than nbytes={given.nbytes!r}, which is the whole cost, with it"
+        )
+    return max(result + workspace, cost), workspace
+
+
+def _bytes(size: int | str | None, name: str) -> int:
+    return 0 if size is None or size == 0 else parse_bytes(size, name)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import logging
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -16,6 +17,7 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
+from .._core.callsite import line_of
 from .._core.completions import Completions
 from .._core.engine import Engine
 from .._core.failure import Failure
@@ -25,6 +27,8 @@ from ..devices.contract import Device, Point
 from ..errors import QueueFull, SchedulerClosed, TaskCancelled
 from .cancellation import to_its_end
 from .rates import Meter
+
+log = logging.getLogger("asyncsched")
 
 # Copies up to this many bytes are made on the loop's thread: about as long as a hop to another.
 INLINE_COPY: Final = 64 * 1024
@@ -78,6 +82,7 @@ class Runtime:
             max_pending=max_pending,
             completions=self.completions,
             launch=self._launch,
+            on_overrun=self._on_overrun,
             runtime=self,
         )
         self.dispatch = self.engine.dispatch
@@ -89,6 +94,7 @@ class Runtime:
         self.sink: Sink | None = None  # where tasks go instead of the backlog
         self.lanes: dict[Any, list[Lane]] = {}
         self.copy_lanes: dict[Any, list[Lane]] = {}
+        self._overrun_told = False
         self.waited = 0.0  # seconds that callers waited for admission
         self.meter = Meter(self.engine.admission)
         # The asyncio tasks that wait, and for which tasks: where a search for a deadlock begins.
@@ -270,6 +276,19 @@ class Runtime:
         self.dispatch()  # when closed too: a body that aclose(timeout=) left behind may have someone waiting for it
         if self.meter.since is not None:
             self.meter.sample(self.engine.unfinished > 0)
+
+    def _on_overrun(self, task: Task) -> None:
+        """Log the first result by which tracked bytes passed a limit, since too little was charged for it."""
+        if self._overrun_told:
+            return
+        self._overrun_told = True
+        account = task.scope.account.open
+        log.warning(
+            f"{task.name}, submitted at {line_of(task.site)}, was charged {task.cost:,} bytes and made"
+            f" {task.cost - task.refund:,}: {account.used:,} bytes are tracked, and the limit is {account.limit:,}."
+            " Until they are below it, nothing more is admitted that makes results. Declare them by nbytes=, or shape="
+            " and dtype="
+        )
 
     def cancel(self, task: Task, by: str) -> bool:
         """Cancel a task and everything that needs it. Returns whether it had not ended."""

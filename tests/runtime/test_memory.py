@@ -179,6 +179,62 @@ async def test_a_declared_cost_without_an_array_is_charged_until_the_handle_drop
     assert used(s) == 0
 
 
+async def test_workspace_is_given_back_at_the_end_and_the_rest_stays_with_the_handle(
+    s: asc.Scheduler, gate: threading.Event
+) -> None:
+    x = await s.put(BLOCK)
+    cases: list[tuple[Any, dict[str, Any], int, int]] = [  # what it returns; options; charged while it runs, and after
+        (object(), {"nbytes": 1000, "workspace": 900}, 1000, 100),
+        (object(), {"nbytes": "1 KiB", "workspace": "1 KiB"}, 1024, 0),
+        (object(), {"workspace": 900}, NB + 900, 0),
+        (BLOCK.copy(), {"nbytes": 2 * NB, "workspace": 10}, 2 * NB, NB),
+        (BLOCK.copy(), {"workspace": 10, "shape": BLOCK.shape, "dtype": float}, NB + 10, NB),
+        (BLOCK.copy(), {"workspace": 10, "nbytes": 99, "shape": BLOCK.shape, "dtype": float}, NB + 10, NB),
+        (3.5, {"nbytes": 1000}, 1000, 0),
+        (np.float32(3.5), {"nbytes": 1000}, 1000, 0),
+        ("text", {"nbytes": 1000}, 1000, 0),
+        (None, {"nbytes": 1000}, 1000, 0),
+        ([3.5], {"nbytes": 1000}, 1000, 1000),
+    ]
+    for i in range(len(cases)):
+        result, options, running, after = cases[i]
+        cases[i] = (None, {}, 0, 0)
+        gate.clear()
+        task = s.submit_nowait(lambda a, made=result: held(gate, made), x, **options)
+        assert used(s) == NB + running
+        gate.set()
+        await settled(task)
+        assert used(s) == NB + after, options
+        del task, result
+        await s.barrier()
+        assert used(s) == NB
+    with pytest.raises(ValueError, match="workspace='2 KiB' is more than nbytes=1000"):
+        s.submit_nowait(int, nbytes=1000, workspace="2 KiB")
+    with pytest.raises(ValueError, match="workspace must be positive"):
+        s.submit_nowait(int, workspace=-1)
+
+
+async def test_results_that_nobody_estimated_stop_admission_above_the_limit(caplog: pytest.LogCaptureFixture) -> None:
+    async with asc.Scheduler("cpu", max_ops=2, max_bytes=2 * NB + 10) as s:
+        tasks = [s.submit_nowait(BLOCK.copy) for _ in range(8)]
+        await until(lambda: used(s) > 2 * NB and not s.statistics().tasks_in_flight)
+        await turns()
+        assert used(s) <= 4 * NB  # two were in flight when the third passed the limit
+        assert s.statistics().tasks_pending >= 4
+        told = [record.getMessage() for record in caplog.records if "was charged" in record.getMessage()]
+        (text,) = told
+        assert f"ndarray.copy, submitted at {__file__}:" in text
+        assert (
+            f"was charged 0 bytes and made {NB:,}: {3 * NB:,} bytes are tracked, and the limit is {2 * NB + 10:,}"
+            in text
+        )
+        await s.submit_nowait(int, nbytes=0)  # somebody said that it costs nothing
+        while tasks:
+            assert (await tasks.pop(0)).nbytes == NB
+        assert s.statistics().peak_bytes <= 4 * NB
+        assert len([record for record in caplog.records if "was charged" in record.getMessage()]) == 1
+
+
 @pytest.mark.parametrize("estimate", [0, 1, NB // 2, NB, 10 * NB])
 async def test_wrong_estimates_are_corrected(s: asc.Scheduler, estimate: int) -> None:
     task = await s.submit(BLOCK.copy, nbytes=estimate)
