@@ -32,7 +32,8 @@ class Scheduler(Submitter):
     """Schedules tensor operations onto the streams of one or several devices, under limits.
 
     Use it as `async with Scheduler() as s`. Leaving normally waits for everything submitted; leaving by an exception
-    drops what is pending, and waits for what runs.
+    drops what is pending, and waits for what runs. It belongs to the event loop on which it was opened: on another one,
+    and in other threads, whatever would submit or wait raises, and says so.
 
     >>> async def main():
     ...     async with asc.Scheduler("cpu", max_ops=64, max_bytes="256 MiB") as s:

@@ -80,7 +80,7 @@ def wait(
         if future.done():
             yield
         else:
-            if loop.is_closed():
+            if not loop.is_running():  # another one does
                 runtime.refuse()
             runtime.parked[future] = (asyncio.current_task(), tasks)
             if others:
