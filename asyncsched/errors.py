@@ -139,10 +139,15 @@ class SchedulerClosed(AsyncSchedError, RuntimeError):
     """The scheduler or scope takes no more work: it was closed, its event loop was, or the process forked."""
 
 
+# By name, since the core does not import asyncio; the second is made the first where futures are chained.
+_CANCELLATIONS = (("asyncio.exceptions", "CancelledError"), ("concurrent.futures._base", "CancelledError"))
+
+
 def passable(error: BaseException, what: str) -> BaseException:
     """`error`, or a RuntimeError in its place, where it would mean something else to whoever drives a coroutine.
 
-    These are messages to a coroutine, a generator or a task: it ended, close, be cancelled.
+    These are messages to a coroutine, a generator or a task: it ended, close, be cancelled. An exception of the user's
+    that shares but the name with one of them is returned as it is.
 
     Args:
         error: what a function of the user's raised or returned.
@@ -151,8 +156,8 @@ def passable(error: BaseException, what: str) -> BaseException:
     >>> passable(StopIteration(), "the function raised")
     RuntimeError('the function raised StopIteration, which cannot pass through `await`')
     """
-    kinds = [kind.__name__ for kind in type(error).__mro__]  # by name: the core does not import asyncio
-    if not isinstance(error, StopIteration | StopAsyncIteration | GeneratorExit) and "CancelledError" not in kinds:
+    cancelled = any((kind.__module__, kind.__name__) in _CANCELLATIONS for kind in type(error).__mro__)
+    if not cancelled and not isinstance(error, StopIteration | StopAsyncIteration | GeneratorExit):
         return error
     wrapper = RuntimeError(f"{what} {type(error).__name__}, which cannot pass through `await`")
     wrapper.__cause__ = error

@@ -32,7 +32,8 @@ class Scheduler(Submitter):
     """Schedules tensor operations onto the streams of one or several devices, under limits.
 
     Use it as `async with Scheduler() as s`. Leaving normally waits for everything submitted; leaving by an exception
-    drops what is pending, and waits for what runs.
+    drops what is pending, and waits for what runs. It belongs to the event loop on which it was opened: on another one,
+    and in other threads, whatever would submit or wait raises, and says so.
 
     >>> async def main():
     ...     async with asc.Scheduler("cpu", max_ops=64, max_bytes="256 MiB") as s:
@@ -45,8 +46,10 @@ class Scheduler(Submitter):
 
     Args:
         device: "auto" (CUDA where it is usable, else the CPU), "cpu", "cuda", "cuda:1", a `Device`, or a list of them.
-        streams: compute streams per device: by default 2 on CUDA, and 1 on the CPU, which keeps every BLAS thread;
-            several share the BLAS threads out, which are restored when it closes.
+            A `Device` serves one scheduler alone, once.
+        streams: compute streams per device given by name (a `Device` is made with its own): by default 2 on CUDA, and 1
+            on the CPU, which keeps every BLAS thread; several share the BLAS threads out, which are restored when it
+            closes.
         max_ops: most tasks in flight; None for no bound.
         max_bytes: most tracked bytes, as an int or text such as "256 MiB". None is no bound on the CPU; with a CUDA
             device it is 80% of what was free there when it was opened, of the fullest where there are several.
@@ -56,6 +59,7 @@ class Scheduler(Submitter):
 
     Raises:
         ValueError, TypeError: for any argument out of its range.
+        RuntimeError: when it is opened, for a `Device` that was given to a scheduler before.
     """
 
     def __init__(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import os
 import subprocess
@@ -17,9 +18,12 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
+from asyncsched.devices.contract import Job
 from asyncsched.devices.cpu import CPUDevice
 from asyncsched.devices.sim import SimDevice
-from tests.waiting import cancelled, fail, held, turns, until
+from asyncsched.flow.pipeline import Pipeline  # imported here, since that blocks
+from tests.conftest import LOOPS
+from tests.waiting import cancelled, fail, held, settled, turns, until
 
 BLOCK = np.ones((200, 200))
 
@@ -67,13 +71,36 @@ async def test_put_copies(s: asc.Scheduler) -> None:
         assert t.shape == expected.shape
 
 
-async def test_put_refuses_other_dtypes_and_swaps_bytes(s: asc.Scheduler) -> None:
+async def test_put_refuses_other_dtypes(s: asc.Scheduler) -> None:
     for wrong in (np.array(["a"]), np.array([object()]), np.array(["2020-01-01"], "M8[D]")):
         with pytest.raises(TypeError, match="not supported"):
             await s.put(wrong)
-    t = await s.put(np.arange(3, dtype=">i4"))
-    assert t.dtype.isnative
-    assert (await t).tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("dtype", ["i4", "f8", "c16"])
+@pytest.mark.parametrize("side", [2, 200])
+async def test_put_of_the_other_order_of_bytes_gives_this_machines(s: asc.Scheduler, dtype: str, side: int) -> None:
+    array = np.arange(side**2).reshape(side, side).astype(dtype)
+    for source in (array, array.T, array[::-1, ::2], array[0, :1]):
+        swapped = source.astype(source.dtype.newbyteorder())
+        assert not swapped.dtype.isnative
+        x = await s.put(swapped)
+        assert x.dtype == dtype
+        assert (await x).dtype.isnative
+        assert (await x).tobytes() == source.tobytes()
+        assert (await (x + 1)).tobytes() == (source + 1).tobytes()
+        assert s.statistics().bytes_retained == source.nbytes
+        del x
+        await s.barrier()
+
+
+async def test_bytes_are_swapped_on_the_copy_stream(s: asc.Scheduler, gate: threading.Event) -> None:
+    source = np.zeros((200, 200), np.dtype("f8").newbyteorder())
+    s.devices[0].offload(Job(lambda: held(gate)))
+    x = s.put_nowait(source)
+    source[:] = 7  # what nobody but a test does: the copy has not begun
+    gate.set()
+    assert (await x).min() == 7
 
 
 async def test_put_nowait() -> None:
@@ -207,6 +234,36 @@ async def test_gather_keeps_the_order_and_raises_the_first_failure_at_once(gate:
         assert await slow == 7
         with pytest.raises(TypeError, match=r"asyncio\.gather"):
             asc.gather(asyncio.sleep)  # type: ignore[arg-type]
+
+
+async def test_gather_passes_through_the_loop_also_with_a_failure(gate: threading.Event) -> None:
+    async with asc.Scheduler("cpu", streams=2) as s:
+        slow, broken = s.submit_nowait(held, gate), await settled(s.submit_nowait(fail))
+        others: list[int] = []
+        asyncio.get_running_loop().call_soon(others.append, 1)
+        with pytest.raises(LookupError):
+            await asc.gather(slow, broken)
+        assert others == [1]
+        gate.set()
+
+
+async def test_gather_of_two_schedulers_tells_of_the_first_failure_of_either(gate: threading.Event) -> None:
+    async with asc.Scheduler("cpu") as s, asc.Scheduler("cpu", streams=2) as other:
+        begin = threading.Event()
+        slow, quick = s.submit_nowait(held, gate, 1), other.submit_nowait(held, gate, 2)
+        broken = other.submit_nowait(lambda: begin.wait(60) and fail())
+        results = asyncio.ensure_future(asc.gather(slow, quick))
+        failing = asyncio.ensure_future(asc.gather(slow, broken))
+        await turns()
+        assert len(s._runtime.parked) == len(other._runtime.parked) == 2
+        begin.set()
+        with pytest.raises(LookupError):
+            await failing
+        assert not slow.done()
+        gate.set()
+        assert await results == [1, 2]
+        assert not s._runtime.parked
+        assert not other._runtime.parked
 
 
 async def test_await_always_lets_others_run(s: asc.Scheduler) -> None:
@@ -475,28 +532,120 @@ async def test_a_task_that_is_cancelled_while_the_scheduler_closes(s: asc.Schedu
 
 
 def test_a_closed_loop(gate: threading.Event) -> None:
-    async def leave_open() -> tuple[asc.Scheduler, asc.Tensor, Any]:
+    async def leave_open() -> tuple[asc.Scheduler, asc.Tensor]:
         s = asc.Scheduler("cpu")
         await s.__aenter__()
-        return s, await s.put([1.0]), s.submit_nowait(held, gate)
+        return s, s.submit_nowait(held, gate, shape=(), dtype=float)
 
-    s, x, task = asyncio.run(leave_open())
-    gate.set()
-
-    async def use() -> None:
-        assert (await x).tolist() == [1.0]
-        with pytest.raises(asc.SchedulerClosed, match="loop is closed"):
-            await s.call(held, gate)
-        with pytest.raises(asc.SchedulerClosed, match="loop is closed"):
-            await s.submit_nowait(int)
-        with pytest.raises(asc.SchedulerClosed, match="no scheduler is open"):
-            asc.zeros(3)
-
-    asyncio.run(use())
+    s, pending = asyncio.run(leave_open())
     with pytest.raises(asc.SchedulerClosed, match="not running"):
-        float(s.submit_nowait(held, gate, shape=(), dtype=float))
-    assert task is not None
+        float(pending)
+    with pytest.raises(asc.SchedulerClosed, match="loop is closed"):
+        pending + 1
     s._runtime.close()
+
+
+async def _entered(scope: Any) -> None:
+    async with scope:
+        pass
+
+
+async def _drained(pipe: Pipeline[Any]) -> None:
+    async with pipe.open() as items:
+        async for _ in items:
+            pass
+
+
+# Every way into a scheduler, with a small tensor, a large one, and a task that has not ended.
+ENTRIES: dict[str, Callable[[asc.Scheduler, asc.Tensor, asc.Tensor, Any], Any]] = {
+    "put": lambda s, x, large, task: s.put([1.0]),
+    "put, large": lambda s, x, large, task: s.put(BLOCK),
+    "put_nowait": lambda s, x, large, task: s.put_nowait([1.0]),
+    "submit": lambda s, x, large, task: s.submit(int),
+    "submit_nowait": lambda s, x, large, task: s.submit_nowait(int),
+    "call": lambda s, x, large, task: s.call(int),
+    "operator": lambda s, x, large, task: x + 1,
+    "operator, large": lambda s, x, large, task: large + 1,
+    "function": lambda s, x, large, task: asc.exp(x),
+    "function, no operand": lambda s, x, large, task: asc.zeros(3, scheduler=s),
+    "index": lambda s, x, large, task: x[0],
+    "assignment": lambda s, x, large, task: large.__setitem__(0, 1.0),
+    "to": lambda s, x, large, task: x.to("cpu"),
+    "backward": lambda s, x, large, task: x.backward(),
+    "await": lambda s, x, large, task: task,
+    "gather": lambda s, x, large, task: asc.gather(x, task),
+    "cancel": lambda s, x, large, task: task.cancel(),
+    "barrier": lambda s, x, large, task: s.barrier(),
+    "scope": lambda s, x, large, task: _entered(s.scope()),
+    "window": lambda s, x, large, task: _entered(s.window(1)),
+    "capture": lambda s, x, large, task: s.capture(lambda x: x + 1, x),
+    "pipeline": lambda s, x, large, task: _drained(s.pipeline([[1.0]]).to_device()),
+    "batcher": lambda s, x, large, task: asc.Batcher(lambda x: x + 1, scheduler=s)(np.ones(3)),
+    "statistics": lambda s, x, large, task: s.statistics(),
+    "load": lambda s, x, large, task: s.load(),
+    "aclose": lambda s, x, large, task: s.aclose(),
+}
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("closed", [True, False], ids=["closed loop", "another loop"])
+def test_a_scheduler_refuses_another_loop_and_says_so(
+    gate: threading.Event, entry: str, loop: str, closed: bool
+) -> None:
+    async def leave_open() -> tuple[asc.Scheduler, asc.Tensor, asc.Tensor, Any]:
+        s = asc.Scheduler("cpu")
+        await s.__aenter__()
+        x = await s.put(np.ones(3))
+        x.requires_grad = True
+        return s, x, await s.put(BLOCK), s.submit_nowait(held, gate)
+
+    async def enter() -> None:
+        error, text = (
+            (asc.SchedulerClosed, "event loop is closed") if closed else (RuntimeError, "another one runs now")
+        )
+        with pytest.raises(error, match=text):
+            found = ENTRIES[entry](*left)
+            if hasattr(found, "__await__"):
+                await found
+        assert (await left[1]).tolist() == [1, 1, 1]  # what is there is readable
+        assert (await left[2].numpy()).tobytes() == BLOCK.tobytes()
+
+    with contextlib.closing(LOOPS[loop]()) as its, contextlib.closing(LOOPS[loop]()) as other:
+        left = its.run_until_complete(leave_open())
+        if closed:
+            its.close()
+        try:
+            other.run_until_complete(enter())
+        finally:
+            gate.set()
+            if closed:
+                left[0]._runtime.close()
+            else:
+                its.run_until_complete(left[0].aclose())
+
+
+async def test_between_two_runs_of_its_loop_a_scheduler_takes_work() -> None:
+    """As at an interactive prompt, which runs the loop for some of its lines alone."""
+    loop = asyncio.new_event_loop()
+
+    def prompt() -> None:
+        s = asc.Scheduler("cpu")
+        loop.run_until_complete(s.__aenter__())
+        x = loop.run_until_complete(s.put(np.ones(3)))
+        y = x + 1
+        task = s.submit_nowait(int)
+        assert s.statistics().tasks_submitted == 3
+        assert loop.run_until_complete(_result(y)).tolist() == [2, 2, 2]
+        assert loop.run_until_complete(_result(task)) == 0
+        loop.run_until_complete(s.aclose())
+        loop.close()
+
+    await asyncio.to_thread(prompt)
+
+
+async def _result(handle: Any) -> Any:
+    return await handle
 
 
 def test_an_unclosed_scheduler_warns_and_ends_its_threads() -> None:
@@ -606,6 +755,28 @@ async def test_a_device_that_cannot_open_leaves_nothing_behind() -> None:
                 pass
         assert repr(s).endswith("closed)")
         assert not first.streams  # told to end
+
+
+async def test_a_device_object_serves_one_scheduler_alone() -> None:
+    device = CPUDevice()
+    async with asc.Scheduler(device) as s:
+        memory, x = device.memory, await s.put(BLOCK)
+        with pytest.raises(RuntimeError, match="'cpu' was given to a scheduler before.* make another CPUDevice"):
+            await asc.Scheduler(["cpu", device]).__aenter__()
+        assert device.memory is memory
+        assert (await (x + 1))[0, 0] == 2
+    with pytest.raises(RuntimeError, match="also when that is closed"):
+        await asc.Scheduler(device).__aenter__()
+    assert device.memory is memory
+    twice = CPUDevice()
+    with pytest.raises(RuntimeError, match="make another"):
+        await asc.Scheduler([twice, twice]).__aenter__()
+
+
+def test_a_device_object_has_its_own_streams() -> None:
+    for devices in (CPUDevice(), SimDevice(), ["cpu", CPUDevice()]):
+        with pytest.raises(ValueError, match=r"streams=4 is for devices given by name: give it to the \w+Device"):
+            asc.Scheduler(devices, streams=4)
 
 
 async def test_which_scheduler() -> None:

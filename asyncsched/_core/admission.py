@@ -70,7 +70,7 @@ class Admission:
             self._waiting[account] = None
         account.pending += 1
         # A task that cannot go gives no reason to look for one: the scan would be in vain, once per submission.
-        if not task.blockers and (account.limit is None or account.fits(task.cost)):
+        if not task.blockers and (account.limit is None or account.fits(task)):
             account.changed = True
         self.pending += 1
         self.pending_bytes += task.cost
@@ -120,7 +120,7 @@ class Admission:
         head = queue.head() if queue.expedited else queue.tasks[0]
         if head is not None and not head.blockers and not (full and head.lanes):
             account = head.scope.account
-            if account.limit is None or account.fits(head.cost):
+            if account.limit is None or account.fits(head):
                 if queue.rotating:  # it did share, and its class was passed over then
                     queue.tenant.priority.passed = 0
                 return head
@@ -244,7 +244,7 @@ class Admission:
                     break
                 if task.scope.account is not account or task.blockers or task.state != PENDING:
                     continue
-                if not fitting or account.fits(task.cost):
+                if not fitting or account.fits(task):
                     if found is None or task.seq < found.seq:
                         found = task
                     break

@@ -45,11 +45,16 @@ class Completions:
         self.threshold = 1
         self.wants_bytes = False  # a pending task lacks bytes: every drop matters
 
-    def completed(self, job: Any, dry: bool) -> None:
-        """Tell of a task or another job that ended; `dry` says that its stream has nothing left to run."""
+    def completed(self, job: Any, dry: bool) -> bool:
+        """Tell of a task or another job that ended; `dry` says that its stream has nothing left to run.
+
+        Returns whether the loop is to be woken, by `notify`, once the caller has let go of the job. A wake-up gives
+        the GIL away: whoever awaited the job would find it still held, with the frames of what it raised.
+        """
         self.items.append(job)
-        if job.waiters or (self.wants_slots and (dry or self.wants_bytes or len(self.items) >= self.threshold)):
-            self.notify()
+        if job.waiters:
+            return True
+        return self.wants_slots and (dry or self.wants_bytes or len(self.items) >= self.threshold)
 
     def dropped(self, account: Any, nbytes: int) -> None:
         """Tell of bytes that nobody holds any more."""

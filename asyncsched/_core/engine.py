@@ -1,8 +1,9 @@
 """The scheduler as a plain state machine: tasks, completions and cancellations in; launches and notices out.
 
 It knows no clock, no threads, no arrays and no event loop. Every method runs to its end on one thread. The runtime
-gives it three callables: `launch` puts a task on its stream, `on_stuck` is told which tasks lack bytes that nothing in
-flight will free, and `wake` (the completions') has `dispatch` called soon, on that one thread.
+gives it callables: `launch` puts a task on its stream, `on_stuck` is told which tasks lack bytes that nothing in flight
+will free, `on_overrun` which result was too large, and `wake` (the completions') has `dispatch` called soon, on that
+one thread.
 
 `dispatch` is the one place where things move: it takes in what has ended, admits and launches what fits, and tells who
 waits. It is called after every submission that might go at once, when the loop was woken, and before anything that
@@ -38,6 +39,7 @@ class Engine(Audit):
         completions: the deque in which ends and drops arrive.
         launch: puts a task on the stream of its lane. Returns whether it has run already.
         on_stuck: told the tasks that lack bytes which nothing in flight will free, and that there are none any more.
+        on_overrun: told of each task that made more than it was charged, while that is more than the limit allows.
         runtime: whose it is; reachable from every account, and opaque here.
     """
 
@@ -50,12 +52,14 @@ class Engine(Audit):
         completions: Completions,
         launch: Callable[[Task], bool],
         on_stuck: Callable[[Sequence[Task]], None] = lambda tasks: None,
+        on_overrun: Callable[[Task], None] = lambda task: None,
         runtime: Any = None,
     ) -> None:
         self.max_pending = max_pending
         self.completions = completions
         self.launch = launch
         self.on_stuck = on_stuck
+        self.on_overrun = on_overrun
         self.account = Account(max_bytes, completions, runtime)
         self.admission = Admission(max_ops)
         self.root = Scope("root", Queue(Tenant(None, self.admission.ordinary)), self.account)
@@ -218,6 +222,9 @@ class Engine(Audit):
         self.admission.ended(task)
         if task.refund < 0:
             self.note_peak(0)
+            account = task.scope.account.open
+            if account.limit is not None and account.used > account.limit:
+                self.on_overrun(task)
         failure, dependents = task.failure, task.dependents
         if failure is None and not task.cancelled:
             self._end(task, DONE)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Final
+from weakref import ref
 
 from .callsite import CallSite
 from .completions import Completions
@@ -40,7 +41,21 @@ class Value:
     tells the completions that the bytes are free.
     """
 
-    __slots__ = ("account", "array", "base", "block", "charge", "device", "escaped", "meta", "nbytes", "site", "task")
+    __slots__ = (
+        "account",
+        "array",
+        "base",
+        "block",
+        "charge",
+        "device",
+        "escaped",
+        "given",
+        "meta",
+        "nbytes",
+        "site",
+        "task",
+    )
+    given: ref[Any]  # an array that users were given; set when one first is: most values never leave
 
     def __init__(self, account: Account, device: Any, meta: Any, nbytes: int = 0, site: CallSite | None = None) -> None:
         self.account = account
@@ -158,6 +173,11 @@ class Task:
         value = self.value  # one read: the stream lets go of it
         return None if value is None else value.site
 
+    @property
+    def unestimated(self) -> bool:
+        """Whether it is a callable that is charged nothing since nobody said what it makes."""
+        return not self.cost and self.context is not None and self.options is None
+
     def settled(self) -> bool:
         """Whether awaiting it has an answer: it ended, or was cancelled while it still runs."""
         return self.state >= DONE or self.cancelled
@@ -202,9 +222,11 @@ class Account:
     changed: bool = False  # something happened since a scan found nothing that fits
     closed: bool = False  # its bytes are its parent's now
 
-    def fits(self, cost: int) -> bool:
-        """Whether `cost` more bytes stay within the limit. What costs nothing always fits."""
-        return not cost or self.limit is None or self.used + cost <= self.limit
+    def fits(self, task: Task) -> bool:
+        """Whether the cost of `task` stays within the limit. What costs nothing fits, also where results passed it."""
+        if self.limit is None or self.used + task.cost <= self.limit:
+            return True
+        return not task.cost and not task.unestimated
 
     def covers(self, account: Account | None) -> bool:
         """Whether what is charged to `account` is held within this one."""

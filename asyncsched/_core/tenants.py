@@ -72,7 +72,7 @@ class Tenant(Member):
             earmark = account.earmark
             if earmark is not None and not account.grace and earmark.scope.queue is not queue:
                 continue
-            if account.fits(head.cost):
+            if account.fits(head):
                 return head
             blocked.append(head)
         return None

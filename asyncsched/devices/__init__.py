@@ -16,7 +16,7 @@ def select(wanted: str | Device | Sequence[str | Device], streams: int | None) -
     """Devices by name, each with `streams` compute streams (None: its own default), not opened yet.
 
     Raises:
-        ValueError: for an unknown name, or none at all.
+        ValueError: for an unknown name, or none at all; for `streams` beside a device that was made with its own.
         TypeError: for anything but names and devices.
     """
     several = isinstance(wanted, list | tuple)
@@ -29,6 +29,11 @@ def select(wanted: str | Device | Sequence[str | Device], streams: int | None) -
 def _device(spec: Any, position: int | None, streams: int | None) -> Device:
     if not isinstance(spec, str):
         if hasattr(spec, "offload") and hasattr(spec, "reclaim"):
+            if streams is not None:
+                raise ValueError(
+                    f"streams={streams} is for devices given by name: give it to the {type(spec).__name__} when you"
+                    " make that"
+                )
             return cast(Device, spec)
         raise TypeError(f"a device is a name ({_NAMES}) or a Device, not {type(spec).__name__}")
     kind, _, number = spec.partition(":")

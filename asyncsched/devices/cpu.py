@@ -10,8 +10,8 @@ number on that count, which other streams wait for. When a body has run, three t
 3. *Tell* (`completions`): the loop learns of it, perhaps later, with others. What it knows to have ended is past for
    every stream, so it launches dependents with no wait for that.
 
-For the same reason the loop below sets its variables to None before it sleeps in `get`: they would hold the last task
-until the next one comes, which may be never.
+For the same reason the loop below sets its variables to None before it wakes the event loop, and before it sleeps in
+`get`: they would hold the last task until the next one comes, which may be never.
 
 Alternatives, by argument and not by measurement. `concurrent.futures`: a future with a lock and a condition per task,
 no order within a stream, and the event loop woken for each end. One queue for all threads would balance better, but
@@ -61,16 +61,18 @@ class CPUStream:
         while (item := get()) is not None:
             if isinstance(item, Job):
                 item.run()
-                completions.completed(item, True)
+                wake = completions.completed(item, True)
             else:
                 task, waits = item
                 for stream, number in waits:
                     stream.finished.reach(number)
                 execute(task, memory)
                 self.finished.step()
-                completions.completed(task, self.queue.empty())
+                wake = completions.completed(task, self.queue.empty())
                 task = waits = None  # type: ignore[assignment]
             item = None
+            if wake:
+                completions.notify()
         leave_stream_thread()
 
 

@@ -18,7 +18,9 @@ from .._tree import leaves, map_leaves
 from ..ops.meta import meta
 from ..ops.program import Ref
 from ..ops.row import Row
-from .memory import Memory, owner_of
+from .memory import Memory, hand_out, owner_of
+
+_WEIGHTLESS = (type(None), bool, int, float, complex, np.generic, str, bytes)  # results that need not be charged
 
 
 class MustBlock(BaseException):
@@ -52,8 +54,14 @@ def run(task: Task, memory: Memory) -> None:
 
 
 def release(task: Task) -> None:
-    """Drop every reference a task holds, before its completion is told."""
-    task.value = task.args = task.call = task.context = task.options = task.move = None
+    """Drop every reference a task holds, before its completion is told.
+
+    But for a value larger than what was charged: the engine may have to tell the line that asked for it. (A version
+    that is written over the one before is no larger: that one's charge comes back.)
+    """
+    if task.refund >= 0 or task.move is not None:
+        task.value = None
+    task.args = task.call = task.context = task.options = task.move = None
     task.inputs = ()
 
 
@@ -134,13 +142,17 @@ def reusable(task: Task, any_input: bool, fits: Callable[[Value], bool]) -> Valu
     """The input whose buffer the output may take: this task alone holds it, and it `fits`.
 
     A ufunc may write over any of its inputs; other rows only over the first.
+
+    The references are counted first, whether it escaped is asked second. The loop's thread, which may be giving the
+    array away meanwhile, notes that it escaped first, and drops its reference second: so whichever comes later sees the
+    other. Once this task alone holds the value, nobody is left who could give the array away.
     """
     inputs = task.inputs
     for i in range(len(inputs) if any_input else min(1, len(inputs))):
         # In no variable here, see `refcounts`.
-        if inputs[i].escaped or inputs[i].base is not None or not fits(inputs[i]):
+        if references(inputs, i) > _times(inputs[i], inputs):
             continue
-        if references(inputs, i) <= _times(inputs[i], inputs):
+        if not inputs[i].escaped and inputs[i].base is None and fits(inputs[i]):
             return inputs[i]
     return None
 
@@ -153,13 +165,13 @@ def _run_call(task: Task, memory: Memory) -> None:
     """Call a user's function in its own context; charge what it returned."""
     value = task.value
     assert value is not None
-    arrays = [_handed_out(value.array) for value in task.inputs]
+    arrays = [_handed_out(value) for value in task.inputs]
     given = map_leaves(lambda leaf: arrays[leaf.slot] if type(leaf) is Ref else leaf, list(task.args))
     result = memory.run_callable(task, given)
     value.escaped = True  # the body may have kept it
     form = value.meta
     if form is not None:
-        result = memory.xp.asarray(result).view()  # made read-only when it leaves; the body's own array is not ours
+        result = memory.xp.asarray(result).view()  # the body may keep its own, and give that another shape
         if result.shape != form.shape or result.dtype != form.dtype:
             raise ValueError(
                 f"{task.name} was submitted with shape={form.shape}, dtype={form.dtype} and returned"
@@ -171,18 +183,16 @@ def _run_call(task: Task, memory: Memory) -> None:
     owners = {id(o): o for a in _arrays(result, memory) if id(o := owner_of(a)) not in inputs}
     value.block = tuple((owner, memory.footprint(owner.nbytes)) for owner in owners.values())
     charge = sum(nbytes for _, nbytes in value.block)
-    if not value.block and not isinstance(result, memory.arrays) and task.options:
-        charge = task.options["nbytes"]  # declared, and not to be measured: charged until the handle drops
+    if not value.block and task.options and not isinstance(result, (*memory.arrays, *_WEIGHTLESS)):
+        charge = task.options["unmeasured"]  # as declared, until the handle drops
     value.array = result
     value.charge = value.nbytes = charge
     task.refund = task.cost - charge
 
 
-def _handed_out(array: Any) -> Any:
-    """An array as a callable gets it: read-only, where arrays can be."""
-    if type(array) is np.ndarray:
-        array.flags.writeable = False
-    return array
+def _handed_out(value: Value) -> Any:
+    """A value as a callable gets it: an array by a view of its own, anything else as it is."""
+    return hand_out(value) if type(value.array) in value.device.memory.arrays else value.array
 
 
 def _arrays(found: Any, memory: Memory) -> Iterator[Any]:

@@ -74,8 +74,8 @@ class Memory:
 
     def reclaim(self, value: Value) -> None:
         """Recycle the buffer of a value nobody holds, or, if its array left, charge it until that array is gone."""
-        if value.base is not None:
-            value.base.escaped |= value.escaped
+        if value.base is not None and value.escaped:  # no `|=`, which could undo what another thread notes meanwhile
+            value.base.escaped = True
         if not value.escaped:
             self.give(value.block)
         elif not self._came_back(value) and (owners := _owners(value)):
@@ -89,7 +89,8 @@ class Memory:
         escape = Escape(owner, _gone)
         escape.memory, escape.account, escape.nbytes = self, value.account, nbytes
         escape.pooled, escape.site = _pooled(value.block), value.site
-        escape.given = weakref.ref(value.array) if isinstance(value.array, self.arrays) else None
+        mine = value.meta is None and isinstance(value.array, self.arrays)  # what a callable returned, as it is
+        escape.given = weakref.ref(value.array) if mine else getattr(value, "given", None)
         self.escapes[id(escape)] = escape
 
     @staticmethod
@@ -114,6 +115,8 @@ class Escape(weakref.ref[Array]):
     def visible(self) -> Array | None:
         """The array through which the memory is held, if it is the only one; else the owner, whose holders stay unseen.
 
+        Of several that a user was given and holds, none is the only one.
+
         NumPy's arrays do not take part in garbage collection, so nobody can ask who has a view of an array.
         """
         given = self.given() if self.given is not None else None
@@ -129,6 +132,21 @@ def _gone(escape: weakref.ref[Array]) -> None:
     if escape.pooled:
         memory.give(escape.pooled)
     memory.completions.dropped(escape.account, escape.nbytes)
+
+
+def hand_out(value: Value) -> Array:
+    """A tensor's array as it leaves the scheduler: a view of its own, read-only where arrays can be.
+
+    So whatever its holder does to it (its flags, its shape) changes nobody else's array, nor the tensor.
+    """
+    value.escaped = True
+    array = value.array.view()
+    if type(array) is np.ndarray:
+        array.setflags(write=False)
+    given = getattr(value, "given", None)
+    if given is None or given() is None:
+        value.given = weakref.ref(array)
+    return array
 
 
 def owner_of(array: Array) -> Array:

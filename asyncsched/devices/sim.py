@@ -96,7 +96,7 @@ class SimDevice(HostDevice):
 
     def offload(self, job: Job) -> None:
         job.run()
-        self.memory.completions.completed(job, True)
+        self._tell(job, True)
 
     def close(self) -> None:
         """Nothing to stop: there are no threads."""
@@ -134,7 +134,11 @@ class SimDevice(HostDevice):
             task.refund = task.cost
             release(task)
         stream.finished.step()
-        self.memory.completions.completed(task, not stream.queue)
+        self._tell(task, not stream.queue)
+
+    def _tell(self, job: Task | Job, dry: bool) -> None:
+        if self.memory.completions.completed(job, dry):
+            self.memory.completions.notify()
 
     def __repr__(self) -> str:
         return self.name

@@ -16,6 +16,7 @@ from .._core.model import Task as CoreTask
 from .._core.model import Value
 from .._tree import map_leaves
 from ..devices.contract import Device
+from ..ops.kernels.basic import copy
 from ..ops.meta import Meta, meta
 from ..ops.program import ref
 from ..ops.row import Row
@@ -26,7 +27,16 @@ from ..tensors.tensor import Tensor
 
 _KINDS = "biufc"  # bool, integers, floats and complex: what the operations know
 _CUDA = (2, 13)  # DLPack's kDLCUDA and kDLCUDAManaged
-_PUT = Row("put", TABLE["copy"].kernel, TABLE["copy"].rule, out=True, doc="A host array, copied to the device.")
+
+
+def _native_copy(xp: Any, x: Any, *, out: Any = None) -> Any:
+    """A copy in the layout of `x`, and in this machine's order of bytes."""
+    if out is None and not x.dtype.isnative:
+        return x.astype(x.dtype.newbyteorder("="))
+    return copy(xp, x, out=out)
+
+
+_PUT = Row("put", _native_copy, TABLE["copy"].rule, out=True, doc="A host array, copied to the device.")
 
 
 def make_put(
@@ -39,9 +49,8 @@ def make_put(
     array = _importable(source, target)
     if array.dtype.kind not in _KINDS:
         raise TypeError(f"dtype {array.dtype} is not supported: use bool, integers, floats or complex numbers")
-    if not array.dtype.isnative:
-        array = array.astype(array.dtype.newbyteorder("="))
-    form = meta(array.shape, array.dtype, array.flags.c_contiguous)
+    dtype = array.dtype if array.dtype.isnative else array.dtype.newbyteorder("=")
+    form = meta(array.shape, dtype, array.flags.c_contiguous)
     nbytes = target.memory.footprint(array.nbytes)
     value = Value(core.account, target, form, nbytes, call_site())
     task = CoreTask(core, "put", value, _PUT, (), (array,), None, runtime.copy_lanes[target], nbytes)
@@ -55,6 +64,7 @@ class Options(NamedTuple):
     shape: Any = None
     dtype: Any = None
     nbytes: int | str | None = None
+    workspace: int | str | None = None
     name: str | None = None
     device: object = None
     resource: Hashable = None
@@ -64,7 +74,7 @@ def make_call(
     runtime: Runtime, core: CoreScope, fn: Callable[..., Any], args: tuple[Any, ...], given: Options, *, bounded: bool
 ) -> tuple[CoreTask, Any]:
     """A user's callable as a task, and its handle: a Tensor if shape and dtype are given, else a Task."""
-    shape, dtype, nbytes = given.shape, given.dtype, given.nbytes
+    shape, dtype = given.shape, given.dtype
     if not callable(fn):
         raise TypeError(f"submit takes a callable, not {type(fn).__name__}")
     if asyncio.iscoroutinefunction(fn):
@@ -78,11 +88,13 @@ def make_call(
     bound = map_leaves(lambda arg: _bind(arg, inputs, runtime), args)
     target = runtime.device(given.device) if given.device is not None or not inputs else inputs[0].device
     result = 0 if form is None else target.memory.footprint(form.nbytes)
-    cost = _cost(form, result, nbytes, inputs)
+    cost, workspace = _cost(form, result, given, inputs)
     label = given.name or getattr(fn, "__qualname__", None) or type(fn).__name__
-    options = None if nbytes is None else {"nbytes": cost}
+    declared = given.nbytes is not None
+    # What is charged for a result that cannot be measured. None: nobody said anything of the cost.
+    options = {"unmeasured": cost - workspace if declared else 0} if declared or workspace else None
     lanes = runtime.lanes[target] if given.resource is None else runtime.lane_of(given.resource, target)
-    value = Value(core.account, target, form, cost if form is None else result, call_site())
+    value = Value(core.account, target, form, cost - workspace if form is None else result, call_site())
     task = CoreTask(core, label, value, fn, tuple(inputs), bound, options, lanes, cost)
     task.context = contextvars.copy_context()
     for read in inputs:
@@ -118,9 +130,19 @@ def _bind(arg: Any, inputs: list[Value], runtime: Runtime) -> Any:
     return ref(len(inputs) - 1)
 
 
-def _cost(form: Meta | None, result: int, nbytes: int | str | None, inputs: list[Value]) -> int:
-    if nbytes is not None:
-        return max(result, 0 if nbytes == 0 else parse_bytes(nbytes, "nbytes"))
-    if form is not None:
-        return result
-    return sum(owner.nbytes for owner in {v.owner for v in inputs})
+def _cost(form: Meta | None, result: int, given: Options, inputs: list[Value]) -> tuple[int, int]:
+    """What a callable is charged, and how much of that it gives back when it ends."""
+    workspace = _bytes(given.workspace, "workspace")
+    if given.nbytes is None:
+        made = result if form is not None else sum(owner.nbytes for owner in {v.owner for v in inputs})
+        return made + workspace, workspace
+    cost = _bytes(given.nbytes, "nbytes")
+    if workspace > cost:
+        raise ValueError(
+            f"workspace={given.workspace!r} is more than nbytes={given.nbytes!r}, which is the whole cost, with it"
+        )
+    return max(result + workspace, cost), workspace
+
+
+def _bytes(size: int | str | None, name: str) -> int:
+    return 0 if size is None or size == 0 else parse_bytes(size, name)

@@ -71,7 +71,8 @@ class Tasks:
         array([0, 1, 2])
 
         Args:
-            array: an ndarray, or what `np.asarray` makes one of; of bool, integers, floats or complex numbers.
+            array: an ndarray, or what `np.asarray` makes one of; of bool, integers, floats or complex numbers. The
+                tensor has its dtype, in this machine's order of bytes: of big-endian `>f8` it is float64.
             device: where to; default the scheduler's first device.
 
         Raises:
@@ -109,21 +110,23 @@ class Tasks:
     @overload
     async def submit(
         self, fn: Callable[..., Any], *args: Any, shape: Shape, dtype: DTypeLike, nbytes: int | str | None = None,
-        name: str | None = None, device: object = None, resource: Hashable = None,
+        workspace: int | str | None = None, name: str | None = None, device: object = None, resource: Hashable = None,
     ) -> Tensor: ...  # fmt: skip
     @overload
     async def submit(
-        self, fn: Callable[..., T], *args: Any, nbytes: int | str | None = None, name: str | None = None,
-        device: object = None, resource: Hashable = None,
+        self, fn: Callable[..., T], *args: Any, nbytes: int | str | None = None,
+        workspace: int | str | None = None, name: str | None = None, device: object = None, resource: Hashable = None,
     ) -> Task[T]: ...  # fmt: skip
     async def submit(
         self, fn: Callable[..., Any], *args: Any, shape: Any = None, dtype: Any = None, nbytes: int | str | None = None,
-        name: str | None = None, device: object = None, resource: Hashable = None,
+        workspace: int | str | None = None, name: str | None = None, device: object = None, resource: Hashable = None,
     ) -> Any:  # fmt: skip
         """Run `fn(*args)` on a stream. Waits until it is admitted, not until it is done.
 
         Tensors and tasks among the arguments, also in lists, tuples and dicts, are replaced by their results: read-only
-        arrays. The function runs in a copy of this context. It must not be a coroutine function.
+        arrays. The function runs in a copy of this context. It must not be a coroutine function. What it raises is
+        raised by `await`; only StopIteration, StopAsyncIteration, GeneratorExit and asyncio's CancelledError, which
+        would mean something else to whoever awaits, come as the cause of a RuntimeError.
 
         >>> async def main():
         ...     async with asc.Scheduler("cpu") as s:
@@ -138,7 +141,10 @@ class Tasks:
             fn: any callable. For keywords use `functools.partial`.
             shape, dtype: of the array it returns. With both, the result is a Tensor, which operators accept.
             nbytes: its cost in bytes: output and workspace. Without it (or shape and dtype) the inputs' bytes
-                are charged, and corrected when it is done.
+                are charged, and corrected when it is done by the arrays it returned. For a result that is no array (a
+                model, say, but no number or text) it stays charged until the handle drops.
+            workspace: bytes it needs only while it runs, and gives back when it ends: a part of `nbytes` if that is
+                given, else on top of the result's.
             name: for messages; default the function's.
             device: whose streams; default that of the first tensor.
             resource: something that two tasks must not use at once, such as a library's random generator: tasks that
@@ -149,9 +155,8 @@ class Tasks:
         """
         self._runtime.check()
         await checkpoint()
-        task, handle = make_call(
-            self._runtime, self._core(), fn, args, Options(shape, dtype, nbytes, name, device, resource), bounded=False
-        )
+        given = Options(shape, dtype, nbytes, workspace, name, device, resource)
+        task, handle = make_call(self._runtime, self._core(), fn, args, given, bounded=False)
         try:
             if task.state == PENDING:
                 await self._admitted(task)
@@ -162,29 +167,28 @@ class Tasks:
     @overload
     def submit_nowait(
         self, fn: Callable[..., Any], *args: Any, shape: Shape, dtype: DTypeLike, nbytes: int | str | None = None,
-        name: str | None = None, device: object = None, resource: Hashable = None,
+        workspace: int | str | None = None, name: str | None = None, device: object = None, resource: Hashable = None,
     ) -> Tensor: ...  # fmt: skip
     @overload
     def submit_nowait(
-        self, fn: Callable[..., T], *args: Any, nbytes: int | str | None = None, name: str | None = None,
-        device: object = None, resource: Hashable = None,
+        self, fn: Callable[..., T], *args: Any, nbytes: int | str | None = None,
+        workspace: int | str | None = None, name: str | None = None, device: object = None, resource: Hashable = None,
     ) -> Task[T]: ...  # fmt: skip
     def submit_nowait(
         self, fn: Callable[..., Any], *args: Any, shape: Any = None, dtype: Any = None, nbytes: int | str | None = None,
-        name: str | None = None, device: object = None, resource: Hashable = None,
+        workspace: int | str | None = None, name: str | None = None, device: object = None, resource: Hashable = None,
     ) -> Any:  # fmt: skip
         """Like `submit`, but never waits.
 
         The task joins the backlog, or QueueFull is raised when that is at its limit.
         """
         self._runtime.check()
-        return make_call(
-            self._runtime, self._core(), fn, args, Options(shape, dtype, nbytes, name, device, resource), bounded=True
-        )[1]
+        given = Options(shape, dtype, nbytes, workspace, name, device, resource)
+        return make_call(self._runtime, self._core(), fn, args, given, bounded=True)[1]
 
     async def call(
-        self, fn: Callable[..., T], *args: Any, nbytes: int | str | None = None, name: str | None = None,
-        device: object = None, resource: Hashable = None,
+        self, fn: Callable[..., T], *args: Any, nbytes: int | str | None = None,
+        workspace: int | str | None = None, name: str | None = None, device: object = None, resource: Hashable = None,
     ) -> T:  # fmt: skip
         """Submit and await in one: the result, as with `asyncio.to_thread`. Cancelling it cancels the task.
 
@@ -196,9 +200,8 @@ class Tasks:
         """
         self._runtime.check()
         await checkpoint()
-        task, handle = make_call(
-            self._runtime, self._core(), fn, args, Options(None, None, nbytes, name, device, resource), bounded=False
-        )
+        given = Options(None, None, nbytes, workspace, name, device, resource)
+        task, handle = make_call(self._runtime, self._core(), fn, args, given, bounded=False)
         try:
             if task.state == PENDING:
                 await self._admitted(task)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import logging
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
+from .._core.callsite import line_of
 from .._core.completions import Completions
 from .._core.engine import Engine
 from .._core.failure import Failure
@@ -27,8 +29,15 @@ from .cancellation import to_its_end
 from .commits import commit
 from .rates import Meter
 
+log = logging.getLogger("asyncsched")
+
 # Copies up to this many bytes are made on the loop's thread: about as long as a hop to another.
 INLINE_COPY: Final = 64 * 1024
+
+
+# Devices that a scheduler was opened on. Each serves one alone: what outlives that, threads and tensors, goes on using
+# its memory and its streams.
+_spent: weakref.WeakSet[Device] = weakref.WeakSet()
 
 
 class Life(Enum):
@@ -74,6 +83,7 @@ class Runtime:
             max_pending=max_pending,
             completions=self.completions,
             launch=self._launch,
+            on_overrun=self._on_overrun,
             runtime=self,
         )
         self.dispatch = self.engine.dispatch
@@ -85,6 +95,7 @@ class Runtime:
         self.sink: Sink | None = None  # where tasks go instead of the backlog
         self.lanes: dict[Any, list[Lane]] = {}
         self.copy_lanes: dict[Any, list[Lane]] = {}
+        self._overrun_told = False
         self.waited = 0.0  # seconds that callers waited for admission
         self.meter = Meter(self.engine.admission)
         # The asyncio tasks that wait, and for which tasks: where a search for a deadlock begins.
@@ -97,8 +108,19 @@ class Runtime:
     # -- opening and closing ------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Bind to the running loop and start the devices."""
+        """Bind to the running loop and start the devices.
+
+        Raises:
+            RuntimeError: for a device that a scheduler was opened on before, or is listed twice.
+        """
         require_gil()
+        for device in self.devices:
+            if device in _spent:
+                raise RuntimeError(
+                    f"device {device.name!r} was given to a scheduler before, and serves one alone, also when that is"
+                    f" closed: make another {type(device).__name__}, or give its name"
+                )
+            _spent.add(device)
         self.loop = asyncio.get_running_loop()
         try:
             for device in self.devices:
@@ -146,16 +168,25 @@ class Runtime:
         self.thread = self.inline_thread = 0
 
     def check(self) -> None:
-        """Raise unless the calling thread may submit."""
-        if threading.get_ident() != self.thread:
+        """Raise unless this thread, on this event loop, may submit."""
+        if threading.get_ident() != self.thread or not self._on_its_loop():
             self.refuse()
 
     def check_waiting(self) -> None:
         """Raise unless the calling thread may wait, as it may also while the scheduler closes, and after."""
-        if threading.get_ident() == self.thread or self.life is Life.CLOSED:
+        if self.life is Life.CLOSED or (threading.get_ident() == self.thread and self._on_its_loop()):
             return
         if self.life is not Life.CLOSING or running_loop() is not self.loop:
             self.refuse()
+
+    def _on_its_loop(self) -> bool:
+        """On the loop's thread: whether the loop runs, or may go on and no other runs in its place.
+
+        A thread runs one loop at a time. To ask for that one takes five times as long (on CPython 3.11).
+        """
+        loop = self.loop
+        assert loop is not None
+        return loop.is_running() or not (loop.is_closed() or running_loop())
 
     def refuse(self) -> None:
         """Raise why this thread, at this moment, may not submit anything."""
@@ -164,6 +195,11 @@ class Runtime:
         assert self.loop is not None
         if self.loop.is_closed():
             raise SchedulerClosed("the scheduler's event loop is closed: open a scheduler in the running loop")
+        if threading.get_ident() == self.thread:
+            raise RuntimeError(
+                "a scheduler is used on the event loop on which it was opened, and another one runs now: open a"
+                " scheduler on this loop, or keep to one loop (`asyncio.run` makes a new one each time)"
+            )
         raise RuntimeError(
             "a scheduler is used from its event loop's thread alone: from elsewhere use"
             " `asyncio.run_coroutine_threadsafe(coroutine, loop)`"
@@ -268,6 +304,19 @@ class Runtime:
         self.dispatch()  # when closed too: a body that aclose(timeout=) left behind may have someone waiting for it
         if self.meter.since is not None:
             self.meter.sample(self.engine.unfinished > 0)
+
+    def _on_overrun(self, task: Task) -> None:
+        """Log the first result by which tracked bytes passed a limit, since too little was charged for it."""
+        if self._overrun_told:
+            return
+        self._overrun_told = True
+        account = task.scope.account.open
+        log.warning(
+            f"{task.name}, submitted at {line_of(task.site)}, was charged {task.cost:,} bytes and made"
+            f" {task.cost - task.refund:,}: {account.used:,} bytes are tracked, and the limit is {account.limit:,}."
+            " Until they are below it, nothing more is admitted that makes results. Declare them by nbytes=, or shape="
+            " and dtype="
+        )
 
     def cancel(self, task: Task, by: str) -> bool:
         """Cancel a task and everything that needs it. Returns whether it had not ended."""

@@ -48,12 +48,23 @@ class Waiter:
 
 
 def wait(
-    runtime: Runtime, tasks: Sequence[Task], stage: int = ANSWERED, *, eager: bool = False
+    runtime: Runtime,
+    tasks: Sequence[Task],
+    stage: int = ANSWERED,
+    *,
+    eager: bool = False,
+    others: Sequence[Runtime] = (),
 ) -> Generator[Any, None, None]:
     """Wait until every task has got as far as `stage`, or (`eager`) one has failed. Passes through the loop once, at
-    least. If cancelled, the tasks go on."""
+    least. If cancelled, the tasks go on.
+
+    The tasks are those of `runtime`, and of `others` if there are any.
+    """
     if runtime.thread != get_ident():
         runtime.check_waiting()
+    if others:
+        for other in others:
+            other.check_waiting()
     loop = runtime.loop
     assert loop is not None
     future: asyncio.Future[None] = loop.create_future()
@@ -62,16 +73,25 @@ def wait(
         if not waiter(task):
             task.waiters = [waiter] if task.waiters is None else [*task.waiters, waiter]
     runtime.dispatch()
+    if others:
+        for other in others:
+            other.dispatch()
     try:
         if future.done():
             yield
         else:
-            if loop.is_closed():
+            if not loop.is_running():  # another one does
                 runtime.refuse()
             runtime.parked[future] = (asyncio.current_task(), tasks)
+            if others:
+                for other in others:
+                    other.parked[future] = runtime.parked[future]
             yield from future
     finally:
         runtime.parked.pop(future, None)
+        if others:
+            for other in others:
+                other.parked.pop(future, None)
         for task in tasks:
             if task.waiters is not None and waiter in task.waiters:
                 task.waiters.remove(waiter)

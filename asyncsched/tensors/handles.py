@@ -6,9 +6,8 @@ import asyncio
 from collections.abc import Generator
 from typing import Any, Generic, NoReturn, TypeVar, cast, overload
 
-import numpy as np
-
 from .._core.model import DONE, Value, failure_above
+from ..devices.memory import hand_out
 from ..runtime.runtime import Runtime
 from ..runtime.waiting import wait
 
@@ -150,22 +149,17 @@ class gather(Generic[T]):
     def __await__(self) -> Generator[Any, None, T]:
         values = self._values
         try:
-            if all(v.done for v in values):
+            pending = {v.task: runtime_of(v) for v in values if v.task is not None and not v.done}
+            if failure_above(values) or not pending:
                 yield
-            while not (failure_above(values) or all(v.done for v in values)):
-                yield from _reach_more(values)
+            else:
+                runtime, *others = dict.fromkeys(pending.values())
+                yield from wait(runtime, list(pending), eager=True, others=others)
             if failure_above(values):
                 deliver(next(v for v in values if v.failure))
             return cast(T, [deliver(value) for value in values])
         finally:
             del self, values  # see `Handle.__await__`
-
-
-def _reach_more(values: list[Value]) -> Generator[Any, None, None]:
-    """Wait until those of one scheduler are there, or one has failed."""
-    waiting = [v for v in values if not v.done]
-    runtime = runtime_of(waiting[0])
-    yield from wait(runtime, [v.task for v in waiting if v.task is not None and runtime_of(v) is runtime], eager=True)
 
 
 def runtime_of(value: Value) -> Runtime:
@@ -189,8 +183,7 @@ def deliver(value: Value) -> Any:
             value.failure.rethrow()
         finally:
             del value
-    array = value.array
+    if value.meta is not None:
+        return hand_out(value)
     value.escaped = True
-    if value.meta is not None and type(array) is np.ndarray:  # a tensor's; what a callable returned is the user's
-        array.flags.writeable = False
-    return array
+    return value.array  # what a callable returned is the user's

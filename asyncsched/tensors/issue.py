@@ -47,8 +47,11 @@ def issue(
     if runtime.thread != _get_ident():
         runtime.refuse()
     here = ambient.get()  # `current_scope`, written out for the scope most operations are in: its innermost, open
-    quick = here is not None and here.runtime is runtime and not here.core.closed
-    scope = here.core if here is not None and quick else current_scope(runtime)
+    if here is not None and here.runtime is runtime and not here.core.closed:
+        scope = here.core
+    else:
+        runtime.check()  # nothing has told yet that this is its loop
+        scope = current_scope(runtime)
     nbytes = plan.nbytes + -plan.nbytes % device.memory.granule
     value = Value(scope.account, device, plan.meta, nbytes, call_site())
     if row.view and not plan.nbytes:
@@ -86,7 +89,12 @@ def run_inline(
         return None
     if runtime.completions.items:
         engine.take()  # drops alone, since nothing is unfinished
-    scope = engine.root if ambient.get() is None else current_scope(runtime)
+    if ambient.get() is None:
+        if not runtime.loop.is_running():  # nothing else tells that this is its loop
+            runtime.check()
+        scope = engine.root
+    else:
+        scope = current_scope(runtime)
     account = scope.account
     nbytes = plan.nbytes
     if account.limit is not None and account.used + nbytes + plan.workspace > account.limit:

@@ -98,7 +98,7 @@ async def copy_out(runtime: Runtime, value: Value) -> Any:
     device = value.device
     if device.inline and array.nbytes <= INLINE_COPY:
         return device.fetch(array)
-    if runtime.life is Life.CLOSED:  # the copy stream is gone
+    if runtime.life is Life.CLOSED or running_loop() is not runtime.loop:  # the copy stream is gone, or tells elsewhere
         return await anyio.to_thread.run_sync(device.fetch, array)
     assert runtime.loop is not None
     future: asyncio.Future[None] = runtime.loop.create_future()

@@ -102,7 +102,12 @@ class Rig:
         assert task.lane is not None
         self.streams[task.lane].remove(task)
         execute(task, task.cost if charge is None else charge, error)
-        self.completions.completed(task, not self.streams[task.lane])
+        self.post(task, not self.streams[task.lane])
+
+    def post(self, task: Task, dry: bool = True) -> None:
+        """Post a completion, as a stream's thread does."""
+        if self.completions.completed(task, dry):
+            self.completions.notify()
 
     def fail(self, task: Task, error: BaseException | None = None) -> None:
         """Launch a task, have it fail, and take that in."""

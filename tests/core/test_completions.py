@@ -26,7 +26,7 @@ def finished(rig, **options):
 
 def test_a_completion_that_nobody_waits_for_wakes_nobody(rig):
     task, _ = finished(rig)
-    rig.completions.completed(task, True)
+    rig.post(task, True)
     assert not rig.woken
     assert list(rig.completions.items) == [task]
 
@@ -35,10 +35,10 @@ def test_an_awaited_completion_wakes_once(rig):
     for _ in range(3):
         task, _ = finished(rig)
         task.waiters = [print]
-        rig.completions.completed(task, False)
+        rig.post(task, False)
     assert len(rig.woken) == 1
     rig.completions.awake = False
-    rig.completions.completed(task, False)
+    rig.post(task, False)
     assert len(rig.woken) == 2
 
 
@@ -57,7 +57,7 @@ def test_while_tasks_wait_for_slots_a_burst_wakes_at_its_threshold(rig, flags, d
         setattr(rig.completions, name, flag)
     woken = []
     for i in range(1, 6):
-        rig.completions.completed(task, dry)
+        rig.post(task, dry)
         if rig.woken:
             woken.append(i)
     assert woken[:1] == ([] if wakes_at is None else [wakes_at])

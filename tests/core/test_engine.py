@@ -253,7 +253,7 @@ def test_a_task_cancelled_while_its_body_returns_accounts_for_its_result():
     task.value = kept  # the stream is about to let go
     assert rig.cancel(task)
     task.value = kept = None
-    rig.completions.completed(task, True)
+    rig.post(task, True)
     rig.dispatch()
     assert task.state == CANCELLED
     assert value.failure.cancelled

@@ -316,6 +316,23 @@ def test_what_means_something_else_to_a_coroutine_is_wrapped(kind):
     assert not failure.cancelled
 
 
+def test_what_only_shares_the_name_of_a_cancellation_is_raised_as_it_is():
+    class CancelledError(Exception):
+        """An order was cancelled, say."""
+
+    class Refunded(CancelledError):
+        pass
+
+    for kind in (CancelledError, Refunded):
+        failure = failure_of(lambda kind=kind: raise_(kind("order 7")))
+        assert type(caught(failure)) is kind
+        assert failure.kind == kind.__name__
+
+
+def raise_(error):
+    raise error
+
+
 def test_a_wrapped_exception_ends_a_coroutine_as_an_error():
     failure = failure_of(lambda: next(iter(())))
 

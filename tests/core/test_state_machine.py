@@ -431,7 +431,7 @@ class EngineMachine(RuleBasedStateMachine):
         """A stream's thread goes on after a task ended: perhaps later than another stream that waited for that task."""
         self.quiet = False
         waiting = [tasks for tasks in self.unposted.values() if tasks]
-        self.rig.completions.completed(waiting[lane % len(waiting)].popleft(), False)
+        self.rig.post(waiting[lane % len(waiting)].popleft(), False)
 
     @rule(times=st.integers(1, 8))
     def run_some(self, times: int) -> None:

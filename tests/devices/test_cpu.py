@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,10 +13,13 @@ import pytest
 from threadpoolctl import ThreadpoolController
 
 import asyncsched as asc
+from asyncsched._core.model import Task
+from asyncsched.devices.contract import Job
 from asyncsched.devices.counter import Counter
 from asyncsched.devices.host import blas
 from asyncsched.devices.host.pool import Pool
-from tests.waiting import held, turns
+from tests.fake_cupy import Fake
+from tests.waiting import fail, held, turns
 
 BLOCK = np.ones((200, 200))
 CONTROLLER = ThreadpoolController().select(user_api="blas")
@@ -123,6 +128,47 @@ async def test_a_put_is_not_behind_the_compute_stream(s: asc.Scheduler) -> None:
     for array in (BLOCK, BLOCK[0]):
         assert (await (await asyncio.wait_for(s.put(array), 60)).numpy()).sum() == array.sum()
     gate.set()
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+async def test_a_stream_has_let_go_of_a_task_when_it_wakes_the_loop(
+    fake: Fake, gate: threading.Event, device: str
+) -> None:
+    """A wake-up gives the GIL away, and whoever awaited the task goes on while the stream's thread is in it."""
+    seen: list[list[Any]] = []
+
+    def in_hand() -> list[Any]:
+        frame, found = sys._getframe(), []
+        while frame is not None:
+            found += [held for held in frame.f_locals.values() if isinstance(held, Task | Job | tuple) and held]
+            frame = frame.f_back  # type: ignore[assignment]
+        return found
+
+    async with asc.Scheduler(device) as s:
+        completions = s._runtime.completions
+        wake, loop_thread = completions.wake, threading.get_ident()
+
+        def looking() -> None:
+            if threading.get_ident() != loop_thread:
+                seen.append(in_hand())
+            wake()
+
+        completions.wake = looking
+        for body in (partial(held, gate), lambda: held(gate) or fail()):
+            gate.clear()
+            calling = asyncio.ensure_future(s.call(body))
+            await turns()
+            gate.set()
+            await asyncio.wait([calling])
+            assert seen == [[]]
+            seen.clear()
+            calling.exception()
+        told = asyncio.get_running_loop().create_future()
+        gate.clear()
+        s.devices[0].offload(Job(lambda: held(gate), waiters=[lambda _: told.set_result(None) or True]))
+        gate.set()
+        await told
+        assert seen == [[]]
 
 
 def test_reaching_a_count_from_several_threads() -> None:

@@ -113,6 +113,16 @@ async def test_every_dtype_and_layout_comes_back(fake: Fake, dtype: str) -> None
             assert (await x.numpy()).dtype == np.dtype(dtype)
 
 
+@pytest.mark.parametrize("dtype", ["u2", "f8", "c16"])
+async def test_bytes_are_swapped_on_the_way_up(fake: Fake, dtype: str) -> None:
+    async with opened(1) as s:
+        for name, array in layouts(np.arange(60 * 50).reshape(60, 50).astype(dtype)).items():
+            x = await s.put(np.asarray(array).astype(np.dtype(dtype).newbyteorder()))
+            host = await x.numpy()
+            assert host.dtype == x.dtype == np.dtype(dtype), name
+            assert host.tobytes() == np.asarray(array).tobytes(), name
+
+
 async def test_views_of_the_device_come_back(fake: Fake) -> None:
     async with opened(1) as s:
         array = np.arange(60 * 50.0).reshape(60, 50)

@@ -114,7 +114,7 @@ async def test_results_of_callables_are_charged_by_what_they_hold(s: asc.Schedul
         result = await task
         assert used(s) == NB + more
         if result is not None and body is cases[0][0]:
-            assert result is await x
+            assert np.shares_memory(result, await x)
         del task
         await s.barrier()
         del result
@@ -126,6 +126,38 @@ async def test_results_of_callables_are_charged_by_what_they_hold(s: asc.Schedul
     del x
     await s.barrier()
     assert used(s) == 0
+
+
+async def test_an_array_that_a_callable_returned_stays_its_owners(s: asc.Scheduler) -> None:
+    mine, also = np.zeros(6), np.zeros(6)
+    task = await s.submit(lambda: mine)
+    declared = await s.submit(lambda: also, shape=(6,), dtype=float)
+    given: list[Any] = []
+    for handle in (task, declared):
+        await s.call(given.append, handle)
+    assert await task is mine
+    seen = await declared
+    for array in (*given, seen):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 5
+    mine[0] = also[0] = 7
+    assert [array[0] for array in (*given, seen)] == [7, 7, 7]
+
+
+@pytest.mark.parametrize("size", [6, 40_000])
+async def test_what_a_holder_does_to_an_array_changes_no_other_and_not_the_tensor(s: asc.Scheduler, size: int) -> None:
+    x = await s.put(np.arange(float(size))) + 1
+    first, second = await x, x.result()
+    kept: list[Any] = []
+    await s.call(kept.append, x)
+    for array in (first, *kept):
+        array.flags.writeable = True
+        array.shape = (2, size // 2)
+    assert not (await x).flags.writeable
+    assert not second.flags.writeable
+    assert first.flags.writeable
+    assert kept[0].flags.writeable
+    assert x.shape == second.shape == (await x).shape == (await (x + 1)).shape == (size,)
 
 
 async def test_a_result_that_is_the_input_keeps_it_alone(s: asc.Scheduler) -> None:
@@ -145,6 +177,62 @@ async def test_a_declared_cost_without_an_array_is_charged_until_the_handle_drop
     assert used(s) == 12_345
     del task
     assert used(s) == 0
+
+
+async def test_workspace_is_given_back_at_the_end_and_the_rest_stays_with_the_handle(
+    s: asc.Scheduler, gate: threading.Event
+) -> None:
+    x = await s.put(BLOCK)
+    cases: list[tuple[Any, dict[str, Any], int, int]] = [  # what it returns; options; charged while it runs, and after
+        (object(), {"nbytes": 1000, "workspace": 900}, 1000, 100),
+        (object(), {"nbytes": "1 KiB", "workspace": "1 KiB"}, 1024, 0),
+        (object(), {"workspace": 900}, NB + 900, 0),
+        (BLOCK.copy(), {"nbytes": 2 * NB, "workspace": 10}, 2 * NB, NB),
+        (BLOCK.copy(), {"workspace": 10, "shape": BLOCK.shape, "dtype": float}, NB + 10, NB),
+        (BLOCK.copy(), {"workspace": 10, "nbytes": 99, "shape": BLOCK.shape, "dtype": float}, NB + 10, NB),
+        (3.5, {"nbytes": 1000}, 1000, 0),
+        (np.float32(3.5), {"nbytes": 1000}, 1000, 0),
+        ("text", {"nbytes": 1000}, 1000, 0),
+        (None, {"nbytes": 1000}, 1000, 0),
+        ([3.5], {"nbytes": 1000}, 1000, 1000),
+    ]
+    for i in range(len(cases)):
+        result, options, running, after = cases[i]
+        cases[i] = (None, {}, 0, 0)
+        gate.clear()
+        task = s.submit_nowait(lambda a, made=result: held(gate, made), x, **options)
+        assert used(s) == NB + running
+        gate.set()
+        await settled(task)
+        assert used(s) == NB + after, options
+        del task, result
+        await s.barrier()
+        assert used(s) == NB
+    with pytest.raises(ValueError, match="workspace='2 KiB' is more than nbytes=1000"):
+        s.submit_nowait(int, nbytes=1000, workspace="2 KiB")
+    with pytest.raises(ValueError, match="workspace must be positive"):
+        s.submit_nowait(int, workspace=-1)
+
+
+async def test_results_that_nobody_estimated_stop_admission_above_the_limit(caplog: pytest.LogCaptureFixture) -> None:
+    async with asc.Scheduler("cpu", max_ops=2, max_bytes=2 * NB + 10) as s:
+        tasks = [s.submit_nowait(BLOCK.copy) for _ in range(8)]
+        await until(lambda: used(s) > 2 * NB and not s.statistics().tasks_in_flight)
+        await turns()
+        assert used(s) <= 4 * NB  # two were in flight when the third passed the limit
+        assert s.statistics().tasks_pending >= 4
+        told = [record.getMessage() for record in caplog.records if "was charged" in record.getMessage()]
+        (text,) = told
+        assert f"ndarray.copy, submitted at {__file__}:" in text
+        assert (
+            f"was charged 0 bytes and made {NB:,}: {3 * NB:,} bytes are tracked, and the limit is {2 * NB + 10:,}"
+            in text
+        )
+        await s.submit_nowait(int, nbytes=0)  # somebody said that it costs nothing
+        while tasks:
+            assert (await tasks.pop(0)).nbytes == NB
+        assert s.statistics().peak_bytes <= 4 * NB
+        assert len([record for record in caplog.records if "was charged" in record.getMessage()]) == 1
 
 
 @pytest.mark.parametrize("estimate", [0, 1, NB // 2, NB, 10 * NB])
@@ -252,6 +340,37 @@ async def test_in_place_only_when_nobody_else_holds_it(holder: str) -> None:
         if holder != "nobody":
             first = kept[0] if isinstance(kept[0], np.ndarray) else np.asarray(await kept[0])
             assert first.ravel()[0] == 1
+
+
+@pytest.mark.parametrize("when", ["before it counts", "after it counted"])
+async def test_an_array_given_away_while_a_stream_looks_for_a_buffer_is_left_alone(
+    s: asc.Scheduler, monkeypatch: pytest.MonkeyPatch, gate: threading.Event, when: str
+) -> None:
+    x = await settled(await s.put(BLOCK))
+    before, box, kept = at(x), [x], []
+
+    def give_away() -> None:  # as the loop's thread does: it awaits, and drops its handle
+        if box:
+            kept.append(box[0].result())
+            box.clear()
+
+    def switching(holder: Any, index: int) -> int:
+        if when == "before it counts":
+            give_away()
+        found = refcounts.references(holder, index)
+        give_away()
+        return found
+
+    monkeypatch.setattr("asyncsched.devices.execution.references", switching)
+    s.submit_nowait(held, gate)
+    y = x + 1
+    del x
+    gate.set()
+    await settled(y)
+    assert not box
+    assert at(y) != before
+    assert (await y)[0, 0] == 2
+    assert kept[0][0, 0] == 1
 
 
 async def test_assignment_to_a_part_in_place_when_nobody_else_holds_it(s: asc.Scheduler) -> None:
@@ -427,6 +546,6 @@ async def test_what_failed_and_was_told_holds_nothing(what: str) -> None:
                 await attempt()
                 pytest.fail(f"{what} did not fail")
             await s.barrier()
-            # Not yet at once: the thread that ran it may still be in the call that wakes the loop, with the task.
+            # Not quite at once: the thread that ran it tells of the end first, and lets go of the task second.
             await until(lambda: used(s) == before)
         del other

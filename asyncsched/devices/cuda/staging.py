@@ -22,7 +22,8 @@ from typing import Any
 import numpy as np
 
 SLOTS = 4
-SLOT_BYTES = 4 << 20  # a guess: large enough for PCIe to reach its bandwidth, small enough to keep four of them pinned
+# A guess: large enough for PCIe to reach its bandwidth, small enough to keep four pinned. A multiple of every itemsize.
+SLOT_BYTES = 4 << 20
 
 HostArray = np.ndarray[Any, Any]
 
@@ -55,14 +56,14 @@ class Staging:
     def upload(self, source: HostArray, target: Any, stream: Any) -> None:
         """Copy `source` to the device array `target`, of the same layout. Returns when `source` may be reused.
 
-        The copy itself is enqueued on `stream`.
+        The copy itself is enqueued on `stream`. If their orders of bytes differ, they are swapped on the way.
         """
-        flat = _flat(source)
+        flat = source.ravel(order="K")  # the elements as they lie in memory: a view
         with self._lock:
             for start, slot in self._parts(flat.nbytes):
-                part = flat[start : start + SLOT_BYTES]
+                part = flat[start // flat.itemsize : (start + SLOT_BYTES) // flat.itemsize]
                 slot.wait()
-                slot.bytes[: part.nbytes] = part
+                slot.bytes[: part.nbytes].view(target.dtype)[:] = part
                 self._transfer(slot, target.data.ptr + start, part.nbytes, stream, up=True)
 
     def download(self, source: Any, stream: Any) -> HostArray:
@@ -102,11 +103,6 @@ def _read(flat: HostArray, start: int, slot: Slot) -> None:
     slot.wait()
     part = flat[start : start + SLOT_BYTES]
     part[:] = slot.bytes[: part.nbytes]
-
-
-def _flat(array: HostArray) -> HostArray:
-    """The bytes of an array without gaps, in the order they lie in memory: a view."""
-    return array.ravel(order="K").view(np.uint8)
 
 
 def without_gaps(array: Any) -> Any:

@@ -110,12 +110,15 @@ class CUDAStream:
         get, completions = self._queue.get, self._memory.completions
         with self.context.here():
             while (item := get()) is not None:
+                wake = False
                 if isinstance(item, Job):
                     item.run()
-                    completions.completed(item, True)
+                    wake = completions.completed(item, True)
                 else:
                     self._issue(*item)
                 item = None
+                if wake:
+                    completions.notify()
         self._in_flight.put(None)
         leave_stream_thread()
 
@@ -157,11 +160,14 @@ class CUDAStream:
         get = self._in_flight.get
         with self.context.here():
             while (item := get()) is not None:
-                self._finish(*item)
+                wake = self._finish(*item)
                 item = None
+                if wake:
+                    self._memory.completions.notify()
             self._ended(self)
 
-    def _finish(self, task: Task, number: int, nvtx_range: Any) -> None:
+    def _finish(self, task: Task, number: int, nvtx_range: Any) -> bool:
+        """See a task end, and tell of it. Returns whether to wake the event loop."""
         context, event = self.context, self.recorded.get(number)
         if event is not None:
             try:
@@ -176,7 +182,7 @@ class CUDAStream:
         context.end_range(nvtx_range)
         execution.release(task)
         self.finished.step()
-        self._memory.completions.completed(task, self._in_flight.empty() and self._queue.empty())
+        return self._memory.completions.completed(task, self._in_flight.empty() and self._queue.empty())
 
     def _sleep_until(self, recorded: Any) -> None:
         """Block until the host sees the event: a query first, a short spin if asked for, then asleep."""
