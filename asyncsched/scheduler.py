@@ -127,11 +127,7 @@ class Scheduler(Submitter):
             async with asyncio.timeout(timeout):
                 await drained(runtime, runtime.engine.root)
         except TimeoutError:
-            running = self._give_up("aclose(), which ran out of time")
-            raise TimeoutError(
-                f"after {timeout:g} s these tasks still run: {', '.join(running)}"
-                " (they end by themselves, and their results are dropped)"
-            ) from None
+            raise self._give_up(timeout) from None
         except BaseException:
             await self._abort("aclose(), which was cancelled")
             raise
@@ -149,12 +145,17 @@ class Scheduler(Submitter):
         finally:
             runtime.close()
 
-    def _give_up(self, by: str) -> list[str]:
-        runtime = self._runtime
-        runtime.cancel_all(runtime.engine.root.unfinished(), by)
-        running = [task.name for task in runtime.engine.launched()]
+    def _give_up(self, timeout: float | None) -> TimeoutError:
+        runtime, root = self._runtime, self._runtime.engine.root
+        runtime.cancel_all(root.unfinished(), "aclose(), which ran out of time")
+        running = ", ".join(task.name for task in runtime.engine.launched())
         runtime.close()
-        return running
+        late = TimeoutError(
+            f"after {timeout:g} s these tasks still run: {running}"
+            " (they end by themselves, and their results are dropped)"
+        )
+        finish(root, "the scheduler", late)
+        return late
 
     def window(self, depth: int) -> Window:
         """Bound the run-ahead of a loop.

@@ -400,7 +400,7 @@ async def test_the_bodys_exception_leaves_bare_with_a_note_of_failures() -> None
             await asyncio.to_thread(int)
             await until(lambda: s.statistics().tasks_failed > 0)
             raise KeyError("mine")
-    assert "1 tasks failed unseen (LookupError)" in caught.value.__notes__[0]
+    assert "1 task failed unseen (LookupError)" in caught.value.__notes__[0]
 
 
 async def test_cancelling_a_scheduler_that_waits_to_close() -> None:
@@ -443,6 +443,17 @@ async def test_aclose_with_a_timeout_names_the_bodies_that_run(gate: threading.E
         with pytest.raises(asc.SchedulerClosed, match="closed"):
             s.submit_nowait(int)
     await s.aclose(0.02)
+
+
+async def test_aclose_that_runs_out_of_time_tells_of_failures_that_nobody_has_seen(gate: threading.Event) -> None:
+    async with asc.Scheduler("cpu") as s:
+        s.submit_nowait(fail)
+        await until(lambda: s.statistics().tasks_failed)
+        s.submit_nowait(held, gate)
+        with pytest.raises(TimeoutError) as caught:
+            await s.aclose(0.02)
+        gate.set()
+    assert "1 task failed unseen (LookupError)" in caught.value.__notes__[0]
 
 
 async def test_aclose_in_time(s: asc.Scheduler) -> None:

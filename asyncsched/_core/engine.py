@@ -12,6 +12,7 @@ waits. Notices are given only there, never in the middle of a change of state; s
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Final, NoReturn
 
@@ -372,15 +373,36 @@ class Engine(Audit):
             weight: of the tenant from now on; None to leave it.
             priority: the class; the higher goes first; None for its parent's.
         """
-        for sibling in list(parent.children) if not own_queue else ():
-            if sibling.ended and not (sibling.tasks or sibling.children or sibling.failures):
-                self.close_scope(sibling)
         queue = parent.queue
         if own_queue:
             queue = Queue(self.admission.tenant(queue.tenant, tenant, weight, priority))
+        elif parent.ended_children:
+            self._sweep(parent.ended_children)
         scope = Scope(name, queue, parent.account, parent)
         parent.children[scope] = None
         return scope
+
+    def end_scope(self, scope: Scope) -> None:
+        """Nothing more will be submitted to a scope. Once it is over it closes: when a later one begins in the queue
+        of its parent, at the latest with its parent."""
+        parent = scope.parent
+        assert parent is not None
+        scope.ended = True
+        if parent.ended_children is None:
+            parent.ended_children = deque()
+        parent.ended_children.append(scope)
+
+    def _sweep(self, ended: deque[Scope]) -> None:
+        """Close those that are over. It looks at two for each one that begins: so they do not pile up, and it costs the
+        same however many others there are."""
+        for _ in range(min(2, len(ended))):
+            scope = ended.popleft()
+            if scope.closed:
+                pass
+            elif scope.over():
+                self.close_scope(scope)
+            else:
+                ended.append(scope)
 
     def grant_reserve(self, scope: Scope, claim: Value) -> None:
         """Make the bytes of a claim, charged to the scope's account, the scope's own. Nobody has used the scope yet."""

@@ -47,7 +47,7 @@ class Failure:
         self._root = None if upstream is None else upstream.root  # not itself: that would pin frames until collected
         self.depth: int = 0 if upstream is None else upstream.depth + 1
         self.seen = False
-        self.keeper: dict[Failure, None] | None = None  # where it is kept until someone sees it
+        self.keeper: dict[Failure, None] | Unkept | None = None  # where it is kept, or counted, until someone sees it
         self.seq = 0
         self._exception = exception
         self._notes: list[Any] = []
@@ -137,6 +137,19 @@ class Failure:
             names.append(f"({more} more)")
         names.append(self.root.name)
         return [_Note(f"reached through {' <- '.join(names)}; the last was submitted at {line_of(self.site)}")]
+
+
+class Unkept:
+    """Failures that are only counted, until someone sees them."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def pop(self, failure: Failure, default: None) -> None:
+        """As a dict's that keeps them: one of them was seen."""
+        self.count -= 1
 
 
 class _Note(str):

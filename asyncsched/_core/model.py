@@ -17,7 +17,7 @@ from weakref import ref
 
 from .callsite import CallSite
 from .completions import Completions
-from .failure import Failure
+from .failure import Failure, Unkept
 
 # States, in the order of a task's life. Plain ints: they are compared several times per task.
 PENDING: Final = 0
@@ -293,11 +293,18 @@ class Scope:
     children: dict[Scope, None] = field(default_factory=dict)
     tasks: dict[Task, None] = field(default_factory=dict)  # unfinished
     failures: dict[Failure, None] = field(default_factory=dict)  # root causes that nobody has seen yet
-    lost: int = 0  # failures beyond KEPT_FAILURES
+    unkept: Unkept | None = None  # those beyond KEPT_FAILURES
     reserve: int = 0
     # Nothing more will be submitted: closed when its tasks are finished and its failures reported.
     ended: bool = False
+    ended_children: deque[Scope] | None = None  # those to be looked at, whether they are over
     closed: bool = False
+
+    def over(self) -> bool:
+        """Whether it has ended, and nothing here or below is unfinished or unreported."""
+        if not self.ended or self.tasks or self.failures or (self.unkept is not None and self.unkept.count):
+            return False
+        return all(child.over() for child in self.children)
 
     def unfinished(self) -> list[Task]:
         """Every unfinished task here and below."""
@@ -312,11 +319,14 @@ class Scope:
         """Keep a root cause until someone sees it; no longer, since then it holds the frames of who awaited it."""
         if failure.seen:  # by a dependent on another stream, whose completion came first
             return
-        if len(self.failures) >= KEPT_FAILURES:
-            self.lost += 1
-        else:
+        if len(self.failures) < KEPT_FAILURES:
             self.failures[failure] = None
             failure.keeper = self.failures
+            return
+        if self.unkept is None:
+            self.unkept = Unkept()
+        self.unkept.count += 1
+        failure.keeper = self.unkept
 
     def take_failures(self, before: int | None = None) -> tuple[list[Failure], int]:
         """Root causes nobody has seen, here and below, of tasks numbered under `before`.
@@ -324,7 +334,8 @@ class Scope:
         And how many more were not kept.
         """
         mine = [f for f in list(self.failures) if before is None or f.seq < before]
-        lost, self.lost = self.lost, 0
+        lost = 0 if self.unkept is None else self.unkept.count
+        self.unkept = None
         for child in list(self.children):
             below, more = child.take_failures(before)
             mine += below

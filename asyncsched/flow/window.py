@@ -108,7 +108,7 @@ class Window:
         core = self._current
         assert core is not None
         leave_ambient(self._token)
-        core.ended = True
+        self._runtime.engine.end_scope(core)
         self._behind.append(core)
         self._current = None
 

@@ -28,6 +28,7 @@ from ..errors import QueueFull, SchedulerClosed, TaskCancelled
 from .cancellation import to_its_end
 from .commits import commit
 from .rates import Meter
+from .threads import in_thread
 
 log = logging.getLogger("asyncsched")
 
@@ -92,6 +93,7 @@ class Runtime:
         self.loop: asyncio.AbstractEventLoop | None = None
         self.thread = 0  # the loop's thread while open; 0 makes every call ask `refuse` why
         self.inline_thread = 0  # the same, while tiny rows may run on it
+        self.abandoned = False  # the loop ended while something ran: nothing is waited for any more
         self.sink: Sink | None = None  # where tasks go instead of the backlog
         self.lanes: dict[Any, list[Lane]] = {}
         self.copy_lanes: dict[Any, list[Lane]] = {}
@@ -124,7 +126,7 @@ class Runtime:
         self.loop = asyncio.get_running_loop()
         try:
             for device in self.devices:
-                await to_its_end(device.prepare)
+                await to_its_end(in_thread(device.prepare, f"opens {device.name}"))
             self._set_default_limit()
             for device in self.devices:
                 device.open(self.completions, self.engine.account.limit)

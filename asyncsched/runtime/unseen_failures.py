@@ -12,11 +12,11 @@ def report(core: CoreScope, what: str, before: int | None = None) -> None:
     if failures:
         more = f" (and {lost} more)" if lost else ""
         raise BaseExceptionGroup(
-            f"{what}: {len(failures)} task{'s' * (len(failures) > 1)} failed{more}, and nobody awaited them",
+            f"{what}: {_tasks(len(failures))} failed{more}, and nobody awaited them",
             [failure.exception for failure in failures],
         )
     if lost:
-        raise AsyncSchedError(f"{what}: {lost} tasks failed whose exceptions were not kept, besides those already seen")
+        raise AsyncSchedError(f"{what}: {_tasks(lost)} failed unseen whose exceptions were not kept")
 
 
 def finish(core: CoreScope, what: str, error: BaseException | None) -> None:
@@ -25,6 +25,10 @@ def finish(core: CoreScope, what: str, error: BaseException | None) -> None:
         report(core, what)
         return
     failures, lost = core.take_failures()
-    if failures:
-        kinds = ", ".join(sorted({failure.kind for failure in failures}))
-        error.add_note(f"{what}: besides, {len(failures) + lost} tasks failed unseen ({kinds})")
+    if failures or lost:
+        kinds = ", ".join(sorted({failure.kind for failure in failures})) or "whose exceptions were not kept"
+        error.add_note(f"{what}: besides, {_tasks(len(failures) + lost)} failed unseen ({kinds})")
+
+
+def _tasks(count: int) -> str:
+    return f"{count} task{'s' * (count != 1)}"

@@ -184,6 +184,8 @@ class EngineMachine(RuleBasedStateMachine):
             task.value = None
             return
         most = self.engine.max_pending
+        if bounded:  # as it does itself, before it looks for room: what failed since may have had dependents there
+            self.engine.take()
         if bounded and most is not None and self.engine.admission.pending >= most:
             with pytest.raises(QueueFull):
                 self.engine.submit(task, hold=True)
@@ -276,8 +278,9 @@ class EngineMachine(RuleBasedStateMachine):
         )
         assert (core.queue is outer.core.queue) == (not own_queue)
         for room in self.rooms:  # what was swept
-            if room.parent is outer and room.core.closed and not room.closed:
+            if room.core.closed and not room.closed:
                 assert room.ended
+                assert room.inside(outer)
                 assert not own_queue
                 room.closed = True
         room = Room(core, outer, outer.share, entered=reserve is None)
@@ -347,7 +350,8 @@ class EngineMachine(RuleBasedStateMachine):
         rooms = [r for r in self.open_rooms() if r is not self.root and r.entered and r.own_account is None]
         if rooms:
             room = rooms[pick % len(rooms)]
-            room.ended = room.core.ended = True
+            room.ended = True
+            self.engine.end_scope(room.core)
 
     @precondition(lambda self: len(self.open_rooms()) > 1)
     @rule(pick=PICK)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
@@ -70,7 +71,7 @@ async def test_the_bodys_exception_has_a_note_of_failures(s: asc.Scheduler) -> N
             t = s.submit_nowait(fail)
             await settled(t)
             raise KeyError
-    assert caught.value.__notes__ == ["scope 'inner': besides, 1 tasks failed unseen (LookupError)"]
+    assert caught.value.__notes__ == ["scope 'inner': besides, 1 task failed unseen (LookupError)"]
 
 
 async def test_a_cancelled_scope_waits_for_what_runs(s: asc.Scheduler) -> None:
@@ -118,6 +119,30 @@ async def test_a_scope_is_entered_once_and_not_used_before_or_after(s: asc.Sched
             await scope.__aenter__()
     with pytest.raises(asc.SchedulerClosed, match="scope 'one' is closed"):
         scope.submit_nowait(int)
+
+
+@pytest.mark.parametrize("options", [{}, {"reserve": 10**6}, {"deadline": 3600}], ids=["plain", "reserve", "deadline"])
+async def test_entered_by_two_at_once_the_second_is_refused_and_nothing_is_left(options: dict[str, Any]) -> None:
+    async with asc.Scheduler("cpu", max_bytes=10**6) as s:
+        root, scope, left = s._runtime.engine.root, s.scope(**options), asyncio.Event()
+        full = await s.put(np.ones(10))  # so the one with a reserve waits for room
+
+        async def enter() -> int:
+            async with scope:
+                await left.wait()
+                return await s.call(int)
+
+        first, second = asyncio.create_task(enter()), asyncio.create_task(enter())
+        with pytest.raises(RuntimeError, match="entered once"):
+            await second
+        assert len(root.children) == 1
+        await turns()
+        assert not first.done()
+        del full
+        left.set()
+        assert await first == 0
+        assert not root.children
+        assert s.statistics().bytes_reserved == 0
 
 
 async def test_a_closed_scope_that_was_inherited_refuses(s: asc.Scheduler) -> None:

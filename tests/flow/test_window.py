@@ -6,12 +6,13 @@ import asyncio
 import gc
 import threading
 from contextlib import suppress
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
 
 import asyncsched as asc
-from tests.waiting import fail, held, turns
+from tests.waiting import fail, held, turns, until
 
 
 @pytest.mark.parametrize("depth", [1, 2, 5])
@@ -129,6 +130,53 @@ async def test_an_empty_iteration_and_a_long_loop(s: asc.Scheduler) -> None:
             if i % 3:
                 s.submit_nowait(int)
     assert len(s._runtime.engine.root.children) <= 4
+
+
+class Unwalked(dict[Any, None]):
+    def __iter__(self) -> NoReturn:
+        pytest.fail("an iteration looks at all scopes that are open")
+
+
+async def test_what_an_iteration_costs_does_not_grow_with_the_scopes_that_are_open(s: asc.Scheduler) -> None:
+    root, window = s._runtime.engine.root, s.window(2)
+    root.children = Unwalked(root.children)
+    for _ in range(20):
+        async with window:
+            s.submit_nowait(int)
+    root.children = {**root.children}
+    assert len(root.children) <= 4
+
+
+async def test_failures_that_were_not_kept_are_told_though_windows_were_opened_since() -> None:
+    with pytest.raises(asc.AsyncSchedError, match="the scheduler: 5 tasks failed unseen whose"):
+        async with asc.Scheduler("cpu") as s:
+            async with s.window(1):
+                failing = [s.submit_nowait(fail) for _ in range(105)]
+            await until(lambda: s.statistics().tasks_failed == 105)
+            for task in failing[:100]:
+                assert task.exception() is not None
+            for _ in range(5):
+                async with s.window(1):
+                    await s.call(int)
+
+
+async def test_failures_that_were_not_kept_are_noted_on_what_ends_the_scope(s: asc.Scheduler) -> None:
+    with pytest.raises(LookupError, match="mine") as caught:
+        async with s.scope():
+            failing = [s.submit_nowait(fail) for _ in range(105)]
+            await until(lambda: s.statistics().tasks_failed == 105)
+            for task in failing[:104]:
+                assert task.exception() is not None
+            raise LookupError("mine")
+    assert "besides, 1 task failed unseen" in caught.value.__notes__[0]
+
+
+async def test_failures_that_were_not_kept_and_seen_all_the_same_are_not_told(s: asc.Scheduler) -> None:
+    async with s.scope():
+        failing = [s.submit_nowait(fail) for _ in range(105)]
+        await until(lambda: s.statistics().tasks_failed == 105)
+        for task in failing:
+            assert task.exception() is not None
 
 
 def test_bad_depths() -> None:
