@@ -57,4 +57,5 @@ def network_rows_given(draw: Callable[..., np.ndarray], dtype: str, n: int) -> d
         "conv2d_weight_grad": [((grads, images), {"shape": kernel.shape, **WINDOWS})],
         "max_pool2d": [((images,), POOL)],
         "max_pool2d_backward": [((images, pooled, pooled[::-1].copy()), POOL)],
+        "max_pool2d_gather": [((images, pooled, images[::-1].copy()), POOL)],
     }

@@ -67,3 +67,4 @@ def _convolution() -> Iterator[Row]:
     yield _row(k.conv2d_weight_grad, r.conv2d_weight_grad, "The gradient of the weight.")
     yield _row(k.max_pool2d, r.max_pool2d, "The largest element of each window.")
     yield _row(k.max_pool2d_backward, r.max_pool2d_backward, "The gradient of max_pool2d.")
+    yield _row(k.max_pool2d_gather, r.max_pool2d_gather, "That of this gradient.")

@@ -36,7 +36,9 @@ def embedding(xp: Any, weight: Any, indices: Any, *, out: Any = None) -> Any:
                 f"embedding: the indices reach from {low} to {high}, and there are {len(weight)} rows:"
                 f" use 0 to {len(weight) - 1}"
             )
-    return xp.take(weight, indices, axis=0, out=out, mode="wrap")
+    if out is None:
+        return xp.take(weight, indices, axis=0)
+    return xp.take(weight, indices, axis=0, out=out, mode="wrap")  # else it would be buffered
 
 
 def searchsorted(xp: Any, ordered: Any, values: Any, sorter: Any = None, *, side: str = "left") -> Any:

@@ -8,6 +8,7 @@ import numpy as np
 
 from ..index_keys import TENSOR, decode_view_key
 from ..kernels.gradients import BLOCK
+from ..kernels.layers import BLOCK as WORKED_ON
 from ..meta import Meta, meta
 from ..row import Inferred, Operand, Options, Row
 from .common import INTP, as_meta, broadcast, cast_bytes, lengths, viewed
@@ -51,6 +52,16 @@ def update(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferre
     if any(array.shape != first.shape or array.dtype != first.dtype for array in arrays):
         raise ValueError(f"{row.name}: the operands must be alike, and are {', '.join(map(repr, arrays))}")
     return Inferred(meta(first.shape, first.dtype, all(array.contiguous for array in arrays)), first.nbytes)
+
+
+def choice_backward(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """Like the first operand, to whose shape the others broadcast, made in blocks."""
+    grad, shape = as_meta(operands[0]), lengths(operands[0])
+    if broadcast(operands) != shape or grad.dtype.kind != "f":
+        raise ValueError(f"{row.name}: the gradient is {grad}, and the operands {operands[1:]} must broadcast to it")
+    arrays = [operand for operand in operands if isinstance(operand, Meta)]
+    spread = sum(prod(shape) * a.dtype.itemsize for a in arrays if not a.contiguous or a.bound not in (shape, ()))
+    return Inferred(meta(shape, grad.dtype), spread + 4 * min(prod(shape), 2 * WORKED_ON))  # masks of a byte each
 
 
 def cumulative_prod_gradient(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
