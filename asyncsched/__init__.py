@@ -20,6 +20,7 @@ from .devices.contract import Device
 from .errors import (
     AsyncSchedError,
     CaptureError,
+    CheckpointDamaged,
     DeadlineExceeded,
     ImplicitBarrierError,
     MemoryDeadlockError,
@@ -69,6 +70,7 @@ __all__ = [
     "AsyncSchedError",
     "Batcher",
     "CaptureError",
+    "CheckpointDamaged",
     "DeadlineExceeded",
     "Device",
     "Graph",

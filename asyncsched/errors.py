@@ -135,6 +135,27 @@ class CaptureError(AsyncSchedError):
     """
 
 
+class CheckpointDamaged(AsyncSchedError, ValueError):
+    """A file that `load` was given is not as `save` wrote it, or no checkpoint at all. The message says what it saw.
+
+    Cure: load an earlier checkpoint, or copy this one again from where it is whole. Nothing of it is returned.
+
+    >>> from pathlib import Path
+    >>> from tempfile import TemporaryDirectory
+    >>> async def main(path):
+    ...     async with asc.Scheduler("cpu") as s:
+    ...         await asc.save(path, {"weight": await s.put(np.ones(3))})
+    ...         path.write_bytes(path.read_bytes()[:-1] + b"!")
+    ...         try:
+    ...             await asc.load(path)
+    ...         except asc.CheckpointDamaged as error:
+    ...             print("'weight' is not what was written" in str(error))
+    >>> with TemporaryDirectory() as folder:
+    ...     asyncio.run(main(Path(folder) / "state.safetensors"))
+    True
+    """
+
+
 class SchedulerClosed(AsyncSchedError, RuntimeError):
     """The scheduler or scope takes no more work: it was closed, its event loop was, or the process forked."""
 

@@ -24,12 +24,13 @@ The formulas are those of PyTorch's documentation of `torch.optim.SGD` and `torc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
+from ._arguments import check_number
 from ._core.model import Value
 from .autograd import no_grad
 from .flow.tasks import Tasks
@@ -39,6 +40,47 @@ from .tensors.handles import runtime_of
 from .tensors.tensor import Tensor
 
 State = dict[str, Any]
+T = TypeVar("T")
+_COUNT = np.dtype("i8")  # of the number of steps
+
+
+class Setting(Generic[T]):
+    """A number of an optimiser's formula. It is checked whenever it is set, and part of the optimiser's state."""
+
+    def __init__(self, check: Callable[[str, Any], T], doc: str) -> None:
+        self.check, self.__doc__ = check, doc
+
+    def __set_name__(self, owner: type[Optimizer], name: str) -> None:
+        self._name = name
+
+    def __get__(self, optimizer: Optimizer, kind: type[Optimizer]) -> T:
+        if optimizer is None:  # asked of the class, as `help` does
+            return self
+        found: T = optimizer._settings[self._name]
+        return found
+
+    def __set__(self, optimizer: Optimizer, value: T) -> None:
+        optimizer._settings = optimizer._checked({**optimizer._settings, self._name: value})
+
+
+def _number(name: str, value: Any) -> float:
+    check_number(name, value, zero=True)
+    return float(value)
+
+
+def _truth(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, not {value!r}")
+    return value
+
+
+def _betas(name: str, value: Any) -> tuple[float, float]:
+    if not isinstance(value, tuple | list) or len(value) != 2:
+        raise TypeError(f"{name} must be two numbers, not {value!r}")
+    first, second = [_number(f"{name}[{i}]", beta) for i, beta in enumerate(value)]
+    if max(first, second) >= 1:
+        raise ValueError(f"{name} must be below 1, and are {value}")
+    return first, second
 
 
 class Optimizer:
@@ -46,17 +88,20 @@ class Optimizer:
 
     Attributes:
         parameters: what it moves.
-        lr: the learning rate, which may be set at any time.
         state: for each parameter the tensors kept from step to step: moments, and how many steps there were.
     """
 
-    def __init__(self, parameters: Iterable[Tensor], lr: float, **more: float) -> None:
-        """`more` are other numbers of the formula, which must not be negative either."""
-        for name, number in {"lr": lr, **more}.items():
-            if number < 0:
-                raise ValueError(f"{name} must not be negative, and is {number}")
+    lr = Setting(_number, "The learning rate, which may be set at any time.")
+    _kept: ClassVar[tuple[str, ...]] = ()  # what is in the state of a parameter that moved
+
+    def __init__(self, parameters: Iterable[Tensor], **settings: Any) -> None:
+        """`settings` are the numbers of the formula, all of them.
+
+        Raises:
+            ValueError, TypeError: for one that makes no sense, and for parameters that are none.
+        """
+        self._settings = self._checked(settings)
         self.parameters = list(parameters)
-        self.lr = lr
         self.state: list[State] = [{} for _ in self.parameters]
         if not self.parameters:
             raise ValueError("there are no parameters to move")
@@ -99,24 +144,46 @@ class Optimizer:
             parameter.grad = None
 
     def state_dict(self) -> dict[str, Any]:
-        """The learning rate and what is kept for each parameter, in order. The tensors in it stay what they are."""
-        return {"lr": self.lr, "state": [_copied(state) for state in self.state]}
+        """All settings, and what is kept for each parameter, in order. The tensors in it stay what they are."""
+        return {**self._settings, "state": [_copied(state) for state in self.state]}
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` gave.
+        """Go on from what `state_dict` gave: with its settings, too. Changes nothing if it does not fit.
 
         Raises:
-            ValueError: if it is of other parameters.
+            ValueError, TypeError: if it is of other parameters or of another optimiser, or damaged; naming what.
         """
-        if len(saved["state"]) != len(self.parameters):
-            raise ValueError(f"this is the state of {len(saved['state'])} parameters, not of {len(self.parameters)}")
-        for i, (parameter, state) in enumerate(zip(self.parameters, saved["state"], strict=True)):
-            for name, kept in state.items():
-                form = ((), np.dtype("i8")) if name == "step" else (parameter.shape, parameter.dtype)
-                if isinstance(kept, Tensor) and (kept.shape, kept.dtype) != form:
-                    raise ValueError(f"{name} of parameter {i} is {kept!r}, and the parameter {parameter!r}")
-        self.lr = saved["lr"]
-        self.state = [_copied(state) for state in saved["state"]]
+        if not isinstance(saved, Mapping):
+            raise TypeError(f"a state is a dict, as from `state_dict()`, not {type(saved).__name__}")
+        _check_names(f"the state of {type(self).__name__}", saved, {*self._settings, "state"})
+        settings, states = self._checked(saved), saved["state"]
+        if not isinstance(states, list | tuple):
+            raise TypeError(f"state must be a list with a dict for each parameter, not {type(states).__name__}")
+        if len(states) != len(self.parameters):
+            raise ValueError(f"this is the state of {len(states)} parameters, not of {len(self.parameters)}")
+        for i, (parameter, state) in enumerate(zip(self.parameters, states, strict=True)):
+            self._check_state(f"parameter {i}", parameter, state)
+        self._settings, self.state = settings, [_copied(state) for state in states]
+
+    def _checked(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """All settings, or an error if one makes no sense."""
+        found = {name: one for kind in reversed(type(self).__mro__) for name, one in vars(kind).items()}
+        return {name: one.check(name, given[name]) for name, one in found.items() if isinstance(one, Setting)}
+
+    def _check_state(self, what: str, parameter: Tensor, state: object) -> None:
+        """Raise unless this is a state of a parameter: what is in `_kept`, or nothing if it never moved."""
+        if not isinstance(state, Mapping):
+            raise TypeError(f"the state of {what} must be a dict, not {type(state).__name__}")
+        _check_names(f"the state of {what}", state, set(self._kept) if state else set())
+        for name, kept in state.items():
+            if not isinstance(kept, Tensor):
+                raise TypeError(f"{name} of {what} must be a tensor, not {type(kept).__name__}")
+            form = ((), _COUNT) if name == "step" else (parameter.shape, parameter.dtype)
+            if (kept.shape, kept.dtype, kept.device) != (*form, parameter.device):
+                raise ValueError(
+                    f"{name} of {what} is {kept!r}, and the parameter {parameter!r}: it must have shape {form[0]}, dtype"
+                    f" {form[1]}, and the parameter's device and scheduler"
+                )
 
     def _moved(
         self, parameter: Tensor, gradient: Tensor, state: State, counts: dict[object, Tensor]
@@ -131,7 +198,7 @@ class Optimizer:
         key = parameter.device if before is None else before._value
         if key not in counts:
             submitter = Tasks(runtime_of(parameter._value))
-            one = partial(full, (), 1, dtype="i8", device=parameter.device, scheduler=submitter)
+            one = partial(full, (), 1, dtype=_COUNT, device=parameter.device, scheduler=submitter)
             counts[key] = one() if before is None else before + 1
         return counts[key].detach()
 
@@ -152,6 +219,11 @@ class SGD(Optimizer):
         weight_decay: how much of the parameter is added to its gradient.
         nesterov: look ahead by one step of momentum.
 
+    All but the parameters are attributes, too, and may be set at any time: `optimizer.lr = 0.01`.
+
+    Raises:
+        ValueError, TypeError: for numbers that are negative, infinite, NaN or none, here and where they are set.
+
     >>> async def main():
     ...     async with asc.Scheduler("cpu") as s:
     ...         w = await s.put(np.array(4.0))
@@ -166,14 +238,22 @@ class SGD(Optimizer):
     0.5
     """
 
+    momentum = Setting(_number, "How much of the moving average stays from step to step.")
+    weight_decay = Setting(_number, "How much of the parameter is added to its gradient.")
+    nesterov = Setting(_truth, "Whether to look ahead by one step of momentum.")
+    _kept = ("momentum",)
+
     def __init__(
         self, parameters: Iterable[Tensor], lr: float = 1e-3, *, momentum: float = 0.0, weight_decay: float = 0.0,
         nesterov: bool = False,
     ) -> None:  # fmt: skip
-        super().__init__(parameters, lr, momentum=momentum, weight_decay=weight_decay)
-        if nesterov and not momentum:
-            raise ValueError("nesterov needs momentum")
-        self.momentum, self.weight_decay, self.nesterov = float(momentum), float(weight_decay), nesterov
+        super().__init__(parameters, lr=lr, momentum=momentum, weight_decay=weight_decay, nesterov=nesterov)
+
+    def _checked(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        found = super()._checked(given)
+        if found["nesterov"] and not found["momentum"]:
+            raise ValueError("nesterov needs momentum: set that above 0, or nesterov to False first")
+        return found
 
     def _moved(
         self, parameter: Tensor, gradient: Tensor, state: State, counts: dict[object, Tensor]
@@ -207,6 +287,11 @@ class AdamW(Optimizer):
         eps: keeps the quotient finite.
         weight_decay: how much of the parameter goes at each step, times `lr`.
 
+    All but the parameters are attributes, too, and may be set at any time: `optimizer.lr = 0.01`.
+
+    Raises:
+        ValueError, TypeError: for numbers that are negative, infinite, NaN or none, here and where they are set.
+
     >>> async def main():
     ...     async with asc.Scheduler("cpu") as s:
     ...         w = await s.put(np.array(4.0))
@@ -219,14 +304,16 @@ class AdamW(Optimizer):
     3.900
     """
 
+    betas = Setting(_betas, "How much of the averages of gradients and of their squares stays, each below 1.")
+    eps = Setting(_number, "Keeps the quotient finite.")
+    weight_decay = Setting(_number, "How much of the parameter goes at each step, times `lr`.")
+    _kept = ("step", "mean", "square")
+
     def __init__(
         self, parameters: Iterable[Tensor], lr: float = 1e-3, *, betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8, weight_decay: float = 1e-2,
     ) -> None:  # fmt: skip
-        super().__init__(parameters, lr, eps=eps, weight_decay=weight_decay)
-        if not all(0 <= beta < 1 for beta in betas):
-            raise ValueError(f"betas must be at least 0 and below 1, and are {betas}")
-        self.betas, self.eps, self.weight_decay = (float(betas[0]), float(betas[1])), float(eps), weight_decay
+        super().__init__(parameters, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
 
     def _moved(
         self, parameter: Tensor, gradient: Tensor, state: State, counts: dict[object, Tensor]
@@ -238,7 +325,13 @@ class AdamW(Optimizer):
         return moved, {"step": count, "mean": mean, "square": square}
 
 
-def _copied(state: State) -> State:
+def _check_names(what: str, given: Mapping[str, Any], names: set[str]) -> None:
+    if given.keys() != names:
+        missing, unexpected = [sorted(map(str, found)) for found in (names - given.keys(), given.keys() - names)]
+        raise ValueError(f"{what} does not fit: missing {missing}, unexpected {unexpected}; is it another optimiser's?")
+
+
+def _copied(state: Mapping[str, Any]) -> State:
     """The same under handles of their own."""
     return {name: kept.detach() if isinstance(kept, Tensor) else kept for name, kept in state.items()}
 

@@ -32,7 +32,7 @@ OPERATIONS: tuple[tuple[str, Callable[..., asc.Tensor], str, tuple[tuple[int, ..
         ((8, 8, 128, 32),) * 3,
         {"is_causal": True},
     ),
-    ("layer_norm", nn.layer_norm, "layer_norm", ((4096, 512), (512,), (512,)), {}),
+    ("layer_norm", lambda x, w, b: nn.layer_norm(x, w.shape, w, b), "layer_norm", ((4096, 512), (512,), (512,)), {}),
     ("gelu", nn.gelu, "gelu", ((2048, 1024),), {}),
     ("softmax", nn.softmax, "softmax", ((2048, 1024),), {}),
     ("cross_entropy", nn.cross_entropy, "cross_entropy", ((1024, 1000),), {}),

@@ -40,6 +40,7 @@ def network_rows_given(draw: Callable[..., np.ndarray], dtype: str, n: int) -> d
         "linear": [((x, r(7, 30), r(7)), {}), ((x, r(7, 30)), {})],
         "linear_weight_grad": [((r(20 * n, 7), x), {})],
         "linear_bias_grad": [((x,), {})],
+        "embedding": [((x, target[::2].copy()), {}), ((x, target.reshape(4, -1)), {})],
         "dropout": [((noise, 5), {"p": 0.25})],
         "uniform": [((5,), {**drawn, "low": -2.0, "high": 3.0})],
         "normal": [((5,), drawn)],
@@ -56,4 +57,5 @@ def network_rows_given(draw: Callable[..., np.ndarray], dtype: str, n: int) -> d
         "conv2d_weight_grad": [((grads, images), {"shape": kernel.shape, **WINDOWS})],
         "max_pool2d": [((images,), POOL)],
         "max_pool2d_backward": [((images, pooled, pooled[::-1].copy()), POOL)],
+        "max_pool2d_gather": [((images, pooled, images[::-1].copy()), POOL)],
     }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pydoc
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
@@ -164,20 +166,128 @@ async def test_a_step_is_issued_whole_or_not_at_all():
     ("make", "message"),
     [
         (lambda p: SGD([]), "no parameters"),
-        (lambda p: SGD(p, lr=-1.0), "lr must not be negative"),
-        (lambda p: SGD(p, momentum=-0.1), "momentum must not be negative"),
         (lambda p: SGD(p, nesterov=True), "nesterov needs momentum"),
-        (lambda p: AdamW(p, betas=(0.9, 1.0)), "betas must be"),
-        (lambda p: AdamW(p, eps=-1.0), "eps must not be negative"),
+        (lambda p: AdamW(p, betas=(0.9, 1.0)), "betas must be below 1"),
+        (lambda p: AdamW(p, betas=0.9), "betas must be two numbers"),
+        (lambda p: AdamW(p, betas=(0.9, "x")), r"betas\[1\] must be a number, not str"),
+        (lambda p: SGD(p, momentum=0.9, nesterov="no"), "nesterov must be True or False"),
         (lambda p: SGD([p[0] * 2]), "parameter 0 must be a tensor whose requires_grad"),
         (lambda p: SGD([p[0].detach()]), "parameter 0 must be a tensor whose requires_grad"),
-        (lambda p: SGD(p).load_state_dict({"lr": 1, "state": []}), "state of 0 parameters, not of 1"),
-        (lambda p: SGD(p).load_state_dict({"lr": 1, "state": [{"momentum": p[0][0]}]}), "momentum of parameter 0"),
     ],
 )
 async def test_what_makes_no_sense_is_refused(s, make, message):
     with pytest.raises((ValueError, TypeError), match=message):
         make(await parameters(s, np.ones(3)))
+
+
+NUMBERS = [(SGD, name) for name in ("lr", "momentum", "weight_decay")]
+NUMBERS += [(AdamW, name) for name in ("lr", "eps", "weight_decay")]
+
+
+@pytest.mark.parametrize("wrong", [-0.1, np.nan, np.inf, "0.1", None, True, np.float32(-1)], ids=str)
+@pytest.mark.parametrize(("kind", "name"), NUMBERS)
+async def test_a_number_that_makes_no_sense_is_refused_wherever_it_is_set(s, kind, name, wrong):
+    ps = await parameters(s, np.ones(3))
+    with pytest.raises((ValueError, TypeError), match=f"{name} must be a"):
+        kind(ps, **{name: wrong})
+    optimizer = kind(ps, lr=0.5)
+    before = optimizer.state_dict()
+    with pytest.raises((ValueError, TypeError), match=f"{name} must be a"):
+        setattr(optimizer, name, wrong)
+    with pytest.raises((ValueError, TypeError), match=f"{name} must be a"):
+        optimizer.load_state_dict({**before, "lr": 0.25, name: wrong})
+    assert optimizer.state_dict() == before
+
+
+async def test_settings_may_be_set_at_any_time_and_are_documented(s):
+    (p,) = await parameters(s, np.ones(3))
+    optimizer = SGD([p], lr=1)
+    optimizer.lr, optimizer.momentum, optimizer.nesterov = np.float32(0.5), 0.5, True
+    assert (optimizer.lr, optimizer.momentum, optimizer.nesterov) == (0.5, 0.5, True)
+    with pytest.raises(ValueError, match="nesterov to False first"):
+        optimizer.momentum = 0
+    p.sum().backward()
+    optimizer.step()
+    assert_array_equal(await p, [0.25, 0.25, 0.25])
+    for kind, names in ((SGD, "lr momentum weight_decay nesterov"), (AdamW, "lr betas eps weight_decay")):
+        text = pydoc.render_doc(kind, renderer=pydoc.plaintext).partition("Data descriptors")[2]
+        for name in names.split():
+            assert f"{name}\n" in text
+
+
+async def moved(s: asc.Scheduler, kind: type, **options: object) -> asc.optim.Optimizer:
+    """After a step, and with a parameter that has none."""
+    p, q = await parameters(s, np.ones(3), np.ones(2))
+    optimizer = kind([p, q], **options)
+    p.sum().backward()
+    optimizer.step()
+    return optimizer
+
+
+@pytest.mark.parametrize(("kind", "options"), FORMS)
+async def test_loading_restores_every_setting(s, kind, options, tmp_path):
+    pytest.importorskip("safetensors", reason="safetensors is not installed")
+    before, after = await moved(s, kind, **options), await moved(s, kind, lr=9.0)
+    await asc.save(tmp_path / "state", before.state_dict())
+    after.load_state_dict(await asc.load(tmp_path / "state"))  # where tuples have become lists
+    for name, value in {**options, "lr": before.lr}.items():
+        assert getattr(after, name) == value
+    assert after.state_dict().keys() == before.state_dict().keys()
+    assert [state.keys() for state in after.state] == [state.keys() for state in before.state]
+
+
+async def test_another_optimisers_state_is_refused(s):
+    plain, averaged, adam = await moved(s, SGD), await moved(s, SGD, momentum=0.9), await moved(s, AdamW)
+    for mine, other in ((plain, adam), (averaged, adam), (adam, plain), (adam, averaged)):
+        before = mine.state_dict()
+        with pytest.raises(ValueError, match="does not fit: missing .* is it another optimiser's"):
+            mine.load_state_dict(other.state_dict())
+        mixed = {**before, "state": other.state_dict()["state"]}
+        if other is not plain:  # which keeps nothing
+            with pytest.raises(ValueError, match="the state of parameter 0 does not fit"):
+                mine.load_state_dict(mixed)
+        assert mine.state_dict().keys() == before.keys()
+    plain.load_state_dict(averaged.state_dict())
+    assert plain.momentum == 0.9
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda state: 3, "a state is a dict"),
+        (lambda state: {"lr": 0.1, "state": state["state"]}, "missing .'betas', 'eps', 'weight_decay'."),
+        (lambda state: state | {"state": {}}, "state must be a list"),
+        (lambda state: state | {"state": []}, "state of 0 parameters, not of 2"),
+        (lambda state: state | {"state": [{}, None]}, "the state of parameter 1 must be a dict"),
+        (lambda state: without(state, "mean"), r"parameter 0 does not fit: missing \['mean'\], unexpected \[\]"),
+        (lambda state: without(state, step=3), "step of parameter 0 must be a tensor, not int"),
+        (lambda state: without(state, step=state["state"][0]["step"].astype("i4")), "step of parameter 0 is Tensor"),
+        (lambda state: without(state, mean=np.ones(3)), "mean of parameter 0 must be a tensor, not ndarray"),
+        (lambda state: without(state, mean=state["state"][0]["mean"][:2]), "mean of parameter 0 is Tensor"),
+        (lambda state: without(state, mean=state["state"][0]["mean"].astype("f4")), "mean of parameter 0 is Tensor"),
+    ],
+)
+async def test_a_damaged_state_is_refused_and_changes_nothing(s, change, message):
+    optimizer = await moved(s, AdamW)
+    before = optimizer.state_dict()
+    with pytest.raises((ValueError, TypeError), match=message):
+        optimizer.load_state_dict(change({**before, "lr": 0.5}))
+    assert optimizer.lr == before["lr"]
+    assert [state.keys() for state in optimizer.state] == [state.keys() for state in before["state"]]
+    optimizer.load_state_dict(before)
+
+
+def without(state: dict, *names: str, **changed: object) -> dict:
+    """A state whose first parameter lacks something, or has something else."""
+    first = {name: kept for name, kept in (state["state"][0] | changed).items() if name not in names}
+    return {**state, "state": [first, *state["state"][1:]]}
+
+
+async def test_a_state_of_another_scheduler_is_refused(s):
+    optimizer = await moved(s, SGD, momentum=0.9)
+    async with asc.Scheduler("cpu") as other:
+        with pytest.raises(ValueError, match="device and scheduler"):
+            optimizer.load_state_dict((await moved(other, SGD, momentum=0.9)).state_dict())
 
 
 async def test_repr(s):

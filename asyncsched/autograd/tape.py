@@ -53,6 +53,11 @@ class Node:
         """Whether a gradient arrives here."""
         return self.row is None
 
+    @property
+    def leads_back(self) -> bool:
+        """Whether what is done with its tensor now would be recorded, and a gradient could go back from there."""
+        return recording.get() and (self.leaf or bool(self.parents))
+
     @staticmethod
     def record(row: Row, operands: tuple[Any, ...], options: Mapping[str, Any], result: Tensor) -> None:
         """Put the result of an operation with tracked operands on the tape.

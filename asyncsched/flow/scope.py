@@ -72,8 +72,8 @@ class Submitter(Tasks):
 
         `fn` is called now with tensors that have no values, and may do whatever operators and functions of the package
         do; nothing else (`put`, callables, results whose shape depends on data; of gradients `grad()` alone, which
-        moves no handle). Waits for the bytes the graph will own, and for one replay on the examples, so that what
-        cannot be captured fails here.
+        moves no handle). A replay is not recorded, so what `fn` returns is gradients, or detached. Waits for the bytes
+        the graph will own, and for one replay on the examples, so that what cannot be captured fails here.
 
         >>> async def main():
         ...     async with asc.Scheduler("cpu") as s:
@@ -91,7 +91,8 @@ class Submitter(Tasks):
             A Graph: call it like `fn`.
 
         Raises:
-            CaptureError: naming the operation that cannot be captured.
+            CaptureError: naming the operation that cannot be captured, or a result or an example whose gradient would
+                be lost.
         """
         runtime, core = self._runtime, self._core()
         runtime.check()

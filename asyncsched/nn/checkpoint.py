@@ -7,12 +7,7 @@ safetensors file, and such files from elsewhere load. The metadata has all else,
 
 from __future__ import annotations
 
-import json
-import os
-import secrets
-from collections.abc import Awaitable, Callable, Mapping
-from pathlib import Path
-from stat import S_IMODE
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -22,20 +17,21 @@ from ..flow.tasks import Tasks
 from ..runtime.context import find
 from ..tensors.handles import gather
 from ..tensors.tensor import Tensor
+from .checkpoint_file import AnyPath, StoredState, write
 
-_Path = str | os.PathLike[str]
-_METADATA = "asyncsched"
 # What stands for them in the layout: no key of a state has a slash.
 _TENSOR, _ARRAY = {"/": "tensor"}, {"/": "array"}
 _NO_KEYS = ("", "__metadata__")  # paths would not be told apart, and the format has this name for itself
+_MOST_LEVELS = 100  # Python counts calls, and each level takes two or three
 
 
-async def save(path: _Path, state: Mapping[str, Any]) -> None:
+async def save(path: AnyPath, state: Mapping[str, Any]) -> None:
     """Write a state to a file, replacing one that is there.
 
     What is saved is the state of the moment of the call; training may go on meanwhile. A kill at any moment, of the
-    process or of the machine, leaves the old file or the new one, whole (and perhaps a hidden temporary file beside
-    it). The same holds for cancelling, and for an error. The writing is done on a worker thread.
+    process or of the machine, leaves the old file or the new one, whole (and perhaps a hidden folder beside it, which
+    the next save to this path removes). The same holds for cancelling, and for an error. The writing is done on a
+    worker thread. The file has checksums, by which `load` tells one that was altered.
 
     Args:
         path: of the file.
@@ -44,6 +40,7 @@ async def save(path: _Path, state: Mapping[str, Any]) -> None:
 
     Raises:
         TypeError: for what cannot be stored, naming it.
+        ValueError: for a state that contains itself, or is nested too deep.
         OSError, safetensors.SafetensorError: if the file cannot be written.
         ImportError: if the package safetensors is not installed.
 
@@ -61,14 +58,15 @@ async def save(path: _Path, state: Mapping[str, Any]) -> None:
     5
     """
     leaves: dict[str, Any] = {}
-    layout = _layout(state, "", leaves)
-    tensors = {name: leaf for name, leaf in leaves.items() if isinstance(leaf, Tensor)}
-    arrays = dict(zip(tensors, await gather(*tensors.values()), strict=True))
-    arrays |= {name: leaf for name, leaf in leaves.items() if name not in tensors}
-    await to_thread.run_sync(_write, path, arrays, {_METADATA: json.dumps(layout)})
+    layout = _layout(state, "", leaves, ())
+    # Under handles of their own: those of the user may move on before the copies below are made.
+    tensors = {name: leaf.detach() for name, leaf in leaves.items() if isinstance(leaf, Tensor)}
+    for (name, tensor), array in zip(tensors.items(), await gather(*tensors.values()), strict=True):
+        leaves[name] = array if isinstance(array, np.ndarray) else await tensor.numpy()
+    await to_thread.run_sync(write, path, leaves, layout)
 
 
-async def load(path: _Path, *, device: object = None, scheduler: Any = None) -> dict[str, Any]:
+async def load(path: AnyPath, *, device: object = None, scheduler: Any = None) -> dict[str, Any]:
     """Read a state from a file: what was saved, or a plain dict of tensors if the file is from elsewhere.
 
     Reads one tensor at a time on a worker thread, and waits for room for each.
@@ -80,7 +78,8 @@ async def load(path: _Path, *, device: object = None, scheduler: Any = None) -> 
 
     Raises:
         OSError: if there is no such file.
-        safetensors.SafetensorError: if it is none, or is damaged.
+        CheckpointDamaged: if it is none, or not as it was written: cut off, or with a bit flipped. Files from
+            elsewhere have no checksums, so there this is told of what cannot be read, and not of wrong numbers.
         TypeError: for a tensor in a dtype that NumPy has not, such as bfloat16, naming it.
         ImportError: if the package safetensors is not installed.
 
@@ -96,30 +95,39 @@ async def load(path: _Path, *, device: object = None, scheduler: Any = None) -> 
     (array([0, 1, 2]), 'by hand')
     """
     here = Tasks(find(scheduler))
-    file = await to_thread.run_sync(_open, path)
+    with await to_thread.run_sync(StoredState, path) as file:
+        layout = dict.fromkeys(file.names, _TENSOR) if file.layout is None else file.layout
+        try:
+            kinds = dict(_leaves(layout, ""))
+        except RecursionError as error:
+            raise file.damaged("its layout is nested too deep") from error
+        if not isinstance(layout, dict) or kinds.keys() != set(file.names):
+            raise file.damaged("its layout is of other tensors")
+        leaves: dict[str, Any] = {}
+        for name, kind in kinds.items():
+            array = await to_thread.run_sync(file.read, name)
+            leaves[name] = array if kind == _ARRAY else await here.put(array, device=device)
+        return {name: _filled(value, name, leaves) for name, value in layout.items()}
 
-    async def stored(name: str, kind: Any) -> Any:
-        array = await to_thread.run_sync(_read, file, name)
-        return array if kind == _ARRAY else await here.put(array, device=device)
 
-    with file:
-        layout = (file.metadata() or {}).get(_METADATA)
-        state = dict.fromkeys(file.keys(), _TENSOR) if layout is None else json.loads(layout)
-        return {name: await _filled(value, name, stored) for name, value in state.items()}
-
-
-def _layout(state: Any, path: str, leaves: dict[str, Any]) -> Any:
-    """The state with its tensors and arrays taken out, which go to `leaves`, by path.
+def _layout(state: Any, path: str, leaves: dict[str, Any], within: tuple[Any, ...]) -> Any:
+    """The state with its tensors and arrays taken out, which go to `leaves`, by path; `within` is what it is part of.
 
     Not by `_tree.map_leaves`, which knows no paths, checks no keys and leaves a tuple what it is.
     """
+    if isinstance(state, Mapping | list | tuple):
+        if any(state is outer for outer in within):
+            raise ValueError(f"{path}: the state contains itself here: save what it is made of")
+        if len(within) == _MOST_LEVELS:
+            raise ValueError(f"{path}: a state is nested at most {_MOST_LEVELS} levels deep: use fewer, longer lists")
+        within = (*within, state)
     if isinstance(state, Mapping):
         for name in state:
             if not isinstance(name, str) or "/" in name or name in _NO_KEYS:
                 raise TypeError(f"{path}: the keys of a state are text without a slash, not {name!r}: use `str(key)`")
-        return {name: _layout(value, _join(path, name), leaves) for name, value in state.items()}
+        return {name: _layout(value, _join(path, name), leaves, within) for name, value in state.items()}
     if isinstance(state, list | tuple):
-        return [_layout(value, _join(path, i), leaves) for i, value in enumerate(state)]
+        return [_layout(value, _join(path, i), leaves, within) for i, value in enumerate(state)]
     if isinstance(state, Tensor | np.ndarray | np.generic):
         if state.dtype.kind not in "biufc" or state.dtype.itemsize > 8:
             raise TypeError(f"{path}: the format has no dtype {state.dtype}: use `astype`")
@@ -130,65 +138,25 @@ def _layout(state: Any, path: str, leaves: dict[str, Any]) -> Any:
     raise TypeError(f"{path}: a state holds tensors, arrays and what JSON can hold, not {type(state).__name__}")
 
 
-async def _filled(layout: Any, path: str, stored: Callable[[str, Any], Awaitable[Any]]) -> Any:
-    """The state again, with what is stored under its paths where `_layout` took something out."""
+def _leaves(layout: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """The paths at which `_layout` took something out, and what stands there."""
     if layout in (_TENSOR, _ARRAY):
-        return await stored(path, layout)
+        yield path, layout
+    elif isinstance(layout, dict | list):
+        for name, value in layout.items() if isinstance(layout, dict) else enumerate(layout):
+            yield from _leaves(value, _join(path, name))
+
+
+def _filled(layout: Any, path: str, leaves: Mapping[str, Any]) -> Any:
+    """The state again, with the leaves where `_layout` took them out."""
+    if layout in (_TENSOR, _ARRAY):
+        return leaves[path]
     if isinstance(layout, dict):
-        return {name: await _filled(value, _join(path, name), stored) for name, value in layout.items()}
+        return {name: _filled(value, _join(path, name), leaves) for name, value in layout.items()}
     if isinstance(layout, list):
-        return [await _filled(value, _join(path, i), stored) for i, value in enumerate(layout)]
+        return [_filled(value, _join(path, i), leaves) for i, value in enumerate(layout)]
     return layout
 
 
 def _join(path: str, name: object) -> str:
     return f"{path}/{name}" if path else str(name)
-
-
-def _open(path: _Path) -> Any:
-    from safetensors import safe_open
-
-    return safe_open(os.fspath(path), "numpy")
-
-
-def _read(file: Any, name: str) -> Any:
-    try:
-        return file.get_tensor(name)
-    except (TypeError, AttributeError) as error:  # either, depending on the dtype
-        raise TypeError(f"{name}: NumPy has no such dtype: store it in float32, for example ({error})") from error
-
-
-def _write(path: _Path, arrays: Mapping[str, np.ndarray[Any, Any]], metadata: dict[str, str] | None) -> None:
-    """Write to a file beside it, have that reach the disk, and only then take its place."""
-    from safetensors.numpy import save_file
-
-    target = Path(path).resolve()
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
-    try:
-        mode = _mode(target, temporary)
-        # As in C, since the format knows no strides.
-        save_file({name: np.asarray(array, order="C") for name, array in arrays.items()}, temporary, metadata)
-        _sync(temporary, os.O_RDWR)
-        temporary.chmod(mode)  # safetensors lets nobody else read what it writes
-        os.replace(temporary, target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    if hasattr(os, "O_DIRECTORY"):  # elsewhere a folder cannot be opened
-        _sync(target.parent, os.O_DIRECTORY)
-
-
-def _mode(target: Path, temporary: Path) -> int:
-    """Who may read and write: as it was for the file that is replaced, else as for any new one."""
-    if not target.exists():
-        temporary.touch()
-        target = temporary
-    return S_IMODE(target.stat().st_mode)
-
-
-def _sync(path: _Path, flags: int) -> None:
-    descriptor = os.open(path, flags)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -1,4 +1,7 @@
-"""The functions behind the modules. All issue tasks and return a Tensor at once; operands are of one float dtype."""
+"""The functions behind the modules. All issue tasks and return a Tensor at once; operands are of one float dtype.
+
+What may be given by position means what it means in PyTorch; what has another place there is given by keyword.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from collections.abc import Sequence
 from operator import index
 from typing import Any, Literal
 
-from ..tensors.functions import concat, permute_dims, take
+from ..tensors.functions import concat, permute_dims
 from ..tensors.functions._common import lengths, op
 from ..tensors.tensor import Tensor
 
@@ -42,8 +45,25 @@ def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
     return _along(x, axis, log=True)
 
 
-def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> Tensor:
-    """(x - mean) / sqrt(variance + eps) weight + bias, over as many last axes as `weight` and `bias` have."""
+def layer_norm(
+    x: Tensor, normalized_shape: int | Sequence[int | None], weight: Tensor, bias: Tensor, eps: float = 1e-5
+) -> Tensor:  # fmt: skip
+    """(x - mean) / sqrt(variance + eps) weight + bias, over the last axes of x.
+
+    Args:
+        x: (..., *normalized_shape).
+        normalized_shape: of these axes: that of `weight` and `bias`.
+        weight, bias: one number each for every place in these axes.
+        eps: keeps the quotient finite.
+
+    Raises:
+        ValueError, TypeError: for shapes that do not fit.
+    """
+    if isinstance(normalized_shape, Tensor):
+        raise TypeError("layer_norm: normalized_shape is a shape: layer_norm(x, weight.shape, weight, bias)")
+    shape = tuple(normalized_shape) if isinstance(normalized_shape, Sequence) else (normalized_shape,)
+    if shape != weight.shape:
+        raise ValueError(f"layer_norm: the weight has shape {weight.shape}, and normalized_shape is {shape}")
     return op("layer_norm", x, weight, bias, eps=eps)
 
 
@@ -53,8 +73,12 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def embedding(indices: Tensor, weight: Tensor) -> Tensor:
-    """Rows of `weight` (count, width) for integer indices of any shape: (*indices.shape, width)."""
-    return take(weight, indices, axis=0)
+    """Rows of `weight` (count, width) for integer indices of any shape: (*indices.shape, width).
+
+    Raises:
+        IndexError: where awaited, for an index below 0 or too large.
+    """
+    return op("embedding", weight, indices)
 
 
 def dropout(x: Tensor, p: float, *, seed: int) -> Tensor:
@@ -100,7 +124,8 @@ def scaled_dot_product_attention(
         query: (..., L, E).
         key: (..., S, E), with the same axes in front.
         value: (..., S, Ev).
-        attn_mask: broadcasts to (..., L, S); boolean, True where to attend, or numbers to add. Gets no gradient.
+        attn_mask: broadcasts to (..., L, S); boolean, True where to attend, or numbers to add. Gets no gradient. (As
+            in PyTorch, a boolean mask of the module MultiheadAttention means the opposite.)
         is_causal: let position i attend to 0 to i only, in addition to the mask.
         scale: by default 1 / sqrt(E).
 
@@ -113,7 +138,7 @@ def scaled_dot_product_attention(
     return op("attention", packed, mask_operand(attn_mask), shapes=shapes, causal=is_causal, scale=scale)
 
 
-def mse_loss(x: Tensor, target: Tensor, reduction: Reduction = "mean") -> Tensor:
+def mse_loss(x: Tensor, target: Tensor, *, reduction: Reduction = "mean") -> Tensor:
     """The squared differences of two tensors of one shape: their mean, their sum, or each."""
     return op("mse_loss", x, target, reduction=reduction)
 
@@ -121,8 +146,8 @@ def mse_loss(x: Tensor, target: Tensor, reduction: Reduction = "mean") -> Tensor
 def cross_entropy(
     logits: Tensor,
     target: Tensor,
-    reduction: Reduction = "mean",
     *,
+    reduction: Reduction = "mean",
     ignore_index: int = -100,
     label_smoothing: float = 0.0,
 ) -> Tensor:

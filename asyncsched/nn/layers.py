@@ -51,7 +51,7 @@ class Conv2d(Module):
 
     def __init__(
         self, in_channels: int, out_channels: int, kernel_size: F.Size, stride: F.Size = 1, padding: F.Size = 0,
-        dilation: F.Size = 1, bias: bool = True, **options: Unpack[Options],
+        dilation: F.Size = 1, *, bias: bool = True, **options: Unpack[Options],
     ) -> None:  # fmt: skip
         self.stride, self.padding, self.dilation = F.pair(stride), F.pair(padding), F.pair(dilation)
         shape = (out_channels, in_channels, *F.pair(kernel_size))
@@ -76,7 +76,10 @@ class MaxPool2d(Module):
 
 
 class Embedding(Module):
-    """Rows of `weight` (num_embeddings, embedding_dim), drawn from the standard normal distribution."""
+    """Rows of `weight` (num_embeddings, embedding_dim), drawn from the standard normal distribution.
+
+    An index below 0 or above the last row is an IndexError where the result is awaited.
+    """
 
     def __init__(self, num_embeddings: int, embedding_dim: int, **options: Unpack[Options]) -> None:
         self.weight = Initial(**options).normal((num_embeddings, embedding_dim))
@@ -93,7 +96,7 @@ class LayerNorm(Module):
         self.weight, self.bias = initial.constant(shape, 1), initial.constant(shape, 0)
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.layer_norm(x, self.weight, self.bias, self.eps)
+        return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
 
 
 class Dropout(Module):

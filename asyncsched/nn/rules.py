@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..autograd import RULES
+from ..ops.index_keys import TENSOR
 from ..tensors.functions import broadcast_to
 from ..tensors.functions._common import op
 from ..tensors.tensor import Tensor
@@ -46,6 +47,7 @@ NETWORKS = {
     "linear_weight_grad": (lambda g, y: op("linear", y, g), lambda g, x: _linear(x, g)),
     "linear_bias_grad": (lambda g, call: broadcast_to(g, call.metas[0].shape),),
     "dropout": (lambda g, y, call: op("dropout", g, y, **call.options), None),
+    "embedding": (lambda g, y, call: op("scatter", g, y, shape=call.metas[0].shape, key=(TENSOR,)), None),
     "mse_loss": (_mse, lambda g, x, y, call: -_mse(g, x, y, call)),
     "cross_entropy": (lambda g, x, y, call: op("cross_entropy_backward", x, y, g, **call.options), None),
     "attention": (lambda g, x, y, call: op("attention_backward", x, y, g, **call.options), None),

@@ -23,7 +23,7 @@ class MultiheadAttention(Module):
     first, and the result is one tensor, since the weights are never in memory as a whole.
     """
 
-    def __init__(self, embed_dim: int, num_heads: int, bias: bool = True, **options: Unpack[Options]) -> None:
+    def __init__(self, embed_dim: int, num_heads: int, *, bias: bool = True, **options: Unpack[Options]) -> None:
         if num_heads < 1 or embed_dim % num_heads:
             raise ValueError(f"embed_dim={embed_dim} must be divisible by num_heads={num_heads}")
         initial, self.num_heads = Initial(**options), num_heads
@@ -46,18 +46,37 @@ class MultiheadAttention(Module):
 
         Args:
             query, key, value: without a key it is the query, without a value it is the key.
-            attn_mask: broadcasts to (batch, heads, L, S); boolean, True where to attend, or numbers to add.
-            is_causal: let position i attend to 0 to i only.
+            attn_mask: (L, S), (batch * heads, L, S), or what broadcasts to (batch, heads, L, S): boolean, True where
+                *not* to attend, as in PyTorch's module, or numbers to add. Gets no gradient.
+            is_causal: let position i attend to 0 to i only, in addition to the mask.
+
+        Raises:
+            ValueError, TypeError: for shapes and dtypes that do not fit.
         """
+        mask = self._mask(attn_mask, query)
         if key is None and value is None:
             packed = F.linear(query, self.in_proj_weight, self.in_proj_bias)
-            y = op("self_attention", packed, F.mask_operand(attn_mask), heads=self.num_heads, causal=is_causal)
+            y = op("self_attention", packed, F.mask_operand(mask), heads=self.num_heads, causal=is_causal)
         else:
             key = query if key is None else key
             q, k, v = [self._heads(x, i) for i, x in enumerate((query, key, key if value is None else value))]
-            y = permute_dims(F.scaled_dot_product_attention(q, k, v, attn_mask, is_causal=is_causal), (0, 2, 1, 3))
+            y = permute_dims(F.scaled_dot_product_attention(q, k, v, mask, is_causal=is_causal), (0, 2, 1, 3))
             y = y.reshape(query.shape)
         return self.out_proj(y)
+
+    def _mask(self, mask: Tensor | None, query: Tensor) -> Tensor | None:
+        """The mask as the functions have it: by batch and heads, and True where to attend."""
+        if not isinstance(mask, Tensor):
+            return mask
+        if mask.ndim == 3:
+            batch = query.shape[0]
+            if mask.shape[0] != (batch or 0) * self.num_heads:
+                raise ValueError(
+                    f"attn_mask has shape {mask.shape} for a batch of {batch} and {self.num_heads} heads: with three"
+                    " axes the first is batch * heads; with four they are (batch, heads, L, S), and may be 1"
+                )
+            mask = mask.reshape(batch, self.num_heads, *mask.shape[1:])
+        return ~mask if mask.dtype == bool else mask
 
     def _heads(self, x: Tensor, i: int) -> Tensor:
         """The query, the key or the value of each head: (batch, heads, length, width)."""

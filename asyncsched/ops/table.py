@@ -135,6 +135,8 @@ def _gradients() -> Iterator[Row]:
     yield Row("scatter", k.scatter, r.scatter, out=True, doc="Zeros, with elements added where an index says.")
     doc = "Zeros, with each element added at its index on an axis."
     yield Row("scatter_along_axis", k.scatter_along_axis, r.scatter_along_axis, out=True, doc=doc)
+    doc = "The gradient of the operand that `maximum` or `minimum` chose, shared where both are equal."
+    yield Row("choice_backward", k.choice_backward, r.choice_backward, out=True, inplace=True, doc=doc)
     rule, doc = r.cumulative_prod_gradient, "The gradient of running products."
     yield Row("cumulative_prod_gradient", k.cumulative_prod_gradient, rule, out=True, doc=doc)
 

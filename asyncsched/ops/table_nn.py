@@ -37,6 +37,8 @@ def _layers() -> Iterator[Row]:
     yield _row(k.linear, r.linear, "x weight^T + bias.")
     yield _row(k.linear_weight_grad, r.linear_weight_grad, "The gradient of the weight.")
     yield _row(k.linear_bias_grad, r.linear_bias_grad, "That of the bias.")
+    doc = "Rows of a weight, by their numbers."
+    yield _row(kernels.index.embedding, rules.index.embedding, doc)
     yield _row(k.dropout, r.dropout, "Elements dropped at random, the others scaled.", inplace=True)
     yield _row(k.uniform, r.random, "Evenly distributed random numbers.")
     yield _row(k.normal, r.random, "Normally distributed random numbers.")
@@ -65,3 +67,4 @@ def _convolution() -> Iterator[Row]:
     yield _row(k.conv2d_weight_grad, r.conv2d_weight_grad, "The gradient of the weight.")
     yield _row(k.max_pool2d, r.max_pool2d, "The largest element of each window.")
     yield _row(k.max_pool2d_backward, r.max_pool2d_backward, "The gradient of max_pool2d.")
+    yield _row(k.max_pool2d_gather, r.max_pool2d_gather, "That of this gradient.")

@@ -53,4 +53,5 @@ async def in_thread(function: Callable[[], T], name: str) -> T:
     context = contextvars.copy_context()
     threading.Thread(target=run, name=f"asyncsched {name}", daemon=True).start()
     with anyio.CancelScope(shield=True):
-        return await ended
+        result = await ended
+    return result

@@ -35,7 +35,8 @@ class Graph:
     """A captured step. Call it with tensors like the examples; it gives what the function gave, as one task.
 
     Made by `s.capture`. Replays run one after the other, on one stream. Tensors from outside that the function read are
-    read as they were when it was captured.
+    read as they were when it was captured. A replay is not recorded: a function that would have to be raises when it is
+    captured, and an argument with `requires_grad` when it is called, unless that is done `with no_grad()`.
 
     >>> async def main():
     ...     async with asc.Scheduler("cpu") as s:
@@ -48,6 +49,8 @@ class Graph:
     """
 
     def __init__(self, runtime: Runtime, recorder: Recorder, results: Any, name: str) -> None:
+        for tensor in tensors_in(results):
+            _check_untracked(tensor, f"what {name} returned is recorded, which a replay")
         found = [tensor._value for tensor in tensors_in(results)]
         self._results = map_leaves(lambda leaf: leaf._value.meta if isinstance(leaf, Tensor) else leaf, results)
         if not found:
@@ -87,6 +90,7 @@ class Graph:
 
         Raises:
             TypeError, ValueError: if the arguments are not tensors of the examples' shapes, dtypes and device.
+            CaptureError: if one has `requires_grad` set, outside of `no_grad()`.
             QueueFull: if the backlog is at its limit.
         """
         self._runtime.check()
@@ -139,7 +143,17 @@ def values_of(tensors: tuple[Tensor, ...], runtime: Runtime, device: Device) -> 
             raise TypeError(f"a captured step takes tensors, not {type(tensor).__name__}: bind the rest with a lambda")
         if runtime_of(tensor._value) is not runtime or tensor.device is not device:
             raise ValueError(f"a captured step runs on {device.name} of one scheduler: bring {tensor!r} there first")
+        _check_untracked(tensor, f"{tensor!r} has requires_grad set, and a captured step")
     return [tensor._value for tensor in tensors]
+
+
+def _check_untracked(tensor: Tensor, what: str) -> None:
+    """Refuse what would end the way back to a gradient without a word."""
+    if tensor._node is not None and tensor._node.leads_back:
+        raise CaptureError(
+            f"{what} is not: its gradient would be lost. Use `t.detach()`, or `with no_grad():` around the capture and"
+            " the calls, or have the function return gradients, from `autograd.grad`"
+        )
 
 
 def tensors_in(found: Any) -> list[Tensor]:

@@ -95,6 +95,11 @@ CASES: dict[str, list[Case]] = {
     ],
     "full": [(lambda x: asc.full((2, 3), x), (real(),)), (lambda x: asc.full((2, 4), x), (real(4),))],
     "full_like": [(lambda x: asc.full_like(x.detach(), x.sum()) * x, (MATRIX,))],
+    "choice_backward": [
+        (lambda g: apply(TABLE["choice_backward"], (g, asc.full_like(g.detach(), 0.5), 0.7)), (MATRIX,)),
+        (lambda g: apply(TABLE["choice_backward"], (g, asc.full_like(g.detach(), 0.5), 0.5)), (MATRIX,)),
+        (lambda g: apply(TABLE["choice_backward"], (g, 0.7, asc.full_like(g.detach(), 0.5))), (MATRIX,)),
+    ],
     "pow": [
         *binary("pow", positive(3, 4), OTHER),
         (lambda x: x**3, (MATRIX,)),

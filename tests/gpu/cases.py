@@ -232,6 +232,7 @@ def _updates() -> dict[str, Any]:
     return {
         "scatter": [Case((X, np.asarray([1, 4, 1])), key), Case((X[0],), {"shape": (3, 4), "key": (1,)})],
         "scatter_along_axis": [Case((X, np.argsort(X, axis=1)), {"shape": (3, 4), "axis": 1})],
+        "choice_backward": [Case((X, X, y), {}) for y in (Y, Y.T.copy().T, Y[:1], 0.5, np.where(X > 0.5, X, Y))],
         "cumulative_prod_gradient": [Case((X, Y), {"axis": axis}) for axis in (0, 1)],
         "axpby": [Case((X, Y, 0.5, -2.0), {})],
         "axpby_squared": [Case((X, Y, 0.5, -2.0), {})],

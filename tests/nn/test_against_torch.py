@@ -65,6 +65,29 @@ async def our_losses(s: Any, model: Any, optimizer: Any, x: np.ndarray, target: 
     return [float(loss) for loss in await asc.gather(*losses)]
 
 
+@pytest.mark.parametrize("shape", [(5, 5), (6, 5, 5)])
+@pytest.mark.parametrize("kind", ["bool", "float64"])
+async def test_a_mask_of_the_module_means_what_it_means_there(s, shape, kind):
+    """True is left out there, and takes part in the function."""
+    x = np.random.default_rng(0).standard_normal((3, 5, 4))
+    mask = np.random.default_rng(1).standard_normal(shape)
+    mask[..., 0] = -1.0  # so that nothing is left out altogether
+    mask = mask > 0 if kind == "bool" else mask
+    module = torch.nn.MultiheadAttention(4, 2, batch_first=True, dtype=torch.float64)
+    expected = module(*[torch.tensor(x)] * 3, attn_mask=torch.tensor(mask))[0].detach().numpy()
+    weights = {name: value.detach().numpy().copy() for name, value in module.state_dict().items()}
+    ours = nn.MultiheadAttention(4, 2, dtype=np.float64)
+    ours.load_state_dict({name: await s.put(value) for name, value in weights.items()})
+    given = await s.put(x)
+    for inputs in ((given,), (given, given, given)):
+        np.testing.assert_allclose(await ours(*inputs, attn_mask=await s.put(mask)), expected, rtol=1e-9)
+    heads = np.tile(x, (2, 1, 1))
+    theirs = torch.nn.functional.scaled_dot_product_attention(*[torch.tensor(heads)] * 3, torch.tensor(mask)).numpy()
+    q = await s.put(heads)
+    got = await nn.scaled_dot_product_attention(q, q, q, await s.put(mask))
+    np.testing.assert_allclose(got, np.nan_to_num(theirs), rtol=1e-9)
+
+
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("optimizer", ["SGD", "AdamW"])
 @pytest.mark.parametrize("name", ["mlp", "cnn", "transformer"])

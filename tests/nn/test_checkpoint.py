@@ -15,6 +15,7 @@ from anyio import to_thread
 
 import asyncsched as asc
 from asyncsched import nn, optim
+from tests.fake_cupy import fake_cupy
 
 pytest.importorskip("safetensors", reason="safetensors is not installed")
 
@@ -173,15 +174,105 @@ async def test_a_link_stays_a_link(path):
     assert await to_thread.run_sync(other.is_symlink)
 
 
-async def test_a_missing_or_damaged_file_is_an_error(s, path):
-    from safetensors import SafetensorError
-
+async def test_a_missing_file_is_an_error_of_its_own(s, path):
     with pytest.raises(FileNotFoundError):
         await asc.load(path)
-    await asc.save(path, {"a": asc.ones(100)})
-    await to_thread.run_sync(os.truncate, path, 100)
-    with pytest.raises(SafetensorError):
+
+
+async def test_every_flipped_bit_is_told(s, path):
+    await asc.save(path, {"w": np.arange(3, dtype=np.float16), "step": 10, "empty": np.zeros((0, 2))})
+    whole = await to_thread.run_sync(path.read_bytes)
+    for bit in range(8 * len(whole)):
+        altered = bytearray(whole)
+        altered[bit // 8] ^= 1 << bit % 8
+        await to_thread.run_sync(path.write_bytes, altered)
+        with pytest.raises(asc.CheckpointDamaged, match="is damaged, or no checkpoint: .* go back to an earlier one"):
+            await asc.load(path)
+
+
+async def test_a_file_that_was_cut_off_or_is_another_is_told(s, path):
+    await asc.save(path, {"a": asc.ones(100), "b": asc.ones(100)})
+    whole = await to_thread.run_sync(path.read_bytes)
+    for altered in (whole[:100], whole[:-8], whole[:3], b"", b"PK" + whole, bytes(1000), whole + b"more"):
+        await to_thread.run_sync(path.write_bytes, altered)
+        with pytest.raises(asc.CheckpointDamaged):
+            await asc.load(path)
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"asyncsched": "no JSON"},
+        {"asyncsched": "[" * 100_000},
+        {"asyncsched": "[" * 5_000 + "]" * 5_000},
+        {"asyncsched": "1" * 5_000},
+        {"asyncsched": "[]"},
+        {"asyncsched": '{"/": "tensor"}'},
+        {"asyncsched": '{"b": {"/": "tensor"}}'},
+        {"asyncsched": '{"step": 3}'},
+        {"asyncsched.state": '{"a": {"/": "tensor"}}'},
+        {"asyncsched.crc32": "{}"},
+        {"asyncsched.state": "{}", "asyncsched.crc32": "3"},
+        {"asyncsched.state": "{}", "asyncsched.crc32": "[[1]]"},
+    ],
+    ids=str,
+)
+async def test_a_layout_that_does_not_fit_is_told(s, path, metadata):
+    from safetensors.numpy import save_file
+
+    await to_thread.run_sync(save_file, {"a": np.ones(3)}, path, metadata)
+    with pytest.raises(asc.CheckpointDamaged):
         await asc.load(path)
+
+
+async def test_a_file_of_a_version_without_checksums_loads(s, path):
+    from safetensors.numpy import save_file
+
+    layout = '{"model": {"w": {"/": "tensor"}}, "seed": {"/": "array"}, "step": [3, null]}'
+    arrays = {"model/w": np.ones(3), "seed": np.arange(2)}
+    await to_thread.run_sync(save_file, arrays, path, {"asyncsched": layout})
+    back = await asc.load(path)
+    assert same(await back["model"]["w"], np.ones(3))
+    assert same(back["seed"], np.arange(2))
+    assert back["step"] == [3, None]
+
+
+async def test_a_damaged_tensor_is_named(s, path):
+    await asc.save(path, {"model": {"weight": asc.ones(100)}})
+    whole = await to_thread.run_sync(path.read_bytes)
+    await to_thread.run_sync(path.write_bytes, whole[:-1] + b"\0")
+    with pytest.raises(asc.CheckpointDamaged, match="'model/weight' is not what was written"):
+        await asc.load(path)
+
+
+async def test_big_endian_arrays_come_back_as_the_format_has_them(s, path):
+    await asc.save(path, {"a": np.arange(3, dtype=">i4"), "b": np.array(2.5, ">f8")})
+    back = await asc.load(path)
+    assert same(back["a"], np.arange(3, dtype="<i4"))
+    assert same(back["b"], np.array(2.5))
+
+
+def around_itself() -> dict:
+    state: dict = {"a": [1, {}]}
+    state["a"][1]["b"] = state["a"]
+    return state
+
+
+def nested(levels: int) -> dict:
+    state: dict = {}
+    for _ in range(levels - 1):
+        state = {"a": state}
+    return state
+
+
+async def test_a_state_that_contains_itself_or_is_nested_too_deep_is_refused_by_path(s, path):
+    with pytest.raises(ValueError, match=r"^a/1/b: the state contains itself"):
+        await asc.save(path, around_itself())
+    with pytest.raises(ValueError, match="nested at most 100 levels"):
+        await asc.save(path, nested(101))
+    shared = [1, 2]
+    await asc.save(path, {"deep": nested(99), "twice": [shared, shared]})
+    assert await asc.load(path) == {"deep": nested(99), "twice": [shared, shared]}
 
 
 async def test_loading_waits_for_room(path):
@@ -236,11 +327,54 @@ async def test_a_kill_leaves_the_old_file_or_the_new_one_whole(s, path, moment):
         lambda: subprocess.run([sys.executable, "-c", program, path], capture_output=True)
     )
     assert killed.returncode == 9, killed.stderr
+    assert len(await to_thread.run_sync(os.listdir, path.parent)) == 2, "something is left"
     state = await asc.load(path)
     assert state["version"] == (2 if moment == "after" else 1)
     assert set((await state["value"]).tolist()) == {float(state["version"])}
     await asc.save(path, {"version": 3})
     assert await asc.load(path) == {"version": 3}
+    assert await to_thread.run_sync(os.listdir, path.parent) == [path.name]
+
+
+async def test_what_another_save_still_writes_is_left_alone(s, path, monkeypatch):
+    """Also what belongs to a file of another name, and what is no temporary file."""
+    reached, go_on = threading.Event(), threading.Event()
+    replace = os.replace
+
+    def held(*args):
+        if not reached.is_set():
+            reached.set()
+            assert go_on.wait(60)
+        replace(*args)
+
+    others = [f".{path.name}.old.tmp", f".a{path.name}.0123456789abcdef.tmp", f".{path.name}.b.0123456789abcdef.tmp"]
+    for name in others:
+        await to_thread.run_sync(path.with_name(name).touch)
+    left = path.with_name(f".{path.name}.0123456789abcdef.tmp")
+    await to_thread.run_sync(left.mkdir)
+    monkeypatch.setattr(os, "replace", held)
+    first = asyncio.ensure_future(asc.save(path, {"version": 1}))
+    await to_thread.run_sync(reached.wait)
+    assert not await to_thread.run_sync(left.exists)
+    await asc.save(path, {"version": 2})
+    go_on.set()
+    await first
+    assert await asc.load(path) == {"version": 1}
+    assert set(await to_thread.run_sync(os.listdir, path.parent)) == {path.name, *others}
+
+
+async def test_where_there_are_no_locks_a_save_is_made_and_nothing_removed(s, path, monkeypatch):
+    import fcntl
+
+    def no_locks(*_):
+        raise OSError(37, "No locks available")
+
+    left = path.with_name(f".{path.name}.0123456789abcdef.tmp")
+    await to_thread.run_sync(left.mkdir)
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    await asc.save(path, {"version": 1})
+    assert await asc.load(path) == {"version": 1}
+    assert set(await to_thread.run_sync(os.listdir, path.parent)) == {path.name, left.name}
 
 
 class Training:
@@ -308,6 +442,21 @@ async def test_others_may_read_what_they_may_read_of_other_files(s, path):
     await to_thread.run_sync(path.chmod, 0o440)
     await asc.save(path, {"a": 2})
     assert (await to_thread.run_sync(path.stat)).st_mode & 0o777 == 0o440
+
+
+async def test_tensors_of_a_card_are_copied_out_and_come_back_there(path):
+    with fake_cupy(3):
+        async with asc.Scheduler("cuda") as s:
+            x = await s.put(np.arange(2000.0))
+            saving = asyncio.ensure_future(asc.save(path, {"double": x * 2, "x": x}))
+            await asyncio.sleep(0)
+            x[:] = 0.0
+            await saving
+            back = await asc.load(path)
+            assert back["x"].device is x.device
+            assert same(await back["x"].numpy(), np.arange(2000.0))
+            assert same(await back["double"].numpy(), np.arange(2000.0) * 2)
+            del back
 
 
 @pytest.fixture(params=["bfloat16", "float8_e4m3fn"])

@@ -110,7 +110,7 @@ async def test_attention_to_itself_is_attention_to_the_same_key(s):
     x = await s.put(np.random.default_rng(0).standard_normal((2, 5, 12)))
     mask = asc.tril(asc.ones((5, 5), dtype=bool))
     expected = await attention(x, is_causal=True)
-    for got in (attention(x, x, x, is_causal=True), attention(x, x, attn_mask=mask), attention(x, attn_mask=mask)):
+    for got in (attention(x, x, x, is_causal=True), attention(x, x, attn_mask=~mask), attention(x, attn_mask=~mask)):
         assert np.allclose(await got, expected, rtol=1e-12)
     shorter = await attention(x[:, :2], x, x)
     assert np.allclose(shorter, (await attention(x))[:, :2], rtol=1e-12)
@@ -150,6 +150,40 @@ async def test_what_does_not_fit(s):
     mask.requires_grad = True
     with pytest.raises(ValueError, match=r"give `mask.detach\(\)`"):
         nn.MultiheadAttention(4, 1)(asc.ones((1, 3, 4), dtype=np.float32), attn_mask=mask)
+
+
+async def test_attention_takes_masks_by_batch_and_heads(s):
+    attention, x = nn.MultiheadAttention(4, 2), asc.ones((3, 5, 4), dtype=np.float32)
+    for shape in ((2, 5, 5), (1, 5, 5), (3, 5, 5)):
+        with pytest.raises(ValueError, match="with three axes the first is batch \\* heads"):
+            attention(x, attn_mask=asc.zeros(shape, dtype=bool))
+    with pytest.raises(ValueError, match="must broadcast to"):
+        attention(x, attn_mask=asc.zeros((4, 5), dtype=bool))
+
+
+async def test_what_has_another_place_in_pytorch_is_refused_by_position(s):
+    x, w = asc.ones((2, 4)), asc.ones(4)
+    for call in (
+        lambda: nn.MultiheadAttention(4, 2, 0.0),
+        lambda: nn.Conv2d(4, 4, 1, 1, 0, 1, 2),
+        lambda: nn.layer_norm(x, w, w),
+        lambda: nn.layer_norm(x, w, w, w),
+        lambda: nn.cross_entropy(x, w, w),
+        lambda: nn.mse_loss(x, x, True),
+    ):
+        with pytest.raises(TypeError, match="positional argument|normalized_shape is a shape"):
+            call()
+    with pytest.raises(ValueError, match=r"the weight has shape \(4,\), and normalized_shape is \(2, 4\)"):
+        nn.layer_norm(x, (2, 4), w, w)
+
+
+@pytest.mark.parametrize("wrong", [-1, 5])
+async def test_an_index_outside_the_rows_fails_where_it_is_awaited(s, wrong):
+    layer = nn.Embedding(5, 2)
+    with pytest.raises(IndexError, match="embedding: the indices reach from .*: use 0 to 4"):
+        await layer(await s.put(np.array([0, wrong, 2])))
+    with pytest.raises(ValueError, match="must be .count, width."):
+        nn.embedding(asc.zeros(3, dtype=int), asc.ones(3))
 
 
 async def test_a_target_outside_the_classes_fails_where_it_is_awaited(s):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -103,14 +105,19 @@ async def test_a_state_has_buffers_both_names_of_a_shared_weight_and_extra_state
     other.load_state_dict(state)
 
 
-async def test_names_that_do_not_fit_are_refused_and_nothing_is_set(s):
+@pytest.mark.parametrize("missing", [[], ["bias"]])
+@pytest.mark.parametrize("unexpected", [[], ["gain"]])
+async def test_names_that_do_not_fit_are_refused_and_nothing_is_set(s, missing, unexpected):
+    """Also where they are only missing, or only too many."""
     model = nn.Linear(2, 2, rng=0)
     before = await model.weight.numpy()
-    zeros = await s.put(np.zeros((2, 2), np.float32))
-    with pytest.raises(KeyError, match=r"missing \['bias'\], unexpected \['gain'\]"):
-        model.load_state_dict({"weight": zeros, "gain": zeros})
-    assert (await model.weight.numpy() == before).all()
-    model.load_state_dict({"weight": zeros, "gain": zeros}, strict=False)
+    state = {name: tensor * 0 for name, tensor in model.state_dict().items() if name not in missing}
+    state |= dict.fromkeys(unexpected, state["weight"])
+    if missing or unexpected:
+        with pytest.raises(KeyError, match=re.escape(f"missing {missing}, unexpected {unexpected}")):
+            model.load_state_dict(state)
+        assert (await model.weight.numpy() == before).all()
+    model.load_state_dict(state, strict=not (missing or unexpected))
     assert not (await model.weight).any()
 
 

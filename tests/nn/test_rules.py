@@ -48,8 +48,8 @@ CASES: dict[str, list[Case]] = {
     "gelu": [(nn.gelu, (2 * real(3, 4),)), (lambda x: nn.gelu(x, "tanh"), (2 * real(3, 4),))],
     "softmax": [(nn.softmax, (ROWS,)), (lambda x: nn.softmax(x, 1), (ROWS,)), (nn.log_softmax, (ROWS,))],
     "layer_norm": [
-        (nn.layer_norm, (ROWS, real(5, seed=1), real(5, seed=2))),
-        (nn.layer_norm, (ROWS, real(3, 5, seed=1), real(3, 5, seed=2))),
+        (lambda x, w, b: nn.layer_norm(x, 5, w, b), (ROWS, real(5, seed=1), real(5, seed=2))),
+        (lambda x, w, b: nn.layer_norm(x, (3, 5), w, b), (ROWS, real(3, 5, seed=1), real(3, 5, seed=2))),
     ],
     "linear": [
         (nn.linear, (ROWS, WEIGHT, BIAS)),
@@ -64,12 +64,14 @@ CASES: dict[str, list[Case]] = {
         (lambda g, x: op("linear_weight_grad", g, x), (real(2, 3, 4, seed=3)[..., :n], ROWS)) for n in (4, 1)
     ],
     "linear_bias_grad": [(lambda g: op("linear_bias_grad", g), (ROWS,))],
+    "embedding": [(lambda x: nn.embedding(asc.arange(6).reshape(2, 3) % 4, x), (real(5, 3),))],
     "dropout": [(lambda x: nn.dropout(x, 0.4, seed=3), (ROWS,))],
     "mse_loss": [
-        (lambda x, y, r=r: nn.mse_loss(x, y, r), (ROWS, real(2, 3, 5, seed=7))) for r in ("mean", "sum", "none")
+        (lambda x, y, r=r: nn.mse_loss(x, y, reduction=r), (ROWS, real(2, 3, 5, seed=7)))
+        for r in ("mean", "sum", "none")
     ],
     "cross_entropy": [
-        (lambda x, r=r, s=s: nn.cross_entropy(x, classes(7), r, label_smoothing=s), (real(7, 5),))
+        (lambda x, r=r, s=s: nn.cross_entropy(x, classes(7), reduction=r, label_smoothing=s), (real(7, 5),))
         for r in ("mean", "sum", "none")
         for s in (0.0, 0.3)
     ],
@@ -98,7 +100,9 @@ CASES: dict[str, list[Case]] = {
         (lambda x: nn.max_pool2d(x, (3, 2), stride=(2, 1), padding=(1, 0)), (distinct(2, 2, 5, 4),)),
     ],
 }
-_SECOND_ORDER = "relu linear linear_weight_grad linear_bias_grad dropout conv2d conv2d_input_grad conv2d_weight_grad"
+_SECOND_ORDER = (
+    "relu embedding linear linear_weight_grad linear_bias_grad dropout conv2d conv2d_input_grad conv2d_weight_grad"
+)
 
 
 def each(names: Any) -> list[Any]:
@@ -160,8 +164,8 @@ async def test_rows_that_do_not_count_change_neither_loss_nor_gradient(s):
     array[:, 0] = -np.inf
     x, target = await leaf(s, array), await s.put(np.array([1, -100, 2]))
     for reduction in ("mean", "sum"):
-        alone = nn.cross_entropy(x.detach()[::2], target[::2], reduction)
-        assert await nn.cross_entropy(x, target, reduction) == await alone
+        alone = nn.cross_entropy(x.detach()[::2], target[::2], reduction=reduction)
+        assert await nn.cross_entropy(x, target, reduction=reduction) == await alone
     nothing = nn.cross_entropy(x, target * 0 - 100, label_smoothing=0.1)
     nothing.backward()
     assert np.isnan(await nothing)
@@ -199,7 +203,7 @@ async def test_sums_in_half_precision_do_not_overflow(s):
         found = []
         for dtype in ("f2", "f8"):
             x, w, b = [await leaf(s, array.astype("f2").astype(dtype)) for array in arrays]
-            y = nn.layer_norm(x, w, b)
+            y = nn.layer_norm(x, 2048, w, b)
             (y * await s.put(weights.astype(dtype))).sum(axis=0).backward(asc.ones(2048, dtype=dtype))
             found.append([await t for t in (y, x.grad, w.grad)])
         for half, double in zip(*found, strict=True):

@@ -119,6 +119,7 @@ def test_scatter_along_an_axis_is_the_transpose_of_taking(check, dtype, axis):
     [
         ("scatter", [(3,)], {"shape": (3, 4), "key": (1,)}),
         ("scatter", [(4,)], {"shape": (3, 4), "key": (3,)}),
+        ("choice_backward", [(4,), (3, 4), (4,)], {}),
         ("axpby", [(3, 4), (4,)], {}),
         ("adam_step", [(3,), (3,), (4,)], {}),
     ],
@@ -148,6 +149,23 @@ def test_the_gradient_of_running_products_is_exact_where_there_are_zeros():
 def test_the_gradient_of_running_products_of_little(check, shape):
     x, g = values(shape, "f8"), values(shape, "f8", 1)
     check("cumulative_prod_gradient")(lambda: g.copy(), x, g, axis=0)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_a_choice_gives_halves_at_ties_and_nothing_to_the_smaller(check, layout, dtype):
+    g = layouts(dtype)[layout].copy()
+    g.ravel()[:1] = np.inf
+    x, y = np.round(layouts(dtype, 1)[layout]), np.round(layouts("f4", 2)[layout])
+
+    def expected(x, y):
+        parts = np.where(x < y, 0, np.where(x == y, g / 2, g)).astype(dtype)
+        return np.ascontiguousarray(parts).reshape(g.shape)
+
+    for a, b in ((x, y), (y, x), (x, 0), (0.0, x), (x, np.float16(1)), (x, np.asarray(1, "i4"))):
+        check("choice_backward")(lambda a=a, b=b: expected(a, b), g, a, b)
+    if x.ndim:
+        row = y[..., :1]
+        check("choice_backward")(lambda: expected(x, row), g, x, row)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

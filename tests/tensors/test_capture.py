@@ -179,6 +179,56 @@ async def test_a_pass_and_a_step_of_an_optimiser_are_refused_and_change_nothing(
     assert (await w.numpy()).tobytes() == W.tobytes()
 
 
+async def test_a_result_whose_gradient_would_be_lost_is_refused(s: asc.Scheduler) -> None:
+    x, w = await s.put(A), await s.put(W)
+    w.requires_grad = True
+
+    def tracked_inside(x: asc.Tensor) -> asc.Tensor:
+        x.requires_grad = True
+        return x * 2
+
+    def curved(x: asc.Tensor) -> asc.Tensor:
+        return grad(((x @ w) ** 2).sum(), w, create_graph=True)[0]
+
+    for fn in (lambda x: x @ w, lambda x: {"loss": [(x @ w).sum()]}, lambda x: [x * 2, w], tracked_inside, curved):
+        with pytest.raises(asc.CaptureError, match=r"recorded, which a replay is not: .* lost. Use `t.detach\(\)`"):
+            await s.capture(fn, x)
+    assert not x.requires_grad
+    detached = await s.capture(lambda x: (x @ w).detach(), x)
+    with asc.no_grad():
+        quiet = await s.capture(lambda x: x @ w, x)
+    for graph in (detached, quiet):
+        assert_allclose(await graph(x).numpy(), A @ W)
+
+
+async def test_a_loss_may_be_returned_with_its_gradient(s: asc.Scheduler) -> None:
+    """The pass dropped what was kept, so nothing more is lost."""
+    x, w = await s.put(A), await s.put(W)
+    w.requires_grad = True
+
+    def step(x: asc.Tensor) -> tuple[asc.Tensor, asc.Tensor]:
+        loss = (x @ w).sum()
+        return loss, grad(loss, w)[0]
+
+    loss, gradient = (await s.capture(step, x))(x)
+    assert_allclose(await loss.item(), (A @ W).sum())
+    assert_allclose(await gradient.numpy(), A.T @ np.ones((30, 20)))
+
+
+async def test_an_argument_whose_gradient_would_be_lost_is_refused(s: asc.Scheduler, x: asc.Tensor) -> None:
+    graph = await s.capture(lambda x: x * 2, x)
+    x.requires_grad = True
+    for tracked in (x, x + 1):
+        with pytest.raises(asc.CaptureError, match=r"has requires_grad set, .* Use `t.detach\(\)`"):
+            graph(tracked)
+        with pytest.raises(asc.CaptureError, match="has requires_grad set"):
+            await s.capture(lambda x: x * 2, tracked)
+        assert not graph(tracked.detach()).requires_grad
+        with asc.no_grad():
+            assert not graph(tracked).requires_grad
+            await s.capture(lambda x: x * 2, tracked)
+
+
 async def test_a_part_of_a_tensor_from_outside_is_not_assigned_to(s: asc.Scheduler) -> None:
     x, cache = await s.put(A), await s.put(W)
 

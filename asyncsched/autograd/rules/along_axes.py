@@ -47,10 +47,15 @@ def _over(count: float) -> float:
 
 
 def _extreme(g: Tensor, x: Tensor, out: Tensor, call: Any) -> Tensor:
-    """Shared evenly between those that are equally large."""
+    """Shared evenly between those that are equally large; of all elements between those that are NaN, if any is.
+
+    Along an axis a NaN leaves NaN, as in PyTorch.
+    """
     mask = x == _spread(out, call)
+    if call.options.get("axis") is None:
+        mask = mask | f.isnan(x)
     share = g / f.sum(mask, axis=_axes(call), dtype=g.dtype, keepdims=call.options.get("keepdims", False))
-    return _spread(share, call) * mask
+    return f.where(mask, _spread(share, call), 0) if call.options.get("axis") is None else _spread(share, call) * mask
 
 
 def _variance(g: Tensor, x: Tensor, call: Any) -> Tensor:

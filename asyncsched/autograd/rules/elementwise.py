@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from ...tensors import functions as f
-from ...tensors.functions._common import Operand
+from ...tensors.functions._common import Operand, op
 from ...tensors.tensor import Tensor
 from .common import Rules, same
 
@@ -19,20 +19,29 @@ def _zero(g: Tensor) -> Tensor:
 def _pow_base(g: Tensor, x: Tensor, y: Any) -> Tensor:
     """y x**(y-1), and 0 where y is 0 whatever x is."""
     if isinstance(y, Tensor):
-        return g * (y * x ** f.where(y == 0, 1, y - 1))
+        return f.where(y == 0, 0, g * (y * x ** f.where(y == 0, 1, y - 1)))
     return g * (x ** (y - 1) * y) if y != 0 else _zero(g)
 
 
-def _pow_exponent(g: Tensor, x: Operand, out: Tensor) -> Tensor:
-    """x**y log(x), and 0 where x is 0; NaN where it is negative."""
+def _pow_exponent(g: Tensor, x: Operand, y: Tensor, out: Tensor) -> Tensor:
+    """x**y log(x), and 0 where x is 0 and y is not negative; NaN where x is negative."""
     if isinstance(x, Tensor):
-        return g * (out * f.log(f.where(x == 0, 1, x)))
+        return g * (out * f.log(f.where((x == 0) & (y >= 0), 1, x)))
     base = float(x)  # type: ignore[arg-type]  # complex results are not recorded
-    return g * (out * (math.log(base) if base > 0 else base and math.nan))
+    if base == 0:
+        return f.where(y >= 0, 0, -(g * out))
+    return g * (out * (math.log(base) if base > 0 else math.nan))
 
 
 def _squares(x: Any, y: Any) -> Any:
-    return x * x + y * y
+    """The sum of squares, or 1 where it is 0."""
+    squares = x * x + y * y
+    return f.where(squares == 0, 1, squares)
+
+
+def _chosen(g: Tensor, x: Any, y: Any) -> Tensor:
+    """What x gets where the larger of x and y was chosen; called with y and x it is what y gets."""
+    return op("choice_backward", g, x, y)
 
 
 ELEMENTWISE: Rules = {
@@ -57,14 +66,14 @@ ELEMENTWISE: Rules = {
     "log10": (lambda g, x: g / (x * math.log(10)),),
     "log1p": (lambda g, x: g / (x + 1),),
     "log2": (lambda g, x: g / (x * math.log(2)),),
-    "logaddexp": (lambda g, x, out: g * f.exp(x - out), lambda g, y, out: g * f.exp(y - out)),
+    "logaddexp": (lambda g, x, y: g / (f.exp(y - x) + 1), lambda g, x, y: g / (f.exp(x - y) + 1)),
     # Circular and hyperbolic functions.
     "acos": (lambda g, x: -(g / f.sqrt(1 - x * x)),),
     "acosh": (lambda g, x: g / f.sqrt(x * x - 1),),
     "asin": (lambda g, x: g / f.sqrt(1 - x * x),),
     "asinh": (lambda g, x: g / f.sqrt(x * x + 1),),
     "atan": (lambda g, x: g / (x * x + 1),),
-    "atan2": (lambda g, x, y: g * (y / _squares(x, y)), lambda g, x, y: -(g * (x / _squares(x, y)))),
+    "atan2": (lambda g, x, y: g * (y / _squares(x, y)), lambda g, x, y: -(g * (x / _squares(x, y)))),  # 0 at 0
     "atanh": (lambda g, x: g / (1 - x * x),),
     "cos": (lambda g, x: -(g * f.sin(x)),),
     "cosh": (lambda g, x: g * f.sinh(x),),
@@ -73,11 +82,11 @@ ELEMENTWISE: Rules = {
     "sinh": (lambda g, x: g * f.cosh(x),),
     "tan": (lambda g, out: g * (out * out + 1),),
     "tanh": (lambda g, out: g * (1 - out * out),),
-    # Choices. At a tie the second operand has the whole gradient: `maximum(x, 0)` has none at 0, as PyTorch's relu.
-    # They read the result instead of the first operand, which is then free to be written over.
-    "maximum": (lambda g, y, out: g * (out > y), lambda g, y, out: g * (out == y)),
-    "minimum": (lambda g, y, out: g * (out < y), lambda g, y, out: g * (out == y)),
-    "abs": (lambda g, x: g * f.sign(x),),  # 0 at 0
+    # Choices. At a tie each operand has half of the gradient, and where one is NaN each has all of it, as in PyTorch.
+    "maximum": (lambda g, x, y: _chosen(g, x, y), lambda g, x, y: _chosen(g, y, x)),
+    "minimum": (lambda g, x, y: _chosen(g, y, x), lambda g, x, y: _chosen(g, x, y)),
+    "choice_backward": (lambda g, y, z: _chosen(g, y, z), None, None),
+    "abs": (lambda g, x: g * f.where(f.isnan(x), 0, f.sign(x)),),  # 0 at 0, and where it is NaN
     "copysign": (lambda g, x, out: g * (f.sign(x) * f.sign(out)), _zero),
     "clip": (
         lambda g, x, y, z: f.where((x >= y) & (x <= z), g, 0),

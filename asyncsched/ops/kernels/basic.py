@@ -30,6 +30,17 @@ def where(xp: Any, condition: Any, x: Any, y: Any, *, out: Any = None) -> Any:
     return out
 
 
+def kept(xp: Any, values: Any, mask: Any, *, out: Any = None) -> Any:
+    """Floating-point values where the mask is true, and 0 elsewhere, be they infinite or NaN there.
+
+    Their bits times 0 or 1: a product of the numbers would leave NaN, and `where` takes ten times as long.
+    """
+    bits = f"i{values.dtype.itemsize}"
+    out = xp.empty(values.shape, values.dtype) if out is None else out
+    xp.multiply(values.view(bits), mask, out=out.view(bits))
+    return out
+
+
 def real(xp: Any, x: Any) -> Any:
     """The real part: a view."""
     return x.real if x.dtype.kind == "c" else x[...]

@@ -11,6 +11,9 @@ from collections.abc import Iterator
 from math import prod
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from .basic import kept
 from .layers import blocks
 
 COLUMNS = 262_144  # elements of the columns, or of the result, made at a time
@@ -102,7 +105,7 @@ def max_pool2d(xp: Any, x: Any, *, kernel: Pair, stride: Pair, padding: Pair, ou
     rows, columns = Windows(kernel, stride, padding, (1, 1)).fit(x.shape)
     out = xp.empty((*x.shape[:-2], rows, columns), x.dtype) if out is None else out
     for images, result in _planes(xp, x, out):
-        padded = _padded(xp, images, padding)
+        padded = _padded(xp, images, padding, -xp.inf)  # less than anything
         lines = _largest(xp, [padded[:, at : at + stride[0] * rows : stride[0]] for at in range(kernel[0])])
         _largest(xp, [lines[..., at : at + stride[1] * columns : stride[1]] for at in range(kernel[1])], result)
     return out
@@ -111,18 +114,52 @@ def max_pool2d(xp: Any, x: Any, *, kernel: Pair, stride: Pair, padding: Pair, ou
 def max_pool2d_backward(
     xp: Any, x: Any, y: Any, grad: Any, *, kernel: Pair, stride: Pair, padding: Pair, out: Any = None
 ) -> Any:
-    """The gradient of each window, given to the first of its elements that is the largest."""
+    """The gradient of each window, given to the element that was chosen from it."""
     windows = Windows(kernel, stride, padding, (1, 1))
     out = xp.empty(x.shape, x.dtype) if out is None else out
     for images, largest, g, result in _planes(xp, x, y, grad, out):
-        padded, left = _padded(xp, images, padding), g.copy()
-        total = xp.zeros(padded.shape, x.dtype)
-        for _, _, place in windows.places(windows.fit(x.shape)):
-            chosen = left * (padded[:, *place] == largest)
-            total[:, *place] += chosen
-            left -= chosen
+        g = xp.ascontiguousarray(g)
+        part, total = xp.empty_like(g), xp.zeros(_padded_plane(images, padding), x.dtype)
+        for place, chosen in _choices(xp, windows, images, largest):
+            total[place] += kept(xp, g, chosen, out=part)
         result[...] = total[_inside(windows, x.shape)]
     return out
+
+
+def max_pool2d_gather(
+    xp: Any, x: Any, y: Any, other: Any, *, kernel: Pair, stride: Pair, padding: Pair, out: Any = None
+) -> Any:
+    """What other images have where the elements lie that were chosen: the transpose of `max_pool2d_backward`."""
+    windows = Windows(kernel, stride, padding, (1, 1))
+    out = xp.empty(y.shape, y.dtype) if out is None else out
+    for images, largest, others, result in _planes(xp, x, y, other, out):
+        padded = xp.zeros(_padded_plane(images, padding), x.dtype)
+        padded[_inside(windows, x.shape)] = others
+        result[...] = 0
+        for place, chosen in _choices(xp, windows, images, largest):
+            result += kept(xp, xp.ascontiguousarray(padded[place]), chosen)
+    return out
+
+
+def _choices(xp: Any, windows: Windows, images: Any, largest: Any) -> Iterator[tuple[Any, Any]]:
+    """For each place in a window, where on padded images it lies, and from which windows it was chosen.
+
+    Chosen is the first of the largest elements, but the last NaN, as in PyTorch. Never the padding, which is NaN here:
+    so it equals nothing, in a window of -inf either.
+    """
+    padded = _padded(xp, images, windows.padding, xp.nan)
+    places = [(slice(None), *place) for _, _, place in windows.places(largest.shape[1:])]
+    done, equal, chosen = [xp.zeros(largest.shape, bool) for _ in range(3)]
+    for place in places:
+        xp.equal(padded[place], largest, out=equal)
+        yield place, xp.greater(equal, done, out=chosen)
+        done |= equal
+    if xp is np and done.all():  # on a GPU, asking would wait for it
+        return
+    missing = _padded(xp, xp.isnan(images), windows.padding, False)
+    for place in reversed(places):
+        yield place, missing[place] > done
+        done |= missing[place]
 
 
 def _planes(xp: Any, *arrays: Any) -> Iterator[list[Any]]:
@@ -174,11 +211,16 @@ def _inside(windows: Windows, shape: tuple[int, ...]) -> Any:
     return slice(None), slice(up, up + height), slice(left, left + width)
 
 
-def _padded(xp: Any, images: Any, padding: Pair) -> Any:
-    """Images (count, height, width) with less than anything around them."""
+def _padded(xp: Any, images: Any, padding: Pair, value: Any) -> Any:
+    """Images (count, height, width) with a value around them."""
     if padding == (0, 0):
         return images
-    return xp.pad(images, ((0, 0), *[(one, one) for one in padding]), constant_values=-xp.inf)
+    return xp.pad(images, ((0, 0), *[(one, one) for one in padding]), constant_values=value)
+
+
+def _padded_plane(images: Any, padding: Pair) -> tuple[int, ...]:
+    """Their shape then."""
+    return (len(images), *[n + 2 * p for n, p in zip(images.shape[1:], padding, strict=True)])
 
 
 def _largest(xp: Any, parts: list[Any], out: Any = None) -> Any:

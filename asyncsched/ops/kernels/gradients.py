@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from ..index_keys import TENSOR, Key, decode_key
+from .basic import kept
+from .layers import blocks
 
 # From this many elements on rows are added by flat places, for so many at a time that these stay in cache.
 BLOCK = 8_192
@@ -65,6 +67,26 @@ def cumulative_prod_gradient(xp: Any, x: Any, g: Any, *, axis: int, out: Any = N
         before = before * values[k - 1]
         lines[k] *= before
     return result
+
+
+def choice_backward(xp: Any, grad: Any, x: Any, y: Any, *, out: Any = None) -> Any:
+    """The gradient where x is not below y, half of it where they are equal, and 0 elsewhere, be it infinite there."""
+    out = xp.empty(grad.shape, grad.dtype) if out is None else out
+    result, grads, operands = out.reshape(-1), grad.reshape(-1), [_line(xp, array, grad.shape) for array in (x, y)]
+    for block in blocks(xp, grad.size, alive=4):
+        a, b = [array[block] if np.ndim(array) else array for array in operands]
+        kept(xp, grads[block], ~(a < b), out=result[block])
+        ties = a == b
+        if xp is not np or ties.any():  # on a GPU, asking would wait for it
+            xp.divide(result[block], xp.add(ties, 1, dtype="i1"), out=result[block])
+    return out
+
+
+def _line(xp: Any, array: Any, shape: Any) -> Any:
+    """With one axis, of as many elements as the shape has; a number as it is."""
+    if np.ndim(array) == 0:
+        return array
+    return (array if array.shape == shape else xp.broadcast_to(array, shape)).reshape(-1)
 
 
 def _zeros(xp: Any, shape: Any, dtype: Any, out: Any) -> Any:

@@ -26,6 +26,21 @@ def take(xp: Any, x: Any, indices: Any, *, axis: int | None = None, out: Any = N
     return xp.take(x, indices, axis=axis, out=out, mode="wrap")
 
 
+def embedding(xp: Any, weight: Any, indices: Any, *, out: Any = None) -> Any:
+    """Rows of a table. Other than for `take`, -1 is none of them."""
+    numbers = xp.asarray(indices)
+    if numbers.size:
+        low, high = int(numbers.min()), int(numbers.max())
+        if low < 0 or high >= len(weight):
+            raise IndexError(
+                f"embedding: the indices reach from {low} to {high}, and there are {len(weight)} rows:"
+                f" use 0 to {len(weight) - 1}"
+            )
+    if out is None:
+        return xp.take(weight, indices, axis=0)
+    return xp.take(weight, indices, axis=0, out=out, mode="wrap")  # else it would be buffered
+
+
 def searchsorted(xp: Any, ordered: Any, values: Any, sorter: Any = None, *, side: str = "left") -> Any:
     """Where to insert."""
     return xp.searchsorted(ordered, values, side=side, sorter=sorter)

@@ -57,6 +57,11 @@ def max_pool2d_backward(row: Row, operands: tuple[Operand, ...], options: Option
     return like(operands[0], _pool_bytes(operands, options["padding"], 6))
 
 
+def max_pool2d_gather(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """Other images where the largest elements lie; the operands are x, its result and those images."""
+    return like(operands[1], _pool_bytes(operands, options["padding"], 6))
+
+
 def _windows(weight: Known, options: Options) -> Windows:
     return Windows((weight[2], weight[3]), options["stride"], options["padding"], options["dilation"])
 

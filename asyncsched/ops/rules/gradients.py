@@ -8,6 +8,7 @@ import numpy as np
 
 from ..index_keys import TENSOR, decode_view_key
 from ..kernels.gradients import BLOCK
+from ..kernels.layers import BLOCK as WORKED_ON
 from ..meta import Meta, meta
 from ..row import Inferred, Operand, Options, Row
 from .common import INTP, as_meta, broadcast, cast_bytes, lengths, viewed
@@ -57,6 +58,16 @@ def update(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferre
     workspace = first.nbytes * (2 if row.name == "sgd_step" else 1)
     in_order = first.contiguous if first is operands[0] else True
     return Inferred(meta(first.shape, first.dtype, in_order), workspace)
+
+
+def choice_backward(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """Like the first operand, to whose shape the others broadcast, made in blocks."""
+    grad, shape = as_meta(operands[0]), lengths(operands[0])
+    if broadcast(operands) != shape or grad.dtype.kind != "f":
+        raise ValueError(f"{row.name}: the gradient is {grad}, and the operands {operands[1:]} must broadcast to it")
+    arrays = [operand for operand in operands if isinstance(operand, Meta)]
+    spread = sum(prod(shape) * a.dtype.itemsize for a in arrays if not a.contiguous or a.bound not in (shape, ()))
+    return Inferred(meta(shape, grad.dtype), spread + 4 * min(prod(shape), 2 * WORKED_ON))  # masks of a byte each
 
 
 def cumulative_prod_gradient(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:

@@ -59,11 +59,18 @@ def take(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
     shape = (prod(array.bound),) if axis is None else array.bound or (1,)
     axis = normalize_axis_index(0 if axis is None else axis, len(shape))
     if not np.can_cast(indices.dtype, INTP, "same_kind"):
-        raise TypeError(f"take: the indices must be integers, not {indices.dtype}")
+        raise TypeError(f"{row.name}: the indices must be integers, not {indices.dtype}")
     if not shape[axis] and 0 not in indices.bound:
-        raise IndexError("take: nothing can be taken from an empty axis")
+        raise IndexError(f"{row.name}: nothing can be taken from an empty axis")
     result = meta((*shape[:axis], *indices.bound, *shape[axis + 1 :]), array.dtype)
     return Inferred(result, (0 if array.contiguous else array.nbytes) + cast_bytes(indices, INTP))
+
+
+def embedding(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """Rows of the first operand, (count, width)."""
+    if len(lengths(operands[0])) != 2:
+        raise ValueError(f"embedding: the weight has shape {lengths(operands[0])} and must be (count, width)")
+    return take(row, operands, {"axis": 0})
 
 
 def take_along_axis(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:

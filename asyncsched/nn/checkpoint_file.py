@@ -1,0 +1,201 @@
+"""The files of states: written whole or not at all, and read with every bit checked.
+
+A file has its layout in the metadata, and with it a CRC-32 for each array (of its dtype, shape and bytes) and one for
+the layout. That tells every flipped bit, in the names and offsets as well as in the numbers; it is no protection
+against somebody who means it. Two keys, so that a bit flipped in either is told, too. Files from elsewhere have none,
+and those of versions before had the layout alone, under another key.
+
+Writing is done in a folder beside the target, because safetensors has a temporary file of its own, under a name that
+nobody else knows. The folder is locked while its process lives, so the next save can tell one that a kill left.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from stat import S_IMODE
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+
+from ..errors import CheckpointDamaged
+
+try:
+    import fcntl
+except ImportError:  # on Windows, where what a kill left stays
+    fcntl = None  # type: ignore[assignment]
+
+AnyPath = str | os.PathLike[str]
+_Arrays = Mapping[str, np.ndarray[Any, Any]]
+_LAYOUT, _SUMS, _UNCHECKED = "asyncsched.state", "asyncsched.crc32", "asyncsched"
+_OF_LAYOUT = ""  # among the names of the arrays, none of which is empty
+
+
+class StoredState:
+    """A file that is read: a context manager.
+
+    Attributes:
+        layout: what was given to `write` with the arrays; None for a file from elsewhere.
+        names: of the arrays.
+
+    Raises:
+        CheckpointDamaged: if it is no such file, or not as it was written.
+    """
+
+    def __init__(self, path: AnyPath) -> None:
+        from safetensors import SafetensorError, safe_open
+
+        self._path, self._error = os.fspath(path), SafetensorError
+        self._file: Any
+        try:
+            self._file = safe_open(self._path, "numpy")
+        except SafetensorError as error:
+            raise self.damaged(str(error)) from error
+        self.names = list(self._file.keys())
+        self._sums: dict[str, int] | None = None
+        self.layout = self._read_layout(self._file.metadata() or {})
+
+    def _read_layout(self, metadata: Mapping[str, str]) -> Any:
+        text, sums = metadata.get(_LAYOUT, metadata.get(_UNCHECKED)), metadata.get(_SUMS)
+        if (_LAYOUT in metadata) != (sums is not None):
+            raise self.damaged("it has a layout and checksums, but one of them is gone")
+        try:
+            self._sums = None if sums is None else dict(json.loads(sums))
+            layout = None if text is None else json.loads(text)
+        except (ValueError, TypeError, RecursionError) as error:
+            raise self.damaged(f"its layout cannot be read: {error}") from error
+        if self._sums is not None and (self._sums.keys() - {_OF_LAYOUT} != set(self.names)):
+            raise self.damaged("it has other tensors than were written")
+        self._check(_OF_LAYOUT, "its layout", crc32((text or "").encode()))
+        return layout
+
+    def read(self, name: str) -> np.ndarray[Any, Any]:
+        """One array.
+
+        Raises:
+            TypeError: if NumPy has no such dtype.
+        """
+        try:
+            array: np.ndarray[Any, Any] = self._file.get_tensor(name)
+        except (TypeError, AttributeError) as error:  # either, depending on the dtype
+            raise TypeError(f"{name}: NumPy has no such dtype: store it in float32, for example ({error})") from error
+        except (ValueError, self._error) as error:
+            raise self.damaged(f"{name!r} cannot be read: {error}") from error
+        self._check(name, repr(name), _sum(array))
+        return array
+
+    def _check(self, name: str, what: str, found: int) -> None:
+        if self._sums is not None and self._sums.get(name) != found:
+            raise self.damaged(f"{what} is not what was written: its checksum differs")
+
+    def damaged(self, why: str) -> CheckpointDamaged:
+        """The error to raise."""
+        return CheckpointDamaged(
+            f"{self._path} is damaged, or no checkpoint: {why}; go back to an earlier one, or copy it once more"
+        )
+
+    def __enter__(self) -> StoredState:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.__exit__(*error)
+
+
+def write(path: AnyPath, arrays: _Arrays, layout: Any) -> None:
+    """Write to a folder beside it, have that reach the disk, and only then take its place."""
+    from safetensors.numpy import save_file
+
+    target = Path(path).resolve()
+    arrays = {name: _plain(array) for name, array in arrays.items()}
+    text = json.dumps(layout)
+    sums = {_OF_LAYOUT: crc32(text.encode()), **{name: _sum(array) for name, array in arrays.items()}}
+    _remove_left(target)
+    folder, lock = _temporary(target)
+    try:
+        temporary = folder / "state"
+        mode = _mode(target, temporary)
+        save_file(arrays, temporary, {_LAYOUT: text, _SUMS: json.dumps(sums)})
+        _sync(temporary, os.O_RDWR)
+        temporary.chmod(mode)  # safetensors lets nobody else read what it writes
+        os.replace(temporary, target)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        if lock is not None:
+            os.close(lock)
+    if hasattr(os, "O_DIRECTORY"):  # elsewhere a folder cannot be opened
+        _sync(target.parent, os.O_DIRECTORY)
+
+
+def _plain(array: Any) -> np.ndarray[Any, Any]:
+    """As the format has it: in C order, since it knows no strides, and little-endian."""
+    return np.asarray(array, array.dtype.newbyteorder("<"), order="C")
+
+
+def _sum(array: np.ndarray[Any, Any]) -> int:
+    return crc32(array.reshape(-1).view(np.uint8).data, crc32(f"{array.dtype.str} {array.shape}".encode()))
+
+
+def _temporary(target: Path) -> tuple[Path, int | None]:
+    """A new folder beside the target, and what holds its lock."""
+    while True:
+        folder = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
+        folder.mkdir(0o700)
+        try:
+            return folder, _locked(folder)
+        except (BlockingIOError, FileNotFoundError):
+            continue  # another save took it for one that a kill left, before it was locked
+        except OSError:
+            return folder, None  # a file system without locks: there nobody removes what is left, either
+
+
+def _remove_left(target: Path) -> None:
+    """Remove what killed saves of this target left. What others still write has a lock."""
+    name = re.compile(rf"\.{re.escape(target.name)}\.[0-9a-f]{{16}}\.tmp")
+    for folder in [entry for entry in target.parent.iterdir() if name.fullmatch(entry.name)]:
+        try:
+            lock = _locked(folder)
+        except OSError:
+            continue
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+def _locked(folder: Path) -> int:
+    """A descriptor that keeps the lock of a folder until it is closed, or its process ends.
+
+    Raises:
+        BlockingIOError, FileNotFoundError: if another process has the lock, or had it and removed the folder.
+        OSError: if there are no locks here.
+    """
+    if fcntl is None:
+        raise OSError("no locks")
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        folder.stat()
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _mode(target: Path, temporary: Path) -> int:
+    """Who may read and write: as it was for the file that is replaced, else as for any new one."""
+    if not target.exists():
+        temporary.touch()
+        target = temporary
+    return S_IMODE(target.stat().st_mode)
+
+
+def _sync(path: Path, flags: int) -> None:
+    descriptor = os.open(path, flags)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

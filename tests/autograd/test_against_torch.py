@@ -1,0 +1,129 @@
+"""Gradients where operands are equal, zero, infinite or NaN: as PyTorch's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import asyncsched as asc
+from asyncsched import nn
+from asyncsched.ops.table import TABLE
+from asyncsched.tensors.tensor import apply
+
+pytestmark = pytest.mark.one_loop
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+nan, inf = np.nan, np.inf
+POINTS = np.array([-inf, -2, -1, -0.5, -0.0, 0.0, 0.5, 1, 2, inf, nan])
+PAIRS = [grid.ravel() for grid in np.meshgrid(POINTS, POINTS)]
+UNARY = (
+    "abs acos acosh asin asinh atan atanh ceil cos cosh exp expm1 floor log log10 log1p log2 negative positive"
+    " reciprocal round sign sin sinh sqrt square tan tanh trunc"
+)
+# Not copysign, whose gradient at infinities is NaN there, as a quotient of such.
+BINARY = "add atan2 divide hypot logaddexp maximum minimum multiply pow remainder subtract"
+ROWS = np.array([[1, nan, 3, nan], [2, 2, 1, 0], [inf, inf, 1, -inf], [-inf, -inf, -inf, -inf], [0, 0, -1, -1]])
+
+
+@pytest.fixture(autouse=True)
+def let_torch_block(blockbuster: Any) -> None:
+    """PyTorch reads files when it is first used."""
+    blockbuster.deactivate()
+    torch.set_num_threads(1)
+
+
+async def compare(s: asc.Scheduler, ours: Callable[..., Any], theirs: Callable[..., Any], *arrays: np.ndarray) -> None:
+    """Gradients, in single and in double precision."""
+    for dtype in ("f4", "f8"):
+        given = [array.astype(dtype) for array in arrays]
+        mine, yours = [await s.put(a) for a in given], [torch.tensor(a, requires_grad=True) for a in given]
+        for tensor in mine:
+            tensor.requires_grad = True
+        value, expected = ours(*mine), theirs(*yours)
+        weights = np.random.default_rng(0).uniform(0.5, 1.5, tuple(expected.shape)).astype(dtype)
+        value.backward(await s.put(weights))
+        expected.backward(torch.tensor(weights))
+        for tensor, there in zip(mine, yours, strict=True):
+            np.testing.assert_allclose(await tensor.grad, there.grad.numpy(), rtol=1e-5, atol=1e-30)
+
+
+@pytest.mark.parametrize("name", UNARY.split())
+async def test_of_one_operand(s, name):
+    await compare(s, lambda x: apply(TABLE[name], (x,)), getattr(torch, name), POINTS)
+
+
+@pytest.mark.parametrize("name", BINARY.split())
+async def test_of_two_operands(s, name):
+    await compare(s, lambda x, y: apply(TABLE[name], (x, y)), getattr(torch, name), *PAIRS)
+
+
+@pytest.mark.parametrize("number", POINTS, ids=str)
+@pytest.mark.parametrize("name", ["maximum", "minimum"])
+async def test_of_a_tensor_and_a_number(s, name, number):
+    def theirs(x):
+        return getattr(torch, name)(x, torch.tensor(number, dtype=x.dtype))
+
+    number = float(number)
+    await compare(s, lambda x: getattr(asc, name)(x, number), theirs, POINTS)
+    await compare(s, lambda x: getattr(asc, name)(number, x), theirs, POINTS)
+
+
+CASES: dict[str, tuple[Callable[..., Any], Callable[..., Any], tuple[np.ndarray, ...]]] = {
+    "max along an axis": (lambda x: asc.max(x, axis=1), lambda x: torch.amax(x, 1), (ROWS,)),
+    "min along an axis": (lambda x: asc.min(x, axis=1), lambda x: torch.amin(x, 1), (ROWS,)),
+    "max of all, one NaN": (asc.max, torch.max, (ROWS,)),
+    "min of all, one NaN": (asc.min, torch.min, (ROWS,)),
+    "max of all": (asc.max, torch.max, (ROWS[1:],)),
+    "sort": (lambda x: asc.sort(x, axis=1), lambda x: torch.sort(x, stable=True, dim=1).values, (ROWS,)),
+    "clip": (lambda x: asc.clip(x, 0, 1), lambda x: torch.clamp(x, 0, 1), (POINTS,)),
+    "clip, no room": (lambda x: asc.clip(x, 1, 0), lambda x: torch.clamp(x, 1, 0), (POINTS,)),
+    "relu": (nn.relu, torch.relu, (POINTS,)),
+    "root of relu": (lambda x: asc.sqrt(nn.relu(x)), lambda x: torch.sqrt(torch.relu(x)), (POINTS,)),
+    "root of maximum": (
+        lambda x: asc.sqrt(asc.maximum(x, 0)),
+        lambda x: torch.sqrt(torch.maximum(x, torch.zeros((), dtype=x.dtype))),
+        (POINTS[~np.signbit(POINTS) | (POINTS < 0)],),  # which 0 the larger of 0 and -0 is they tell otherwise
+    ),
+    "root of max": (lambda x: asc.sqrt(asc.max(x)), lambda x: torch.sqrt(torch.max(x)), (np.array([-1.0, 0.0, -2]),)),
+    "maximum, broadcast": (asc.maximum, torch.maximum, (ROWS, ROWS[:, 1:2])),
+    "maximum, turned": (lambda x, y: asc.maximum(x.mT, y), lambda x, y: torch.maximum(x.mT, y), (ROWS[:4], ROWS[1:])),
+    "softmax": (nn.softmax, lambda x: torch.softmax(x, -1), (ROWS,)),
+    "log_softmax": (nn.log_softmax, lambda x: torch.log_softmax(x, -1), (ROWS,)),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+async def test_of_more(s, name):
+    ours, theirs, arrays = CASES[name]
+    await compare(s, ours, theirs, *arrays)
+
+
+async def test_a_choice_larger_than_a_block(s):
+    rng = np.random.default_rng(0)
+    x, y = [rng.choice([nan, inf, -inf, 0, 1, 2, 3], (400, 700)) for _ in range(2)]
+    await compare(s, asc.maximum, torch.maximum, x, y)
+
+
+WINDOWS = [
+    {"kernel_size": kernel, "stride": stride, "padding": padding}
+    for kernel in (2, 3, (2, 3))
+    for stride in (1, 2, (1, 2))
+    for padding in (0, 1)
+]
+
+
+@pytest.mark.parametrize("windows", WINDOWS, ids=str)
+async def test_windows_with_infinities_and_nan(s, windows):
+    for seed in range(5):
+        chances = [0.05 * (seed % 2), 0.1, 0.45 - 0.05 * (seed % 2), 0.15, 0.15, 0.15]
+        images = np.random.default_rng(seed).choice([nan, inf, -inf, 0, 1, 2], (2, 3, 5, 6), p=chances)
+        images[1, 2] = -inf
+        await compare(s, lambda x: nn.max_pool2d(x, **windows), lambda x: torch.max_pool2d(x, **windows), images)
+
+
+async def test_an_infinite_gradient_stays_in_its_window(s):
+    images = np.array([[[4.0, 1.0, 0.0, -1.0], [2.0, 3.0, -2.0, -3.0]]])
+    await compare(s, lambda x: asc.sqrt(nn.max_pool2d(x, 2)), lambda x: torch.sqrt(torch.max_pool2d(x, 2)), images)
