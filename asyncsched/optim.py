@@ -11,13 +11,13 @@ its buffer is written over when nobody else holds it.
 A step is all or nothing. `step()` issues a *commit*, which decides once, when the last gradient is finished: if all are
 there, every parameter and all that the optimiser keeps move, the count of steps included. If one failed or was
 cancelled, or the step was (by its scope, a deadline, `parameter.cancel()`, or for want of bytes), it is skipped: every
-new version is the old buffer. So parameters never fail, what was issued on them goes on, and the next batch trains as if
-this one had never been. What failed is told once, by the next barrier or window, or by `await loss`.
+new version is the old buffer. So parameters never fail, what was issued on them goes on, and the next batch trains as
+if this one had never been. What failed is told once, by the next barrier or window, or by `await loss`.
 
-Gradients are not part of it: one that failed stays so until `zero_grad()`, so of gradients added up over several batches
-one bad batch skips the step. Learning rates set by a schedule move when the program sets them, whether a step was
-skipped or not; `state["step"]` is the count of steps that were made. Not covered: a lost device, a machine out of memory
-in the middle of a step, and what a module moves in its forward pass, such as a generator.
+Gradients are not part of it: one that failed stays so until `zero_grad()`, so of gradients added up over several
+batches one bad batch skips the step. Learning rates set by a schedule move when the program sets them, whether a step
+was skipped or not; `state["step"]` is the count of steps that were made. Not covered: a lost device, a machine out of
+memory in the middle of a step, and what a module moves in its forward pass, such as a generator.
 
 The formulas are those of PyTorch's documentation of `torch.optim.SGD` and `torch.optim.AdamW`.
 """
@@ -181,8 +181,8 @@ class Optimizer:
             form = ((), _COUNT) if name == "step" else (parameter.shape, parameter.dtype)
             if (kept.shape, kept.dtype, kept.device) != (*form, parameter.device):
                 raise ValueError(
-                    f"{name} of {what} is {kept!r}, and the parameter {parameter!r}: it must have shape {form[0]}, dtype"
-                    f" {form[1]}, and the parameter's device and scheduler"
+                    f"{name} of {what} is {kept!r}, and the parameter {parameter!r}: it must have shape {form[0]},"
+                    f" dtype {form[1]}, and the parameter's device and scheduler"
                 )
 
     def _moved(

@@ -54,4 +54,4 @@ async def in_thread(function: Callable[[], T], name: str) -> T:
     threading.Thread(target=run, name=f"asyncsched {name}", daemon=True).start()
     with anyio.CancelScope(shield=True):
         result = await ended
-    return result
+    return result  # noqa: RET504  # inside, it would seem that the block may be left without
