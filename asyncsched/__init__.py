@@ -32,7 +32,6 @@ from .errors import (
 )
 from .flow.scope import Scope
 from .runtime.run import run
-from .runtime.statistics import Load, Statistics
 from .scheduler import Scheduler
 from .tensors import functions as _functions
 from .tensors import gradients as _gradients
@@ -48,13 +47,16 @@ if TYPE_CHECKING:
     from .flow.pipeline import Pipeline
     from .flow.window import Window
     from .nn.checkpoint import load, save
+    from .runtime.statistics import Load, Statistics
 
 __version__ = "0.1.0"
 
 # What is imported when its name is first used, since many programs never do: the name, and the module it is (in).
 _WHEN_USED = {
     "Batcher": "flow.batcher",
+    "Load": "runtime.statistics",
     "Pipeline": "flow.pipeline",
+    "Statistics": "runtime.statistics",
     "Window": "flow.window",
     "autograd": "autograd",
     "devices": "devices",

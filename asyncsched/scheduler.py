@@ -14,16 +14,16 @@ from .devices import select
 from .devices.contract import Device
 from .errors import SchedulerClosed
 from .flow.scope import Submitter
-from .flow.window import Window
 from .runtime.context import Ambient, ambient, leave_ambient, register
 from .runtime.runtime import Life, Runtime
 from .runtime.stall import StallWatch
-from .runtime.statistics import Load, Statistics
 from .runtime.unseen_failures import finish
 from .runtime.waiting import drained, shielded
 
 if TYPE_CHECKING:
     from .flow.pipeline.pipeline import Pipeline, Source
+    from .flow.window import Window
+    from .runtime.statistics import Load, Statistics
 
 T = TypeVar("T")
 
@@ -172,6 +172,8 @@ class Scheduler(Submitter):
         >>> asc.run(main)
         array([32., 32., 32.])
         """
+        from .flow.window import Window
+
         return Window(self._runtime, depth)
 
     def pipeline(self, source: Source[T], *, buffer: int = 16) -> Pipeline[T]:
@@ -207,6 +209,8 @@ class Scheduler(Submitter):
         >>> asc.run(main)
         1 8000 1048576
         """
+        from .runtime.statistics import Statistics
+
         runtime, engine = self._runtime, self._runtime.engine
         runtime.check_waiting()
         engine.take()
@@ -241,6 +245,8 @@ class Scheduler(Submitter):
         >>> asc.run(main)
         0 0 0.0
         """
+        from .runtime.statistics import Load
+
         runtime, engine = self._runtime, self._runtime.engine
         runtime.check_waiting()
         engine.take()
