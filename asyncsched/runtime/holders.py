@@ -7,7 +7,7 @@ frames in them, generators that nobody drives. It ends at coroutines (mapped to 
 module, at a callback of the event loop, at anything unseen (a running frame shows none of its references), or not
 understood. Outside is the safe answer: it only means that nobody is accused.
 
-What the walk itself keeps must not count as a holder: it has nodes, which are left out, and one list of tasks. All else
+What the walk itself keeps must not count as a holder: it has nodes, which are left out, and one list of futures. All else
 here is kept by `id`, or holds tasks that are not done, at which the walk ends without counting.
 """
 
@@ -61,14 +61,15 @@ class Walk:
         # The pending tasks by the tuples in which they hold what they read, which nobody else has: thousands of them
         # may read one value, and so need no nodes.
         self._readers = {id(task.inputs): task for task in pending if references([task.inputs], 0) == 2}
-        kinds = _with_subclasses(asyncio.Task)
-        self._tasks: list[asyncio.Task[Any]] = [thing for thing in gc.get_objects() if type(thing) in kinds]
-        self._ours = {id(self._tasks)}  # containers of the investigation itself, alive throughout
+        kinds = _with_subclasses(asyncio.Future)
+        self._futures: list[Any] = [thing for thing in gc.get_objects() if type(thing) in kinds]
+        self._ours = {id(self._futures)}  # containers of the investigation itself, alive throughout
         self._owners = _owners(asyncio.all_tasks(loop))
-        # Python 3.11's `gc.get_referrers` overlooks what a C task holds by way of being a future: callbacks, exception.
-        self._holding: dict[int, set[int]] = defaultdict(set)  # places in the list of tasks, by what they hold
-        for place in range(len(self._tasks)):
-            for held in gc.get_referents(self._tasks[place]):
+        # `gc.get_referrers` overlooks some of what asyncio's futures and tasks hold: in Python 3.11 what a task has by
+        # way of being a future (callbacks, its exception), in 3.13 the attributes of a class derived from these.
+        self._holding: dict[int, set[int]] = defaultdict(set)  # places in the list of futures, by what they hold
+        for place in range(len(self._futures)):
+            for held in gc.get_referents(self._futures[place]):
                 self._holding[id(held)].add(place)
 
     def up(self, starts: list[Any], between: Sequence[Any] = ()) -> list[list[End] | str]:
@@ -119,11 +120,13 @@ class Walk:
             return [thing for thing in gc.get_objects() if not keys.isdisjoint(map(id, gc.get_referents(thing)))]
         found = gc.get_referrers(*[node.thing for node in level])
         listed = {id(thing) for thing in found}
-        missed = {place for key in keys for place in self._holding.get(key, ()) if id(self._tasks[place]) not in listed}
+        missed = {
+            place for key in keys for place in self._holding.get(key, ()) if id(self._futures[place]) not in listed
+        }
         # From Python 3.13 on `get_referrers` finds the tuple of its own arguments, held by our list alone. It is gone
         # when references are counted: counted as found, it would make up for a holder that stays unseen.
         passing = {i for i in range(len(found)) if type(found[i]) is tuple and references(found, i) <= 1}
-        return [found[i] for i in range(len(found)) if i not in passing] + [self._tasks[place] for place in missed]
+        return [found[i] for i in range(len(found)) if i not in passing] + [self._futures[place] for place in missed]
 
     def _connect(self, node: _Node, referrer: Any, nodes: dict[int, _Node], above: list[_Node]) -> None:
         """Note that `referrer` refers to a node: an end of the walk, a trouble, or another node."""
