@@ -7,8 +7,8 @@ frames in them, generators that nobody drives. It ends at coroutines (mapped to 
 module, at a callback of the event loop, at anything unseen (a running frame shows none of its references), or not
 understood. Outside is the safe answer: it only means that nobody is accused.
 
-What the walk itself keeps must not count as a holder: it has nodes, which are left out, and one list of futures. All else
-here is kept by `id`, or holds tasks that are not done, at which the walk ends without counting.
+What the walk itself keeps must not count as a holder: it has nodes, which are left out, and one list of futures. All
+else is kept by `id`, or holds tasks that are not done, at which the walk ends without counting.
 """
 
 from __future__ import annotations
