@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import lru_cache
 from types import CodeType
 
 CallSite = tuple[CodeType, int]  # a line, cheap to keep: resolved only when someone asks
@@ -16,7 +17,7 @@ def line_of(site: CallSite | None) -> str:
     if site is None:
         return "an unknown line"
     code, lasti = site
-    if _drives(code):
+    if _drives(code.co_filename):
         return "the start of an asyncio task of its own"
     line = next((line for start, end, line in code.co_lines() if start <= lasti < end), None)
     return f"{code.co_filename}:{line or code.co_firstlineno} in {code.co_name}"
@@ -24,13 +25,14 @@ def line_of(site: CallSite | None) -> str:
 
 def is_users(code: CodeType) -> bool:
     """Whether this is a user's code, and neither the package's nor what drives coroutines."""
-    return not code.co_filename.startswith(_PACKAGE) and not _drives(code)
+    return not code.co_filename.startswith(_PACKAGE) and not _drives(code.co_filename)
 
 
-def _drives(code: CodeType) -> bool:
-    """Whether this is what drives coroutines: asyncio or anyio, which the core does not import."""
+@lru_cache(1024)
+def _drives(filename: str) -> bool:
+    """Whether this is a file of what drives coroutines: of asyncio or anyio, which the core does not import."""
     files = [getattr(sys.modules.get(name), "__file__", None) for name in ("asyncio", "anyio")]
-    return any(file and code.co_filename.startswith(os.path.dirname(file) + os.sep) for file in files)
+    return any(file and filename.startswith(os.path.dirname(file) + os.sep) for file in files)
 
 
 def call_site(skip: int = 2) -> CallSite | None:

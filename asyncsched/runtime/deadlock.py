@@ -42,7 +42,7 @@ def investigate(runtime: Runtime, account: Account, stuck_accounts: Iterable[Acc
     `budget` is the most seconds to search; what was not found by then counts as held outside.
     """
     assert runtime.loop is not None
-    walk = Walk(runtime.loop, perf_counter() + budget)
+    walk = Walk(runtime.loop, perf_counter() + budget, runtime.engine.admission.tasks())
     things, costs = _held(runtime, account)
     holders = walk.up(things, _tape())
     stuck = _stuck(walk, _asyncio_tasks(holders), _parked(runtime, set(stuck_accounts)))
@@ -61,14 +61,22 @@ def _told(ends: list[End] | str, stuck: set[asyncio.Task[Any]]) -> set[tuple[int
         return {(_FREE, "by garbage that is not collected yet")}
     if isinstance(ends, str):
         return {(_FREE, f"outside ({ends})")}
-    best: dict[asyncio.Task[Any] | Task, tuple[int, str]] = {}
+    best: dict[asyncio.Task[Any], tuple[int, str]] = {}
+    pending: list[Task] = []
     for owner, text in ends:
-        if not isinstance(owner, Task) and owner not in stuck:
-            told = _FREE, f"by {text}, and may go on"
-        else:
-            told = _COROUTINE if text.startswith("coroutine") else _OTHER, f"by {text}"
+        if isinstance(owner, Task):
+            pending.append(owner)
+            continue
+        rank = _FREE if owner not in stuck else _COROUTINE if text.startswith("coroutine") else _OTHER
+        told = rank, f"by {text}{'' if rank else ', and may go on'}"
         best[owner] = min(best.get(owner, told), told)
-    return set(best.values())
+    return {*best.values(), *([(_OTHER, _readers(pending))] if pending else [])}
+
+
+def _readers(pending: list[Task]) -> str:
+    first = min(pending, key=lambda task: task.seq)
+    more = f" and {len(pending) - 1:,} more tasks that wait" if len(pending) > 1 else ""
+    return f"by the task {first.name!r}, submitted at {line_of(first.site)}{more}"
 
 
 def _shown(listing: Counter[tuple[int, str]]) -> list[str]:
@@ -155,10 +163,12 @@ def _wakers(walk: Walk, tasks: list[asyncio.Task[Any]]) -> dict[asyncio.Task[Any
     found: dict[asyncio.Task[Any], set[Any]] = {task: set() for task in tasks}
     on_futures = []
     for task in tasks:
-        if isinstance(awaited := getattr(task, "_fut_waiter", None), asyncio.Task):
-            found[task] = {awaited}
-        elif awaited is not None:
-            on_futures.append(task)
+        awaited = getattr(task, "_fut_waiter", None)
+        if awaited is not None and not awaited.done():  # else it is about to run
+            if isinstance(awaited, asyncio.Task):
+                found[task] = {awaited}
+            else:
+                on_futures.append(task)
         del awaited
     for task, ends in zip(on_futures, walk.up([getattr(task, "_fut_waiter") for task in on_futures]), strict=True):  # noqa: B009
         if not isinstance(ends, str):

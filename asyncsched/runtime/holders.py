@@ -7,8 +7,8 @@ frames in them, generators that nobody drives. It ends at coroutines (mapped to 
 module, at a callback of the event loop, at anything unseen (a running frame shows none of its references), or not
 understood. Outside is the safe answer: it only means that nobody is accused.
 
-What the walk itself keeps must not count as a holder: it has nodes, which are left out, and one list of tasks. All else
-here is kept by `id`, or holds tasks that are not done, at which the walk ends without counting.
+What the walk itself keeps must not count as a holder: it has nodes, which are left out, and one list of futures. All
+else is kept by `id`, or holds tasks that are not done, at which the walk ends without counting.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from .._core.callsite import is_users, line_of
+from .._core.callsite import is_users
 from .._core.model import DONE, PENDING, Task
 from .._core.refcounts import references
 
@@ -34,7 +34,7 @@ _SUSPENDED = (types.CoroutineType, types.GeneratorType, types.AsyncGeneratorType
 _AWAITING = ("cr_await", "gi_yieldfrom", "ag_await")
 _AWAITED = ("async_generator_asend", "async_generator_athrow", "coroutine_wrapper", "anext_awaitable")
 
-End = tuple["asyncio.Task[Any] | Task", str]
+End = tuple["asyncio.Task[Any] | Task", str]  # with a text that says where the asyncio task has it
 
 
 class _Node:
@@ -56,16 +56,20 @@ class Walk:
     Walks up level by level, since each look for referrers scans the heap.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, deadline: float) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, deadline: float, pending: Iterable[Task] = ()) -> None:
         self._deadline = deadline
-        kinds = _with_subclasses(asyncio.Task)
-        self._tasks: list[asyncio.Task[Any]] = [thing for thing in gc.get_objects() if type(thing) in kinds]
-        self._ours = {id(self._tasks)}  # containers of the investigation itself, alive throughout
+        # The pending tasks by the tuples in which they hold what they read, which nobody else has: thousands of them
+        # may read one value, and so need no nodes.
+        self._readers = {id(task.inputs): task for task in pending if references([task.inputs], 0) == 2}
+        kinds = _with_subclasses(asyncio.Future)
+        self._futures: list[Any] = [thing for thing in gc.get_objects() if type(thing) in kinds]
+        self._ours = {id(self._futures)}  # containers of the investigation itself, alive throughout
         self._owners = _owners(asyncio.all_tasks(loop))
-        # Python 3.11's `gc.get_referrers` overlooks what a C task holds by way of being a future: callbacks, exception.
-        self._holding: dict[int, set[int]] = defaultdict(set)  # places in the list of tasks, by what they hold
-        for place in range(len(self._tasks)):
-            for held in gc.get_referents(self._tasks[place]):
+        # `gc.get_referrers` overlooks some of what asyncio's futures and tasks hold: in Python 3.11 what a task has by
+        # way of being a future (callbacks, its exception), in 3.13 the attributes of a class derived from these.
+        self._holding: dict[int, set[int]] = defaultdict(set)  # places in the list of futures, by what they hold
+        for place in range(len(self._futures)):
+            for held in gc.get_referents(self._futures[place]):
                 self._holding[id(held)].add(place)
 
     def up(self, starts: list[Any], between: Sequence[Any] = ()) -> list[list[End] | str]:
@@ -100,7 +104,7 @@ class Walk:
                     below[key] = node
             if id(referrer) not in self._ours:
                 for node in below.values():
-                    _connect(node, referrer, nodes, above, self._owners)
+                    self._connect(node, referrer, nodes, above)
         # One of the level may refer to another of it: then it is held from here, too.
         referrers.clear()
         referrer = None
@@ -116,37 +120,38 @@ class Walk:
             return [thing for thing in gc.get_objects() if not keys.isdisjoint(map(id, gc.get_referents(thing)))]
         found = gc.get_referrers(*[node.thing for node in level])
         listed = {id(thing) for thing in found}
-        missed = {place for key in keys for place in self._holding.get(key, ()) if id(self._tasks[place]) not in listed}
+        missed = {
+            place for key in keys for place in self._holding.get(key, ()) if id(self._futures[place]) not in listed
+        }
         # From Python 3.13 on `get_referrers` finds the tuple of its own arguments, held by our list alone. It is gone
         # when references are counted: counted as found, it would make up for a holder that stays unseen.
         passing = {i for i in range(len(found)) if type(found[i]) is tuple and references(found, i) <= 1}
-        return [found[i] for i in range(len(found)) if i not in passing] + [self._tasks[place] for place in missed]
+        return [found[i] for i in range(len(found)) if i not in passing] + [self._futures[place] for place in missed]
 
-
-def _connect(
-    node: _Node, referrer: Any, nodes: dict[int, _Node], above: list[_Node], owners: dict[int, asyncio.Task[Any]]
-) -> None:
-    """Note that `referrer` refers to a node: an end of the walk, a trouble, or another node."""
-    kind = type(referrer)  # not `isinstance`, which asks the object, and that may be anything
-    owner = owners.get(id(referrer))
-    if kind is Task and referrer.state < DONE:
-        node.ends.append((referrer, f"the task {referrer.name!r}, submitted at {line_of(referrer.site)}"))
-        if referrer.state != PENDING:
-            node.trouble = f"{referrer!r} still uses it"
-    elif issubclass(kind, asyncio.Task) and not referrer.done():
-        node.ends.append((referrer, _text(referrer)))
-    elif owner is not None:
-        node.ends.append((owner, _describe(owner, referrer, node.thing)))
-    elif issubclass(kind, types.ModuleType | type) or _is_namespace(referrer):
-        node.trouble = f"{_kind(referrer)} holds it"
-    elif issubclass(kind, asyncio.Handle):
-        node.trouble = "a callback that the event loop will call holds it"
-    elif (known := nodes.get(id(referrer))) is not None:
-        node.up.append(known)
-    else:
-        higher = nodes[id(referrer)] = _Node(referrer)
-        above.append(higher)
-        node.up.append(higher)
+    def _connect(self, node: _Node, referrer: Any, nodes: dict[int, _Node], above: list[_Node]) -> None:
+        """Note that `referrer` refers to a node: an end of the walk, a trouble, or another node."""
+        kind = type(referrer)  # not `isinstance`, which asks the object, and that may be anything
+        owner = self._owners.get(id(referrer))
+        if (reader := self._readers.get(id(referrer))) is not None:
+            node.ends.append((reader, ""))
+        elif kind is Task and referrer.state < DONE:
+            node.ends.append((referrer, ""))
+            if referrer.state != PENDING:
+                node.trouble = f"{referrer!r} still uses it"
+        elif issubclass(kind, asyncio.Task) and not referrer.done():
+            node.ends.append((referrer, _text(referrer)))
+        elif owner is not None:
+            node.ends.append((owner, _describe(owner, referrer, node.thing)))
+        elif issubclass(kind, types.ModuleType | type) or _is_namespace(referrer):
+            node.trouble = f"{_kind(referrer)} holds it"
+        elif issubclass(kind, asyncio.Handle):
+            node.trouble = "a callback that the event loop will call holds it"
+        elif (known := nodes.get(id(referrer))) is not None:
+            node.up.append(known)
+        else:
+            higher = nodes[id(referrer)] = _Node(referrer)
+            above.append(higher)
+            node.up.append(higher)
 
 
 def _summary(start: _Node) -> list[End] | str:

@@ -146,20 +146,22 @@ class StallWatch:
         """Look for holders; tell of a deadlock, or of a stall that lasts."""
         runtime = self._runtime
         waited = perf_counter() - self._since
-        finding = None
         budget = min(MOST_BUDGET, BUDGET * max(1.0, self._pause / FIRST_LOOK))
+        late = self._timeout is not None and waited >= self._timeout
+        if log_it := waited >= self._logged:
+            self._logged = waited + NEXT_LOG
         for task in stuck:
             finding = investigate(runtime, task.scope.account, {t.scope.account for t in stuck}, budget)
             if finding.deadlock:
                 self._tell(task, self._deadlock(task, finding))
                 return
-            if waited >= self._logged:
-                log.warning("%s", self._text(task, finding))
-        if waited >= self._logged:
-            self._logged = waited + NEXT_LOG
-        if self._timeout is not None and waited >= self._timeout:
-            self._tell(task, SchedulerStalled(f"after stall_timeout={self._timeout:g} s: {self._text(task, finding)}"))
-            return
+            if late or log_it:
+                text = self._text(task, finding, runtime.engine.sufficient_limit(task.scope.account))
+            if log_it:
+                log.warning("%s", text)
+            if late:
+                self._tell(task, SchedulerStalled(f"after stall_timeout={self._timeout:g} s: {text}"))
+                return
         self._pause = max(FIRST_LOOK, 2 * self._pause)
         assert runtime.loop is not None
         self._later = runtime.loop.call_later(self._next_pause(), self._look, True)
@@ -178,7 +180,7 @@ class StallWatch:
     def _deadlock(self, task: Task, finding: Finding | None) -> MemoryDeadlockError:
         account = task.scope.account
         needed = self._runtime.engine.sufficient_limit(account)
-        return MemoryDeadlockError(self._text(task, finding), needed, account.limit)
+        return MemoryDeadlockError(self._text(task, finding, needed), needed, account.limit)
 
     def _tell(self, first: Task, error: AsyncSchedError) -> None:
         """Fail a stuck task, and the next until enough of those who wait are woken, or bytes come free."""
@@ -205,8 +207,8 @@ class StallWatch:
     def _waiting(self, account: Account) -> list[Task]:
         return [task for task in self._runtime.engine.admission.tasks() if task.scope.account is account]
 
-    def _text(self, task: Task, finding: Finding | None) -> str:
-        engine, account = self._runtime.engine, task.scope.account
+    def _text(self, task: Task, finding: Finding | None, needed: int) -> str:
+        account = task.scope.account
         others = len(self._waiting(account)) - 1
         lines = [
             f"{task.name} (submitted at {line_of(task.site)}) needs {task.cost:,} bytes, and {account.used:,} of the"
@@ -219,6 +221,6 @@ class StallWatch:
             lines += [f"  {holder}" for holder in finding.lines]
         lines.append(
             f"cure: drop results sooner, take fewer at a time, reserve with s.scope(reserve=...), or raise the limit to"
-            f" {engine.sufficient_limit(account):,} bytes, which would have sufficed for all that waits"
+            f" {needed:,} bytes, which would have sufficed for all that waits"
         )
         return "\n".join(lines)

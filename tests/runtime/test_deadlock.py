@@ -146,6 +146,11 @@ async def issued_ahead(s: asc.Scheduler) -> None:
     await keep[-1]
 
 
+async def in_a_scope_with_a_reserve(s: asc.Scheduler) -> None:
+    async with s.scope(reserve=3 * NB) as scope:
+        await asyncio.gather(*[scope.put(BLOCK) for _ in range(4)])
+
+
 async def one_waits_for_the_other(s: asc.Scheduler) -> None:
     """`main` holds, and waits for a task that waits for a task that is stuck."""
     held = [await s.put(BLOCK) for _ in range(4)]
@@ -161,7 +166,7 @@ Form = Callable[[asc.Scheduler], Coroutine[Any, Any, None]]
 FORMS: list[Form] = [
     gathered, gathered_with_exceptions, first_error_pins_the_rest, in_a_task_group, in_anyio_tasks, one_after_the_other,
     waited_for, cancelled_and_kept, an_exception_is_kept, a_generator_has_them, an_async_generator_has_them,
-    issued_ahead, one_waits_for_the_other,
+    issued_ahead, in_a_scope_with_a_reserve, one_waits_for_the_other,
 ]  # fmt: skip
 
 
