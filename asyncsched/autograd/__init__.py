@@ -39,6 +39,9 @@ or dtypes: its result is summed and cast to the operand's own shape and dtype (`
     RULES["scale"] = (lambda g, y: g * y, lambda g, x: g * x)
     def softplus(x): return apply(TABLE["softplus"], (x,))
 
+A derivative that is one fused row is fast, and has no derivative itself. `COMPOSED[row.name]` has it once more, written
+with rows that have: it is used where gradients are recorded, as with `create_graph`, and reads no more than the first.
+
 A row without a rule raises NotImplementedError as soon as a tracked tensor meets it, if its result is a floating-point
 one; integers and booleans have no gradient.
 """
@@ -46,7 +49,7 @@ one; integers and booleans have no gradient.
 from .backward import backward, grad
 from .check import gradcheck
 from .mode import no_grad
-from .rules import RULES
+from .rules import COMPOSED, RULES
 from .tape import fit, set_grad, track
 
-__all__ = ["RULES", "backward", "fit", "grad", "gradcheck", "no_grad", "set_grad", "track"]
+__all__ = ["COMPOSED", "RULES", "backward", "fit", "grad", "gradcheck", "no_grad", "set_grad", "track"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Literal, overload
 
 from ..tensors.functions import full_like
 from ..tensors.handles import runtime_of
@@ -10,6 +11,7 @@ from ..tensors.tensor import Tensor
 from .tape import Node, check_like, handle
 
 _Gradients = dict[Node, Tensor]
+_Several = Tensor | Sequence[Tensor]
 
 
 def backward(output: Tensor, gradient: Tensor | None = None, *, retain_graph: bool = False) -> None:
@@ -31,14 +33,29 @@ def backward(output: Tensor, gradient: Tensor | None = None, *, retain_graph: bo
     runtime.dispatch()
 
 
+@overload
 def grad(
-    outputs: Tensor | Sequence[Tensor],
-    inputs: Tensor | Sequence[Tensor],
+    outputs: _Several, inputs: _Several, gradients: Sequence[Tensor] | None = None, *, create_graph: bool = False,
+    retain_graph: bool | None = None, allow_unused: Literal[False] = False,
+) -> list[Tensor]: ...  # fmt: skip
+
+
+@overload
+def grad(
+    outputs: _Several, inputs: _Several, gradients: Sequence[Tensor] | None = None, *, create_graph: bool = False,
+    retain_graph: bool | None = None, allow_unused: bool,
+) -> list[Tensor | None]: ...  # fmt: skip
+
+
+def grad(
+    outputs: _Several,
+    inputs: _Several,
     gradients: Sequence[Tensor] | None = None,
     *,
     create_graph: bool = False,
     retain_graph: bool | None = None,
-) -> list[Tensor]:
+    allow_unused: bool = False,
+) -> list[Tensor] | list[Tensor | None]:
     """The gradients of `outputs` with respect to `inputs`. Leaves `t.grad` alone.
 
     Args:
@@ -47,6 +64,7 @@ def grad(
         gradients: one for each output, in its shape; by default 1, for outputs that are single numbers.
         create_graph: record the gradients themselves, so that they can be differentiated, too.
         retain_graph: keep what another pass needs; by default what `create_graph` says.
+        allow_unused: give None for an input that no output depends on, where else it is an error.
 
     Raises:
         ValueError: for an output that was not recorded, or an input that no output depends on.
@@ -71,11 +89,14 @@ def grad(
         nodes = _reachable(found)
         reached, wanted = set(nodes), [tensor._node for tensor in inputs]
         for i, node in enumerate(wanted):
-            if node not in reached:
-                raise ValueError(f"input {i} is not tracked, or no output depends on it: it has no gradient")
-        passed = _sweep(nodes, found, set(wanted), tracked=create_graph)
+            if node not in reached and not allow_unused:
+                raise ValueError(
+                    f"input {i} is not tracked, or no output depends on it: it has no gradient, which with"
+                    " `allow_unused=True` is None"
+                )
+        passed = _sweep(nodes, found, reached.intersection(wanted), tracked=create_graph)
         # Handles of their own: the same tensor may be the gradient of two inputs.
-        results = [handle(found[node]._value, found[node]._node) for node in wanted]
+        results = [handle(found[node]._value, found[node]._node) if node in reached else None for node in wanted]
     del found
     if not (create_graph if retain_graph is None else retain_graph):
         for node in passed:

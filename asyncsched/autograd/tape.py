@@ -16,7 +16,7 @@ from ..ops.row import Row
 from ..runtime.deadlock import CHAINED
 from ..tensors.tensor import Tensor
 from .mode import recording
-from .rules import RULES, Partial
+from .rules import COMPOSED, RULES, Partial
 
 _NAMES: Final = "xyz"  # of the first operands, as rules have them
 
@@ -91,6 +91,9 @@ class Node:
     def pull(self, place: int, gradient: Tensor, tracked: bool) -> Tensor:
         """The gradient of an operand, from that of the result. If `tracked` it is recorded itself."""
         partial = self.partials[place]
+        if tracked and self.row is not None and self.row.name in COMPOSED:
+            rule = COMPOSED[self.row.name]
+            partial = rule[min(place, len(rule) - 1)]
         given = {name: self._argument(name, place, gradient, tracked) for name in _needs((partial,))}
         return fit(partial(**given), _meta(self.operands[place]))
 

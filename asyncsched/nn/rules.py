@@ -1,17 +1,19 @@
 """The derivatives of the rows of networks (the form is described in `autograd`).
 
-Those of the gradients of bilinear rows and of relu are there too, so that these have derivatives of every order.
+Those of the gradients of bilinear rows, of choices and of gelu are there too, so that these have derivatives of every
+order; the others get them by `composed`.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from ..autograd import RULES
+from ..autograd import COMPOSED, RULES
 from ..ops.index_keys import TENSOR
 from ..tensors.functions import broadcast_to
 from ..tensors.functions._common import op
 from ..tensors.tensor import Tensor
+from . import composed
 
 
 def _windows(call: Any) -> dict[str, Any]:
@@ -33,6 +35,10 @@ NETWORKS = {
     "relu": (lambda g, out: op("relu_backward", g, out),),
     "relu_backward": (lambda g, y: op("relu_backward", g, y), None),
     "gelu": (lambda g, x, call: op("gelu_backward", g, x, **call.options),),
+    "gelu_backward": (
+        lambda g, y, call: op("gelu_backward", g, y, **call.options),
+        lambda g, x, y, call: g * (x * composed.gelu_bend(y, **call.options)),
+    ),
     "softmax": (lambda g, out, call: op("softmax_backward", g, out, **call.options),),
     "layer_norm": (
         lambda g, x, y, call: op("layer_norm_input_grad", x, y, g, **call.options),
@@ -66,5 +72,8 @@ NETWORKS = {
         lambda g, x, call: op("conv2d_input_grad", x, g, shape=call.metas[1].shape, **_windows(call)),
     ),
     "max_pool2d": (lambda g, x, out, call: op("max_pool2d_backward", x, out, g, **call.options),),
+    "max_pool2d_backward": (None, None, lambda g, x, y, call: op("max_pool2d_gather", x, y, g, **call.options)),
+    "max_pool2d_gather": (None, None, lambda g, x, y, call: op("max_pool2d_backward", x, y, g, **call.options)),
 }
 RULES.update(NETWORKS)
+COMPOSED.update(composed.NETWORKS)

@@ -120,6 +120,11 @@ CASES: dict[str, list[Case]] = {
     "var": along("var", CUBE, correction=1),
     "std": along("std", CUBE, correction=0.5),
     "cumulative_sum": on_axis("cumulative_sum", CUBE, {"axis": 1}, {"axis": -1, "include_initial": True}),
+    "cumulative_prod": [
+        *on_axis("cumulative_prod", CUBE, {"axis": 1}, {"axis": -1, "include_initial": True}),
+        *on_axis("cumulative_prod", GAPS, {"axis": 0}, {"axis": 1}),
+        *on_axis("cumulative_prod", real(4), {}),
+    ],
     "diff": on_axis("diff", MATRIX, {}, {"axis": 0}, {"axis": 1, "n": 3}, {"axis": 0, "n": 2}),
     "sort": on_axis("sort", distinct(3, 4), {}, {"axis": 0, "descending": True}, {"stable": False}),
     # Products.
@@ -228,13 +233,8 @@ CASES: dict[str, list[Case]] = {
         (lambda x: apply(TABLE["scatter_along_axis"], (x, ones(3, 4)), {"shape": (3, 5), "axis": 1}), (MATRIX,))
     ],
 }
-# What has no second derivative here: that of running products, and sums whose length depends on data.
+# What has no second derivative here: sums whose length depends on data.
 FIRST_ORDER: dict[str, list[Case]] = {
-    "cumulative_prod": [
-        *on_axis("cumulative_prod", CUBE, {"axis": 1}, {"axis": -1, "include_initial": True}),
-        *on_axis("cumulative_prod", GAPS, {"axis": 0}, {"axis": 1}),
-        *on_axis("cumulative_prod", real(4), {}),
-    ],
     "getitem_advanced": [(lambda x: x[x > 0], (MATRIX,)), (lambda x: x[1:, x[0] > 0], (MATRIX,))],
     "setitem": [(lambda x, v: assigned(x, v, x > 0), (MATRIX, real()))],
 }

@@ -112,6 +112,20 @@ async def test_without_anything_tracked_there_is_no_way_back(s):
         grad([], [y])
 
 
+async def test_what_no_output_depends_on_is_none_where_that_is_allowed(s):
+    x, y, constant = await leaf(s, [1.0, 2.0]), await leaf(s, [3.0, 4.0]), await s.put(np.ones(2))
+    z = x * 2
+    found = grad((z * z).sum(), [y, x, constant, z], allow_unused=True)
+    assert found[0] is found[2] is None
+    assert_array_equal(await found[1], [8, 16])
+    assert_array_equal(await found[3], [4, 8])
+    assert grad((x * 2).sum(), y, allow_unused=True) == [None]
+    with pytest.raises(ValueError, match="input 1 .* `allow_unused=True` is None"):
+        grad((x * 2).sum(), [x, y])
+    with pytest.raises(ValueError, match="nothing leads back"):
+        grad(constant.sum(), x, allow_unused=True)
+
+
 async def test_the_shape_of_what_was_summed_must_be_known(s):
     x = await leaf(s, [1.0, -2.0, 3.0])
     loss = x[x > 0].sum()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,8 @@ import pytest
 
 import asyncsched as asc
 from asyncsched import nn
-from asyncsched.autograd import RULES, grad, gradcheck
+from asyncsched.autograd import COMPOSED, RULES, grad, gradcheck
+from asyncsched.nn import composed
 from asyncsched.nn.functional import op
 from asyncsched.nn.functional import scaled_dot_product_attention as attention
 from asyncsched.nn.rules import NETWORKS
@@ -38,6 +40,15 @@ QUERY, KEY, VALUE = real(2, 2, 3, 4), real(2, 2, 5, 4, seed=1), real(2, 2, 5, 3,
 QKV = real(2, 4, 12, seed=6)
 
 
+POOL = {"kernel": (3, 2), "stride": (2, 1), "padding": (1, 0)}
+
+
+def pooled() -> tuple[asc.Tensor, asc.Tensor]:
+    """Images, and the largest elements of their windows."""
+    images = asc.remainder(asc.arange(40, dtype=float) * 7, 41).reshape(2, 5, 4)
+    return images, op("max_pool2d", images, **POOL)
+
+
 def causal_mask() -> asc.Tensor:
     return asc.tril(asc.ones((3, 5), dtype=bool))
 
@@ -46,6 +57,10 @@ CASES: dict[str, list[Case]] = {
     "relu": [(nn.relu, (real(3, 4),))],
     "relu_backward": [(lambda g: op("relu_backward", g, asc.ones((3, 4))), (real(3, 4),))],
     "gelu": [(nn.gelu, (2 * real(3, 4),)), (lambda x: nn.gelu(x, "tanh"), (2 * real(3, 4),))],
+    "gelu_backward": [
+        (lambda g, x, a=a: op("gelu_backward", g, x, approximate=a), (real(3, 4), 2 * real(3, 4, seed=1)))
+        for a in ("none", "tanh")
+    ],
     "softmax": [(nn.softmax, (ROWS,)), (lambda x: nn.softmax(x, 1), (ROWS,)), (nn.log_softmax, (ROWS,))],
     "layer_norm": [
         (lambda x, w, b: nn.layer_norm(x, 5, w, b), (ROWS, real(5, seed=1), real(5, seed=2))),
@@ -99,10 +114,9 @@ CASES: dict[str, list[Case]] = {
         (lambda x: nn.max_pool2d(x, 2), (distinct(2, 2, 4, 5),)),
         (lambda x: nn.max_pool2d(x, (3, 2), stride=(2, 1), padding=(1, 0)), (distinct(2, 2, 5, 4),)),
     ],
+    "max_pool2d_backward": [(lambda g: op("max_pool2d_backward", *pooled(), g, **POOL), (real(2, 3, 3),))],
+    "max_pool2d_gather": [(lambda x: op("max_pool2d_gather", *pooled(), x, **POOL), (real(2, 5, 4),))],
 }
-_SECOND_ORDER = (
-    "relu embedding linear linear_weight_grad linear_bias_grad dropout conv2d conv2d_input_grad conv2d_weight_grad"
-)
 
 
 def each(names: Any) -> list[Any]:
@@ -119,7 +133,7 @@ async def test_gradients_are_those_of_central_differences(s, fn, arrays):
     await gradcheck(fn, *arrays)
 
 
-@pytest.mark.parametrize(("fn", "arrays"), each(_SECOND_ORDER.split()))
+@pytest.mark.parametrize(("fn", "arrays"), each(CASES))
 async def test_gradients_of_gradients_are_too(s, fn, arrays):
     def gradient(*tensors: asc.Tensor) -> asc.Tensor:
         for tensor in tensors:
@@ -130,10 +144,41 @@ async def test_gradients_of_gradients_are_too(s, fn, arrays):
     await gradcheck(gradient, *arrays)
 
 
-async def test_what_has_no_second_derivative_says_so(s):
+@pytest.mark.parametrize("table", [COMPOSED, composed.NETWORKS], ids=["all", "networks"])
+def test_what_is_composed_reads_no_more_than_was_kept(table):
+    for name, rule in table.items():
+        for place, partial in enumerate(rule):
+            first = RULES[name][min(place, len(RULES[name]) - 1)]
+            assert (partial is None) == (first is None)
+            if partial is not None:
+                assert set(signature(partial).parameters) <= set(signature(first).parameters)
+
+
+async def test_what_is_composed_gives_what_is_fused(s):
+    """Also where all is masked, where no row counts, and in half precision."""
+    mask, none = await s.put(np.tri(3, 5, -1, bool)), await s.put(np.full(7, -100))
+    cases = [(fn, arrays) for name in composed.NETWORKS for fn, arrays in CASES[name]]
+    cases += [(lambda *qkv: attention(*qkv, attn_mask=mask), (QUERY, KEY, VALUE))]
+    cases += [(attention, (QUERY, KEY[:, :, :0], VALUE[:, :, :0]))]
+    cases += [(lambda x: nn.cross_entropy(x, none, label_smoothing=0.1), (real(7, 5),))]
+    for fn, arrays in cases:
+        for dtype, tolerance in (("f8", 1e-12), ("f4", 1e-5), ("f2", 0.02)):
+            tensors = [await leaf(s, array.astype(dtype)) for array in arrays]
+            out = fn(*tensors)
+            start = [asc.full_like(out.detach(), 0.7)]
+            fused, found = [
+                await asc.gather(*grad([out], tensors, start, retain_graph=True, create_graph=recorded))
+                for recorded in (False, True)
+            ]
+            for a, b in zip(fused, found, strict=True):
+                assert a.dtype == b.dtype
+                np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
+
+
+async def test_what_has_no_derivative_says_so(s):
     x = await leaf(s, real(3, 4))
     with pytest.raises(NotImplementedError, match="softmax_backward"):
-        grad(nn.softmax(x).sum(), [x], create_graph=True)
+        op("softmax_backward", x, x, log=False)
 
 
 async def test_equal_elements_of_a_window_give_the_gradient_to_the_first(s):

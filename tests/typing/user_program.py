@@ -100,6 +100,10 @@ async def train(x: asc.Tensor, labels: asc.Tensor) -> None:
     optimizer.step()
     await asc.save("model.safetensors", model.state_dict())
     assert_type(await asc.load("model.safetensors"), dict[str, Any])
+    assert_type(asc.autograd.grad(loss, x), list[asc.Tensor])
+    assert_type(asc.autograd.grad([loss], [x], allow_unused=True), list[asc.Tensor | None])
+    assert_type(optimizer.betas, tuple[float, float])
+    optimizer.lr = "fast"  # E: assignment
     with asc.no_grad():
         model.eval()(x, "wide")  # E: arg-type
 

@@ -4,11 +4,12 @@ A rule that only multiplies or sums is exact; ties of `maximum`, `max` and `abs`
 so is what comes of NaN and of infinities: as PyTorch settles it.
 """
 
-from .along_axes import ALONG_AXES
+from .along_axes import ALONG_AXES, RUNNING
 from .common import Partial, Rules
 from .elementwise import ELEMENTWISE
 from .shapes import SHAPES
 
-__all__ = ["RULES", "Partial"]
+__all__ = ["COMPOSED", "RULES", "Partial"]
 
 RULES: Rules = {**ELEMENTWISE, **ALONG_AXES, **SHAPES}
+COMPOSED: Rules = {**RUNNING}

@@ -10,7 +10,7 @@ from numpy.lib.array_utils import normalize_axis_index
 from ...ops.rules.linalg import tensordot_axes
 from ...ops.rules.reduce import reduced_axes
 from ...tensors import functions as f
-from ...tensors.functions._common import op
+from ...tensors.functions._common import known_shape, op
 from ...tensors.tensor import Tensor
 from .common import Rules, along, reordered, scatter
 
@@ -94,6 +94,17 @@ def _cumulative_prod(g: Tensor, x: Tensor, call: Any) -> Tensor:
     return op("cumulative_prod_gradient", x, g, axis=axis)
 
 
+def _cumulative_prod_composed(g: Tensor, x: Tensor, call: Any) -> Tensor:
+    """The sum over all products from a place on, each without its factor: in memory that grows with the square."""
+    g, axis = _cumulated(g, call)
+    g, x = [f.expand_dims(f.moveaxis(part, axis, -1), axis=-2) for part in (g, x.astype(g.dtype))]
+    *lead, _, n = known_shape(x, "cumulative_prod")
+    factors = f.broadcast_to(x, (*lead, n, n))  # of each place a line
+    here = f.tril(f.triu(f.ones_like(factors.detach(), dtype=bool)))
+    found = f.sum(f.triu(g * f.cumulative_prod(f.where(here, 1, factors), axis=-1)), axis=-1)
+    return f.moveaxis(found, -1, axis)
+
+
 def _diff(g: Tensor, call: Any) -> Tensor:
     """The transpose of a difference is the difference of neighbours the other way, with zeros around."""
     n, axis, shape = call.options.get("n", 1), call.options.get("axis", -1), list(g.shape)
@@ -153,6 +164,7 @@ def _tensordot(g: Tensor, other: Tensor, call: Any) -> Tensor:
     return reordered(f.tensordot(other, g, axes=(first, tuple(range(len(first))))), back + second)
 
 
+RUNNING: Rules = {"cumulative_prod": (_cumulative_prod_composed,)}
 ALONG_AXES: Rules = {
     "sum": (_full,),
     "mean": (lambda g, call: _full(g * _over(_count(call)), call),),
