@@ -790,6 +790,34 @@ def test_a_device_object_has_its_own_streams() -> None:
             asc.Scheduler(devices, streams=4)
 
 
+async def test_of_several_devices_the_smallest_default_limit_holds() -> None:
+    class Asking(CPUDevice):
+        def __init__(self, name: str, most: int | None) -> None:
+            super().__init__(name)
+            self.most = most
+
+        def default_bytes(self) -> int | None:
+            return self.most
+
+    for wanted in ([3000, 1000, None, 2000], [None, 1000, 5000]):
+        devices = [Asking(f"cpu:{i}", most) for i, most in enumerate(wanted)]
+        async with asc.Scheduler(devices) as s:
+            assert s.statistics().max_bytes == 1000
+    async with asc.Scheduler([Asking("cpu:0", 1000)], max_bytes=7000) as s:
+        assert s.statistics().max_bytes == 7000
+
+
+@pytest.mark.parametrize("turned", [False, True])
+async def test_tiny_rows_run_at_once_only_where_every_device_is_the_hosts(turned: bool) -> None:
+    devices = [CPUDevice(), SimDevice(1)]
+    async with asc.Scheduler(devices[::-1] if turned else devices) as s:
+        y = (await s.put(np.ones(3), device="cpu")) + 1
+        assert not y.done()
+        assert (await y).tolist() == [2, 2, 2]
+    async with asc.Scheduler(["cpu", "cpu"]) as s:
+        assert ((await s.put(np.ones(3))) + 1).done()
+
+
 async def test_which_scheduler() -> None:
     with pytest.raises(asc.SchedulerClosed, match="no scheduler is open"):
         asc.zeros(3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from .admission import Admission
-from .model import LAUNCHED, PENDING, Account, Scope, Task
+from .model import LAUNCHED, PENDING, Account, Scope, Task, Value
 from .refcounts import references
 
 
@@ -38,7 +38,7 @@ class Audit:
             inputs = task.inputs  # one read: the stream's thread may set it to () at any time
             for i in range(len(inputs)):  # in no variable, see `refcounts`
                 count = readers.pop(id(inputs[i]), 0)
-                if count and inputs[i].charge and references(inputs, i) <= count:
+                if count and inputs[i].charge and not _being_made(inputs[i]) and references(inputs, i) <= count:
                     total += inputs[i].charge
         return total
 
@@ -107,3 +107,9 @@ class Audit:
             # Not below zero, but for a result larger than its task's cost and dropped before the task's completion.
             assert account.used >= 0 or account.in_flight
             assert account.earmark is None or account.earmark.state == PENDING
+
+
+def _being_made(value: Value) -> bool:
+    """Whether its task has not ended, as far as the engine was told: the value may be there, and is counted with it."""
+    producer = value.task
+    return producer is not None and producer.state == LAUNCHED

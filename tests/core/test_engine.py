@@ -576,6 +576,21 @@ def test_bytes_in_flight_are_costs_and_what_only_launched_tasks_read():
     assert rig.engine.in_flight_bytes() == 61
 
 
+def test_a_result_whose_end_was_not_told_yet_is_in_flight_once():
+    """As its task's cost, and not as what the next task alone reads, too."""
+    rig = Rig(max_bytes=100)
+    made, value = rig.submit(cost=60)
+    rig.submit(value, cost=5)
+    rig.dispatch()
+    del value
+    rig.streams[made.lane].remove(made)
+    execute(made, 60)
+    assert rig.engine.in_flight_bytes() == rig.engine.account.used == 65
+    rig.post(made)
+    rig.dispatch()
+    assert rig.engine.in_flight_bytes() == rig.engine.account.used == 65
+
+
 def test_a_wrong_estimate_is_put_right_at_completion():
     rig = Rig(max_bytes=100)
     task, value = rig.submit(cost=10)

@@ -279,6 +279,24 @@ async def test_what_is_dropped_in_any_thread_wakes_who_waits_for_its_bytes(array
         await asyncio.wait_for(waiting, 60)
 
 
+@pytest.mark.parametrize("missing", [0, 1])
+@pytest.mark.parametrize("apply", [asc.exp, asc.mean, asc.nn.functional.softmax])
+async def test_a_tiny_row_runs_at_once_only_within_the_limit(apply: Any, missing: int) -> None:
+    small = np.ones(8, np.float32)
+    async with asc.Scheduler("cpu") as free:
+        before = apply(await free.put(small))
+        needed = free.statistics().peak_bytes
+        assert before.done()
+    async with asc.Scheduler("cpu", max_bytes=needed + 64 - missing) as s:
+        x, other = await s.put(small), await s.put(np.ones(64, np.uint8))
+        y = apply(x)
+        assert y.done() == (not missing)
+        assert s.statistics().tasks_pending == missing
+        del other
+        assert (await y).tobytes() == (await before).tobytes()
+        assert s.statistics().peak_bytes <= needed + 64 - missing
+
+
 async def test_the_limit_holds_at_the_peak() -> None:
     limit = 5 * NB
     async with asc.Scheduler("cpu", max_bytes=limit, streams=2) as s:
