@@ -3,26 +3,30 @@
 asyncio delivers a cancellation once, as a `CancelledError` at the `await`; anyio (and so Starlette) delivers its own
 again at every iteration of the loop while its scope is cancelled. So one has to be caught and kept until the wait is
 over, and the other kept out by a shield: without it the wait would be begun anew each time, in a busy loop.
+
+What is waited for is always a task that nobody else knows. So only one thing cancels it: the end of the loop, where
+`asyncio.run` cancels every task there is, after a second Ctrl-C say. Then there is nothing to wait for any more, and a
+thread that blocks for ever keeps no program from ending.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
 import anyio
-import anyio.to_thread
+
+T = TypeVar("T")
 
 
-async def insist(wait: Callable[[], Awaitable[object]]) -> None:
-    """Wait, anew after each cancellation; then let the last one through."""
+async def ended(task: asyncio.Task[Any]) -> None:
+    """Wait until a task has ended, whoever cancels meanwhile; then let the last cancellation through."""
     cancelled: asyncio.CancelledError | None = None
     with anyio.CancelScope(shield=True):
-        while True:
+        while not task.done():
             try:
-                await wait()
-                break
+                await asyncio.wait([task])
             except asyncio.CancelledError as error:
                 cancelled = error
     if cancelled is not None:
@@ -32,18 +36,17 @@ async def insist(wait: Callable[[], Awaitable[object]]) -> None:
             del cancelled  # its traceback holds this frame
 
 
-async def ended(task: asyncio.Future[Any]) -> None:
-    """Wait until a task has ended, whoever cancels meanwhile; then let the cancellation through."""
-    await insist(lambda: asyncio.wait([task]))
-
-
-async def to_its_end(function: Callable[[], None]) -> None:
-    """Run a function on a worker thread. Cancelled, wait for it all the same, so that what it did can be undone."""
-    work = asyncio.ensure_future(anyio.to_thread.run_sync(function))
+async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
+    """Await a coroutine in a task of its own. Cancelled, wait for it all the same, so that what it did can be undone;
+    what it raised is dropped then."""
+    task = asyncio.create_task(work)
     try:
-        await ended(work)
-    except asyncio.CancelledError:
-        if not work.cancelled():
-            work.exception()  # seen: the cancellation goes before it
-        raise
-    work.result()
+        try:
+            await ended(task)
+        except asyncio.CancelledError:
+            if not task.cancelled():
+                task.exception()  # seen: the cancellation goes before it
+            raise
+        return task.result()
+    finally:
+        del task  # an exception holds this frame, and the task the exception

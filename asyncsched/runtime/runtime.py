@@ -25,6 +25,7 @@ from ..devices.contract import Device, Point
 from ..errors import QueueFull, SchedulerClosed, TaskCancelled
 from .cancellation import to_its_end
 from .rates import Meter
+from .threads import in_thread
 
 # Copies up to this many bytes are made on the loop's thread: about as long as a hop to another.
 INLINE_COPY: Final = 64 * 1024
@@ -81,6 +82,7 @@ class Runtime:
         self.loop: asyncio.AbstractEventLoop | None = None
         self.thread = 0  # the loop's thread while open; 0 makes every call ask `refuse` why
         self.inline_thread = 0  # the same, while tiny rows may run on it
+        self.abandoned = False  # the loop ended while something ran: nothing is waited for any more
         self.sink: Sink | None = None  # where tasks go instead of the backlog
         self.lanes: dict[Any, list[Lane]] = {}
         self.copy_lanes: dict[Any, list[Lane]] = {}
@@ -101,7 +103,7 @@ class Runtime:
         self.loop = asyncio.get_running_loop()
         try:
             for device in self.devices:
-                await to_its_end(device.prepare)
+                await to_its_end(in_thread(device.prepare, f"opens {device.name}"))
             self._set_default_limit()
             for device in self.devices:
                 device.open(self.completions, self.engine.account.limit)

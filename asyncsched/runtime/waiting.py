@@ -15,7 +15,7 @@ from threading import get_ident
 from typing import Any, Final
 
 from .._core.model import DONE, LAUNCHED, Scope, Task
-from .cancellation import insist
+from .cancellation import to_its_end
 from .runtime import Runtime
 
 # What is waited for. An answer is there when a task ended, and when it was cancelled while it still runs.
@@ -98,8 +98,21 @@ async def drained(runtime: Runtime, scope: Scope, before: int = sys.maxsize) -> 
 
 
 async def shielded(runtime: Runtime, scope: Scope) -> None:
-    """Wait until a scope's tasks have ended, whoever cancels meanwhile; then let the cancellation through."""
-    await insist(lambda: drained(runtime, scope))
+    """Wait until a scope's tasks have ended, whoever cancels meanwhile; then let the cancellation through.
+
+    If the loop ends meanwhile it waits no longer, and nobody after it does: neither the scopes around it nor closing.
+    """
+    runtime.dispatch()
+    if scope.unfinished() and not runtime.abandoned:
+        await to_its_end(_until_loop_ends(runtime, scope))
+
+
+async def _until_loop_ends(runtime: Runtime, scope: Scope) -> None:
+    try:
+        await drained(runtime, scope)
+    except asyncio.CancelledError:  # who knows nobody's task cancels all
+        runtime.abandoned = True
+        raise
 
 
 async def checkpoint() -> None:

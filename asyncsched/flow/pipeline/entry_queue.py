@@ -11,6 +11,7 @@ the second `drain` finds nothing. (trio's `EntryQueue` is the same for functions
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
@@ -32,7 +33,8 @@ class EntryQueue(Generic[T]):
         self._things.append(thing)
         if not self._awake:
             self._awake = True
-            self._loop.call_soon_threadsafe(self.drain)
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+                self._loop.call_soon_threadsafe(self.drain)
 
     def drain(self) -> None:
         """Deliver what is there, now."""

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from time import perf_counter
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar, cast
 
 import anyio
-import anyio.to_thread
 
-from ...runtime.cancellation import ended
+from ...runtime.cancellation import ended, to_its_end
+from ...runtime.threads import in_thread
 from .links import Link
 from .position import Progress
 from .sources import Source, is_iterable, make_source
@@ -34,8 +35,9 @@ class Items(AsyncIterator[T]):
     """What `pipe.open()` gives: an async iterator, for one coroutine, while its block is open.
 
     Leaving the block stops every stage and closes the source. It waits for functions that run in threads or processes,
-    cancelled or not, since they cannot be interrupted. Cancelling the wait for an item loses none. The loop is passed
-    through whenever nothing is ready, and so at least once in as many items as the last stage may have ready.
+    cancelled or not, since they cannot be interrupted; entering it does so for a source that is a function. Only the
+    end of the loop, after a second Ctrl-C say, leaves them behind. Cancelling the wait for an item loses none. The loop
+    is passed through whenever nothing is ready, and so at least once in as many items as the last stage may have ready.
 
     The stages run in a task of their own, not in that of the consumer. So blocks may end in any order and be left in
     another task than they were entered in, as they are around the `yield` of an async generator.
@@ -133,7 +135,8 @@ class Items(AsyncIterator[T]):
         source = self._plan.source
         if is_iterable(source):
             return source
-        made = await anyio.to_thread.run_sync(cast(Callable[[int], Any], source), self._position.epoch)
+        make = partial(cast(Callable[[int], Any], source), self._position.epoch)
+        made = await to_its_end(in_thread(make, "source of a pipeline"))
         if not is_iterable(made):
             if inspect.iscoroutine(made):
                 made.close()

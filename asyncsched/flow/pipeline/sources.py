@@ -10,15 +10,14 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable
-from functools import partial
 from queue import SimpleQueue
 from time import perf_counter
 from typing import Any
 
 import anyio
-import anyio.to_thread
 import numpy as np
 
+from ...runtime.threads import in_thread
 from .entry_queue import EntryQueue
 from .links import Link
 from .position import Received
@@ -126,8 +125,7 @@ class ThreadSource(Source):
 
     async def run(self) -> None:
         async with anyio.create_task_group() as group:
-            limiter = anyio.CapacityLimiter(1)
-            group.start_soon(partial(anyio.to_thread.run_sync, self._read, limiter=limiter))
+            group.start_soon(in_thread, self._read, f"pipeline {self.name}")
             try:
                 with self._feeding:
                     await self._feed()

@@ -12,8 +12,8 @@ from time import perf_counter
 from typing import Any
 
 import anyio
-import anyio.to_thread
 
+from ...runtime.threads import in_thread
 from .entry_queue import EntryQueue
 from .origin import Origin
 from .stages import Call, ReorderBuffer, Stage
@@ -32,10 +32,9 @@ class ThreadStage(Stage):
         self._seconds = 0.0
 
     async def run(self) -> None:
-        limiter = anyio.CapacityLimiter(self.workers)
         async with anyio.create_task_group() as group:
             for _ in range(self.workers):
-                group.start_soon(partial(anyio.to_thread.run_sync, self._work, limiter=limiter))
+                group.start_soon(in_thread, self._work, f"pipeline {self.name}")
             try:
                 await self.feed()
             except BaseException:
@@ -105,13 +104,12 @@ class ProcessStage(ThreadStage):
 
     async def run(self) -> None:
         context = multiprocessing.get_context("spawn")
-        pool = await anyio.to_thread.run_sync(partial(ProcessPoolExecutor, self.workers, context))
+        pool = await in_thread(partial(ProcessPoolExecutor, self.workers, context), f"pipeline {self.name}")
         self._function = partial(_elsewhere, pool, self._function)
         try:
             await super().run()
         finally:
-            with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(pool.shutdown)
+            await in_thread(pool.shutdown, f"pipeline {self.name}")
 
 
 def _elsewhere(pool: Executor, function: Callable[[Any], Any], item: Any) -> Any:

@@ -1,0 +1,78 @@
+"""Ctrl-C: a thread that blocks for ever keeps no program from ending.
+
+The first one cancels the program's coroutine, which leaves its blocks, and waits there for what runs. The second one
+ends the loop, and the threads with the process.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import asyncio, threading
+import asyncsched as asc
+from asyncsched.devices.cpu import CPUDevice
+
+def block(*args):
+    print("blocked", flush=True)
+    threading.Event().wait()
+
+class Unprepared(CPUDevice):
+    prepare = block
+
+def source():
+    yield block()
+
+async def consume(pipe):
+    async with pipe.open() as items:
+        async for _ in items:
+            pass
+
+async def work():
+    async with asc.Scheduler(Unprepared() if "{what}" == "opening" else "cpu") as s:
+        {line}
+
+async def main():
+    task = asyncio.current_task()
+    asyncio.get_running_loop().create_task(tell(task))
+    await work()
+
+async def tell(task):
+    while not task.cancelling():
+        await asyncio.sleep(0.001)
+    print("leaving", flush=True)
+
+{run}(main())
+"""
+
+LINES = {
+    "opening": "pass",
+    "a source": "await consume(s.pipeline(source()))",
+    "a source's function": "await consume(s.pipeline(block))",
+    "a stage": "await consume(s.pipeline([1]).map(block, workers=2))",
+    "a body": "await s.call(block)",
+    "a scope": "async with s.scope() as scope: scope.submit_nowait(block)",
+}
+
+
+@pytest.mark.parametrize("what", LINES)
+@pytest.mark.parametrize("run", ["asyncio.run", "asc.run"])
+def test_the_second_one_ends_it(what: str, run: str) -> None:
+    code = PROGRAM.format(what=what, line=LINES[what], run=run)
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    try:
+        for said in ("blocked", "leaving"):
+            assert child.stdout.readline().strip() == said
+            child.send_signal(signal.SIGINT)
+        _, errors = child.communicate(timeout=60)
+    finally:
+        child.kill()
+        child.communicate()
+    assert child.returncode == -signal.SIGINT
+    assert errors.splitlines()[-1] == "KeyboardInterrupt"
+    assert "asyncsched" not in "".join(line for line in errors.splitlines() if "Exception in thread" in line)
