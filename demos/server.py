@@ -44,7 +44,9 @@ class Digits:
     def __init__(self, max_bytes: str, path: Path | None) -> None:
         self.max_bytes, self.path = max_bytes, path
         self.is_saved = path is not None and path.exists()
-        self.batcher: asc.Batcher[Any, Any] = asc.Batcher(self._classify, max_batch_cost=64, max_queue=1024)
+        self.batcher: asc.Batcher[Any, Any] = asc.Batcher(
+            self._classify, max_batch_cost=64, max_queue=1024, isolate=True
+        )
 
     def make_scheduler(self) -> asc.Scheduler:
         self.scheduler = asc.Scheduler("cpu", max_bytes=self.max_bytes)
@@ -124,10 +126,10 @@ class Site:
         """{"pixels": 64 numbers from 0 to 16} gives {"digit": 3, "probabilities": 10 numbers}."""
         try:
             pixels = np.asarray((await request.json())["pixels"], np.float32)
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):  # the last two: 10**400, and "[[[[..."
             raise Problem(400, 'Send JSON: {"pixels": [...]}, with 64 numbers from 0 to 16.') from None
         if pixels.shape != (64,) or not np.all((pixels >= 0) & (pixels <= 16)):
-            raise Problem(422, "A digit is 64 numbers from 0 to 16.")
+            raise Problem(422, f"A digit is 64 numbers from 0 to 16, in one list; these have the shape {pixels.shape}.")
         probabilities = await self.digits.batcher(scaled(pixels))
         return JSONResponse({"digit": int(probabilities.argmax()), "probabilities": probabilities.round(4).tolist()})
 

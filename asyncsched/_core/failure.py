@@ -104,11 +104,7 @@ class Failure:
         """
         root = self.root
         root.see()
-        exception = _copy(self._exception).with_traceback(root._traceback)
-        # Not by assignment, which an exception may refuse: a frozen dataclass does.
-        object.__setattr__(exception, "__context__", root._context)
-        object.__setattr__(exception, "__notes__", root._notes + self._path())
-        return exception
+        return copied(self._exception, root._traceback, root._context, root._notes + self._path())
 
     def see(self) -> None:
         """Mark the root cause as seen: nothing needs to report it any more."""
@@ -156,6 +152,17 @@ class _Note(str):
     """A note of ours: when another task raises an exception again that it was given, it is left out."""
 
     __slots__ = ()
+
+
+def copied(
+    exception: BaseException, traceback: TracebackType | None, context: BaseException | None, notes: list[Any]
+) -> BaseException:
+    """A copy to be raised in one of several places, with all that may grow there: its own, from here on."""
+    copy = _copy(exception).with_traceback(traceback)
+    # Not by assignment, which an exception may refuse: a frozen dataclass does.
+    object.__setattr__(copy, "__context__", context)
+    object.__setattr__(copy, "__notes__", notes)
+    return copy
 
 
 def _copy(exception: BaseException) -> BaseException:

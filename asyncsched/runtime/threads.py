@@ -53,5 +53,5 @@ async def in_thread(function: Callable[[], T], name: str) -> T:
     context = contextvars.copy_context()
     threading.Thread(target=run, name=f"asyncsched {name}", daemon=True).start()
     with anyio.CancelScope(shield=True):
-        result = await ended
-    return result  # noqa: RET504  # inside, it would seem that the block may be left without
+        await ended
+    return ended.result()

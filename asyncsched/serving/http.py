@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Awaitable, Callable, Hashable, MutableMapping
+from collections.abc import Awaitable, Callable, Hashable, Iterable, MutableMapping
 from contextlib import AbstractContextManager
 from http import HTTPStatus
 from math import ceil
@@ -37,11 +37,12 @@ class Exchange:
         scope: ASGI's, of type "http".
         tenant: whose request it is; None if nobody asked.
         status: of the response, once it has started.
+        headers: of the response, as ASGI has them, once it has started.
         complete: whether the whole response was handed to the server.
         disconnected: whether the client left before that.
     """
 
-    __slots__ = ("_send", "complete", "disconnected", "receive", "scope", "status", "tenant")
+    __slots__ = ("_send", "complete", "disconnected", "headers", "receive", "scope", "status", "tenant")
 
     def __init__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
         self.scope = scope
@@ -49,6 +50,7 @@ class Exchange:
         self._send = send
         self.tenant: Hashable = None
         self.status: int | None = None
+        self.headers: Iterable[tuple[bytes, bytes]] = ()
         self.complete = False
         self.disconnected = False
 
@@ -64,7 +66,7 @@ class Exchange:
     async def send(self, message: Message) -> None:
         """ASGI's `send`, which takes note."""
         if message["type"] == "http.response.start":
-            self.status = message["status"]
+            self.status, self.headers = message["status"], message.get("headers", ())
         elif message["type"] == "http.response.body" and not message.get("more_body", False):
             self.complete = True  # first: a client may leave as soon as it has everything
         await self._send(message)
@@ -75,6 +77,13 @@ class Exchange:
         raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in named.items()]
         await self.send({"type": "http.response.start", "status": status, "headers": raw})
         await self.send({"type": "http.response.body", "body": b"" if self.scope["method"] == "HEAD" else body})
+
+    async def cut(self) -> None:
+        """End a response that has begun, before its time: a stream of events in order, since a client takes that up
+        again. Any other must not look whole, so it is left as it is, and the server closes the connection."""
+        kinds = [value for name, value in self.headers if name.lower() == b"content-type"]
+        if not self.complete and kinds and kinds[0].startswith(b"text/event-stream"):
+            await self.send({"type": "http.response.body", "body": b""})
 
 
 Instrument = Callable[[Exchange], AbstractContextManager[None]]
@@ -116,6 +125,13 @@ class Problem(Exception):
         title = _phrase(self.status)
         found = {"type": "about:blank", "title": title, "status": self.status, "detail": str(self), **self.members}
         await exchange.respond(self.status, "application/problem+json", json.dumps(found).encode(), headers)
+
+
+class ShuttingDown(Problem):
+    """The end of a request that was not answered in the time for draining."""
+
+    def __init__(self) -> None:
+        super().__init__(503, "The server is shutting down.", retry_after=1.0, close=True)
 
 
 class Row(NamedTuple):

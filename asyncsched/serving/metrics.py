@@ -132,6 +132,7 @@ SCHEDULER: Final = (
 BATCHERS: Final = (
     Row("batcher_items", "Items, by what became of them.", True, _items, "outcome"),
     Row("batcher_batches", "Batches computed.", True, lambda s: s.batches),
+    Row("batcher_retries", "Parts of batches that failed, computed again.", True, lambda s: s.retries),
     Row("batcher_items_waiting", "Items in the queue.", False, lambda s: s.waiting),
     Row("batcher_cost_waiting", "What the items in the queue cost.", False, lambda s: s.waiting_cost),
     Row("batcher_wait_seconds", "Time that items waited for their batch, added up.", True, lambda s: s.wait_seconds),

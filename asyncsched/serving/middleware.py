@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from ..flow.scope import Scope
 from ..runtime.context import outside
 from .client import Client, Disconnected
-from .http import App, Exchange, find_problem
+from .http import App, Exchange, ShuttingDown, find_problem
 from .service import Service
 
 
@@ -20,6 +20,8 @@ async def handle(service: Service, app: App, exchange: Exchange) -> None:
             await _run(service, app, exchange)
         except Disconnected:
             pass  # nobody is there to be told
+        except ShuttingDown as problem:  # nobody's mistake: raised on, the server would write it out for each request
+            await (problem.answer(exchange) if exchange.status is None else exchange.cut())
         except Exception as error:
             if exchange.status is not None or not await _told(service, exchange, error):
                 raise

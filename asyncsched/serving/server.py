@@ -58,13 +58,21 @@ class Serving(Service):
             max_requests * max_body is what they may take in all. None for no bound.
         body_timeout: seconds for a body to arrive, after which 408 is answered.
         drain_timeout: seconds for the requests in progress when the server shuts down. What is left then is cancelled
-            and answered 503.
+            and answered 503; of responses that have begun, streams of events are ended and others cut off.
         batchers: to be shown in the metrics, by name.
         instruments: watch requests, besides Prometheus's metrics and OpenTelemetry's spans, which are there where their
             packages are: prometheus-client, and opentelemetry-instrumentation-asgi.
         endpoints: paths answered here, for what the server tells of itself.
         drain_on_sigterm: refuse new requests from SIGTERM on, and hand the signal to the server when those in progress
-            are answered. False leaves the signal alone.
+            are answered. False leaves the signal alone. The process that runs the application must get it, before the
+            server does: under hypercorn's own command it does not. Its first process keeps the signal and has the other
+            close the socket at once, so that later connections are reset; nor does the handler that hypercorn sets by
+            itself give way to another. Start it in your program instead, with a trigger that is told afterwards:
+
+                async def main():
+                    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+                    signal.signal(signal.SIGTERM, lambda *_: loop.call_soon_threadsafe(stop.set))
+                    await hypercorn.asyncio.serve(app, config, shutdown_trigger=stop.wait)
     """
 
     def __init__(

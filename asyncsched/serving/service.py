@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ..errors import SchedulerClosed
 from ..scheduler import Scheduler
-from .http import ASGIScope, Instrument, Problem
+from .http import ASGIScope, Instrument, ShuttingDown
 from .limiter import Limiter
 from .signals import drain_on_sigterm
 
@@ -99,7 +99,7 @@ class Service:
                 await self.limiter.empty()
         except TimeoutError:
             logger.warning("%d requests were cancelled after %g s of draining", len(self.limiter), seconds)
-            self.limiter.end_all(Problem(503, "The server is shutting down.", retry_after=1.0, close=True))
+            self.limiter.end_all(ShuttingDown())
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LAST):
                     await self.limiter.empty()

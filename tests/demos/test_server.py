@@ -96,6 +96,8 @@ def test_digits_are_told(server: Server) -> None:
         (b'{"pixels": [1, 2]}', 422),
         (b'{"pixels": "a"}', 400),
         (json.dumps({"pixels": [float("nan")] * 64}).encode(), 422),
+        (b'{"pixels": ' + b"[" * 7000 + b"]" * 7000 + b"}", 400),
+        (b'{"pixels": [1' + b"0" * 400 + b"]}", 400),
         (b" " * 20_000, 413),
     ],
 )

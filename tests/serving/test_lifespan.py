@@ -164,6 +164,26 @@ async def test_what_is_not_answered_in_time_is_told_so(caplog: pytest.LogCapture
     assert "1 requests were cancelled after 0.01 s" in caplog.text
 
 
+@pytest.mark.parametrize(("kind", "complete"), [(b"text/event-stream; charset=utf-8", True), (b"text/csv", False)])
+async def test_a_response_that_has_begun_is_cut_off_and_nothing_is_raised_for_it(
+    kind: bytes, complete: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def endless(scope: ASGIScope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"Content-Type", kind)]})
+        while True:
+            await send({"type": "http.response.body", "body": b"data: 1", "more_body": True})
+
+    with caplog.at_level(logging.INFO):
+        async with opened(endless, drain_timeout=0.01) as server:
+            calls = [Call(server).feed() for _ in range(20)]
+            await until(lambda: all(len(call.sent) > 2 for call in calls))
+            await server.drain()
+            for call in calls:
+                await call.task  # a server writes out what is raised here
+                assert call.sent[-1].get("more_body", False) is not complete
+    assert len(caplog.records) == 1
+
+
 async def test_a_body_that_runs_too_long_is_named_and_left(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -40,6 +40,8 @@ class BatcherStatistics:
     """Items turned away because the queue was full."""
     batches: int
     """Batches computed."""
+    retries: int
+    """Parts of batches that failed, computed again to find out which item made them fail (`isolate`)."""
     waiting: int
     """Items in the queue."""
     waiting_cost: float
@@ -88,6 +90,11 @@ class Batcher(Generic[Item, Result]):
         max_queue: most items in the queue; None for no bound.
         cost: what an item costs: rows, tokens, padded size. Without it each costs 1.
         concurrency: how many batches are computed at a time.
+        isolate: whether a batch that fails, by an `Exception` of `fn` or by a wrong number of results, is computed
+            again in halves, and these in halves, until what fails is alone: so each caller gets its own result, or its
+            own error. Off by default, since `fn` may do what must not be done twice. Among n items one that fails takes
+            at most 2 * ceil(log2(n)) runs more, k of them k times as many, and all of them 2n - 2. These runs wait for
+            admission like any batch, and take turns with the batches that form meanwhile.
         scheduler: whose streams and scopes are used; default the ambient one, or the only one open on the loop.
     """
 
@@ -101,13 +108,14 @@ class Batcher(Generic[Item, Result]):
         max_queue: int | None = 1024,
         cost: Callable[[Item], float] | None = None,
         concurrency: int = 1,
+        isolate: bool = False,
         scheduler: Submitter | None = None,
     ) -> None:
         _check(fn, max_batch_cost, max_wait, max_queue, concurrency)
         self._cost = cost
         self._loop: asyncio.AbstractEventLoop | None = None
         self._queue = Queue(max_batch_cost, max_queue)
-        self._runners = Runners(fn, self._queue, max_wait, concurrency, scheduler)
+        self._runners = Runners(fn, self._queue, max_wait, concurrency, isolate, scheduler)
 
     async def __call__(self, item: Item) -> Result:
         """Wait for a batch with this item, and return its result. Cancelling it drops the item.
@@ -143,6 +151,7 @@ class Batcher(Generic[Item, Result]):
             dropped=queue.dropped,
             refused=queue.refused,
             batches=runners.batches,
+            retries=runners.retries,
             waiting=len(queue),
             waiting_cost=queue.cost,
             computing=runners.computing,

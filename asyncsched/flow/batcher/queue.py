@@ -16,6 +16,7 @@ from math import ceil
 from typing import Any
 
 from ..._arguments import check_number
+from ..._core.failure import copied
 from ..._core.fair_queue import FairQueue, Member
 from ...errors import DeadlineExceeded, QueueFull, TaskTooLarge, passable
 
@@ -55,7 +56,7 @@ class Waiting:
         if self.future.done():  # it has left
             return
         if isinstance(result, BaseException):
-            self.future.set_exception(passable(result, "the result of an item is"))
+            self.future.set_exception(_own(result))
         else:
             self.future.set_result(result)
 
@@ -69,6 +70,17 @@ class Waiting:
                     " allow more with `s.scope(deadline=)`, or start what outlives a scope outside of it"
                 )
             )
+
+
+def _own(error: BaseException) -> BaseException:
+    """An exception as one of several callers is given it: a copy, and nothing that ends its task in silence or, as
+    asyncio has it, the event loop."""
+    if isinstance(error, KeyboardInterrupt | SystemExit):
+        told = RuntimeError(f"{error!r} is what came of a batch: raised here, it would end the event loop")
+        told.__cause__ = error
+        return told
+    notes = [*getattr(error, "__notes__", ())]
+    return passable(copied(error, error.__traceback__, error.__context__, notes), "the result of an item is")
 
 
 class Queue:

@@ -15,6 +15,7 @@ from ...errors import TaskCancelled
 from ...runtime.context import Ambient, ambient, current_scope, find
 from ...runtime.rates import Rate
 from ..scope import Scope, Sharing, Submitter
+from .isolation import Parts
 from .queue import Queue, Waiting
 
 Answered = tuple[list[Waiting], Sequence[Any]]
@@ -24,14 +25,22 @@ class Runners:
     """The runners of a batcher: coroutines that each form a batch, compute it, and form the next."""
 
     def __init__(
-        self, fn: Callable[[list[Any]], Any], queue: Queue, max_wait: float, most: int, scheduler: Submitter | None
+        self,
+        fn: Callable[[list[Any]], Any],
+        queue: Queue,
+        max_wait: float,
+        most: int,
+        isolate: bool,
+        scheduler: Submitter | None,
     ) -> None:
         self.name: str = getattr(fn, "__qualname__", None) or type(fn).__name__
-        self.batches = self.answered = self.computing = self.largest = 0
+        self.batches = self.retries = self.answered = self.computing = self.largest = 0
         self.rate = Rate()
         self._fn = fn
         self._is_async = inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__)
         self._queue = queue
+        self._parts = Parts()
+        self._isolate = isolate
         self._max_wait = max_wait
         self._most = most
         self._scheduler = scheduler
@@ -57,12 +66,15 @@ class Runners:
 
     async def _run(self) -> None:
         try:
-            while self._queue:
-                if self._max_wait:
+            while self._queue or self._parts:
+                part = self._parts.take(others_wait=bool(self._queue))
+                if part is None and self._max_wait and not self._parts:
                     await self._fill()
-                await self._next_batch()
+                await self._compute(Batch(part))
         except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):  # the loop is ending
-            _cancel(self._queue.empty())
+            left = self._parts.empty()
+            self.computing -= len(left)
+            _cancel([*self._queue.empty(), *left])
             raise
         finally:
             self._active -= 1  # in the same step that found the queue empty: who comes next starts a runner
@@ -75,68 +87,107 @@ class Runners:
                     self._filled.clear()
                     await self._filled.wait()
 
-    async def _next_batch(self) -> None:
-        batch: list[Waiting] = []
+    async def _compute(self, batch: Batch) -> None:
         try:
             runtime = find(self._scheduler)
             parent = partial(current_scope, runtime)
             async with Scope(runtime, parent, f"batch of {self.name}", None, sharing=Sharing()) as scope:
-                batch = self._form()
-                wanted, returned = await self._compute(scope, batch)
+                self._form(batch)
+                wanted, returned = await self._call(scope, batch)
                 results = _one_each(returned, len(wanted), self.name)
         except GeneratorExit:  # the loop is gone
             raise
         except BaseException as error:  # some libraries raise their own, and callers wait for what becomes of the batch
-            batch = batch or self._form()
-            if _ends_the_loop(error):
-                _cancel(batch)
+            self._form(batch)
+            if _ends_the_loop(error, batch):
+                _cancel(batch.items)
+                self._ended(batch, batch.items)
                 raise
-            self._fail(batch, error)
+            self._failed(batch, error)
         else:
             self._deliver(batch, wanted, results)
-        finally:
-            self._ended(len(batch), monotonic())
 
-    def _form(self) -> list[Waiting]:
-        batch = self._queue.form(monotonic())
-        self.computing += len(batch)
-        self.largest = max(self.largest, len(batch))
-        return batch
+    def _form(self, batch: Batch) -> None:
+        """Find out what is in it, unless that is known: as late as can be."""
+        if batch.formed:
+            return
+        batch.formed, now = True, monotonic()
+        if batch.part is None:
+            batch.items = self._queue.form(now)
+            self.computing += len(batch.items)
+            self.largest = max(self.largest, len(batch.items))
+        else:
+            batch.items = [waiting for waiting in batch.part if waiting.wanted(now)]
+            self._drop([waiting for waiting in batch.part if not waiting.wanted(now)])
 
-    async def _compute(self, scope: Scope, batch: list[Waiting]) -> Answered:
-        if not batch:
+    async def _call(self, scope: Scope, batch: Batch) -> Answered:
+        items = batch.items
+        if not items:
             return [], []
         if self._is_async:
-            return batch, await self._fn([waiting.item for waiting in batch])
+            batch.begun = True
+            return items, await self._fn([waiting.item for waiting in items])
         return await scope.call(partial(self._on_stream, batch), name=self.name)
 
-    def _on_stream(self, batch: list[Waiting]) -> Answered:
+    def _on_stream(self, batch: Batch) -> Answered:
         """On a stream's thread, when the batch is begun: compute what is wanted still."""
         now = monotonic()
-        wanted = [waiting for waiting in batch if waiting.wanted(now)]
+        wanted = [waiting for waiting in batch.items if waiting.wanted(now)]
+        batch.begun = True
         return wanted, self._fn([waiting.item for waiting in wanted]) if wanted else []
 
-    def _deliver(self, batch: list[Waiting], wanted: list[Waiting], results: list[Any]) -> None:
+    def _deliver(self, batch: Batch, wanted: list[Waiting], results: list[Any]) -> None:
         self.answered += len(wanted)
-        self._queue.dropped += len(batch) - len(wanted)
+        self._queue.dropped += len(batch.items) - len(wanted)
         for waiting, result in zip(wanted, results, strict=True):
             waiting.settle(result)
-        for waiting in batch:
+        for waiting in batch.items:
             waiting.expire()
+        self._ended(batch, batch.items)
 
-    def _fail(self, batch: list[Waiting], error: BaseException) -> None:
-        self.answered += len(batch)
+    def _failed(self, batch: Batch, error: BaseException) -> None:
+        if self._isolate and batch.begun and len(batch.items) > 1 and isinstance(error, Exception):
+            self._parts.cut(batch.items)
+            self._ended(batch, [])
+            self.wake(asyncio.get_running_loop())
+            return
         if isinstance(error, asyncio.CancelledError):
             error = TaskCancelled(f"{self.name}, the function of a batcher, ended in a CancelledError")
-        for waiting in batch:
+        self.answered += len(batch.items)
+        for waiting in batch.items:
             waiting.settle(error)
+        self._ended(batch, batch.items)
 
-    def _ended(self, count: int, now: float) -> None:
-        if count:
+    def _drop(self, items: list[Waiting]) -> None:
+        self._queue.dropped += len(items)
+        self.computing -= len(items)
+        for waiting in items:
+            waiting.expire()
+
+    def _ended(self, batch: Batch, settled: list[Waiting]) -> None:
+        """A batch has been computed, whatever came of it. Some of its items may have to be computed again."""
+        now = monotonic()
+        if batch.items and batch.part is None:
             self.batches += 1
-            self.computing -= count
-            self.rate.add(count, now - self._since)
-        self._since = now
+        elif batch.items:
+            self.retries += 1
+        if settled:
+            self.computing -= len(settled)
+            self.rate.add(len(settled), now - self._since)
+        if settled or not batch.items:
+            self._since = now
+
+
+class Batch:
+    """What is computed at once: what the queue has, or a part of a batch that failed."""
+
+    __slots__ = ("begun", "formed", "items", "part")
+
+    def __init__(self, part: list[Waiting] | None) -> None:
+        self.part = part
+        self.items: list[Waiting] = []  # once it is formed
+        self.formed = False
+        self.begun = False  # the function was called: what is raised from then on may be its own
 
 
 def _leave_scopes() -> None:
@@ -146,11 +197,12 @@ def _leave_scopes() -> None:
         ambient.set(Ambient(here.runtime, here.runtime.engine.root, None))
 
 
-def _ends_the_loop(error: BaseException) -> bool:
+def _ends_the_loop(error: BaseException, batch: Batch) -> bool:
+    """Whether the runner was cancelled, or Ctrl-C came while none of the user's code ran."""
     if isinstance(error, asyncio.CancelledError):
         runner = asyncio.current_task()
         return runner is not None and runner.cancelling() > 0
-    return isinstance(error, KeyboardInterrupt | SystemExit)
+    return isinstance(error, KeyboardInterrupt | SystemExit) and not batch.begun
 
 
 def _cancel(items: list[Waiting]) -> None:
