@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import random
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -17,7 +18,7 @@ import asyncsched as asc
 from asyncsched import nn, optim
 from asyncsched._core.failure import Failure
 from asyncsched._core.model import Task
-from asyncsched.devices.sim import SimDevice
+from asyncsched.devices.sim import SimDevice, SimFault
 from asyncsched.errors import TaskCancelled
 from asyncsched.ops.row import Row
 from tests.fake_cupy import fake_cupy
@@ -193,9 +194,9 @@ async def test_whatever_is_hit_the_model_is_that_of_the_last_whole_step(which, h
     assert count >= 20
 
 
-async def leave_by_error(s: asc.Scheduler, training: Training, turns: int) -> None:
+async def leave_by_error(s: asc.Scheduler, training: Training, turns: int, number: int = HIT) -> None:
     async with s.scope():
-        await training.batch(s, HIT)
+        await training.batch(s, number)
         for _ in range(turns):
             await asyncio.sleep(0)
         raise Injected
@@ -210,8 +211,8 @@ async def pass_a_deadline(s: asc.Scheduler, training: Training, turns: int) -> N
         await asyncio.Event().wait()
 
 
-async def cancel_a_parameter(s: asc.Scheduler, training: Training, turns: int) -> None:
-    await training.batch(s, HIT)
+async def cancel_a_parameter(s: asc.Scheduler, training: Training, turns: int, number: int = HIT) -> None:
+    await training.batch(s, number)
     for _ in range(turns):
         await asyncio.sleep(0)
     next(iter(training.model.parameters())).cancel()
@@ -237,6 +238,38 @@ async def test_a_step_given_up_at_any_moment_goes_whole_or_not_at_all(which, how
             with contextlib.suppress(ExceptionGroup):
                 await s.barrier()
     assert False in outcomes
+
+
+@pytest.mark.parametrize("seed", range(40))
+async def test_what_is_left_after_failures_at_random_is_what_the_whole_steps_make(seed):
+    """Which steps were whole one weight tells; the rest is compared with a training on those batches alone."""
+    rng = random.Random(seed)
+    kind, batches = rng.choice(["AdamW", "SGD"]), 12
+    versions: list[Any] = []
+    device = SimDevice(seed, streams=rng.randint(1, 3), fault_rate=0.004, laziness=0.3 * rng.random())
+    async with asc.Scheduler(device, max_ops=rng.choice([1, 4, 64]), max_bytes=rng.choice([LIMIT, 2 * LIMIT])) as s:
+        training, window, number = Training(kind), s.window(rng.randint(1, 3)), 0
+        weight = next(iter(training.model.parameters()))
+        while number < batches:
+            this, number = number, number + 1
+            how = rng.choice([None, None, None, leave_by_error, cancel_a_parameter])
+            with contextlib.suppress(
+                BaseExceptionGroup, asc.TaskCancelled, Injected, SimFault, asc.MemoryDeadlockError
+            ):
+                async with window:
+                    if how is None:
+                        await training.batch(s, this)
+                    else:
+                        await how(s, training, rng.randint(0, 20), this)
+            versions.append(weight.detach())
+        state = await training.state()
+        made = [(await version.numpy()).tobytes() for version in versions]
+        with contextlib.suppress(BaseExceptionGroup):
+            await s.barrier()
+    async with asc.Scheduler("cpu", streams=1) as s:
+        first = (await next(iter(Training().model.parameters())).numpy()).tobytes()
+        whole = [n for n, before in enumerate([first, *made[:-1]]) if made[n] != before]
+        assert state == await trained(s, whole, kind), whole
 
 
 async def test_once_it_has_decided_nothing_cancels_a_step():
@@ -342,3 +375,18 @@ async def test_what_an_optimiser_keeps_takes_no_room_again(gate):
         await s.barrier()
         assert s.statistics().bytes_retained == 3 * one + 8
         assert await optimizer.state[0]["step"].item() == 5
+
+
+async def test_on_cuda_a_step_writes_over_what_it_alone_holds():
+    with fake_cupy(seed=1):
+        async with asc.Scheduler("cuda", streams=1) as s:
+            p = await s.put(np.ones(1000))
+            p.requires_grad = True
+            p.grad = await s.put(np.ones(1000))
+            optimizer, places = optim.SGD([p], lr=0.5, momentum=0.5), []
+            for _ in range(3):
+                optimizer.step()
+                await s.barrier()
+                places.append([tensor._value.array.data.ptr for tensor in (p, optimizer.state[0]["momentum"])])
+            assert places[0] == places[1] == places[2]
+            assert (await p.numpy()).tolist() == [1 - 0.5 * (1 + 1.5 + 1.75)] * 1000

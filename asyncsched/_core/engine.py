@@ -246,7 +246,7 @@ class Engine(Audit):
             task, failure = todo.pop()
             for dependent in () if task.move is not None else task.dependents or ():
                 passed = failure.passed_to(dependent.name, dependent.site)
-                if dependent.move is None and self._cancel(dependent, passed):
+                if self._cancel(dependent, passed):
                     todo.append((dependent, passed))
         return found
 
