@@ -2,7 +2,9 @@
 
 A program is a list of steps on numbered arrays. Making it runs every step eagerly, so each step knows what it must
 give: an array, or that it fails. Steps cover fan-out, views and transposes, in-place forms, dropped handles, failing
-and cancelled tasks, arrays awaited early and kept, and several scopes that share tensors.
+and cancelled tasks, arrays awaited early and kept, and several scopes that share tensors; and what a program around
+them does: coroutines that fail with handles in their frames, exceptions and finished asyncio tasks that are kept, puts
+that are gathered or in task groups, and anyio's cancel scopes.
 """
 
 from __future__ import annotations
@@ -98,25 +100,33 @@ _ALONG = ("sum0", "max1", "mean", "cumsum", "sort", "roll")
 _KINDS = ("op",) * 12 + ("put", "drop", "drop", "inplace", "assign", "call", "await", "fail", "cancel")
 
 
-def make(seed: int, *, most: int = 200, scopes: int = 1) -> Program:
-    """A program of up to `most` steps."""
+def make(seed: int, *, most: int = 200, scopes: int = 1, around: bool = True) -> Program:
+    """A program of up to `most` steps.
+
+    Args:
+        around: with what the program around the operations does, which leaves circles for the garbage collector.
+    """
     rng = random.Random(seed)
     numbers = np.random.default_rng(seed)
     program = Program(seed, scopes)
     for i in range(3):
         _put(program, rng, numbers, i % scopes)
     for _ in range(rng.randint(5, most)):
-        kind = rng.choice(_KINDS)
+        kind = rng.choice((*_KINDS, "around") if around else _KINDS)
         _STEPS[kind](program, rng, numbers, rng.randrange(scopes))
     return program
 
 
 def _put(program: Program, rng: random.Random, numbers: np.random.Generator, scope: int) -> None:
+    array = _source(rng, numbers)
+    _add(program, Step("put", extra=array, scope=scope), np.array(array))
+
+
+def _source(rng: random.Random, numbers: np.random.Generator) -> Array:
     n, m = rng.choice([(1, 2), (3, 4), (4, 4), (0, 3), (33, 20), (64, 64), LARGE])
     dtype = rng.choice(DTYPES)
     array = (numbers.standard_normal((n, m)) * 4).astype(dtype)
-    array = rng.choice([lambda a: a, np.asfortranarray, lambda a: a[::-1], lambda a: a[:, ::2]])(array)
-    _add(program, Step("put", extra=array, scope=scope), np.array(array))
+    return rng.choice([lambda a: a, np.asfortranarray, lambda a: a[::-1], lambda a: a[:, ::2]])(array)
 
 
 def _add(program: Program, step: Step, array: Array | None) -> None:
@@ -143,6 +153,8 @@ def _op(program: Program, rng: random.Random, numbers: np.random.Generator, scop
         return  # NumPy takes axis 0 of an array without axes, for old times' sake
     if name == "mean" and not all(a is None or a.size for a in arrays):
         return  # NumPy warns of the mean of nothing, and warnings are errors here
+    if name == "tril" and any(a is not None and a.ndim == 1 and a.size > 200 for a in arrays):
+        return  # NumPy makes a square of a row: of the largest here, seconds of work to be thrown away
     try:
         # A failed operand's shape is unknown here: such programs use only operations that take any shape.
         result = None if failed else np.asarray(_eager(eager, arrays))
@@ -212,7 +224,40 @@ def _cancel(program: Program, rng: random.Random, numbers: np.random.Generator, 
         program.steps.append(Step("cancel", reads, scope=scope))
 
 
+def _puts(program: Program, rng: random.Random, numbers: np.random.Generator, scope: int) -> None:
+    """Several puts at once."""
+    sources = {}
+    for _ in range(rng.randint(2, 4)):
+        sources[len(program.expected)] = array = _source(rng, numbers)
+        program.live.add(len(program.expected))
+        program.expected[len(program.expected)] = np.array(array)
+    kind = rng.choice(["gathered puts", "puts in a task group", "puts in anyio's group", "puts in tasks that are kept"])
+    program.steps.append(Step(kind, extra=sources, scope=scope))
+
+
+def _failing_frame(program: Program, rng: random.Random, numbers: np.random.Generator, scope: int) -> None:
+    """A coroutine fails that holds handles; what it raised, or its task, is kept for a while."""
+    if (reads := _pick(program, rng, 1)) is not None:
+        kind = rng.choice(["frame fails", "frame fails in a task that is kept", "frame fails with what is kept"])
+        program.steps.append(Step(kind, reads, scope=scope))
+
+
+def _hurried(program: Program, rng: random.Random, numbers: np.random.Generator, scope: int) -> None:
+    """Waiting and putting, both cancelled after a few turns of the loop."""
+    if (reads := _pick(program, rng, 2)) is not None:
+        extra = rng.randint(0, 12), rng.choice([step.extra for step in program.steps if step.kind == "put"])
+        program.steps.append(Step("cancel scope", reads, extra=extra, scope=scope))
+
+
+def _forget(program: Program, rng: random.Random, numbers: np.random.Generator, scope: int) -> None:
+    program.steps.append(Step("forget"))
+
+
+def _around(program: Program, rng: random.Random, numbers: np.random.Generator, scope: int) -> None:
+    rng.choice([_puts, _failing_frame, _hurried, _forget])(program, rng, numbers, scope)
+
+
 _STEPS: dict[str, Callable[..., None]] = {
     "op": _op, "put": _put, "drop": _drop, "inplace": _inplace, "assign": _assign_step, "call": _call, "await": _await,
-    "fail": _fail, "cancel": _cancel,
+    "fail": _fail, "cancel": _cancel, "around": _around,
 }  # fmt: skip

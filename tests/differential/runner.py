@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 from collections.abc import Callable
 from typing import Any
 
+import anyio
 import anyio.to_thread
 import numpy as np
 
 import asyncsched as asc
 
 from .programs import OPS, Array, Boom, Program, Step
+
+KEPT = 2  # things that a program keeps of what is over
 
 
 class Run:
@@ -25,6 +30,7 @@ class Run:
         self.gone: set[int] = set()  # cancelled, or reads something that was
         self.readers: dict[int, list[int]] = {}
         self.kept: list[tuple[Array, Array]] = []
+        self.over: list[Any] = []  # exceptions and asyncio tasks that are kept, with the frames they hold
 
     async def all(self) -> None:
         """Run every step, then await and compare what is left."""
@@ -33,6 +39,7 @@ class Run:
                 await self.step(self.s, step)
         else:
             await self._in_scopes()
+        self.over.clear()
         for number in sorted(self.handles):
             await self.check(number, self.handles.pop(number))
         for array, copy in self.kept:
@@ -43,16 +50,23 @@ class Run:
         """Each scope's steps are taken by a coroutine of its own, in the order of the program."""
         turns = [asyncio.Event() for _ in self.program.steps] + [asyncio.Event()]
         turns[0].set()
+        broken = False
 
         async def worker(mine: int) -> None:
+            nonlocal broken
             async with self.s.scope(name=f"scope {mine}") as scope:
                 for i, step in enumerate(self.program.steps):
                     if step.scope == mine:
                         await turns[i].wait()
+                        if broken:
+                            return
+                        broken = True
                         try:
                             await self.step(scope, step)
+                            broken = False
                         finally:
-                            turns[i + 1].set()
+                            for turn in turns if broken else turns[i + 1 : i + 2]:
+                                turn.set()
 
         results = await asyncio.gather(*[worker(i) for i in range(self.program.scopes)], return_exceptions=True)
         for error in results:
@@ -64,6 +78,14 @@ class Run:
         out, handles = step.out, self.handles
         if step.kind == "put":
             handles[out] = await target.put(step.extra)
+        elif "puts" in step.kind:
+            await self._puts(target, step)
+        elif step.kind.startswith("frame"):
+            await self._frame_that_fails(target, step)
+        elif step.kind == "cancel scope":
+            await self._hurried(target, step)
+        elif step.kind == "forget":
+            self.over.clear()
         elif step.kind == "drop":
             handles.pop(step.reads[0], None)
         elif step.kind == "await":
@@ -77,6 +99,7 @@ class Run:
             if self.gone.intersection(step.reads):
                 self.gone.add(out)
             handles[out] = await self._issue(target, step)
+        del self.over[:-KEPT]
         if self.serial and step.kind not in ("drop", "cancel"):
             try:
                 await self.s.barrier()
@@ -96,6 +119,69 @@ class Run:
         if step.kind == "fail":
             return await target.submit(_boom, x, shape=(2, 2), dtype="float32", name="boom")
         return await target.submit(_reverse, [x], shape=x.shape, dtype=x.dtype)
+
+    async def _puts(self, target: Any, step: Step) -> None:
+        sources, handles = step.extra, self.handles
+
+        async def put(out: int) -> None:
+            handles[out] = await target.put(sources[out])
+
+        if step.kind == "gathered puts":
+            handles.update(zip(sources, await asyncio.gather(*[target.put(a) for a in sources.values()]), strict=True))
+        elif step.kind == "puts in tasks that are kept":
+            tasks = {out: asyncio.create_task(target.put(array)) for out, array in sources.items()}
+            for out, task in tasks.items():
+                handles[out] = await task
+            self.over.append(tasks)
+        elif step.kind == "puts in a task group":
+            async with asyncio.TaskGroup() as group:
+                for out in sources:
+                    group.create_task(put(out))
+        else:
+            async with anyio.create_task_group() as anyio_group:
+                for out in sources:
+                    anyio_group.start_soon(put, out)
+
+    async def _frame_that_fails(self, target: Any, step: Step) -> None:
+        """It holds a handle of the program's, and one of its own."""
+
+        async def fail(handle: Any) -> None:
+            mine = asc.maximum(handle, handle)  # as large as what it reads
+            await (await target.submit(_boom, mine, shape=(2, 2), dtype="float32", name="boom"))
+
+        (read,) = step.reads
+        allowed = (Boom, asc.TaskCancelled) if read in self.gone else (Boom,)
+        if "task" in step.kind:
+            task = asyncio.create_task(fail(self.handles[read]))
+            await asyncio.wait([task])
+            assert isinstance(task.exception(), allowed)
+            self.over.append(task)
+            return
+        try:
+            await fail(self.handles[read])
+        except allowed as error:
+            if "kept" in step.kind:
+                self.over.append(error)
+        else:
+            raise AssertionError(f"the frame that reads array {read} did not fail")
+
+    async def _hurried(self, target: Any, step: Step) -> None:
+        """Nobody has what comes of it, whether it is done or cancelled."""
+        turns, array = step.extra
+
+        async def wait(handle: Any) -> None:
+            with contextlib.suppress(Boom, asc.TaskCancelled):
+                await handle
+
+        with anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as group:
+                for read in step.reads:
+                    group.start_soon(wait, self.handles[read])
+                group.start_soon(target.put, array)
+                group.start_soon(wait, asc.gather(*[self.handles[read] for read in step.reads]))
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                scope.cancel()
 
     def _gone(self, number: int) -> None:
         todo = [number]
@@ -174,6 +260,8 @@ async def run(program: Program, make: Callable[[], asc.Scheduler], *, serial: bo
             this = Run(program, s, serial=serial)
             await this.all()
             del this
+            if any(circle in step.kind for step in program.steps for circle in ("frame", "group", "scope")):
+                gc.collect()  # of circles through frames: those that the program kept, and what asyncio and anyio keep
             try:
                 await s.barrier()
             except BaseExceptionGroup as group:
@@ -183,7 +271,7 @@ async def run(program: Program, make: Callable[[], asc.Scheduler], *, serial: bo
         _only_booms(group)
     engine = s._runtime.engine
     engine.validate()
-    # Without the collector: what was raised is gone with its handles.
+    # But for those circles without the collector: what was raised is gone with its handles.
     assert engine.account.used == 0, f"{engine.account.used} bytes are still charged"
     assert statistics.tasks_pending == statistics.tasks_in_flight == 0
     assert statistics.max_bytes is None or statistics.peak_bytes <= statistics.max_bytes

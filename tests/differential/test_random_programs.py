@@ -33,7 +33,7 @@ async def _limits(program: Program, kind: str, seed: int) -> list[int | None]:
     return [None, max(1, serial.peak_bytes), max(1, int(1.3 * serial.peak_bytes)), 4 * serial.peak_bytes + 1]
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize("chunk", range(max(1, PROGRAMS // (CHUNK * 2))))
 @pytest.mark.parametrize("kind", ["cpu", "sim"])
 @pytest.mark.one_loop

@@ -36,7 +36,7 @@ async def test_programs(card, chunk, monkeypatch):
     monkeypatch.setattr(runner, "compare", compare)
     for seed in range(chunk, card.pick(PROGRAMS, 10), 10):
         rng = random.Random(seed)
-        program = make(seed, scopes=rng.choice([1, 1, 3]), most=rng.choice([40, 100]))
+        program = make(seed, scopes=rng.choice([1, 1, 3]), most=rng.choice([40, 100]), around=False)
         settings = {"max_ops": rng.choice(MAX_OPS), "streams": rng.randint(1, 4), "inline": rng.random() < 0.5}
         try:
             await _step_by_step(program)
