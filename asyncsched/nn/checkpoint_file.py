@@ -57,9 +57,13 @@ class StoredState:
             self._file = safe_open(self._path, "numpy")
         except SafetensorError as error:
             raise self.damaged(str(error)) from error
-        self.names = list(self._file.keys())
         self._sums: dict[str, int] | None = None
-        self.layout = self._read_layout(self._file.metadata() or {})
+        try:
+            self.names = list(self._file.keys())
+            self.layout = self._read_layout(self._file.metadata() or {})
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
 
     def _read_layout(self, metadata: Mapping[str, str]) -> Any:
         text, sums = metadata.get(_LAYOUT, metadata.get(_UNCHECKED)), metadata.get(_SUMS)
