@@ -159,14 +159,17 @@ def _temporary(target: Path) -> tuple[Path, int | None]:
 
 
 def _remove_left(target: Path) -> None:
-    """Remove what killed saves of this target left. What others still write has a lock."""
+    """Remove what killed saves of this target left (files, of versions before). What others still write has a lock."""
     name = re.compile(rf"\.{re.escape(target.name)}\.[0-9a-f]{{16}}\.tmp")
     for folder in [entry for entry in target.parent.iterdir() if name.fullmatch(entry.name)]:
         try:
             lock = _locked(folder)
         except OSError:
             continue
-        shutil.rmtree(folder, ignore_errors=True)
+        if folder.is_dir():
+            shutil.rmtree(folder, ignore_errors=True)
+        else:
+            folder.unlink(missing_ok=True)
         os.close(lock)
 
 
