@@ -17,7 +17,8 @@ from ..flow.tasks import Tasks
 from ..runtime.context import find
 from ..tensors.handles import gather
 from ..tensors.tensor import Tensor
-from .checkpoint_file import AnyPath, StoredState, write
+from .checkpoint_file import StoredState, write
+from .replacing import AnyPath
 
 # What stands for them in the layout: no key of a state has a slash.
 _TENSOR, _ARRAY = {"/": "tensor"}, {"/": "array"}

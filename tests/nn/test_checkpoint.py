@@ -352,10 +352,13 @@ async def test_what_another_save_still_writes_is_left_alone(s, path, monkeypatch
         await to_thread.run_sync(path.with_name(name).touch)
     left = path.with_name(f".{path.name}.0123456789abcdef.tmp")
     await to_thread.run_sync(left.mkdir)
+    before = path.with_name(f".{path.name}.fedcba9876543210.tmp")  # as versions before left it
+    await to_thread.run_sync(before.touch)
     monkeypatch.setattr(os, "replace", held)
     first = asyncio.ensure_future(asc.save(path, {"version": 1}))
     await to_thread.run_sync(reached.wait)
     assert not await to_thread.run_sync(left.exists)
+    assert not await to_thread.run_sync(before.exists)
     await asc.save(path, {"version": 2})
     go_on.set()
     await first

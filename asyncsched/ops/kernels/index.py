@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from ..index_keys import Key, decode_key, decode_view_key
 from .basic import into
 
@@ -27,18 +29,22 @@ def take(xp: Any, x: Any, indices: Any, *, axis: int | None = None, out: Any = N
 
 
 def embedding(xp: Any, weight: Any, indices: Any, *, out: Any = None) -> Any:
-    """Rows of a table. Other than for `take`, -1 is none of them."""
-    numbers = xp.asarray(indices)
-    if numbers.size:
-        low, high = int(numbers.min()), int(numbers.max())
-        if low < 0 or high >= len(weight):
-            raise IndexError(
-                f"embedding: the indices reach from {low} to {high}, and there are {len(weight)} rows:"
-                f" use 0 to {len(weight) - 1}"
-            )
+    """Rows of a table. Other than for `take`, -1 is none of them.
+
+    On a GPU, where asking would wait for it, what is no row is NaN.
+    """
+    if xp is not np:
+        numbers = xp.asarray(indices)[..., None]
+        rows = xp.take(weight, indices, axis=0)
+        return xp.where((numbers >= 0) & (numbers < len(weight)), rows, xp.nan).astype(weight.dtype)
+    if np.size(indices) and not (np.min(indices) >= 0 and np.max(indices) < len(weight)):
+        raise IndexError(
+            f"embedding: the indices reach from {np.min(indices)} to {np.max(indices)}, and there are"
+            f" {len(weight)} rows: use 0 to {len(weight) - 1}"
+        )
     if out is None:
-        return xp.take(weight, indices, axis=0)
-    return xp.take(weight, indices, axis=0, out=out, mode="wrap")  # else it would be buffered
+        return np.take(weight, indices, axis=0)
+    return np.take(weight, indices, axis=0, out=out, mode="wrap")  # else it would be buffered
 
 
 def searchsorted(xp: Any, ordered: Any, values: Any, sorter: Any = None, *, side: str = "left") -> Any:

@@ -1,0 +1,109 @@
+"""Kernels of pooling and its derivatives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from .basic import kept
+from .conv import Pair, Windows, inside
+from .layers import blocks
+
+
+def max_pool2d(xp: Any, x: Any, *, kernel: Pair, stride: Pair, padding: Pair, out: Any = None) -> Any:
+    """The largest element of each window: first of the rows in it, which lie together, then of the columns."""
+    rows, columns = Windows(kernel, stride, padding, (1, 1)).fit(x.shape)
+    out = xp.empty((*x.shape[:-2], rows, columns), x.dtype) if out is None else out
+    for images, result in _planes(xp, x, out):
+        padded = _padded(xp, images, padding, -xp.inf)  # less than anything
+        lines = _largest(xp, [padded[:, at : at + stride[0] * rows : stride[0]] for at in range(kernel[0])])
+        _largest(xp, [lines[..., at : at + stride[1] * columns : stride[1]] for at in range(kernel[1])], result)
+    return out
+
+
+def max_pool2d_backward(
+    xp: Any, x: Any, y: Any, grad: Any, *, kernel: Pair, stride: Pair, padding: Pair, out: Any = None
+) -> Any:
+    """The gradient of each window, given to the element that was chosen from it."""
+    windows = Windows(kernel, stride, padding, (1, 1))
+    out = xp.empty(x.shape, x.dtype) if out is None else out
+    for images, largest, g, result in _planes(xp, x, y, grad, out):
+        g = xp.ascontiguousarray(g)
+        part, total = xp.empty_like(g), xp.zeros(_padded_plane(images, padding), x.dtype)
+        for place, chosen in _choices(xp, windows, images, largest):
+            total[place] += kept(xp, g, chosen, out=part)
+        result[...] = total[inside(windows, x.shape)]
+    return out
+
+
+def max_pool2d_gather(
+    xp: Any, x: Any, y: Any, other: Any, *, kernel: Pair, stride: Pair, padding: Pair, out: Any = None
+) -> Any:
+    """What other images have where the elements lie that were chosen: the transpose of `max_pool2d_backward`."""
+    windows = Windows(kernel, stride, padding, (1, 1))
+    out = xp.empty(y.shape, y.dtype) if out is None else out
+    for images, largest, others, result in _planes(xp, x, y, other, out):
+        padded = xp.zeros(_padded_plane(images, padding), x.dtype)
+        padded[inside(windows, x.shape)] = others
+        result[...] = 0
+        for place, chosen in _choices(xp, windows, images, largest):
+            result += kept(xp, xp.ascontiguousarray(padded[place]), chosen)
+    return out
+
+
+def _choices(xp: Any, windows: Windows, images: Any, largest: Any) -> Iterator[tuple[Any, Any]]:
+    """For each place in a window, where on padded images it lies, and from which windows it was chosen.
+
+    Chosen is the first of the largest elements, but the last NaN, as in PyTorch. Never the padding, which is NaN here:
+    so it equals nothing, in a window of -inf either.
+    """
+    padded = _padded(xp, images, windows.padding, xp.nan)
+    places = [(slice(None), *place) for _, _, place in windows.places(largest.shape[1:])]
+    done, equal, chosen = [xp.zeros(largest.shape, bool) for _ in range(3)]
+    for place in places:
+        xp.equal(padded[place], largest, out=equal)
+        yield place, xp.greater(equal, done, out=chosen)
+        done |= equal
+    if xp is np and done.all():  # on a GPU, asking would wait for it
+        return
+    missing = _padded(xp, xp.isnan(images), windows.padding, False)
+    for place in reversed(places):
+        yield place, missing[place] > done
+        done |= missing[place]
+
+
+def _planes(xp: Any, *arrays: Any) -> Iterator[list[Any]]:
+    """The last two axes of arrays (..., height, width), as many at a time as the first has in a block."""
+    planes = [array.reshape(prod(array.shape[:-2]), *array.shape[-2:]) for array in arrays]
+    for block in blocks(xp, len(planes[0]), prod(arrays[0].shape[-2:])):
+        yield [plane[block] for plane in planes]
+
+
+def _padded(xp: Any, images: Any, padding: Pair, value: Any) -> Any:
+    """Images (count, height, width) with a value around them."""
+    if padding == (0, 0):
+        return images
+    return xp.pad(images, ((0, 0), *[(one, one) for one in padding]), constant_values=value)
+
+
+def _padded_plane(images: Any, padding: Pair) -> tuple[int, ...]:
+    """Their shape then."""
+    return (len(images), *[n + 2 * p for n, p in zip(images.shape[1:], padding, strict=True)])
+
+
+def _largest(xp: Any, parts: list[Any], out: Any = None) -> Any:
+    first, *rest = parts
+    if not rest:
+        return first.copy() if out is None else _fill(out, first)
+    out = xp.maximum(first, rest.pop(0), out=out)
+    for part in rest:
+        xp.maximum(out, part, out=out)
+    return out
+
+
+def _fill(out: Any, value: Any) -> Any:
+    out[...] = value
+    return out
