@@ -601,8 +601,9 @@ ENTRIES: dict[str, Callable[[asc.Scheduler, asc.Tensor, asc.Tensor, Any], Any]] 
 @pytest.mark.parametrize("entry", ENTRIES)
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("closed", [True, False], ids=["closed loop", "another loop"])
+@pytest.mark.parametrize("beside", [True, False], ids=["beside another scheduler", "alone"])
 def test_a_scheduler_refuses_another_loop_and_says_so(
-    gate: threading.Event, entry: str, loop: str, closed: bool
+    gate: threading.Event, entry: str, loop: str, closed: bool, beside: bool
 ) -> None:
     async def leave_open() -> tuple[asc.Scheduler, asc.Tensor, asc.Tensor, Any]:
         s = asc.Scheduler("cpu")
@@ -615,10 +616,11 @@ def test_a_scheduler_refuses_another_loop_and_says_so(
         error, text = (
             (asc.SchedulerClosed, "event loop is closed") if closed else (RuntimeError, "another one runs now")
         )
-        with pytest.raises(error, match=text):
-            found = ENTRIES[entry](*left)
-            if hasattr(found, "__await__"):
-                await found
+        async with asc.Scheduler("cpu") if beside else contextlib.nullcontext():
+            with pytest.raises(error, match=text):
+                found = ENTRIES[entry](*left)
+                if hasattr(found, "__await__"):
+                    await found
         assert (await left[1]).tolist() == [1, 1, 1]  # what is there is readable
         assert (await left[2].numpy()).tobytes() == BLOCK.tobytes()
 

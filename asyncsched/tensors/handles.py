@@ -148,8 +148,8 @@ class gather(Generic[T]):
 
     def __await__(self) -> Generator[Any, None, T]:
         values = self._values
+        pending = {v.task: runtime_of(v) for v in values if v.task is not None and not v.done}
         try:
-            pending = {v.task: runtime_of(v) for v in values if v.task is not None and not v.done}
             if failure_above(values) or not pending:
                 yield
             else:
@@ -159,7 +159,7 @@ class gather(Generic[T]):
                 deliver(next(v for v in values if v.failure))
             return cast(T, [deliver(value) for value in values])
         finally:
-            del self, values  # see `Handle.__await__`
+            del self, values, pending  # see `Handle.__await__`
 
 
 def runtime_of(value: Value) -> Runtime:

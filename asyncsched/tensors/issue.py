@@ -89,12 +89,13 @@ def run_inline(
         return None
     if runtime.completions.items:
         engine.take()  # drops alone, since nothing is unfinished
-    if ambient.get() is None:
-        if not runtime.loop.is_running():  # nothing else tells that this is its loop
-            runtime.check()
-        scope = engine.root
+    here = ambient.get()  # as in `issue`
+    if here is not None and here.runtime is runtime and not here.core.closed:
+        scope = here.core
     else:
-        scope = current_scope(runtime)
+        if not runtime.loop.is_running():
+            runtime.check()
+        scope = engine.root if here is None else current_scope(runtime)
     account = scope.account
     nbytes = plan.nbytes
     if account.limit is not None and account.used + nbytes + plan.workspace > account.limit:

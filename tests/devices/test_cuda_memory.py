@@ -315,3 +315,24 @@ async def test_closing_gives_the_pool_back_to_the_device(fake: Fake) -> None:
         assert device.memory.pool.reserved()
     await ended()
     assert device.memory.pool.reserved() == 0
+
+
+async def test_what_outlives_its_scheduler_is_freed_and_never_on_the_loops_thread(fake: Fake) -> None:
+    async def leave() -> tuple[asc.Tensor, Any]:
+        async with opened(2) as s:
+            x = await s.put(BLOCK)
+            return x + 1, await (x + 2)
+
+    allocated = fake.space.allocated
+    tensor, array = await leave()
+    await ended()
+    assert allocated[0] > SIZE
+    del tensor
+    gc.collect()
+    await until(lambda: allocated[0] == SIZE)
+    del array
+    gc.collect()
+    await leave()  # what outlived even the tensors is freed when the next pool is abandoned
+    await ended()
+    await until(lambda: not allocated[0])
+    assert fake.loop_blocks == []

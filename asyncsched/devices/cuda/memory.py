@@ -124,9 +124,8 @@ class CUDAMemory(Memory):
         return value.device.fetch(array)
 
     def _like(self, dense: Any) -> Any:
-        return self.xp.ndarray(
-            dense.shape, dense.dtype.newbyteorder("="), self.pool.malloc(dense.nbytes), dense.strides
-        )
+        dtype = dense.dtype.newbyteorder("=")
+        return self.xp.ndarray(dense.shape, dtype, self.pool.malloc(dense.nbytes), dense.strides)
 
     def fetch(self, array: Any, stream: Any) -> np.ndarray[Any, Any]:
         """A host copy of an array of this device. Blocks."""
