@@ -63,11 +63,12 @@ class Serving(Service):
         instruments: watch requests, besides Prometheus's metrics and OpenTelemetry's spans, which are there where their
             packages are: prometheus-client, and opentelemetry-instrumentation-asgi.
         endpoints: paths answered here, for what the server tells of itself.
-        drain_on_sigterm: refuse new requests from SIGTERM on, and hand the signal to the server when those in progress
-            are answered. False leaves the signal alone. The process that runs the application must get it, before the
-            server does: under hypercorn's own command it does not. Its first process keeps the signal and has the other
-            close the socket at once, so that later connections are reset; nor does the handler that hypercorn sets by
-            itself give way to another. Start it in your program instead, with a trigger that is told afterwards:
+        drain_on_sigterm: refuse new requests from SIGTERM (or Ctrl-C) on, and hand the signal to the server when those
+            in progress are answered, or when it comes again. False leaves signals alone. The process that runs the
+            application must get it, before the server does: under hypercorn's own command it does not. Its first
+            process keeps the signal and has the other close the socket at once, so that later connections are reset;
+            nor does the handler that hypercorn sets by itself give way to another. Start it in your program instead,
+            with a trigger that is told afterwards:
 
                 async def main():
                     stop, loop = asyncio.Event(), asyncio.get_running_loop()

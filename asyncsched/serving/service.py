@@ -13,7 +13,7 @@ from ..errors import SchedulerClosed
 from ..scheduler import Scheduler
 from .http import ASGIScope, Instrument, ShuttingDown
 from .limiter import Limiter
-from .signals import drain_on_sigterm
+from .signals import drain_on_signals
 
 logger = logging.getLogger("asyncsched.serving")
 _LAST = 1.0  # seconds for requests to end after they were cancelled
@@ -79,7 +79,7 @@ class Service:
         self.limiter.draining = False
         async with self._make_scheduler() as scheduler:
             self._scheduler = scheduler
-            with drain_on_sigterm(self.drain) if self.options.drain_on_sigterm else contextlib.nullcontext():
+            with drain_on_signals(self.drain) if self.options.drain_on_sigterm else contextlib.nullcontext():
                 try:
                     yield scheduler
                     await self.drain()

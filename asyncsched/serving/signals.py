@@ -1,6 +1,7 @@
-"""SIGTERM begins the draining, and reaches the server when it is over.
+"""SIGTERM and Ctrl-C begin the draining, and reach the server when it is over.
 
-A server that gets the signal at once closes its socket, and who comes later sees no answer at all.
+A server that gets the signal at once closes its socket, and who comes later sees no answer at all. And it waits for the
+responses that have begun before it tells the application to stop: a stream of events would never hear of it.
 """
 
 from __future__ import annotations
@@ -10,11 +11,15 @@ import signal
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from typing import Final
+
+SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 @contextmanager
-def drain_on_sigterm(drain: Callable[[], Awaitable[None]]) -> Iterator[None]:
-    """While open, the first SIGTERM awaits `drain` before the handler that was there before gets it; a second does not.
+def drain_on_signals(drain: Callable[[], Awaitable[None]]) -> Iterator[None]:
+    """While open, the first of these signals awaits `drain` before the handler that was there before gets it; a second
+    one does not.
 
     Outside the main thread, where Python allows no signal handlers, nothing changes.
     """
@@ -24,25 +29,26 @@ def drain_on_sigterm(drain: Callable[[], Awaitable[None]]) -> Iterator[None]:
     loop = asyncio.get_running_loop()
     tasks: list[asyncio.Task[None]] = []
 
-    async def drain_and_pass_on() -> None:
+    async def drain_and_pass_on(number: int) -> None:
         await drain()
-        pass_on()
+        pass_on(number)
 
-    def pass_on() -> None:
-        signal.signal(signal.SIGTERM, previous)
-        signal.raise_signal(signal.SIGTERM)
+    def pass_on(number: int) -> None:
+        signal.signal(number, previous[number])
+        signal.raise_signal(number)
 
-    def begin() -> None:
-        pass_on() if tasks else tasks.append(loop.create_task(drain_and_pass_on()))
+    def begin(number: int) -> None:
+        pass_on(number) if tasks else tasks.append(loop.create_task(drain_and_pass_on(number)))
 
     def handler(number: int, frame: object) -> None:
-        loop.call_soon_threadsafe(begin)  # which wakes the loop
+        loop.call_soon_threadsafe(begin, number)  # which wakes the loop
 
-    previous = signal.signal(signal.SIGTERM, handler)
+    previous = {int(number): signal.signal(number, handler) for number in SIGNALS}
     try:
         yield
     finally:
-        if signal.getsignal(signal.SIGTERM) is handler:
-            signal.signal(signal.SIGTERM, previous)
+        for number in SIGNALS:
+            if signal.getsignal(number) is handler:
+                signal.signal(number, previous[number])
         for task in tasks:
             task.cancel()

@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
-import anyio.to_thread
 import numpy as np
 
 from .._core.model import Value
@@ -19,6 +18,7 @@ from ..devices.contract import Device, Job, in_stream_thread
 from ..errors import ImplicitBarrierError, SchedulerClosed
 from ..ops.table import TABLE
 from ..runtime.runtime import INLINE_COPY, Life, Runtime, running_loop
+from ..runtime.threads import in_thread
 from ..runtime.waiting import Steps, wait
 from .handles import Handle, deliver, runtime_of
 
@@ -99,7 +99,7 @@ async def copy_out(runtime: Runtime, value: Value) -> Any:
     if device.inline and array.nbytes <= INLINE_COPY:
         return device.fetch(array)
     if runtime.life is Life.CLOSED or running_loop() is not runtime.loop:  # the copy stream is gone, or tells elsewhere
-        return await anyio.to_thread.run_sync(device.fetch, array)
+        return await in_thread(lambda: device.fetch(array), "copies out")
     assert runtime.loop is not None
     future: asyncio.Future[None] = runtime.loop.create_future()
     job = Job(lambda: device.fetch(value.array))  # holds the value: nobody may write over it meanwhile

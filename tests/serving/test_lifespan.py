@@ -14,7 +14,7 @@ import pytest
 import asyncsched as asc
 from asyncsched.serving import Serving
 from asyncsched.serving.http import App, ASGIScope, Message, Receive, Send
-from asyncsched.serving.signals import drain_on_sigterm
+from asyncsched.serving.signals import SIGNALS, drain_on_signals
 from tests.waiting import turns, until
 
 from .rig import Call, Held, echo, get, opened, raises, returns, serving
@@ -197,48 +197,54 @@ async def test_a_body_that_runs_too_long_is_named_and_left(
     assert "endless" in caplog.text
 
 
+@pytest.fixture(params=SIGNALS)
+def number(request: pytest.FixtureRequest) -> int:
+    """Of a signal."""
+    return int(request.param)
+
+
 @pytest.fixture
-def received() -> Iterator[list[int]]:
-    """The SIGTERMs that reached the server."""
+def received(number: int) -> Iterator[list[int]]:
+    """Those that reached the server."""
     found: list[int] = []
-    previous = signal.signal(signal.SIGTERM, lambda number, frame: found.append(number))
+    previous = signal.signal(number, lambda number, frame: found.append(number))
     yield found
-    signal.signal(signal.SIGTERM, previous)
+    signal.signal(number, previous)
 
 
-async def test_a_signal_drains_first_and_is_passed_on(received: list[int]) -> None:
+async def test_a_signal_drains_first_and_is_passed_on(number: int, received: list[int]) -> None:
     held = Held()
     middleware = Serving(held, lambda: asc.Scheduler("cpu"))
     async with middleware.open():
         call = Call(middleware).feed()
         await until(lambda: held.entered == 1)
-        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(number)
         await until(lambda: middleware.limiter.draining)
         assert (await Call(middleware).feed().answer())[0] == 503
         assert received == []
         held.gate.set()
         assert (await call.answer())[0] == 200
-        await until(lambda: received == [signal.SIGTERM])
+        await until(lambda: received == [number])
 
 
-async def test_a_second_signal_is_passed_on_at_once(received: list[int]) -> None:
-    with drain_on_sigterm(asyncio.Event().wait):  # type: ignore[arg-type]
-        signal.raise_signal(signal.SIGTERM)
+async def test_a_second_signal_is_passed_on_at_once(number: int, received: list[int]) -> None:
+    with drain_on_signals(asyncio.Event().wait):  # type: ignore[arg-type]
+        signal.raise_signal(number)
         await turns(5)
         assert received == []
-        signal.raise_signal(signal.SIGTERM)
-        await until(lambda: received == [signal.SIGTERM])
-    signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(number)
+        await until(lambda: received == [number])
+    signal.raise_signal(number)
     assert len(received) == 2
 
 
-def test_in_another_thread_signals_are_left_alone(received: list[int]) -> None:
+def test_in_another_thread_signals_are_left_alone(number: int, received: list[int]) -> None:
     async def main() -> None:
         async with Serving(echo, lambda: asc.Scheduler("cpu")).open():
             pass
 
-    before = signal.getsignal(signal.SIGTERM)
+    before = signal.getsignal(number)
     thread = threading.Thread(target=lambda: asyncio.run(main()))
     thread.start()
     thread.join()
-    assert signal.getsignal(signal.SIGTERM) is before
+    assert signal.getsignal(number) is before
