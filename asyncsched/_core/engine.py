@@ -232,7 +232,7 @@ class Engine(Audit):
             return
         self._end(task, CANCELLED if task.cancelled or (failure is not None and failure.cancelled) else FAILED)
         for dependent in dependents or ():
-            if failure is not None and dependent.state == PENDING and dependent.move is None:
+            if failure is not None and dependent.state == PENDING:
                 self.settle(dependent, failure.passed_to(dependent.name, dependent.site))
 
     def cancel(self, task: Task, failure: Failure) -> bool:
@@ -291,6 +291,7 @@ class Engine(Audit):
                 if dependent.move is None:
                     dependents.append((dependent, failure.passed_to(dependent.name, dependent.site)))
                 else:  # it goes on without, and need not wait for this any more
+                    self._give_up(dependent.move.commit)
                     dependent.blockers -= 1
                     dependent.scope.account.changed = True
             self._end(task, task.state)
