@@ -144,6 +144,20 @@ async def test_an_array_that_a_callable_returned_stays_its_owners(s: asc.Schedul
     assert [array[0] for array in (*given, seen)] == [7, 7, 7]
 
 
+@pytest.mark.parametrize("large", [True, False])
+async def test_an_awaited_array_is_found_as_a_holder_also_when_a_task_was_given_it_since(large: bool) -> None:
+    async with asc.Scheduler("cpu", max_bytes=2 * NB if large else 160) as s:
+        block = BLOCK if large else np.ones(10)
+        x = await s.put(block)
+        array = await x
+        assert await s.call(np.sum, x, nbytes=0) == block.sum()
+        del x
+        other = await s.put(block)
+        with pytest.raises(asc.MemoryDeadlockError, match="in an awaited array: held by coroutine .*'array'"):
+            await s.put(block)
+        del other, array
+
+
 @pytest.mark.parametrize("size", [6, 40_000])
 async def test_what_a_holder_does_to_an_array_changes_no_other_and_not_the_tensor(s: asc.Scheduler, size: int) -> None:
     x = await s.put(np.arange(float(size))) + 1
