@@ -40,7 +40,7 @@ import asyncio
 import gc
 import logging
 from collections.abc import Sequence
-from time import perf_counter
+from time import perf_counter, thread_time
 
 from .._core.callsite import line_of
 from .._core.failure import Failure
@@ -133,14 +133,13 @@ class StallWatch:
         if thorough:
             gc.collect()
             return
-        started = perf_counter()
-        if (early := self._may_collect - started) > 0:
+        if (early := self._may_collect - perf_counter()) > 0:
             assert self._runtime.loop is not None
             self._soon = self._runtime.loop.call_later(early, self._look, False)
             return
+        started = thread_time()  # not by the clock, which counts what other threads and programs do meanwhile
         gc.collect(1)
-        now = perf_counter()
-        self._may_collect = now + (now - started) / COLLECTING
+        self._may_collect = perf_counter() + (thread_time() - started) / COLLECTING
 
     def _search(self, stuck: Sequence[Task]) -> None:
         """Look for holders; tell of a deadlock, or of a stall that lasts."""

@@ -244,6 +244,7 @@ async def test_collecting_has_a_share_of_the_loops_time(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(stall, "FIRST_LOOK", 3600.0)
     monkeypatch.setattr(stall, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(stall, "thread_time", lambda: now[0])
     monkeypatch.setattr(stall, "gc", Collector)
     async with asc.Scheduler("cpu", max_bytes=NB) as s:
         for after, expected in ((0.0, 1), (0.5, 1), (10.0, 1), (10.0, 2), (19.0, 2), (2.0, 3)):
