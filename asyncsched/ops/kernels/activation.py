@@ -6,7 +6,6 @@ from functools import cache
 from math import pi, sqrt
 from typing import Any
 
-from .basic import kept
 from .layers import blocks, flat
 
 # (1 + 2z) exp(z^2) erfc(z) as a Chebyshev series in (z - 3) / (z + 3), for z >= 0: the form of M. M. Shepherd and
@@ -29,10 +28,16 @@ def relu(xp: Any, x: Any, *, out: Any = None) -> Any:
 
 
 def relu_backward(xp: Any, grad: Any, y: Any, *, out: Any = None) -> Any:
-    """The gradient where the result was positive, and 0 elsewhere, be it infinite there."""
+    """The gradient where the result was positive, and 0 elsewhere, be it infinite there.
+
+    As bits: a product with 0 would leave NaN, and choosing by a mask takes ten times as long.
+    """
     out, result, grads, values = flat(xp, out, grad, y)
+    bits = f"i{y.dtype.itemsize}"
     for block in blocks(xp, y.size, alive=2):
-        kept(xp, grads[block], ~(values[block] <= 0), out=result[block])  # also where it is NaN
+        mask = (values[block] <= 0).view("i1")
+        mask -= 1  # no bits, or all
+        xp.bitwise_and(grads[block].view(bits), mask.astype(bits), out=result[block].view(bits))
     return out
 
 

@@ -34,7 +34,8 @@ def max_pool2d_backward(
         g = xp.ascontiguousarray(g)
         part, total = xp.empty_like(g), xp.zeros(_padded_plane(images, padding), x.dtype)
         for place, chosen in _choices(xp, windows, images, largest):
-            total[place] += kept(xp, g, chosen, out=part)
+            there = total[place]
+            there += kept(xp, g, chosen, out=part)
         result[...] = total[inside(windows, x.shape)]
     return out
 
@@ -62,8 +63,10 @@ def _choices(xp: Any, windows: Windows, images: Any, largest: Any) -> Iterator[t
     """
     padded = _padded(xp, images, windows.padding, xp.nan)
     places = [(slice(None), *place) for _, _, place in windows.places(largest.shape[1:])]
-    done, equal, chosen = [xp.zeros(largest.shape, bool) for _ in range(3)]
-    for place in places:
+    done = padded[places[0]] == largest
+    yield places[0], done
+    equal, chosen = xp.empty_like(done), xp.empty_like(done)
+    for place in places[1:]:
         xp.equal(padded[place], largest, out=equal)
         yield place, xp.greater(equal, done, out=chosen)
         done |= equal
