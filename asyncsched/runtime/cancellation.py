@@ -12,8 +12,9 @@ thread that blocks for ever keeps no program from ending.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn, TypeVar
 
 import anyio
 
@@ -34,6 +35,21 @@ async def ended(task: asyncio.Task[Any]) -> None:
             raise cancelled
         finally:
             del cancelled  # its traceback holds this frame
+
+
+@contextmanager
+def interrupts_pass() -> Iterator[None]:
+    """For the body of a task group, which would keep a Ctrl-C that was raised here until its threads have ended: the
+    loop is given it at once, and the group a cancellation."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        asyncio.get_running_loop().call_soon(_raise, error)
+        raise asyncio.CancelledError from None
+
+
+def _raise(error: BaseException) -> NoReturn:
+    raise error
 
 
 async def to_its_end(work: Coroutine[Any, Any, T]) -> T:

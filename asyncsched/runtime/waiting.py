@@ -123,6 +123,8 @@ async def shielded(runtime: Runtime, scope: Scope) -> None:
     If the loop ends meanwhile it waits no longer, and nobody after it does: neither the scopes around it nor closing.
     """
     runtime.dispatch()
+    if isinstance(sys.exc_info()[1], KeyboardInterrupt):  # which ends the loop, wherever it was raised
+        runtime.abandoned = True
     if scope.unfinished() and not runtime.abandoned:
         await to_its_end(_until_loop_ends(runtime, scope))
 
@@ -130,7 +132,7 @@ async def shielded(runtime: Runtime, scope: Scope) -> None:
 async def _until_loop_ends(runtime: Runtime, scope: Scope) -> None:
     try:
         await drained(runtime, scope)
-    except asyncio.CancelledError:  # who knows nobody's task cancels all
+    except (asyncio.CancelledError, KeyboardInterrupt):  # who knows this task cancels all
         runtime.abandoned = True
         raise
 

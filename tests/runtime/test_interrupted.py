@@ -6,11 +6,18 @@ ends the loop, and the threads with the process.
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import subprocess
 import sys
+import threading
 
+import anyio
 import pytest
+
+from asyncsched.runtime.cancellation import interrupts_pass
+from asyncsched.runtime.threads import in_thread
+from tests.waiting import turns
 
 PROGRAM = """
 import asyncio, threading
@@ -76,3 +83,16 @@ def test_the_second_one_ends_it(what: str, run: str) -> None:
     assert child.returncode == -signal.SIGINT
     assert errors.splitlines()[-1] == "KeyboardInterrupt"
     assert "asyncsched" not in "".join(line for line in errors.splitlines() if "Exception in thread" in line)
+
+
+def test_raised_in_the_body_of_a_task_group_it_does_not_wait_for_the_threads(gate: threading.Event) -> None:
+    async def main() -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(in_thread, gate.wait, "blocks")
+            with interrupts_pass():
+                await turns(3)
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(main())
+    assert not gate.is_set()

@@ -69,6 +69,7 @@ async def test_metrics() -> None:
     assert found['asyncsched_tracked_bytes{state="retained"}'] == 0
     assert found['asyncsched_batcher_items_total{batcher="echo",outcome="answered"}'] == 3
     assert found['asyncsched_batcher_batches_total{batcher="echo"}'] == 3
+    assert found['asyncsched_batcher_retries_total{batcher="echo"}'] == 0
     assert found["asyncsched_ready"] == 1
     for name in found:
         assert re.match(r"asyncsched_[a-z_]+(\{.*\})?$", name)

@@ -17,6 +17,7 @@ from typing import Any
 import anyio
 import numpy as np
 
+from ...runtime.cancellation import interrupts_pass
 from ...runtime.threads import in_thread
 from .entry_queue import EntryQueue
 from .links import Link
@@ -127,7 +128,7 @@ class ThreadSource(Source):
         async with anyio.create_task_group() as group:
             group.start_soon(in_thread, self._read, f"pipeline {self.name}")
             try:
-                with self._feeding:
+                with interrupts_pass(), self._feeding:
                     await self._feed()
             finally:
                 self._stopped = True

@@ -13,6 +13,7 @@ from typing import Any
 
 import anyio
 
+from ...runtime.cancellation import interrupts_pass
 from ...runtime.threads import in_thread
 from .entry_queue import EntryQueue
 from .origin import Origin
@@ -36,7 +37,8 @@ class ThreadStage(Stage):
             for _ in range(self.workers):
                 group.start_soon(in_thread, self._work, f"pipeline {self.name}")
             try:
-                await self.feed()
+                with interrupts_pass():
+                    await self.feed()
             except BaseException:
                 self._stopped = True
                 raise
