@@ -15,6 +15,7 @@ from .pool import PrivatePool
 
 _INSTALL = 'pip install "asyncsched[cuda12]" (or "asyncsched[cuda13]" for CUDA 13)'
 _NOT_READY = 600  # cudaErrorNotReady
+CAPTURE_ERRORS = range(900, 910)  # cudaErrorStreamCaptureUnsupported and those after it, in driver_types.h
 
 
 class CUDAContext:

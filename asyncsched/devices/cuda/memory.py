@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Hashable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,10 @@ from ..._core.completions import Completions
 from ..._core.model import Task, Value
 from ...ops.row import Row, resolve
 from .. import execution
-from ..memory import Memory
+from ..memory import Memory, owner_of
 from ..torch_interop import call
 from .context import CUDAContext
+from .janitor import Body, Janitor, Lease, lease_of
 from .pool import GRANULE
 from .staging import Staging, without_gaps
 
@@ -28,8 +30,9 @@ class CUDAMemory(Memory):
 
     granule = GRANULE
 
-    def __init__(self, context: CUDAContext, completions: Completions) -> None:
+    def __init__(self, context: CUDAContext, janitor: Janitor, completions: Completions) -> None:
         super().__init__(completions)
+        self._janitor = janitor
         self.xp = context.cupy
         self.arrays = (context.cupy.ndarray, np.ndarray)
         self.pool = context.pool
@@ -94,8 +97,41 @@ class CUDAMemory(Memory):
         return task.name, tuple([_kind(a) for a in args]), tuple((task.options or {}).items())
 
     def run_callable(self, task: Task, args: list[Any]) -> Any:
+        """Call a user's function, which may keep any array that it makes."""
         assert task.lane is not None
-        return task.context.run(call, task.call, args, task.lane.stream.cuda, self._number)
+        stream = task.lane.stream.cuda
+        body = Body(stream)
+        with self.xp.cuda.using_allocator(partial(self._malloc, body)):
+            try:
+                return task.context.run(call, task.call, args, stream, self._number)
+            finally:
+                body.over = True
+
+    # -- what leaves --------------------------------------------------------------------------------------------
+
+    def share(self, array: Any) -> Any:
+        if isinstance(array, np.ndarray) or not array.nbytes or lease_of(array) is not None:
+            return super().share(array)
+        owner = owner_of(array)
+        start = self._leased(owner, owner.data.mem)
+        return self.xp.ndarray(array.shape, array.dtype, start + (array.data.ptr - start.ptr), array.strides)
+
+    def anchor(self, owner: Any) -> Any:
+        lease = lease_of(owner)
+        held = lease.held() if lease is not None else None
+        return owner if held is None else held
+
+    def _malloc(self, body: Body, nbytes: int) -> Any:
+        """CuPy's allocator in a callable's body."""
+        pointer = self.pool.malloc(nbytes)
+        if not nbytes:
+            return pointer
+        return self._leased(self.xp.ndarray(pointer.mem.size, np.uint8, pointer), pointer.mem, body)
+
+    def _leased(self, held: Any, memory: Any, body: Body | None = None) -> Any:
+        """The start of some memory, as who holds it shows it to others."""
+        cuda, lease = self.xp.cuda, Lease(held, self._janitor, body)
+        return cuda.MemoryPointer(cuda.UnownedMemory(memory.ptr, memory.size, lease, self._number), 0)
 
     # -- copies -------------------------------------------------------------------------------------------------
 
