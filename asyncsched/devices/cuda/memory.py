@@ -32,6 +32,7 @@ class CUDAMemory(Memory):
 
     def __init__(self, context: CUDAContext, janitor: Janitor, completions: Completions) -> None:
         super().__init__(completions)
+        self._context = context
         self._janitor = janitor
         self.xp = context.cupy
         self.arrays = (context.cupy.ndarray, np.ndarray)
@@ -146,6 +147,7 @@ class CUDAMemory(Memory):
             return target
         if source.device.id == self._number:
             return source.copy(order="K")
+        self._context.reach(source.device.id)
         target = self._like(source)
         pointers = (target.data.ptr, self._number, source.data.ptr, source.device.id)
         if source.nbytes:  # else there is no pointer
