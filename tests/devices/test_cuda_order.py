@@ -176,16 +176,20 @@ async def _await(tensor: asc.Tensor) -> None:
 async def test_a_spin_before_sleeping(fake: Fake, monkeypatch: pytest.MonkeyPatch, spin: float) -> None:
     import cupy
 
-    sleeps, synchronize = [], cupy.cuda.runtime.eventSynchronize
+    runtime = cupy.cuda.runtime
+    sleeps, synchronize = [], runtime.eventSynchronize
+    questions, query = [], runtime.eventQuery
     async with opened(1, spin=spin) as s:
         x = await s.put(BLOCK)
         await s.barrier()
-        monkeypatch.setattr(cupy.cuda.runtime, "eventSynchronize", lambda e: (sleeps.append(e), synchronize(e))[1])
+        monkeypatch.setattr(runtime, "eventSynchronize", lambda e: (sleeps.append(e), synchronize(e))[1])
+        monkeypatch.setattr(runtime, "eventQuery", lambda e: (questions.append(e), query(e))[1])
         with fake.pause():
             y = x + 1
             await until(lambda: sleeps or spin)
         await y
         assert bool(sleeps) is not bool(spin)
+        assert bool(questions) is bool(spin)  # each holds the GIL
 
 
 async def test_a_new_kernel_is_compiled_by_one_thread(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
