@@ -20,6 +20,7 @@ from .janitor import Body, Janitor, Lease, lease_of
 from .pool import GRANULE
 from .staging import Staging, without_gaps
 
+_SHORT_INDEX = 1 << 28  # elements: from somewhere above on, CuPy's kernels count in 64 bits
 _MOST_FORMS = 16_384  # remembered; then all are, and those still in use are soon there again
 # One at a time in the process: two threads that meet the same new kernel would both compile it.
 _compiling = threading.Lock()
@@ -54,7 +55,10 @@ class CUDAMemory(Memory):
         if form in self._ran_before:
             self._apply(task, value)
             return
-        with _compiling:
+        if value.meta.known:
+            with _compiling:
+                self._apply(task, value)
+        else:  # it waits for its stream, to learn the shape: so no lock, and at worst a kernel is compiled twice
             self._apply(task, value)
         if len(self._ran_before) >= _MOST_FORMS:
             self._ran_before.clear()
@@ -91,11 +95,19 @@ class CUDAMemory(Memory):
             return False
         return row.view or isinstance(resolve(row, self.xp), self.xp.ufunc)
 
-    @staticmethod
-    def _form(task: Task) -> Hashable:
-        """What a compiled kernel is for: the row, its options, and shape, dtype and strides of each operand."""
+    def _form(self, task: Task) -> Hashable:
+        """What a compiled kernel is for: the row, its options, and shape, dtype and strides of each operand.
+
+        A ufunc's kernel serves every shape of as many axes, if all operands are of one and without gaps.
+        """
         args = execution.arguments(task, [read.array for read in task.inputs])
-        return task.name, tuple([_kind(a) for a in args]), tuple((task.options or {}).items())
+        kinds: list[Hashable] = [_kind(a) for a in args]
+        arrays = [a for a in args if isinstance(a, self.xp.ndarray)]
+        if arrays and isinstance(resolve(task.call, self.xp), self.xp.ufunc):
+            shape = arrays[0].shape
+            if all(a.shape == shape and a.flags.c_contiguous and 1 < a.size < _SHORT_INDEX for a in arrays):
+                kinds = [(len(shape), a.dtype) if isinstance(a, self.xp.ndarray) else _kind(a) for a in args]
+        return task.name, tuple(kinds), tuple((task.options or {}).items())
 
     def run_callable(self, task: Task, args: list[Any]) -> Any:
         """Call a user's function, which may keep any array that it makes."""
