@@ -17,7 +17,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .devices.contract import Device
-from .devices.cuda.janitor import record_stream
 from .errors import (
     AsyncSchedError,
     CaptureError,
@@ -99,7 +98,6 @@ __all__ = [
     "nn",
     "no_grad",
     "optim",
-    "record_stream",
     "run",
     "save",
     "serving",
