@@ -392,3 +392,4 @@ async def test_on_cuda_a_step_writes_over_what_it_alone_holds():
                 places.append([tensor._value.array.data.ptr for tensor in (p, optimizer.state[0]["momentum"])])
             assert places[0] == places[1] == places[2]
             assert (await p.numpy()).tolist() == [1 - 0.5 * (1 + 1.5 + 1.75)] * 1000
+        del p, optimizer
