@@ -11,28 +11,12 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from asyncsched.runtime import deadlock, stall
+from asyncsched.runtime import deadlock
 from asyncsched.runtime.holders import Walk
 from tests.waiting import cancelled, held, until
 
 BLOCK = np.ones((100, 100))
 NB = BLOCK.nbytes
-
-
-@pytest.fixture
-def looks(monkeypatch: pytest.MonkeyPatch) -> list[deadlock.Finding]:
-    """What each investigation found; they come soon, and several."""
-    found: list[deadlock.Finding] = []
-
-    def look(*args: Any) -> deadlock.Finding:
-        found.append(deadlock.investigate(*args))
-        return found[-1]
-
-    monkeypatch.setattr(stall, "investigate", look)
-    monkeypatch.setattr(stall, "FIRST_LOOK", 0.01)
-    monkeypatch.setattr(stall, "BUDGET", 60.0)
-    monkeypatch.setattr(stall, "MOST_BUDGET", 60.0)
-    return found
 
 
 async def looked(looks: list[deadlock.Finding], times: int = 2) -> None:

@@ -1,0 +1,29 @@
+"""What the tests of stalls and deadlocks share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from asyncsched.runtime import deadlock, stall
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[deadlock.Finding]:
+    """What each investigation found. The first comes soon here, and they have the time they need on a busy machine.
+
+    So has whoever was told of a stall, until the next look: to let go of what it holds.
+    """
+    found: list[deadlock.Finding] = []
+
+    def look(*args: Any) -> deadlock.Finding:
+        found.append(deadlock.investigate(*args))
+        return found[-1]
+
+    monkeypatch.setattr(stall, "investigate", look)
+    monkeypatch.setattr(stall, "FIRST_LOOK", 0.01)
+    monkeypatch.setattr(stall, "NEXT_LOOK", 0.2)
+    monkeypatch.setattr(stall, "BUDGET", 60.0)
+    monkeypatch.setattr(stall, "MOST_BUDGET", 60.0)
+    return found
