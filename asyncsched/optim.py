@@ -25,7 +25,6 @@ The formulas are those of PyTorch's documentation of `torch.optim.SGD` and `torc
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
@@ -196,10 +195,11 @@ class Optimizer:
         """The number of steps after this one; made once for all parameters that had as many."""
         before = state.get("step")
         key = parameter.device if before is None else before._value
-        if key not in counts:
+        if before is not None and key not in counts:
+            counts[key] = before + 1
+        elif key not in counts:
             submitter = Tasks(runtime_of(parameter._value))
-            one = partial(full, (), 1, dtype=_COUNT, device=parameter.device, scheduler=submitter)
-            counts[key] = one() if before is None else before + 1
+            counts[key] = full((), 1, dtype=_COUNT, device=parameter.device, scheduler=submitter)
         return counts[key].detach()
 
     def __repr__(self) -> str:

@@ -87,7 +87,8 @@ class StallWatch:
 
     def _begin(self, signature: object, stuck: Sequence[Task]) -> None:
         told = {}
-        for account, first in [(task.scope.account, task) for task in stuck]:
+        for first in stuck:
+            account = first.scope.account
             used, before = self._told.get(account, (-1, 0))
             if account.used == used and first.seq < before:
                 told[account] = used, before

@@ -62,9 +62,8 @@ def wait(
     """
     if runtime.thread != get_ident():
         runtime.check_waiting()
-    if others:
-        for other in others:
-            other.check_waiting()
+    for other in others:
+        other.check_waiting()
     loop = runtime.loop
     assert loop is not None
     future: asyncio.Future[None] = loop.create_future()
@@ -73,9 +72,8 @@ def wait(
         if not waiter(task):
             task.waiters = [waiter] if task.waiters is None else [*task.waiters, waiter]
     runtime.dispatch()
-    if others:
-        for other in others:
-            other.dispatch()
+    for other in others:
+        other.dispatch()
     try:
         if future.done():
             yield
@@ -83,15 +81,13 @@ def wait(
             if not loop.is_running():  # another one does
                 runtime.refuse()
             runtime.parked[future] = (asyncio.current_task(), tasks)
-            if others:
-                for other in others:
-                    other.parked[future] = runtime.parked[future]
+            for other in others:
+                other.parked[future] = runtime.parked[future]
             yield from future
     finally:
         runtime.parked.pop(future, None)
-        if others:
-            for other in others:
-                other.parked.pop(future, None)
+        for other in others:
+            other.parked.pop(future, None)
         for task in tasks:
             if task.waiters is not None and waiter in task.waiters:
                 task.waiters.remove(waiter)

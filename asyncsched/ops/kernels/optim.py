@@ -35,9 +35,7 @@ def sgd_average(xp: Any, x: Any, y: Any, p: Any, a: float, decay: float, *, out:
     return xp.add(xp.multiply(x, a, out=out), change, out=out)
 
 
-def sgd_step(
-    xp: Any, p: Any, x: Any, y: Any, lr: float, a: float, decay: float, *, out: Any = None
-) -> Any:  # fmt: skip
+def sgd_step(xp: Any, p: Any, x: Any, y: Any, lr: float, a: float, decay: float, *, out: Any = None) -> Any:
     """p - lr (a x + (y + decay p)), where x may be a number."""
     change = sgd_average(xp, x, y, p, a, decay, out=xp.empty_like(p))
     xp.multiply(change, -lr, out=change)
