@@ -61,3 +61,14 @@ def no_collector() -> Iterator[None]:
         gc.set_debug(0)
         gc.garbage.clear()
         gc.enable()
+
+
+async def outlasts_cancellations(task: asyncio.Task[Any], gate: threading.Event, times: int = 1) -> None:
+    """However often it is cancelled, it waits for the body that waits for `gate`; then it ends cancelled."""
+    for _ in range(times):
+        task.cancel()
+        await turns()
+        assert not task.done()
+    gate.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task

@@ -20,7 +20,7 @@ import pytest
 
 import asyncsched as asc
 from asyncsched.flow.pipeline import threads as threads_of_stages
-from tests.waiting import no_collector, turns, until
+from tests.waiting import no_collector, outlasts_cancellations, turns, until
 
 from .rig import AsyncCounted, Counted, drain, holding, same, same_in_thread
 
@@ -342,12 +342,7 @@ async def test_leaving_waits_for_functions_that_run(s: asc.Scheduler) -> None:
     task = asyncio.create_task(leave())
     await until(begun.is_set)
     await turns()
-    task.cancel()
-    await turns()
-    assert not task.done()
-    gate.set()
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    await outlasts_cancellations(task, gate)
     assert ended == [0]
 
 

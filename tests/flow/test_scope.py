@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from tests.waiting import cancelled, fail, held, settled, turns
+from tests.waiting import cancelled, fail, held, outlasts_cancellations, settled, turns
 
 BLOCK = np.ones((200, 200))
 NB = BLOCK.nbytes
@@ -88,13 +88,7 @@ async def test_a_cancelled_scope_waits_for_what_runs(s: asc.Scheduler) -> None:
 
     task = asyncio.create_task(work())
     assert await asyncio.to_thread(entered.wait, 60)
-    for _ in range(3):
-        task.cancel()
-        await turns()
-        assert not task.done()
-    gate.set()
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    await outlasts_cancellations(task, gate, 3)
     assert ended == [1]
 
 
