@@ -338,12 +338,12 @@ class Engine(Audit):
             self._news.append(task)
 
     def failed_inline(self, task: Task, failure: Failure) -> None:
-        """A tiny task was submitted, failed and ended in one step, while nothing else was unfinished."""
+        """A quick task was submitted, failed and ended in one step, while nothing was pending."""
         task.seq = self.sequence
         self.sequence += 1
         self.submitted += 1
         self.unfinished += 1
-        self.note_peak(1)
+        self.note_peak(self.admission.in_flight + 1)
         task.scope.tasks[task] = None
         task.failure = failure
         self._end(task, CANCELLED if failure.cancelled else FAILED)
