@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
+from itertools import compress
 
 from .admission import Admission
 from .model import LAUNCHED, PENDING, Account, Scope, Task, Value
@@ -54,11 +56,7 @@ class Audit:
 
     def held_by_pending(self) -> int:
         """Bytes of finished results that nothing but pending tasks holds."""
-        tasks = self.admission.tasks()
-        readers = Counter(id(value) for task in tasks for value in task.inputs)
-        values = list({value for task in tasks for value in task.inputs})
-        lone = [i for i in range(len(values)) if references(values, i) <= readers[id(values[i])] + 1]  # and this list
-        return sum([values[i].charge for i in lone])
+        return sum([value.charge for value in _held_alone(self.admission.tasks())])
 
     def sufficient_limit(self, account: Account) -> int:
         """A limit under which all that waits in an account could go, one task after the other by age.
@@ -66,15 +64,11 @@ class Audit:
         If nobody outside drops anything meanwhile: what pending tasks alone hold is free after its last reader.
         """
         tasks = [task for task in self.admission.tasks() if task.scope.account is account]
-        readers = Counter(id(value) for task in tasks for value in (*task.inputs, task.value))
-        values = list({value for task in tasks for value in (*task.inputs, task.value) if value is not None})
         last = {id(value): task for task in tasks for value in (task.value, *task.inputs)}
         freed: Counter[Task] = Counter()
-        for i in range(len(values)):  # in no variable, see `refcounts`
-            if (
-                references(values, i) <= readers[id(values[i])] + 1 and values[i].account.open is account
-            ):  # and this list
-                freed[last[id(values[i])]] += values[i].nbytes
+        for value in _held_alone(tasks):
+            if value.account.open is account:
+                freed[last[id(value)]] += value.nbytes
         used = most = account.used
         for task in tasks:
             used += task.cost
@@ -107,6 +101,14 @@ class Audit:
             # Not below zero, but for a result larger than its task's cost and dropped before the task's completion.
             assert account.used >= 0 or account.in_flight
             assert account.earmark is None or account.earmark.state == PENDING
+
+
+def _held_alone(tasks: Sequence[Task]) -> list[Value]:
+    """What these tasks read, or will make, and nobody else holds."""
+    count = Counter([id(value) for task in tasks for value in (*task.inputs, task.value)])
+    values = list({value for task in tasks for value in (*task.inputs, task.value) if value is not None})
+    alone = [references(values, i) <= count[id(values[i])] + 1 for i in range(len(values))]  # in no variable
+    return list(compress(values, alone))
 
 
 def _being_made(value: Value) -> bool:
