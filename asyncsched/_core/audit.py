@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from itertools import compress
+from collections.abc import Iterable
 
 from .admission import Admission
 from .model import LAUNCHED, PENDING, Account, Scope, Task, Value
@@ -56,7 +55,9 @@ class Audit:
 
     def held_by_pending(self) -> int:
         """Bytes of finished results that nothing but pending tasks holds."""
-        return sum([value.charge for value in _held_alone(self.admission.tasks())])
+        tasks = self.admission.tasks()
+        alone = _held_alone(value for task in tasks for value in task.inputs if value.charge)
+        return sum([value.charge for value in alone])
 
     def sufficient_limit(self, account: Account) -> int:
         """A limit under which all that waits in an account could go, one task after the other by age.
@@ -66,7 +67,7 @@ class Audit:
         tasks = [task for task in self.admission.tasks() if task.scope.account is account]
         last = {id(value): task for task in tasks for value in (task.value, *task.inputs)}
         freed: Counter[Task] = Counter()
-        for value in _held_alone(tasks):
+        for value in _held_alone(value for task in tasks for value in (task.value, *task.inputs) if value is not None):
             if value.account.open is account:
                 freed[last[id(value)]] += value.nbytes
         used = most = account.used
@@ -103,12 +104,11 @@ class Audit:
             assert account.earmark is None or account.earmark.state == PENDING
 
 
-def _held_alone(tasks: Sequence[Task]) -> list[Value]:
-    """What these tasks read, or will make, and nobody else holds."""
-    count = Counter([id(value) for task in tasks for value in (*task.inputs, task.value)])
-    values = list({value for task in tasks for value in (*task.inputs, task.value) if value is not None})
-    alone = [references(values, i) <= count[id(values[i])] + 1 for i in range(len(values))]  # in no variable
-    return list(compress(values, alone))
+def _held_alone(held: Iterable[Value]) -> list[Value]:
+    """What nobody else holds of values that are given as many times as tasks hold them, and held by nothing here."""
+    count = Counter(held)
+    values, times = list(count), list(count.values())
+    return [values[i] for i in range(len(values)) if references(values, i) <= times[i] + 2]  # the list, and the counter
 
 
 def _being_made(value: Value) -> bool:

@@ -41,6 +41,7 @@ import asyncio
 import gc
 import logging
 from collections.abc import Sequence
+from math import inf
 from time import perf_counter, thread_time
 
 from .._core.callsite import line_of
@@ -74,7 +75,9 @@ class StallWatch:
         self._pause = FIRST_LOOK
         self._logged = FIRST_LOG
         self._may_collect = 0.0  # when young garbage may be collected again
-        self._patience = FIRST_LOOK  # how long a stall lasts before all garbage is collected
+        self._patience = (
+            inf  # how long a stall lasts before all garbage is collected, if before the first thorough look
+        )
         self._soon: asyncio.Handle | None = None
         self._later: asyncio.TimerHandle | None = None
 
@@ -123,7 +126,9 @@ class StallWatch:
         runtime.dispatch()
         freed = self._signature != signature
         if whole:
-            self._patience = spent if freed else min(FIRST_LOOK, 2 * self._patience)
+            self._patience = spent if freed else 2 * self._patience
+            if self._patience >= FIRST_LOOK:
+                self._patience = inf
         elif spent and not freed:
             self._may_collect = perf_counter() + spent / COLLECTING
         if signature is None or freed:
@@ -161,12 +166,12 @@ class StallWatch:
         loop = self._runtime.loop
         assert loop is not None
         pauses = [early] if early > 0 else []
-        if self._patience < FIRST_LOOK:
+        if self._patience < inf:
             pauses.append(self._began + self._patience - perf_counter())
         if pauses:
             self._soon = loop.call_later(max(0.0, min(pauses)), self._look, False)
         if self._later is None:
-            self._later = loop.call_later(self._next_pause(), self._look, True)
+            self._later = loop.call_later(self._next_pause(perf_counter() - self._began), self._look, True)
 
     def _search(self, stuck: Sequence[Task]) -> None:
         """Look for holders; tell of a deadlock, or of a stall that lasts."""
@@ -192,9 +197,10 @@ class StallWatch:
         assert runtime.loop is not None
         self._later = runtime.loop.call_later(self._next_pause(), self._look, True)
 
-    def _next_pause(self) -> float:
+    def _next_pause(self, over: float = 0.0) -> float:
+        """Seconds until the next thorough look, of whose pause `over` are over."""
         waited = perf_counter() - self._since
-        marks = [self._pause, max(0.0, self._logged - waited) + 0.001]
+        marks = [max(0.0, self._pause - over), max(0.0, self._logged - waited) + 0.001]
         if self._timeout is not None:
             marks.append(max(0.0, self._timeout - waited) + 0.001)
         return min(marks)
@@ -214,7 +220,8 @@ class StallWatch:
         used, more = account.used, self._at_a_time
         _, before = self._told.get(account, (used, engine.sequence))
         failures: dict[Scope, Failure] = {}
-        for task in sorted(self._waiting(account), key=lambda task: (task.scope is not first.scope, task.seq)):
+        waiting = [task for task in engine.admission.tasks() if task.scope.account is account]
+        for task in sorted(waiting, key=lambda task: task.scope is not first.scope):  # and by age, which they are
             if task.state != PENDING or task.blockers or task.seq >= before:
                 continue
             known = failures.get(task.scope)
@@ -230,12 +237,9 @@ class StallWatch:
         self._at_a_time *= 2
         self._runtime.dispatch()
 
-    def _waiting(self, account: Account) -> list[Task]:
-        return [task for task in self._runtime.engine.admission.tasks() if task.scope.account is account]
-
     def _text(self, task: Task, finding: Finding | None, needed: int) -> str:
         account = task.scope.account
-        others = len(self._waiting(account)) - 1
+        others = account.pending - 1
         lines = [
             f"{task.name} (submitted at {line_of(task.site)}) needs {task.cost:,} bytes, and {account.used:,} of the"
             f" {account.limit:,} allowed are held; nothing in flight will free any"
