@@ -120,7 +120,12 @@ class Engine(Audit):
         """Raise TaskTooLarge for a task that could never run under its limit."""
         account, cost = task.scope.account, task.cost
         limit = account.limit
-        if limit is None or (not task.inputs and cost <= limit):
+        if limit is None:
+            return
+        most = cost
+        for value in task.inputs:
+            most += value.nbytes if value.base is None else value.owner.nbytes
+        if most <= limit:
             return
         owners = {v.owner for v in task.inputs}  # but for those held outside, which leave the account its room
         needed = cost + sum(owner.nbytes for owner in owners if account.covers(owner.account))
