@@ -34,7 +34,7 @@ log = logging.getLogger("asyncsched")
 
 # Copies up to this many bytes are made on the loop's thread: about as long as a hop to another.
 INLINE_COPY: Final = 64 * 1024
-
+INLINE_BUDGET: Final = 1e-3  # seconds for which quick rows may hold the loop's thread between two of its turns
 
 # Devices that a scheduler was opened on. Each serves one alone: what outlives that, threads and tensors, goes on using
 # its memory and its streams.
@@ -92,7 +92,8 @@ class Runtime:
         self.life = Life.NEW
         self.loop: asyncio.AbstractEventLoop | None = None
         self.thread = 0  # the loop's thread while open; 0 makes every call ask `refuse` why
-        self.inline_thread = 0  # the same, while tiny rows may run on it
+        self.inline_thread = 0  # the same, while quick rows may run on it
+        self._spent = 0.0  # seconds for which they held it since the loop last turned, by estimate
         self.abandoned = False  # the loop ended while something ran: nothing is waited for any more
         self.sink: Sink | None = None  # where tasks go instead of the backlog
         self.lanes: dict[Any, list[Lane]] = {}
@@ -137,8 +138,22 @@ class Runtime:
             raise
         self.life = Life.OPEN
         self.thread = threading.get_ident()
+        self._allow_inline()
+
+    def _allow_inline(self) -> None:
+        """From now on quick rows may run on the loop's thread, where all arrays are NumPy's."""
+        self._spent = 0.0
         if all(device.inline for device in self.devices):
             self.inline_thread = self.thread
+
+    def spend(self, seconds: float) -> None:
+        """A row held the loop's thread for so long. After `INLINE_BUDGET` none does before the loop has turned."""
+        if not self._spent:
+            assert self.loop is not None
+            self.loop.call_soon(self._allow_inline)
+        self._spent += seconds
+        if self._spent > INLINE_BUDGET:
+            self.inline_thread = 0
 
     def _set_default_limit(self) -> None:
         """Where no limit is given: the smallest that a device asks for, so that none is ever overfilled."""
