@@ -37,6 +37,7 @@ from .tensors import functions as _functions
 from .tensors import gradients as _gradients
 from .tensors.capture import Graph
 from .tensors.functions import *  # noqa: F403
+from .tensors.functions.inspection import __array_api_version__, __array_namespace_info__  # noqa: F401
 from .tensors.handles import Task, gather
 from .tensors.tensor import Tensor
 
@@ -117,7 +118,7 @@ if not TYPE_CHECKING:  # for which any name would be there then, also a misspelt
 
 
 def __dir__() -> list[str]:
-    return [*__all__, "__doc__", "__version__"]
+    return [*__all__, "__array_api_version__", "__array_namespace_info__", "__doc__", "__version__"]
 
 
 def _autograd() -> _gradients.Autograd:

@@ -58,12 +58,14 @@ def apply(
         if value.device is not place:
             _refuse_mixed(inputs[0], value)
     found = plan(row, tuple([a.meta if type(a) is Value else a for a in args]), options)
-    made = None
-    if found.small and first is not None:
+    made, lanes = None, None
+    if row.resource and not place.inline:
+        lanes = runtime.lane_of(row.resource, place)
+    elif found.small and first is not None:
         arrays = tuple([a.array if type(a) is Value else a for a in args])
         made = run_inline(row, found, options, first, arrays, failure_above(inputs))
     if made is None:
-        made = issue(runtime, place, row, found, inputs, template_of(args), options, hold=hold)
+        made = issue(runtime, place, row, found, inputs, template_of(args), options, lanes=lanes, hold=hold)
     result = Tensor(made)
     for operand in operands:
         if isinstance(operand, Tensor) and operand._node is not None:
@@ -311,6 +313,12 @@ class Tensor(Unread):
         if self._node is not None:
             self._node.record(row, (self,), _NO_OPTIONS, result)
         return result
+
+    def to_device(self, device: object, /, *, stream: None = None) -> Tensor:
+        """The same as `to`, by the standard's name. There is no choice of a stream: the scheduler's orders them."""
+        if stream is not None:
+            raise ValueError("to_device: the scheduler chooses the stream: leave `stream` out")
+        return self.to(device)
 
     # -- operands of NumPy's ------------------------------------------------------------------------------------
 
