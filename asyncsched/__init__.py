@@ -69,6 +69,9 @@ _WHEN_USED = {
     "serving": "serving",
 }
 
+# What users of NumPy and PyTorch look for first, and what to write instead.
+_INSTEAD = dict.fromkeys(("array", "from_numpy", "tensor"), "`x = await s.put(a)` makes a tensor of an array or a list")
+
 __all__ = [
     "AsyncSchedError",
     "Batcher",
@@ -110,7 +113,8 @@ if not TYPE_CHECKING:  # for which any name would be there then, also a misspelt
 
     def __getattr__(name: str) -> Any:
         if name not in _WHEN_USED:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            cure = f": {_INSTEAD[name]}" if name in _INSTEAD else ""
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}{cure}")
         module = import_module(f".{_WHEN_USED[name]}", __name__)
         found = module if name == _WHEN_USED[name] else getattr(module, name)
         globals()[name] = found

@@ -37,6 +37,7 @@ from collections.abc import Iterator
 
 from . import kernels, rules
 from .meta import Meta
+from .packed import packed_row
 from .row import Operand, Row
 from .table_elementwise import elementwise_rows
 from .table_linalg import fourier_rows, matrix_rows
@@ -144,6 +145,10 @@ def _creation() -> Iterator[Row]:
     yield Row("arange", k.arange, r.arange, doc="Evenly spaced by a step.")
     yield Row("linspace", k.linspace, r.linspace, doc="A number of evenly spaced values.")
     yield Row("eye", k.eye, r.eye, doc="Ones on a diagonal.")
+    doc = "Random numbers from the state of a generator, and the state after."
+    yield packed_row("draw", kernels.random.draw, rules.random.draw, doc)
+    seeded = kernels.random.draw_seeded, rules.random.draw_seeded
+    yield Row("draw_seeded", *seeded, doc="Random numbers from a seed.")
 
 
 def _gradients() -> Iterator[Row]:

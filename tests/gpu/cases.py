@@ -15,7 +15,7 @@ from tests.network_rows import network_rows_given
 DTYPES = ("?", "i4", "u1", "i8", "f2", "f4", "f8", "c8", "c16")
 SOME = ("?", "i4", "f2", "f4", "c8")
 # What comes from a generator: the same distribution, other numbers.
-RANDOM = ("dropout", "uniform", "normal")
+RANDOM = ("dropout", "uniform", "normal", "draw_seeded")
 
 
 class Case(NamedTuple):
@@ -213,7 +213,13 @@ def _transforms() -> dict[str, Any]:
 def _sets() -> dict[str, Any]:
     few = [np.round(values(3, 4, dtype=d).real * 3).astype(d) for d in ("i4", "f4", "c8", "c16")]
     kinds = ({"index": a, "inverse": b, "counts": c} for a, b, c in ((True, True, True), (False, False, True)))
+    start = (1, 2, 3, 4, 0, 0)
+    drawn = {"shape": (300, 400), "dtype": np.dtype("f8"), "tensors": ()}
+    normal = {"method": "normal", "named": (("loc", 1.0), ("scale", 2.0), ("size", (300, 400))), **drawn}
+    uniform = {"method": "uniform", "named": (("low", 1.0), ("high", 2.0), ("size", (300, 400))), **drawn}
     return {
+        "draw": [Case((), {"start": start, **normal})],
+        "draw_seeded": [Case((7,), normal), Case((7,), uniform)],
         "unique_values": [Case((a,), {}) for a in few[:2]],
         "unique_packed": [Case((a,), options) for options in kinds for a in few],
         "isin": [Case((few[0], INDEX), {"invert": invert}) for invert in (False, True)],

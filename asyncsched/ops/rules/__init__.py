@@ -14,6 +14,7 @@ from . import (
     linalg,
     losses,
     matrices,
+    random,
     reduce,
     sets,
     shape,

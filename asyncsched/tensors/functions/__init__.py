@@ -1,9 +1,9 @@
-"""The functions of the Python array API standard (2025.12), for tensors; `linalg` and `fft` are namespaces."""
+"""The functions of the array API standard (2025.12), for tensors; `linalg`, `fft` and `random` are namespaces."""
 
 # ruff: noqa: F403  (what the stars bring is what each module's __all__ says, and nothing here uses it)
 from typing import TYPE_CHECKING
 
-from . import creation, dtypes, elementwise, fft, linalg, manipulation, products, searching, sets, statistical
+from . import creation, dtypes, elementwise, fft, linalg, manipulation, products, random, searching, sets, statistical
 from .creation import *
 from .dtypes import *
 from .elementwise import *
@@ -16,4 +16,4 @@ from .statistical import *
 # Type checkers follow the stars, but not every one of them a computed __all__.
 if not TYPE_CHECKING:
     _modules = (creation, dtypes, elementwise, manipulation, products, searching, sets, statistical)
-    __all__ = ["fft", "linalg", *[name for module in _modules for name in module.__all__]]
+    __all__ = ["fft", "linalg", "random", *[name for module in _modules for name in module.__all__]]

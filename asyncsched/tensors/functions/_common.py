@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import index
 from typing import Any, TypeAlias
 
@@ -25,14 +25,18 @@ def op(name: str, *operands: Any, **options: Any) -> Tensor:
     return apply(TABLE[name], operands, options)
 
 
-def several(name: str, *operands: Any, **options: Any) -> list[Tensor]:
-    """Apply a row that gives several results: one task, whose value they are views of."""
+def several(name: str, *operands: Any, placed: Mapping[str, Any] | None = None, **options: Any) -> list[Tensor]:
+    """Apply a row that gives several results: one task, whose value they are views of.
+
+    Args:
+        placed: scheduler and device, for where no operand is a tensor.
+    """
     row = TABLE[name]
     refuse_tracked(name, operands)
     for operand in operands:
         if isinstance(operand, Tensor):
             known_shape(operand, name)
-    packed = apply(row, operands, options)
+    packed = apply(row, operands, options, **(placed or {}))
     forms, _ = row.parts(name, tuple([o._value.meta if isinstance(o, Tensor) else o for o in operands]), options)
     places = zip(offsets(forms)[0], forms, strict=True)
     return [
