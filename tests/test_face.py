@@ -12,7 +12,7 @@ import pytest
 
 import asyncsched as asc
 
-ROOMS = {"autograd", "devices", "nn", "optim", "serving"}
+ROOMS = {"autograd", "devices", "fft", "linalg", "nn", "optim", "random", "serving"}
 NOT_LOADED_AT_ONCE = {"asyncsched.autograd", "asyncsched.flow.batcher", "asyncsched.flow.pipeline", "asyncsched.nn"}
 NOT_LOADED_AT_ONCE |= {"asyncsched.optim", "asyncsched.serving"}
 

@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from ...ops.table import TABLE
+from ...runtime.context import current_scope, find
+from ..putting import put_nowait
 from ..tensor import Scalar, Tensor, apply
 from ._common import Operand, dtype_or_none, lengths
 from .manipulation import broadcast_arrays, reshape
@@ -96,6 +98,35 @@ def eye(
     columns = index(n_rows) if n_cols is None else index(n_cols)
     options = {"n_rows": index(n_rows), "n_cols": columns, "k": index(k), "dtype": np.dtype(dtype)}
     return apply(TABLE["eye"], (), options, scheduler=scheduler, device=device)
+
+
+def from_dlpack(x: Any, /, *, device: object = None, copy: bool | None = None, scheduler: Any = None) -> Tensor:
+    """A tensor of another library's array, on the host or on one of the scheduler's GPUs: a copy, as `s.put` makes it.
+
+    Never waits, and so needs room now. The source must not change before the tensor is done. A tensor is returned as
+    it is, or copied.
+
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu"):
+    ...         return await asc.from_dlpack(np.arange(3))
+    >>> asc.run(main)
+    array([0, 1, 2])
+
+    Raises:
+        QueueFull: if there is no room; `await s.put(x)` waits for it.
+        BufferError: if `copy` is False, for what is not a tensor of the scheduler yet.
+    """
+    if isinstance(x, Tensor):
+        return asarray(x, device=device, copy=copy)
+    if not hasattr(x, "__dlpack__"):
+        raise TypeError(
+            f"from_dlpack takes arrays that have `__dlpack__`, not {type(x).__name__}: use `await s.put(a)`"
+        )
+    if copy is False:
+        raise BufferError("from_dlpack: a scheduler's tensor is a copy of its own, so copy=False cannot be")
+    runtime = find(scheduler)
+    runtime.check()
+    return put_nowait(runtime, current_scope(runtime), x, device)
 
 
 def full(
@@ -198,6 +229,7 @@ __all__ = [
     "empty",
     "empty_like",
     "eye",
+    "from_dlpack",
     "full",
     "full_like",
     "linspace",
