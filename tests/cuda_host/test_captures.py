@@ -63,6 +63,15 @@ def test_a_capture_refuses(cuda, streams, what, code, spoilt):
     cuda.free(block)
 
 
-def test_the_null_stream_cannot_be_captured(cuda):
+def test_the_null_stream_cannot_be_captured_nor_used_while_a_stream_that_waits_for_it_is(cuda):
+    import cupy
+
     with pytest.raises(cuda.CUDARuntimeError, match="Unsupported"):
         cuda.streamBeginCapture(0)
+    blocking, event = cupy.cuda.Stream(), cupy.cuda.Event()
+    blocking.begin_capture()
+    for call in (lambda: cuda.streamIsCapturing(0), lambda: event.record(cupy.cuda.Stream.null)):
+        with pytest.raises(cuda.CUDARuntimeError, match="Implicit"):
+            call()
+    blocking.end_capture()
+    event.record(cupy.cuda.Stream.null)

@@ -33,6 +33,8 @@ API const char* cudaGetErrorName(cudaError_t code) {
         {0, "cudaSuccess"},
         {1, "cudaErrorInvalidValue"},
         {2, "cudaErrorMemoryAllocation"},
+        {35, "cudaErrorInsufficientDriver"},
+        {100, "cudaErrorNoDevice"},
         {101, "cudaErrorInvalidDevice"},
         {400, "cudaErrorInvalidResourceHandle"},
         {401, "cudaErrorIllegalState"},
@@ -43,6 +45,7 @@ API const char* cudaGetErrorName(cudaError_t code) {
         {900, "cudaErrorStreamCaptureUnsupported"},
         {901, "cudaErrorStreamCaptureInvalidated"},
         {905, "cudaErrorStreamCaptureIsolation"},
+        {906, "cudaErrorStreamCaptureImplicit"},
         {907, "cudaErrorCapturedEvent"},
     };
     auto found = names.find(code);
@@ -50,9 +53,12 @@ API const char* cudaGetErrorName(cudaError_t code) {
 }
 API const char* cudaGetErrorString(cudaError_t code) { return cudaGetErrorName(code); }
 
+static const int CUDA = 12090;  // what the runtime is of
+static const int DRIVER = setting("HOSTCUDA_DRIVER", CUDA);
+
 API cudaError_t cudaGetDeviceCount(int* n) {
-    *n = DEVICES;
-    return error(0);
+    *n = DRIVER / 1000 < CUDA / 1000 ? 0 : DEVICES;
+    return error(DRIVER / 1000 < CUDA / 1000 ? cudaErrorInsufficientDriver : DEVICES ? 0 : cudaErrorNoDevice);
 }
 
 API cudaError_t cudaGetDevice(int* device) {
@@ -81,11 +87,11 @@ API cudaError_t cudaDeviceSynchronize() {
 }
 
 API cudaError_t cudaDriverGetVersion(int* v) {
-    *v = setting("HOSTCUDA_DRIVER", 12090);
+    *v = DRIVER;
     return error(0);
 }
 API cudaError_t cudaRuntimeGetVersion(int* v) {
-    *v = 12090;
+    *v = CUDA;
     return error(0);
 }
 

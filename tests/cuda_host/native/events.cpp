@@ -44,6 +44,7 @@ API cudaError_t cudaEventRecord(cudaEvent_t h, cudaStream_t stream) {
     auto* e = (Event*)h;
     if (!known(stream) || e->device != at(stream)->device) return error(cudaErrorInvalidResourceHandle);
     Stream* s = at(stream);
+    if (implicates(s)) return error(cudaErrorStreamCaptureImplicit);
     if (s->capture) {
         e->captured = true;
         return error(0);

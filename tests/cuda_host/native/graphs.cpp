@@ -25,6 +25,7 @@ API cudaError_t cudaStreamEndCapture(cudaStream_t h, cudaGraph_t* out) {
 
 API cudaError_t cudaStreamIsCapturing(cudaStream_t h, cudaStreamCaptureStatus* status) {
     Stream* s = at(h);
+    if (implicates(s)) return error(cudaErrorStreamCaptureImplicit);
     *status = !s->capture  ? cudaStreamCaptureStatusNone
               : s->invalid ? cudaStreamCaptureStatusInvalidated
                            : cudaStreamCaptureStatusActive;

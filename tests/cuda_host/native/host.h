@@ -92,7 +92,8 @@ bool known(cudaStream_t handle);  // or destroyed meanwhile
 void order(Stream* stream);       // behind the legacy stream, or that behind the blocking ones
 std::shared_ptr<Point> mark(Stream* stream);
 void drain(int device);
-bool capturing();  // whether any stream is, in a way that forbids this thread what may block
+bool capturing();                 // whether any stream is, in a way that forbids this thread what may block
+bool implicates(Stream* stream);  // whether it is the legacy stream while a blocking one captures
 
 // -- work (work.cpp) --
 void enqueue(Stream* stream, Work work);  // skipped after a fault; a bad access of its own is one

@@ -1,5 +1,6 @@
 // Streams: the order of work. Before an operation a stream sleeps now and then, so that what nobody ordered comes in
 // another order.
+#include <algorithm>
 #include <random>
 #include <set>
 
@@ -104,6 +105,12 @@ bool capturing() {
                            (s->mode == cudaStreamCaptureModeThreadLocal && s->captor == std::this_thread::get_id())))
             return true;
     return false;
+}
+
+bool implicates(Stream* s) {
+    if (s != legacy(s->device)) return false;
+    auto blocking = of(s->device, true);
+    return std::any_of(blocking.begin(), blocking.end(), [](Stream* other) { return (bool)other->capture; });
 }
 
 // -- order --
