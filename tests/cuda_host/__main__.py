@@ -17,6 +17,9 @@ parser = argparse.ArgumentParser(
 )
 parser.add_argument("directory", type=Path, help="where the virtual environment and compiled kernels are, or will be")
 parser.add_argument("what", nargs="?", choices=["run"], help="also run everything on it")
+parser.add_argument(
+    "--minutes", type=float, default=float("inf"), help="for the tests for a card, whose kernels take long to compile"
+)
 options = parser.parse_args()
 if reason := why_not():
     print(f"CuPy in host memory is skipped: it {reason}")
@@ -25,4 +28,4 @@ environment = Environment(options.directory)
 environment.set_up()
 print(f"ready: {environment.runner} python ...", flush=True)
 if options.what:
-    sys.exit(checks.run(environment))
+    sys.exit(checks.run(environment, 60 * options.minutes))

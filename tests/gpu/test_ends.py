@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[2]
 FAULT = """
 import cupy, numpy as np, asyncsched as asc
 
+cuda = cupy.cuda.runtime.CUDARuntimeError, cupy.cuda.driver.CUDADriverError
 far = cupy.RawKernel('extern "C" __global__ void far(float* p) { p[1ll << 40] = 1; }', "far")
 far.compile()
 
@@ -29,7 +30,7 @@ def bad(array):
 async def raised(awaitable):
     try:
         await awaitable
-    except cupy.cuda.runtime.CUDARuntimeError as error:
+    except cuda as error:
         return error
     raise AssertionError("nothing was raised")
 
@@ -44,7 +45,7 @@ async def main():
             await raised((x + 1).numpy())
             await raised(s.put(np.ones(3)))
     except BaseExceptionGroup as group:
-        assert group.split(cupy.cuda.runtime.CUDARuntimeError)[1] is None, group
+        assert group.split(cuda)[1] is None, group
     print("told and closed")
 
 asc.run(main)

@@ -1,6 +1,5 @@
 // Streams: the order of work. Before an operation a stream sleeps now and then, so that what nobody ordered comes in
 // another order.
-#include <algorithm>
 #include <random>
 #include <set>
 
@@ -90,12 +89,12 @@ bool known(cudaStream_t handle) {
     return streams.count((Stream*)handle);
 }
 
-static std::vector<Stream*> of(int device, bool blocking_only) {
+// Under the lock: a stream that is destroyed meanwhile would never come to what it is given.
+template <class F>
+static void each(int device, F f) {
     Guard g(lock);
-    std::vector<Stream*> found;
     for (auto* s : streams)
-        if (s->device == device && (s->blocking() || !blocking_only)) found.push_back(s);
-    return found;
+        if (s->device == device) f(s);
 }
 
 bool capturing() {
@@ -109,8 +108,9 @@ bool capturing() {
 
 bool implicates(Stream* s) {
     if (s != legacy(s->device)) return false;
-    auto blocking = of(s->device, true);
-    return std::any_of(blocking.begin(), blocking.end(), [](Stream* other) { return (bool)other->capture; });
+    bool found = false;
+    each(s->device, [&](Stream* other) { found |= other->blocking() && other->capture; });
+    return found;
 }
 
 // -- order --
@@ -128,12 +128,14 @@ static void wait_for(Stream* s, Stream* other) {
 void order(Stream* s) {
     if (!s->blocking()) return;
     if (s != legacy(s->device)) return wait_for(s, legacy(s->device));
-    for (auto* other : of(s->device, true)) wait_for(s, other);
+    each(s->device, [=](Stream* other) {
+        if (other->blocking()) wait_for(s, other);
+    });
 }
 
 void drain(int device) {
     std::vector<std::shared_ptr<Point>> points{mark(legacy(device))};
-    for (auto* s : of(device, false)) points.push_back(mark(s));
+    each(device, [&](Stream* s) { points.push_back(mark(s)); });
     for (auto& point : points) point->wait();
 }
 
