@@ -157,6 +157,7 @@ def _modules() -> dict[str, types.ModuleType]:
                 setattr(cuda, name, value)
     cuda.is_available, cuda.runtime, cuda.memory, cuda.stream = is_available, runtime, memory, streams
     cuda.device, cuda.graph, cuda.pinned_memory, cuda.nvtx = devices, graphs, pinned, nvtx
+    cuda.nvrtc = types.SimpleNamespace(getVersion=lambda: (12, 9))
     cupy.cuda = cuda
     cupyx = types.ModuleType("cupyx")
     cupyx.scatter_add, cupyx.errstate = scatter_add, linalg.errstate
