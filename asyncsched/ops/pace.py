@@ -18,7 +18,7 @@ TASK_SECONDS: Final = 3e-6
 INLINE_SECONDS: Final = 15e-6
 # What is larger is made in a stream's recycled buffer: fresh memory of that size costs more than the hop.
 INLINE_BYTES: Final = 72 * 1024
-# A row that is not listed, or whose operands' lengths say little, runs inline below this many bytes.
+# A row that is not listed runs inline where no array has this many bytes.
 SMALL_BYTES: Final = 4096
 
 _STRIDED: Final = 4  # times as long for operands that do not lie in one piece
@@ -41,6 +41,11 @@ _PACES: Final = {
     8.0: "acos acosh asin atan2 atanh cos cumulative_prod floor_divide hypot nextafter remainder sin std var",
     0.1: "matmul tensordot vecdot",  # for one multiplication
     40.0: "argsort sort",
+    # Matrices, which cost their side for each element: the guess is of those that are small enough to come in question.
+    100.0: (
+        "cholesky cross det eig eigh eigvals eigvalsh inv matrix_norm matrix_power matrix_rank pinv qr slogdet solve"
+        " svd svdvals"
+    ),
 }
 _PACE: Final = {name: pace * 1e-9 for pace, names in _PACES.items() for name in names.split()}
 
@@ -53,21 +58,17 @@ def inline_seconds(name: str, result: Meta, operands: Iterable[Meta], workspace:
         work: how many elements it goes through, or multiplies; None for the largest array's.
     """
     metas = [result, *operands]
-    largest = max(one.nbytes for one in metas)
-    tiny = max(largest, workspace) < SMALL_BYTES
     pace = _PACE.get(name)
-    if pace is None or not result.known:
-        return 0.0 if tiny and result.known else None
-    if max(result.nbytes, workspace) > INLINE_BYTES:
+    if not result.known or max(result.nbytes, workspace) > INLINE_BYTES:
         return None
+    if pace is None:
+        return 0.0 if max(workspace, *[one.nbytes for one in metas]) < SMALL_BYTES else None
     if work is None:
         work = max(one.nbytes // one.dtype.itemsize for one in metas if one.dtype.itemsize)
     seconds = pace * work * max(_width(one) for one in metas)
     if not all(one.contiguous for one in metas):
         seconds *= _STRIDED
-    if seconds <= INLINE_SECONDS:
-        return max(0.0, seconds - TASK_SECONDS)
-    return 0.0 if tiny else None
+    return max(0.0, seconds - TASK_SECONDS) if seconds <= INLINE_SECONDS else None
 
 
 def _width(one: Meta) -> float:

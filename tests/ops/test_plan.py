@@ -79,6 +79,7 @@ QUICK = [
     planned("max", meta((1 << 15,), BYTE)),  # much to read, and little to make
     planned("matmul", meta((8, 64), F4), meta((64, 128), F4)),
     planned("sort", meta((128,), F4)),
+    planned("inv", meta((4, 4), F8)),
     planned("softmax", meta((1, 128), F4), axis=-1),  # nothing is known of how long it takes, and it is tiny
     planned(
         "getitem", meta((1 << 20, 4), F4), key=encode_key((slice(None), 1), type(None))[0]
@@ -94,6 +95,8 @@ SLOW = [
     planned("matmul", meta((64, 64), F4), meta((64, 128), F4)),
     planned("matmul", meta((1, 1 << 18), F4), meta((1 << 18, 1), F4)),  # a number
     planned("sort", LINE),
+    planned("sort", meta((1000,), F4)),
+    planned("det", meta((20, 20), F8)),
     planned("var", meta((8192,), BYTE)),
     planned("softmax", meta((1, 1024), F4), axis=-1),
 ]
