@@ -97,17 +97,7 @@ def build(tools: Tools) -> None:
     """Everything: the libraries, and the modules in their places."""
     for folder in (tools.work, tools.lib):
         folder.mkdir(exist_ok=True)
-    (tools.work / "cuda_profiler_api.h").write_text(
-        'extern "C" { cudaError_t cudaProfilerStart(void); cudaError_t cudaProfilerStop(void); }\n'
-    )
-    # CuPy asks for the sizes of these alone.
-    kinds = ("", "MRG32k3a", "Philox4_32_10_t")
-    (tools.work / "curand_kernel.h").write_text(
-        "".join(f"struct curandState{k} {{ char bytes[64]; }};\n" for k in kinds)
-    )
-    tools.run(
-        tools.python, Path(__file__).with_name("cupy_source.py"), CUPY, tools.source, *(f"{m}.pyx" for m in MODULES)
-    )
+    _prepare(tools)
     runtime, thrust, generator, ours = _compile(tools)
     host = [ours[name] for name in RUNTIME]
     absent = tools.stubs("cuda", [runtime], host, "cuda", CUDA_ABSENT)
@@ -120,6 +110,16 @@ def build(tools: Tools) -> None:
     _put(tools, MODULES[1], [thrust, ours["thrust"]], to_host)
     absent = tools.stubs("random", [generator], [ours["random"]], "_Z", CPP_ABSENT)
     _put(tools, MODULES[2], [generator, ours["random"], absent], to_host)
+
+
+def _prepare(tools: Tools) -> None:
+    """C++ from CuPy's modules, and two headers as far as they need them."""
+    profiler = "cudaError_t cudaProfilerStart(void); cudaError_t cudaProfilerStop(void);"
+    (tools.work / "cuda_profiler_api.h").write_text(f'extern "C" {{ {profiler} }}\n')
+    states = [f"struct curandState{kind} {{ char bytes[64]; }};\n" for kind in ("", "MRG32k3a", "Philox4_32_10_t")]
+    (tools.work / "curand_kernel.h").write_text("".join(states))  # CuPy asks for the sizes alone
+    source = Path(__file__).with_name("cupy_source.py")
+    tools.run(tools.python, source, CUPY, tools.source, *[f"{module}.pyx" for module in MODULES])
 
 
 def _compile(tools: Tools) -> tuple[Path, Path, Path, dict[str, Path]]:
@@ -150,5 +150,5 @@ def _put(tools: Tools, module: str, parts: Sequence[Path], to_host: Sequence[str
     """Link a module, and put it in the place of the wheel's."""
     made = tools.linked(f"{Path(module).name}.so", parts, *to_host)
     place = tools.site / f"{module}{tools.suffix}"
-    place.unlink()  # not written over: a process may have it open
+    place.unlink(missing_ok=True)  # not written over: a process may have it open
     shutil.move(made, place)
