@@ -42,7 +42,7 @@ from .tensors.handles import Task, gather
 from .tensors.tensor import Tensor
 
 if TYPE_CHECKING:
-    from . import autograd, devices, nn, optim, serving
+    from . import array_api, autograd, devices, nn, optim, serving
     from .autograd.mode import no_grad
     from .flow.batcher import Batcher
     from .flow.pipeline import Pipeline
@@ -59,6 +59,7 @@ _WHEN_USED = {
     "Pipeline": "flow.pipeline",
     "Statistics": "runtime.statistics",
     "Window": "flow.window",
+    "array_api": "array_api",
     "autograd": "autograd",
     "devices": "devices",
     "load": "nn.checkpoint",
@@ -95,6 +96,7 @@ __all__ = [
     "TaskTooLarge",
     "Tensor",
     "Window",
+    "array_api",
     "autograd",
     "devices",
     "gather",
