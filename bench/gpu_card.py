@@ -70,7 +70,7 @@ class Clock:
     """
 
     def __init__(self) -> None:
-        self._by_events: list[float] = []
+        self._by_events = 0.0  # the last time
 
     def start(self, *streams: Any) -> None:
         """Begin, with the device idle. The streams are those that will work."""
@@ -90,12 +90,12 @@ class Clock:
         seconds = perf_counter() - self._began
         if hasattr(self._cuda, "get_elapsed_time"):  # the fake's events have no time
             spans = [self._cuda.get_elapsed_time(begin, end) for _, begin, end in self._spans]
-            self._by_events.append(max(spans) / 1e3)
+            self._by_events = max(spans)
         return seconds
 
     def note(self) -> str:
-        """What the events said, of a whole round."""
-        return f"a round by events {np.median(self._by_events) * 1e3:.2f} ms" if self._by_events else ""
+        """What the events said."""
+        return f"the last round by events {self._by_events:.2f} ms" if self._by_events else ""
 
 
 def streams_of(s: Any) -> list[Any]:

@@ -7,10 +7,10 @@ from time import perf_counter
 from .environment import Environment
 
 PYTEST = ["-m", "pytest", "-q", "-p", "no:cacheprovider"]
-CARD = [*PYTEST, "-n", "2", "-m", "gpu"]
+CARD = [*PYTEST, "-n", "2", "-m", "gpu", "-p", "tests.cuda_host.deadline"]
 PARTS: dict[str, tuple[list[str], dict[str, str]]] = {
     "what is imitated, and what the library calls": ([*PYTEST, "-n", "0", "tests/cuda_host"], {}),
-    "the tests for a card": ([*CARD, "-rs", "-p", "tests.cuda_host.deadline"], {}),
+    "the tests for a card": (CARD, {}),
     "random programs on a pool that keeps no freed block": (
         [*CARD, "-p", "tests.cuda_host.strict", "tests/gpu/test_programs.py"],
         {"ASYNCSCHED_CUDA_PROGRAMS": "60"},
