@@ -35,6 +35,7 @@ def checked(context: Any) -> Iterator[Fake]:
     """No race, no blocked loop, nothing on the legacy stream, no kernel compiled twice, and nothing left behind."""
     with context as fake:
         yield fake
+        gc.collect()  # what a cycle still holds keeps a janitor waiting
         for thread in threading.enumerate():
             if thread.name.startswith("asyncsched"):
                 thread.join(60)

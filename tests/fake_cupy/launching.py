@@ -81,6 +81,7 @@ def drop_block(block: Block) -> None:
     """`cudaFree`: gives a block back to the driver, which waits for the whole GPU first."""
     fake = current()
     fake.blocks("cudaFree")
+    fake.statistics["frees"] += 1
     with fake.lock:
         gpu = fake.gpus[block.device]
         if not gpu.fault and threading.current_thread() is not gpu.thread:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from ..._core.failure import Failure
@@ -15,6 +15,7 @@ from .pool import PrivatePool
 
 _INSTALL = 'pip install "asyncsched[cuda12]" (or "asyncsched[cuda13]" for CUDA 13)'
 _NOT_READY = 600  # cudaErrorNotReady
+CAPTURE_ERRORS = range(900, 910)  # cudaErrorStreamCaptureUnsupported and those after it, in driver_types.h
 
 
 class CUDAContext:
@@ -44,26 +45,30 @@ class CUDAContext:
         self.fault: Failure | None = None
         self._fault_lock = threading.Lock()
         self._events: deque[Any] = deque()
+        self._reached: set[int] = set()  # devices that copies came from
         self._nvtx: Any = cupy.cuda.nvtx if nvtx else None
         found = self.runtime.getDeviceCount() if cupy.cuda.is_available() else 0
         if number >= found:
             raise RuntimeError(f"{name}: CUDA finds {found} devices here: `python -m asyncsched` lists them")
         with self.current():
             self.free_at_start = int(self.runtime.memGetInfo()[0])
-            self._reach_peers(found)
 
     def open(self, max_bytes: int | None) -> None:
         """Make the pool. On the event loop's thread."""
         self.pool = PrivatePool(self.cupy, self.number, max_bytes)
 
-    def _reach_peers(self, found: int) -> None:
-        for other in range(found):
-            if other != self.number and self.runtime.deviceCanAccessPeer(self.number, other):
-                try:
-                    self.runtime.deviceEnablePeerAccess(other)
-                except self.runtime.CUDARuntimeError as error:
-                    if "AlreadyEnabled" not in str(error):
-                        raise
+    def reach(self, other: int) -> None:
+        """Before the first copy from another device: have it go straight across, where these two can.
+
+        Else CUDA takes it through the host. Only devices of one scheduler copy to each other, and access to one makes a
+        context there.
+        """
+        if other in self._reached:
+            return
+        self._reached.add(other)
+        with suppress(self.runtime.CUDARuntimeError):  # it is enabled already, or cannot be
+            if self.runtime.deviceCanAccessPeer(self.number, other):
+                self.runtime.deviceEnablePeerAccess(other)
 
     # -- what is current: on a thread, so it must not stay so across an `await` --------------------------------------
 

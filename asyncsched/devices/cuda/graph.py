@@ -8,8 +8,7 @@ from typing import Any
 
 from ...errors import CaptureError
 from ...ops.program import Program
-
-_CAPTURE_ERRORS = range(900, 910)  # cudaErrorStreamCaptureUnsupported and those after it, in driver_types.h
+from .context import CAPTURE_ERRORS
 
 
 class CUDAGraph:
@@ -79,7 +78,7 @@ class CUDAGraph:
         except Exception as error:
             with suppress(xp.cuda.runtime.CUDARuntimeError):  # the capture is invalid already
                 stream.end_capture()
-            if getattr(error, "status", _CAPTURE_ERRORS[0]) not in _CAPTURE_ERRORS:
+            if getattr(error, "status", CAPTURE_ERRORS[0]) not in CAPTURE_ERRORS:
                 raise  # the device itself failed
             where = "; ".join(getattr(error, "__notes__", []))
             raise CaptureError(f"CUDA cannot capture this step: {error} ({where})") from error

@@ -185,10 +185,11 @@ class CUDAStream:
         return self._memory.completions.completed(task, self._in_flight.empty() and self._queue.empty())
 
     def _sleep_until(self, recorded: Any) -> None:
-        """Block until the host sees the event: a query first, a short spin if asked for, then asleep."""
+        """Block until the host sees the event: asleep, after a short spin if asked for. A question holds the GIL."""
         context = self.context
-        until = perf_counter() + self._spin if self._spin else 0.0
-        while not context.passed(recorded):
-            if perf_counter() >= until:
-                context.runtime.eventSynchronize(recorded.ptr)
-                return
+        if self._spin:
+            until = perf_counter() + self._spin
+            while perf_counter() < until:
+                if context.passed(recorded):
+                    return
+        context.runtime.eventSynchronize(recorded.ptr)
