@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from tests.waiting import until
+from tests.waiting import turns, until
 
 from .conftest import Card
 
@@ -197,6 +197,47 @@ async def test_what_a_callable_keeps_is_waited_for(card: Card, s: asc.Scheduler,
         kept.clear()
         await written_over(s, x)
     assert (await asyncio.to_thread(result.get)).max() == 10
+
+
+async def test_nothing_goes_first_for_want_of_what_is_on_its_way_back(card: Card) -> None:
+    """What goes first may be held for good, and then the first never fits. Nor is it called a deadlock meanwhile."""
+    import cupy
+
+    large = np.zeros((3, *SHAPE), np.float32)
+    async with asc.Scheduler("cuda", streams=1, max_bytes=5 * SIZE) as s:
+        x, kept = await s.put(np.zeros(SHAPE, np.float32)), await s.put(np.zeros(SHAPE, np.float32))
+        held = [await (x + 1)]
+        with card.busy([cupy.cuda.Stream.null]):
+            use = await asyncio.to_thread(_times_ten, held[0])
+            await in_a_thread(held)
+            first = asyncio.create_task(s.put(large))
+            second = asyncio.create_task(s.put(large[0]))
+            await until(lambda: s.statistics().tasks_pending == 2)
+            await turns()
+            assert s.statistics().tasks_pending == 2
+        await first
+        assert not second.done()
+        del kept
+        await second
+        del use
+    card.forgive()
+
+
+async def test_work_of_the_scheduler_never_waits_for_a_users(card: Card, s: asc.Scheduler) -> None:
+    """A stream may wait a little longer than it must for an event that was recorded again: never for the janitor's."""
+    import cupy
+
+    x, array = await made(s)
+    context = s.devices[0].context
+    before = list(context._events)
+    assert before
+    with card.busy([cupy.cuda.Stream.null]):
+        use = await asyncio.to_thread(_times_ten, array)
+        del array
+        await until(lambda: s.devices[0].memory.completions.returning)
+        await written_over(s, x)
+        assert {id(event) for event in before} <= {id(event) for event in context._events}
+    del use
 
 
 async def test_the_memory_comes_back(s: asc.Scheduler) -> None:

@@ -85,11 +85,15 @@ class CUDAContext:
     # -- events: making one is dear, so the host gives back those that it has seen ------------------------------------
 
     def take_event(self) -> Any:
-        """An event: blocking, so that a watcher sleeps, and without timing, which costs."""
+        """An event, perhaps one that was given back."""
         try:
             return self._events.pop()
         except IndexError:
-            return self.cupy.cuda.Event(block=True, disable_timing=True)
+            return self.new_event()
+
+    def new_event(self) -> Any:
+        """An event: blocking, so that a watcher sleeps, and without timing, which costs."""
+        return self.cupy.cuda.Event(block=True, disable_timing=True)
 
     def give_event(self, event: Any) -> None:
         """Take back an event that the host has seen."""

@@ -96,7 +96,7 @@ class CUDADevice:
 
     def open(self, completions: Completions, max_bytes: int | None) -> None:
         self.context.open(max_bytes)
-        self._janitor = Janitor(self.context)
+        self._janitor = Janitor(self.context, completions)
         self._janitor.open()
         self.memory = CUDAMemory(self.context, self._janitor, completions)
         self._running = {*self.streams, self.copier, self._copies_out}

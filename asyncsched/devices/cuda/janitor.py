@@ -9,11 +9,15 @@ So what leaves shows its memory through a `Lease`, an owner that CuPy knows: all
 keep the one alive. When it dies, on whatever thread and in the middle of anything, it appends what it stands for to a
 queue, with the stream that is current on that thread. No CUDA call is made there. The janitor, a thread, takes all that
 is there, records one event on each stream concerned, sleeps until the device has passed those, and lets go. Only then
-does the block go back to its arena and are its bytes told, since both hang on what the lease stands for.
+does the block go back to its arena and are its bytes told, since both hang on what the lease stands for. Meanwhile it
+is noted as memory that is on its way back (see `completions`), so that nobody goes first for want of it.
 
 An event on the null stream comes after the work of all blocking streams, too. Work on any other stream is unknown here:
 `record_stream` tells of it. A stream that captures takes no event, which would become part of the graph: what needs one
-there waits until the capture is over.
+there waits until the capture is over, which may be never: it is not on its way back.
+
+The events are the janitor's own. A stream may still wait for the last event of one that it was given (see `stream`),
+and is not to wait for a user's work by that.
 
 Not taken: recording where the array dies, since that may be within a capture, on the event loop, or in a child process;
 waiting for the whole device, which would wait for the scheduler's own streams, too.
@@ -28,6 +32,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from ..._core.completions import Completions
 from .context import CAPTURE_ERRORS, CUDAContext
 
 _AGAIN = 0.02  # seconds until a stream that captured is looked at again: nobody tells when it has ended
@@ -134,8 +139,10 @@ def record_stream(array: Any, stream: Any) -> None:
 class Janitor:
     """The thread of one device that waits for work which nobody told the scheduler of, and then lets go."""
 
-    def __init__(self, context: CUDAContext) -> None:
+    def __init__(self, context: CUDAContext, completions: Completions) -> None:
         self._context = context
+        self._completions = completions
+        self._events: list[Any] = []  # that nobody waits for
         self._queue: SimpleQueue[Item | None] = SimpleQueue()
         self._stream_on: Callable[[int], Any] = context.cupy.cuda.get_current_stream
         self.number = context.number
@@ -161,6 +168,7 @@ class Janitor:
 
         The list itself is emptied, since whoever hands it over may still hold it.
         """
+        self._completions.returning[id(held)] = held
         self._queue.put((held, streams))
         if self._over:
             self._let_go()
@@ -188,6 +196,7 @@ class Janitor:
                 item = self._queue.get_nowait()
                 if item is not None:
                     item[0].clear()
+                    self._completions.returned(id(item[0]))
 
     def _gather(self, waiting: list[Item]) -> None:
         """Add what has come; sleep until something comes, if nothing waits."""
@@ -201,29 +210,29 @@ class Janitor:
     def _wait_for(self, burst: list[Item]) -> list[Item]:
         """Wait for the device. Returns those of a burst that have to wait for the end of a capture."""
         runtime = self._context.runtime
-        events: dict[int, Any] = dict.fromkeys({_NULL}.union(*[streams for _, streams in burst]))
+        pointers = {_NULL}.union(*[streams for _, streams in burst])
         try:
-            for pointer in events:
-                events[pointer] = self._record(pointer)
-            for event in filter(None, events.values()):
+            recorded = {pointer: event for pointer in pointers if (event := self._record(pointer)) is not None}
+            for event in recorded.values():
                 runtime.eventSynchronize(event.ptr)
-                self._context.give_event(event)
+                self._events.append(event)
         except runtime.CUDARuntimeError:  # a stream is gone, or the device is lost and nothing runs on it any more
             with suppress(runtime.CUDARuntimeError):
                 runtime.deviceSynchronize()
-            events = dict.fromkeys(events, True)
+            recorded = dict.fromkeys(pointers)
         for held, streams in burst:
-            if all(events[pointer] for pointer in (_NULL, *streams)):
+            if recorded.keys() >= {_NULL, *streams}:
                 held.clear()
+            self._completions.returned(id(held))
         return [item for item in burst if item[0]]
 
     def _record(self, pointer: int) -> Any:
-        """An event on a stream; None while it captures."""
+        """An event on a stream; None while that captures."""
         runtime = self._context.runtime
         try:
             if runtime.streamIsCapturing(pointer):  # for the null stream an error, if any blocking stream does
                 return None
-            event = self._context.take_event()
+            event = self._events.pop() if self._events else self._context.new_event()
             runtime.eventRecord(event.ptr, pointer)
             return event
         except RuntimeError as error:
