@@ -116,3 +116,17 @@ async def test_without_peer_access_a_copy_is_made_all_the_same(gpus: Fake, monke
     monkeypatch.setattr(cupy.cuda.runtime, "deviceEnablePeerAccess", refuse)
     async with asc.Scheduler(NAMES[:2]) as s:
         assert ((await (await s.put(ARRAY)).to("cuda:2").numpy()) == ARRAY).all()
+
+
+async def test_a_body_may_use_another_device(gpus: Fake) -> None:
+    """What it makes there is no memory of the scheduler's."""
+    import cupy
+
+    def body() -> Any:
+        with cupy.cuda.Device(1):
+            there = cupy.empty(4, np.float32)
+        here = cupy.empty(4, np.float32)
+        return there.device.id, here.device.id
+
+    async with asc.Scheduler(NAMES[:1]) as s:
+        assert await s.call(body) == (1, 0)

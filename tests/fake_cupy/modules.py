@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import os
 import sys
 import threading
@@ -45,6 +46,7 @@ def uninstall(fake: Fake) -> None:
     Raises:
         RuntimeError: if one does not end.
     """
+    gc.collect()  # arrays in a cycle, for which a thread waits
     stuck = _wait_for(lambda thread: thread.name.startswith("asyncsched") and thread not in fake.earlier)
     fake.stop()
     _wait_for(lambda thread: thread in [gpu.thread for gpu in fake.gpus])

@@ -16,6 +16,9 @@ from .pool import PrivatePool
 _INSTALL = 'pip install "asyncsched[cuda12]" (or "asyncsched[cuda13]" for CUDA 13)'
 _NOT_READY = 600  # cudaErrorNotReady
 CAPTURE_ERRORS = range(900, 910)  # cudaErrorStreamCaptureUnsupported and those after it, in driver_types.h
+# Held while a stream of a scheduler captures, and while an event is recorded on a stream from a thread that is not its
+# own: an event that comes between would become part of the graph, and whoever waits for it, too.
+capturing = threading.Lock()
 
 
 class CUDAContext:
@@ -55,7 +58,7 @@ class CUDAContext:
 
     def open(self, max_bytes: int | None) -> None:
         """Make the pool. On the event loop's thread."""
-        self.pool = PrivatePool(self.cupy, self.number, max_bytes)
+        self.pool = PrivatePool(self.cupy, self.number, max_bytes, self.record)
 
     def reach(self, other: int) -> None:
         """Before the first copy from another device: have it go straight across, where these two can.
@@ -98,6 +101,19 @@ class CUDAContext:
     def give_event(self, event: Any) -> None:
         """Take back an event that the host has seen."""
         self._events.append(event)
+
+    def record(self, event: Any, stream: int) -> bool:
+        """Record an event on any stream, from any thread. Returns whether it could: not while that captures."""
+        with capturing:
+            try:
+                if self.runtime.streamIsCapturing(stream):  # for the null stream an error, if any blocking stream does
+                    return False
+                self.runtime.eventRecord(event.ptr, stream)
+            except RuntimeError as error:
+                if getattr(error, "status", CAPTURE_ERRORS[0]) not in CAPTURE_ERRORS:
+                    raise
+                return False
+        return True
 
     def passed(self, event: Any) -> bool:
         """Whether the device has passed an event. After a fault it raises, where `Event.done` says no for ever."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...errors import CaptureError
 from ...ops.program import Program
-from .context import CAPTURE_ERRORS
+from .context import CAPTURE_ERRORS, capturing
 
 
 class CUDAGraph:
@@ -64,7 +64,8 @@ class CUDAGraph:
             operands = [*self._own, *arrays[self._inputs :]]
             # Once for real: it compiles the kernels and fills the pool, and a capture can do neither.
             self._program.run(xp, operands)
-            self._capture(xp, operands)
+            with capturing:
+                self._capture(xp, operands)
         if self._refused:
             self.let_go()
 

@@ -1,6 +1,6 @@
 """The memory of arrays that left a CUDA scheduler: it is used again once the device has passed their holders' work.
 
-Theory of operation. CuPy gives a dropped array's block to the next who asks, in the order of the stream that made it.
+Theory of operation. A dropped array's block goes to the next who asks, in the order of the stream that it was made on.
 What runs on the device by then is not asked for. For an array inside the scheduler that is right: its tasks hold it
 until the host has seen their end. But whoever awaited an array works on it on a stream of their own, most often the
 null stream, and drops it (or the collector does) with that work still queued.
@@ -9,7 +9,7 @@ So what leaves shows its memory through a `Lease`, an owner that CuPy knows: all
 keep the one alive. When it dies, on whatever thread and in the middle of anything, it appends what it stands for to a
 queue, with the stream that is current on that thread. No CUDA call is made there. The janitor, a thread, takes all that
 is there, records one event on each stream concerned, sleeps until the device has passed those, and lets go. Only then
-does the block go back to its arena and are its bytes told, since both hang on what the lease stands for. Meanwhile it
+does the block go back to the pool and are its bytes told, since both hang on what the lease stands for. Meanwhile it
 is noted as memory that is on its way back (see `completions`), so that nobody goes first for want of it.
 
 An event on the null stream comes after the work of all blocking streams, too. Work on any other stream is unknown here:
@@ -33,7 +33,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from ..._core.completions import Completions
-from .context import CAPTURE_ERRORS, CUDAContext
+from .context import CUDAContext
 
 _AGAIN = 0.02  # seconds until a stream that captured is looked at again: nobody tells when it has ended
 _NULL = 0
@@ -228,14 +228,5 @@ class Janitor:
 
     def _record(self, pointer: int) -> Any:
         """An event on a stream; None while that captures."""
-        runtime = self._context.runtime
-        try:
-            if runtime.streamIsCapturing(pointer):  # for the null stream an error, if any blocking stream does
-                return None
-            event = self._events.pop() if self._events else self._context.new_event()
-            runtime.eventRecord(event.ptr, pointer)
-            return event
-        except RuntimeError as error:
-            if getattr(error, "status", CAPTURE_ERRORS[0]) not in CAPTURE_ERRORS:
-                raise
-            return None
+        event = self._events.pop() if self._events else self._context.new_event()
+        return event if self._context.record(event, pointer) else None

@@ -135,7 +135,9 @@ class CUDAMemory(Memory):
         return owner if held is None else held
 
     def _malloc(self, body: Body, nbytes: int) -> Any:
-        """CuPy's allocator in a callable's body."""
+        """CuPy's allocator in a callable's body, which may have made another device the current one."""
+        if self.xp.cuda.runtime.getDevice() != self._number:
+            return self.xp.get_default_memory_pool().malloc(nbytes)
         pointer = self.pool.malloc(nbytes)
         if not nbytes:
             return pointer
