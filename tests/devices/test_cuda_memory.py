@@ -251,6 +251,31 @@ async def test_below_the_limit_no_stream_waits_for_anothers_blocks(fake: Fake) -
         assert not {*mine} & {*others}
 
 
+async def test_the_loop_takes_memory_while_a_thread_gives_some_back(fake: Fake) -> None:
+    """Which waits for the device, and would keep whoever allocates waiting, if a lock were held for it."""
+    import cupy
+
+    async with opened(1, inline_launch=True) as s:
+        x = await s.put(BLOCK)
+        for _ in range(3):
+            await asc.exp(x)
+        hands = _Hands(fake, s)
+        await hands.take(hands.streams[0], 8 << 20)
+        side = cupy.cuda.Stream(non_blocking=True)
+        await until(lambda: s.statistics().bytes_retained == SIZE)
+        with fake.hold(side):
+            await hands.take(side, SIZE)
+            frees = fake.statistics["frees"]
+            giving = asyncio.create_task(asyncio.to_thread(hands.pool.free))
+            await until(lambda: fake.statistics["frees"] > frees)
+            before = issued(s)
+            y = asc.exp(x)
+            assert issued(s) == before + 1  # here, and now
+            assert not giving.done()
+        await giving
+        assert (await y.numpy()).tolist() == np.exp(BLOCK).tolist()
+
+
 @pytest.mark.parametrize("which", ["the one that had it", "the one that takes it"])
 async def test_no_block_changes_hands_in_a_capture(fake: Fake, which: str) -> None:
     """The event between the two would be part of the graph."""

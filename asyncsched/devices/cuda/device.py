@@ -20,7 +20,9 @@ from .janitor import Janitor
 from .memory import CUDAMemory
 from .stream import CUDAStream
 
-SHARE_OF_FREE = 0.8  # of the memory free at the start, where no max_bytes is given
+# Of the memory free at the start, where no max_bytes is given. The rest is for what is not tracked: kernels, what is
+# lost between blocks, and cuBLAS's handles, one for each stream that multiplies, with up to 32 MiB.
+SHARE_OF_FREE = 0.8
 
 
 def usable() -> bool:

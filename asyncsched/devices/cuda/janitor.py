@@ -33,6 +33,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from ..._core.completions import Completions
+from . import threads
 from .context import CUDAContext
 
 _AGAIN = 0.02  # seconds until a stream that captured is looked at again: nobody tells when it has ended
@@ -152,7 +153,7 @@ class Janitor:
     def open(self) -> None:
         """Start the thread. On the event loop's, where CuPy makes what `current_stream` looks at."""
         self.current_stream()
-        threading.Thread(target=self._run, name=f"asyncsched {self._context.name} janitor", daemon=True).start()
+        threads.run(self._run, f"asyncsched {self._context.name} janitor")
 
     def close(self) -> None:
         """Nobody takes memory any more: let the thread end once the last in use has gone back to the device."""

@@ -29,7 +29,6 @@ which would have to ask them in turn, and each question holds the GIL.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from time import perf_counter
@@ -39,6 +38,7 @@ from ..._core.model import Task
 from .. import execution
 from ..contract import Job, Point, enter_stream_thread, leave_stream_thread
 from ..counter import Counter
+from . import threads
 from .context import CUDAContext
 from .memory import CUDAMemory
 
@@ -70,7 +70,7 @@ class CUDAStream:
         self._memory = memory
         self._ended = ended
         for work, what in ((self._issue_all, "issuer"), (self._watch, "watcher")):
-            threading.Thread(target=work, name=f"asyncsched {self.name} {what}", daemon=True).start()
+            threads.run(work, f"asyncsched {self.name} {what}")
 
     def close(self) -> None:
         """Let the threads end once they have run what they were given."""
