@@ -17,6 +17,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .devices.contract import Device
+from .devices.cuda.janitor import record_stream
 from .errors import (
     AsyncSchedError,
     CaptureError,
@@ -42,7 +43,7 @@ from .tensors.handles import Task, gather
 from .tensors.tensor import Tensor
 
 if TYPE_CHECKING:
-    from . import autograd, devices, nn, optim, serving
+    from . import array_api, autograd, devices, nn, optim, serving
     from .autograd.mode import no_grad
     from .flow.batcher import Batcher
     from .flow.pipeline import Pipeline
@@ -59,6 +60,7 @@ _WHEN_USED = {
     "Pipeline": "flow.pipeline",
     "Statistics": "runtime.statistics",
     "Window": "flow.window",
+    "array_api": "array_api",
     "autograd": "autograd",
     "devices": "devices",
     "load": "nn.checkpoint",
@@ -95,6 +97,7 @@ __all__ = [
     "TaskTooLarge",
     "Tensor",
     "Window",
+    "array_api",
     "autograd",
     "devices",
     "gather",
@@ -102,6 +105,7 @@ __all__ = [
     "nn",
     "no_grad",
     "optim",
+    "record_stream",
     "run",
     "save",
     "serving",

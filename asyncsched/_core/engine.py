@@ -62,7 +62,7 @@ class Engine(Audit):
         self.on_stuck = on_stuck
         self.on_overrun = on_overrun
         self.account = Account(max_bytes, completions, runtime)
-        self.admission = Admission(max_ops)
+        self.admission = Admission(max_ops, completions.returning)
         self.root = Scope("root", Queue(Tenant(None, self.admission.ordinary)), self.account)
         self.sequence = 0
         self.unfinished = 0

@@ -134,14 +134,13 @@ def _of_truths(function: Kernel, *arrays: Any, **options: Any) -> Any:
 
 
 def _kind(operand: Operand) -> Hashable:
-    if type(operand) is Meta:
+    kind: type = type(operand)
+    if kind is Meta:
         return operand
-    # NumPy scalars first: float64 is a float, and complex128 a complex.
+    if kind in _PYTHON_SCALARS:
+        return kind
     if isinstance(operand, np.generic):
         return operand.dtype
-    if type(operand) in _PYTHON_SCALARS:
-        kind: type = type(operand)
-        return kind
     raise TypeError(f"{type(operand).__name__} is not an operand: use a Tensor, a Python number or a NumPy scalar")
 
 

@@ -74,7 +74,13 @@ class Runtime:
     """One scheduler's engine, devices and event loop."""
 
     def __init__(
-        self, devices: Sequence[Device], *, max_ops: int | None, max_bytes: int | None, max_pending: int | None
+        self,
+        devices: Sequence[Device],
+        *,
+        max_ops: int | None,
+        max_bytes: int | None,
+        max_pending: int | None,
+        auto_bytes: bool = False,
     ) -> None:
         self.devices = devices
         self.completions = Completions(_waker(self))
@@ -87,6 +93,7 @@ class Runtime:
             on_overrun=self._on_overrun,
             runtime=self,
         )
+        self._auto_bytes = auto_bytes  # the devices say the limit
         self.dispatch = self.engine.dispatch
         self.submit: Callable[..., None] = self.engine.submit  # see `divert`
         self.life = Life.NEW
@@ -128,7 +135,8 @@ class Runtime:
         try:
             for device in self.devices:
                 await to_its_end(in_thread(device.prepare, f"opens {device.name}"))
-            self._set_default_limit()
+            if self._auto_bytes:
+                self._set_default_limit()
             for device in self.devices:
                 device.open(self.completions, self.engine.account.limit)
                 self.lanes[device] = [Lane(device, stream) for stream in device.streams]
@@ -156,10 +164,9 @@ class Runtime:
             self.inline_thread = 0
 
     def _set_default_limit(self) -> None:
-        """Where no limit is given: the smallest that a device asks for, so that none is ever overfilled."""
+        """The smallest that a device asks for, so that none is ever overfilled."""
         limits = [limit for device in self.devices if (limit := device.default_bytes()) is not None]
-        if self.engine.account.limit is None and limits:
-            self.engine.account.limit = min(limits)
+        self.engine.account.limit = min(limits, default=None)
 
     def refuse_new(self) -> None:
         """Take no more work."""

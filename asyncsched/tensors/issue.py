@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from typing import Any
 
@@ -61,11 +61,10 @@ def issue(
     return value
 
 
-def template_of(args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    """Arguments with a reference by place for each value; None if they are values alone."""
-    places = count()
-    template = tuple([ref(next(places)) if type(arg) is Value else arg for arg in args])
-    return None if next(places) == len(args) else template
+def template_of(args: Iterable[Any]) -> tuple[Any, ...]:
+    """Arguments with a reference by place for each value."""
+    slots = count()
+    return tuple([ref(next(slots)) if type(arg) is Value else arg for arg in args])
 
 
 def run_inline(

@@ -44,7 +44,7 @@ class Fake:
         compiled: each function with its dtypes, compiled so far.
         ranges: the names of NVTX ranges that have not ended.
         statistics: counts of launches, compiles, allocations and so on.
-        earlier: the threads that there were before, and so do not use this one.
+        earlier: the threads that were at work before, and so do not use this one.
     """
 
     seed: int = 0
@@ -63,7 +63,7 @@ class Fake:
         self.completed = threading.Condition(self.lock)  # the host waits for it
         self.stopped = self.paused = self.hurried = False
         self.held: set[int] = set()  # streams, by pointer, that take no step
-        self.earlier = frozenset(threading.enumerate())
+        self.earlier = frozenset(t for t in threading.enumerate() if t.name.startswith("asyncsched"))
         self.races: list[str] = []
         self.loop_blocks: list[str] = []
         self.default_stream_launches: list[str] = []

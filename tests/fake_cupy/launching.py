@@ -32,7 +32,9 @@ def launch(
 
 def block_at(address: int, size: int) -> Block:
     """The live block that holds so many bytes from an address on."""
-    block = current().space.find(address)
+    fake = current()
+    with fake.lock:  # a list that is being sorted looks empty
+        block = fake.space.find(address)
     if block is None or address + size > block.address + block.size:
         raise CUDARuntimeError(errors.ILLEGAL_ADDRESS)
     return block
@@ -74,6 +76,7 @@ def drop_block(block: Block) -> None:
     """`cudaFree`: gives a block back to the driver, which waits for the whole GPU first."""
     fake = current()
     fake.blocks("cudaFree")
+    fake.statistics["frees"] += 1
     with fake.lock:
         gpu = fake.gpus[block.device]
         if not gpu.fault and threading.current_thread() is not gpu.thread:

@@ -123,10 +123,12 @@ class GPU:
         for earlier in conflicts(block, access, clock):
             self.fake.race(f"{access} is not ordered after {earlier}")
 
-    def record(self, queue: Queue) -> Recording:
-        """A point in a stream. The lock is held."""
+    def record(self, queue: Queue, *, ordered: bool = False) -> Recording:
+        """A point in a stream, after what blocking streams have if it is `ordered`. The lock is held."""
         if queue.capture is not None:
             return Recording(self, dict(queue.clock), queue.capture)
+        if ordered and queue.blocking:
+            self._serialise(queue)
         recording = Recording(self, dict(queue.clock))
         if queue.work:
             queue.work.append(Work("record", signal=recording))

@@ -128,6 +128,17 @@ def streamSynchronize(stream: int) -> None:
         synchronise(fake.queue(stream))
 
 
+def streamIsCapturing(stream: int) -> bool:
+    """On the null stream an error while a blocking stream captures."""
+    fake = current()
+    with fake.lock:
+        queue = fake.queue(stream)
+        gpu_works(queue.gpu)
+        if queue is queue.gpu.null and any(other.blocking and other.capture for other in queue.gpu.queues):
+            raise CUDARuntimeError(errors.CAPTURE_IMPLICIT)
+        return queue.capture is not None
+
+
 def streamWaitEvent(stream: int, event: int, flags: int = 0) -> None:
     fake = current()
     with fake.lock:
@@ -170,7 +181,7 @@ def eventRecord(event: int, stream: int) -> None:
         _recording(event)
         if fake.event_gpus[event] is not queue.gpu:
             raise CUDARuntimeError(errors.INVALID_HANDLE)
-        fake.events[event] = queue.gpu.record(queue)
+        fake.events[event] = queue.gpu.record(queue, ordered=True)
         fake.statistics["records"] += 1
 
 

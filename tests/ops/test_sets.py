@@ -112,6 +112,6 @@ async def test_what_the_namespace_says_of_itself(s):
     info = asc.__array_namespace_info__()
     assert info.capabilities()["data-dependent shapes"]
     assert info.default_device() is s.devices[0]
-    assert info.devices() == list(s.devices)
+    assert info.devices() == s.devices
     assert info.default_dtypes()["real floating"] == np.float64
     assert info.dtypes(kind="bool") == {"bool": np.dtype(bool)}

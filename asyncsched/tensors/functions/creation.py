@@ -163,7 +163,7 @@ def linspace(
     return apply(TABLE["linspace"], (start, stop), options, scheduler=scheduler, device=device)
 
 
-def meshgrid(*arrays: Tensor, indexing: Literal["xy", "ij"] = "xy") -> list[Tensor]:
+def meshgrid(*arrays: Tensor, indexing: Literal["xy", "ij"] = "xy") -> tuple[Tensor, ...]:
     """Coordinates of a grid, from those along each axis: read-only views, with "xy" the first two axes exchanged."""
     if indexing not in ("xy", "ij"):
         raise ValueError(f"meshgrid: indexing must be 'xy' or 'ij', not {indexing!r}")

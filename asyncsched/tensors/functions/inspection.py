@@ -22,9 +22,9 @@ class Info:
         """The first device of the ambient scheduler, where tensors are made unless another is named."""
         return find().devices[0]
 
-    def devices(self) -> list[Any]:
+    def devices(self) -> tuple[Any, ...]:
         """All of them."""
-        return list(find().devices)
+        return tuple(find().devices)
 
     def default_dtypes(self, *, device: object = None) -> dict[str, np.dtype[Any]]:
         """The dtypes that Python's numbers get: float64, complex128, int64."""

@@ -13,10 +13,10 @@ from ..tensor import Tensor, apply
 from ._common import Axis, axes, known_shape, lengths
 
 
-def broadcast_arrays(*arrays: Tensor) -> list[Tensor]:
+def broadcast_arrays(*arrays: Tensor) -> tuple[Tensor, ...]:
     """Read-only views of all in the shape they broadcast to."""
     shape = np.broadcast_shapes(*[known_shape(x, "broadcast_arrays") for x in arrays])
-    return [broadcast_to(x, shape) for x in arrays]
+    return tuple([broadcast_to(x, shape) for x in arrays])
 
 
 def broadcast_shapes(*shapes: tuple[int | None, ...]) -> tuple[int | None, ...]:
