@@ -20,8 +20,9 @@ RUNTIME = ["counting", "devices", "streams", "work", "events", "graphs", "memory
 # What else CuPy looks for: empty libraries that lead to the runtime.
 NAMES = ["libcuda.so.1", "libcudart.so.12", "libnvrtc.so.12", "libcublasLt.so.12"]
 MODULES = ["cupy_backends/cuda/api/runtime", "cupy/cuda/thrust", "cupy/random/_generator_api"]
-# Stubs: what they return. CUDA's and cuBLAS's codes for "not supported"; C++ functions return nothing.
-CUDA_ABSENT, CUBLAS_ABSENT, CPP_ABSENT = 801, 15, 0
+CUBLAS, CUFFT = "libcublas.so.12", "libcufft.so.11"
+# Stubs: what they return. The libraries' codes for "not supported"; C++ functions return nothing.
+CUDA_ABSENT, CUBLAS_ABSENT, CUFFT_ABSENT, CPP_ABSENT = 801, 15, 16, 0
 STANDARD = ("_ZNS", "_ZS", "_ZT", "_Zd", "_Zn")  # how names of C++'s own library begin
 ASK = """
 import numpy, sysconfig
@@ -31,7 +32,7 @@ print(*map(sysconfig.get_path, ("purelib", "include")), numpy.get_include(), sys
 
 def preloaded(directory: Path) -> list[Path]:
     """The libraries to be loaded before all others."""
-    return [directory / "lib" / name for name in ("libhostcuda.so", *NAMES, "libcublas.so.12")]
+    return [directory / "lib" / name for name in ("libhostcuda.so", *NAMES, CUBLAS, CUFFT)]
 
 
 class Tools:
@@ -105,7 +106,8 @@ def build(tools: Tools) -> None:
     to_host = (f"-L{tools.lib}", "-Wl,--no-as-needed", "-lhostcuda", f"-Wl,-rpath,{tools.lib}")
     for name in NAMES:
         tools.linked(name, [], *to_host)
-    _link_cublas(tools, ours["cublas"], to_host)
+    _link_library(tools, CUBLAS, "cupy_backends/cuda/libs/cublas*.so", ours["cublas"], CUBLAS_ABSENT, to_host)
+    _link_library(tools, CUFFT, "cupy/cuda/cufft*.so", ours["cufft"], CUFFT_ABSENT, to_host)
     _put(tools, MODULES[0], [runtime], to_host)
     _put(tools, MODULES[1], [thrust, ours["thrust"]], to_host)
     absent = tools.stubs("random", [generator], [ours["random"]], "_Z", CPP_ABSENT)
@@ -138,12 +140,13 @@ def _compile(tools: Tools) -> tuple[Path, Path, Path, dict[str, Path]]:
         return runtime, thrust, generator, {name: job.result() for name, job in ours.items()}
 
 
-def _link_cublas(tools: Tools, ours: Path, to_host: Sequence[str]) -> None:
-    users = list((tools.site / "cupy_backends" / "cuda" / "libs").glob("cublas*.so"))
-    absent = tools.stubs("cublas", users, [ours], "cublas", CUBLAS_ABSENT)
-    names = tools.work / "cublas.map"
-    names.write_text("libcublas.so.12 { global: *; };")  # the version that its symbols are asked for with
-    tools.linked("libcublas.so.12", [ours, absent], f"-Wl,--version-script,{names}", *to_host)
+def _link_library(tools: Tools, name: str, users: str, ours: Path, code: int, to_host: Sequence[str]) -> None:
+    """A library of CUDA's: what is ours, and stubs for what else its users in CuPy need."""
+    prefix = ours.stem.removeprefix("native_")
+    absent = tools.stubs(prefix, list(tools.site.glob(users)), [ours], prefix, code)
+    names = tools.work / f"{prefix}.map"
+    names.write_text(f"{name} {{ global: *; }};")  # the version that its symbols are asked for with
+    tools.linked(name, [ours, absent], f"-Wl,--version-script,{names}", *to_host)
 
 
 def _put(tools: Tools, module: str, parts: Sequence[Path], to_host: Sequence[str]) -> None:

@@ -23,7 +23,7 @@ from .cases import CASES, RANDOM, Case
 from .close import differs, strides
 
 pytestmark = pytest.mark.one_loop
-# How what a runtime in host memory lacks shows: cuFFT, cuSOLVER, factorisations by cuBLAS.
+# How what a runtime in host memory lacks shows: cuSOLVER, factorisations by cuBLAS.
 ABSENT = ("ImportError: Failure finding", "CUBLAS_STATUS_NOT_SUPPORTED")
 
 
