@@ -17,6 +17,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .devices.contract import Device
+from .devices.cuda.janitor import record_stream
 from .errors import (
     AsyncSchedError,
     CaptureError,
@@ -104,6 +105,7 @@ __all__ = [
     "nn",
     "no_grad",
     "optim",
+    "record_stream",
     "run",
     "save",
     "serving",

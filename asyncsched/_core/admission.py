@@ -9,15 +9,16 @@ queues, tenants of a class share by cost, and the scopes of a tenant alternate: 
 2. *Ageing of classes.* The highest priority class in which something can go is served, but for one that waited while
    others got `PATIENCE` admissions: it goes first, the longest passed over before the others. So with n classes, one
    that always has something that can go gets one admission in `PATIENCE + n - 1` at least.
-3. *Progress.* When an account has nothing in flight and order leaves nothing admissible, the oldest pending task that
-   fits goes first, and for `GRACE` admissions more blocked heads and earmarks bar nobody.
+3. *Progress.* When an account has nothing in flight, no memory is on its way back, and order leaves nothing admissible,
+   the oldest pending task that fits goes first, and for `GRACE` admissions more blocked heads and earmarks bar nobody.
+   (Never sooner: what goes first may take for good what the head is about to get.)
 4. What still cannot move is *stuck*. The engine reports it, and the runtime finds out why.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Hashable, Sized
 from math import inf
 from typing import Final
 from weakref import WeakValueDictionary
@@ -31,10 +32,16 @@ _REMEMBERED: Final = 1024
 
 
 class Admission:
-    """Decides which task is admitted next: it is given its slot and charged its bytes in one step."""
+    """Decides which task is admitted next: it is given its slot and charged its bytes in one step.
 
-    def __init__(self, max_ops: int | None) -> None:
+    Args:
+        max_ops: most tasks in flight; None for no bound.
+        returning: memory that is on its way back, see `completions`.
+    """
+
+    def __init__(self, max_ops: int | None, returning: Sized) -> None:
         self.max_ops = max_ops
+        self._returning = returning
         self.free = inf if max_ops is None else max_ops  # slots
         self.in_flight = 0
         self.pending = 0
@@ -167,7 +174,7 @@ class Admission:
 
         Ask after `next` gave None.
         """
-        if self.free <= 0:
+        if self.free <= 0 or self._returning:
             return []
         found = (self._oldest(account, False) for account in self._waiting if not account.in_flight)
         return [task for task in found if task is not None]
@@ -227,7 +234,7 @@ class Admission:
         if full:
             return None
         for account in self._waiting:
-            if account.changed and (account.grace or not account.in_flight):
+            if account.changed and (account.grace or not (account.in_flight or self._returning)):
                 task = self._oldest(account, True)
                 if task is not None:
                     account.grace = account.grace or GRACE + 1

@@ -16,6 +16,11 @@ completion alone wakes it only if somebody waits for that very task, if its stre
 or if a pending task lacks bytes. Else completions gather until `threshold` of them are there: about half of what is in
 flight, so that the streams never run out of work meanwhile.
 
+Memory may be *on its way back*: nobody holds it, and its bytes come by themselves once a device has done what was asked
+of it. Until then it is neither in flight nor held, and what is decided where nothing else moves (to let others go
+first, to look for a deadlock) waits for it. So whoever waits for the device notes it in `returning` before anything
+that may follow from its drop is told, and when it has come takes it out first and reads the flag second.
+
 What was tried and dropped: `call_soon_threadsafe` per completion (a wake-up each: the loop did nothing else under tiny
 tasks), a `queue.SimpleQueue` (its `get_nowait` raises at the end of each burst), and a lock around state that all
 threads may touch (the garbage collector runs `__del__` in the thread that holds it).
@@ -35,10 +40,11 @@ class Completions:
     more. What they are is for the engine to know.
     """
 
-    __slots__ = ("awake", "items", "threshold", "wake", "wants_bytes", "wants_slots")
+    __slots__ = ("awake", "items", "returning", "threshold", "wake", "wants_bytes", "wants_slots")
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self.items: deque[Any] = deque()
+        self.returning: dict[int, Any] = {}  # memory that is on its way back, by identity
         self.wake = wake
         self.awake = False  # an iteration of the loop that takes everything in is scheduled
         self.wants_slots = False  # tasks are pending: wake at `threshold` completions, or when a stream runs dry
@@ -60,6 +66,11 @@ class Completions:
         """Tell of bytes that nobody holds any more."""
         self.items.append((account, nbytes))
         if self.wants_bytes:
+            self.notify()
+
+    def returned(self, identity: int) -> None:
+        """Tell that memory is back, or that it may take as long as if somebody held it."""
+        if self.returning.pop(identity, None) is not None and self.wants_bytes:
             self.notify()
 
     def notify(self) -> None:

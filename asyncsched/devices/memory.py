@@ -64,6 +64,17 @@ class Memory:
     def give(self, block: Any) -> None:
         """Take a buffer back, on any thread."""
 
+    def share(self, array: Array) -> Array:
+        """A view of an array for whoever takes it from the scheduler: of its own, read-only where arrays can be."""
+        view = array.view()
+        if type(view) is np.ndarray:
+            view.setflags(write=False)
+        return view
+
+    def anchor(self, owner: Array) -> Array:
+        """What goes when the memory is free again, given the array that owns it: that itself."""
+        return owner
+
     def footprint(self, nbytes: int) -> int:
         """What an array of `nbytes` really takes."""
         return nbytes + -nbytes % self.granule
@@ -86,7 +97,7 @@ class Memory:
             self.completions.dropped(value.account, value.charge)
 
     def _watch(self, value: Value, owner: Array, nbytes: int) -> None:
-        escape = Escape(owner, _gone)
+        escape = Escape(self.anchor(owner), _gone)
         escape.memory, escape.account, escape.nbytes = self, value.account, nbytes
         escape.pooled, escape.site = _pooled(value.block), value.site
         mine = value.meta is None and isinstance(value.array, self.arrays)  # what a callable returned, as it is
@@ -122,7 +133,8 @@ class Escape(weakref.ref[Array]):
         given = self.given() if self.given is not None else None
         lone = references([self()], 0) <= 2  # one view, and the list
         owner = self()
-        return given if lone and owner is not None and given is not None and given.base is owner else owner
+        shown = lone and owner is not None and given is not None and self.memory.anchor(owner_of(given)) is owner
+        return given if shown else owner
 
 
 def _gone(escape: weakref.ref[Array]) -> None:
@@ -140,9 +152,7 @@ def hand_out(value: Value) -> Array:
     So whatever its holder does to it (its flags, its shape) changes nobody else's array, nor the tensor.
     """
     value.escaped = True
-    array = value.array.view()
-    if type(array) is np.ndarray:
-        array.setflags(write=False)
+    array = value.device.memory.share(value.array)
     given = getattr(value, "given", None)
     if given is None or given() is None:
         value.given = weakref.ref(array)

@@ -34,6 +34,7 @@ Below, `k` and `r` are the kernels and the rules of a theme.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from . import kernels, rules
 from .meta import Meta
@@ -167,7 +168,7 @@ def _updates() -> Iterator[Row]:
     yield Row("axpby", k.axpby, update, out=True, inplace=True, doc="a x + b y, where a and b are numbers.")
     yield Row("axpby_squared", k.axpby_squared, update, out=True, inplace=True, doc="The same with the square of y.")
     yield Row("sgd_average", k.sgd_average, update, out=True, inplace=True, doc="A running sum of decayed gradients.")
-    yield Row("sgd_step", k.sgd_step, update, out=True, inplace=True, doc="A step along one.")
+    yield Row("sgd_step", k.sgd_step, partial(update, alive=2), out=True, inplace=True, doc="A step along one.")
     yield Row("adam_step", k.adam_step, update, out=True, inplace=True, doc="A step of Adam.")
 
 

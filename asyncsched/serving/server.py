@@ -24,11 +24,13 @@ Endpoint = Callable[["Serving", Exchange], Awaitable[None]]
 class Serving(Service):
     """ASGI middleware: a scheduler for the application, and a scope for each request.
 
-    The scheduler opens when the application starts. Handlers find it as the ambient one, and as `scheduler` in ASGI's
-    state (`request.state.scheduler`). Each HTTP request is one scope: leaving it waits for its tasks, and a client that
-    disconnects cancels it. WebSockets pass through. Add it below a framework's own error handler, as the frameworks'
-    `add_middleware` does: exceptions that it knows become problem details, and the others pass. Add it last: what
-    Starlette's `@app.middleware("http")` puts around it reports a client that left as an error, "No response returned".
+    The scheduler opens when the application starts, before the first request: on a GPU the first one makes the context,
+    once per process, and CuPy stops all threads for that (some 0.4 s). Handlers find it as the ambient one, and as
+    `scheduler` in ASGI's state (`request.state.scheduler`). Each HTTP request is one scope: leaving it waits for its
+    tasks, and a client that disconnects cancels it. WebSockets pass through. Add it below a framework's own error
+    handler, as the frameworks' `add_middleware` does: exceptions that it knows become problem details, and the others
+    pass. Add it last: what Starlette's `@app.middleware("http")` puts around it reports a client that left as an error,
+    "No response returned".
 
     >>> import asyncio, functools, httpx
     >>> async def app(scope, receive, send):

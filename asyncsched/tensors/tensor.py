@@ -50,15 +50,28 @@ def apply(
         device: where to run it where no operand is a tensor; default the scheduler's first.
         hold: do not launch before the scheduler's next step.
     """
-    args = tuple([_argument(operand) for operand in operands])
-    inputs = tuple([a for a in args if type(a) is Value])
+    args: list[Any] = []
+    inputs: list[Value] = []
+    forms: list[Any] = []
+    node = None
+    for operand in operands:
+        if isinstance(operand, Tensor):
+            value = operand._value
+            args.append(value)
+            inputs.append(value)
+            forms.append(value.meta)
+            if node is None:
+                node = operand._node
+        else:
+            args.append(_scalar(operand))
+            forms.append(operand)
     first = inputs[0] if inputs else None
     runtime = find(scheduler) if first is None else first.account.runtime
     place = runtime.device(device) if first is None else first.device
     for value in inputs:
         if value.device is not place:
             _refuse_mixed(inputs[0], value)
-    found = plan(row, tuple([a.meta if type(a) is Value else a for a in args]), options)
+    found = plan(row, tuple(forms), options)
     made, lanes = None, None
     if row.resource and not place.inline:
         lanes = runtime.lane_of(row.resource, place)
@@ -66,19 +79,16 @@ def apply(
         arrays = tuple([a.array if type(a) is Value else a for a in args])
         made = run_inline(row, found, options, first, arrays, failure_above(inputs))
     if made is None:
-        made = issue(runtime, place, row, found, inputs, template_of(args), options, lanes=lanes, hold=hold)
+        template = None if len(inputs) == len(args) else template_of(args)
+        made = issue(runtime, place, row, found, tuple(inputs), template, options, lanes=lanes, hold=hold)
     result = Tensor(made)
-    for operand in operands:
-        if isinstance(operand, Tensor) and operand._node is not None:
-            operand._node.record(row, operands, options, result)
-            break
+    if node is not None:
+        node.record(row, operands, options, result)
     return result
 
 
-def _argument(operand: object) -> Any:
-    if isinstance(operand, Tensor):
-        return operand._value
-    if isinstance(operand, _SCALARS):
+def _scalar(operand: object) -> Any:
+    if type(operand) is float or isinstance(operand, _SCALARS):
         return operand
     if isinstance(operand, np.ndarray):
         raise TypeError(

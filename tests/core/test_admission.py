@@ -329,6 +329,29 @@ def test_progress_prefers_the_older_task_to_a_newer_one_at_the_front_of_another_
     del held
 
 
+def test_progress_waits_for_memory_that_is_on_its_way_back(rig):
+    """It may be what the head lacks; what goes first may be held for good. Nor is anything stuck until it is there."""
+    woken = []
+    rig.completions.wake = lambda: woken.append(None)
+    _, held = rig.submit(cost=60)
+    rig.run()
+    head, _head = rig.submit(cost=60, name="head")
+    small, _small = rig.submit(cost=30, name="small")
+    rig.completions.returning[1] = rig.completions.returning[2] = "memory"
+    for returned in (1, 2):
+        assert rig.dispatch() == []
+        assert rig.engine.admission.stuck() == []
+        assert not woken
+        rig.completions.returned(returned)
+        assert woken.pop() is None
+        rig.completions.awake = False
+    assert rig.dispatch() == [small]
+    rig.completions.returned(2)
+    assert not woken
+    del held
+    assert rig.dispatch() == [head]
+
+
 def test_progress_in_one_account_does_not_need_the_others_to_be_idle():
     rig = Rig(max_bytes=200)
     inside = rig.scope("inside", reserve=100)

@@ -13,7 +13,7 @@ import pytest
 
 import asyncsched as asc
 from asyncsched.devices.cuda.device import CUDADevice
-from tests.fake_cupy import Fake, fake_cupy
+from tests.fake_cupy import Fake, at_rest, fake_cupy
 from tests.waiting import until
 
 BLOCK = np.ones((32, 32), np.float32)
@@ -35,9 +35,7 @@ def checked(context: Any) -> Iterator[Fake]:
     """No race, no blocked loop, nothing on the legacy stream, no kernel compiled twice, and nothing left behind."""
     with context as fake:
         yield fake
-        for thread in threading.enumerate():
-            if thread.name.startswith("asyncsched"):
-                thread.join(60)
+        assert at_rest(fake) == []
         gc.collect()
         assert problems(fake) == []
         assert fake.duplicate_compiles == []
@@ -88,7 +86,7 @@ def finished(s: asc.Scheduler) -> int:
 
 
 async def ended() -> None:
-    """Let the loop turn until the streams' threads have ended, and drop what is garbage."""
+    """Let the loop turn until the streams' threads have ended their work, and drop what is garbage."""
     await until(lambda: not any(thread.name.startswith("asyncsched") for thread in threading.enumerate()))
     gc.collect()
 

@@ -176,16 +176,20 @@ async def _await(tensor: asc.Tensor) -> None:
 async def test_a_spin_before_sleeping(fake: Fake, monkeypatch: pytest.MonkeyPatch, spin: float) -> None:
     import cupy
 
-    sleeps, synchronize = [], cupy.cuda.runtime.eventSynchronize
+    runtime = cupy.cuda.runtime
+    sleeps, synchronize = [], runtime.eventSynchronize
+    questions, query = [], runtime.eventQuery
     async with opened(1, spin=spin) as s:
         x = await s.put(BLOCK)
         await s.barrier()
-        monkeypatch.setattr(cupy.cuda.runtime, "eventSynchronize", lambda e: (sleeps.append(e), synchronize(e))[1])
+        monkeypatch.setattr(runtime, "eventSynchronize", lambda e: (sleeps.append(e), synchronize(e))[1])
+        monkeypatch.setattr(runtime, "eventQuery", lambda e: (questions.append(e), query(e))[1])
         with fake.pause():
             y = x + 1
             await until(lambda: sleeps or spin)
         await y
         assert bool(sleeps) is not bool(spin)
+        assert bool(questions) is bool(spin)  # each holds the GIL
 
 
 async def test_a_new_kernel_is_compiled_by_one_thread(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,6 +210,47 @@ async def test_a_new_kernel_is_compiled_by_one_thread(fake: Fake, monkeypatch: p
         await asc.gather(left, right)
         monkeypatch.undo()
     assert sum(key[0] == "exp" for key in fake.compiled) == 1
+
+
+async def test_a_new_row_that_waits_for_its_stream_holds_up_no_other(fake: Fake) -> None:
+    """What has to know its result's shape waits for all before it; another stream compiles meanwhile."""
+    async with opened(2, max_ops=None) as s:
+        x = await s.put(BLOCK)
+        first, second = s.devices[0].streams
+        await s.barrier()
+        y = x * 2
+        mask = y > 0
+        await s.barrier()
+        with fake.hold(first.cuda), fake.hold(second.cuda):
+            before = fake.statistics["blocking_calls"]
+            found = y[mask]
+            lane = found._value.task.lane
+            assert lane is not None
+            await until(lambda: fake.statistics["blocking_calls"] > before)
+            other = asc.exp(x)
+            assert other._value.task.lane is not lane
+            stream = other._value.task.lane.stream
+            await until(lambda: stream.issued.count == stream.launched)
+            assert not found.done()
+        assert (await found).shape == (BLOCK.size,)
+        await other
+
+
+async def test_the_kernel_of_a_ufunc_serves_every_shape_of_as_many_axes(fake: Fake) -> None:
+    async with opened(1) as s:
+        seen = s.devices[0].memory._ran_before
+        x, small = await s.put(BLOCK), await s.put(BLOCK[:5])
+        turned, line = small.mT, small[0]
+        for known in (x, x * 0):
+            await (known + known)
+        await s.barrier()
+        before = len(seen)
+        await (small + small)
+        assert len(seen) == before
+        await (turned + turned)
+        assert len(seen) == before + 1
+        await (line + line)
+        assert len(seen) == before + 2
 
 
 @pytest.mark.parametrize("keep", [False, True], ids=["compiling", "growing"])
@@ -239,6 +284,7 @@ async def test_warm_single_kernels_are_issued_by_the_loop_and_others_are_not(fak
         for _ in range(3):
             await asc.exp(x)
             await asc.nn.functional.softmax(x)
+        await until(lambda: s.statistics().bytes_retained == BLOCK.nbytes)  # there is a block that fits
         before = s.devices[0].streams[0].issued.count
         with fake.pause():
             asc.exp(x)

@@ -97,7 +97,36 @@ async def test_ping_pong(gpus: Fake) -> None:
         assert np.array_equal(await x.numpy(), ARRAY + 10)
 
 
-async def test_peer_access_is_taken_where_it_is_allowed(gpus: Fake) -> None:
-    async with asc.Scheduler(["cuda:0", "cuda:2"]):
-        reached: list[Any] = [gpu.peers for gpu in gpus.gpus]
-        assert reached == ([set(), set(), set()] if gpus.apart else [{1, 2}, set(), {0, 1}])
+async def test_peer_access_is_taken_among_the_schedulers_own_devices(gpus: Fake) -> None:
+    """Once a copy needs it: access to a device makes a context there."""
+    reached: list[Any] = [gpu.peers for gpu in gpus.gpus]
+    async with asc.Scheduler(NAMES[:2]) as s:
+        x = await s.put(ARRAY)
+        assert reached == [set(), set(), set()]
+        assert ((await x.to("cuda:2").numpy()) == ARRAY).all()
+        assert reached == [set(), set(), set() if gpus.apart else {0}]
+
+
+async def test_without_peer_access_a_copy_is_made_all_the_same(gpus: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    import cupy
+
+    def refuse(peer: int) -> None:
+        raise cupy.cuda.runtime.CUDARuntimeError(711)  # cudaErrorTooManyPeers
+
+    monkeypatch.setattr(cupy.cuda.runtime, "deviceEnablePeerAccess", refuse)
+    async with asc.Scheduler(NAMES[:2]) as s:
+        assert ((await (await s.put(ARRAY)).to("cuda:2").numpy()) == ARRAY).all()
+
+
+async def test_a_body_may_use_another_device(gpus: Fake) -> None:
+    """What it makes there is no memory of the scheduler's."""
+    import cupy
+
+    def body() -> Any:
+        with cupy.cuda.Device(1):
+            there = cupy.empty(4, np.float32)
+        here = cupy.empty(4, np.float32)
+        return there.device.id, here.device.id
+
+    async with asc.Scheduler(NAMES[:1]) as s:
+        assert await s.call(body) == (1, 0)

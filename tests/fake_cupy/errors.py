@@ -13,6 +13,7 @@ ILLEGAL_ADDRESS = 700
 PEER_ALREADY_ENABLED = 704
 CAPTURE_UNSUPPORTED = 900
 CAPTURE_INVALIDATED = 901
+CAPTURE_IMPLICIT = 906
 
 _TEXT = {
     1: ("cudaErrorInvalidValue", "invalid argument"),
@@ -25,6 +26,7 @@ _TEXT = {
     704: ("cudaErrorPeerAccessAlreadyEnabled", "peer access is already enabled"),
     900: ("cudaErrorStreamCaptureUnsupported", "operation not permitted when stream is capturing"),
     901: ("cudaErrorStreamCaptureInvalidated", "operation failed due to a previous error during capture"),
+    906: ("cudaErrorStreamCaptureImplicit", "operation would make the legacy stream depend on a capturing one"),
 }
 
 

@@ -13,8 +13,6 @@ from .errors import CUDARuntimeError
 from .fake import caller, current, gpu_works
 from .machine import GPU, Queue, Work
 
-CAPTURE_GLOBAL, CAPTURE_THREAD_LOCAL = 0, 1
-
 
 def launch(
     stream: int, what: str, run: Callable[..., None], reads: list[tuple[int, int]], writes: list[tuple[int, int]]
@@ -34,7 +32,9 @@ def launch(
 
 def block_at(address: int, size: int) -> Block:
     """The live block that holds so many bytes from an address on."""
-    block = current().space.find(address)
+    fake = current()
+    with fake.lock:  # a list that is being sorted looks empty
+        block = fake.space.find(address)
     if block is None or address + size > block.address + block.size:
         raise CUDARuntimeError(errors.ILLEGAL_ADDRESS)
     return block
@@ -66,11 +66,6 @@ def new_block(size: int) -> Block:
     fake.blocks("cudaMalloc")
     gpu_works(fake.gpu())
     with fake.lock:
-        for capture in fake.captures:
-            here = capture.thread == threading.get_ident()
-            if capture.mode == CAPTURE_GLOBAL or (capture.mode == CAPTURE_THREAD_LOCAL and here):
-                capture.valid = False
-                raise CUDARuntimeError(errors.CAPTURE_UNSUPPORTED)
         if fake.space.allocated.get(fake.device(), 0) + size > fake.memory:
             raise CUDARuntimeError(errors.MEMORY_ALLOCATION)
         fake.statistics["mallocs"] += 1
@@ -81,6 +76,7 @@ def drop_block(block: Block) -> None:
     """`cudaFree`: gives a block back to the driver, which waits for the whole GPU first."""
     fake = current()
     fake.blocks("cudaFree")
+    fake.statistics["frees"] += 1
     with fake.lock:
         gpu = fake.gpus[block.device]
         if not gpu.fault and threading.current_thread() is not gpu.thread:

@@ -39,12 +39,9 @@ class Recording:
 
 
 class Capture:
-    """Work recorded instead of launched, from the streams that joined."""
+    """Work of one stream, recorded instead of launched."""
 
-    def __init__(self, stream: Queue, mode: int) -> None:
-        self.mode = mode
-        self.thread = threading.get_ident()
-        self.streams = [stream]
+    def __init__(self) -> None:
         self.work: list[Work] = []
         self.valid = True
 
@@ -126,10 +123,12 @@ class GPU:
         for earlier in conflicts(block, access, clock):
             self.fake.race(f"{access} is not ordered after {earlier}")
 
-    def record(self, queue: Queue) -> Recording:
-        """A point in a stream. The lock is held."""
+    def record(self, queue: Queue, *, ordered: bool = False) -> Recording:
+        """A point in a stream, after what blocking streams have if it is `ordered`. The lock is held."""
         if queue.capture is not None:
             return Recording(self, dict(queue.clock), queue.capture)
+        if ordered and queue.blocking:
+            self._serialise(queue)
         recording = Recording(self, dict(queue.clock))
         if queue.work:
             queue.work.append(Work("record", signal=recording))
@@ -140,9 +139,6 @@ class GPU:
     def wait(self, queue: Queue, recording: Recording) -> None:
         """The stream waits for a recording. The lock is held."""
         if recording.capture is not None:
-            if queue.capture is None:
-                queue.capture = recording.capture
-                recording.capture.streams.append(queue)
             return
         merge(queue.clock, recording.clock)
         queue.work.append(Work("wait", wait=recording))

@@ -45,6 +45,14 @@ class Memory(BaseMemory):
             drop_block(self.block)
 
 
+class UnownedMemory(BaseMemory):
+    """Memory that another object keeps."""
+
+    def __init__(self, ptr: int, size: int, owner: Any, device_id: int = -1) -> None:
+        self.ptr, self.size, self._owner = ptr, size, owner
+        self.device_id = current().device() if device_id < 0 else device_id
+
+
 class PooledMemory(BaseMemory):
     """A block from a pool. Dropping it gives it back, without asking whether a stream still uses it."""
 

@@ -14,7 +14,6 @@ from .launching import synchronise
 __all__ = ["CUDARuntimeError", "memcpyAsync", "memcpyPeerAsync"]
 
 streamNonBlocking = 1
-streamCaptureModeGlobal, streamCaptureModeThreadLocal, streamCaptureModeRelaxed = 0, 1, 2
 memcpyHostToDevice, memcpyDeviceToHost, memcpyDeviceToDevice = 1, 2, 3
 
 
@@ -129,6 +128,17 @@ def streamSynchronize(stream: int) -> None:
         synchronise(fake.queue(stream))
 
 
+def streamIsCapturing(stream: int) -> bool:
+    """On the null stream an error while a blocking stream captures."""
+    fake = current()
+    with fake.lock:
+        queue = fake.queue(stream)
+        gpu_works(queue.gpu)
+        if queue is queue.gpu.null and any(other.blocking and other.capture for other in queue.gpu.queues):
+            raise CUDARuntimeError(errors.CAPTURE_IMPLICIT)
+        return queue.capture is not None
+
+
 def streamWaitEvent(stream: int, event: int, flags: int = 0) -> None:
     fake = current()
     with fake.lock:
@@ -171,7 +181,7 @@ def eventRecord(event: int, stream: int) -> None:
         _recording(event)
         if fake.event_gpus[event] is not queue.gpu:
             raise CUDARuntimeError(errors.INVALID_HANDLE)
-        fake.events[event] = queue.gpu.record(queue)
+        fake.events[event] = queue.gpu.record(queue, ordered=True)
         fake.statistics["records"] += 1
 
 
@@ -189,8 +199,6 @@ def eventQuery(event: int) -> int:
         if recording is None:
             fake.statistics["queries_of_nothing"] += 1
             return errors.SUCCESS
-        if recording.capture is not None:
-            return errors.CAPTURE_UNSUPPORTED
         if not recording.done:
             return errors.NOT_READY
         merge(fake.seen, recording.clock)
@@ -206,9 +214,6 @@ def eventSynchronize(event: int) -> None:
         gpu_works(gpu)
         if recording is None:
             return
-        if recording.capture is not None:
-            recording.capture.valid = False
-            raise CUDARuntimeError(errors.CAPTURE_UNSUPPORTED)
         fake.wait_until(lambda: recording.done, gpu)
         merge(fake.seen, recording.clock)
 

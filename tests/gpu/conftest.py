@@ -9,7 +9,8 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import numpy as np
 import pytest
@@ -60,18 +61,51 @@ class Card:
             with self.fake.pause():
                 yield
             return
+        with self.busy([stream.cuda for device in s.devices for stream in device.streams]):  # type: ignore[attr-defined]
+            yield
+
+    @contextmanager
+    def busy(self, streams: list[Any]) -> Iterator[None]:
+        """Within, what is launched on these streams of the current device, or of their own, does not begin."""
+        if self.fake is not None:
+            with ExitStack() as stack:
+                for stream in streams:
+                    stack.enter_context(self.fake.hold(stream))
+                yield
+            return
         import cupy
 
         flag = np.frombuffer(cupy.cuda.alloc_pinned_memory(8), np.int32, 2)
         flag[:] = 0
-        for device in s.devices:
-            for stream in device.streams:
-                with cupy.cuda.Device(device.number), stream.cuda:  # type: ignore[attr-defined]
-                    self._spin((1,), (1,), (np.uint64(flag.ctypes.data),))
+        for stream in streams:
+            with cupy.cuda.Device(max(stream.device_id, 0)), stream:
+                self._spin((1,), (1,), (np.uint64(flag.ctypes.data),))
         try:
             yield
         finally:
             flag[:] = 1
+
+    def stream(self, **options: Any) -> Any:
+        """A user's stream."""
+        import cupy
+
+        stream = cupy.cuda.Stream(**options)
+        self.forgive()
+        return stream
+
+    def forgive(self) -> None:
+        """The null stream and blocking ones are for users alone, as here."""
+        if self.fake is not None:
+            self.fake.default_stream_launches.clear()
+            self.fake.blocking_streams.clear()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """One line of what was asked for on a card, and not checked."""
+    if config.option.markexpr == "gpu":
+        skipped = [report for report in terminalreporter.stats.get("skipped", []) if "tests/gpu/" in report.nodeid]
+        reasons = sorted({report.longrepr[2].removeprefix("Skipped: ") for report in skipped})
+        terminalreporter.line(f"not checked: {'; '.join(reasons) or 'nothing was skipped'}")
 
 
 @pytest.fixture(scope="session")

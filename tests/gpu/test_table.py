@@ -17,11 +17,14 @@ from asyncsched.ops.row import plan, resolve
 from asyncsched.ops.rules.elementwise import comparison, ufunc
 from asyncsched.ops.table import TABLE
 from asyncsched.tensors.tensor import apply
+from tests.cuda_host.runtime import loaded
 
 from .cases import CASES, RANDOM, Case
 from .close import differs, strides
 
 pytestmark = pytest.mark.one_loop
+# How what a runtime in host memory lacks shows: cuFFT, cuSOLVER, factorisations by cuBLAS.
+ABSENT = ("ImportError: Failure finding", "CUBLAS_STATUS_NOT_SUPPORTED")
 
 
 def test_every_row_has_cases():
@@ -36,6 +39,8 @@ async def test_rows_equal_numpy(card, name):
             expected = _eager(name, case)
             if expected is not None:
                 wrong += [f"{_described(case)}: {text}" for text in await _compared(s, name, case, expected)]
+    if wrong and loaded() is not None and all(any(sign in text for sign in ABSENT) for text in wrong):
+        pytest.skip(f"not there in host memory: {wrong[0]}")
     assert not wrong, "\n".join([f"{name}: {len(wrong)} of {len(CASES[name])} cases", *wrong[:40]])
 
 

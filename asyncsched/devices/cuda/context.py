@@ -5,16 +5,20 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from ..._core.failure import Failure
 from ..._core.model import Task
 from .. import execution
 from .pool import PrivatePool
+from .requirements import missing
 
-_INSTALL = 'pip install "asyncsched[cuda12]" (or "asyncsched[cuda13]" for CUDA 13)'
 _NOT_READY = 600  # cudaErrorNotReady
+CAPTURE_ERRORS = range(900, 910)  # cudaErrorStreamCaptureUnsupported and those after it, in driver_types.h
+# Held while a stream of a scheduler captures, and while an event is recorded on a stream from a thread that is not its
+# own: an event that comes between would become part of the graph, and whoever waits for it, too.
+capturing = threading.Lock()
 
 
 class CUDAContext:
@@ -27,16 +31,17 @@ class CUDAContext:
         fault: why the device is lost, from then on until its streams have ended.
 
     Raises:
-        RuntimeError: if there is no such device, or no CuPy.
+        RuntimeError: if there is no such device, or something is missing that CUDA needs; it says what, and the cure.
     """
 
     pool: PrivatePool
 
     def __init__(self, name: str, number: int, *, nvtx: bool) -> None:
-        try:
-            import cupy
-        except ImportError as error:
-            raise RuntimeError(f'CuPy is not installed: {_INSTALL}, or use Scheduler("cpu")') from error
+        lacks = [f"{lack.how}: {lack.cure}" for lack in missing()]
+        if lacks:
+            raise RuntimeError(f'{name} cannot be used: {"; ".join(lacks)}. Or use Scheduler("cpu")')
+        import cupy
+
         self.name = name
         self.number = number
         self.cupy: Any = cupy
@@ -44,26 +49,30 @@ class CUDAContext:
         self.fault: Failure | None = None
         self._fault_lock = threading.Lock()
         self._events: deque[Any] = deque()
+        self._reached: set[int] = set()  # devices that copies came from
         self._nvtx: Any = cupy.cuda.nvtx if nvtx else None
-        found = self.runtime.getDeviceCount() if cupy.cuda.is_available() else 0
+        found = self.runtime.getDeviceCount()
         if number >= found:
             raise RuntimeError(f"{name}: CUDA finds {found} devices here: `python -m asyncsched` lists them")
         with self.current():
             self.free_at_start = int(self.runtime.memGetInfo()[0])
-            self._reach_peers(found)
 
     def open(self, max_bytes: int | None) -> None:
         """Make the pool. On the event loop's thread."""
-        self.pool = PrivatePool(self.cupy, self.number, max_bytes)
+        self.pool = PrivatePool(self.cupy, self.number, max_bytes, self.record)
 
-    def _reach_peers(self, found: int) -> None:
-        for other in range(found):
-            if other != self.number and self.runtime.deviceCanAccessPeer(self.number, other):
-                try:
-                    self.runtime.deviceEnablePeerAccess(other)
-                except self.runtime.CUDARuntimeError as error:
-                    if "AlreadyEnabled" not in str(error):
-                        raise
+    def reach(self, other: int) -> None:
+        """Before the first copy from another device: have it go straight across, where these two can.
+
+        Else CUDA takes it through the host. Only devices of one scheduler copy to each other, and access to one makes a
+        context there.
+        """
+        if other in self._reached:
+            return
+        self._reached.add(other)
+        with suppress(self.runtime.CUDARuntimeError):  # it is enabled already, or cannot be
+            if self.runtime.deviceCanAccessPeer(self.number, other):
+                self.runtime.deviceEnablePeerAccess(other)
 
     # -- what is current: on a thread, so it must not stay so across an `await` --------------------------------------
 
@@ -80,15 +89,32 @@ class CUDAContext:
     # -- events: making one is dear, so the host gives back those that it has seen ------------------------------------
 
     def take_event(self) -> Any:
-        """An event: blocking, so that a watcher sleeps, and without timing, which costs."""
+        """An event, perhaps one that was given back."""
         try:
             return self._events.pop()
         except IndexError:
-            return self.cupy.cuda.Event(block=True, disable_timing=True)
+            return self.new_event()
+
+    def new_event(self) -> Any:
+        """An event: blocking, so that a watcher sleeps, and without timing, which costs."""
+        return self.cupy.cuda.Event(block=True, disable_timing=True)
 
     def give_event(self, event: Any) -> None:
         """Take back an event that the host has seen."""
         self._events.append(event)
+
+    def record(self, event: Any, stream: int) -> bool:
+        """Record an event on any stream, from any thread. Returns whether it could: not while that captures."""
+        with capturing:
+            try:
+                if self.runtime.streamIsCapturing(stream):  # for the null stream an error, if any blocking stream does
+                    return False
+                self.runtime.eventRecord(event.ptr, stream)
+            except RuntimeError as error:
+                if getattr(error, "status", CAPTURE_ERRORS[0]) not in CAPTURE_ERRORS:
+                    raise
+                return False
+        return True
 
     def passed(self, event: Any) -> bool:
         """Whether the device has passed an event. After a fault it raises, where `Event.done` says no for ever."""

@@ -16,19 +16,14 @@ from ...ops.program import Program
 from ..contract import Job
 from .context import CUDAContext
 from .graph import CUDAGraph
+from .janitor import Janitor
 from .memory import CUDAMemory
+from .requirements import usable as usable
 from .stream import CUDAStream
 
-SHARE_OF_FREE = 0.8  # of the memory free at the start, where no max_bytes is given
-
-
-def usable() -> bool:
-    """Whether CuPy is installed and finds a device. Makes no noise."""
-    try:
-        import cupy
-    except ImportError:
-        return False
-    return bool(cupy.cuda.is_available())
+# Of the memory free at the start, where no max_bytes is given. The rest is for what is not tracked: kernels, what is
+# lost between blocks, and cuBLAS's handles, one for each stream that multiplies, with up to 32 MiB.
+SHARE_OF_FREE = 0.8
 
 
 class CUDADevice:
@@ -73,7 +68,6 @@ class CUDADevice:
         self._running: set[CUDAStream] = set()  # streams whose threads have not ended
         self._ending = threading.Lock()
         self._graphs: weakref.WeakSet[CUDAGraph] = weakref.WeakSet()
-        self._disposed: list[list[Any]] = []  # what is to be freed on a thread that may wait
 
     # -- opening and closing ------------------------------------------------------------------------------------
 
@@ -81,7 +75,7 @@ class CUDADevice:
         """Load CuPy, make the context and the streams.
 
         Raises:
-            RuntimeError: if there is no such device, or no CuPy.
+            RuntimeError: if there is no such device, or something is missing: the driver, CuPy, parts of the toolkit.
         """
         self.context = context = CUDAContext(self.name, self.number, nvtx=self._nvtx)
         self.xp: Any = context.cupy
@@ -96,7 +90,9 @@ class CUDADevice:
 
     def open(self, completions: Completions, max_bytes: int | None) -> None:
         self.context.open(max_bytes)
-        self.memory = CUDAMemory(self.context, completions)
+        self._janitor = Janitor(self.context, completions)
+        self._janitor.open()
+        self.memory = CUDAMemory(self.context, self._janitor, completions)
         self._running = {*self.streams, self.copier, self._copies_out}
         for stream in list(self._running):
             stream.open(self.memory, self._ended)
@@ -107,18 +103,19 @@ class CUDADevice:
             stream.close()
 
     def _ended(self, stream: CUDAStream) -> None:
-        """A stream's last thread is about to end. The last of all returns the memory, since that may block."""
+        """A stream's last thread is about to end. The last of all lets go of the memory, since that may block."""
         with self._ending:
             self._running.discard(stream)
             if self._running:
                 return
         if self.context.fault is not None:
             self.context.fault = None  # its error holds, by its traceback, whoever was told last
-            return
-        for graph in list(self._graphs):
-            graph.let_go()
-        self._free_disposed()
-        self.memory.pool.trim()
+            self.memory.pool.abandon()
+        else:
+            for graph in list(self._graphs):
+                graph.let_go()
+            self.memory.pool.close(self._janitor.wake)
+        self._janitor.close()
 
     # -- the contract -------------------------------------------------------------------------------------------
 
@@ -152,21 +149,9 @@ class CUDADevice:
         with self.context.here():
             return self.xp.from_dlpack(_Ordered(source, self.copier.cuda.ptr, (kind, number)))
 
-    # -- what graphs hold: freeing device memory waits for the device -------------------------------------------
-
     def _dispose(self, held: list[Any]) -> None:
-        """Empty a list of what may block its thread when it goes. On any thread, in the middle of anything.
-
-        Once the streams close, the job may stand behind their end: then the last of them empties the list.
-        """
-        if self._running:
-            self._disposed.append(held)
-            self._copies_out.offload(Job(self._free_disposed))
-
-    def _free_disposed(self) -> None:
-        """The lists themselves are emptied: whoever handed one over may still hold it."""
-        while self._disposed:
-            self._disposed.pop().clear()
+        """Empty a list of what may block its thread when it goes. On any thread, in the middle of anything."""
+        self._janitor.take(held, {})
 
     def __repr__(self) -> str:
         return self.name

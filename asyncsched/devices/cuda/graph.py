@@ -8,8 +8,7 @@ from typing import Any
 
 from ...errors import CaptureError
 from ...ops.program import Program
-
-_CAPTURE_ERRORS = range(900, 910)  # cudaErrorStreamCaptureUnsupported and those after it, in driver_types.h
+from .context import CAPTURE_ERRORS, capturing
 
 
 class CUDAGraph:
@@ -65,7 +64,8 @@ class CUDAGraph:
             operands = [*self._own, *arrays[self._inputs :]]
             # Once for real: it compiles the kernels and fills the pool, and a capture can do neither.
             self._program.run(xp, operands)
-            self._capture(xp, operands)
+            with capturing:
+                self._capture(xp, operands)
         if self._refused:
             self.let_go()
 
@@ -79,7 +79,7 @@ class CUDAGraph:
         except Exception as error:
             with suppress(xp.cuda.runtime.CUDARuntimeError):  # the capture is invalid already
                 stream.end_capture()
-            if getattr(error, "status", _CAPTURE_ERRORS[0]) not in _CAPTURE_ERRORS:
+            if getattr(error, "status", CAPTURE_ERRORS[0]) not in CAPTURE_ERRORS:
                 raise  # the device itself failed
             where = "; ".join(getattr(error, "__notes__", []))
             raise CaptureError(f"CUDA cannot capture this step: {error} ({where})") from error

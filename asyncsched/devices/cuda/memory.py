@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Hashable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,14 @@ from ..._core.completions import Completions
 from ..._core.model import Task, Value
 from ...ops.row import Row, resolve
 from .. import execution
-from ..memory import Memory
+from ..memory import Memory, owner_of
 from ..torch_interop import call
 from .context import CUDAContext
+from .janitor import Body, Janitor, Lease, lease_of
 from .pool import GRANULE
 from .staging import Staging, without_gaps
 
+_SHORT_INDEX = 1 << 28  # elements: from somewhere above on, CuPy's kernels count in 64 bits
 _MOST_FORMS = 16_384  # remembered; then all are, and those still in use are soon there again
 # One at a time in the process: two threads that meet the same new kernel would both compile it.
 _compiling = threading.Lock()
@@ -28,8 +31,10 @@ class CUDAMemory(Memory):
 
     granule = GRANULE
 
-    def __init__(self, context: CUDAContext, completions: Completions) -> None:
+    def __init__(self, context: CUDAContext, janitor: Janitor, completions: Completions) -> None:
         super().__init__(completions)
+        self._context = context
+        self._janitor = janitor
         self.xp = context.cupy
         self.arrays = (context.cupy.ndarray, np.ndarray)
         self.pool = context.pool
@@ -50,7 +55,10 @@ class CUDAMemory(Memory):
         if form in self._ran_before:
             self._apply(task, value)
             return
-        with _compiling:
+        if value.meta.known:
+            with _compiling:
+                self._apply(task, value)
+        else:  # it waits for its stream, to learn the shape: so no lock, and at worst a kernel is compiled twice
             self._apply(task, value)
         if len(self._ran_before) >= _MOST_FORMS:
             self._ran_before.clear()
@@ -87,15 +95,58 @@ class CUDAMemory(Memory):
             return False
         return row.view or isinstance(resolve(row, self.xp), self.xp.ufunc)
 
-    @staticmethod
-    def _form(task: Task) -> Hashable:
-        """What a compiled kernel is for: the row, its options, and shape, dtype and strides of each operand."""
+    def _form(self, task: Task) -> Hashable:
+        """What a compiled kernel is for: the row, its options, and shape, dtype and strides of each operand.
+
+        A ufunc's kernel serves every shape of as many axes, if all operands are of one and without gaps.
+        """
         args = execution.arguments(task, [read.array for read in task.inputs])
-        return task.name, tuple([_kind(a) for a in args]), tuple((task.options or {}).items())
+        kinds: list[Hashable] = [_kind(a) for a in args]
+        arrays = [a for a in args if isinstance(a, self.xp.ndarray)]
+        if arrays and isinstance(resolve(task.call, self.xp), self.xp.ufunc):
+            shape = arrays[0].shape
+            if all(a.shape == shape and a.flags.c_contiguous and 1 < a.size < _SHORT_INDEX for a in arrays):
+                kinds = [(len(shape), a.dtype) if isinstance(a, self.xp.ndarray) else _kind(a) for a in args]
+        return task.name, tuple(kinds), tuple((task.options or {}).items())
 
     def run_callable(self, task: Task, args: list[Any]) -> Any:
+        """Call a user's function, which may keep any array that it makes."""
         assert task.lane is not None
-        return task.context.run(call, task.call, args, task.lane.stream.cuda, self._number)
+        stream = task.lane.stream.cuda
+        body = Body(stream)
+        with self.xp.cuda.using_allocator(partial(self._malloc, body)):
+            try:
+                return task.context.run(call, task.call, args, stream, self._number)
+            finally:
+                body.over = True
+
+    # -- what leaves --------------------------------------------------------------------------------------------
+
+    def share(self, array: Any) -> Any:
+        if isinstance(array, np.ndarray) or not array.nbytes or lease_of(array) is not None:
+            return super().share(array)
+        owner = owner_of(array)
+        start = self._leased(owner, owner.data.mem)
+        return self.xp.ndarray(array.shape, array.dtype, start + (array.data.ptr - start.ptr), array.strides)
+
+    def anchor(self, owner: Any) -> Any:
+        lease = lease_of(owner)
+        held = lease.held() if lease is not None else None
+        return owner if held is None else held
+
+    def _malloc(self, body: Body, nbytes: int) -> Any:
+        """CuPy's allocator in a callable's body, which may have made another device the current one."""
+        if self.xp.cuda.runtime.getDevice() != self._number:
+            return self.xp.get_default_memory_pool().malloc(nbytes)
+        pointer = self.pool.malloc(nbytes)
+        if not nbytes:
+            return pointer
+        return self._leased(self.xp.ndarray(pointer.mem.size, np.uint8, pointer), pointer.mem, body)
+
+    def _leased(self, held: Any, memory: Any, body: Body | None = None) -> Any:
+        """The start of some memory, as who holds it shows it to others."""
+        cuda, lease = self.xp.cuda, Lease(held, self._janitor, body)
+        return cuda.MemoryPointer(cuda.UnownedMemory(memory.ptr, memory.size, lease, self._number), 0)
 
     # -- copies -------------------------------------------------------------------------------------------------
 
@@ -110,6 +161,7 @@ class CUDAMemory(Memory):
             return target
         if source.device.id == self._number:
             return source.copy(order="K")
+        self._context.reach(source.device.id)
         target = self._like(source)
         pointers = (target.data.ptr, self._number, source.data.ptr, source.device.id)
         if source.nbytes:  # else there is no pointer

@@ -1,113 +1,302 @@
-"""The private pool of one CUDA device, whose reserved bytes are kept under the scheduler's limit."""
+"""The memory of one CUDA device, shared by its streams, and kept under the scheduler's limit.
+
+Theory of operation. Memory comes from the device in slabs, from which blocks are cut. What a stream gives back is its
+own at once, in the order of its work. It goes into a bin for the stream and the size, and the next block of that size
+comes from there: no lock is taken, and no list is searched. What no bin has comes from the *heap*, where free memory
+lies by address, joined with its neighbours: each piece with the streams after whose work it may be used. First what
+the stream itself has in its bins joins the heap; where the limit binds, what all have. So what is free in one size
+serves any other, on any stream, and no call of CUDA is made for that but an event, by which the stream that takes a
+piece comes after those that had it.
+
+In the steady state nothing goes through the device. That matters, since each `cudaFree` waits for all that runs there,
+and at the limit every allocation would need one. Only if the heap is too much in pieces, slabs of which nothing is in
+use go back, or it grows a little above the limit.
+
+A block dies on any thread and in the middle of anything, and there it only joins a bin. Slabs go back to the device
+from the thread of a stream that needs room, and after the close from the janitor's.
+
+Not taken: CuPy's pool, which has an arena for each stream (what one has free is of no use to another but through the
+device), frees on whatever thread, with a lock held for which every allocation waits, and is no faster; blocks in fixed
+sizes, which either waste memory or serve no other size.
+"""
 
 from __future__ import annotations
 
 import threading
-import weakref
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
-from queue import SimpleQueue
+from dataclasses import dataclass
 from typing import Any
 
 from .. import execution
 
-GRANULE = 512  # CuPy's pool hands out multiples of this (`ALLOCATION_UNIT_SIZE` in cupy/cuda/memory.pyx)
+GRANULE = 512  # blocks are multiples of this, as CuPy's are
+_FIRST_SLAB, _LARGEST_SLAB = 2 << 20, 1 << 30  # where the limit allows; between them half of what there is. Guesses
+_FULL = 2  # cudaErrorMemoryAllocation
+
+Bin = tuple[int, int]  # the pointer of a stream, and a size
 
 
-# CuPy's pools with their devices, held here since the garbage collector, if it found one in a cycle, would have its
-# arrays forget it; and those of them that nobody allocates from any more.
-_pools: dict[Any, Any] = {}
-_abandoned: SimpleQueue[Any] = SimpleQueue()
+@dataclass(slots=True, eq=False)
+class Piece:
+    """Memory of a slab. While it is free, whoever takes it comes after what these streams have by then."""
+
+    slab: Any
+    start: int
+    nbytes: int
+    after: dict[int, Any]
+    bin: Bin = (0, 0)
+
+    @property
+    def end(self) -> int:
+        return self.start + self.nbytes
 
 
-def _free_abandoned() -> None:
-    """Give their memory back to the device, on a thread that may wait for it.
+class Block:
+    """Keeps a piece for an array."""
 
-    Arrays that outlive even the tensors keep their pool, until the next one is abandoned.
-    """
-    kept: list[Any] = []
-    while True:
-        kept.append(_abandoned.get())
-        kept = [pool for pool in kept if not _emptied(pool)]
+    __slots__ = ("_piece", "_pool")
 
+    def __init__(self, pool: PrivatePool, piece: Piece) -> None:
+        self._pool, self._piece = pool, piece
 
-def _emptied(pool: Any) -> bool:
-    with suppress(Exception), _pools[pool]:  # after a fault nothing can be freed
-        pool.free_all_blocks()
-        if pool.used_bytes():
-            return False
-    del _pools[pool]
-    return True
+    def __del__(self) -> None:
+        self._pool.take_back(self._piece)
 
 
 class PrivatePool:
-    """A memory pool of CuPy that nobody else allocates from. Made on the event loop's thread, where it never blocks.
+    """A device's memory. Made on the event loop's thread, where it never blocks.
 
-    CuPy's pool keeps what is freed in an arena for each stream, so what one stream has free does not serve another.
-    Left alone, the arenas together would take many times what is in use.
-
-    Tensors and arrays may outlive their scheduler, and be dropped on whatever thread the garbage collector runs, the
-    event loop's too. So the pool lives as long as they do, takes their blocks back without a call of CUDA, and leaves
-    the freeing, which waits for the device, to a thread that the process has for that.
+    Args:
+        cupy, number: CuPy, and which device.
+        max_bytes: the scheduler's limit.
+        record: records an event on a stream given by its pointer, and says whether it could.
     """
 
-    _janitor: threading.Thread | None = None
-
-    def __init__(self, cupy: Any, number: int, max_bytes: int | None) -> None:
+    def __init__(self, cupy: Any, number: int, max_bytes: int | None, record: Callable[[Any, int], bool]) -> None:
         self._cuda = cupy.cuda
-        self._device = cupy.cuda.Device(number)
-        grow = weakref.WeakMethod(self._grow)
-        self._pool = cupy.cuda.MemoryPool(lambda nbytes: grow()(nbytes))  # type: ignore[misc]
-        _pools[self._pool] = self._device
+        self._stream: Callable[[], Any] = cupy.cuda.get_current_stream
+        self._pointer, self._unowned = cupy.cuda.MemoryPointer, cupy.cuda.UnownedMemory
+        self._number = number
+        self._record = record
         self._loop_thread = threading.get_ident()
+        self._bins: dict[Bin, list[Piece]] = {}
+        self._back: deque[Piece] = deque()  # those without a bin, which are to join the heap
+        self._heap: list[Piece] = []  # by address
+        self._lock = threading.Lock()  # of the heap and the number; never held over a call of CUDA
+        self._reserved = 0
+        self._tell: Callable[[], None] | None = None  # that something came back
         self._limit = max_bytes or 0
-        # What kernels need for themselves comes on top of what is tracked. Both numbers are guesses.
+        # What kernels need for themselves comes on top of what is tracked, and what is lost between pieces. Both
+        # numbers are guesses.
         self._most = self._limit + max(self._limit // 4, 64 << 20) if self._limit else 0
-        if PrivatePool._janitor is None:
-            PrivatePool._janitor = threading.Thread(target=_free_abandoned, name="cuda janitor", daemon=True)
-            PrivatePool._janitor.start()
-
-    def __del__(self) -> None:
-        if hasattr(self, "_pool"):
-            _abandoned.put(self._pool)  # which takes no lock that this thread could hold
 
     def malloc(self, nbytes: int) -> Any:
-        """CuPy's allocator.
+        """CuPy's allocator. This device is current.
 
         Raises:
-            MustBlock: on the event loop's thread, if the pool has no block that fits.
+            MustBlock: on the event loop's thread, if the stream has no free memory that fits.
+            MemoryError: if there is none.
         """
+        size = -(-nbytes // GRANULE) * GRANULE
+        if not size:
+            return self._pointer(self._unowned(0, 0, None, self._number), 0)
+        stream = self._stream()
         try:
-            return self._pool.malloc(nbytes)
-        except self._cuda.memory.OutOfMemoryError as error:
-            error.add_note("the device is full, with what others hold and what kernels need: lower max_bytes")
-            raise
+            piece = self._bins[stream.ptr, size].pop()
+        except (KeyError, IndexError):
+            piece = self._find(size, stream)
+        return self._pointer(self._unowned(piece.start, size, Block(self, piece), self._number), 0)
+
+    def take_back(self, piece: Piece) -> None:
+        """A piece is free. On any thread, in the middle of anything."""
+        pieces = self._bins.get(piece.bin)
+        if pieces is None:
+            self._back.append(piece)
+        else:
+            pieces.append(piece)
+            if self._bins.get(piece.bin) is not pieces:  # it was emptied meanwhile, by one who may not have seen this
+                with suppress(IndexError):
+                    self._back.append(pieces.pop())
+        if self._tell is not None:
+            self._tell()
 
     def reserved(self) -> int:
-        """Bytes the pool took from the device: arrays, and free blocks in the arenas of the streams."""
-        with self._device:
-            return int(self._pool.total_bytes())
+        """Bytes taken from the device."""
+        return self._reserved
 
-    def trim(self) -> None:
-        """Give free blocks back to the device. May block."""
-        self._pool.free_all_blocks()
+    def in_use(self) -> int:
+        """Those in blocks."""
+        with self._lock:
+            self._gather(None)
+            return self._reserved - sum(piece.nbytes for piece in self._heap)
 
-    def _grow(self, nbytes: int) -> Any:
-        """What CuPy's pool calls for more memory, once `nbytes` are counted among its total.
+    def free(self) -> None:
+        """Give slabs that nobody uses back to the device. May block."""
+        while self._give_back(0):
+            pass
 
-        At the limit, free blocks that lie in the arenas of other streams go back to the device first. CuPy's pool has
-        no limit set, since it would free those on whatever thread.
+    def close(self, tell: Callable[[], None]) -> None:
+        """Nobody takes memory any more: `free` is to follow each `tell`."""
+        self._tell = tell
+
+    def abandon(self) -> None:
+        """The device is lost, with all that is reserved on it."""
+        self._reserved = 0
+
+    def _find(self, size: int, stream: Any) -> Piece:
+        """Memory that no bin has."""
+        piece = self._take(size, stream, ()) or self._take(size, stream, (stream.ptr,))
+        if piece is None:
+            if threading.get_ident() == self._loop_thread:
+                raise execution.MustBlock
+            at_limit = self._limit and self._reserved + size > self._limit
+            piece = (self._take(size, stream, None) if at_limit else None) or self._new(size, stream)
+        piece.after = {stream.ptr: stream}
+        piece.bin = stream.ptr, size
+        self._bins.setdefault(piece.bin, [])
+        return piece
+
+    # -- the heap -----------------------------------------------------------------------------------------------
+
+    def _take(self, size: int, stream: Any, emptied: tuple[int, ...] | None) -> Piece | None:
+        """Memory from the heap, after the bins of these streams joined it.
+
+        With None those of all did, and what others had may be taken, too.
         """
-        if threading.get_ident() == self._loop_thread:
-            raise execution.MustBlock
-        if self._limit:
-            self._make_room()
-            if self.reserved() > self._most:
-                raise self._cuda.memory.OutOfMemoryError(nbytes, self.reserved() - nbytes, self._most)
-        return self._cuda.MemoryPointer(self._cuda.Memory(nbytes), 0)
+        mine = {stream.ptr}
+        with self._lock:
+            self._gather(emptied)
+            fitting = [p for p in self._heap if p.nbytes >= size and (emptied is None or p.after.keys() <= mine)]
+            if not fitting:
+                return None
+            piece = self._cut(min(fitting, key=lambda p: (not p.after.keys() <= mine, p.nbytes)), size)
+        if self._follows(stream, piece.after):
+            return piece
+        self._back.append(piece)
+        return None
 
-    def _make_room(self) -> None:
-        """Give free blocks back while that helps: freeing waits for the device, and by then there may be more."""
-        before = 0
-        while (now := self.reserved()) > self._limit and now != before:
-            before = now
-            self._pool.free_all_blocks()
+    def _gather(self, emptied: tuple[int, ...] | None) -> None:
+        """Empty the bins of some streams, or of all, into the heap. The lock is held."""
+        for name in list(self._bins) if emptied != () else ():
+            if emptied is None or name[0] in emptied:
+                pieces = self._bins.pop(name)  # first: see `take_back`
+                with suppress(IndexError):
+                    while True:
+                        self._join(pieces.pop())
+        while self._back:
+            self._join(self._back.popleft())
+
+    def _join(self, piece: Piece) -> None:
+        """A piece joins the heap, and its neighbours there. The lock is held."""
+        heap = self._heap
+        place = bisect_left(heap, piece.start, key=_start)
+        if place < len(heap) and heap[place].slab is piece.slab and heap[place].start == piece.end:
+            follower = heap.pop(place)
+            piece.nbytes += follower.nbytes
+            piece.after |= follower.after
+        if place and heap[place - 1].slab is piece.slab and heap[place - 1].end == piece.start:
+            leader = heap[place - 1]
+            leader.nbytes += piece.nbytes
+            leader.after |= piece.after
+        else:
+            heap.insert(place, piece)
+
+    def _cut(self, piece: Piece, size: int) -> Piece:
+        """The beginning of a piece of the heap. The lock is held."""
+        if piece.nbytes == size:
+            self._heap.remove(piece)
+            return piece
+        found = Piece(piece.slab, piece.start, size, piece.after.copy())
+        piece.start += size
+        piece.nbytes -= size
+        return found
+
+    def _follows(self, stream: Any, others: dict[int, Any]) -> bool:
+        """Have a stream wait for all that others have by now. Not where one captures: that would join the graph."""
+        pointers = others.keys() - {stream.ptr}
+        if pointers and self._cuda.runtime.streamIsCapturing(stream.ptr):
+            return False
+        for pointer in pointers:
+            event = self._cuda.Event(disable_timing=True)
+            if not self._record(event, pointer):
+                return False
+            stream.wait_event(event)
+        return True
+
+    # -- slabs --------------------------------------------------------------------------------------------------
+
+    def _new(self, size: int, stream: Any) -> Piece:
+        """Memory from a new slab."""
+        while self._limit and (above := self._reserved + size - self._limit) > 0 and self._give_back(above):
+            pass
+        slab = self._slab(self._slab_size(size)) or self._slab(size)
+        if slab is None:
+            piece = self._take(size, stream, None)
+            if piece is not None:
+                return piece
+            self.free()
+            slab = self._slab(size)
+            if slab is None:
+                error = self._cuda.memory.OutOfMemoryError(size, self._reserved, self._most)
+                error.add_note("the device is full, with what others hold and what kernels need: lower max_bytes")
+                raise error
+        if slab.size > size:
+            self._back.append(Piece(slab, slab.ptr + size, slab.size - size, {}))
+        return Piece(slab, slab.ptr, size, {})
+
+    def _slab_size(self, size: int) -> int:
+        """For a few of them to make up the limit; just enough above it, so that it does not come to that each time."""
+        wanted = max(self._reserved // 2, _FIRST_SLAB)
+        if self._limit:
+            room = self._limit - self._reserved
+            wanted = min(wanted, self._limit // 4, room) if room > 0 else self._limit // 16
+        return max(size, min(wanted, _LARGEST_SLAB) // GRANULE * GRANULE)
+
+    def _slab(self, size: int) -> Any:
+        """Memory from the device; None if that is full, or the limit far off."""
+        with self._lock:
+            if self._limit and self._reserved + size > self._most:
+                return None
+            self._reserved += size
+        slab = None
+        try:
+            slab = self._cuda.Memory(size)
+        except self._cuda.runtime.CUDARuntimeError as error:
+            if error.status != _FULL:
+                raise
+        finally:
+            if slab is None:
+                with self._lock:
+                    self._reserved -= size
+        return slab
+
+    def _give_back(self, wanted: int) -> bool:
+        """Give a slab that nobody uses back to the device: the smallest of those wanted, or else the largest.
+
+        Returns whether it did, which it does not where all of them together are too little.
+        """
+        with self._lock:
+            self._gather(None)
+            whole = [piece for piece in self._heap if piece.nbytes == piece.slab.size]
+            if not whole or sum(piece.nbytes for piece in whole) < wanted:
+                return False
+            enough = [piece for piece in whole if piece.nbytes >= wanted]
+            held = [min(enough, key=_nbytes) if enough else max(whole, key=_nbytes)]
+            self._heap.remove(held[0])
+            whole.clear()
+            enough.clear()
+        nbytes = held.pop().nbytes  # and by now it is gone
+        with self._lock:
+            self._reserved -= nbytes
+        return True
+
+
+def _start(piece: Piece) -> int:
+    return piece.start
+
+
+def _nbytes(piece: Piece) -> int:
+    return piece.nbytes

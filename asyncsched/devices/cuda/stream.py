@@ -29,7 +29,6 @@ which would have to ask them in turn, and each question holds the GIL.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from time import perf_counter
@@ -39,6 +38,7 @@ from ..._core.model import Task
 from .. import execution
 from ..contract import Job, Point, enter_stream_thread, leave_stream_thread
 from ..counter import Counter
+from . import threads
 from .context import CUDAContext
 from .memory import CUDAMemory
 
@@ -70,7 +70,7 @@ class CUDAStream:
         self._memory = memory
         self._ended = ended
         for work, what in ((self._issue_all, "issuer"), (self._watch, "watcher")):
-            threading.Thread(target=work, name=f"asyncsched {self.name} {what}", daemon=True).start()
+            threads.run(work, f"asyncsched {self.name} {what}")
 
     def close(self) -> None:
         """Let the threads end once they have run what they were given."""
@@ -185,10 +185,11 @@ class CUDAStream:
         return self._memory.completions.completed(task, self._in_flight.empty() and self._queue.empty())
 
     def _sleep_until(self, recorded: Any) -> None:
-        """Block until the host sees the event: a query first, a short spin if asked for, then asleep."""
+        """Block until the host sees the event: asleep, after a short spin if asked for. A question holds the GIL."""
         context = self.context
-        until = perf_counter() + self._spin if self._spin else 0.0
-        while not context.passed(recorded):
-            if perf_counter() >= until:
-                context.runtime.eventSynchronize(recorded.ptr)
-                return
+        if self._spin:
+            until = perf_counter() + self._spin
+            while perf_counter() < until:
+                if context.passed(recorded):
+                    return
+        context.runtime.eventSynchronize(recorded.ptr)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ def matmul(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferre
     dtypes = _loop_dtypes(np.matmul, operands)
     # Without loop dimensions the result is always made in C order.
     contiguous = all_contiguous(operands) or max(len(first), len(second)) <= 2
-    return Inferred(meta(shape, dtypes[-1], contiguous), _casts(operands, dtypes))
+    return Inferred(meta(shape, dtypes[-1], contiguous), _casts(operands, dtypes), work=prod(shape) * inner)
 
 
 def vecdot(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
@@ -41,7 +42,7 @@ def vecdot(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferre
     first, second = [shape[:axis] + shape[axis + 1 :] for shape, axis in zip(shapes, axes, strict=True)]
     dtypes = _loop_dtypes(np.vecdot, operands)
     result = meta(_loop(row, first, second), dtypes[-1], all_contiguous(operands))
-    return Inferred(result, _casts(operands, dtypes))
+    return Inferred(result, _casts(operands, dtypes), work=prod(result.bound) * summed[0])
 
 
 def tensordot(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
@@ -56,7 +57,8 @@ def tensordot(row: Row, operands: tuple[Operand, ...], options: Options) -> Infe
     metas = [as_meta(operand) for operand in operands]
     dtype = np.result_type(metas[0].dtype, metas[1].dtype)
     workspace = sum(array.nbytes + cast_bytes(array, dtype) for array in metas)
-    return Inferred(meta(tuple(kept), dtype), workspace)
+    work = prod(kept) * prod(first[axis] for axis in summed_first)
+    return Inferred(meta(tuple(kept), dtype), workspace, work=work)
 
 
 def dot(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
