@@ -33,7 +33,8 @@ from .errors import (
 )
 from .flow.scope import Scope
 from .runtime.run import run
-from .scheduler import Scheduler, open
+from .scheduler import Scheduler
+from .scheduler import open as open
 from .tensors import functions as _functions
 from .tensors import gradients as _gradients
 from .tensors.capture import Graph
