@@ -34,6 +34,7 @@ from .errors import (
 from .flow.scope import Scope
 from .runtime.run import run
 from .scheduler import Scheduler
+from .scheduler import open as open
 from .tensors import functions as _functions
 from .tensors import gradients as _gradients
 from .tensors.capture import Graph
@@ -126,7 +127,7 @@ if not TYPE_CHECKING:  # for which any name would be there then, also a misspelt
 
 
 def __dir__() -> list[str]:
-    return [*__all__, "__array_api_version__", "__array_namespace_info__", "__doc__", "__version__"]
+    return [*__all__, "open", "__array_api_version__", "__array_namespace_info__", "__doc__", "__version__"]
 
 
 def _autograd() -> _gradients.Autograd:

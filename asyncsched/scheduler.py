@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextvars
 import warnings
+import weakref
 from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from ._arguments import check_int, check_number, parse_bytes
 from .devices import select
@@ -21,11 +23,42 @@ from .runtime.unseen_failures import finish
 from .runtime.waiting import drained, shielded
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     from .flow.pipeline.pipeline import Pipeline, Source
     from .flow.window import Window
     from .runtime.statistics import Load, Statistics
 
 T = TypeVar("T")
+
+
+async def open(device: str | Device | Sequence[str | Device] = "auto", **limits: Any) -> Scheduler:
+    """A scheduler that is open, for notebooks: `s = await asc.open()` in one cell, tensors in the next ones.
+
+    It is closed when the interpreter ends, without waiting for what runs; or by `await s.aclose()`. In programs use
+    `async with asc.Scheduler()`.
+
+    >>> async def main():
+    ...     s = await asc.open("cpu")
+    ...     print(await asc.arange(3).sum().item())
+    ...     await s.aclose()
+    >>> asc.run(main)
+    3
+
+    Args:
+        device, limits: as of `Scheduler`.
+    """
+    scheduler = Scheduler(device, **limits)
+    await scheduler._runtime.open()
+    register(scheduler._runtime)
+    atexit.register(_end, weakref.ref(scheduler._runtime))
+    return scheduler
+
+
+def _end(reference: weakref.ref[Runtime]) -> None:
+    runtime = reference()
+    if runtime is not None and runtime.life is Life.OPEN:
+        runtime.close()
 
 
 class Scheduler(Submitter):
@@ -201,6 +234,20 @@ class Scheduler(Submitter):
         from .flow.pipeline.pipeline import make_pipeline  # with multiprocessing, which few programs need
 
         return make_pipeline(self, self._runtime, source, buffer)
+
+    def as_executor(self) -> Executor:
+        """This scheduler as an executor of `concurrent.futures`: what it runs is within the bounds, as any task.
+
+        >>> async def main():
+        ...     async with asc.Scheduler("cpu") as s:
+        ...         loop = asyncio.get_running_loop()
+        ...         return await loop.run_in_executor(s.as_executor(), sum, [1, 2, 3])
+        >>> asc.run(main)
+        6
+        """
+        from .flow.executor import SchedulerExecutor
+
+        return SchedulerExecutor(self, self._runtime)
 
     def statistics(self) -> Statistics:
         """A snapshot. Drops and completions so far are counted.

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ..scheduler import Scheduler as _Scheduler
 from . import fft, linalg
 from .array import Array
 from .background import replace as _replace
@@ -53,10 +54,12 @@ class using:
     2.0
 
     Raises:
+        TypeError, ValueError: for arguments that `Scheduler` refuses; nothing has changed then.
         ExceptionGroup: of operations that failed, and whose results nobody has read.
     """
 
     def __init__(self, device: Any = "auto", **limits: Any) -> None:
+        _Scheduler(device, **limits)  # raises what is wrong with them before anything is closed
         self._before = _replace({"device": device, **limits})
 
     def __enter__(self) -> using:

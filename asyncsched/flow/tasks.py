@@ -24,9 +24,9 @@ free. The price: counts of tasks leave claims out (`claims`), and admission asks
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from time import perf_counter
-from typing import Any, TypeAlias, TypeVar, cast, overload
+from typing import Any, NoReturn, TypeAlias, TypeVar, cast, overload
 
 from numpy.typing import DTypeLike
 
@@ -115,6 +115,7 @@ class Tasks:
     async def submit(
         self, fn: Callable[..., Any], *args: Any, shape: Any = None, dtype: Any = None, nbytes: int | str | None = None,
         workspace: int | str | None = None, name: str | None = None, device: object = None, resource: Hashable = None,
+        **keywords: NoReturn,
     ) -> Any:  # fmt: skip
         """Run `fn(*args)` on a stream. Waits until it is admitted, not until it is done.
 
@@ -149,6 +150,7 @@ class Tasks:
             A Task, or a Tensor if shape and dtype are given.
         """
         self._runtime.check()
+        _refuse(fn, keywords)
         await checkpoint()
         given = Options(shape, dtype, nbytes, workspace, name, device, resource)
         task, handle = make_call(self._runtime, self._core(), fn, args, given, bounded=False)
@@ -172,18 +174,21 @@ class Tasks:
     def submit_nowait(
         self, fn: Callable[..., Any], *args: Any, shape: Any = None, dtype: Any = None, nbytes: int | str | None = None,
         workspace: int | str | None = None, name: str | None = None, device: object = None, resource: Hashable = None,
+        **keywords: NoReturn,
     ) -> Any:  # fmt: skip
         """Like `submit`, but never waits.
 
         The task joins the backlog, or QueueFull is raised when that is at its limit.
         """
         self._runtime.check()
+        _refuse(fn, keywords)
         given = Options(shape, dtype, nbytes, workspace, name, device, resource)
         return make_call(self._runtime, self._core(), fn, args, given, bounded=True)[1]
 
     async def call(
         self, fn: Callable[..., T], *args: Any, nbytes: int | str | None = None,
         workspace: int | str | None = None, name: str | None = None, device: object = None, resource: Hashable = None,
+        **keywords: NoReturn,
     ) -> T:  # fmt: skip
         """Submit and await in one: the result, as with `asyncio.to_thread`. Cancelling it cancels the task.
 
@@ -194,6 +199,7 @@ class Tasks:
         (3, 1)
         """
         self._runtime.check()
+        _refuse(fn, keywords)
         await checkpoint()
         given = Options(None, None, nbytes, workspace, name, device, resource)
         task, handle = make_call(self._runtime, self._core(), fn, args, given, bounded=False)
@@ -240,3 +246,13 @@ class Tasks:
             return claim
         finally:
             del task, claim  # as in `put`
+
+
+def _refuse(fn: object, keywords: Mapping[str, object]) -> None:
+    """Raise for keywords that are no option of a task: they were meant for the function."""
+    if keywords:
+        given = ", ".join(f"{name}=..." for name in keywords)
+        label = getattr(fn, "__name__", "fn")
+        raise TypeError(
+            f"keywords are options of the task, and {given} is none: use functools.partial({label}, {given})"
+        )

@@ -7,13 +7,15 @@ import importlib.util
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from .runtime import running_loop
+
 T = TypeVar("T")
 
 
 def run(main: Callable[[], Coroutine[Any, Any, T]] | Coroutine[Any, Any, T], *, debug: bool | None = None) -> T:
     """Run `main`, a coroutine function or a coroutine, in a new event loop: uvloop's where it is installed.
 
-    Returns what it returns, raises what it raises.
+    Returns what it returns, raises what it raises; RuntimeError where a loop runs already: there write `await main()`.
 
     >>> async def main():
     ...     async with asc.Scheduler("cpu"):
@@ -21,6 +23,11 @@ def run(main: Callable[[], Coroutine[Any, Any, T]] | Coroutine[Any, Any, T], *, 
     >>> asc.run(main)
     3
     """
+    if running_loop() is not None:
+        raise RuntimeError(
+            "asyncsched.run starts an event loop, and one runs on this thread already (as in a notebook):"
+            " write `await main()`"
+        )
     with asyncio.Runner(debug=debug, loop_factory=_loop_factory()) as runner:
         return runner.run(main() if callable(main) else main)
 

@@ -124,6 +124,12 @@ class Runtime:
             RuntimeError: for a device that a scheduler was opened on before, or is listed twice.
         """
         require_gil()
+        self.loop = running_loop()
+        if self.loop is None:
+            raise RuntimeError(
+                "a scheduler is opened on an event loop of asyncio's or uvloop's, and none runs here: use"
+                " `asyncsched.run(main)`; a program on trio can run under `anyio.run(main, backend='asyncio')`"
+            )
         for device in self.devices:
             if device in _spent:
                 raise RuntimeError(
@@ -131,7 +137,6 @@ class Runtime:
                     f" closed: make another {type(device).__name__}, or give its name"
                 )
             _spent.add(device)
-        self.loop = asyncio.get_running_loop()
         try:
             for device in self.devices:
                 await to_its_end(in_thread(device.prepare, f"opens {device.name}"))

@@ -20,7 +20,8 @@ V = TypeVar("V")
 class Handle(Generic[T]):
     """A result to come. `await` it: that is the only barrier.
 
-    Dropping every handle does not cancel the task; `cancel()` does.
+    Dropping every handle does not cancel the task; `cancel()` does. It runs already, so `asyncio.create_task`, which
+    starts a coroutine, refuses it: `asyncio.ensure_future(t)` makes an asyncio task of waiting for it.
     """
 
     __slots__ = ("__weakref__", "_value")

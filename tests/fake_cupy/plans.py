@@ -12,14 +12,12 @@ class PlanCache:
 
     def __init__(self) -> None:
         self.held = 0
-        self.cleared = 0
 
     def get_curr_memsize(self) -> int:
         return self.held
 
     def clear(self) -> None:
         self.held = 0
-        self.cleared += 1
 
 
 def get_plan_cache() -> PlanCache:

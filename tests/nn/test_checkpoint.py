@@ -460,7 +460,7 @@ async def test_tensors_of_a_card_are_copied_out_and_come_back_there(path):
             assert back["x"].device is x.device
             assert same(await back["x"].numpy(), np.arange(2000.0))
             assert same(await back["double"].numpy(), np.arange(2000.0) * 2)
-            del back
+            del back, x
 
 
 @pytest.fixture(params=["bfloat16", "float8_e4m3fn"])

@@ -1,0 +1,103 @@
+"""What one stumbles over first: notebooks, other loops, keywords, executors."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import subprocess
+import sys
+import threading
+from functools import partial
+
+import numpy as np
+import pytest
+
+import asyncsched as asc
+from tests.waiting import fail, held, until
+
+
+async def test_run_in_a_running_loop_names_await():
+    async def main() -> None:
+        raise AssertionError("never called")
+
+    with pytest.raises(RuntimeError, match=r"write `await main\(\)`"):
+        asc.run(main)
+
+
+def test_another_loop_is_refused_in_one_clear_sentence():
+    """As trio would drive it: with no loop of asyncio's on the thread."""
+    opening = asc.Scheduler("cpu").__aenter__()
+    with pytest.raises(RuntimeError, match="event loop of asyncio's or uvloop's, and none runs here"):
+        opening.send(None)
+
+
+async def test_keywords_of_the_function_are_bound_first(s):
+    x = await s.put(np.array([3.0, 4.0]))
+    with pytest.raises(TypeError, match=r"ord=\.\.\. is none: use functools.partial\(norm, ord=\.\.\.\)"):
+        await s.call(np.linalg.norm, x, ord=1)
+    with pytest.raises(TypeError, match=r"functools.partial\(norm, ord"):
+        await s.submit(np.linalg.norm, x, ord=1)
+    with pytest.raises(TypeError, match=r"functools.partial\(norm, ord"):
+        s.submit_nowait(np.linalg.norm, x, ord=1)
+    assert await s.call(partial(np.linalg.norm, ord=1), x) == 7.0
+
+
+async def test_an_asyncio_task_of_a_tensor(s):
+    x = await s.put(np.arange(3.0))
+    assert (await asyncio.ensure_future(x + 1)).tolist() == [1.0, 2.0, 3.0]
+
+
+async def test_a_scheduler_that_is_opened_stays_open():
+    s = await asc.open("cpu", max_ops=3)
+    assert s.statistics().max_ops == 3
+    assert (await asc.arange(3)).tolist() == [0, 1, 2]  # found, being the only one on this loop
+    await s.aclose()
+    with pytest.raises(asc.SchedulerClosed):
+        asc.arange(3)
+
+
+def test_a_scheduler_that_is_opened_closes_with_the_interpreter():
+    code = """
+import asyncio, asyncsched as asc
+loop = asyncio.new_event_loop()
+s = loop.run_until_complete(asc.open("cpu"))
+async def cell():
+    return await asc.arange(4).sum().item()
+print(loop.run_until_complete(cell()))
+"""
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("6\n", "")
+
+
+async def test_an_executor_within_the_bounds(s):
+    loop, executor = asyncio.get_running_loop(), s.as_executor()
+    before = s.statistics().tasks_submitted
+    assert await loop.run_in_executor(executor, divmod, 7, 2) == (3, 1)
+    assert s.statistics().tasks_submitted == before + 1
+    with pytest.raises(LookupError):
+        await loop.run_in_executor(executor, fail)
+    found = await asyncio.to_thread(lambda: executor.submit(sorted, [2, 1], reverse=True).result(60))
+    assert found == [2, 1]
+    assert isinstance(executor, concurrent.futures.Executor)
+    executor.shutdown()
+    with pytest.raises(RuntimeError, match="was shut down"):
+        executor.submit(print)
+
+
+async def test_an_executors_future_is_cancelled_before_it_is_admitted(gate):
+    async with asc.Scheduler("cpu", max_ops=1) as s:
+        executor, started = s.as_executor(), threading.Event()
+
+        def body() -> int:
+            started.set()
+            held(gate)
+            return 1
+
+        first = executor.submit(body)
+        await until(started.is_set)
+        second = executor.submit(print, "never")
+        assert second.cancel()
+        gate.set()
+        assert await asyncio.wrap_future(first) == 1
+        await s.barrier()
+        assert s.statistics().tasks_cancelled <= 1
