@@ -26,7 +26,7 @@ def matrix_rows() -> Iterator[Row]:
     yield Row("vector_norm", k.vector_norm, r.vector_norm, doc="A norm of vectors along the axes.")
     yield Row("trace", k.trace, r.trace, doc="The sum along a diagonal of matrices.")
     yield Row("diagonal", k.diagonal, r.diagonal, view=True, doc="A diagonal of matrices: a view.")
-    yield Row("cross", k.lapack("cross"), r.cross, doc="The cross product of vectors of three numbers.")
+    yield Row("cross", "cross", r.cross, doc="The cross product of vectors of three numbers.")
     yield Row("outer", k.outer, r.outer, out=True, doc="All products of the elements of two vectors.")
     yield packed_row("eigh", k.lapack("eigh"), r.eigh, "Eigenvalues and eigenvectors of symmetric matrices.")
     yield packed_row("eig", k.eig, r.eig, "The same of square matrices, complex.")

@@ -20,8 +20,9 @@ RUNTIME = ["counting", "devices", "streams", "work", "events", "graphs", "memory
 # What else CuPy looks for: empty libraries that lead to the runtime.
 NAMES = ["libcuda.so.1", "libcudart.so.12", "libnvrtc.so.12", "libcublasLt.so.12"]
 MODULES = ["cupy_backends/cuda/api/runtime", "cupy/cuda/thrust", "cupy/random/_generator_api"]
-# Stubs: what they return. CUDA's and cuBLAS's codes for "not supported"; C++ functions return nothing.
-CUDA_ABSENT, CUBLAS_ABSENT, CPP_ABSENT = 801, 15, 0
+CUBLAS, CUFFT = "libcublas.so.12", "libcufft.so.11"
+# Stubs: what they return. The libraries' codes for "not supported"; C++ functions return nothing.
+CUDA_ABSENT, CUBLAS_ABSENT, CUFFT_ABSENT, CPP_ABSENT = 801, 15, 16, 0
 STANDARD = ("_ZNS", "_ZS", "_ZT", "_Zd", "_Zn")  # how names of C++'s own library begin
 ASK = """
 import numpy, sysconfig
@@ -31,7 +32,7 @@ print(*map(sysconfig.get_path, ("purelib", "include")), numpy.get_include(), sys
 
 def preloaded(directory: Path) -> list[Path]:
     """The libraries to be loaded before all others."""
-    return [directory / "lib" / name for name in ("libhostcuda.so", *NAMES, "libcublas.so.12")]
+    return [directory / "lib" / name for name in ("libhostcuda.so", *NAMES, CUBLAS, CUFFT)]
 
 
 class Tools:
@@ -97,17 +98,7 @@ def build(tools: Tools) -> None:
     """Everything: the libraries, and the modules in their places."""
     for folder in (tools.work, tools.lib):
         folder.mkdir(exist_ok=True)
-    (tools.work / "cuda_profiler_api.h").write_text(
-        'extern "C" { cudaError_t cudaProfilerStart(void); cudaError_t cudaProfilerStop(void); }\n'
-    )
-    # CuPy asks for the sizes of these alone.
-    kinds = ("", "MRG32k3a", "Philox4_32_10_t")
-    (tools.work / "curand_kernel.h").write_text(
-        "".join(f"struct curandState{k} {{ char bytes[64]; }};\n" for k in kinds)
-    )
-    tools.run(
-        tools.python, Path(__file__).with_name("cupy_source.py"), CUPY, tools.source, *(f"{m}.pyx" for m in MODULES)
-    )
+    _prepare(tools)
     runtime, thrust, generator, ours = _compile(tools)
     host = [ours[name] for name in RUNTIME]
     absent = tools.stubs("cuda", [runtime], host, "cuda", CUDA_ABSENT)
@@ -115,11 +106,22 @@ def build(tools: Tools) -> None:
     to_host = (f"-L{tools.lib}", "-Wl,--no-as-needed", "-lhostcuda", f"-Wl,-rpath,{tools.lib}")
     for name in NAMES:
         tools.linked(name, [], *to_host)
-    _link_cublas(tools, ours["cublas"], to_host)
+    _link_library(tools, CUBLAS, "cupy_backends/cuda/libs/cublas*.so", ours["cublas"], CUBLAS_ABSENT, to_host)
+    _link_library(tools, CUFFT, "cupy/cuda/cufft*.so", ours["cufft"], CUFFT_ABSENT, to_host)
     _put(tools, MODULES[0], [runtime], to_host)
     _put(tools, MODULES[1], [thrust, ours["thrust"]], to_host)
     absent = tools.stubs("random", [generator], [ours["random"]], "_Z", CPP_ABSENT)
     _put(tools, MODULES[2], [generator, ours["random"], absent], to_host)
+
+
+def _prepare(tools: Tools) -> None:
+    """C++ from CuPy's modules, and two headers as far as they need them."""
+    profiler = "cudaError_t cudaProfilerStart(void); cudaError_t cudaProfilerStop(void);"
+    (tools.work / "cuda_profiler_api.h").write_text(f'extern "C" {{ {profiler} }}\n')
+    states = [f"struct curandState{kind} {{ char bytes[64]; }};\n" for kind in ("", "MRG32k3a", "Philox4_32_10_t")]
+    (tools.work / "curand_kernel.h").write_text("".join(states))  # CuPy asks for the sizes alone
+    source = Path(__file__).with_name("cupy_source.py")
+    tools.run(tools.python, source, CUPY, tools.source, *[f"{module}.pyx" for module in MODULES])
 
 
 def _compile(tools: Tools) -> tuple[Path, Path, Path, dict[str, Path]]:
@@ -138,17 +140,18 @@ def _compile(tools: Tools) -> tuple[Path, Path, Path, dict[str, Path]]:
         return runtime, thrust, generator, {name: job.result() for name, job in ours.items()}
 
 
-def _link_cublas(tools: Tools, ours: Path, to_host: Sequence[str]) -> None:
-    users = list((tools.site / "cupy_backends" / "cuda" / "libs").glob("cublas*.so"))
-    absent = tools.stubs("cublas", users, [ours], "cublas", CUBLAS_ABSENT)
-    names = tools.work / "cublas.map"
-    names.write_text("libcublas.so.12 { global: *; };")  # the version that its symbols are asked for with
-    tools.linked("libcublas.so.12", [ours, absent], f"-Wl,--version-script,{names}", *to_host)
+def _link_library(tools: Tools, name: str, users: str, ours: Path, code: int, to_host: Sequence[str]) -> None:
+    """A library of CUDA's: what is ours, and stubs for what else its users in CuPy need."""
+    prefix = ours.stem.removeprefix("native_")
+    absent = tools.stubs(prefix, list(tools.site.glob(users)), [ours], prefix, code)
+    names = tools.work / f"{prefix}.map"
+    names.write_text(f"{name} {{ global: *; }};")  # the version that its symbols are asked for with
+    tools.linked(name, [ours, absent], f"-Wl,--version-script,{names}", *to_host)
 
 
 def _put(tools: Tools, module: str, parts: Sequence[Path], to_host: Sequence[str]) -> None:
     """Link a module, and put it in the place of the wheel's."""
     made = tools.linked(f"{Path(module).name}.so", parts, *to_host)
     place = tools.site / f"{module}{tools.suffix}"
-    place.unlink()  # not written over: a process may have it open
+    place.unlink(missing_ok=True)  # not written over: a process may have it open
     shutil.move(made, place)

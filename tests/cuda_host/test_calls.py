@@ -70,9 +70,9 @@ async def test_opening_blocks_no_longer_than_making_streams(runtime):
         assert not runtime.calls().loop.keys() - QUICK - AT_OPENING
 
 
-@pytest.mark.parametrize(("limit", "most"), [("64 MiB", 0.9), ("2 GiB", 0.05)])
+@pytest.mark.parametrize(("limit", "most"), [("64 MiB", 0.01), ("2 GiB", 0.01)])
 async def test_memory_comes_from_the_pool(runtime, limit, most):
-    """Once warm, of 100 launches so many go to the device for memory, or give it back."""
+    """Once warm, at most so many times for each launch it goes to the device for memory, or gives it back."""
     async with asc.Scheduler("cuda", max_bytes=limit) as s:
         xs = [await s.put(np.ones((512, 512 + 64 * j), np.float32)) for j in range(5)]
 

@@ -21,11 +21,11 @@ def needs(*modules: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(bool(missing), reason=f"the demo needs {', '.join(missing)}: asyncsched[demos]")
 
 
-def run(demo: str, *options: object) -> list[str]:
+def run(demo: str, *options: object, patience: float = 100) -> list[str]:
     """The lines that a demo prints."""
     command = [sys.executable, str(DEMOS / f"{demo}.py"), *map(str, options)]
     environment = os.environ | {"MPLBACKEND": "Agg"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=100, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=patience, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
