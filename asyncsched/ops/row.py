@@ -64,6 +64,7 @@ class Row:
     # one complex number alone: NumPy multiplies it over itself with another rounding (no buffer that small is reused).
     inplace: bool = False
     view: bool = False  # the result is a view of the first operand
+    checks: bool = False  # the kernel raises for what it finds in the data, see `kernels.checks`
     doc: str = ""
     plans: dict[Hashable, Plan] = field(default_factory=dict, repr=False)
     kernels: dict[Any, Kernel] = field(default_factory=dict, repr=False)

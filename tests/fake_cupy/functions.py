@@ -60,6 +60,8 @@ class _Function:
         self._check_keywords(options)
         refuse_numpy(args)
         refuse_numpy(options)
+        if name == "take":
+            options = {"mode": "wrap", **options}
         if name in ON_HOST:
             return called(*replace(args, lambda a: a.dummy()), **options)
         return dispatch(name, called, args, options)
@@ -90,6 +92,21 @@ class ufunc(_Function):
 
     def _check_keywords(self, options: dict[str, Any]) -> None:
         self._refuse(set(options) - UFUNC_KEYWORDS)
+
+
+def wrapping(called: Callable[..., Any]) -> Callable[..., Any]:
+    """Indexing, with integers that are out of range taken modulo the length, as CuPy does."""
+
+    def indexed(array: Any, key: Any, *value: Any) -> Any:
+        try:
+            return called(array, key, *value)
+        except IndexError:
+            parts = key if isinstance(key, tuple) else (key,)
+            if len(parts) > array.ndim or not all(isinstance(p, np.ndarray) and p.dtype.kind in "iu" for p in parts):
+                raise
+            return called(array, tuple([p % n for p, n in zip(parts, array.shape, strict=False)]), *value)
+
+    return indexed
 
 
 def dispatch(name: str, called: Callable[..., Any], args: Any, options: Any) -> Any:
