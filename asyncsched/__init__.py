@@ -38,11 +38,12 @@ from .tensors import functions as _functions
 from .tensors import gradients as _gradients
 from .tensors.capture import Graph
 from .tensors.functions import *  # noqa: F403
+from .tensors.functions.inspection import __array_api_version__, __array_namespace_info__  # noqa: F401
 from .tensors.handles import Task, gather
 from .tensors.tensor import Tensor
 
 if TYPE_CHECKING:
-    from . import autograd, devices, nn, optim, serving
+    from . import array_api, autograd, devices, nn, optim, serving
     from .autograd.mode import no_grad
     from .flow.batcher import Batcher
     from .flow.pipeline import Pipeline
@@ -59,6 +60,7 @@ _WHEN_USED = {
     "Pipeline": "flow.pipeline",
     "Statistics": "runtime.statistics",
     "Window": "flow.window",
+    "array_api": "array_api",
     "autograd": "autograd",
     "devices": "devices",
     "load": "nn.checkpoint",
@@ -68,6 +70,9 @@ _WHEN_USED = {
     "save": "nn.checkpoint",
     "serving": "serving",
 }
+
+# What users of NumPy and PyTorch look for first, and what to write instead.
+_INSTEAD = dict.fromkeys(("array", "from_numpy", "tensor"), "`x = await s.put(a)` makes a tensor of an array or a list")
 
 __all__ = [
     "AsyncSchedError",
@@ -92,6 +97,7 @@ __all__ = [
     "TaskTooLarge",
     "Tensor",
     "Window",
+    "array_api",
     "autograd",
     "devices",
     "gather",
@@ -111,7 +117,8 @@ if not TYPE_CHECKING:  # for which any name would be there then, also a misspelt
 
     def __getattr__(name: str) -> Any:
         if name not in _WHEN_USED:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            cure = f": {_INSTEAD[name]}" if name in _INSTEAD else ""
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}{cure}")
         module = import_module(f".{_WHEN_USED[name]}", __name__)
         found = module if name == _WHEN_USED[name] else getattr(module, name)
         globals()[name] = found
@@ -119,7 +126,7 @@ if not TYPE_CHECKING:  # for which any name would be there then, also a misspelt
 
 
 def __dir__() -> list[str]:
-    return [*__all__, "__doc__", "__version__"]
+    return [*__all__, "__array_api_version__", "__array_namespace_info__", "__doc__", "__version__"]
 
 
 def _autograd() -> _gradients.Autograd:

@@ -51,8 +51,9 @@ class Scheduler(Submitter):
             on the CPU, which keeps every BLAS thread; several share the BLAS threads out, which are restored when it
             closes.
         max_ops: most tasks in flight; None for no bound.
-        max_bytes: most tracked bytes, as an int or text such as "256 MiB". None is no bound on the CPU; with a CUDA
-            device it is 80% of what was free there when it was opened, of the fullest where there are several.
+        max_bytes: most tracked bytes, as an int or text such as "256 MiB"; None for no bound. "auto" is half of what
+            the machine or container lets this process use, and with a CUDA device 80% of what was free there when it
+            was opened; the least, where there are several devices. `statistics().max_bytes` tells.
         max_pending: most tasks in the backlog; None for no bound.
         stall_timeout: seconds after which a task that waits for bytes nobody frees raises SchedulerStalled; None for
             never.
@@ -68,7 +69,7 @@ class Scheduler(Submitter):
         *,
         streams: int | None = None,
         max_ops: int | None = 64,
-        max_bytes: int | str | None = None,
+        max_bytes: int | str | None = "auto",
         max_pending: int | None = 65_536,
         stall_timeout: float | None = None,
     ) -> None:
@@ -76,8 +77,11 @@ class Scheduler(Submitter):
         check_int("max_ops", max_ops, none="no bound")
         check_int("max_pending", max_pending, none="no bound")
         check_number("stall_timeout", stall_timeout, "seconds", none="never")
-        limit = None if max_bytes is None else parse_bytes(max_bytes, "max_bytes")
-        runtime = Runtime(select(device, streams), max_ops=max_ops, max_bytes=limit, max_pending=max_pending)
+        auto = max_bytes == "auto"
+        limit = None if auto or max_bytes is None else parse_bytes(max_bytes, "max_bytes")
+        runtime = Runtime(
+            select(device, streams), max_ops=max_ops, max_bytes=limit, max_pending=max_pending, auto_bytes=auto
+        )
         super().__init__(runtime)
         runtime.engine.on_stuck = StallWatch(runtime, stall_timeout).update
         self._token: contextvars.Token[Ambient | None] | None = None

@@ -1,4 +1,4 @@
-"""What the GPU benchmarks share: which card this is, a clock of CUDA events, a gate, and the report."""
+"""What the GPU benchmarks share: which card this is, a clock, a gate, and the report."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
+from shutil import which
 from time import perf_counter
 from typing import Any
 
@@ -51,27 +53,55 @@ def device(streams: int = 2, **how: Any) -> CUDADevice:
     return CUDADevice(0, streams, **how)
 
 
+def fitting(side: int, arrays: int) -> int:
+    """The side of square arrays of float32, at most `side`, so many of which fit into half of what is free."""
+    import cupy
+
+    free = cupy.cuda.runtime.memGetInfo()[0]
+    while side * side * 4 * arrays * 2 > free:
+        side //= 2
+    return side
+
+
 class Clock:
-    """Seconds between two points at which the device has nothing to do, by CUDA events on a stream of their own."""
+    """Seconds on the host, each time around a synchronise of the device; and beside them, what CUDA's events say.
+
+    An event tells when its stream came to it, so they are recorded on the streams that do the work.
+    """
 
     def __init__(self) -> None:
+        self._by_events = 0.0  # the last time
+
+    def start(self, *streams: Any) -> None:
+        """Begin, with the device idle. The streams are those that will work."""
         import cupy
 
         self._cuda = cupy.cuda
-        self._stream = cupy.cuda.Stream(non_blocking=True)
-        self._begin, self._end = cupy.cuda.Event(), cupy.cuda.Event()
-        self._wall = 0.0
-
-    def start(self) -> None:
-        self._wall = perf_counter()
-        self._begin.record(self._stream)
+        self._cuda.runtime.deviceSynchronize()
+        self._spans = [(stream, cupy.cuda.Event(), cupy.cuda.Event()) for stream in streams]
+        self._began = perf_counter()
+        for stream, begin, _ in self._spans:
+            begin.record(stream)
 
     def stop(self) -> float:
-        self._end.record(self._stream)
-        self._end.synchronize()
-        if not hasattr(self._cuda, "get_elapsed_time"):  # the fake's events have no time
-            return perf_counter() - self._wall
-        return float(self._cuda.get_elapsed_time(self._begin, self._end)) / 1e3
+        for stream, _, end in self._spans:
+            end.record(stream)
+        self._cuda.runtime.deviceSynchronize()
+        seconds = perf_counter() - self._began
+        if hasattr(self._cuda, "get_elapsed_time"):  # the fake's events have no time
+            spans = [self._cuda.get_elapsed_time(begin, end) for _, begin, end in self._spans]
+            self._by_events = max(spans)
+        return seconds
+
+    def note(self) -> str:
+        """What the events said."""
+        return f"the last round by events {self._by_events:.2f} ms" if self._by_events else ""
+
+
+def streams_of(s: Any) -> list[Any]:
+    """The CUDA streams of a scheduler's first device, those for copies too."""
+    first = s.devices[0]
+    return [stream.cuda for stream in (*first.streams, first.copier, first._copies_out)]
 
 
 class Gate:
@@ -121,6 +151,24 @@ class GPUReport(Report):
         """Where the numbers of a card are kept; those of the fake nowhere."""
         name = re.sub(r"[^a-z0-9]+", "-", self.gpu.lower()).strip("-")
         return None if self.gpu == FAKE else str(RESULTS / f"gpu-{name}.json")
+
+    @property
+    def not_met(self) -> list[str]:
+        """What is not as asked."""
+        return [row.name for row in self.rows if row.met is False]
+
+    def not_checked(self) -> str:
+        """One line of what neither this nor the tests can check on this machine."""
+        import cupy
+
+        torch = find_spec("torch") is not None and __import__("torch").cuda.is_available()
+        unchecked = {
+            "copies between two devices": cupy.cuda.runtime.getDeviceCount() < 2,
+            "PyTorch's tensors": not torch,
+            "compute-sanitizer": which("compute-sanitizer") is None,
+        }
+        missing = [what for what, lacks in unchecked.items() if lacks]
+        return f"not checked: {', '.join([*missing, 'other cards, drivers and versions of CUDA and CuPy'])}"
 
     def _setting(self) -> dict[str, Any]:
         import cupy

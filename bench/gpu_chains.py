@@ -11,7 +11,7 @@ import numpy as np
 
 import asyncsched as asc
 
-from .gpu_card import Clock, GPUReport, device
+from .gpu_card import Clock, GPUReport, device, fitting, streams_of
 from .measure import Asked, Contestant, compare, on_loop
 
 GRAPH = 100  # operations in one captured step
@@ -47,16 +47,17 @@ def small(quick: bool, report: GPUReport) -> None:
     for chain in (Chain("add", _add, 64, n), Chain("matmul", _square, 64, n)):
         contestants = _contestants(f"a small {chain.name}", chain, Asked(2.0))
         if hasattr(asc.Scheduler, "capture"):
-            run = on_loop(partial(_captured, chain))
             name = f"a small {chain.name}: asyncsched, captured {GRAPH} at a time"
             asked = Asked(0.5) if chain.step is _add else None  # CuPy captures no matrix product
-            contestants.append(Contestant(name, run, chain.count, asked=asked))
+            clock = Clock()
+            run = on_loop(partial(_captured, chain, clock))
+            contestants.append(Contestant(name, run, chain.count, asked=asked, note=clock.note))
         report.rows += compare(contestants, 1 if quick else 15)
 
 
 def large(quick: bool, report: GPUReport) -> None:
     """The card computes for longer than issuing takes."""
-    side, n = (128, 20) if quick else (8192, 100)
+    side, n = (128, 20) if quick else (fitting(8192, arrays=4), 100)
     for chain in (Chain("add", _add, side, n), Chain("matmul", _square, side // 2, n)):
         report.rows += compare(_contestants(f"b large {chain.name}", chain, Asked(1.03)), 1 if quick else 11)
 
@@ -70,48 +71,44 @@ def _square(x: Any) -> Any:
 
 
 def _contestants(name: str, chain: Chain, asked: Asked) -> list[Contestant]:
-    plain = Contestant(f"{name}: CuPy, one stream", partial(_plain, chain), chain.count)
-    ours = [
-        Contestant(
-            f"{name}: {way}", on_loop(partial(_scheduled, chain, how)), chain.count, asked=None if how else asked
-        )
-        for way, how in WAYS.items()
-    ]
-    return [plain, *ours]
+    clock = Clock()
+    found = [Contestant(f"{name}: CuPy, one stream", partial(_plain, chain, clock), chain.count, note=clock.note)]
+    for way, how in WAYS.items():
+        clock = Clock()
+        run = on_loop(partial(_scheduled, chain, how, clock))
+        required = None if how else asked
+        found.append(Contestant(f"{name}: {way}", run, chain.count, asked=required, note=clock.note))
+    return found
 
 
-def _plain(chain: Chain) -> float:
+def _plain(chain: Chain, clock: Clock) -> float:
     import cupy
 
     with cupy.cuda.Stream(non_blocking=True) as stream:
         x = cupy.asarray(chain.array())
         chain.run(x)
-        stream.synchronize()
-        clock = Clock()
-        clock.start()
+        clock.start(stream)
         y = chain.run(x)
-        stream.synchronize()
         seconds = clock.stop()
         del x, y
     return seconds
 
 
-async def _scheduled(chain: Chain, how: dict[str, Any]) -> float:
+async def _scheduled(chain: Chain, how: dict[str, Any], clock: Clock) -> float:
     async with asc.Scheduler(device(**how)) as s:
         x = await s.put(chain.array())
-        return await _timed(lambda: chain.run(x))
+        return await _timed(s, clock, lambda: chain.run(x))
 
 
-async def _captured(chain: Chain) -> float:
+async def _captured(chain: Chain, clock: Clock) -> float:
     async with asc.Scheduler(device()) as s:
         x = await s.put(chain.array())
         graph = await s.capture(lambda x: chain.run(x, count=GRAPH), x)
-        return await _timed(lambda: chain.run(x, graph, chain.count // GRAPH))
+        return await _timed(s, clock, lambda: chain.run(x, graph, chain.count // GRAPH))
 
 
-async def _timed(work: Callable[[], Any]) -> float:
+async def _timed(s: asc.Scheduler, clock: Clock, work: Callable[[], Any]) -> float:
     await work()  # compiles, and fills the pool
-    clock = Clock()
-    clock.start()
+    clock.start(*streams_of(s))
     await work()
     return clock.stop()

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 import asyncsched as asc
 
-from .gpu_card import Clock, GPUReport, device
+from .gpu_card import Clock, GPUReport, device, streams_of
 from .measure import Asked, Contestant, compare, on_loop
 
 DEPTH = 4  # batches between their copy in and their copy out
@@ -22,12 +23,16 @@ def copies(quick: bool, report: GPUReport) -> None:
     bench = Batches(*((3, 64) if quick else (100, 2048)))
 
     def turn(name: str, work: Callable[[asc.Scheduler], Awaitable[None]], **more: Any) -> Contestant:
-        return Contestant(f"c {name}", bench.timed(name, work), bench.count, unit="ms", **more)
+        clock = Clock()
+        return Contestant(f"c {name}", bench.timed(name, work, clock), bench.count, unit="ms", note=clock.note, **more)
 
+    clock = Clock()
     longest, most = "c the longest of these three", Asked(1.1)
     report.rows += compare(
         [
-            Contestant("c CuPy, one stream", bench.plain, bench.count, unit="ms", to=longest),
+            Contestant(
+                "c CuPy, one stream", partial(bench.plain, clock), bench.count, unit="ms", to=longest, note=clock.note
+            ),
             turn("copies in", bench.copies_in, to=longest),
             turn("computing", bench.computing, to=longest),
             turn("copies out", bench.copies_out, to=longest),
@@ -48,12 +53,11 @@ class Batches:
         self.hosts = [np.full((side, side), i / side, np.float32) for i in range(4)]
         self.alone: dict[str, float] = {}
 
-    def timed(self, name: str, work: Callable[[asc.Scheduler], Awaitable[None]]) -> Callable[[], float]:
+    def timed(self, name: str, work: Callable[[asc.Scheduler], Awaitable[None]], clock: Clock) -> Callable[[], float]:
         async def run() -> float:
             async with asc.Scheduler(device()) as s:
                 await self.all(s, DEPTH)
-                clock = Clock()
-                clock.start()
+                clock.start(*streams_of(s))
                 await work(s)
                 self.alone[name] = clock.stop()
                 return self.alone[name]
@@ -100,14 +104,13 @@ class Batches:
                 await flying.popleft()
         await asyncio.gather(*flying)
 
-    def plain(self) -> float:
+    def plain(self, clock: Clock) -> float:
         import cupy
 
         with cupy.cuda.Stream(non_blocking=True) as stream:
             w = cupy.asarray(self.batch(1))
             self.step(w, w).get(stream=stream)
-            clock = Clock()
-            clock.start()
+            clock.start(stream)
             for i in range(self.count):
                 self.step(cupy.asarray(self.batch(i)), w).get(stream=stream)
             return clock.stop()

@@ -28,8 +28,8 @@ from .measure import NO_UVLOOP, Asked, Contestant, Report, Row, compare, on_loop
 from .peers import add_repeatedly, peers
 
 TINY = (1, 2)
-# 8 KiB: too large to run on the loop's thread, so that it takes the way over a stream.
-STREAMED = (1, 2048)
+# The last is too large to run on the loop's thread, so that it takes the way over a stream.
+LARGER = {"8 KiB": (1, 2048), "64 KiB": (16, 1024), "128 KiB (a stream)": (32, 1024)}
 LoopFactory = Callable[[], asyncio.AbstractEventLoop] | None
 
 
@@ -98,7 +98,10 @@ def _awaited(n: int, section: str, factory: LoopFactory) -> list[Contestant]:
         Contestant(to_thread, on(lambda: _await_each(n, lambda: asyncio.to_thread(plus_one, x))), n, to=executor),
         Contestant(f"{section} NumPy inline", lambda: timed(lambda: add_repeatedly(x, n)), n, to=executor),
         Contestant(f"{section} asyncsched, await x + 1", on(lambda: _operators(n, TINY)), n, to=executor, asked=third),
-        Contestant(f"{section} asyncsched, 8 KiB (a stream)", on(lambda: _operators(n, STREAMED)), n, to=executor),
+        *[
+            Contestant(f"{section} asyncsched, {name}", on(partial(_operators, n, shape)), n, to=executor)
+            for name, shape in LARGER.items()
+        ],
         Contestant(f"{section} asyncsched, await s.call(fn, x)", on(lambda: _calls(n)), n, to=executor),
     ]
 

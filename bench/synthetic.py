@@ -21,7 +21,10 @@ import asyncsched as asc
 BATCH = 1024
 WIDTHS = (512, 2048, 512, 1)
 RATE = 1e-3
-BOUNDS: dict[str, dict[str, Any]] = {"bounded": {}, "unbounded": {"max_ops": None, "max_pending": None}}
+BOUNDS: dict[str, dict[str, Any]] = {
+    "bounded": {},
+    "unbounded": {"max_ops": None, "max_bytes": None, "max_pending": None},
+}
 
 
 def parameters() -> list[np.ndarray[Any, Any]]:

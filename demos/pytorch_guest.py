@@ -18,6 +18,7 @@ import numpy as np
 from tqdm import tqdm
 
 import asyncsched as asc
+from asyncsched.devices.cuda import usable
 
 try:
     import torch
@@ -30,13 +31,14 @@ ROWS, WIDTH = 256, 512
 async def main(requests: int) -> None:
     torch.manual_seed(0)
     layers = [torch.nn.Linear(WIDTH, 4 * WIDTH), torch.nn.GELU(), torch.nn.Linear(4 * WIDTH, WIDTH)]
-    module = torch.nn.Sequential(*layers).eval()
+    where = "cuda" if torch.cuda.is_available() and usable() else "cpu"  # where both PyTorch and CuPy can go
+    module = torch.nn.Sequential(*layers).eval().to(where)
     rng = np.random.default_rng(0)
     inputs = [rng.standard_normal((ROWS, WIDTH), np.float32) for _ in range(8)]
     with torch.no_grad():
-        expected = [module(torch.from_numpy(x)).numpy() for x in inputs]
+        expected = [module(torch.from_numpy(x).to(where)).cpu().numpy() for x in inputs]
 
-    async with asc.Scheduler(max_ops=4, max_bytes="16 MiB") as s:
+    async with asc.Scheduler(where, max_ops=4, max_bytes="16 MiB") as s:
         lags: list[float] = []
         ticking = asyncio.create_task(tick(lags))
         wrong = dropped = 0
@@ -47,11 +49,12 @@ async def main(requests: int) -> None:
             # What one request needs at most, claimed up front: else many could hold an input, and none get an answer.
             async with s.scope(name=f"request {i}", reserve="4 MiB"):
                 x = await s.put(inputs[i % 8])
-                answer = await s.submit(module, x, nbytes="3 MiB")  # PyTorch's own buffers count, too
+                own = "2.5 MiB"  # PyTorch's buffers count, too
+                answer = await s.submit(module, x, shape=(ROWS, WIDTH), dtype="float32", workspace=own)
                 if i % 10 == 9:
                     dropped += answer.cancel()  # a caller that went away
                 else:
-                    wrong += not np.array_equal(await answer, expected[i % 8])
+                    wrong += not np.array_equal(await answer.numpy(), expected[i % 8])
             bar.update()
 
         with tqdm(total=requests, unit="request", disable=None) as bar:

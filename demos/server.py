@@ -41,15 +41,15 @@ EPOCHS, SIZE = 15, 64
 class Digits:
     """The model, behind a batcher."""
 
-    def __init__(self, max_bytes: str, path: Path | None) -> None:
-        self.max_bytes, self.path = max_bytes, path
+    def __init__(self, device: str, max_bytes: str, path: Path | None) -> None:
+        self.device, self.max_bytes, self.path = device, max_bytes, path
         self.is_saved = path is not None and path.exists()
         self.batcher: asc.Batcher[Any, Any] = asc.Batcher(
             self._classify, max_batch_cost=64, max_queue=1024, isolate=True
         )
 
     def make_scheduler(self) -> asc.Scheduler:
-        self.scheduler = asc.Scheduler("cpu", max_bytes=self.max_bytes)
+        self.scheduler = asc.Scheduler(self.device, max_bytes=self.max_bytes)
         return self.scheduler
 
     async def open(self) -> float:
@@ -168,7 +168,7 @@ def state_of(serving: Serving, before: Any, now: Any, took: list[float]) -> dict
 
 
 def application(options: argparse.Namespace) -> Starlette:
-    digits, latencies = Digits(options.max_bytes, options.model), Latencies()
+    digits, latencies = Digits(options.device, options.max_bytes, options.model), Latencies()
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -194,6 +194,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument("--device", default="cpu", help="where the model is (default %(default)s: it is a small one)")
     parser.add_argument("--max-bytes", default="64 MiB", help="the limit on tracked bytes")
     parser.add_argument("--max-requests", type=int, default=128, help="the limit on requests in progress")
     parser.add_argument("--model", type=Path, metavar="PATH", help="load the model from there, or save it there")

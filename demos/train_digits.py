@@ -84,7 +84,7 @@ async def train(options: argparse.Namespace) -> tuple[History, int]:
                         del images, labels, loss
                         history["bytes"].append(tracked(s))
                         bar.update()
-                history["loss"] += [float(loss) for loss in await asc.gather(*losses)]
+                history["loss"] += (await asc.stack(losses).numpy()).tolist()
                 history["accuracy"].append(await accuracy(s, model, data))
                 bar.set_postfix_str(f"epoch {epoch + 1}, test accuracy {history['accuracy'][-1]:.1%}")
         peak, limit = s.statistics().peak_bytes, s.statistics().max_bytes or 0
@@ -109,7 +109,7 @@ async def accuracy(s: asc.Scheduler, model: nn.Module, data: Digits) -> float:
         for start in range(0, len(data.test_labels), BATCH):
             part = slice(start, start + BATCH)
             guessed = asc.argmax(model(await s.put(data.test_images[part])), axis=1)
-            right += int(np.sum(await guessed == data.test_labels[part]))
+            right += int(np.sum(await guessed.numpy() == data.test_labels[part]))
     model.train()
     return right / len(data.test_labels)
 

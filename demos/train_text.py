@@ -105,10 +105,11 @@ async def train(options: argparse.Namespace) -> tuple[History, float, int]:
                     history["bytes"].append(statistics.bytes_in_flight + statistics.bytes_retained)
                     bar.update()
                     if len(losses) == 50:
-                        history["loss"] += [float(loss) for loss in await asc.gather(*losses)]
+                        history["loss"] += (await asc.stack(losses).numpy()).tolist()
                         losses.clear()
                         bar.set_postfix(loss=f"{history['loss'][-1]:.3f}")
-        history["loss"] += [float(loss) for loss in await asc.gather(*losses)]
+        if losses:
+            history["loss"] += (await asc.stack(losses).numpy()).tolist()
         peak, limit = s.statistics().peak_bytes, s.statistics().max_bytes or 0
         reached = float(np.mean(history["loss"][-50:]))
         print(f"{len(text.numbers):,} characters; entropy of single ones {text.entropy:.3f} nats")

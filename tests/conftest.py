@@ -59,8 +59,9 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return 0 if importlib.util.find_spec("cupy") is not None else min(os.cpu_count() or 1, 8)
 
 
-def pytest_collection_finish() -> None:
-    """What is imported and collected lives to the end: the collector, which many tests run, need not look at it."""
+@pytest.fixture(autouse=True, scope="module")
+def frozen() -> None:
+    """What was made before lives to the end: the collector, which many tests run, need not look at it again."""
     gc.collect()
     gc.freeze()
 

@@ -46,7 +46,7 @@ FLOORS: list[tuple[str, ...]] = [
     ("autograd",),
     ("nn", "optim"),
     ("scheduler",),
-    ("serving",),
+    ("array_api", "serving"),
     ("", "__main__"),  # the face
 ]
 # The array API's way back from an array to its functions, which are the package itself.

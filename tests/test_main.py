@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+import asyncsched as asc
 from asyncsched.devices import environment
+from asyncsched.devices.cuda import requirements
 from tests.fake_cupy import fake_cupy
 
 WIDTH = 100
@@ -39,7 +41,7 @@ def driver(monkeypatch: pytest.MonkeyPatch, version: int) -> None:
             raise OSError(name)
         return SimpleNamespace(cuDriverGetVersion=lambda number: setattr(number._obj, "value", version))
 
-    monkeypatch.setattr(environment, "ctypes", SimpleNamespace(CDLL=load, c_int=ctypes.c_int, byref=ctypes.byref))
+    monkeypatch.setattr(requirements, "ctypes", SimpleNamespace(CDLL=load, c_int=ctypes.c_int, byref=ctypes.byref))
 
 
 def test_as_a_program():
@@ -54,8 +56,8 @@ def test_without_a_driver(monkeypatch):
     driver(monkeypatch, 0)
     found = described()
     assert found["cuda"] == "none: no NVIDIA driver found"
-    assert found["CuPy"].startswith('pip install "asyncsched[cuda12]"')
-    assert "NVIDIA driver" not in found
+    assert found["CuPy"] == 'pip install "asyncsched[cuda12]"'
+    assert found["NVIDIA driver"].startswith("install it")
     assert "processors" in found["cpu"]
     assert "threads" in found["BLAS"]
 
@@ -92,11 +94,57 @@ def test_what_the_wheel_does_not_contain_is_missed(monkeypatch):
     with fake_cupy():
         import cupy
 
-        assert described()["CUDA libraries"].startswith('pip install "cupy-cuda12x[ctk]"')
-        # Not modules that can be imported, but attributes, found when they are named.
-        monkeypatch.setattr(cupy.cuda, "nvrtc", SimpleNamespace(getVersion=lambda: (12, 9)), raising=False)
-        monkeypatch.setattr(cupy.cuda, "cublas", SimpleNamespace(), raising=False)
         assert "CUDA libraries" not in described()
+        monkeypatch.delattr(cupy.cuda, "nvrtc")  # not a module that can be imported, but found when it is named
+        assert described()["CUDA libraries"] == 'pip install "cupy-cuda12x[ctk]"'
+
+
+def opened(device: str = "cuda") -> str:
+    """What opening a scheduler on it says."""
+
+    async def main() -> None:
+        async with asc.Scheduler(device):
+            pass
+
+    with pytest.raises(RuntimeError) as caught:
+        asc.run(main)
+    return str(caught.value)
+
+
+@pytest.mark.usefixtures("no_cupy")
+def test_opening_says_everything_that_is_missing(monkeypatch):
+    driver(monkeypatch, 0)
+    assert opened() == (
+        "cuda:0 cannot be used: no NVIDIA driver found: install it, where there is an NVIDIA GPU (a container gets it"
+        ' by `--gpus all`); CuPy is not installed: pip install "asyncsched[cuda12]". Or use Scheduler("cpu")'
+    )
+    driver(monkeypatch, 13_010)
+    assert 'used: CuPy is not installed: pip install "asyncsched[cuda13]". Or' in opened()
+
+
+def test_opening_where_cupy_finds_no_device(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with fake_cupy(devices=0):
+        driver(monkeypatch, 12_080)
+        assert "CuPy finds no device, and CUDA_VISIBLE_DEVICES is '': see what `nvidia-smi -L` lists" in opened()
+        driver(monkeypatch, 11_040)
+        assert (
+            "the NVIDIA driver knows CUDA up to 11.4, too old for this CuPy, which is for CUDA 12: update it."
+            in opened()
+        )
+
+
+def test_opening_without_what_compiles_kernels(monkeypatch):
+    with fake_cupy():
+        import cupy
+
+        monkeypatch.delattr(cupy.cuda, "nvrtc")
+        assert 'CuPy finds no NVRTC or no cuBLAS: pip install "cupy-cuda12x[ctk]". Or' in opened()
+
+
+def test_opening_a_device_that_is_not_there():
+    with fake_cupy():
+        assert opened("cuda:1") == "cuda:1: CUDA finds 1 devices here: `python -m asyncsched` lists them"
 
 
 def test_versions_come_from_the_packages(monkeypatch):

@@ -81,7 +81,7 @@ class Injected(Exception):
 
 
 class Injector:
-    """Does something to the nth task that is submitted while it is on."""
+    """Does something to the nth task that is submitted while it is on. Nothing runs inline then: each row is a task."""
 
     def __init__(self, s: asc.Scheduler, hit: Callable[[Task], None]) -> None:
         self.seen: list[Task] = []
@@ -94,9 +94,11 @@ class Injector:
     def on(self) -> Iterator[None]:
         runtime = self._engine.account.runtime
         self._engine.submit = runtime.submit = self._take  # type: ignore[method-assign]
+        inline, runtime.inline_thread = runtime.inline_thread, 0
         try:
             yield
         finally:
+            runtime.inline_thread = inline
             self._engine.submit = runtime.submit = self._submit  # type: ignore[method-assign]
 
     def _take(self, task: Task, **options: bool) -> None:

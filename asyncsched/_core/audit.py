@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
 from .admission import Admission
 from .model import LAUNCHED, PENDING, Account, Scope, Task, Value
@@ -55,10 +56,8 @@ class Audit:
     def held_by_pending(self) -> int:
         """Bytes of finished results that nothing but pending tasks holds."""
         tasks = self.admission.tasks()
-        readers = Counter(id(value) for task in tasks for value in task.inputs)
-        values = list({value for task in tasks for value in task.inputs})
-        lone = [i for i in range(len(values)) if references(values, i) <= readers[id(values[i])] + 1]  # and this list
-        return sum([values[i].charge for i in lone])
+        alone = _held_alone(value for task in tasks for value in task.inputs if value.charge)
+        return sum([value.charge for value in alone])
 
     def sufficient_limit(self, account: Account) -> int:
         """A limit under which all that waits in an account could go, one task after the other by age.
@@ -66,15 +65,11 @@ class Audit:
         If nobody outside drops anything meanwhile: what pending tasks alone hold is free after its last reader.
         """
         tasks = [task for task in self.admission.tasks() if task.scope.account is account]
-        readers = Counter(id(value) for task in tasks for value in (*task.inputs, task.value))
-        values = list({value for task in tasks for value in (*task.inputs, task.value) if value is not None})
         last = {id(value): task for task in tasks for value in (task.value, *task.inputs)}
         freed: Counter[Task] = Counter()
-        for i in range(len(values)):  # in no variable, see `refcounts`
-            if (
-                references(values, i) <= readers[id(values[i])] + 1 and values[i].account.open is account
-            ):  # and this list
-                freed[last[id(values[i])]] += values[i].nbytes
+        for value in _held_alone(value for task in tasks for value in (task.value, *task.inputs) if value is not None):
+            if value.account.open is account:
+                freed[last[id(value)]] += value.nbytes
         used = most = account.used
         for task in tasks:
             used += task.cost
@@ -107,6 +102,13 @@ class Audit:
             # Not below zero, but for a result larger than its task's cost and dropped before the task's completion.
             assert account.used >= 0 or account.in_flight
             assert account.earmark is None or account.earmark.state == PENDING
+
+
+def _held_alone(held: Iterable[Value]) -> list[Value]:
+    """What nobody else holds of values that are given as many times as tasks hold them, and held by nothing here."""
+    count = Counter(held)
+    values, times = list(count), list(count.values())
+    return [values[i] for i in range(len(values)) if references(values, i) <= times[i] + 2]  # the list, and the counter
 
 
 def _being_made(value: Value) -> bool:

@@ -120,7 +120,12 @@ class Engine(Audit):
         """Raise TaskTooLarge for a task that could never run under its limit."""
         account, cost = task.scope.account, task.cost
         limit = account.limit
-        if limit is None or (not task.inputs and cost <= limit):
+        if limit is None:
+            return
+        most = cost
+        for value in task.inputs:
+            most += value.nbytes if value.base is None else value.owner.nbytes
+        if most <= limit:
             return
         owners = {v.owner for v in task.inputs}  # but for those held outside, which leave the account its room
         needed = cost + sum(owner.nbytes for owner in owners if account.covers(owner.account))
@@ -338,12 +343,12 @@ class Engine(Audit):
             self._news.append(task)
 
     def failed_inline(self, task: Task, failure: Failure) -> None:
-        """A tiny task was submitted, failed and ended in one step, while nothing else was unfinished."""
+        """A quick task was submitted, failed and ended in one step, while nothing was pending."""
         task.seq = self.sequence
         self.sequence += 1
         self.submitted += 1
         self.unfinished += 1
-        self.note_peak(1)
+        self.note_peak(self.admission.in_flight + 1)
         task.scope.tasks[task] = None
         task.failure = failure
         self._end(task, CANCELLED if failure.cancelled else FAILED)

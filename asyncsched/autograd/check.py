@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ..flow.making import make_put
 from ..runtime.context import current_scope, find
 from ..runtime.runtime import Runtime
+from ..tensors.putting import make_put
 from ..tensors.tensor import Tensor
 from .backward import grad
 

@@ -92,6 +92,7 @@ class CPUDevice(HostDevice):
         self._shared = False
 
     def prepare(self) -> None:
+        super().prepare()
         if self._count > 1:
             blas.look()
 

@@ -87,9 +87,6 @@ class SimDevice(HostDevice):
         self._context = contextvars.copy_context()
         self._context.run(np.seterr, all="ignore")
 
-    def prepare(self) -> None:
-        """Nothing to prepare."""
-
     def open(self, completions: Completions, max_bytes: int | None) -> None:
         self._loop = asyncio.get_running_loop()
         self.memory = HostMemory(completions, max_bytes, poison=True)

@@ -1,4 +1,4 @@
-"""Making the tasks behind `put`, `submit` and `call`."""
+"""Making the tasks behind `submit` and `call`."""
 
 from __future__ import annotations
 
@@ -15,47 +15,11 @@ from .._core.model import Scope as CoreScope
 from .._core.model import Task as CoreTask
 from .._core.model import Value
 from .._tree import map_leaves
-from ..devices.contract import Device
-from ..ops.kernels.basic import copy
 from ..ops.meta import Meta, meta
 from ..ops.program import ref
-from ..ops.row import Row
-from ..ops.table import TABLE
 from ..runtime.runtime import Runtime
 from ..tensors.handles import Handle, Task
 from ..tensors.tensor import Tensor
-
-_KINDS = "biufc"  # bool, integers, floats and complex: what the operations know
-_CUDA = (2, 13)  # DLPack's kDLCUDA and kDLCUDAManaged
-
-
-def _native_copy(xp: Any, x: Any, *, out: Any = None) -> Any:
-    """A copy in the layout of `x`, and in this machine's order of bytes."""
-    if out is None and not x.dtype.isnative:
-        return x.astype(x.dtype.newbyteorder("="))
-    return copy(xp, x, out=out)
-
-
-_PUT = Row("put", _native_copy, TABLE["copy"].rule, out=True, doc="A host array, copied to the device.")
-
-
-def make_put(
-    runtime: Runtime, core: CoreScope, source: Any, device: object, *, bounded: bool
-) -> tuple[CoreTask, Tensor]:
-    """A host array on its way to a device."""
-    if isinstance(source, Handle):
-        raise TypeError("this is the scheduler's already: for another device use `t.to(device)`")
-    target = runtime.device(device)
-    array = _importable(source, target)
-    if array.dtype.kind not in _KINDS:
-        raise TypeError(f"dtype {array.dtype} is not supported: use bool, integers, floats or complex numbers")
-    dtype = array.dtype if array.dtype.isnative else array.dtype.newbyteorder("=")
-    form = meta(array.shape, dtype, array.flags.c_contiguous)
-    nbytes = target.memory.footprint(array.nbytes)
-    value = Value(core.account, target, form, nbytes, call_site())
-    task = CoreTask(core, "put", value, _PUT, (), (array,), None, runtime.copy_lanes[target], nbytes)
-    runtime.submit(task, bounded=bounded)
-    return task, Tensor(value)
 
 
 class Options(NamedTuple):
@@ -101,15 +65,6 @@ def make_call(
         read.escaped = True  # the function may keep what it is given
     runtime.submit(task, bounded=bounded)
     return task, Task(value, label) if form is None else Tensor(value)
-
-
-def _importable(source: Any, target: Device) -> Any:
-    """The source as an array that a copy stream of `target` can read."""
-    if not isinstance(source, np.ndarray) and hasattr(source, "__dlpack_device__"):
-        kind, _ = source.__dlpack_device__()
-        if kind in _CUDA:
-            return target.adopt(source)
-    return np.asarray(source)
 
 
 def _shape(shape: Any) -> tuple[int, ...]:

@@ -34,13 +34,13 @@ from .._core.callsite import call_site
 from .._core.model import DONE, PENDING, Value
 from .._core.model import Scope as CoreScope
 from .._core.model import Task as CoreTask
-from ..errors import QueueFull
 from ..runtime.context import current_scope
 from ..runtime.runtime import Runtime
 from ..runtime.waiting import ADMITTED, Steps, checkpoint, wait
 from ..tensors.handles import Task
+from ..tensors.putting import make_put, put_nowait
 from ..tensors.tensor import Tensor
-from .making import Options, make_call, make_put
+from .making import Options, make_call
 
 T = TypeVar("T")
 Shape: TypeAlias = int | Sequence[int]
@@ -99,13 +99,8 @@ class Tasks:
 
         The source must not change before the tensor is done.
         """
-        runtime = self._runtime
-        runtime.check()
-        task, tensor = make_put(runtime, self._core(), array, device, bounded=True)
-        if task.state == PENDING:
-            runtime.cancel(task, "put_nowait, since there was no room")
-            raise QueueFull("no room for this array now: `await s.put(array)` waits for it")
-        return tensor
+        self._runtime.check()
+        return put_nowait(self._runtime, self._core(), array, device)
 
     @overload
     async def submit(

@@ -8,13 +8,14 @@ safetensors file, and such files from elsewhere load. The metadata has all else,
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
-from anyio import to_thread
 
 from ..flow.tasks import Tasks
 from ..runtime.context import find
+from ..runtime.threads import in_thread
 from ..tensors.handles import gather
 from ..tensors.tensor import Tensor
 from .checkpoint_file import StoredState, write
@@ -64,7 +65,7 @@ async def save(path: AnyPath, state: Mapping[str, Any]) -> None:
     tensors = {name: leaf.detach() for name, leaf in leaves.items() if isinstance(leaf, Tensor)}
     for (name, tensor), array in zip(tensors.items(), await gather(*tensors.values()), strict=True):
         leaves[name] = array if isinstance(array, np.ndarray) else await tensor.numpy()
-    await to_thread.run_sync(write, path, leaves, layout)
+    await in_thread(partial(write, path, leaves, layout), f"saving {path}")
 
 
 async def load(path: AnyPath, *, device: object = None, scheduler: Any = None) -> dict[str, Any]:
@@ -96,7 +97,7 @@ async def load(path: AnyPath, *, device: object = None, scheduler: Any = None) -
     (array([0, 1, 2]), 'by hand')
     """
     here = Tasks(find(scheduler))
-    with await to_thread.run_sync(StoredState, path) as file:
+    with await in_thread(partial(StoredState, path), f"loading {path}") as file:
         layout = dict.fromkeys(file.names, _TENSOR) if file.layout is None else file.layout
         try:
             kinds = dict(_leaves(layout, ""))
@@ -106,7 +107,7 @@ async def load(path: AnyPath, *, device: object = None, scheduler: Any = None) -
             raise file.damaged("its layout is of other tensors")
         leaves: dict[str, Any] = {}
         for name, kind in kinds.items():
-            array = await to_thread.run_sync(file.read, name)
+            array = await in_thread(partial(file.read, name), f"loading {path}")
             leaves[name] = array if kind == _ARRAY else await here.put(array, device=device)
         return {name: _filled(value, name, leaves) for name, value in layout.items()}
 

@@ -2,7 +2,8 @@
 
 from .index_keys import Key, encode_key
 from .meta import Meta, Shape, meta
-from .row import SMALL_BYTES, Operand, Options, Plan, Row, check_int_bounds, plan, plan_key, resolve
+from .pace import SMALL_BYTES
+from .row import Operand, Options, Plan, Row, check_int_bounds, plan, plan_key, resolve
 from .table import TABLE, power_row
 
 __all__ = [

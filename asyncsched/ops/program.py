@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from math import prod
 from typing import Any
 
-from .meta import Meta, meta
-from .row import Inferred, Row, resolve
-
-ALIGNMENT = 512  # bytes at which results begin in a packed buffer: CuPy's own granularity, and whole cache lines
+from .row import Row, resolve
 
 
 class Ref:
@@ -104,38 +100,3 @@ class Program:
             if slot not in kept:
                 over[i].append(slot)
         return over
-
-
-# -- several results in one buffer ----------------------------------------------------------------------------------
-
-
-def offsets(metas: Sequence[Meta]) -> tuple[list[int], int]:
-    """Where each result begins in a packed buffer, and the buffer's bytes."""
-    starts, end = [], 0
-    for form in metas:
-        starts.append(end)
-        end += -(-form.nbytes // ALIGNMENT) * ALIGNMENT
-    return starts, end
-
-
-def pack(xp: Any, arrays: Sequence[Any], starts: Sequence[int], nbytes: int) -> Any:
-    """One buffer of bytes with a copy of each array in C order."""
-    buffer = xp.empty(nbytes, xp.uint8)
-    for array, start in zip(arrays, starts, strict=True):
-        _part(buffer, start, array.shape, array.dtype)[...] = array
-    return buffer
-
-
-def _part(buffer: Any, start: int, shape: tuple[int, ...], dtype: Any) -> Any:
-    return buffer[start : start + prod(shape) * dtype.itemsize].view(dtype).reshape(shape)
-
-
-def _unpack(xp: Any, buffer: Any, *, start: int, shape: tuple[int, ...], dtype: Any) -> Any:
-    return _part(buffer, start, shape, dtype)
-
-
-def _unpacked(row: Row, operands: tuple[Any, ...], options: Mapping[str, Any]) -> Inferred:
-    return Inferred(meta(options["shape"], options["dtype"]))
-
-
-UNPACK = Row("unpack", _unpack, _unpacked, view=True, doc="One of several results packed in a buffer: a view.")

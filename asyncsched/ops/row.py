@@ -10,13 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .meta import Meta, meta
+from .pace import inline_seconds
 
 Operand = Meta | bool | int | float | complex | np.generic
 Options = Mapping[str, Any]
 Kernel = Callable[..., Any]
 
-# A table row whose operands and result are all below this many bytes may run on the loop's thread.
-SMALL_BYTES = 4096
 _PLAN_LIMIT = 4096
 # The Python types NumPy promotes weakly (bool is not weak, but has a type of its own all the same).
 _PYTHON_SCALARS = frozenset((bool, int, float, complex))
@@ -29,21 +28,22 @@ class Inferred(NamedTuple):
     workspace: int = 0  # bytes of temporary memory
     owned: int | None = None  # bytes of memory the result owns; None: all of the result (a view row: none of it)
     int_bounds: tuple[int, int] | None = None
+    work: int | None = None  # elements it goes through; None: those of the largest array
 
 
 class Plan:
     """What one application of a row will need: decided at submit, before any memory is touched."""
 
-    __slots__ = ("int_bounds", "meta", "nbytes", "quick", "small", "workspace")
+    __slots__ = ("int_bounds", "meta", "nbytes", "seconds", "small", "workspace")
 
     def __init__(
-        self, meta: Meta, nbytes: int, workspace: int, small: bool, int_bounds: tuple[int, int] | None
+        self, meta: Meta, nbytes: int, workspace: int, seconds: float | None, int_bounds: tuple[int, int] | None
     ) -> None:
         self.meta = meta  # of the result
         self.nbytes = nbytes  # bytes of memory the result will own: 0 for a view
         self.workspace = workspace  # bytes of temporary memory while it runs
-        self.small = small  # may run inline
-        self.quick = small and int_bounds is None  # the same, with nothing left to check
+        self.small = seconds is not None  # may run inline
+        self.seconds = seconds or 0.0  # for which it would then hold the loop's thread longer than a task does
         self.int_bounds = int_bounds  # Python integers among the operands must lie in here
 
 
@@ -65,6 +65,8 @@ class Row:
     inplace: bool = False
     view: bool = False  # the result is a view of the first operand
     checks: bool = False  # the kernel raises for what it finds in the data, see `kernels.checks`
+    parts: Any = None  # of several results, packed in one (see `packed`): what each will be
+    resource: str = ""  # of a library that must not be used by two streams at once: on CUDA such tasks share one stream
     doc: str = ""
     plans: dict[Hashable, Plan] = field(default_factory=dict, repr=False)
     kernels: dict[Any, Kernel] = field(default_factory=dict, repr=False)
@@ -133,14 +135,13 @@ def _of_truths(function: Kernel, *arrays: Any, **options: Any) -> Any:
 
 
 def _kind(operand: Operand) -> Hashable:
-    if type(operand) is Meta:
+    kind: type = type(operand)
+    if kind is Meta:
         return operand
-    # NumPy scalars first: float64 is a float, and complex128 a complex.
+    if kind in _PYTHON_SCALARS:
+        return kind
     if isinstance(operand, np.generic):
         return operand.dtype
-    if type(operand) in _PYTHON_SCALARS:
-        kind: type = type(operand)
-        return kind
     raise TypeError(f"{type(operand).__name__} is not an operand: use a Tensor, a Python number or a NumPy scalar")
 
 
@@ -150,9 +151,11 @@ def _new_plan(row: Row, operands: tuple[Operand, ...], options: Options) -> Plan
     owned = inferred.owned
     if owned is None:
         owned = 0 if row.view else result.nbytes
-    sizes = [operand.nbytes for operand in operands if isinstance(operand, Meta)]
-    small = result.known and max((result.nbytes, inferred.workspace, *sizes)) < SMALL_BYTES
-    return Plan(result, owned, inferred.workspace, small, inferred.int_bounds)
+    seconds: float | None = 0.0
+    if not row.view or owned or not result.known:
+        metas = [operand for operand in operands if isinstance(operand, Meta)]
+        seconds = inline_seconds(row.name, result, metas, inferred.workspace, inferred.work)
+    return Plan(result, owned, inferred.workspace, seconds, inferred.int_bounds)
 
 
 def _infer(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:

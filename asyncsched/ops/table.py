@@ -1,6 +1,7 @@
 """The table of operations: one row each, by name.
 
-To add an operation, add a row, in one of the functions below, in `table_elementwise` or in `table_nn`. It is made of
+To add an operation, add a row, in one of the functions below, in `table_elementwise`, `table_linalg` or `table_nn`.
+It is made of
 
 - a *kernel*, which computes the result: the name of a function that NumPy and CuPy both have, or a function
   `kernel(xp, *arrays, **options)` in `kernels/<theme>.py`, written in terms of the namespace `xp`;
@@ -33,11 +34,14 @@ Below, `k` and `r` are the kernels and the rules of a theme.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from . import kernels, rules
 from .meta import Meta
+from .packed import packed_row
 from .row import Operand, Row
 from .table_elementwise import elementwise_rows
+from .table_linalg import fourier_rows, matrix_rows
 from .table_nn import network_rows
 
 _REDUCTIONS = (
@@ -64,8 +68,11 @@ def _rows() -> Iterator[Row]:
     yield from elementwise_rows()
     yield from _along_axes()
     yield from _products()
+    yield from matrix_rows()
+    yield from fourier_rows()
     yield from _shapes()
     yield from _indexing()
+    yield from _sets()
     yield from _creation()
     yield from _gradients()
     yield from _updates()
@@ -94,6 +101,8 @@ def _products() -> Iterator[Row]:
     yield Row("matmul", "matmul", r.matmul, out=True, doc="The matrix product.")
     yield Row("vecdot", k.vecdot, r.vecdot, out=True, doc="The product of vectors along an axis.")
     yield Row("tensordot", "tensordot", r.tensordot, doc="The sum of products over several axes.")
+    yield Row("dot", "dot", r.dot, doc="NumPy's `dot`.")
+    yield Row("einsum", k.einsum, r.einsum, doc="Products summed over the axes that a text names.")
 
 
 def _shapes() -> Iterator[Row]:
@@ -104,6 +113,7 @@ def _shapes() -> Iterator[Row]:
     yield Row("concat", k.concat, r.concat, out=True, doc="Tensors joined along an axis they have.")
     yield Row("stack", k.stack, r.stack, out=True, doc="Tensors joined along a new axis.")
     yield Row("repeat", "repeat", r.repeat, doc="Each element several times.")
+    yield Row("repeat_each", k.repeat_each, r.repeat_each, doc="Each element as often as its own number says.")
     yield Row("tile", k.tile, r.tile, doc="The tensor laid side by side.")
     yield Row("roll", "roll", r.roll, doc="The elements moved round along the axes.")
 
@@ -119,6 +129,14 @@ def _indexing() -> Iterator[Row]:
     yield Row("searchsorted", k.searchsorted, r.searchsorted, doc="Where to insert into a sorted tensor.")
 
 
+def _sets() -> Iterator[Row]:
+    r, k = rules.sets, kernels.sets
+    yield Row("unique_values", k.unique_values, r.unique_values, doc="Each element once.")
+    doc = "The same with where they are, which one each element is, and how often each is there, packed."
+    yield Row("unique_packed", k.unique_packed, r.unique_packed, doc=doc)
+    yield Row("isin", k.isin, r.isin, doc="Whether each element is among others.")
+
+
 def _creation() -> Iterator[Row]:
     r, k = rules.create, kernels.basic
     yield Row("zeros", k.constant(0), r.filled, out=True, doc="Zeros.")
@@ -128,6 +146,10 @@ def _creation() -> Iterator[Row]:
     yield Row("arange", k.arange, r.arange, doc="Evenly spaced by a step.")
     yield Row("linspace", k.linspace, r.linspace, doc="A number of evenly spaced values.")
     yield Row("eye", k.eye, r.eye, doc="Ones on a diagonal.")
+    doc = "Random numbers from the state of a generator, and the state after."
+    yield packed_row("draw", kernels.random.draw, rules.random.draw, doc)
+    seeded = kernels.random.draw_seeded, rules.random.draw_seeded
+    yield Row("draw_seeded", *seeded, doc="Random numbers from a seed.")
 
 
 def _gradients() -> Iterator[Row]:
@@ -146,7 +168,7 @@ def _updates() -> Iterator[Row]:
     yield Row("axpby", k.axpby, update, out=True, inplace=True, doc="a x + b y, where a and b are numbers.")
     yield Row("axpby_squared", k.axpby_squared, update, out=True, inplace=True, doc="The same with the square of y.")
     yield Row("sgd_average", k.sgd_average, update, out=True, inplace=True, doc="A running sum of decayed gradients.")
-    yield Row("sgd_step", k.sgd_step, update, out=True, inplace=True, doc="A step along one.")
+    yield Row("sgd_step", k.sgd_step, partial(update, alive=2), out=True, inplace=True, doc="A step along one.")
     yield Row("adam_step", k.adam_step, update, out=True, inplace=True, doc="A step of Adam.")
 
 

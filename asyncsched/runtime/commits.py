@@ -32,9 +32,13 @@ def commit(name: str, tasks: Sequence[Task], versions: Mapping[Value, Value | No
             makes them; None where there were zeros. For each its handle is the one holder besides.
         lanes: where the gate may run.
     """
-    made, lanes_used = {task.value for task in tasks}, {lane for task in tasks for lane in task.lanes}
-    uses = Counter([id(value) for task in tasks for value in task.inputs])
-    parts = []
+    uses: dict[int, int] = {}
+    first = tasks[0].value
+    assert first is not None
+    truth = Value(first.account, first.device, _TRUTH, 0, first.site)
+    gate = Task(tasks[0].scope, name, truth, None, (), (), None, lanes, 0)
+    all_of_it = Commit(gate)
+    room = workspace = 0
     for task in tasks:
         value, place = task.value, None
         assert value is not None
@@ -42,32 +46,35 @@ def commit(name: str, tasks: Sequence[Task], versions: Mapping[Value, Value | No
         if before is not None:
             place = task.inputs.index(before)
         del before  # a holder
-        needs = 0 if place == 0 and task.call.inplace and _alone(task, uses) else value.nbytes
-        parts.append((needs, place, value in versions))
-    workspace = max(task.cost - task.value.nbytes for task in tasks if task.value is not None)
-    kept = workspace * min(len(tasks), len(lanes_used))
-    first = tasks[0]
-    assert first.value is not None
-    outside = dict.fromkeys(value for task in tasks for value in task.inputs if value not in made)
-    truth = Value(first.value.account, first.value.device, _TRUTH, 0, first.value.site)
-    gate = Task(first.scope, name, truth, None, tuple(outside), (), None, lanes, kept + sum(part[0] for part in parts))
-    all_of_it = Commit(gate)
-    gate.move = Move(all_of_it, kept)
-    for task, (needs, place, hands_on) in zip(tasks, parts, strict=True):
-        task.move = Move(all_of_it, needs, place, hands_on=hands_on)
+        needs = 0 if place == 0 and task.call.inplace and _alone(task, tasks, uses) else value.nbytes
+        room += needs
+        workspace = max(workspace, task.cost - value.nbytes)
+        task.move = Move(all_of_it, needs, place, hands_on=value in versions)
         task.cost = 0
         if task.args is None:
             task.args = tuple([ref(i) for i in range(len(task.inputs))])
+    made = {task.value for task in tasks}
+    gate.inputs = tuple(dict.fromkeys([value for task in tasks for value in task.inputs if value not in made]))
+    for task in tasks:
         task.inputs = (*task.inputs, truth)
+    kept = workspace * min(len(tasks), len({lane for task in tasks for lane in task.lanes}))
+    gate.move, gate.cost = Move(all_of_it, kept), kept + room
     return gate
 
 
-def _alone(task: Task, uses: Mapping[int, int]) -> bool:
-    """Whether the task will write over its first input: what holds that is known, and will be gone when it runs."""
+def _alone(task: Task, tasks: Sequence[Task], uses: dict[int, int]) -> bool:
+    """Whether the task will write over its first input: what holds that is known, and will be gone when it runs.
+
+    Args:
+        tasks: all of the commit.
+        uses: how often they read what, by identity; counted when first asked for.
+    """
     inputs, value = task.inputs, task.value
     assert value is not None
     if inputs[0].meta is not value.meta or not inputs[0].device.memory.may_recycle(inputs[0]):
         return False
+    if not uses:
+        uses |= Counter([id(value) for each in tasks for value in each.inputs])
     count = references(inputs, 0)  # first: what is let go of on a stream's thread meanwhile counts as held, then
     old = inputs[0]
     known = uses[id(old)] + 2  # its handle, and `versions`

@@ -17,7 +17,7 @@ from typing import Any
 
 from .._core.callsite import line_of
 from .._core.model import DONE, PENDING, Account, Task, Value
-from .holders import End, Walk
+from .holders import End, Walk, with_subclasses
 from .runtime import Runtime
 
 BUDGET = 0.5  # seconds for the first investigation of a stall, during which the event loop stands still
@@ -42,9 +42,14 @@ def investigate(runtime: Runtime, account: Account, stuck_accounts: Iterable[Acc
     `budget` is the most seconds to search; what was not found by then counts as held outside.
     """
     assert runtime.loop is not None
-    walk = Walk(runtime.loop, perf_counter() + budget, runtime.engine.admission.tasks())
-    things, costs = _held(runtime, account)
-    holders = walk.up(things, _tape())
+    deadline = perf_counter() + budget
+    values, futures, chained = _objects({Value}, with_subclasses(asyncio.Future), CHAINED)
+    things, costs = _held(runtime, account, values)
+    tape = _tape(chained)
+    values.clear()  # or this would hold them, as would the other
+    chained.clear()
+    walk = Walk(runtime.loop, futures, deadline, runtime.engine.admission.tasks())
+    holders = walk.up(things, tape)
     stuck = _stuck(walk, _asyncio_tasks(holders), _parked(runtime, set(stuck_accounts)))
     listing: Counter[tuple[int, str]] = Counter()
     for (nbytes, place), ends in zip(costs, holders, strict=True):
@@ -90,12 +95,19 @@ def _asyncio_tasks(holders: Iterable[list[End] | str]) -> set[asyncio.Task[Any]]
     return {owner for ends in holders if not isinstance(ends, str) for owner, _ in ends if not isinstance(owner, Task)}
 
 
-def _held(runtime: Runtime, account: Account) -> tuple[list[Any], list[tuple[int, str]]]:
+def _objects(*kinds: set[type]) -> list[list[Any]]:
+    """All objects of these classes: looked for at once, since there may be a million others."""
+    wanted = set[type]().union(*kinds)
+    found = [thing for thing in gc.get_objects() if type(thing) in wanted]
+    return [[thing for thing in found if type(thing) in those] for those in kinds]
+
+
+def _held(runtime: Runtime, account: Account, values: list[Value]) -> tuple[list[Any], list[tuple[int, str]]]:
     """What is charged to the account: values, and the owners of arrays that left.
 
     With their bytes and where they are from.
     """
-    things: list[Any] = [v for v in gc.get_objects() if type(v) is Value and v.charge and v.account.open is account]
+    things: list[Any] = [v for v in values if v.charge and v.account.open is account]
     costs = [(v.charge, f"created at {line_of(v.site)}") for v in things]
     for device in runtime.devices:
         for escape in list(device.memory.escapes.values()):
@@ -105,9 +117,8 @@ def _held(runtime: Runtime, account: Account) -> tuple[list[Any], list[tuple[int
     return things, costs
 
 
-def _tape() -> list[Any]:
+def _tape(nodes: list[Any]) -> list[Any]:
     """All that stands in long chains, which would take a look at the heap for each link."""
-    nodes = [thing for thing in gc.get_objects() if type(thing) in CHAINED]
     # But for the empty tuple, which the whole heap shares: walked up from, it would use up the budget.
     tuples = {id(part): part for node in nodes for part in gc.get_referents(node) if type(part) is tuple and part}
     found = [*nodes, *tuples.values()]

@@ -56,13 +56,15 @@ class Walk:
     Walks up level by level, since each look for referrers scans the heap.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, deadline: float, pending: Iterable[Task] = ()) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, futures: list[Any], deadline: float, pending: Iterable[Task] = ()
+    ) -> None:
+        """`futures` are all that there are: the walk's from now on."""
         self._deadline = deadline
         # The pending tasks by the tuples in which they hold what they read, which nobody else has: thousands of them
         # may read one value, and so need no nodes.
         self._readers = {id(task.inputs): task for task in pending if references([task.inputs], 0) == 2}
-        kinds = _with_subclasses(asyncio.Future)
-        self._futures: list[Any] = [thing for thing in gc.get_objects() if type(thing) in kinds]
+        self._futures = futures
         self._ours = {id(self._futures)}  # containers of the investigation itself, alive throughout
         self._owners = _owners(asyncio.all_tasks(loop))
         # `gc.get_referrers` overlooks some of what asyncio's futures and tasks hold: in Python 3.11 what a task has by
@@ -96,6 +98,13 @@ class Walk:
         referrers = self._referrers(level, at)
         for referrer in referrers:
             if type(referrer) is _Node:
+                continue
+            if (reader := self._readers.get(id(referrer))) is not None:
+                for key in map(id, referrer):
+                    if (node := at.get(key)) is not None:
+                        node.found += 1
+                        if not node.ends or node.ends[-1][0] is not reader:  # it may read it twice
+                            node.ends.append((reader, ""))
                 continue
             below: dict[int, _Node] = {}
             for key in map(id, gc.get_referents(referrer)):
@@ -132,9 +141,7 @@ class Walk:
         """Note that `referrer` refers to a node: an end of the walk, a trouble, or another node."""
         kind = type(referrer)  # not `isinstance`, which asks the object, and that may be anything
         owner = self._owners.get(id(referrer))
-        if (reader := self._readers.get(id(referrer))) is not None:
-            node.ends.append((reader, ""))
-        elif kind is Task and referrer.state < DONE:
+        if kind is Task and referrer.state < DONE:
             node.ends.append((referrer, ""))
             if referrer.state != PENDING:
                 node.trouble = f"{referrer!r} still uses it"
@@ -169,7 +176,8 @@ def _summary(start: _Node) -> list[End] | str:
     return ends
 
 
-def _with_subclasses(kind: type) -> set[type]:
+def with_subclasses(kind: type) -> set[type]:
+    """A class and all that are derived from it."""
     found, todo = {kind}, [kind]
     while todo:
         fresh: set[type] = set(type.__subclasses__(todo.pop())) - found

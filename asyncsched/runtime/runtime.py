@@ -34,7 +34,7 @@ log = logging.getLogger("asyncsched")
 
 # Copies up to this many bytes are made on the loop's thread: about as long as a hop to another.
 INLINE_COPY: Final = 64 * 1024
-
+INLINE_BUDGET: Final = 1e-3  # seconds for which quick rows may hold the loop's thread between two of its turns
 
 # Devices that a scheduler was opened on. Each serves one alone: what outlives that, threads and tensors, goes on using
 # its memory and its streams.
@@ -74,7 +74,13 @@ class Runtime:
     """One scheduler's engine, devices and event loop."""
 
     def __init__(
-        self, devices: Sequence[Device], *, max_ops: int | None, max_bytes: int | None, max_pending: int | None
+        self,
+        devices: Sequence[Device],
+        *,
+        max_ops: int | None,
+        max_bytes: int | None,
+        max_pending: int | None,
+        auto_bytes: bool = False,
     ) -> None:
         self.devices = devices
         self.completions = Completions(_waker(self))
@@ -87,12 +93,14 @@ class Runtime:
             on_overrun=self._on_overrun,
             runtime=self,
         )
+        self._auto_bytes = auto_bytes  # the devices say the limit
         self.dispatch = self.engine.dispatch
         self.submit: Callable[..., None] = self.engine.submit  # see `divert`
         self.life = Life.NEW
         self.loop: asyncio.AbstractEventLoop | None = None
         self.thread = 0  # the loop's thread while open; 0 makes every call ask `refuse` why
-        self.inline_thread = 0  # the same, while tiny rows may run on it
+        self.inline_thread = 0  # the same, while quick rows may run on it
+        self._spent = 0.0  # seconds for which they held it since the loop last turned, by estimate
         self.abandoned = False  # the loop ended while something ran: nothing is waited for any more
         self.sink: Sink | None = None  # where tasks go instead of the backlog
         self.lanes: dict[Any, list[Lane]] = {}
@@ -127,7 +135,8 @@ class Runtime:
         try:
             for device in self.devices:
                 await to_its_end(in_thread(device.prepare, f"opens {device.name}"))
-            self._set_default_limit()
+            if self._auto_bytes:
+                self._set_default_limit()
             for device in self.devices:
                 device.open(self.completions, self.engine.account.limit)
                 self.lanes[device] = [Lane(device, stream) for stream in device.streams]
@@ -137,14 +146,27 @@ class Runtime:
             raise
         self.life = Life.OPEN
         self.thread = threading.get_ident()
+        self._allow_inline()
+
+    def _allow_inline(self) -> None:
+        """From now on quick rows may run on the loop's thread, where all arrays are NumPy's."""
+        self._spent = 0.0
         if all(device.inline for device in self.devices):
             self.inline_thread = self.thread
 
+    def spend(self, seconds: float) -> None:
+        """A row held the loop's thread for so long. After `INLINE_BUDGET` none does before the loop has turned."""
+        if not self._spent:
+            assert self.loop is not None
+            self.loop.call_soon(self._allow_inline)
+        self._spent += seconds
+        if self._spent > INLINE_BUDGET:
+            self.inline_thread = 0
+
     def _set_default_limit(self) -> None:
-        """Where no limit is given: the smallest that a device asks for, so that none is ever overfilled."""
+        """The smallest that a device asks for, so that none is ever overfilled."""
         limits = [limit for device in self.devices if (limit := device.default_bytes()) is not None]
-        if self.engine.account.limit is None and limits:
-            self.engine.account.limit = min(limits)
+        self.engine.account.limit = min(limits, default=None)
 
     def refuse_new(self) -> None:
         """Take no more work."""

@@ -9,14 +9,15 @@ The engine calls `update` after each dispatch while anything is stuck, and once 
 cost next to nothing: it compares a signature of what is stuck with the last one, and only a new one starts timers.
 Then, as long as the signature stays:
 
-1. *At once*, in the next iteration of the loop, and first in each later look: a collection of young garbage, since a
-   dead cycle (an exception that was kept, and the frames it passed) may hold the bytes. It gets a twentieth of the
-   loop's time at most, and comes later where that is used up. Those who have bytes to spare are asked for them
-   (`reclaimers`: a pipeline's read-ahead). If pending tasks alone hold all the bytes it is a deadlock, and no search is
-   needed.
+1. *At once*, in the next iteration of the loop: a collection of young garbage, since a dead cycle (an exception that
+   was kept, and the frames it passed) may hold the bytes. As long as that frees some it comes each time: nothing else
+   would. Those that free none get a twentieth of the loop's time, and come later where that is used up. Those who have
+   bytes to spare are asked for them (`reclaimers`: a pipeline's read-ahead). If pending tasks alone hold all the bytes
+   it is a deadlock, and no search is needed.
 2. *After `FIRST_LOOK`*: a whole collection; then the search for holders. It is repeated after pauses that double, since
    the loop stands still meanwhile, and holders outside may take hours; its budget of time grows with the pauses, up to
-   a limit.
+   a limit. If the collection freed some, cycles have outlived those of young garbage, and more will: from then on a
+   stall need only last as long as a whole one takes. Each that frees none doubles that.
 3. *After `FIRST_LOG`*, and then every `NEXT_LOG`: the holders found so far are logged.
 4. *After the user's `stall_timeout`*, if there is one: SchedulerStalled.
 
@@ -40,6 +41,7 @@ import asyncio
 import gc
 import logging
 from collections.abc import Sequence
+from math import inf
 from time import perf_counter, thread_time
 
 from .._core.callsite import line_of
@@ -55,7 +57,7 @@ FIRST_LOOK = 0.25  # seconds without change before holders are looked for
 NEXT_LOOK = 0.025  # the same, where some were told and nothing was freed by that
 FIRST_LOG = 1.0
 NEXT_LOG = 30.0
-COLLECTING = 0.05  # the share of the loop's time that collections of young garbage may take
+COLLECTING = 0.05  # the share of the loop's time that collections of young garbage may take which free nothing
 
 
 class StallWatch:
@@ -68,10 +70,14 @@ class StallWatch:
         # Where some were told and nothing was freed by that: the bytes held, and before which task the stall began.
         self._told: dict[Account, tuple[int, int]] = {}
         self._at_a_time = 1  # of those that somebody waits for
-        self._since = 0.0
+        self._since = 0.0  # when the stall began
+        self._began = 0.0  # the same, or since when some were told
         self._pause = FIRST_LOOK
         self._logged = FIRST_LOG
-        self._may_collect = 0.0
+        self._may_collect = 0.0  # when young garbage may be collected again
+        self._patience = (
+            inf  # how long a stall lasts before all garbage is collected, if before the first thorough look
+        )
         self._soon: asyncio.Handle | None = None
         self._later: asyncio.TimerHandle | None = None
 
@@ -98,10 +104,9 @@ class StallWatch:
             self._pause = NEXT_LOOK
         else:
             self._since, self._pause, self._logged, self._at_a_time = perf_counter(), FIRST_LOOK, FIRST_LOG, 1
-        loop = self._runtime.loop
-        assert loop is not None
-        self._soon = loop.call_soon(self._look, False)
-        self._later = loop.call_later(self._next_pause(), self._look, True)
+        assert self._runtime.loop is not None
+        self._began = perf_counter()
+        self._soon = self._runtime.loop.call_soon(self._look, False)
 
     def stop(self) -> None:
         """Nothing is stuck, or the scheduler closes."""
@@ -113,11 +118,23 @@ class StallWatch:
         self._soon = self._later = None
 
     def _look(self, thorough: bool) -> None:
+        """Free what dead cycles hold. If nothing comes of that, find out whether this is a deadlock."""
         runtime, signature = self._runtime, self._signature
-        self._collect(thorough)
+        whole = thorough or perf_counter() - self._began >= self._patience
+        early = 0.0 if whole else self._may_collect - perf_counter()
+        spent = 0.0 if early > 0 else self._collect(whole)
         runtime.dispatch()
-        if signature is None or self._signature != signature:
+        freed = self._signature != signature
+        if whole:
+            self._patience = spent if freed else 2 * self._patience
+            if self._patience >= FIRST_LOOK:
+                self._patience = inf
+        elif spent and not freed:
+            self._may_collect = perf_counter() + spent / COLLECTING
+        if signature is None or freed:
             return
+        if not thorough:
+            self._plan(early)
         if any(reclaim() for reclaim in runtime.reclaimers):
             runtime.dispatch()
             return
@@ -129,18 +146,32 @@ class StallWatch:
         if thorough:
             self._search(stuck)
 
-    def _collect(self, thorough: bool) -> None:
-        """Free what dead cycles hold: those of what was made lately, or (`thorough`) all."""
-        if thorough:
-            gc.collect()
-            return
-        if (early := self._may_collect - perf_counter()) > 0:
-            assert self._runtime.loop is not None
-            self._soon = self._runtime.loop.call_later(early, self._look, False)
-            return
+    def _collect(self, whole: bool) -> float:
+        """Collect all garbage, or what was made lately. Returns the seconds it took of this thread.
+
+        The youngest alone, where that is enough: what outlives a collection is older afterwards, and may be garbage
+        soon.
+        """
+        completions = self._runtime.completions
+        completions.wants_bytes = False  # what comes free is taken in at once, with no wake-up
         started = thread_time()  # not by the clock, which counts what other threads and programs do meanwhile
-        gc.collect(1)
-        self._may_collect = perf_counter() + (thread_time() - started) / COLLECTING
+        for generation in (2,) if whole else (0, 1):
+            gc.collect(generation)
+            if completions.items:
+                break
+        return thread_time() - started
+
+    def _plan(self, early: float) -> None:
+        """Plan the next looks, after one in vain, or by `early` seconds too soon for another collection."""
+        loop = self._runtime.loop
+        assert loop is not None
+        pauses = [early] if early > 0 else []
+        if self._patience < inf:
+            pauses.append(self._began + self._patience - perf_counter())
+        if pauses:
+            self._soon = loop.call_later(max(0.0, min(pauses)), self._look, False)
+        if self._later is None:
+            self._later = loop.call_later(self._next_pause(perf_counter() - self._began), self._look, True)
 
     def _search(self, stuck: Sequence[Task]) -> None:
         """Look for holders; tell of a deadlock, or of a stall that lasts."""
@@ -166,9 +197,10 @@ class StallWatch:
         assert runtime.loop is not None
         self._later = runtime.loop.call_later(self._next_pause(), self._look, True)
 
-    def _next_pause(self) -> float:
+    def _next_pause(self, over: float = 0.0) -> float:
+        """Seconds until the next thorough look, of whose pause `over` are over."""
         waited = perf_counter() - self._since
-        marks = [self._pause, max(0.0, self._logged - waited) + 0.001]
+        marks = [max(0.0, self._pause - over), max(0.0, self._logged - waited) + 0.001]
         if self._timeout is not None:
             marks.append(max(0.0, self._timeout - waited) + 0.001)
         return min(marks)
@@ -188,7 +220,8 @@ class StallWatch:
         used, more = account.used, self._at_a_time
         _, before = self._told.get(account, (used, engine.sequence))
         failures: dict[Scope, Failure] = {}
-        for task in sorted(self._waiting(account), key=lambda task: (task.scope is not first.scope, task.seq)):
+        waiting = [task for task in engine.admission.tasks() if task.scope.account is account]
+        for task in sorted(waiting, key=lambda task: task.scope is not first.scope):  # and by age, which they are
             if task.state != PENDING or task.blockers or task.seq >= before:
                 continue
             known = failures.get(task.scope)
@@ -204,12 +237,9 @@ class StallWatch:
         self._at_a_time *= 2
         self._runtime.dispatch()
 
-    def _waiting(self, account: Account) -> list[Task]:
-        return [task for task in self._runtime.engine.admission.tasks() if task.scope.account is account]
-
     def _text(self, task: Task, finding: Finding | None, needed: int) -> str:
         account = task.scope.account
-        others = len(self._waiting(account)) - 1
+        others = account.pending - 1
         lines = [
             f"{task.name} (submitted at {line_of(task.site)}) needs {task.cost:,} bytes, and {account.used:,} of the"
             f" {account.limit:,} allowed are held; nothing in flight will free any"

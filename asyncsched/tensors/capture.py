@@ -20,7 +20,7 @@ from .._tree import leaves, map_leaves
 from ..devices.contract import Device
 from ..errors import CaptureError
 from ..ops.meta import Meta, meta
-from ..ops.program import UNPACK, offsets, pack
+from ..ops.packed import UNPACK, offsets, pack
 from ..ops.row import Plan, Row, plan
 from ..runtime.runtime import Runtime
 from .handles import runtime_of

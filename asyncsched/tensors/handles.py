@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Generator
 from typing import Any, Generic, NoReturn, TypeVar, cast, overload
 
@@ -49,7 +50,14 @@ class Handle(Generic[T]):
 
     def done(self) -> bool:
         """Whether there is a result, an error or a cancellation."""
-        return self._value.done
+        value = self._value
+        if not value.done and (runtime := value.account.runtime).completions.items:
+            # Nobody wakes the loop for the end of what nobody waits for: who asks takes it in.
+            if runtime.thread == threading.get_ident():
+                runtime.dispatch()
+            else:
+                runtime.completions.notify()
+        return value.done
 
     def result(self) -> T:
         """The result, which must be there.
@@ -80,7 +88,7 @@ class Handle(Generic[T]):
         return runtime.cancel(task, "cancel()")
 
     def _must_be_done(self) -> None:
-        if not self._value.done:
+        if not self.done():
             raise asyncio.InvalidStateError("the result is not there yet: use `await`")
 
     def _status(self) -> str:

@@ -1,9 +1,9 @@
-"""Issuing one operation: at once on the loop's thread when it is tiny and nothing else is going on, else as a task."""
+"""Issuing one operation: at once on the loop's thread when that takes less than the way to a stream, else as a task."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from typing import Any
 
@@ -61,33 +61,40 @@ def issue(
     return value
 
 
-def template_of(args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    """Arguments with a reference by place for each value; None if they are values alone."""
-    places = count()
-    template = tuple([ref(next(places)) if type(arg) is Value else arg for arg in args])
-    return None if next(places) == len(args) else template
+def template_of(args: Iterable[Any]) -> tuple[Any, ...]:
+    """Arguments with a reference by place for each value."""
+    slots = count()
+    return tuple([ref(next(slots)) if type(arg) is Value else arg for arg in args])
 
 
 def run_inline(
     row: Row, plan: Plan, options: Mapping[str, Any], first: Value, args: tuple[Any, ...], above: Failure | None
 ) -> Value | None:
-    """Run a tiny row on the loop's thread; None if this is not the moment.
+    """Run a quick row on the loop's thread; None if this is not the moment.
 
-    It is when this is the loop's thread, nothing is pending or in flight anywhere, so that no order is lost, and the
-    result fits the limit. The most frequent path of all: every step here shows in `bench.overhead`.
+    It is when this is the loop's thread, the operands are there, nothing is pending anywhere, so that no order is lost,
+    a slot is free and the result fits the limit. The most frequent path of all: every step here shows in
+    `bench.overhead`.
 
     Args:
         first: the value of the first operand, whose device and scheduler it is.
-        args: the operands: arrays, which are used only if nothing is unfinished, and so all are done; and scalars.
+        args: the operands: arrays, each None until it is there; and scalars.
         above: why one of the operands failed, if one did.
     """
     runtime = first.account.runtime
     if runtime.inline_thread != _get_ident():
         return None
-    engine = runtime.engine
+    engine, in_flight = runtime.engine, 1
     if engine.unfinished:
-        return None
-    if runtime.completions.items:
+        admission = engine.admission
+        if admission.pending or admission.free <= 0:
+            return None
+        if above is None:
+            for arg in args:
+                if arg is None:
+                    return None
+        in_flight += admission.in_flight
+    elif runtime.completions.items:
         engine.take()  # drops alone, since nothing is unfinished
     here = ambient.get()  # as in `issue`
     if here is not None and here.runtime is runtime and not here.core.closed:
@@ -119,8 +126,10 @@ def run_inline(
         spare += nbytes
     engine.submitted += 1
     engine.completed += 1
-    if engine.account.used + spare > engine.peak_bytes or not engine.peak_in_flight:
-        engine.note_peak(1, spare)
+    if engine.account.used + spare > engine.peak_bytes or in_flight > engine.peak_in_flight:
+        engine.note_peak(in_flight, spare)
+    if plan.seconds:
+        runtime.spend(plan.seconds)
     return value
 
 

@@ -60,8 +60,22 @@ class ImplicitBarriers(Handle[np.ndarray[Any, Any]]):
         array = self._read("np.asarray(t)", "use `await t` or `await t.numpy()`")
         return np.array(array, dtype, copy=copy)
 
-    def __dlpack__(self, **options: Any) -> Any:
-        return blocking_read(self._value, "DLPack export", "export `await t` instead").__dlpack__(**options)
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """The array for another library; a copy, unless `max_version` says that it knows of read-only arrays."""
+        array = blocking_read(self._value, "DLPack export", "export `await t` instead")
+        told: dict[str, Any] = {"max_version": max_version, "dl_device": dl_device, "copy": copy}
+        if not isinstance(array, np.ndarray):
+            return array.__dlpack__(stream=stream, **told)
+        if (max_version is None or max_version < (1, 0)) and copy is not False:
+            array, told["copy"] = array.copy(order="K"), None
+        return array.__dlpack__(stream=stream, **told)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         device: Device = self._value.device

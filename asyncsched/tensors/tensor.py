@@ -21,7 +21,8 @@ from ..runtime.waiting import Steps
 from . import gradients
 from .handles import Handle, reach, runtime_of
 from .issue import issue, run_inline, template_of
-from .reading import Unread, copy_out
+from .methods import Methods
+from .reading import copy_out
 
 Scalar = bool | int | float | complex | np.generic
 _NO_OPTIONS: Mapping[str, Any] = {}
@@ -49,33 +50,45 @@ def apply(
         device: where to run it where no operand is a tensor; default the scheduler's first.
         hold: do not launch before the scheduler's next step.
     """
-    args = tuple([_argument(operand) for operand in operands])
-    inputs = tuple([a for a in args if type(a) is Value])
+    args: list[Any] = []
+    inputs: list[Value] = []
+    forms: list[Any] = []
+    node = None
+    for operand in operands:
+        if isinstance(operand, Tensor):
+            value = operand._value
+            args.append(value)
+            inputs.append(value)
+            forms.append(value.meta)
+            if node is None:
+                node = operand._node
+        else:
+            args.append(_scalar(operand))
+            forms.append(operand)
     first = inputs[0] if inputs else None
     runtime = find(scheduler) if first is None else first.account.runtime
     place = runtime.device(device) if first is None else first.device
     for value in inputs:
         if value.device is not place:
             _refuse_mixed(inputs[0], value)
-    found = plan(row, tuple([a.meta if type(a) is Value else a for a in args]), options)
-    made = None
-    if found.small and first is not None:
+    found = plan(row, tuple(forms), options)
+    made, lanes = None, None
+    if row.resource and not place.inline:
+        lanes = runtime.lane_of(row.resource, place)
+    elif found.small and first is not None:
         arrays = tuple([a.array if type(a) is Value else a for a in args])
         made = run_inline(row, found, options, first, arrays, failure_above(inputs))
     if made is None:
-        made = issue(runtime, place, row, found, inputs, template_of(args), options, hold=hold)
+        template = None if len(inputs) == len(args) else template_of(args)
+        made = issue(runtime, place, row, found, tuple(inputs), template, options, lanes=lanes, hold=hold)
     result = Tensor(made)
-    for operand in operands:
-        if isinstance(operand, Tensor) and operand._node is not None:
-            operand._node.record(row, operands, options, result)
-            break
+    if node is not None:
+        node.record(row, operands, options, result)
     return result
 
 
-def _argument(operand: object) -> Any:
-    if isinstance(operand, Tensor):
-        return operand._value
-    if isinstance(operand, _SCALARS):
+def _scalar(operand: object) -> Any:
+    if type(operand) is float or isinstance(operand, _SCALARS):
         return operand
     if isinstance(operand, np.ndarray):
         raise TypeError(
@@ -142,21 +155,7 @@ def _unary(name: str) -> Callable[[Tensor], Tensor]:
     return method
 
 
-def _reduction(name: str, dtype: bool = False) -> Callable[..., Tensor]:
-    row = TABLE[name]
-
-    def method(self: Tensor, *, axis: Any = None, keepdims: bool = False, **more: Any) -> Tensor:
-        options = {"axis": tuple(axis) if isinstance(axis, list) else axis, "keepdims": keepdims}
-        if more.keys() - {"dtype"} or (more and not dtype):
-            raise TypeError(f"{name}() takes axis{', dtype' if dtype else ''} and keepdims, not {', '.join(more)}")
-        return apply(row, (self,), options | more)
-
-    method.__name__ = name
-    method.__doc__ = row.doc
-    return method
-
-
-class Tensor(Unread):
+class Tensor(Methods):
     """An array to come. `shape`, `dtype` and `nbytes` are known at once; `await t` gives the array.
 
     Operators issue tasks and return at once. Anything that would have to wait for the value raises
@@ -179,6 +178,9 @@ class Tensor(Unread):
         self._value = value
         self._node: Any = None  # its place on the tape of `autograd`, if it has one
 
+    def _row(self, name: str, *operands: object, **options: Any) -> Tensor:
+        return apply(TABLE[name], (self, *operands), options)
+
     # -- what is known at once ----------------------------------------------------------------------------------
 
     @property
@@ -192,11 +194,6 @@ class Tensor(Unread):
         """The data type."""
         dtype: np.dtype[Any] = self._value.meta.dtype
         return dtype
-
-    @property
-    def ndim(self) -> int:
-        """The number of axes."""
-        return len(self._value.meta.shape)
 
     @property
     def size(self) -> int | None:
@@ -312,6 +309,12 @@ class Tensor(Unread):
             self._node.record(row, (self,), _NO_OPTIONS, result)
         return result
 
+    def to_device(self, device: object, /, *, stream: None = None) -> Tensor:
+        """The same as `to`, by the standard's name. There is no choice of a stream: the scheduler's orders them."""
+        if stream is not None:
+            raise ValueError("to_device: the scheduler chooses the stream: leave `stream` out")
+        return self.to(device)
+
     # -- operands of NumPy's ------------------------------------------------------------------------------------
 
     if not TYPE_CHECKING:  # for which `np.exp(t)` is an error, as it is on an event loop
@@ -415,30 +418,3 @@ class Tensor(Unread):
         """x**y. Some constant exponents have an operation of their own: squares, roots, the reciprocal."""
         row = power_row(self._value.meta, other._value.meta if isinstance(other, Tensor) else other)
         return self._pow(other) if row.name == "pow" else apply(row, (self,))
-
-    # -- methods ------------------------------------------------------------------------------------------------
-
-    sum, prod = _reduction("sum", dtype=True), _reduction("prod", dtype=True)
-    max, min, mean = _reduction("max"), _reduction("min"), _reduction("mean")
-    all, any = _reduction("all"), _reduction("any")
-
-    def reshape(self, *shape: Any) -> Tensor:
-        """The same elements in another shape; one length may be -1. A view where NumPy's is."""
-        lengths = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape
-        return apply(TABLE["reshape"], (self,), {"shape": tuple(lengths)})
-
-    def astype(self, dtype: Any) -> Tensor:
-        """A copy in another dtype."""
-        return apply(TABLE["astype"], (self,), {"dtype": np.dtype(dtype)})
-
-    @property
-    def T(self) -> Tensor:
-        """The transpose of a tensor with two axes: a view."""
-        if self.ndim != 2:
-            raise ValueError(f"T needs two axes, not {self.ndim}: use `.mT` or `permute_dims`")
-        return self.mT
-
-    @property
-    def mT(self) -> Tensor:
-        """A view with the last two axes exchanged."""
-        return apply(TABLE["matrix_transpose"], (self,))

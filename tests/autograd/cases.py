@@ -74,6 +74,7 @@ def assigned(x: asc.Tensor, value: Any, key: Any) -> asc.Tensor:
 
 MATRIX, OTHER = real(3, 4), real(3, 4, seed=1)
 CUBE = real(2, 3, 4)
+SQUARE, SQUARES = real(3, 3) + 2 * np.eye(3), real(2, 3, 3) + 2 * np.eye(3)
 GAPS = np.array([[0.5, 0.0, -2.0], [0.0, 1.5, 0.0], [0.7, 0.2, -0.4]])  # rows with no, one and two zeros
 
 _ANYWHERE = (
@@ -157,6 +158,47 @@ CASES: dict[str, list[Case]] = {
         (lambda x, y: asc.tensordot(x, y, axes=((2, 0), (0, 1))), (real(2, 3, 4), real(4, 2, 5))),
         (lambda x, y: asc.tensordot(x, y, axes=((0, -1), (-1, 0))), (real(2, 3, 4), real(4, 5, 2))),
     ],
+    "dot": [
+        (asc.dot, arrays)
+        for arrays in (
+            (real(3, 4), real(4, 2)),
+            (real(4), real(4)),
+            (real(2, 3, 4), real(4)),
+            (real(3, 4), real(2, 4, 2)),
+            (real(3), real()),
+        )
+    ],
+    # Matrices.
+    "inv": [(asc.linalg.inv, (a,)) for a in (SQUARE, SQUARES)],
+    "det": [(asc.linalg.det, (a,)) for a in (SQUARE, SQUARES)],
+    "solve": [
+        (asc.linalg.solve, arrays)
+        for arrays in (
+            (SQUARE, real(3)),
+            (SQUARE, real(3, 2)),
+            (SQUARES, real(3)),
+            (SQUARE, real(2, 3, 2)),
+            (SQUARES, real(3, 1)),
+        )
+    ],
+    **{
+        name: [
+            (lambda x, name=name, k=k: getattr(asc.linalg, name)(x, offset=k), (a,))
+            for a in (CUBE, real(4, 3))
+            for k in (0, 1, -2)
+        ]
+        for name in ("diagonal", "trace")
+    },
+    "outer": [(asc.linalg.outer, (real(3), real(4)))],
+    "cross": [
+        (asc.linalg.cross, (real(4, 3), real(3))),
+        (lambda x, y: asc.linalg.cross(x, y, axis=0), (real(3, 2), real(3, 2, seed=1))),
+    ],
+    "vector_norm": [
+        (lambda x, o=o: asc.linalg.vector_norm(x, **o), (CUBE,))
+        for o in ({}, {"axis": 1}, {"axis": (0, -1), "keepdims": True})
+    ],
+    "matrix_norm": [(asc.linalg.matrix_norm, (CUBE,))],
     # Shapes.
     "broadcast_to": [
         (lambda x: asc.broadcast_to(x, (2, 3, 4)), (a,)) for a in (real(3, 4), real(3, 1), real(4), real())

@@ -110,7 +110,7 @@ async def test_a_choice_larger_than_a_block(s):
 WINDOWS = [
     {"kernel_size": kernel, "stride": stride, "padding": padding}
     for kernel in (2, 3, (2, 3))
-    for stride in (1, 2, (1, 2))
+    for stride in (1, 2, 3, (1, 2))  # windows that overlap, meet, or leave gaps
     for padding in (0, 1)
 ]
 

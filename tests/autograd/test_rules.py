@@ -10,13 +10,14 @@ import asyncsched as asc
 from asyncsched.autograd import RULES, grad, gradcheck
 from asyncsched.autograd.rules.along_axes import ALONG_AXES
 from asyncsched.autograd.rules.elementwise import ELEMENTWISE
+from asyncsched.autograd.rules.matrices import MATRICES
 from asyncsched.autograd.rules.shapes import SHAPES
 from asyncsched.ops.table import TABLE
 
 from .cases import CASES, FIRST_ORDER, Case
 
 pytestmark = pytest.mark.one_loop
-OURS = {**ELEMENTWISE, **ALONG_AXES, **SHAPES}
+OURS = {**ELEMENTWISE, **ALONG_AXES, **SHAPES, **MATRICES}
 
 
 def each(*tables: dict[str, list[Case]]) -> list[Any]:

@@ -5,11 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from asyncsched.devices.cuda.device import usable
+from bench import gpu
+from bench.gpu_card import FAKE
+from bench.measure import Asked, Row
+from tests.fake_cupy import fake_cupy
 
 pytestmark = pytest.mark.timeout(300)
 ROOT = Path(__file__).parents[2]
@@ -57,6 +62,18 @@ def test_a_smoke_run_is_not_kept_among_the_results():
     run = bench("--quick", "--json", ROOT / "bench" / "results" / "gpu.json")
     assert run.returncode == 2
     assert "give another path" in run.stderr
+
+
+def test_a_missed_target_is_an_exit_status_and_the_last_line_says_what_was_not_checked(monkeypatch, capsys):
+    slow = Row("slow", 2.0, "s", [2.0], "something fast", Asked(1.5))
+    monkeypatch.setattr(gpu, "SECTIONS", {"a": lambda quick, report: report.rows.append(slow)})
+    monkeypatch.setattr(gpu, "card", lambda quick: nullcontext(FAKE))
+    with fake_cupy(), pytest.raises(SystemExit) as caught:
+        gpu.main([])
+    assert caught.value.code == 1
+    *_, missed, unchecked = capsys.readouterr().out.splitlines()
+    assert missed == "NOT met: slow"
+    assert unchecked.startswith("not checked: copies between two devices, ")
 
 
 @pytest.mark.skipif(usable(), reason="there is a CUDA device")

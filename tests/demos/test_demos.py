@@ -45,27 +45,25 @@ def said(lines: list[str], beginning: str) -> str:
 @needs("matplotlib", "sklearn", "tqdm", "psutil")
 def test_digits_are_learned_whichever_way(tmp_path: Path) -> None:
     plot = tmp_path / "memory.png"
-    lines = run("bounded_vs_unbounded", "--epochs", 10, "--plot", plot)
+    lines = run("bounded_vs_unbounded", "--data", "digits", "--epochs", 10, "--plot", plot)
     rows = table(lines)
     for way in WAYS:
         accuracy = re.search(r"([\d.]+)%", " ".join(rows[way]))
         assert accuracy is not None
         assert float(accuracy[1]) >= 95, way
-    assert len({row[-1] for row in rows.values()}) == 1
-    assert "to the last bit" in said(lines, "The four losses")
-    assert "bounded stayed within its limit of 5.0 MiB." in lines
+    assert "bounded stayed within its limit of 5.0 MiB tracked." in said(
+        lines, "The losses are the same to the last bit"
+    )
     assert plot.read_bytes().startswith(PNG)
 
 
 @needs("matplotlib", "tqdm", "psutil")
 def test_without_limits_the_host_runs_ahead(tmp_path: Path) -> None:
     plot = tmp_path / "memory.png"
-    lines = run("bounded_vs_unbounded", "--data", "synthetic", "--batches", 8, "--max-bytes", "100 MiB", "--plot", plot)
+    lines = run("bounded_vs_unbounded", "--batches", 16, "--max-bytes", "60 MiB", "--plot", plot)
     peaks = {way: float(row[2]) for way, row in table(lines).items()}  # way, seconds, "s", peak, "MiB", growth, ...
     assert peaks["barrier"] < peaks["window(2)"] < peaks["unbounded"] / 2
-    assert peaks["bounded"] <= 100
-    shares = [int(share) for share in re.findall(r"(\d+)%", said(lines, "The host had issued"))]
-    assert shares[3] < 60 < shares[0]
+    assert peaks["bounded"] <= 60
     assert plot.read_bytes().startswith(PNG)
 
 

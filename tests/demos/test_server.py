@@ -11,6 +11,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,9 @@ class Server:
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         self.said = self.process.stdout.readline()
+        while self.process.poll() is None:  # it says so a moment before it listens
+            with suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+                break
 
     def ask(self, path: str, body: bytes | None = None) -> tuple[int, Any]:
         try:

@@ -95,8 +95,12 @@ OPS: dict[str, Op] = {
     "astype": (1, lambda a: a.astype("complex128"), lambda a: a.astype("complex128")),
     "roll": (1, lambda a: np.roll(a, 1, axis=0), lambda a: asc.roll(a, 1, axis=0)),
     "tril": (1, np.tril, asc.tril),
+    "diagonal": (1, np.linalg.diagonal, asc.linalg.diagonal),
+    "trace": (1, np.linalg.trace, asc.linalg.trace),
+    "fft": (1, lambda a: np.fft.fft(a, axis=0), lambda a: asc.fft.fft(a, axis=0)),
+    "outer": (2, lambda a, b: np.linalg.outer(a[0], b[0]), lambda a, b: asc.linalg.outer(a[0], b[0])),
 }
-_ALONG = ("sum0", "max1", "mean", "cumsum", "sort", "roll")
+_ALONG = ("sum0", "max1", "mean", "cumsum", "sort", "roll", "fft")
 _KINDS = ("op",) * 12 + ("put", "drop", "drop", "inplace", "assign", "call", "await", "fail", "cancel")
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from .blocks import HOST, Block, Space
 from .clocks import Clock, before, merge
 from .errors import INVALID_HANDLE, NO_DEVICE, CUDARuntimeError
-from .machine import GPU, LOST, Capture, Queue, Recording, Work
+from .machine import GPU, LOST, Queue, Recording, Work
 
 _HERE = str(Path(__file__).parent)
 
@@ -39,7 +39,6 @@ class Fake:
         loop_blocks: calls that may block, made on a thread whose event loop runs.
         default_stream_launches: launches on the legacy default stream.
         blocking_streams: where streams that wait for the legacy default stream were made.
-        host_callbacks: callbacks given to streams, which deadlock on the GIL.
         kernel_errors: what kernels raised; a GPU has no way to say it.
         duplicate_compiles: functions that two threads compiled at the same time.
         compiled: each function with its dtypes, compiled so far.
@@ -69,7 +68,6 @@ class Fake:
         self.loop_blocks: list[str] = []
         self.default_stream_launches: list[str] = []
         self.blocking_streams: list[str] = []
-        self.host_callbacks: list[str] = []
         self.ranges: dict[int, str] = {}
         self.kernel_errors: list[str] = []
         self.busy = 0  # threads that compile
@@ -80,7 +78,6 @@ class Fake:
         self.seen: Clock = {}  # what the host has seen complete
         self.space = Space()
         self.local = threading.local()
-        self.captures: list[Capture] = []
         self.free_pointers: list[int] = []
         self.events: dict[int, Recording | None] = {}
         self.event_gpus: dict[int, GPU] = {}
@@ -155,7 +152,6 @@ class Fake:
             "blocked the loop": self.loop_blocks,
             "on the legacy default stream": self.default_stream_launches,
             "blocking stream": self.blocking_streams,
-            "host callback": self.host_callbacks,
             "kernel": self.kernel_errors,
         }
         return [f"{kind}: {line} ({self})" for kind, lines in found.items() for line in lines]

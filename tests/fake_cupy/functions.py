@@ -21,7 +21,6 @@ from .fake import caller, current, gpu_works
 from .launching import enqueue
 from .machine import Work
 from .memory import MemoryPointer
-from .signatures import MISSING, NOT_COMPLEX, NOT_TAKEN, ON_HOST, UFUNC_KEYWORDS
 
 # Functions whose result has a shape that depends on data: CuPy waits for the stream.
 DATA_DEPENDENT = {"nonzero", "argwhere", "flatnonzero", "unique", "compress", "extract", "bincount", "getitem by mask"}
@@ -30,19 +29,15 @@ WRITES_FIRST = {"copyto", "put", "place", "putmask", "fill_diagonal", "setitem",
 CUBLAS = {"matmul", "dot", "vdot", "inner", "tensordot", "einsum"}
 # Functions with a plan or a state that launches on two streams must not use at once.
 SHARED_STATE = ("fft.", "random.")
+# What gives an answer about shapes or dtypes, and so launches nothing.
+ON_HOST = {"can_cast", "promote_types", "result_type", "min_scalar_type", "ndim", "shape", "size"}
 _COMPILE_YIELDS = 3
 
 
 def function(name: str) -> Callable[..., Any]:
-    """The function of this name in the namespace `cupy`.
-
-    Raises:
-        AttributeError: if CuPy has none, though NumPy may.
-    """
+    """The function of this name in the namespace `cupy`: NumPy's. Where CuPy has none, CuPy itself is asked."""
     called: Any = np
     for part in name.split("."):
-        if name in MISSING or not hasattr(called, part):
-            raise AttributeError(f"module 'cupy' has no attribute {name!r}")
         called = getattr(called, part)
     kind = ufunc if isinstance(called, np.ufunc) and called.signature is None else _Function
     return kind(name, called)
@@ -57,7 +52,6 @@ class _Function:
 
     def __call__(self, *args: Any, **options: Any) -> Any:
         name, called = self.__name__, self._called
-        self._check_keywords(options)
         refuse_numpy(args)
         refuse_numpy(options)
         if name == "take":
@@ -66,21 +60,9 @@ class _Function:
             return called(*replace(args, lambda a: a.dummy()), **options)
         return dispatch(name, called, args, options)
 
-    def _check_keywords(self, options: dict[str, Any]) -> None:
-        self._refuse(set(options) & NOT_TAKEN.get(self.__name__, frozenset()))
-
-    def _refuse(self, wrong: set[str]) -> None:
-        if wrong:
-            raise TypeError(f"{self.__name__}() got an unexpected keyword argument {min(wrong)!r}")
-
 
 class ufunc(_Function):
     """A universal function, but not a generalised one."""
-
-    def __call__(self, *args: Any, **options: Any) -> Any:
-        if self.__name__ in NOT_COMPLEX and any(np.result_type(getattr(a, "dtype", a)).kind == "c" for a in args):
-            raise TypeError(f"Wrong type of arguments for cupy_{self.__name__}")
-        return super().__call__(*args, **options)
 
     def at(self, a: Any, indices: Any, b: Any = None) -> None:
         """In place and unbuffered, as `numpy.ufunc.at`."""
@@ -89,9 +71,6 @@ class ufunc(_Function):
     def reduce(self, array: Any, axis: Any = 0, dtype: Any = None, out: Any = None, keepdims: bool = False) -> Any:
         options = {"axis": axis, "dtype": dtype, "out": out, "keepdims": keepdims}
         return dispatch(f"{self.__name__}.reduce", self._called.reduce, (array,), options)
-
-    def _check_keywords(self, options: dict[str, Any]) -> None:
-        self._refuse(set(options) - UFUNC_KEYWORDS)
 
 
 def wrapping(called: Callable[..., Any]) -> Callable[..., Any]:

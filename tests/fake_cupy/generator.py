@@ -26,3 +26,11 @@ class Generator:
 
     def standard_normal(self, size: Any = None, dtype: Any = np.float64) -> ndarray:
         return asarray_host(self._numpy.standard_normal(size, dtype))
+
+    def integers(
+        self, low: int, high: Any = None, size: Any = None, dtype: Any = np.int64, endpoint: bool = False
+    ) -> Any:
+        return asarray_host(self._numpy.integers(low, high, size, dtype, endpoint))
+
+    def uniform(self, low: float = 0.0, high: float = 1.0, size: Any = None, dtype: Any = np.float64) -> ndarray:
+        return asarray_host(self._numpy.uniform(low, high, size).astype(dtype))

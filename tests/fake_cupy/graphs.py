@@ -26,9 +26,6 @@ class Graph:
                         fake.race(f"a graph with {step.what!r} uses a block that is no longer as it was captured")
                 enqueue(queue, Work(step.what, step.run, step.touches, replayed=True))
 
-    def upload(self, stream: Any = None) -> None:
-        """Nothing to do ahead of a launch."""
-
 
 def _current() -> Any:
     from .streams import get_current_stream

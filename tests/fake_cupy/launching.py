@@ -13,8 +13,6 @@ from .errors import CUDARuntimeError
 from .fake import caller, current, gpu_works
 from .machine import GPU, Queue, Work
 
-CAPTURE_GLOBAL, CAPTURE_THREAD_LOCAL = 0, 1
-
 
 def launch(
     stream: int, what: str, run: Callable[..., None], reads: list[tuple[int, int]], writes: list[tuple[int, int]]
@@ -68,11 +66,6 @@ def new_block(size: int) -> Block:
     fake.blocks("cudaMalloc")
     gpu_works(fake.gpu())
     with fake.lock:
-        for capture in fake.captures:
-            here = capture.thread == threading.get_ident()
-            if capture.mode == CAPTURE_GLOBAL or (capture.mode == CAPTURE_THREAD_LOCAL and here):
-                capture.valid = False
-                raise CUDARuntimeError(errors.CAPTURE_UNSUPPORTED)
         if fake.space.allocated.get(fake.device(), 0) + size > fake.memory:
             raise CUDARuntimeError(errors.MEMORY_ALLOCATION)
         fake.statistics["mallocs"] += 1

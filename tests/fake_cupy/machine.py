@@ -39,12 +39,9 @@ class Recording:
 
 
 class Capture:
-    """Work recorded instead of launched, from the streams that joined."""
+    """Work of one stream, recorded instead of launched."""
 
-    def __init__(self, stream: Queue, mode: int) -> None:
-        self.mode = mode
-        self.thread = threading.get_ident()
-        self.streams = [stream]
+    def __init__(self) -> None:
         self.work: list[Work] = []
         self.valid = True
 
@@ -142,9 +139,6 @@ class GPU:
     def wait(self, queue: Queue, recording: Recording) -> None:
         """The stream waits for a recording. The lock is held."""
         if recording.capture is not None:
-            if queue.capture is None:
-                queue.capture = recording.capture
-                recording.capture.streams.append(queue)
             return
         merge(queue.clock, recording.clock)
         queue.work.append(Work("wait", wait=recording))

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from . import devices, errors, graphs, memory, methods, nvtx, pinned, runtime, streams
+from . import devices, errors, graphs, linalg, memory, methods, nvtx, pinned, plans, runtime, streams
 from .arrays import Capsule, asarray_host, ndarray
 from .fake import Fake, _installed, current
 from .functions import dispatch, function, ufunc
@@ -156,6 +156,7 @@ def _modules() -> dict[str, types.ModuleType]:
     for name in _DTYPES.split():
         setattr(cupy, name, getattr(np, name))
     cupy.fft, cupy.random = _Namespace("cupy.fft", "fft."), _Namespace("cupy.random", "random.")
+    cupy.fft.config, cupy.linalg = types.SimpleNamespace(get_plan_cache=plans.get_plan_cache), linalg.Namespace()
     cupy.random.Generator, cupy.random.Philox4x3210 = Generator, Philox4x3210
     for module in (streams, devices, graphs, memory, pinned):
         for name, value in vars(module).items():
@@ -163,9 +164,10 @@ def _modules() -> dict[str, types.ModuleType]:
                 setattr(cuda, name, value)
     cuda.is_available, cuda.runtime, cuda.memory, cuda.stream = is_available, runtime, memory, streams
     cuda.device, cuda.graph, cuda.pinned_memory, cuda.nvtx = devices, graphs, pinned, nvtx
+    cuda.nvrtc = types.SimpleNamespace(getVersion=lambda: (12, 9))
     cupy.cuda = cuda
     cupyx = types.ModuleType("cupyx")
-    cupyx.scatter_add = scatter_add
+    cupyx.scatter_add, cupyx.errstate = scatter_add, linalg.errstate
     cupy._util = types.ModuleType("cupy._util")
     cupy._util.PerformanceWarning = errors.PerformanceWarning
     parts = {"runtime": runtime, "memory": memory, "stream": streams, "device": devices, "graph": graphs}
@@ -175,6 +177,7 @@ def _modules() -> dict[str, types.ModuleType]:
         "cupy": cupy,
         "cupy.cuda": cuda,
         "cupy.fft": cupy.fft,
+        "cupy.linalg": cupy.linalg,
         "cupy.random": cupy.random,
         "cupy._util": cupy._util,
         "cupyx": cupyx,

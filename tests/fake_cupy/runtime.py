@@ -14,7 +14,6 @@ from .launching import synchronise
 __all__ = ["CUDARuntimeError", "memcpyAsync", "memcpyPeerAsync"]
 
 streamNonBlocking = 1
-streamCaptureModeGlobal, streamCaptureModeThreadLocal, streamCaptureModeRelaxed = 0, 1, 2
 memcpyHostToDevice, memcpyDeviceToHost, memcpyDeviceToDevice = 1, 2, 3
 
 
@@ -200,8 +199,6 @@ def eventQuery(event: int) -> int:
         if recording is None:
             fake.statistics["queries_of_nothing"] += 1
             return errors.SUCCESS
-        if recording.capture is not None:
-            return errors.CAPTURE_UNSUPPORTED
         if not recording.done:
             return errors.NOT_READY
         merge(fake.seen, recording.clock)
@@ -217,9 +214,6 @@ def eventSynchronize(event: int) -> None:
         gpu_works(gpu)
         if recording is None:
             return
-        if recording.capture is not None:
-            recording.capture.valid = False
-            raise CUDARuntimeError(errors.CAPTURE_UNSUPPORTED)
         fake.wait_until(lambda: recording.done, gpu)
         merge(fake.seen, recording.clock)
 

@@ -8,8 +8,7 @@ from . import errors, runtime
 from .errors import CUDARuntimeError
 from .fake import current, gpu_works
 from .graphs import Graph
-from .launching import enqueue
-from .machine import Capture, Work
+from .machine import Capture
 
 
 class _Current:
@@ -111,32 +110,23 @@ class _BaseStream:
     def wait_event(self, event: Event) -> None:
         runtime.streamWaitEvent(self.ptr, event.ptr)
 
-    def launch_host_func(self, callback: Any, arg: Any) -> None:
-        """Reported; after a fault it is never called."""
-        fake = current()
-        with fake.lock:
-            fake.host_callbacks.append(repr(callback))
-            enqueue(fake.queue(self.ptr), Work("host callback", lambda: callback(arg)))
-
-    def begin_capture(self, mode: int | None = None) -> None:
+    def begin_capture(self) -> None:
+        """Of the relaxed kind: others may allocate meanwhile."""
         fake = current()
         if self.ptr in (0, 1):
             raise RuntimeError("cannot capture on the default (legacy) stream")
         with fake.lock:
             queue = fake.queue(self.ptr)
             gpu_works(queue.gpu)
-            queue.capture = Capture(queue, runtime.streamCaptureModeRelaxed if mode is None else mode)
-            fake.captures.append(queue.capture)
+            queue.capture = Capture()
 
     def end_capture(self) -> Graph:
         fake = current()
         with fake.lock:
-            capture = fake.queue(self.ptr).capture
+            queue = fake.queue(self.ptr)
+            capture, queue.capture = queue.capture, None
             if capture is None:
                 raise CUDARuntimeError(errors.INVALID_VALUE)
-            fake.captures.remove(capture)
-            for queue in capture.streams:
-                queue.capture = None
             if not capture.valid:
                 raise CUDARuntimeError(errors.CAPTURE_INVALIDATED)
             return Graph(capture.work)

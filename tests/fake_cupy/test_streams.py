@@ -184,14 +184,6 @@ def test_the_current_stream_belongs_to_a_thread(one, cupy, a):
     assert cupy.cuda.get_current_stream() == cupy.cuda.Stream.null
 
 
-def test_callbacks_are_reported(one, cupy, a):
-    called = []
-    a.launch_host_func(called.append, 3)
-    one.settle()
-    assert called == [3]
-    assert one.host_callbacks
-
-
 def captured(cupy: Any, stream: Any, work: Any) -> Any:
     with stream:
         stream.begin_capture()
@@ -233,13 +225,6 @@ def test_synchronising_during_capture_spoils_it(one, cupy, a):
     assert not a.is_capturing()
 
 
-def test_the_pool_cannot_grow_during_a_strict_capture(one, cupy, a):
-    with a:
-        a.begin_capture(cupy.cuda.runtime.streamCaptureModeGlobal)
-        with pytest.raises(cupy.cuda.runtime.CUDARuntimeError, match="cudaErrorStreamCaptureUnsupported"):
-            cupy.empty(4)
-
-
 def test_a_graph_keeps_no_memory_alive(one, cupy, a):
     with a:
         x = cupy.zeros(4)
@@ -250,21 +235,6 @@ def test_a_graph_keeps_no_memory_alive(one, cupy, a):
     held.clear()
     graph.launch(a)
     assert any("no longer as it was captured" in race for race in one.races)
-
-
-def test_another_stream_joins_a_capture_by_an_event(one, cupy, a, b):
-    with a:
-        x = cupy.zeros(4)
-        a.begin_capture()
-        x += 1
-        b.wait_event(a.record())
-        with b:
-            x += 2
-        a.wait_event(b.record())
-        graph = a.end_capture()
-        graph.launch()
-        assert x.get().tolist() == [3.0] * 4
-    assert one.races == []
 
 
 def test_a_graph_may_use_blocks_its_pool_gave_to_nobody_since(one, cupy, a):

@@ -15,7 +15,7 @@ from tests.network_rows import network_rows_given
 DTYPES = ("?", "i4", "u1", "i8", "f2", "f4", "f8", "c8", "c16")
 SOME = ("?", "i4", "f2", "f4", "c8")
 # What comes from a generator: the same distribution, other numbers.
-RANDOM = ("dropout", "uniform", "normal")
+RANDOM = ("dropout", "uniform", "normal", "draw_seeded")
 
 
 class Case(NamedTuple):
@@ -73,7 +73,8 @@ F4 = np.dtype("f4")
 
 def _cases() -> dict[str, list[Case]]:
     found = {name: list(elementwise(name)) for name, row in TABLE.items() if row.rule in (ufunc, comparison)}
-    for part in (_choices(), _axes(), _products(), _shapes(), _indexing(), _creation(), _updates(), _networks()):
+    parts = (_choices(), _axes(), _products(), _matrices(), _transforms(), _shapes(), _indexing(), _sets(), _creation())
+    for part in (*parts, _updates(), _networks()):
         found |= {name: list(cases) for name, cases in part.items()}
     return found
 
@@ -148,6 +149,81 @@ def _products() -> dict[str, Any]:
                 ((2, 3, 4), (4, 2, 5), ((2, 0), (0, 1))),
             )
         ],
+    }
+
+
+def _matrices() -> dict[str, Any]:
+    """Well away from singular ones; what has no unique result (vectors up to a sign) is compared all the same."""
+    definite = [_definite(shape, dtype) for dtype in ("f4", "f8", "c8") for shape in ((4, 4), (2, 3, 3))]
+    wide = [values(*shape, dtype=dtype) for dtype in ("f4", "c8") for shape in ((3, 4), (2, 5, 3))]
+    one = ({},)
+    rows: dict[str, Any] = {
+        name: [Case((a,), options) for a in arrays for options in more]
+        for name, arrays, more in (
+            ("cholesky", definite, ({}, {"upper": True})),
+            *((name, definite, one) for name in ("inv", "det", "eigvalsh", "eigh", "slogdet")),
+            *((name, definite[:1], one) for name in ("eigvals", "eig")),
+            *((name, wide, one) for name in ("svdvals", "matrix_rank", "pinv")),
+            ("svd", wide, ({"full_matrices": False}, {"full_matrices": True})),
+            ("qr", wide, ({"mode": "reduced"}, {"mode": "complete"})),
+            ("matrix_power", definite, tuple({"n": n} for n in (-2, 0, 1, 3))),
+            ("matrix_norm", wide, tuple({"ord": o, "keepdims": k} for o in ("fro", 1, np.inf) for k in (False, True))),
+            ("vector_norm", wide, tuple({"ord": o, "axis": a, "keepdims": False} for o in (1, 2) for a in (None, 0))),
+            ("trace", wide, ({"offset": 0, "dtype": None}, {"offset": 1, "dtype": None})),
+            ("diagonal", wide, ({"offset": 0}, {"offset": -1})),
+        )
+    }
+    rows["solve"] = [Case((a, values(a.shape[-1], dtype="f4")), {}) for a in definite]
+    rows["solve"] += [Case((a, values(a.shape[-1], 2, dtype="f4")), {}) for a in definite]
+    rows["cross"] = [Case((values(4, 3), values(3, seed=1)), {"axis": -1}), Case((X, Y), {"axis": 0})]
+    rows["outer"] = [Case((X[0], Y[:, 1]), {}), Case((INDEX, Y[0]), {})]
+    rows["dot"] = [Case(pair, {}) for pair in ((X, Y.T), (X[0], Y[0]), (CUBE, Y[0]), (X, CUBE.transpose(0, 2, 1)))]
+    rows["einsum"] = [
+        Case((X, Y), {"subscripts": "ij,kj->ik"}),
+        Case((CUBE,), {"subscripts": "ijk->kj"}),
+        Case((X, Y), {"subscripts": "ij,ij"}),
+    ]
+    return rows
+
+
+def _definite(shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    x = values(*shape, dtype=dtype)
+    return (x @ np.swapaxes(x, -1, -2).conj() + np.diag(np.arange(1, 1 + shape[-1]))).astype(dtype)
+
+
+ENDS = ((-1, "backward"), (0, "ortho"))
+
+
+def _transforms() -> dict[str, Any]:
+    along = tuple(
+        {"n": n, "axis": axis, "norm": norm} for n in (None, 5) for axis, norm in ((-1, "backward"), (0, "ortho"))
+    )
+    several = tuple({"s": s, "axes": axes, "norm": "backward"} for s, axes in ((None, None), ((4, 6), (0, 2))))
+    found = {
+        name: [Case((a,), o) for a in (CUBE, CUBE.astype("c8")) for o in along] for name in ("fft", "ifft", "irfft")
+    }
+    found |= {name: [Case((a,), o) for a in (CUBE, CUBE.astype("f8")) for o in along] for name in ("rfft", "ihfft")}
+    found["hfft"] = [Case((CUBE.astype("c8"),), o) for o in along]
+    found |= {name: [Case((CUBE,), o) for o in several] for name in ("fftn", "ifftn", "rfftn")}
+    found["irfftn"] = [Case((CUBE.astype("c8"),), o) for o in several]
+    frequencies = [Case((), {"n": n, "d": 0.5, "dtype": d}) for n in (1, 5) for d in (F4, np.dtype("f8"))]
+    return found | {"fftfreq": frequencies, "rfftfreq": frequencies}
+
+
+def _sets() -> dict[str, Any]:
+    few = [np.round(values(3, 4, dtype=d).real * 3).astype(d) for d in ("i4", "f4", "c8", "c16")]
+    kinds = ({"index": a, "inverse": b, "counts": c} for a, b, c in ((True, True, True), (False, False, True)))
+    start = (1, 2, 3, 4, 0, 0)
+    drawn = {"shape": (300, 400), "dtype": np.dtype("f8"), "tensors": ()}
+    normal = {"method": "normal", "named": (("loc", 1.0), ("scale", 2.0), ("size", (300, 400))), **drawn}
+    uniform = {"method": "uniform", "named": (("low", 1.0), ("high", 2.0), ("size", (300, 400))), **drawn}
+    return {
+        "draw": [Case((), {"start": start, **normal})],
+        "draw_seeded": [Case((7,), normal), Case((7,), uniform)],
+        "unique_values": [Case((a,), {}) for a in few[:2]],
+        "unique_packed": [Case((a,), options) for options in kinds for a in few],
+        "isin": [Case((few[0], INDEX), {"invert": invert}) for invert in (False, True)],
+        "repeat_each": [Case((X, np.asarray([2, 0, 3])), {"axis": 0})],
     }
 
 

@@ -100,6 +100,14 @@ class Card:
             self.fake.blocking_streams.clear()
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """One line of what was asked for on a card, and not checked."""
+    if config.option.markexpr == "gpu":
+        skipped = [report for report in terminalreporter.stats.get("skipped", []) if "tests/gpu/" in report.nodeid]
+        reasons = sorted({report.longrepr[2].removeprefix("Skipped: ") for report in skipped})
+        terminalreporter.line(f"not checked: {'; '.join(reasons) or 'nothing was skipped'}")
+
+
 @pytest.fixture(scope="session")
 def has_card() -> bool:
     return usable()

@@ -139,6 +139,7 @@ async def test_writing_is_not_done_on_the_loops_thread(path, monkeypatch):
         await asc.save(path, {})
     assert threads
     assert threading.main_thread() not in threads
+    assert all(thread.daemon for thread in threads)  # a disk that hangs keeps no program from ending
 
 
 async def test_cancelling_leaves_a_whole_file(s, path, monkeypatch):

@@ -8,25 +8,35 @@ import numpy as np
 import pytest
 from conftest import assert_same, values
 
+import asyncsched as asc
 from asyncsched.tensors import functions as f
 
 pytestmark = pytest.mark.one_loop
 _NAMES = """
 abs acos acosh add all any arange argmax argmin argsort asarray asin asinh astype atan atan2 atanh bitwise_and
-bitwise_invert bitwise_left_shift bitwise_or bitwise_right_shift bitwise_xor broadcast_arrays broadcast_to can_cast
-ceil clip concat conj copysign cos cosh count_nonzero cumulative_prod cumulative_sum diff divide empty empty_like
-equal exp expand_dims expm1 eye finfo flip floor floor_divide full full_like greater greater_equal hypot iinfo imag
-isdtype isfinite isinf isnan less less_equal linspace log log10 log1p log2 logaddexp logical_and logical_not
-logical_or logical_xor matmul matrix_transpose max maximum mean meshgrid min minimum moveaxis multiply negative
-nextafter nonzero not_equal ones ones_like permute_dims positive pow prod real reciprocal remainder repeat reshape
-result_type roll round searchsorted sign signbit sin sinh sort sqrt square squeeze stack std subtract sum take
-take_along_axis tan tanh tensordot tile tril triu trunc unstack var vecdot where zeros zeros_like
+bitwise_invert bitwise_left_shift bitwise_or bitwise_right_shift bitwise_xor broadcast_arrays broadcast_shapes
+broadcast_to can_cast ceil clip concat conj copysign cos cosh count_nonzero cumulative_prod cumulative_sum diff divide
+empty empty_like equal exp expand_dims expm1 eye finfo flip floor floor_divide from_dlpack full full_like greater
+greater_equal hypot iinfo imag isdtype isfinite isin isinf isnan less less_equal linspace log log10 log1p log2
+logaddexp logical_and logical_not logical_or logical_xor matmul matrix_transpose max maximum mean meshgrid min minimum
+moveaxis multiply negative nextafter nonzero not_equal ones ones_like permute_dims positive pow prod real reciprocal
+remainder repeat reshape result_type roll round searchsorted sign signbit sin sinh sort sqrt square squeeze stack std
+subtract sum take take_along_axis tan tanh tensordot tile tril triu trunc unique_all unique_counts unique_inverse
+unique_values unstack var vecdot where zeros zeros_like
 """
+_LINALG = """
+cholesky cross det diagonal eig eigh eigvals eigvalsh inv matmul matrix_norm matrix_power matrix_rank matrix_transpose
+outer pinv qr slogdet solve svd svdvals tensordot trace vecdot vector_norm
+"""
+_FFT = "fft fftfreq fftn fftshift hfft ifft ifftn ifftshift ihfft irfft irfftn rfft rfftfreq rfftn"
 STANDARD = _NAMES.split()
 
 
 def test_the_standard_is_complete():
     assert set(STANDARD) <= set(f.__all__)
+    assert set(_LINALG.split()) == set(asc.linalg.__all__) - {"LinAlgError"}
+    assert set(_FFT.split()) == set(asc.fft.__all__) == set(dir(asc.fft)) - {"__doc__"}
+    assert asc.__array_api_version__ == "2025.12"
     assert len(f.__all__) == len(set(f.__all__))
 
 
@@ -105,7 +115,9 @@ async def test_what_is_refused(s):
     x = await s.put(X)
     with pytest.raises(TypeError, match=r"await s\.put"):
         f.asarray(X)
-    with pytest.raises(TypeError, match="must be an int"):
+    with pytest.raises(TypeError, match="an int or a tensor of integers"):
+        f.repeat(x, 1.5)
+    with pytest.raises(TypeError, match="repeats must be integers"):
         f.repeat(x, x)
     with pytest.raises(ValueError, match="`await` it first"):
         f.unstack(x[x > 0])

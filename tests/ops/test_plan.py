@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from conftest import values
 
-from asyncsched.ops import SMALL_BYTES, TABLE, Row, encode_key, meta, plan, plan_key, resolve
+from asyncsched.ops import TABLE, Row, encode_key, meta, plan, plan_key, resolve
 from asyncsched.ops import row as row_module
 from asyncsched.ops.row import Inferred
 
@@ -69,12 +69,54 @@ def test_the_cache_is_bounded(monkeypatch):
     assert len(row.plans) <= 8
 
 
-def test_what_is_small():
-    limit = SMALL_BYTES // 4
-    assert planned("add", meta((limit - 1,), F4), 1).small
-    assert not planned("add", meta((limit,), F4), 1).small
-    assert not planned("sum", meta((limit,), F4)).small
-    assert not planned("var", meta((limit,), np.dtype("i1"))).small  # for its deviations
+F8, F2, C16, BYTE = (np.dtype(name) for name in ("f8", "f2", "c16", "i1"))
+LINE = meta((2048,), F4)
+QUICK = [
+    planned("add", meta((1 << 14,), F4), 1),
+    planned("exp", meta((4096,), F4)),
+    planned("sin", meta((512,), F8)),
+    planned("sum", meta((1 << 14,), F4)),
+    planned("max", meta((1 << 15,), BYTE)),  # much to read, and little to make
+    planned("matmul", meta((8, 64), F4), meta((64, 128), F4)),
+    planned("sort", meta((128,), F4)),
+    planned("inv", meta((4, 4), F8)),
+    planned("softmax", meta((1, 128), F4), axis=-1),  # nothing is known of how long it takes, and it is tiny
+    planned(
+        "getitem", meta((1 << 20, 4), F4), key=encode_key((slice(None), 1), type(None))[0]
+    ),  # a view of something large
+]
+SLOW = [
+    planned("add", meta((1 << 15,), F4), 1),  # nearly as quick, but fresh memory of this size is not
+    planned("sin", LINE),
+    planned("exp", meta((2048,), C16)),
+    planned("add", meta((1 << 13,), F2), 1),
+    planned("multiply", meta((1 << 14,), F8), 1),
+    planned("sqrt", meta((1 << 13,), F4, False)),
+    planned("matmul", meta((64, 64), F4), meta((64, 128), F4)),
+    planned("matmul", meta((1, 1 << 18), F4), meta((1 << 18, 1), F4)),  # a number
+    planned("sort", LINE),
+    planned("sort", meta((1000,), F4)),
+    planned("det", meta((20, 20), F8)),
+    planned("var", meta((8192,), BYTE)),
+    planned("softmax", meta((1, 1024), F4), axis=-1),
+]
+
+
+@pytest.mark.parametrize("found", QUICK)
+def test_what_takes_less_than_a_hop_may_run_inline(found):
+    assert found.small
+
+
+@pytest.mark.parametrize("found", SLOW)
+def test_what_takes_longer_may_not(found):
+    assert not found.small
+
+
+def test_what_takes_longer_than_a_task_costs_anyway_counts():
+    assert planned("add", LINE, 1).seconds == 0
+    longer = [planned("log", meta((n,), F4)).seconds for n in (1024, 2048, 4096, 6000)]
+    assert longer[0] == 0 < longer[1] < longer[2] < longer[3] < 15e-6
+    assert planned("log", meta((1024,), F4, False)).seconds > longer[1]
 
 
 def test_integers_are_checked_each_time():

@@ -227,6 +227,17 @@ async def test_one_look_tells_all_that_was_issued_ahead(looks: list[deadlock.Fin
     assert any("ended for the same reason" in note for note in notes)
 
 
+async def test_tens_of_thousands_are_told_at_once(looks: list[deadlock.Finding]) -> None:
+    n = 20_000
+    async with asc.Scheduler("cpu", max_bytes=LIMIT) as s:
+        x = await s.put(BLOCK)
+        keep = [x + i for i in range(n)]
+        with pytest.raises(asc.MemoryDeadlockError, match=f"and {n - 4:,} more tasks wait"):
+            await keep[-1]
+        assert s.statistics().tasks_failed == n - 3
+        assert len({id(t._value.failure.root) for t in keep[3:]}) == 1  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize("n", [2, 40])
 async def test_the_limit_that_is_named_suffices_for_all_that_waits(looks: list[deadlock.Finding], n: int) -> None:
     async def work(limit: int) -> None:

@@ -232,31 +232,67 @@ async def test_who_waits_for_bytes_has_circles_collected_at_once(monkeypatch: py
         del all_there_is
 
 
-async def test_collecting_has_a_share_of_the_loops_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A collection that takes a second is not followed by another before nineteen more have passed."""
-    now, collected = [1000.0], []
+class Collector:
+    """In the place of `gc`: takes half a second, and lets go of what is garbage, if it is young enough."""
 
-    class Collector:
-        @staticmethod
-        def collect(generation: int = 2) -> None:
-            collected.append(generation)
-            now[0] += 1
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, of: int = 0) -> None:
+        self.now = 1000.0
+        self.collected: list[int] = []
+        self.garbage: list[Any] = []
+        self.of = of  # the generation that the garbage is in
+        monkeypatch.setattr(stall, "thread_time", lambda: self.now)
+        monkeypatch.setattr(stall, "gc", self)
+        monkeypatch.setattr(stall, "FIRST_LOG", 3600.0)
 
+    def collect(self, generation: int = 2) -> None:
+        self.collected.append(generation)
+        self.now += 0.5
+        if generation >= self.of:
+            self.garbage.clear()
+
+
+async def test_collecting_in_vain_has_a_share_of_the_loops_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that takes a second is not followed by another before nineteen more have passed."""
+    collector = Collector(monkeypatch)
     monkeypatch.setattr(stall, "FIRST_LOOK", 3600.0)
-    monkeypatch.setattr(stall, "perf_counter", lambda: now[0])
-    monkeypatch.setattr(stall, "thread_time", lambda: now[0])
-    monkeypatch.setattr(stall, "gc", Collector)
+    monkeypatch.setattr(stall, "perf_counter", lambda: collector.now)
     async with asc.Scheduler("cpu", max_bytes=NB) as s:
         for after, expected in ((0.0, 1), (0.5, 1), (10.0, 1), (10.0, 2), (19.0, 2), (2.0, 3)):
-            now[0] += after
+            collector.now += after
             held = await s.put(BLOCK)
             waiting = asyncio.create_task(s.put(BLOCK))
             await until(s._runtime.engine.admission.stuck)
             for _ in range(5):
                 await asyncio.sleep(0)
-            assert len(collected) == expected
+            assert collector.collected == [0, 1] * expected
             del held
             await waiting
             del waiting
-    assert set(collected) == {1}
     assert gc.isenabled()
+
+
+@pytest.mark.parametrize("of", [0, 1])
+async def test_collecting_goes_on_as_long_as_it_frees_bytes(monkeypatch: pytest.MonkeyPatch, of: int) -> None:
+    collector = Collector(monkeypatch, of)
+    monkeypatch.setattr(stall, "FIRST_LOOK", 3600.0)
+    monkeypatch.setattr(stall, "perf_counter", lambda: collector.now)
+    async with asc.Scheduler("cpu", max_bytes=NB) as s:
+        for times in range(5):
+            collector.garbage.append(await s.put(BLOCK))
+            assert collector.collected == list(range(of + 1)) * times  # the youngest first
+
+
+async def test_once_that_helped_a_stall_lasts_no_longer_than_a_whole_collection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Cycles that have outlived collections of young garbage: found late once, and soon from then on."""
+    collector = Collector(monkeypatch, 2)
+    monkeypatch.setattr(stall, "thread_time", lambda: 0.0)
+    monkeypatch.setattr(stall, "FIRST_LOOK", 3600.0)
+    async with asc.Scheduler("cpu", max_bytes=NB) as s:
+        for times in range(4):
+            monkeypatch.setattr(stall, "FIRST_LOOK", 3600.0 if times > 1 else 0.01)
+            held = await s.put(BLOCK)
+            assert collector.collected.count(2) == times
+            collector.garbage.append(held)
+            del held

@@ -52,6 +52,7 @@ async def tell(task):
     while not task.cancelling():
         await asyncio.sleep(0.001)
     print("leaving", flush=True)
+    await asyncio.Event().wait()  # an interrupt while a task is freed would be lost in its callbacks (CPython's)
 
 {run}(main())
 """

@@ -65,7 +65,7 @@ def test_every_reference_is_found_or_missed() -> None:
         pass
 
     def seen_by(things: list[Thing]) -> Any:
-        (answer,) = Walk(loop, float("inf")).up(things)
+        (answer,) = Walk(loop, [], float("inf")).up(things)
         return answer
 
     loop = asyncio.new_event_loop()

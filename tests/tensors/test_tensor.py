@@ -7,6 +7,7 @@ import copy
 import operator
 import pickle
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -275,3 +276,26 @@ async def test_schedulers_do_not_mix(s: asc.Scheduler) -> None:
         with pytest.raises(ValueError, match="another scheduler"):
             await s.submit(int, y)
         assert await asc.gather(x, y) == [1, 1]
+
+
+async def test_asking_again_and_again_is_told_in_the_end(s, gate):
+    """Nobody waits for the task, so nothing but the asking takes in that it ended."""
+    y = (await s.put(np.ones((300, 300)))) + 1
+    await until(y.done)
+    assert y.result()[0, 0] == 2
+    task = await s.submit(held, gate, 5)
+    assert not task.done()
+    gate.set()
+    await until(task.done)
+    assert task.result() == 5
+
+
+async def test_another_thread_is_told_in_the_end(s):
+    y = (await s.put(np.ones((300, 300)))) + 1
+
+    def poll() -> None:
+        while not y.done():
+            time.sleep(0)
+
+    await asyncio.to_thread(poll)
+    assert y.done()

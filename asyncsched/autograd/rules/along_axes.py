@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import nan, prod
-from typing import Any
+from typing import Any, cast
 
 from numpy.lib.array_utils import normalize_axis_index
 
@@ -164,6 +164,14 @@ def _tensordot(g: Tensor, other: Tensor, call: Any) -> Tensor:
     return reordered(f.tensordot(other, g, axes=(first, tuple(range(len(first))))), back + second)
 
 
+def _dot(g: Tensor, other: Any, call: Any) -> Tensor:
+    """As a `tensordot`, or a product with a number."""
+    ndims = [len(getattr(meta, "shape", ())) for meta in call.metas]
+    if not all(ndims):
+        return cast(Tensor, g * other)
+    return _tensordot(g, other, call._replace(options={"axes": ((-1,), (max(ndims[1] - 2, 0),))}))
+
+
 RUNNING: Rules = {"cumulative_prod": (_cumulative_prod_composed,)}
 ALONG_AXES: Rules = {
     "sum": (_full,),
@@ -181,4 +189,5 @@ ALONG_AXES: Rules = {
     "matmul": (_matmul_first, _matmul_second),
     "vecdot": (lambda g, y, call: _vecdot(g, y, call), lambda g, x, call: _vecdot(g, x, call)),
     "tensordot": (lambda g, y, call: _tensordot(g, y, call), lambda g, x, call: _tensordot(g, x, call)),
+    "dot": (lambda g, y, call: _dot(g, y, call), lambda g, x, call: _dot(g, x, call)),
 }

@@ -12,8 +12,8 @@ from ..._core.failure import Failure
 from ..._core.model import Task
 from .. import execution
 from .pool import PrivatePool
+from .requirements import missing
 
-_INSTALL = 'pip install "asyncsched[cuda12]" (or "asyncsched[cuda13]" for CUDA 13)'
 _NOT_READY = 600  # cudaErrorNotReady
 CAPTURE_ERRORS = range(900, 910)  # cudaErrorStreamCaptureUnsupported and those after it, in driver_types.h
 # Held while a stream of a scheduler captures, and while an event is recorded on a stream from a thread that is not its
@@ -31,16 +31,17 @@ class CUDAContext:
         fault: why the device is lost, from then on until its streams have ended.
 
     Raises:
-        RuntimeError: if there is no such device, or no CuPy.
+        RuntimeError: if there is no such device, or something is missing that CUDA needs; it says what, and the cure.
     """
 
     pool: PrivatePool
 
     def __init__(self, name: str, number: int, *, nvtx: bool) -> None:
-        try:
-            import cupy
-        except ImportError as error:
-            raise RuntimeError(f'CuPy is not installed: {_INSTALL}, or use Scheduler("cpu")') from error
+        lacks = [f"{lack.how}: {lack.cure}" for lack in missing()]
+        if lacks:
+            raise RuntimeError(f'{name} cannot be used: {"; ".join(lacks)}. Or use Scheduler("cpu")')
+        import cupy
+
         self.name = name
         self.number = number
         self.cupy: Any = cupy
@@ -50,7 +51,7 @@ class CUDAContext:
         self._events: deque[Any] = deque()
         self._reached: set[int] = set()  # devices that copies came from
         self._nvtx: Any = cupy.cuda.nvtx if nvtx else None
-        found = self.runtime.getDeviceCount() if cupy.cuda.is_available() else 0
+        found = self.runtime.getDeviceCount()
         if number >= found:
             raise RuntimeError(f"{name}: CUDA finds {found} devices here: `python -m asyncsched` lists them")
         with self.current():

@@ -18,20 +18,12 @@ from .context import CUDAContext
 from .graph import CUDAGraph
 from .janitor import Janitor
 from .memory import CUDAMemory
+from .requirements import usable as usable
 from .stream import CUDAStream
 
 # Of the memory free at the start, where no max_bytes is given. The rest is for what is not tracked: kernels, what is
 # lost between blocks, and cuBLAS's handles, one for each stream that multiplies, with up to 32 MiB.
 SHARE_OF_FREE = 0.8
-
-
-def usable() -> bool:
-    """Whether CuPy is installed and finds a device. Makes no noise."""
-    try:
-        import cupy
-    except ImportError:
-        return False
-    return bool(cupy.cuda.is_available())
 
 
 class CUDADevice:
@@ -83,7 +75,7 @@ class CUDADevice:
         """Load CuPy, make the context and the streams.
 
         Raises:
-            RuntimeError: if there is no such device, or no CuPy.
+            RuntimeError: if there is no such device, or something is missing: the driver, CuPy, parts of the toolkit.
         """
         self.context = context = CUDAContext(self.name, self.number, nvtx=self._nvtx)
         self.xp: Any = context.cupy

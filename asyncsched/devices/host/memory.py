@@ -16,6 +16,7 @@ from ...ops.program import Program
 from ...ops.row import Row, resolve
 from .. import execution
 from ..memory import Memory
+from .allowed import allowed_memory
 from .pool import POOLED_BYTES, Block, Pool
 
 Array = np.ndarray[Any, Any]
@@ -36,8 +37,13 @@ class HostDevice:
     xp: Any = np
     memory: HostMemory
 
+    def prepare(self) -> None:
+        allowed_memory()
+
     def default_bytes(self) -> int | None:
-        return None
+        """Half of what this process may use; no limit where that is not known."""
+        allowed = allowed_memory()  # read by `prepare`
+        return allowed and allowed // 2
 
     def capture(self, program: Program, inputs: int) -> Callable[[Any, Sequence[Any]], list[Any]]:
         return program.run

@@ -4,4 +4,19 @@
 """
 
 # ruff: noqa: F401  # the tables name them
-from . import activation, attention, basic, conv, gradients, index, layers, losses, optim, pool
+from . import (
+    activation,
+    attention,
+    basic,
+    conv,
+    fourier,
+    gradients,
+    index,
+    layers,
+    losses,
+    matrices,
+    optim,
+    pool,
+    random,
+    sets,
+)

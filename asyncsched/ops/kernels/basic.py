@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 Kernel = Callable[..., Any]
 
 
@@ -146,6 +148,12 @@ def vecdot(xp: Any, x: Any, y: Any, *, axis: int = -1, out: Any = None) -> Any:
     return xp.matmul(x[..., None, :], y[..., None])[..., 0, 0]
 
 
+def einsum(xp: Any, *arrays: Any, subscripts: str) -> Any:
+    """Products summed over axes. What would be a view of one operand is copied: the row makes an array of its own."""
+    found = xp.einsum(subscripts, *arrays)
+    return found.copy(order="K") if len(arrays) == 1 else found
+
+
 def concat(xp: Any, *arrays: Any, axis: int | None = 0, out: Any = None) -> Any:
     """Arrays joined along an axis."""
     return xp.concatenate(arrays, axis=axis, out=out)
@@ -154,6 +162,21 @@ def concat(xp: Any, *arrays: Any, axis: int | None = 0, out: Any = None) -> Any:
 def stack(xp: Any, *arrays: Any, axis: int = 0, out: Any = None) -> Any:
     """Arrays joined along a new axis."""
     return xp.stack(arrays, axis=axis, out=out)
+
+
+def repeat_each(xp: Any, x: Any, repeats: Any, *, axis: int | None = None) -> Any:
+    """Each element as often as its own number says. CuPy would have the numbers on the host."""
+    if xp is np:
+        return np.repeat(x, repeats, axis=axis)
+    lines = x.reshape(-1) if axis is None else x
+    along = 0 if axis is None else axis
+    ends = xp.cumsum(xp.broadcast_to(repeats, (lines.shape[along],)))
+    if not ends.size:
+        return lines.copy()
+    if int(xp.min(repeats)) < 0:
+        raise ValueError("repeats may not contain negative values.")
+    places = xp.searchsorted(ends, xp.arange(int(ends[-1])), side="right")
+    return xp.take(lines, places, axis=along)
 
 
 def tile(xp: Any, x: Any, *, repetitions: Any) -> Any:

@@ -123,7 +123,7 @@ def linear_bias_grad(xp: Any, grad: Any, *, out: Any = None) -> Any:
 def dropout(xp: Any, x: Any, seed: int, *, p: float, out: Any = None) -> Any:
     """Zero with probability p, else x / (1 - p). The same seed drops the same elements."""
     out, result, values = flat(xp, out, x)
-    generator = _generator(xp, seed)
+    generator = seeded(xp, seed)
     for block in blocks(xp, x.size):
         v = values[block]
         keep = generator.random(v.size, dtype=xp.float32) >= p
@@ -135,7 +135,7 @@ def dropout(xp: Any, x: Any, seed: int, *, p: float, out: Any = None) -> Any:
 def uniform(xp: Any, seed: int, *, shape: Any, dtype: Any, low: float, high: float, out: Any = None) -> Any:
     """Numbers drawn evenly from low to high."""
     out = xp.empty(shape, dtype) if out is None else out
-    out[...] = _generator(xp, seed).random(shape, dtype=_drawn(xp, dtype))
+    out[...] = seeded(xp, seed).random(shape, dtype=_drawn(xp, dtype))
     out *= high - low
     out += low
     return out
@@ -144,11 +144,11 @@ def uniform(xp: Any, seed: int, *, shape: Any, dtype: Any, low: float, high: flo
 def normal(xp: Any, seed: int, *, shape: Any, dtype: Any, out: Any = None) -> Any:
     """Numbers drawn from the standard normal distribution."""
     out = xp.empty(shape, dtype) if out is None else out
-    out[...] = _generator(xp, seed).standard_normal(shape, dtype=_drawn(xp, dtype))
+    out[...] = seeded(xp, seed).standard_normal(shape, dtype=_drawn(xp, dtype))
     return out
 
 
-def _generator(xp: Any, seed: int) -> Any:
+def seeded(xp: Any, seed: int) -> Any:
     """CuPy's default takes 13 MB and a slow kernel to set up; this one counts."""
     if xp is np:
         return np.random.default_rng(seed)

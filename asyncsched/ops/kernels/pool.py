@@ -30,13 +30,21 @@ def max_pool2d_backward(
     """The gradient of each window, given to the element that was chosen from it."""
     windows = Windows(kernel, stride, padding, (1, 1))
     out = xp.empty(x.shape, x.dtype) if out is None else out
+    apart = kernel[0] <= stride[0] and kernel[1] <= stride[1]  # no element is in two windows
+    written = prod(kernel) if apart else 0  # at so many places first: what comes later (see `_choices`) is added
     for images, largest, g, result in _planes(xp, x, y, grad, out):
         g = xp.ascontiguousarray(g)
-        part, total = xp.empty_like(g), xp.zeros(_padded_plane(images, padding), x.dtype)
-        for place, chosen in _choices(xp, windows, images, largest):
+        part = xp.empty_like(g)
+        total = result if padding == (0, 0) else xp.empty(_padded_plane(images, padding), x.dtype)
+        total[...] = 0
+        for number, (place, chosen) in enumerate(_choices(xp, windows, images, largest)):
             there = total[place]
-            there += kept(xp, g, chosen, out=part)
-        result[...] = total[inside(windows, x.shape)]
+            if number < written:
+                kept(xp, g, chosen, out=there)
+            else:
+                there += kept(xp, g, chosen, out=part)
+        if total is not result:
+            result[...] = total[inside(windows, x.shape)]
     return out
 
 

@@ -45,19 +45,18 @@ def scatter_along_axis(row: Row, operands: tuple[Operand, ...], options: Options
     return Inferred(meta(shape, as_meta(operands[0]).dtype), cast_bytes(indices, INTP) + sum(shape) * INTP.itemsize)
 
 
-def update(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+def update(row: Row, operands: tuple[Operand, ...], options: Options, *, alive: int = 1) -> Inferred:
     """Like the first operand, as all are but the numbers and a count, or in C order if that is a number.
 
-    One or two more are alive.
+    `alive` more are at work.
     """
     first, *more = arrays = [operand for operand in operands if isinstance(operand, Meta)]
     if more and more[-1].shape == () and more[-1].dtype.kind == "i":  # the count of steps
         arrays.pop()
     if any(array.shape != first.shape or array.dtype != first.dtype for array in arrays):
         raise ValueError(f"{row.name}: the operands must be alike, and are {', '.join(map(repr, arrays))}")
-    workspace = first.nbytes * (2 if row.name == "sgd_step" else 1)
     in_order = first.contiguous if first is operands[0] else True
-    return Inferred(meta(first.shape, first.dtype, in_order), workspace)
+    return Inferred(meta(first.shape, first.dtype, in_order), alive * first.nbytes)
 
 
 def choice_backward(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:

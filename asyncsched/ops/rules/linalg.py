@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ def matmul(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferre
     dtypes = _loop_dtypes(np.matmul, operands)
     # Without loop dimensions the result is always made in C order.
     contiguous = all_contiguous(operands) or max(len(first), len(second)) <= 2
-    return Inferred(meta(shape, dtypes[-1], contiguous), _casts(operands, dtypes))
+    return Inferred(meta(shape, dtypes[-1], contiguous), _casts(operands, dtypes), work=prod(shape) * inner)
 
 
 def vecdot(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
@@ -41,7 +42,7 @@ def vecdot(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferre
     first, second = [shape[:axis] + shape[axis + 1 :] for shape, axis in zip(shapes, axes, strict=True)]
     dtypes = _loop_dtypes(np.vecdot, operands)
     result = meta(_loop(row, first, second), dtypes[-1], all_contiguous(operands))
-    return Inferred(result, _casts(operands, dtypes))
+    return Inferred(result, _casts(operands, dtypes), work=prod(result.bound) * summed[0])
 
 
 def tensordot(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
@@ -56,7 +57,64 @@ def tensordot(row: Row, operands: tuple[Operand, ...], options: Options) -> Infe
     metas = [as_meta(operand) for operand in operands]
     dtype = np.result_type(metas[0].dtype, metas[1].dtype)
     workspace = sum(array.nbytes + cast_bytes(array, dtype) for array in metas)
-    return Inferred(meta(tuple(kept), dtype), workspace)
+    work = prod(kept) * prod(first[axis] for axis in summed_first)
+    return Inferred(meta(tuple(kept), dtype), workspace, work=work)
+
+
+def dot(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """`dot`: over the last axis of the first and the one before the last of the second; with a number, a product."""
+    first, second = lengths(operands[0]), lengths(operands[1])
+    metas = [as_meta(operand) for operand in operands]
+    dtype = np.result_type(metas[0].dtype, metas[1].dtype)
+    workspace = sum(array.nbytes + cast_bytes(array, dtype) for array in metas)
+    if not first or not second:
+        return Inferred(meta(first or second, dtype, all_contiguous(operands)), workspace)
+    inner = second[-2:][0]
+    if first[-1] != inner:
+        raise ValueError(f"dot: shapes {first} and {second} do not match: {first[-1]} is not {inner}")
+    return Inferred(meta((*first[:-1], *second[:-2], *(second[-1:] if len(second) > 1 else ())), dtype), workspace)
+
+
+def einsum(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """`einsum`: each letter is an axis, an ellipsis those that broadcast in front."""
+    inputs, output = einsum_letters(options["subscripts"], [len(lengths(operand)) for operand in operands])
+    sizes: dict[str, int] = {}
+    for letters, operand in zip(inputs, operands, strict=True):
+        for letter, length in zip(letters, lengths(operand), strict=True):
+            known = sizes.setdefault(letter, length)
+            if known == 1 or known == length:
+                sizes[letter] = length
+            elif length != 1:
+                raise ValueError(f"einsum: {letter!r} has length {known} and {length} in {options['subscripts']!r}")
+    dtype = np.result_type(*[as_meta(operand).dtype for operand in operands])
+    workspace = sum(cast_bytes(operand, dtype) for operand in operands)
+    return Inferred(meta(tuple([sizes[letter] for letter in output]), dtype, False), workspace)
+
+
+def einsum_letters(subscripts: str, ndims: Sequence[int]) -> tuple[list[str], str]:
+    """A letter for each axis of each operand, and of the result; digits for those that an ellipsis stands for."""
+    text, arrow, wanted = subscripts.replace(" ", "").partition("->")
+    terms = text.split(",")
+    if len(terms) != len(ndims):
+        raise ValueError(f"einsum: {subscripts!r} names {len(terms)} operands, and {len(ndims)} are given")
+    wide = max([ndim - len(term) + 3 for term, ndim in zip(terms, ndims, strict=True) if "..." in term], default=0)
+    if wide > 10:
+        raise ValueError(f"einsum: {subscripts!r}: an ellipsis stands for more than ten axes")
+    inputs = []
+    for term, ndim in zip(terms, ndims, strict=True):
+        hidden = "0123456789"[max(wide - (ndim - len(term) + 3), 0) : wide] if "..." in term else ""
+        letters = term.replace("...", hidden)
+        if len(letters) != ndim or not all(letter.isalpha() or letter in hidden for letter in letters):
+            raise ValueError(f"einsum: {term!r} in {subscripts!r} does not name the {ndim} axes of its operand")
+        inputs.append(letters)
+    if arrow:
+        output = wanted.replace("...", "0123456789"[:wide])
+        if len(set(output)) < len(output) or not set(output) <= set("".join(inputs)):
+            raise ValueError(f"einsum: {wanted!r} in {subscripts!r} must name axes of the operands, each once")
+        return inputs, output
+    every = "".join(inputs)
+    once = sorted({letter for letter in every if every.count(letter) == 1 and letter.isalpha()})
+    return inputs, "0123456789"[:wide] + "".join(once)
 
 
 def _loop(row: Row, first: Known, second: Known) -> Known:

@@ -67,6 +67,22 @@ def repeat(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferre
     return Inferred(meta((*shape[:axis], shape[axis] * repeats, *shape[axis + 1 :]), array.dtype), copied)
 
 
+def repeat_each(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """Each element as often as a tensor says, which no shape tells: charged as if that were once, corrected when done.
+
+    A tensor of one number says how often for all.
+    """
+    array, repeats, axis = as_meta(operands[0]), as_meta(operands[1]), options.get("axis")
+    shape = (prod(array.bound),) if axis is None else array.bound or (1,)
+    axis = normalize_axis_index(0 if axis is None else axis, len(shape))
+    if not np.can_cast(repeats.dtype, np.intp, "safe"):
+        raise TypeError(f"repeat: repeats must be integers, not {repeats.dtype}")
+    if len(repeats.bound) > 1 or repeats.bound not in ((), (1,), (shape[axis],)):
+        raise ValueError(f"repeat: repeats of shape {repeats.bound} must have an element for each of {shape[axis]}")
+    found = meta((*shape[:axis], None, *shape[axis + 1 :]), array.dtype, True, shape)
+    return Inferred(found, (0 if array.contiguous else array.nbytes) + repeats.nbytes)
+
+
 def tile(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """The array laid side by side; NumPy repeats one axis after the other, and one step before is alive."""
     array, repetitions = as_meta(operands[0]), options["repetitions"]

@@ -1,18 +1,19 @@
-"""The functions of the Python array API standard (2024.12), for tensors."""
+"""The functions of the array API standard (2025.12), for tensors; `linalg`, `fft` and `random` are namespaces."""
 
 # ruff: noqa: F403  (what the stars bring is what each module's __all__ says, and nothing here uses it)
 from typing import TYPE_CHECKING
 
-from . import creation, dtypes, elementwise, linalg, manipulation, searching, statistical
+from . import creation, dtypes, elementwise, fft, linalg, manipulation, products, random, searching, sets, statistical
 from .creation import *
 from .dtypes import *
 from .elementwise import *
-from .linalg import *
 from .manipulation import *
+from .products import *
 from .searching import *
+from .sets import *
 from .statistical import *
 
 # Type checkers follow the stars, but not every one of them a computed __all__.
 if not TYPE_CHECKING:
-    _modules = (creation, dtypes, elementwise, linalg, manipulation, searching, statistical)
-    __all__ = [name for module in _modules for name in module.__all__]
+    _modules = (creation, dtypes, elementwise, manipulation, products, searching, sets, statistical)
+    __all__ = ["fft", "linalg", "random", *[name for module in _modules for name in module.__all__]]

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import index
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import DTypeLike
 
+from ...ops.packed import UNPACK, offsets
 from ...ops.table import TABLE
+from ..options import axes
 from ..tensor import Scalar, Tensor, apply
 
 Operand: TypeAlias = Tensor | Scalar
 Axis: TypeAlias = int | Sequence[int] | None
+
+__all__ = ["Axis", "Operand", "axes", "dtype_or_none", "known_shape", "lengths", "op", "refuse_tracked", "several"]
 
 
 def op(name: str, *operands: Any, **options: Any) -> Tensor:
@@ -21,11 +25,31 @@ def op(name: str, *operands: Any, **options: Any) -> Tensor:
     return apply(TABLE[name], operands, options)
 
 
-def axes(axis: Axis) -> int | tuple[int, ...] | None:
-    """An axis or several, hashable."""
-    if axis is None:
-        return None
-    return tuple([index(one) for one in axis]) if isinstance(axis, Sequence) else index(axis)
+def several(name: str, *operands: Any, placed: Mapping[str, Any] | None = None, **options: Any) -> list[Tensor]:
+    """Apply a row that gives several results: one task, whose value they are views of.
+
+    Args:
+        placed: scheduler and device, for where no operand is a tensor.
+    """
+    row = TABLE[name]
+    refuse_tracked(name, operands)
+    for operand in operands:
+        if isinstance(operand, Tensor):
+            known_shape(operand, name)
+    packed = apply(row, operands, options, **(placed or {}))
+    forms, _ = row.parts(name, tuple([o._value.meta if isinstance(o, Tensor) else o for o in operands]), options)
+    places = zip(offsets(forms)[0], forms, strict=True)
+    return [
+        apply(UNPACK, (packed,), {"start": start, "shape": form.shape, "dtype": form.dtype}) for start, form in places
+    ]
+
+
+def refuse_tracked(name: str, operands: Sequence[Any]) -> None:
+    """Raise for operands whose gradient would be lost: what is packed is no number that autograd could follow."""
+    if any(isinstance(o, Tensor) and o._node is not None and o._node.leads_back for o in operands):
+        raise NotImplementedError(
+            f"{name}: no derivative is known: use `t.detach()` or `with no_grad():` to leave it out"
+        )
 
 
 def lengths(shape: int | Sequence[int]) -> tuple[int, ...]:

@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from ...ops.table import TABLE
+from ...runtime.context import current_scope, find
+from ..putting import put_nowait
 from ..tensor import Scalar, Tensor, apply
 from ._common import Operand, dtype_or_none, lengths
 from .manipulation import broadcast_arrays, reshape
@@ -98,6 +100,35 @@ def eye(
     return apply(TABLE["eye"], (), options, scheduler=scheduler, device=device)
 
 
+def from_dlpack(x: Any, /, *, device: object = None, copy: bool | None = None, scheduler: Any = None) -> Tensor:
+    """A tensor of another library's array, on the host or on one of the scheduler's GPUs: a copy, as `s.put` makes it.
+
+    Never waits, and so needs room now. The source must not change before the tensor is done. A tensor is returned as
+    it is, or copied.
+
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu"):
+    ...         return await asc.from_dlpack(np.arange(3))
+    >>> asc.run(main)
+    array([0, 1, 2])
+
+    Raises:
+        QueueFull: if there is no room; `await s.put(x)` waits for it.
+        BufferError: if `copy` is False, for what is not a tensor of the scheduler yet.
+    """
+    if isinstance(x, Tensor):
+        return asarray(x, device=device, copy=copy)
+    if not hasattr(x, "__dlpack__"):
+        raise TypeError(
+            f"from_dlpack takes arrays that have `__dlpack__`, not {type(x).__name__}: use `await s.put(a)`"
+        )
+    if copy is False:
+        raise BufferError("from_dlpack: a scheduler's tensor is a copy of its own, so copy=False cannot be")
+    runtime = find(scheduler)
+    runtime.check()
+    return put_nowait(runtime, current_scope(runtime), x, device)
+
+
 def full(
     shape: int | Sequence[int],
     fill_value: Operand,
@@ -132,7 +163,7 @@ def linspace(
     return apply(TABLE["linspace"], (start, stop), options, scheduler=scheduler, device=device)
 
 
-def meshgrid(*arrays: Tensor, indexing: Literal["xy", "ij"] = "xy") -> list[Tensor]:
+def meshgrid(*arrays: Tensor, indexing: Literal["xy", "ij"] = "xy") -> tuple[Tensor, ...]:
     """Coordinates of a grid, from those along each axis: read-only views, with "xy" the first two axes exchanged."""
     if indexing not in ("xy", "ij"):
         raise ValueError(f"meshgrid: indexing must be 'xy' or 'ij', not {indexing!r}")
@@ -198,6 +229,7 @@ __all__ = [
     "empty",
     "empty_like",
     "eye",
+    "from_dlpack",
     "full",
     "full_like",
     "linspace",

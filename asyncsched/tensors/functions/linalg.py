@@ -1,53 +1,221 @@
-"""Products that sum over axes."""
+"""Linear algebra: `asc.linalg`, with the names of the standard's extension.
+
+All work on stacks of matrices: (..., n, m). Integers are computed in float64; half precision is refused with a
+TypeError. Shapes are checked at the line that writes them (`LinAlgError`, a ValueError, where NumPy raises it); what
+depends on the numbers, such as a singular matrix, raises `LinAlgError` at `await`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal, NamedTuple
 
-from ...ops.table import TABLE
-from ..tensor import Tensor, apply
-from ._common import Operand, axes
+from numpy.linalg import LinAlgError
+from numpy.typing import DTypeLike
+
+from ..tensor import Tensor
+from ._common import Operand, axes, dtype_or_none, op, several
+from .products import matmul, matrix_transpose, tensordot, vecdot
 
 
-def matmul(x1: Operand, x2: Operand, /) -> Tensor:
-    """The matrix product: (..., n, k) with (..., k, m) gives (..., n, m), and the dimensions in front broadcast.
+class EigResult(NamedTuple):
+    """What `eig` gives."""
 
-    An operand of one dimension is a row on the left, a column on the right, and that dimension is dropped.
+    eigenvalues: Tensor
+    eigenvectors: Tensor
+
+
+class EighResult(NamedTuple):
+    """What `eigh` gives."""
+
+    eigenvalues: Tensor
+    eigenvectors: Tensor
+
+
+class QRResult(NamedTuple):
+    """What `qr` gives."""
+
+    Q: Tensor
+    R: Tensor
+
+
+class SlogdetResult(NamedTuple):
+    """What `slogdet` gives."""
+
+    sign: Tensor
+    logabsdet: Tensor
+
+
+class SVDResult(NamedTuple):
+    """What `svd` gives."""
+
+    U: Tensor
+    S: Tensor
+    Vh: Tensor
+
+
+def cholesky(x: Tensor, /, *, upper: bool = False) -> Tensor:
+    """The lower factor `L` of positive definite matrices `L L^H`, or the upper one: a tensor of the shape of `x`."""
+    return op("cholesky", x, upper=upper)
+
+
+def cross(x1: Operand, x2: Operand, /, *, axis: int = -1) -> Tensor:
+    """The cross product of vectors of three numbers along an axis; the other dimensions broadcast."""
+    return op("cross", x1, x2, axis=axis)
+
+
+def det(x: Tensor, /) -> Tensor:
+    """The determinant of square matrices: (..., n, n) gives (...)."""
+    return op("det", x)
+
+
+def diagonal(x: Tensor, /, *, offset: int = 0) -> Tensor:
+    """A view of the diagonal of matrices, `offset` above the main one: (..., n, m) gives (..., k)."""
+    return op("diagonal", x, offset=offset)
+
+
+def eig(x: Tensor, /) -> EigResult:
+    """Eigenvalues (..., n) and eigenvectors (..., n, n), as columns, of square matrices: complex, in no order."""
+    return EigResult(*several("eig", x))
+
+
+def eigh(x: Tensor, /) -> EighResult:
+    """Eigenvalues (..., n), ascending, and eigenvectors (..., n, n), as columns, of symmetric (Hermitian) matrices.
+
+    Only the lower triangle is read.
 
     >>> async def main():
     ...     async with asc.Scheduler("cpu") as s:
-    ...         x = await s.put(np.array([[1.0, 2.0], [3.0, 4.0]]))
-    ...         return await asc.matmul(x, x)           # or x @ x
+    ...         x = await s.put(np.array([[2.0, 0.0], [0.0, 1.0]]))
+    ...         values, vectors = asc.linalg.eigh(x)    # one task
+    ...         return await values
     >>> asc.run(main)
-    array([[ 7., 10.],
-           [15., 22.]])
+    array([1., 2.])
     """
-    return apply(TABLE["matmul"], (x1, x2))
+    return EighResult(*several("eigh", x))
 
 
-def matrix_transpose(x: Tensor, /) -> Tensor:
-    """A view with the last two axes exchanged: (..., n, m) gives (..., m, n)."""
-    return apply(TABLE["matrix_transpose"], (x,))
+def eigvals(x: Tensor, /) -> Tensor:
+    """The eigenvalues of square matrices, (..., n): complex, in no order."""
+    return op("eigvals", x)
 
 
-def tensordot(
-    x1: Operand, x2: Operand, /, *, axes: int | tuple[int | Sequence[int], int | Sequence[int]] = 2
+def eigvalsh(x: Tensor, /) -> Tensor:
+    """The eigenvalues of symmetric (Hermitian) matrices, (..., n): real and ascending."""
+    return op("eigvalsh", x)
+
+
+def inv(x: Tensor, /) -> Tensor:
+    """The inverse of square matrices. A singular one raises LinAlgError at `await`."""
+    return op("inv", x)
+
+
+def matrix_norm(x: Tensor, /, *, keepdims: bool = False, ord: float | Literal["fro", "nuc"] | None = "fro") -> Tensor:
+    """A norm of matrices: Frobenius', "nuc" (nuclear), 1, -1, 2, -2 or plus or minus infinity. (...)."""
+    return op("matrix_norm", x, keepdims=keepdims, ord=ord)
+
+
+def matrix_power(x: Tensor, n: int, /) -> Tensor:
+    """Square matrices multiplied `n` times with themselves; of a negative `n` their inverses are."""
+    return op("matrix_power", x, n=n)
+
+
+def matrix_rank(x: Tensor, /, *, rtol: float | Tensor | None = None) -> Tensor:
+    """How many singular values are above `rtol` times the largest, in int64. (...)."""
+    return op("matrix_rank", x) if rtol is None else op("matrix_rank", x, rtol)
+
+
+def outer(x1: Tensor, x2: Tensor, /) -> Tensor:
+    """All products of the elements of two vectors: (n,) and (m,) give (n, m)."""
+    return op("outer", x1, x2)
+
+
+def pinv(x: Tensor, /, *, rtol: float | Tensor | None = None) -> Tensor:
+    """The Moore-Penrose inverse, (..., m, n). Singular values below `rtol` times the largest are taken to be 0."""
+    return op("pinv", x) if rtol is None else op("pinv", x, rtol)
+
+
+def qr(x: Tensor, /, *, mode: Literal["reduced", "complete"] = "reduced") -> QRResult:
+    """An orthonormal and an upper triangular matrix whose product is `x`: (..., n, k) and (..., k, m).
+
+    `k` is the shorter side, or with "complete" `n`.
+    """
+    return QRResult(*several("qr", x, mode=mode))
+
+
+def slogdet(x: Tensor, /) -> SlogdetResult:
+    """The sign of the determinant, and the logarithm of its magnitude, (...) each."""
+    return SlogdetResult(*several("slogdet", x))
+
+
+def solve(x1: Tensor, x2: Tensor, /) -> Tensor:
+    """The solution of `x1 @ solution = x2`, for vectors (n,) or matrices (..., n, k). Singular: LinAlgError at `await`.
+
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu") as s:
+    ...         a = await s.put(np.array([[2.0, 0.0], [0.0, 4.0]]))
+    ...         b = await s.put(np.array([1.0, 2.0]))
+    ...         return await asc.linalg.solve(a, b)
+    >>> asc.run(main)
+    array([0.5, 0.5])
+    """
+    return op("solve", x1, x2)
+
+
+def svd(x: Tensor, /, *, full_matrices: bool = True) -> SVDResult:
+    """The singular value decomposition of (..., n, m) into U (..., n, n), S (..., k), descending, and Vh (..., m, m).
+
+    `k` is the shorter side; without `full_matrices` U has k columns, and Vh k rows.
+    """
+    return SVDResult(*several("svd", x, full_matrices=full_matrices))
+
+
+def svdvals(x: Tensor, /) -> Tensor:
+    """The singular values of matrices, descending: (..., n, m) gives (..., k), the shorter side."""
+    return op("svdvals", x)
+
+
+def trace(x: Tensor, /, *, offset: int = 0, dtype: DTypeLike | None = None) -> Tensor:
+    """The sum along the diagonal of matrices, `offset` above the main one: (..., n, m) gives (...)."""
+    return op("trace", x, offset=offset, dtype=dtype_or_none(dtype))
+
+
+def vector_norm(
+    x: Tensor, /, *, axis: int | Sequence[int] | None = None, keepdims: bool = False, ord: float = 2
 ) -> Tensor:
-    """The sum of products over several axes.
-
-    `axes` is how many, the last of `x1` and the first of `x2`; or a pair: those of `x1`, those of `x2`. The result has
-    the axes of `x1` not summed over, then those of `x2`. Both operands may be copied, which the cost counts.
-    """
-    return apply(TABLE["tensordot"], (x1, x2), {"axes": _pair(axes)})
+    """The norm of vectors along an axis, several or all: the root of the sum of squares, or of another `ord`."""
+    return op("vector_norm", x, axis=axes(axis), keepdims=keepdims, ord=ord)
 
 
-def vecdot(x1: Operand, x2: Operand, /, *, axis: int = -1) -> Tensor:
-    """The sum of products along one axis, with `x1` conjugated; the other dimensions broadcast."""
-    return apply(TABLE["vecdot"], (x1, x2), {"axis": axis})
+__all__ = [
+    "LinAlgError",
+    "cholesky",
+    "cross",
+    "det",
+    "diagonal",
+    "eig",
+    "eigh",
+    "eigvals",
+    "eigvalsh",
+    "inv",
+    "matmul",
+    "matrix_norm",
+    "matrix_power",
+    "matrix_rank",
+    "matrix_transpose",
+    "outer",
+    "pinv",
+    "qr",
+    "slogdet",
+    "solve",
+    "svd",
+    "svdvals",
+    "tensordot",
+    "trace",
+    "vecdot",
+    "vector_norm",
+]
 
 
-def _pair(given: int | tuple[int | Sequence[int], int | Sequence[int]]) -> object:
-    return given if isinstance(given, int) else tuple([axes(one) for one in given])
-
-
-__all__ = ["matmul", "matrix_transpose", "tensordot", "vecdot"]
+def __dir__() -> list[str]:
+    return [*__all__, "__doc__"]

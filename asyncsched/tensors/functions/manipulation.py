@@ -13,10 +13,23 @@ from ..tensor import Tensor, apply
 from ._common import Axis, axes, known_shape, lengths
 
 
-def broadcast_arrays(*arrays: Tensor) -> list[Tensor]:
+def broadcast_arrays(*arrays: Tensor) -> tuple[Tensor, ...]:
     """Read-only views of all in the shape they broadcast to."""
     shape = np.broadcast_shapes(*[known_shape(x, "broadcast_arrays") for x in arrays])
-    return [broadcast_to(x, shape) for x in arrays]
+    return tuple([broadcast_to(x, shape) for x in arrays])
+
+
+def broadcast_shapes(*shapes: tuple[int | None, ...]) -> tuple[int | None, ...]:
+    """The shape that others broadcast to. A length that is not known, None, is not known in the result.
+
+    >>> broadcast_shapes((3, 1), (None, 1, 4))
+    (None, 3, 4)
+    """
+    ndim = max(map(len, shapes), default=0)
+    padded = [(1,) * (ndim - len(shape)) + tuple(shape) for shape in shapes]
+    known = np.broadcast_shapes(*[tuple([1 if length is None else length for length in shape]) for shape in padded])
+    unknown = [any(shape[axis] is None for shape in padded) for axis in range(ndim)]
+    return tuple([None if hidden else length for length, hidden in zip(known, unknown, strict=True)])
 
 
 def broadcast_to(x: Tensor, /, shape: int | Sequence[int]) -> Tensor:
@@ -38,7 +51,7 @@ def concat(arrays: Sequence[Tensor], /, *, axis: int | None = 0) -> Tensor:
     return apply(TABLE["concat"], tuple(arrays), {"axis": axes(axis)})
 
 
-def expand_dims(x: Tensor, /, *, axis: int | tuple[int, ...] = 0) -> Tensor:
+def expand_dims(x: Tensor, /, axis: int | tuple[int, ...] = 0) -> Tensor:
     """A view with a new axis of length one at `axis`."""
     return apply(TABLE["expand_dims"], (x,), {"axis": axes(axis)})
 
@@ -65,10 +78,16 @@ def permute_dims(x: Tensor, /, axes: Sequence[int]) -> Tensor:
     return apply(TABLE["permute_dims"], (x,), {"axes": lengths(axes)})
 
 
-def repeat(x: Tensor, repeats: int, /, *, axis: int | None = None) -> Tensor:
-    """Each element `repeats` times along an axis; without one, of the flattened tensor."""
-    if isinstance(repeats, Tensor) or not hasattr(repeats, "__index__"):
-        raise TypeError("repeat: the shape depends on repeats, so it must be an int: use `await t.item()`")
+def repeat(x: Tensor, repeats: int | Tensor, /, *, axis: int | None = None) -> Tensor:
+    """Each element `repeats` times along an axis; without one, of the flattened tensor.
+
+    With a tensor of repeats, a number for each element along the axis, the length is (None) until the tensor is done.
+    How long it will be nobody knows: it is charged like `x`, which is corrected then.
+    """
+    if isinstance(repeats, Tensor):
+        return apply(TABLE["repeat_each"], (x, repeats), {"axis": axes(axis)})
+    if not hasattr(repeats, "__index__"):
+        raise TypeError(f"repeat: repeats is an int or a tensor of integers, not {type(repeats).__name__}")
     return apply(TABLE["repeat"], (x,), {"repeats": index(repeats), "axis": axes(axis)})
 
 
@@ -112,6 +131,7 @@ def unstack(x: Tensor, /, *, axis: int = 0) -> tuple[Tensor, ...]:
 
 __all__ = [
     "broadcast_arrays",
+    "broadcast_shapes",
     "broadcast_to",
     "concat",
     "expand_dims",

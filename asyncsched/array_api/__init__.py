@@ -1,0 +1,73 @@
+"""The array API standard (2025.12) for code that cannot `await`: a conforming namespace, whose arrays block when read.
+
+One scheduler, whose event loop runs in a background thread, does the work: it is started at the first use and closed at
+exit. Operations are issued and return at once; a value is waited for where one is asked for, as in `float(x)` or
+`if x.any():`. So libraries that are written against the standard, scikit-learn's and SciPy's functions among them, run
+on these arrays as they are.
+
+>>> from asyncsched import array_api as xp
+>>> x = xp.asarray([[1.0, 2.0], [3.0, 4.0]])
+>>> float(xp.sum(x @ x))
+54.0
+
+Where an event loop runs on the calling thread (in a notebook too), and inside tasks, each call that would block raises
+`ImplicitBarrierError`: there use `asyncsched`'s own functions, or `await asyncio.to_thread(fn)`. What an operation
+raises, once its shapes and dtypes are accepted, comes where its result is read.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from . import fft, linalg
+from .array import Array
+from .background import replace as _replace
+from .functions import FUNCTIONS as _FUNCTIONS
+from .functions import Info as _Info
+from .functions import asarray, finfo, from_dlpack
+
+if TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any: ...
+else:
+    globals().update(_FUNCTIONS)
+
+__array_api_version__ = "2025.12"
+
+
+def __array_namespace_info__() -> _Info:
+    """What the namespace can do, as the standard asks for it."""
+    return _Info()
+
+
+class using:
+    """Set the devices and limits of the background scheduler: the arguments of `Scheduler`.
+
+    Takes effect at once: what is open is closed first, when all that was submitted has ended. As a context manager the
+    limits before come back at the end. Arrays stay readable; to compute with them in another scheduler, bring them
+    there: `xp.asarray(np.asarray(x))`.
+
+    >>> from asyncsched import array_api as xp
+    >>> with xp.using("cpu", streams=1, max_bytes="64 MiB"):
+    ...     print(float(xp.mean(xp.arange(5.0))))
+    2.0
+
+    Raises:
+        ExceptionGroup: of operations that failed, and whose results nobody has read.
+    """
+
+    def __init__(self, device: Any = "auto", **limits: Any) -> None:
+        self._before = _replace({"device": device, **limits})
+
+    def __enter__(self) -> using:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _replace(self._before)
+
+
+__all__ = ["Array", "asarray", "fft", "finfo", "from_dlpack", "linalg", "using", *_FUNCTIONS]
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__array_api_version__", "__array_namespace_info__", "__doc__"]

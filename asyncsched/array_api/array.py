@@ -1,0 +1,273 @@
+"""Arrays for code that cannot `await`: each stands for a tensor of the background scheduler."""
+
+from __future__ import annotations
+
+import operator
+import sys
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any, cast
+
+import numpy as np
+
+from .._tree import leaves, map_leaves
+from ..runtime.waiting import Steps
+from ..tensors.handles import reach
+from ..tensors.tensor import Tensor
+from .background import background, check_may_block
+
+VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12", "2025.12")
+_SCALARS = (bool, int, float, complex, np.generic)
+_SHOWN = 1000  # elements of an array whose `repr` shows them
+
+
+class Array:
+    """An array of the standard, made by the functions of `asyncsched.array_api`.
+
+    Operations are issued and return at once; `bool(x)`, `float(x)`, `len(x)` of a length that depends on data,
+    `np.asarray(x)` and whatever else needs a value wait for it. `x += 1` and `x[i] = v` change what this object stands
+    for, but no other array.
+
+    Raises:
+        ImplicitBarrierError: wherever it would block a thread that runs an event loop, or a task.
+    """
+
+    __slots__ = ("__weakref__", "_tensor")
+
+    __array_ufunc__ = None  # so that NumPy's scalars leave operators to this class
+    __hash__ = None  # type: ignore[assignment]  # `==` goes by elements
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor = tensor
+
+    # -- attributes ---------------------------------------------------------------------------------------------
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The data type."""
+        return self._tensor.dtype
+
+    @property
+    def device(self) -> str:
+        """The name of the device it is on."""
+        return self._tensor.device.name
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return self._tensor.ndim
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Lengths of the axes. Waits where one depends on data."""
+        return cast("tuple[int, ...]", known(self)._tensor.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements."""
+        return self.size * self.dtype.itemsize
+
+    @property
+    def T(self) -> Array:
+        """The transpose of an array with two axes."""
+        return _one(lambda x: x.T, self)
+
+    @property
+    def mT(self) -> Array:
+        """The last two axes exchanged."""
+        return _one(lambda x: x.mT, self)
+
+    def __array_namespace__(self, *, api_version: str | None = None) -> ModuleType:
+        """`asyncsched.array_api`."""
+        if api_version not in (None, *VERSIONS):
+            raise ValueError(f"the array API standard {api_version} is not known: one of {', '.join(VERSIONS)} is")
+        return sys.modules[__package__]
+
+    def to_device(self, device: str, /, *, stream: None = None) -> Array:
+        """The array on another device: itself if it is there already."""
+        return _one(Tensor.to_device, self, device, stream=stream)
+
+    # -- values: these wait -------------------------------------------------------------------------------------
+
+    def __bool__(self) -> bool:
+        return bool(self._scalar("bool"))
+
+    def __int__(self) -> int:
+        return int(self._scalar("int"))
+
+    def __float__(self) -> float:
+        return float(self._scalar("float"))
+
+    def __complex__(self) -> complex:
+        return complex(self._scalar("complex"))
+
+    def __index__(self) -> int:
+        return operator.index(self._scalar("an index"))
+
+    def __len__(self) -> int:
+        if not self.ndim:
+            raise TypeError("len() of an array without axes")
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Array]:
+        return iter([self[i] for i in range(len(self))])
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        if copy is False:
+            raise ValueError("np.asarray(x, copy=False): an array of the scheduler is always copied to NumPy")
+        return np.asarray(host(self), dtype)
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """The array for another library, which may write to it with `copy=False` alone."""
+        array = value(self)
+        if copy is False and isinstance(array, np.ndarray):
+            array = self._tensor._value.array  # a consumer that knows of no read-only arrays gets it as it is
+        elif isinstance(array, np.ndarray) and (copy or max_version is None or max_version < (1, 0)):
+            array, copy = array.copy(order="K"), None
+        return array.__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device, copy=copy)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._tensor.device.dlpack
+
+    def __repr__(self) -> str:
+        tensor = self._tensor
+        try:
+            check_may_block("repr")
+            if (self.size if tensor.size is None else tensor.size) <= _SHOWN:
+                text = np.array2string(host(self), separator=", ", prefix="Array(")
+                return f"Array({text}, dtype={self.dtype}, device={self.device})"
+        except Exception:  # what it stands for failed, or nobody may wait for it here: what is known of it says so
+            return repr(tensor).replace("Tensor", "Array", 1)
+        return repr(tensor).replace("Tensor", "Array", 1)
+
+    def _scalar(self, what: str) -> Any:
+        check_may_block(f"{what} of an array")
+        if self.size != 1:
+            raise TypeError(f"only an array of one element can become {what}, and the shape is {self.shape}")
+        return host(self).reshape(())[()]
+
+    # -- parts --------------------------------------------------------------------------------------------------
+
+    def __getitem__(self, key: Any) -> Array:
+        return _one(operator.getitem, self, _key(key))
+
+    def __setitem__(self, key: Any, new: Any) -> None:
+        issue(operator.setitem, self, _key(key), new)
+
+    # -- operators ----------------------------------------------------------------------------------------------
+
+    def __neg__(self) -> Array:
+        return _one(operator.neg, self)
+
+    def __pos__(self) -> Array:
+        return _one(operator.pos, self)
+
+    def __abs__(self) -> Array:
+        return _one(abs, self)
+
+    def __invert__(self) -> Array:
+        return _one(operator.invert, self)
+
+
+def issue(fn: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """What a function of tensors gives for arrays: arrays again. Lengths that depend on data are waited for."""
+    scheduler = background()
+    given, named = map_leaves(_tensor_of, (args, options))
+    return map_leaves(_array_of, scheduler.issue(fn, *given, **named))
+
+
+def _one(fn: Callable[..., Any], *args: Any, **options: Any) -> Array:
+    return cast(Array, issue(fn, *args, **options))
+
+
+def _key(key: Any) -> Any:
+    """A key whose slices have numbers: arrays of one are read here, where that may wait."""
+    if isinstance(key, tuple):
+        return tuple([_key(part) for part in key])
+    if not isinstance(key, slice):
+        return key
+    return slice(*[end.__index__() if isinstance(end, Array) else end for end in (key.start, key.stop, key.step)])
+
+
+def known(x: Array) -> Array:
+    """The array with its shape known."""
+    if not x._tensor._value.meta.known:
+        value(x)
+    return x
+
+
+def value(x: Array) -> Any:
+    """The native array, once it is there."""
+    check_may_block("the value of an array")
+    tensor = x._tensor
+    if not tensor.done():
+        background().wait(_done, tensor)
+    return tensor.result()
+
+
+def host(x: Array) -> np.ndarray[Any, Any]:
+    """A copy on the host."""
+    found = value(x)
+    return np.array(found) if isinstance(found, np.ndarray) else x._tensor._value.device.fetch(found)
+
+
+async def _done(tensor: Tensor) -> None:
+    await Steps(reach(tensor._value))
+
+
+def _tensor_of(leaf: Any) -> Any:
+    return known(leaf)._tensor if isinstance(leaf, Array) else leaf
+
+
+def _array_of(leaf: Any) -> Any:
+    return Array(leaf) if isinstance(leaf, Tensor) else leaf
+
+
+def arrays_in(args: Any) -> list[Array]:
+    """The arrays among arguments."""
+    return [leaf for leaf in leaves(args) if isinstance(leaf, Array)]
+
+
+def _binary(name: str, function: Callable[..., Any]) -> None:
+    """The operator `name`, reflected and in place too where Python has those."""
+
+    def forward(self: Array, other: Any) -> Array:
+        return _one(function, self, other) if isinstance(other, (Array, *_SCALARS)) else NotImplemented
+
+    def backward(self: Array, other: Any) -> Array:
+        return _one(function, other, self) if isinstance(other, (Array, *_SCALARS)) else NotImplemented
+
+    def in_place(self: Array, other: Any) -> Array:
+        if not isinstance(other, (Array, *_SCALARS)):
+            return cast(Array, NotImplemented)
+        found = _one(function, self, other)
+        if found.dtype != self.dtype or found.shape != self.shape:
+            raise TypeError(
+                f"in place, {self.dtype}{self.shape} cannot become {found.dtype}{found.shape}: write x = ..."
+            )
+        self._tensor = found._tensor
+        return self
+
+    forms = {"": forward} if name in _COMPARISONS else {"": forward, "r": backward, "i": in_place}
+    for prefix, method in forms.items():
+        method.__name__ = f"__{prefix}{name}__"
+        method.__qualname__ = f"Array.{method.__name__}"
+        setattr(Array, method.__name__, method)
+
+
+_COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
+_BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor", "lshift", "rshift")
+for _name in (*_COMPARISONS, *_BINARY):
+    _binary(_name, getattr(operator, f"{_name}_" if _name in ("and", "or") else _name))

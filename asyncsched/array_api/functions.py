@@ -1,0 +1,143 @@
+"""The functions of the standard for these arrays: each of asyncsched's, issued on the background scheduler."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, TypeAlias, cast
+
+import numpy as np
+
+from ..tensors import functions
+from ..tensors.functions import creation, inspection
+from ..tensors.tensor import Tensor
+from .array import Array, arrays_in, issue
+from .background import background
+
+# What gives no array needs no scheduler.
+_PLAIN = ("broadcast_shapes", "can_cast", "finfo", "iinfo", "isdtype", "result_type")
+_OWN = ("asarray", "finfo", "from_dlpack")
+Kind: TypeAlias = str | tuple[str, ...] | None
+
+
+def wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of tensors as one of arrays, with its name, signature and documentation."""
+
+    @functools.wraps(function)
+    def of_arrays(*args: Any, **options: Any) -> Any:
+        return issue(function, *args, **options)
+
+    return of_arrays
+
+
+def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def of_arrays(*args: Any) -> Any:
+        return function(*[arg._tensor if isinstance(arg, Array) else arg for arg in args])
+
+    return of_arrays
+
+
+def namespace(module: ModuleType) -> dict[str, Any]:
+    """What a module of functions has, for arrays: constants, dtypes and errors are the same."""
+    found: dict[str, Any] = {}
+    for name in module.__all__:
+        thing = getattr(module, name)
+        if name in _PLAIN:
+            found[name] = _plain(thing)
+        elif callable(thing) and not isinstance(thing, type):
+            found[name] = wrapped(thing)
+        elif not isinstance(thing, ModuleType):
+            found[name] = thing
+    return found
+
+
+def asarray(obj: Any, /, *, dtype: Any = None, device: str | None = None, copy: bool | None = None) -> Array:
+    """An array of whatever NumPy makes one of: numbers, nested lists, other libraries' arrays. Waits for room.
+
+    An array of this namespace is returned as it is, unless another dtype, another device or a copy is asked for.
+
+    Raises:
+        ValueError: if `copy` is False and a copy is needed.
+    """
+    if isinstance(obj, Array):
+        return _asarray(obj, dtype=dtype, device=device, copy=copy)
+    if copy is False:
+        raise ValueError("asarray: what is not the scheduler's yet is always copied, so copy=False cannot be")
+    found = np.asarray(obj, dtype=dtype)
+    if arrays_in([obj]) and dtype is None:
+        found = found.astype(functions.result_type(*[x._tensor for x in arrays_in([obj])]), copy=False)
+    return _put(found, device)
+
+
+def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = None) -> Array:
+    """An array of what another library exports: a copy. One of this namespace is shared unless `copy` is True."""
+    if isinstance(x, Array):
+        return _asarray(x, device=device, copy=copy)
+    if copy is False:
+        raise BufferError("from_dlpack: what is not the scheduler's yet is always copied, so copy=False cannot be")
+    return _put(x if hasattr(x, "__dlpack__") else np.from_dlpack(x), device)
+
+
+@dataclass(frozen=True)
+class FloatInfo:
+    """The limits of a floating-point dtype, as Python's numbers."""
+
+    bits: int
+    eps: float
+    max: float
+    min: float
+    smallest_normal: float
+    dtype: np.dtype[Any]
+
+
+def finfo(type: Any, /) -> FloatInfo:
+    """The limits of a floating-point dtype, or that of an array; of a complex one those of its parts."""
+    found = np.finfo(type.dtype if isinstance(type, Array) else type)
+    eps, largest, least, normal = [float(x) for x in (found.eps, found.max, found.min, found.smallest_normal)]
+    return FloatInfo(found.bits, eps, largest, least, normal, np.dtype(found.dtype))
+
+
+def _put(array: Any, device: str | None) -> Array:
+    scheduler = background()
+
+    async def put() -> Tensor:
+        return await scheduler.scheduler.put(array, device=device)
+
+    return Array(scheduler.wait(put))
+
+
+def _asarray(x: Array, **options: Any) -> Array:
+    found = cast(Array, issue(creation.asarray, x, **options))
+    return x if found._tensor is x._tensor else found
+
+
+FUNCTIONS = {name: thing for name, thing in namespace(functions).items() if name not in (*_OWN, "dot", "einsum")}
+
+
+class Info:
+    """What there is, by the names of the standard."""
+
+    def capabilities(self) -> dict[str, Any]:
+        """Boolean masks and data-dependent shapes, which are waited for; 64 dimensions at most."""
+        return inspection.Info().capabilities()
+
+    def default_device(self) -> str:
+        """Where arrays are made."""
+        return self.devices()[0]
+
+    def devices(self) -> tuple[str, ...]:
+        """The names of all devices of the scheduler."""
+        return tuple([device.name for device in background().scheduler.devices])
+
+    def default_dtypes(self, *, device: str | None = None) -> dict[str, np.dtype[Any]]:
+        """The dtypes that Python's numbers get."""
+        return inspection.Info().default_dtypes()
+
+    def dtypes(
+        self, *, device: str | None = None, kind: str | tuple[str, ...] | None = None
+    ) -> dict[str, np.dtype[Any]]:
+        """The dtypes of a kind, or of several, by name."""
+        return inspection.Info().dtypes(kind=kind)

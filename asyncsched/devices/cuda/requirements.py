@@ -1,0 +1,86 @@
+"""What CUDA needs of a machine: NVIDIA's driver, CuPy, and the parts of the CUDA toolkit that compile kernels."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import os
+import sys
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+
+class Missing(NamedTuple):
+    """Something that is missing, how that shows, and what to do about it."""
+
+    name: str
+    how: str
+    cure: str
+
+
+def usable() -> bool:
+    """Whether CuPy is installed and finds a device. Makes no noise."""
+    found = cupy()
+    return found is not None and bool(found.cuda.is_available())
+
+
+def missing() -> list[Missing]:
+    """What is missing here, if anything is, in the order in which it is to be installed."""
+    known, found = driver(), cupy()
+    lacks = []
+    if not known:
+        cure = "install it, where there is an NVIDIA GPU (a container gets it by `--gpus all`)"
+        lacks.append(Missing("NVIDIA driver", "no NVIDIA driver found", cure))
+    if found is None:
+        extra = "cuda13" if known >= 13_000 else "cuda12"
+        return [*lacks, Missing("CuPy", "CuPy is not installed", f'pip install "asyncsched[{extra}]"')]
+    wheel, made_for = _wheel(found)
+    if known and known // 1000 < made_for:
+        how = f"the NVIDIA driver knows CUDA up to {dotted(known)}, too old for this CuPy, which is for CUDA {made_for}"
+        older = f' or: pip uninstall {wheel} && pip install "asyncsched[cuda12]"' if known >= 12_000 else ""
+        lacks.append(Missing("NVIDIA driver", how, f"update it{older}"))
+    elif known and not usable():
+        hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
+        how = "CuPy finds no device" + ("" if hidden is None else f", and CUDA_VISIBLE_DEVICES is {hidden!r}")
+        lacks.append(Missing("GPU", how, "see what `nvidia-smi -L` lists"))
+    if known and not _compiles(found.cuda):
+        lacks.append(Missing("CUDA libraries", "CuPy finds no NVRTC or no cuBLAS", f'pip install "{wheel}[ctk]"'))
+    return lacks
+
+
+def cupy() -> Any:
+    """CuPy, if it is installed."""
+    try:
+        return importlib.import_module("cupy")
+    except ImportError:
+        return None
+
+
+def driver() -> int:
+    """The newest CUDA that the NVIDIA driver knows, as 1000 * major + 10 * minor; 0 without a driver."""
+    if usable():
+        return int(cupy().cuda.runtime.driverGetVersion())
+    found = ctypes.c_int(0)
+    with suppress(OSError):
+        ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1").cuDriverGetVersion(ctypes.byref(found))
+    return found.value
+
+
+def dotted(version: int) -> str:
+    """CUDA's version as people write it."""
+    return f"{version // 1000}.{version % 1000 // 10}"
+
+
+def _wheel(found: Any) -> tuple[str, int]:
+    """CuPy's package, and the CUDA that it is for."""
+    major = found.cuda.runtime.runtimeGetVersion() // 1000
+    return f"cupy-cuda{major}x", major
+
+
+def _compiles(cuda: Any) -> bool:
+    """Whether CuPy finds the compiler that its wheel does not contain. With it come the matrix products."""
+    try:
+        cuda.nvrtc.getVersion()
+    except Exception:  # each loader has an error of its own
+        return False
+    return True

@@ -1,0 +1,152 @@
+"""Kernels of linear algebra. NumPy's own where there is one; CuPy's names and arguments are fewer.
+
+On CUDA an error of LAPACK's is asked for (`cupyx.errstate`), which waits for the device: CuPy would go on with NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from math import prod
+from typing import Any
+
+import numpy as np
+
+Kernel = Callable[..., Any]
+
+
+def lapack(name: str) -> Kernel:
+    """A function of `linalg` that both have."""
+
+    def kernel(xp: Any, *arrays: Any, **options: Any) -> Any:
+        with _strict(xp):
+            return getattr(xp.linalg, name)(*arrays, **options)
+
+    return kernel
+
+
+def cholesky(xp: Any, x: Any, *, upper: bool = False) -> Any:
+    """A triangular factor."""
+    if xp is np:
+        return np.linalg.cholesky(x, upper=upper)
+    with _strict(xp):
+        lower = xp.linalg.cholesky(x)
+    return xp.ascontiguousarray(xp.swapaxes(lower, -1, -2).conj()) if upper else lower
+
+
+def eigvals(xp: Any, x: Any) -> Any:
+    """Eigenvalues: complex, also where NumPy, which looks at them, would give real ones."""
+    with _strict(xp):
+        return _complex(xp, xp.linalg.eigvals(x))
+
+
+def eig(xp: Any, x: Any) -> tuple[Any, Any]:
+    """Eigenvalues and eigenvectors, complex."""
+    with _strict(xp):
+        values, vectors = xp.linalg.eig(x)
+    return _complex(xp, values), _complex(xp, vectors)
+
+
+def matrix_rank(xp: Any, x: Any, rtol: Any = None) -> Any:
+    """How many singular values are not negligible."""
+    if xp is np:
+        return np.linalg.matrix_rank(x, rtol=rtol)
+    values = svdvals(xp, x)
+    if not values.shape[-1]:
+        return xp.zeros(values.shape[:-1], xp.intp)
+    relative = max(x.shape[-2:]) * xp.finfo(values.dtype).eps if rtol is None else rtol
+    return xp.sum(values > _column(relative, 1) * xp.max(values, axis=-1, keepdims=True), axis=-1, dtype=xp.intp)
+
+
+def pinv(xp: Any, x: Any, rtol: Any = None) -> Any:
+    """The pseudo-inverse."""
+    if xp is np:
+        return np.linalg.pinv(x) if rtol is None else np.linalg.pinv(x, rtol=rtol)
+    if not x.size:
+        return xp.empty((*x.shape[:-2], x.shape[-1], x.shape[-2]), x.dtype)
+    with _strict(xp):
+        u, values, vh = xp.linalg.svd(x.conj(), full_matrices=False)
+    relative = max(x.shape[-2:]) * xp.finfo(values.dtype).eps if rtol is None else rtol
+    large = values > _column(relative, 1) * xp.max(values, axis=-1, keepdims=True)
+    inverse = xp.where(large, 1 / xp.where(large, values, 1), 0).astype(values.dtype)
+    return xp.matmul(xp.swapaxes(vh, -1, -2), inverse[..., None] * xp.swapaxes(u, -1, -2))
+
+
+def solve(xp: Any, x: Any, right: Any) -> Any:
+    """Solutions of linear equations: a right hand side of one dimension is a vector, any other matrices."""
+    if xp is np or right.ndim == 1 or x.ndim == right.ndim:
+        with _strict(xp):
+            return xp.linalg.solve(x, right)
+    batch = np.broadcast_shapes(x.shape[:-2], right.shape[:-2])
+    with _strict(xp):
+        return xp.linalg.solve(
+            xp.broadcast_to(x, (*batch, *x.shape[-2:])), xp.broadcast_to(right, (*batch, *right.shape[-2:]))
+        )
+
+
+def svdvals(xp: Any, x: Any) -> Any:
+    """Singular values."""
+    if xp is np:
+        return np.linalg.svdvals(x)
+    with _strict(xp):
+        return xp.linalg.svd(x, compute_uv=False)
+
+
+def matrix_power(xp: Any, x: Any, *, n: int) -> Any:
+    """A power: the first is a copy."""
+    if n == 1:
+        return x.copy(order="K")
+    with _strict(xp):
+        return xp.linalg.matrix_power(x, n)
+
+
+def matrix_norm(xp: Any, x: Any, *, ord: Any = "fro", keepdims: bool = False) -> Any:
+    """A norm of matrices."""
+    if xp is np:
+        return np.linalg.matrix_norm(x, ord=ord, keepdims=keepdims)
+    return xp.linalg.norm(x, ord=ord, axis=(-2, -1), keepdims=keepdims)
+
+
+def vector_norm(xp: Any, x: Any, *, axis: Any = None, ord: Any = 2, keepdims: bool = False) -> Any:
+    """A norm of vectors, along one axis, several, or all."""
+    if xp is np:
+        return np.linalg.vector_norm(x, axis=axis, ord=ord, keepdims=keepdims)
+    axes = tuple(range(x.ndim)) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+    axes = tuple([one % x.ndim for one in axes])
+    rest = tuple([one for one in range(x.ndim) if one not in axes])
+    lines = xp.transpose(x, (*axes, *rest)).reshape((prod([x.shape[one] for one in axes]), *[x.shape[i] for i in rest]))
+    found = xp.linalg.norm(lines, ord=ord, axis=0)
+    return found.reshape([1 if i in axes else n for i, n in enumerate(x.shape)]) if keepdims else found
+
+
+def diagonal(xp: Any, x: Any, *, offset: int) -> Any:
+    """A diagonal of the last two axes: a view."""
+    return xp.diagonal(x, offset, -2, -1)
+
+
+def trace(xp: Any, x: Any, *, offset: int, dtype: Any = None) -> Any:
+    """The sum along one."""
+    return np.linalg.trace(x, offset=offset, dtype=dtype) if xp is np else xp.trace(x, offset, -2, -1, dtype)
+
+
+def outer(xp: Any, x: Any, y: Any, *, out: Any = None) -> Any:
+    """All products of the elements of two vectors."""
+    return xp.multiply(x[:, None], y[None, :], out=out)
+
+
+def _complex(xp: Any, array: Any) -> Any:
+    return array.astype(np.result_type(array.dtype, np.complex64), copy=False)
+
+
+def _column(tolerance: Any, axes: int) -> Any:
+    """A tolerance for each matrix, with axes behind to broadcast along."""
+    return tolerance[(..., *(None,) * axes)] if getattr(tolerance, "ndim", 0) else tolerance
+
+
+def _strict(xp: Any) -> Any:
+    """Where what LAPACK cannot do raises LinAlgError, as it does in NumPy."""
+    if xp is np:
+        return nullcontext()
+    import cupyx
+
+    return cupyx.errstate(linalg="raise")

@@ -1,0 +1,29 @@
+"""Kernels of sets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..packed import pack_found
+
+
+def unique_values(xp: Any, x: Any) -> Any:
+    """Each element once, NaN as often as it is there."""
+    return np.unique_values(x) if xp is np else xp.unique(x, equal_nan=False)
+
+
+def unique_packed(xp: Any, x: Any, *, index: bool, inverse: bool, counts: bool) -> Any:
+    """The same with which one each element is, where each first is, and how often each is there: packed."""
+    kinds = {"return_index": index, "return_inverse": inverse, "return_counts": counts}
+    values, *others = xp.unique(x, equal_nan=False, **kinds)
+    if inverse:
+        others.insert(0, others.pop(index))
+    wide = values.dtype.itemsize > others[0].dtype.itemsize
+    return pack_found(xp, [values, *others] if wide else [*others, values])
+
+
+def isin(xp: Any, x: Any, y: Any, *, invert: bool) -> Any:
+    """Whether each element of `x` is among those of `y`."""
+    return xp.isin(xp.asarray(x), xp.asarray(y), invert=invert)

@@ -1,0 +1,94 @@
+"""Several results of one row, in one buffer of bytes: each is a view of it.
+
+A task has one value, so a row that gives several results (a decomposition, `unique_all`, a captured step) packs them,
+and each is unpacked by a row that makes a view. Where a length depends on data the buffer is as long as what was found,
+and that says how long each part is: nobody has to look into it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from .meta import Meta, meta
+from .row import Inferred, Row
+
+ALIGNMENT = 512  # bytes at which results begin in a packed buffer: CuPy's own granularity, and whole cache lines
+_BYTES = np.dtype(np.uint8)
+
+# What a row that gives several results will give, from its operands and options; and bytes of temporary memory.
+Parts = Callable[[str, tuple[Any, ...], Mapping[str, Any]], tuple[list[Meta], int]]
+
+
+def offsets(metas: Sequence[Any]) -> tuple[list[int], int]:
+    """Where each result begins in a packed buffer, and the buffer's bytes. Of metas, or of arrays."""
+    starts, end = [], 0
+    for form in metas:
+        starts.append(end)
+        end += -(-form.nbytes // ALIGNMENT) * ALIGNMENT
+    return starts, end
+
+
+def pack(xp: Any, arrays: Sequence[Any], starts: Sequence[int], nbytes: int) -> Any:
+    """One buffer of bytes with a copy of each array in C order."""
+    buffer = xp.empty(nbytes, xp.uint8)
+    for array, start in zip(arrays, starts, strict=True):
+        _part(buffer, start, array.shape, array.dtype)[...] = array
+    return buffer
+
+
+def packed_row(name: str, kernel: Callable[..., Sequence[Any]], parts: Parts, doc: str) -> Row:
+    """A row whose kernel gives several arrays, packed. Its results have known shapes."""
+
+    def packing(xp: Any, *arrays: Any, **options: Any) -> Any:
+        found = kernel(xp, *arrays, **options)
+        return pack(xp, found, *offsets(found))
+
+    def rule(row: Row, operands: tuple[Any, ...], options: Mapping[str, Any]) -> Inferred:
+        forms, workspace = parts(name, operands, options)
+        nbytes = offsets(forms)[1]
+        return Inferred(meta((nbytes,), _BYTES), workspace + nbytes)
+
+    return Row(name, packing, rule, parts=parts, doc=doc)
+
+
+def pack_found(xp: Any, arrays: Sequence[Any]) -> Any:
+    """One buffer of arrays, one behind the other without gaps: the widest come first, so that each is aligned."""
+    return xp.concatenate([xp.ascontiguousarray(array).reshape(-1).view(xp.uint8) for array in arrays])
+
+
+def _part(buffer: Any, start: int, shape: tuple[int, ...], dtype: Any) -> Any:
+    return buffer[start : start + prod(shape) * dtype.itemsize].view(dtype).reshape(shape)
+
+
+def _unpack(xp: Any, buffer: Any, *, start: int, shape: tuple[int, ...], dtype: Any) -> Any:
+    return _part(buffer, start, shape, dtype)
+
+
+def _unpacked(row: Row, operands: tuple[Any, ...], options: Mapping[str, Any]) -> Inferred:
+    return Inferred(meta(options["shape"], options["dtype"]))
+
+
+def _unpack_found(
+    xp: Any, buffer: Any, *, fixed: int, width: int, start: int, before: int, shape: Any, dtype: Any
+) -> Any:
+    count = _found(buffer.shape[0], fixed, width)
+    return _part(buffer, start + count * before, (count,) if shape is None else shape, dtype)
+
+
+def _unpacked_found(row: Row, operands: tuple[Any, ...], options: Mapping[str, Any]) -> Inferred:
+    count = _found(operands[0].bound[0], options["fixed"], options["width"])
+    return Inferred(meta((count,) if options["shape"] is None else options["shape"], options["dtype"]))
+
+
+def _found(nbytes: int, fixed: int, width: int) -> int:
+    """How many were found, when `fixed` bytes were packed, and `width` for each."""
+    return max(nbytes - fixed, 0) // width
+
+
+UNPACK = Row("unpack", _unpack, _unpacked, view=True, doc="One of several results packed in a buffer: a view.")
+_DOC = "The same, after `start` bytes and `before` for each that was found; of a known shape, or as many as were found."
+UNPACK_FOUND = Row("unpack_found", _unpack_found, _unpacked_found, view=True, doc=_DOC)

@@ -1,0 +1,33 @@
+"""Rules of random numbers: their shape and dtype are told, since it takes no array to find them out."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from ..kernels.random import STATE
+from ..meta import Meta, meta
+from ..row import Inferred, Operand, Options, Row
+from .common import lengths
+
+_STATE = meta((STATE,), np.dtype(np.uint64))
+
+
+def draw(name: str, operands: tuple[Operand, ...], options: Options) -> tuple[list[Meta], int]:
+    """The state of the generator after, and what is drawn."""
+    return [_STATE, meta(options["shape"], options["dtype"])], _scratch(operands, options)
+
+
+def draw_seeded(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """What is drawn alone."""
+    result = meta(options["shape"], options["dtype"], False)
+    return Inferred(result, _scratch(operands, options) + result.nbytes)
+
+
+def _scratch(operands: tuple[Operand, ...], options: Options) -> int:
+    """Places in what is permuted or chosen from; and numbers in double that are converted."""
+    drawn: int = prod(options["shape"])
+    if options["method"] in ("permutation", "choice"):
+        return 16 * (sum(prod(lengths(operand)) for operand in operands) + 2 * drawn)
+    return 0 if options["dtype"].itemsize == 8 else 8 * drawn

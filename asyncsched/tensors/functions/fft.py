@@ -1,0 +1,165 @@
+"""Fourier transforms: `asc.fft`, with the names of the standard's extension.
+
+`n` (or `s`, several) is how many points are used: the operand is cut off there or padded with zeros; by default all.
+`norm` says which direction is scaled: "backward" by 1/n, "forward" by 1/n, or "ortho" both by its root. Single
+precision stays single; integers are computed in double. On CUDA all of them run on one stream, since CuPy's plans are
+not for several.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from operator import index
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from ...ops.table import TABLE
+from ..tensor import Tensor, apply
+from ._common import axes as _axes
+from ._common import known_shape, op
+from .manipulation import roll
+
+Norm = Literal["backward", "ortho", "forward"]
+
+
+def fft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: Norm = "backward") -> Tensor:
+    """The discrete Fourier transform along an axis: complex.
+
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu") as s:
+    ...         return await asc.fft.fft(await s.put(np.ones(4)))
+    >>> asc.run(main)
+    array([4.+0.j, 0.+0.j, 0.+0.j, 0.+0.j])
+    """
+    return _along("fft", x, n, axis, norm)
+
+
+def ifft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: Norm = "backward") -> Tensor:
+    """The inverse of `fft`."""
+    return _along("ifft", x, n, axis, norm)
+
+
+def rfft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: Norm = "backward") -> Tensor:
+    """The transform of real numbers: n // 2 + 1 complex ones, since the rest is their mirror."""
+    return _along("rfft", x, n, axis, norm)
+
+
+def irfft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: Norm = "backward") -> Tensor:
+    """The inverse of `rfft`: n real numbers, by default 2 (m - 1) of m."""
+    return _along("irfft", x, n, axis, norm)
+
+
+def hfft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: Norm = "backward") -> Tensor:
+    """The transform of what is Hermitian, given by its half: n real numbers, by default 2 (m - 1) of m."""
+    return _along("hfft", x, n, axis, norm)
+
+
+def ihfft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: Norm = "backward") -> Tensor:
+    """The inverse of `hfft`, of real numbers: n // 2 + 1 complex ones."""
+    return _along("ihfft", x, n, axis, norm)
+
+
+def fftn(
+    x: Tensor, /, *, s: Sequence[int] | None = None, axes: Sequence[int] | None = None, norm: Norm = "backward"
+) -> Tensor:
+    """The transform along several axes, by default all."""
+    return _along_several("fftn", x, s, axes, norm)
+
+
+def ifftn(
+    x: Tensor, /, *, s: Sequence[int] | None = None, axes: Sequence[int] | None = None, norm: Norm = "backward"
+) -> Tensor:
+    """The inverse of `fftn`."""
+    return _along_several("ifftn", x, s, axes, norm)
+
+
+def rfftn(
+    x: Tensor, /, *, s: Sequence[int] | None = None, axes: Sequence[int] | None = None, norm: Norm = "backward"
+) -> Tensor:
+    """The transform of real numbers along several axes; the last of them has n // 2 + 1 in the result."""
+    return _along_several("rfftn", x, s, axes, norm)
+
+
+def irfftn(
+    x: Tensor, /, *, s: Sequence[int] | None = None, axes: Sequence[int] | None = None, norm: Norm = "backward"
+) -> Tensor:
+    """The inverse of `rfftn`; the last axis has 2 (m - 1) in the result unless `s` says another length."""
+    return _along_several("irfftn", x, s, axes, norm)
+
+
+def fftfreq(
+    n: int, /, *, d: float = 1.0, dtype: DTypeLike | None = None, device: object = None, scheduler: Any = None
+) -> Tensor:
+    """The frequencies of a transform of `n` samples that lie `d` apart: (n,), in float64 unless another is named."""
+    return _frequencies("fftfreq", n, d, dtype, device, scheduler)
+
+
+def rfftfreq(
+    n: int, /, *, d: float = 1.0, dtype: DTypeLike | None = None, device: object = None, scheduler: Any = None
+) -> Tensor:
+    """Those of `rfft`: (n // 2 + 1,)."""
+    return _frequencies("rfftfreq", n, d, dtype, device, scheduler)
+
+
+def fftshift(x: Tensor, /, *, axes: int | Sequence[int] | None = None) -> Tensor:
+    """The frequency zero moved to the middle of the axes, by default all."""
+    return _shifted("fftshift", x, axes, lambda length: length // 2)
+
+
+def ifftshift(x: Tensor, /, *, axes: int | Sequence[int] | None = None) -> Tensor:
+    """The inverse of `fftshift`."""
+    return _shifted("ifftshift", x, axes, lambda length: -(length // 2))
+
+
+def _along(name: str, x: Tensor, n: int | None, axis: int, norm: Norm) -> Tensor:
+    _check(name, norm)
+    return op(name, x, n=None if n is None else index(n), axis=index(axis), norm=norm)
+
+
+def _along_several(name: str, x: Tensor, s: Sequence[int] | None, axes: Sequence[int] | None, norm: Norm) -> Tensor:
+    _check(name, norm)
+    points, several = _axes(s), _axes(axes)
+    if points is not None and several is None and not isinstance(points, int):
+        several = tuple(range(x.ndim - len(points), x.ndim))
+    return op(name, x, s=points, axes=several, norm=norm)
+
+
+def _check(name: str, norm: object) -> None:
+    if norm not in ("backward", "ortho", "forward"):
+        raise ValueError(f"{name}: norm must be 'backward', 'ortho' or 'forward', not {norm!r}")
+
+
+def _frequencies(name: str, n: int, d: float, dtype: DTypeLike | None, device: object, scheduler: Any) -> Tensor:
+    options = {"n": index(n), "d": float(d), "dtype": np.dtype(dtype)}
+    return apply(TABLE[name], (), options, scheduler=scheduler, device=device)
+
+
+def _shifted(name: str, x: Tensor, axes: int | Sequence[int] | None, shift: Callable[[int], int]) -> Tensor:
+    shape = known_shape(x, name)
+    found = _axes(axes)
+    along = tuple(range(x.ndim)) if found is None else (found,) if isinstance(found, int) else found
+    return roll(x, [shift(shape[axis]) for axis in along], axis=along)
+
+
+__all__ = [
+    "fft",
+    "fftfreq",
+    "fftn",
+    "fftshift",
+    "hfft",
+    "ifft",
+    "ifftn",
+    "ifftshift",
+    "ihfft",
+    "irfft",
+    "irfftn",
+    "rfft",
+    "rfftfreq",
+    "rfftn",
+]
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__doc__"]

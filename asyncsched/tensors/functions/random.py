@@ -1,0 +1,261 @@
+"""Random numbers: `asc.random`, with NumPy's names: `asc.random.default_rng(seed).normal(size=(3, 4))`.
+
+Each draw is a task, and draws of one generator follow one another in the order of the calls, whatever the order in
+which tasks are admitted: on the CPU the numbers are those of `numpy.random.default_rng` with the same seed. A draw
+takes the state that the one before left, as a task takes its operands, and nothing is changed in place.
+
+So a draw that fails, or is cancelled with its scope before it has run, was none: the generator is as it was before.
+Draws called after it that already wait fail or are cancelled with it, as all does that depends on it; the next call
+draws what that one would have. `cancel()` on what was drawn gives up those numbers alone, and the generator goes on
+behind them.
+
+On CUDA each draw has a generator of CuPy's of its own, seeded by the generator's seed and the number of the call: equal
+from run to run, and not NumPy's. There a draw that failed leaves the others alone.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from functools import cache
+from operator import index
+from typing import Any, NoReturn, TypeAlias
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from ...devices.contract import Device
+from ...ops.kernels.random import words
+from ...ops.table import TABLE
+from ...runtime.context import find
+from ...runtime.runtime import Runtime
+from ..handles import runtime_of
+from ..tensor import Tensor, apply
+from ._common import known_shape, lengths, refuse_tracked, several
+
+Size: TypeAlias = int | Sequence[int] | None
+Seed: TypeAlias = "int | Sequence[int] | np.random.SeedSequence | None"  # as text: NumPy imports `random` when named
+
+_FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
+
+
+def default_rng(seed: Seed = None, *, device: object = None, scheduler: Any = None) -> Generator:
+    """A generator of random numbers.
+
+    Args:
+        seed: the same one gives the same numbers; None one from the operating system.
+        device: where to draw; default the first device of the scheduler.
+        scheduler: whose tasks the draws are; default the ambient one of the first draw.
+
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu"):
+    ...         rng = asc.random.default_rng(0)
+    ...         x = rng.normal(size=2)                  # returns at once
+    ...         return await x
+    >>> asc.run(main)
+    array([ 0.12573022, -0.13210486])
+    >>> np.random.default_rng(0).normal(size=2)
+    array([ 0.12573022, -0.13210486])
+    """
+    return Generator(seed, device=device, scheduler=scheduler)
+
+
+class Generator:
+    """Draws random numbers as tensors. Made by `default_rng`; of one scheduler from its first draw on.
+
+    Methods, arguments and defaults are NumPy's. Parameters are numbers, checked at once; for others draw standard ones
+    and compute: `rng.normal(size=t.shape) * t`. Where NumPy's method has no `dtype`, it is that of the result, to which
+    the numbers are converted. `size=None` is one number, a tensor without dimensions.
+    """
+
+    def __init__(self, seed: Seed = None, *, device: object = None, scheduler: Any = None) -> None:
+        self._seeds = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
+        self._start = words(np.random.default_rng(self._seeds))
+        # The state after each draw that may still fail, behind the last one that did not: the newest is drawn from.
+        self._states: deque[Tensor] = deque()
+        self._calls = 0
+        self._device, self._scheduler = device, scheduler
+        self._runtime: Runtime | None = None
+
+    # -- distributions ------------------------------------------------------------------------------------------
+
+    def random(self, size: Size = None, dtype: DTypeLike = np.float64) -> Tensor:
+        """Evenly from 0 to before 1, in float64 or float32."""
+        return self._standard("random", size, dtype)
+
+    def standard_normal(self, size: Size = None, dtype: DTypeLike = np.float64) -> Tensor:
+        """Normally, with mean 0 and variance 1, in float64 or float32."""
+        return self._standard("standard_normal", size, dtype)
+
+    def standard_exponential(self, size: Size = None, dtype: DTypeLike = np.float64) -> Tensor:
+        """Exponentially, with mean 1, in float64 or float32."""
+        return self._standard("standard_exponential", size, dtype)
+
+    def normal(self, loc: float = 0.0, scale: float = 1.0, size: Size = None, dtype: DTypeLike | None = None) -> Tensor:
+        """Normally, around `loc` with the deviation `scale`."""
+        return self._distribution("normal", size, dtype, loc=loc, scale=scale)
+
+    def uniform(self, low: float = 0.0, high: float = 1.0, size: Size = None, dtype: DTypeLike | None = None) -> Tensor:
+        """Evenly from `low` to before `high`."""
+        return self._distribution("uniform", size, dtype, low=low, high=high)
+
+    def exponential(self, scale: float = 1.0, size: Size = None, dtype: DTypeLike | None = None) -> Tensor:
+        """Exponentially, with mean `scale`."""
+        return self._distribution("exponential", size, dtype, scale=scale)
+
+    def gamma(self, shape: float, scale: float = 1.0, size: Size = None, dtype: DTypeLike | None = None) -> Tensor:
+        """By the gamma distribution."""
+        return self._distribution("gamma", size, dtype, shape=shape, scale=scale)
+
+    def beta(self, a: float, b: float, size: Size = None, dtype: DTypeLike | None = None) -> Tensor:
+        """By the beta distribution."""
+        return self._distribution("beta", size, dtype, a=a, b=b)
+
+    def poisson(self, lam: float = 1.0, size: Size = None, dtype: DTypeLike | None = None) -> Tensor:
+        """By Poisson's distribution, in int64."""
+        return self._distribution("poisson", size, dtype, lam=lam)
+
+    def binomial(self, n: int, p: float, size: Size = None, dtype: DTypeLike | None = None) -> Tensor:
+        """How many of `n` trials succeed, each with probability `p`, in int64."""
+        return self._distribution("binomial", size, dtype, n=n, p=p)
+
+    def integers(
+        self, low: int, high: int | None = None, size: Size = None, dtype: DTypeLike = np.int64, endpoint: bool = False
+    ) -> Tensor:
+        """Integers evenly from `low` to before `high`, or to it with `endpoint`; one argument alone is `high`."""
+        first, last = (0, low) if high is None else (low, high)
+        form = np.dtype(dtype)
+        named = {"low": index(first), "high": index(last), "dtype": form, "endpoint": bool(endpoint)}
+        return self._distribution("integers", size, form, **named)
+
+    # -- orders and choices -------------------------------------------------------------------------------------
+
+    def permutation(self, x: int | Tensor, axis: int = 0) -> Tensor:
+        """The numbers from 0 to before `x` in random order; or a tensor's parts along an axis, as a copy."""
+        if isinstance(x, Tensor):
+            shape = known_shape(x, "permutation")
+            axis = range(len(shape))[axis]
+            return self._draw("permutation", {"axis": axis}, shape, x.dtype, {"x": x})
+        return self._draw("permutation", {"x": index(x)}, (index(x),), np.dtype(np.int64))
+
+    def choice(
+        self, a: int | Tensor, size: Size = None, replace: bool = True, p: Tensor | None = None, axis: int = 0,
+        shuffle: bool = True,
+    ) -> Tensor:  # fmt: skip
+        """Parts of a tensor along an axis, or numbers from 0 to before `a`, chosen with probabilities `p`."""
+        shape = known_shape(a, "choice") if isinstance(a, Tensor) else (index(a),)
+        axis = range(len(shape))[axis]
+        chosen = () if size is None else lengths(size)
+        if not replace and int(np.prod(chosen, dtype=np.int64)) > shape[axis]:
+            raise ValueError(f"choice: {chosen} cannot be taken from {shape[axis]} without replacement")
+        if p is not None and (not isinstance(p, Tensor) or p.shape != (shape[axis],)):
+            raise ValueError(f"choice: p must be a tensor of {shape[axis]} probabilities: `await s.put(p)` makes one")
+        named: dict[str, Any] = {"size": chosen, "replace": bool(replace), "axis": axis, "shuffle": bool(shuffle)}
+        tensors = {} if p is None else {"p": p}
+        if isinstance(a, Tensor):
+            form = (*shape[:axis], *chosen, *shape[axis + 1 :])
+            return self._draw("choice", named, form, a.dtype, {"a": a, **tensors})
+        return self._draw("choice", {"a": index(a), **named}, chosen, np.dtype(np.int64), tensors)
+
+    def shuffle(self, x: object, axis: int = 0) -> NoReturn:
+        """Refused: tensors are values."""
+        raise TypeError("shuffle works in place, and tensors are values: use `x = rng.permutation(x)`")
+
+    # -- one draw -----------------------------------------------------------------------------------------------
+
+    def _standard(self, method: str, size: Size, dtype: DTypeLike) -> Tensor:
+        form = np.dtype(dtype)
+        if form not in _FLOATS:
+            raise TypeError(f"{method}: dtype must be float64 or float32, not {form}")
+        return self._draw(method, {"dtype": form}, _shape(size), form, sized=True)
+
+    def _distribution(self, method: str, size: Size, result: DTypeLike | None, /, **named: Any) -> Tensor:
+        for name, value in named.items():
+            if isinstance(value, Tensor):
+                raise TypeError(f"{method}: {name} must be a number: draw standard numbers, and compute with those")
+        found = getattr(_sample(), method)(**named, size=1)  # raises what NumPy would
+        return self._draw(method, named, _shape(size), found.dtype if result is None else np.dtype(result), sized=True)
+
+    def _draw(
+        self, method: str, named: dict[str, Any], shape: tuple[int, ...], dtype: np.dtype[Any],
+        tensors: dict[str, Tensor] | None = None, *, sized: bool = False,
+    ) -> Tensor:  # fmt: skip
+        tensors = tensors or {}
+        refuse_tracked(method, tuple(tensors.values()))
+        runtime, device = self._where(tensors)
+        if sized:
+            named = {**named, "size": shape}
+        options: dict[str, Any] = {"method": method, "tensors": tuple(tensors), "named": tuple(named.items())}
+        options |= {"shape": shape, "dtype": dtype}
+        self._calls += 1
+        if device.xp is not np:
+            seeded = (self._seed(), *tensors.values())
+            return apply(TABLE["draw_seeded"], seeded, options, **self._placed(runtime, device))
+        state = self._newest()
+        operands = tensors.values() if state is None else (state, *tensors.values())
+        options["start"] = self._start if state is None else None
+        after, drawn = several("draw", *operands, placed=self._placed(runtime, device), **options)
+        self._states.append(apply(TABLE["copy"], (after,)))  # of its own, not to hold what was drawn
+        return drawn
+
+    def _where(self, tensors: dict[str, Tensor]) -> tuple[Runtime, Device]:
+        """Whose task the draw is, and where it runs. Not while a step is captured: its replays would repeat it."""
+        given = next(iter(tensors.values()), None)
+        runtime = find(self._scheduler) if given is None else runtime_of(given._value)
+        if runtime.sink is not None:
+            runtime.sink.refuse("a draw of random numbers")
+        if self._runtime is not None and self._runtime is not runtime:
+            self._leave()
+        self._runtime = runtime
+        device = given.device if given is not None else runtime.device(self._device)
+        return runtime, device
+
+    def _leave(self) -> None:
+        """Another scheduler takes over: the state that the last one's draws left goes along."""
+        state = self._newest()
+        if state is not None and not state.done():
+            raise ValueError("the generator's draws in another scheduler are not done: `await` them first")
+        if state is not None:
+            self._start = tuple([int(word) for word in state._value.array])
+        self._states.clear()
+
+    def _newest(self) -> Tensor | None:
+        """The state to draw from; None for that at the start."""
+        states = self._states
+        while states and states[-1]._value.failure is not None:
+            states.pop()  # that draw was none
+        while len(states) > 1 and states[1].done():
+            states.popleft()
+        return states[-1] if states else None
+
+    def _seed(self) -> int:
+        """Of this call's own generator."""
+        children = np.random.SeedSequence(self._seeds.entropy, spawn_key=(*self._seeds.spawn_key, self._calls))
+        return int(children.generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+    def _placed(self, runtime: Runtime, device: Device) -> dict[str, Any]:
+        return {"scheduler": _Of(runtime), "device": device}
+
+
+class _Of:
+    """A scheduler, as `find` takes one."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+
+def _shape(size: Size) -> tuple[int, ...]:
+    return () if size is None else lengths(size)
+
+
+@cache
+def _sample() -> Any:
+    """NumPy's generator to check parameters with: made when it is first used, since NumPy imports `random` then."""
+    return np.random.default_rng(0)
+
+
+__all__ = ["Generator", "default_rng"]
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__doc__"]

@@ -1,0 +1,212 @@
+"""The methods that NumPy's arrays have, for those who expect them: each is a function of the package, or an error.
+
+What works in place in NumPy, or gives what is no tensor, has no place here: asking for it names the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from .options import axes
+from .reading import Unread
+
+_Axis = int | Sequence[int] | None
+
+# What NumPy's arrays have and tensors do not, and what to write instead.
+_INSTEAD = {
+    "byteswap": "`await t.numpy()` first",
+    "base": "nothing: tensors are values, and views of one another where NumPy's are",
+    "choose": "`asc.where` or `asc.take_along_axis`",
+    "compress": "`t[mask]`",
+    "ctypes": "`await t.numpy()` first",
+    "cpu": "`await t.numpy()`, or `t.to('cpu')` for a tensor there",
+    "cuda": "`t.to('cuda')`",
+    "data": "`await t.numpy()` first",
+    "diagonal": "`asc.linalg.diagonal(t)`",
+    "dump": "`asc.save`",
+    "fill": "`t[...] = value`",
+    "flat": "`t.flatten()`",
+    "itemset": "`t[index] = value`",
+    "itemsize": "`t.dtype.itemsize`",
+    "partition": "`asc.sort(t)`",
+    "argpartition": "`asc.argsort(t)`",
+    "put": "`t[indices] = values`",
+    "resize": "`t.reshape(...)`, or `asc.concat`",
+    "searchsorted": "`asc.searchsorted(t, values)`",
+    "setflags": "nothing: what is awaited is read-only, and `await t.numpy()` is yours",
+    "sort": "`asc.sort(t)`, which makes a new tensor",
+    "argsort": "`asc.argsort(t)`",
+    "strides": "`(await t).strides`",
+    "swapaxes": "`asc.permute_dims(t, axes)`, or `t.mT` for the last two",
+    "tobytes": "`(await t).tobytes()`",
+    "tofile": "`asc.save`, or `(await t).tofile(...)`",
+    "trace": "`asc.linalg.trace(t)`",
+    "unsqueeze": "`asc.expand_dims(t, axis)`",
+    "view": "`t[...]` for a view, `t.astype(dtype)` for another dtype",
+}
+
+
+class Methods(Unread):
+    """The methods. `Tensor` says how a row is applied."""
+
+    __slots__ = ()
+
+    def _row(self, name: str, *operands: object, **options: Any) -> Self:
+        raise NotImplementedError
+
+    # -- along axes, which may be given by position -------------------------------------------------------------
+
+    def sum(self, axis: _Axis = None, dtype: DTypeLike | None = None, *, keepdims: bool = False) -> Self:
+        """The sum along the axes."""
+        return self._summed("sum", axis, dtype, keepdims)
+
+    def prod(self, axis: _Axis = None, dtype: DTypeLike | None = None, *, keepdims: bool = False) -> Self:
+        """The product along the axes."""
+        return self._summed("prod", axis, dtype, keepdims)
+
+    def max(self, axis: _Axis = None, *, keepdims: bool = False) -> Self:
+        """The largest element along the axes."""
+        return self._row("max", axis=axes(axis), keepdims=keepdims)
+
+    def min(self, axis: _Axis = None, *, keepdims: bool = False) -> Self:
+        """The smallest element along the axes."""
+        return self._row("min", axis=axes(axis), keepdims=keepdims)
+
+    def mean(self, axis: _Axis = None, *, keepdims: bool = False) -> Self:
+        """The mean along the axes."""
+        return self._row("mean", axis=axes(axis), keepdims=keepdims)
+
+    def all(self, axis: _Axis = None, *, keepdims: bool = False) -> Self:
+        """Whether all elements along the axes are true (not zero)."""
+        return self._row("all", axis=axes(axis), keepdims=keepdims)
+
+    def any(self, axis: _Axis = None, *, keepdims: bool = False) -> Self:
+        """Whether any element along the axes is true (not zero)."""
+        return self._row("any", axis=axes(axis), keepdims=keepdims)
+
+    def std(self, axis: _Axis = None, *, ddof: float = 0, keepdims: bool = False) -> Self:
+        """The standard deviation along the axes."""
+        return self._row("std", axis=axes(axis), correction=ddof, keepdims=keepdims)
+
+    def var(self, axis: _Axis = None, *, ddof: float = 0, keepdims: bool = False) -> Self:
+        """The variance along the axes."""
+        return self._row("var", axis=axes(axis), correction=ddof, keepdims=keepdims)
+
+    def argmax(self, axis: int | None = None, *, keepdims: bool = False) -> Self:
+        """Where the first largest element is."""
+        return self._row("argmax", axis=axes(axis), keepdims=keepdims)
+
+    def argmin(self, axis: int | None = None, *, keepdims: bool = False) -> Self:
+        """Where the first smallest element is."""
+        return self._row("argmin", axis=axes(axis), keepdims=keepdims)
+
+    def cumsum(self, axis: int | None = None, dtype: DTypeLike | None = None) -> Self:
+        """Running sums along an axis; without one, of the flattened tensor."""
+        return self._running("cumulative_sum", axis, dtype)
+
+    def cumprod(self, axis: int | None = None, dtype: DTypeLike | None = None) -> Self:
+        """Running products along an axis; without one, of the flattened tensor."""
+        return self._running("cumulative_prod", axis, dtype)
+
+    # -- shapes -------------------------------------------------------------------------------------------------
+
+    def reshape(self, *shape: Any) -> Self:
+        """The same elements in another shape; one length may be -1. A view where NumPy's is."""
+        lengths = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape
+        return self._row("reshape", shape=tuple(lengths))
+
+    def flatten(self) -> Self:
+        """A copy with one axis."""
+        return self._row("reshape", shape=(-1,), copy=True)
+
+    def ravel(self) -> Self:
+        """All elements along one axis: a view where NumPy's is."""
+        return self._row("reshape", shape=(-1,))
+
+    def squeeze(self, axis: _Axis = None) -> Self:
+        """A view without the axes of length one that are named, or any."""
+        return self._row("squeeze", axis=axes(axis))
+
+    def transpose(self, *order: Any) -> Self:
+        """A view with the axes in another order, or in reverse."""
+        given = order[0] if len(order) == 1 and isinstance(order[0], tuple | list) else order
+        return self._row("permute_dims", axes=tuple(given) or tuple(reversed(range(self.ndim))))
+
+    def repeat(self, repeats: int, axis: int | None = None) -> Self:
+        """Each element several times."""
+        return self._row("repeat", repeats=repeats, axis=axes(axis))
+
+    def take(self, indices: Any, axis: int | None = None) -> Self:
+        """Slices along an axis, by a tensor of indices."""
+        return self._row("take", indices, axis=axes(axis))
+
+    # -- the rest -----------------------------------------------------------------------------------------------
+
+    def astype(self, dtype: DTypeLike) -> Self:
+        """A copy in another dtype."""
+        return self._row("astype", dtype=np.dtype(dtype))
+
+    def copy(self) -> Self:
+        """A copy in the same layout."""
+        return self._row("copy")
+
+    def clip(self, min: Any, max: Any) -> Self:
+        """The elements limited to between two others; `asc.clip` takes one alone."""
+        return self._row("clip", min, max)
+
+    def round(self) -> Self:
+        """The nearest integers, ties to even."""
+        return self._row("round")
+
+    def conj(self) -> Self:
+        """The complex conjugate."""
+        return self._row("conj")
+
+    def dot(self, other: Any) -> Self:
+        """NumPy's `dot`."""
+        return self._row("dot", other)
+
+    @property
+    def real(self) -> Self:
+        """The real part: a view."""
+        return self._row("real")
+
+    @property
+    def imag(self) -> Self:
+        """The imaginary part: a view; of real numbers new zeros."""
+        return self._row("imag")
+
+    @property
+    def T(self) -> Self:
+        """The transpose of a tensor with two axes: a view."""
+        if self.ndim != 2:
+            raise ValueError(f"T needs two axes, not {self.ndim}: use `.mT` or `permute_dims`")
+        return self.mT
+
+    @property
+    def mT(self) -> Self:
+        """A view with the last two axes exchanged."""
+        return self._row("matrix_transpose")
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self._value.meta.shape)
+
+    if not TYPE_CHECKING:  # for which any name would be there then
+
+        def __getattr__(self, name: str) -> Any:
+            cure = f": use {_INSTEAD[name]}" if name in _INSTEAD else ""
+            raise AttributeError(f"a {type(self).__name__} has no attribute {name!r}{cure}", name=name, obj=None)
+
+    def _summed(self, name: str, axis: _Axis, dtype: DTypeLike | None, keepdims: bool) -> Self:
+        options = {} if dtype is None else {"dtype": np.dtype(dtype)}
+        return self._row(name, axis=axes(axis), keepdims=keepdims, **options)
+
+    def _running(self, name: str, axis: int | None, dtype: DTypeLike | None) -> Self:
+        lines = self.ravel() if axis is None and self.ndim != 1 else self
+        return lines._row(name, axis=axes(axis), dtype=None if dtype is None else np.dtype(dtype))

@@ -1,0 +1,73 @@
+"""Putting a host array: the task of its copy to a device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .._core.callsite import call_site
+from .._core.model import PENDING, Scope, Task, Value
+from ..devices.contract import Device
+from ..errors import QueueFull
+from ..ops.kernels.basic import copy
+from ..ops.meta import meta
+from ..ops.row import Row
+from ..ops.table import TABLE
+from ..runtime.runtime import Runtime
+from .handles import Handle
+from .tensor import Tensor
+
+_KINDS = "biufc"  # bool, integers, floats and complex: what the operations know
+_CUDA = (2, 13)  # DLPack's kDLCUDA and kDLCUDAManaged
+
+
+def _native_copy(xp: Any, x: Any, *, out: Any = None) -> Any:
+    """A copy in the layout of `x`, and in this machine's order of bytes."""
+    if out is None and not x.dtype.isnative:
+        return x.astype(x.dtype.newbyteorder("="))
+    return copy(xp, x, out=out)
+
+
+_PUT = Row("put", _native_copy, TABLE["copy"].rule, out=True, doc="A host array, copied to the device.")
+
+
+def make_put(runtime: Runtime, core: Scope, source: Any, device: object, *, bounded: bool) -> tuple[Task, Tensor]:
+    """A host array on its way to a device."""
+    if isinstance(source, Handle):
+        raise TypeError("this is the scheduler's already: for another device use `t.to(device)`")
+    target = runtime.device(device)
+    array = _importable(source, target)
+    if array.dtype.kind not in _KINDS:
+        raise TypeError(f"dtype {array.dtype} is not supported: use bool, integers, floats or complex numbers")
+    dtype = array.dtype if array.dtype.isnative else array.dtype.newbyteorder("=")
+    form = meta(array.shape, dtype, array.flags.c_contiguous)
+    nbytes = target.memory.footprint(array.nbytes)
+    value = Value(core.account, target, form, nbytes, call_site())
+    task = Task(core, "put", value, _PUT, (), (array,), None, runtime.copy_lanes[target], nbytes)
+    runtime.submit(task, bounded=bounded)
+    return task, Tensor(value)
+
+
+def put_nowait(runtime: Runtime, core: Scope, source: Any, device: object) -> Tensor:
+    """The same, if there is room for it now: a pending host array would be unbounded memory.
+
+    Raises:
+        QueueFull: if there is not.
+    """
+    task, tensor = make_put(runtime, core, source, device, bounded=True)
+    if task.state == PENDING:
+        runtime.cancel(task, "put_nowait, since there was no room")
+        raise QueueFull("no room for this array now: `await s.put(array)` waits for it")
+    return tensor
+
+
+def _importable(source: Any, target: Device) -> Any:
+    """The source as an array that a copy stream of `target` can read."""
+    if not isinstance(source, np.ndarray) and hasattr(source, "__dlpack_device__"):
+        kind, _ = source.__dlpack_device__()
+        if kind in _CUDA:
+            return target.adopt(source)
+        if not hasattr(source, "__array__"):
+            return np.from_dlpack(source)
+    return np.asarray(source)

@@ -1,0 +1,224 @@
+"""The namespace for code that cannot `await`: where it blocks, where it refuses to, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+import asyncsched as asc
+from asyncsched import array_api as xp
+from asyncsched.array_api import background as _background
+from tests.waiting import held
+
+
+@pytest.fixture(autouse=True)
+def closed():
+    """Each test begins and ends with no background scheduler."""
+    yield
+    _background.replace({"device": "cpu"})
+
+
+def fresh(code: str) -> str:
+    """What a program prints, on both of its outputs."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False)
+    return done.stdout + done.stderr
+
+
+def test_arrays_are_a_class_of_their_own():
+    x = xp.asarray([[1, 2], [3, 4]])
+    assert type(x) is xp.Array
+    assert not isinstance(x, asc.Tensor)
+    assert not hasattr(x, "__await__")
+    assert x.__array_namespace__() is x.__array_namespace__(api_version="2025.12") is xp
+    with pytest.raises(ValueError, match=r"2019.12 is not known"):
+        x.__array_namespace__(api_version="2019.12")
+    assert (x.shape, x.dtype, x.ndim, x.size, x.device, x.nbytes) == ((2, 2), np.int64, 2, 4, "cpu", 32)
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(x)
+
+
+def test_values_are_waited_for():
+    x = xp.asarray([1.0, 2.0, 3.0])
+    total = xp.sum(x)
+    assert (float(total), int(total), complex(total), bool(total), len(x)) == (6.0, 6, 6 + 0j, True, 3)
+    assert [float(part) for part in x] == [1.0, 2.0, 3.0]
+    assert np.asarray(x).tolist() == [1.0, 2.0, 3.0]
+    assert list(range(xp.asarray(3)))[-1] == 2
+    assert repr(x) == "Array([1., 2., 3.], dtype=float64, device=cpu)"
+    with pytest.raises(TypeError, match=r"only an array of one element can become bool"):
+        bool(x)
+    with pytest.raises(TypeError):
+        range(xp.asarray(1.5))
+    with pytest.raises(TypeError, match="without axes"):
+        len(total)
+
+
+def test_lengths_that_depend_on_data_are_known():
+    x = xp.asarray([3, 1, 3])
+    assert xp.unique_values(x).shape == (2,)
+    assert len(x[x > 2]) == 2
+    assert xp.nonzero(x > 2)[0].shape == (2,)
+    assert xp.unstack(x[x > 2])[0].shape == ()
+    assert xp.repeat(x, x).shape == (7,)
+
+
+def test_operators_and_assignment():
+    x = xp.asarray([1.0, 2.0])
+    y = x
+    x += 1
+    assert y is x
+    x[0] = 7
+    assert np.asarray(y).tolist() == [7.0, 3.0]
+    assert np.asarray(2 - x).tolist() == [-5.0, -1.0]
+    assert type(np.float64(2) * x) is xp.Array
+    assert np.asarray(x[xp.asarray(0) : xp.asarray(1)]).tolist() == [7.0]
+    with pytest.raises(TypeError, match="in place"):
+        x *= xp.asarray([1j, 2])
+    with pytest.raises(TypeError, match="unsupported operand|does not support ufuncs"):
+        x + np.ones(2)
+    with pytest.raises(ValueError, match="broadcast"):
+        x + xp.ones(3)
+
+
+def test_from_other_libraries_and_to_them():
+    a = np.arange(3.0)
+    x = xp.from_dlpack(a)
+    a[0] = 9
+    assert np.from_dlpack(x).tolist() == [0.0, 1.0, 2.0]
+    assert xp.asarray(x) is x
+    assert xp.asarray(x, copy=True) is not x
+    assert xp.from_dlpack(x, copy=False) is x
+    assert x.to_device("cpu").device == "cpu"
+    with pytest.raises(ValueError, match="copy=False"):
+        xp.asarray(a, copy=False)
+    with pytest.raises(ValueError, match="copy=False"):
+        np.asarray(x, copy=False)
+    assert xp.asarray([xp.asarray(1, dtype=xp.float32), 2]).dtype == np.float32
+
+
+def test_what_an_operation_raises_comes_where_it_is_read():
+    x = xp.linalg.inv(xp.zeros((2, 2)))
+    with pytest.raises(np.linalg.LinAlgError):
+        np.asarray(x)
+    assert repr(x) == "Array(shape=(2, 2), dtype=float64, device=cpu, failed: LinAlgError)"
+
+
+async def test_on_a_thread_with_a_running_loop_nothing_blocks():
+    def work() -> float:
+        return float(xp.sum(xp.ones(3)))
+
+    for call in (work, lambda: xp.asarray([1]), lambda: xp.using(max_ops=3)):
+        with pytest.raises(asc.ImplicitBarrierError, match=r"await asyncio.to_thread\(fn\)"):
+            call()
+    assert await asyncio.to_thread(work) == 3.0
+    x = await asyncio.to_thread(xp.arange, 3)
+    for call in (lambda: bool(x), lambda: x + 1, lambda: x[0], lambda: np.asarray(x), lambda: xp.sum(x)):
+        with pytest.raises(asc.ImplicitBarrierError):
+            call()
+    assert "Array(shape=(3,), dtype=int64" in repr(x)
+    await asyncio.to_thread(_background.replace, {"device": "cpu"})
+
+
+async def test_nor_in_a_task(s):
+    with pytest.raises(asc.ImplicitBarrierError, match="pass arrays as arguments"):
+        await s.call(lambda: xp.asarray([1]))
+
+
+async def test_it_is_outside_of_its_callers_scope(s):
+    """`asyncio.to_thread` hands on the ambient scheduler, which is another loop's."""
+    async with s.scope():
+        assert await asyncio.to_thread(lambda: float(xp.sum(xp.arange(4)))) == 6.0
+    await asyncio.to_thread(_background.replace, {"device": "cpu"})
+
+
+def test_limits_are_set_and_come_back():
+    x = xp.ones(10)
+    with xp.using("cpu", max_bytes=1000):
+        with pytest.raises(asc.TaskTooLarge):
+            xp.asarray(np.ones(1000))
+        assert np.asarray(x).tolist() == [1.0] * 10  # of the scheduler before, which is closed
+        with pytest.raises(ValueError, match="different schedulers"):
+            x + xp.ones(10)
+    assert xp.asarray(np.ones(1000)).shape == (1000,)
+    with pytest.raises(TypeError, match="max_ops"):
+        xp.using("cpu", max_ops="many") and xp.ones(1)
+
+
+def test_a_full_backlog_is_waited_for():
+    with xp.using("cpu", max_ops=1, max_pending=4):
+        x = xp.ones((100, 100))
+        for _ in range(50):
+            x = x * 1.5 - x
+        assert float(x[0, 0]) == 0.5**50
+
+
+def test_several_threads_share_it():
+    def work(seed: int) -> float:
+        x = xp.asarray(np.full(100, float(seed)))
+        return float(xp.sum(x * 2))
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(work, range(40))) == [200.0 * i for i in range(40)]
+    assert [t.name for t in threading.enumerate()].count("asyncsched array_api") == 1
+
+
+def test_closing_waits_for_what_was_submitted():
+    started, gate = threading.Event(), threading.Event()
+    scheduler = _background.background().scheduler
+
+    def body() -> None:
+        started.set()
+        held(gate)
+
+    _background.background().issue(scheduler.submit_nowait, body)
+    assert started.wait(60)
+    closing = threading.Thread(target=_background.replace, args=({},))
+    closing.start()
+    gate.set()
+    closing.join(60)
+    assert not closing.is_alive()
+    assert "closed" in repr(scheduler)
+
+
+def test_a_program_ends_by_itself():
+    code = "from asyncsched import array_api as xp; x = xp.ones(3); print(float(xp.sum(x)))"
+    assert fresh(code) == "3.0\n"
+    unread = "from asyncsched import array_api as xp; y = xp.linalg.inv(xp.zeros((2, 2)))"
+    assert "nobody has read their results" in fresh(unread)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_child_of_a_fork_starts_its_own():
+    code = """
+import os, warnings
+warnings.simplefilter("ignore")
+from asyncsched import array_api as xp
+x = xp.ones(3)
+float(xp.sum(x))
+if (pid := os.fork()) == 0:
+    print(float(xp.sum(xp.arange(3.0))), flush=True)
+    os._exit(0)
+os.waitpid(pid, 0)
+print(float(xp.sum(x)))
+"""
+    assert fresh(code) == "3.0\n3.0\n"
+
+
+def test_all_names_of_the_standard_are_there():
+    for module, name in ((asc, ""), (asc.linalg, "linalg"), (asc.fft, "fft")):
+        found = getattr(xp, name) if name else xp
+        left_out = {"fft", "linalg", "random", "dot", "einsum"} if not name else set()
+        names = asc.tensors.functions.__all__ if not name else module.__all__
+        assert set(names) - left_out <= set(dir(found))
+    assert xp.__array_api_version__ == "2025.12"
+    info = xp.__array_namespace_info__()
+    assert info.default_device() in info.devices()
+    assert info.dtypes(kind="integral").keys() == info.dtypes(kind=("signed integer", "unsigned integer")).keys()
+    assert xp.finfo(xp.float32).eps == float(np.finfo(np.float32).eps)

@@ -1,0 +1,65 @@
+"""What the machine and the container let the process use, and the limit that follows from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import asyncsched as asc
+from asyncsched.devices.host import allowed
+
+MACHINE = allowed.allowed_memory()
+
+
+@pytest.fixture
+def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(allowed, "GROUPS", tmp_path / "groups")
+    monkeypatch.setattr(allowed, "OWN_GROUPS", tmp_path / "own")
+    return tmp_path
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def limit() -> int | None:
+    return allowed.allowed_memory.__wrapped__()
+
+
+def test_the_machines_memory_where_no_group_limits_it(groups: Path) -> None:
+    machine = limit()
+    assert machine is not None
+    assert machine > 2**20
+    write(groups / "own", "0::/user/me\n")
+    write(groups / "groups/user/memory.max", "max\n")
+    assert limit() == machine
+
+
+def test_the_smallest_of_the_groups_around_it(groups: Path) -> None:
+    write(groups / "own", "0::/user/me\n")
+    write(groups / "groups/user/me/memory.max", "9000\n")
+    write(groups / "groups/user/memory.max", "5000\n")
+    write(groups / "groups/memory.max", "7000\n")
+    assert limit() == 5000
+
+
+def test_in_a_container_that_sees_its_own_group_as_the_root(groups: Path) -> None:
+    write(groups / "own", "0::/docker/abc\n")
+    write(groups / "groups/memory.max", "7000\n")
+    assert limit() == 7000
+
+
+def test_the_first_version_of_groups(groups: Path) -> None:
+    write(groups / "own", "5:cpu:/x\n4:hugetlb,memory:/me\n")
+    write(groups / "groups/memory/me/memory.limit_in_bytes", "6000\n")
+    write(groups / "groups/me/memory.max", "1\n")
+    assert limit() == 6000
+
+
+async def test_it_is_the_default() -> None:
+    async with asc.Scheduler("cpu") as s:
+        assert s.statistics().max_bytes == (MACHINE and MACHINE // 2)
+    async with asc.Scheduler("cpu", max_bytes=None) as s:
+        assert s.statistics().max_bytes is None

@@ -1,0 +1,74 @@
+"""Captured steps on a card: graphs, replayed and compared by value, and what CuPy does not let into one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import asyncsched as asc
+
+from .cases import values
+from .conftest import NONE
+
+pytestmark = pytest.mark.one_loop
+
+
+def step(x: asc.Tensor, y: asc.Tensor) -> list[asc.Tensor]:
+    h = asc.tanh(x * 2) + y
+    return [h.sum(axis=0), h.mT, asc.maximum(h, x)]
+
+
+def eager(x: np.ndarray, y: np.ndarray) -> list[np.ndarray]:
+    h = np.tanh(x * 2) + y
+    return [h.sum(axis=0), h.mT, np.maximum(h, x)]
+
+
+async def test_graphs_on_two_streams_give_what_their_operations_give(card):
+    """The second reads what the first gives, on a stream of its own."""
+    async with asc.Scheduler("cuda", streams=2, max_bytes="64 MiB") as s:
+        second = values(32, 48, seed=1)
+        x, y = await s.put(values(32, 48)), await s.put(second)
+        graphs = [await s.capture(step, x, y)]
+        while len({graph._lanes[0] for graph in graphs}) < 2:
+            graphs.append(await s.capture(step, x, y))
+            await (x + 1)
+        one, other = graphs[0], graphs[-1]
+        for seed in range(20):
+            first = values(32, 48, seed=seed)
+            found = one(await s.put(first), y)
+            after = other(found[2], y)
+            expected = eager(first, second)
+            for ours, theirs in zip([*found, *after], [*expected, *eager(expected[2], second)], strict=True):
+                assert np.allclose(await ours.numpy(), theirs, rtol=1e-4, atol=1e-5), seed
+        if card.fake is None:
+            assert all(graph._graph is not None for graph in s.devices[0]._graphs)
+
+
+@pytest.mark.gpu
+async def test_cupy_refuses_copies_from_the_host(has_card):
+    """It copies the addresses of many arrays to the device, to concatenate them."""
+    if not has_card:
+        pytest.skip(NONE)
+    async with asc.Scheduler("cuda") as s:
+        x = await s.put(values(24, 16))
+
+        def parts(x: asc.Tensor) -> asc.Tensor:
+            return asc.concat([x[2 * i : 2 * i + 2] * float(i) for i in range(12)], axis=0)
+
+        with pytest.raises(asc.CaptureError, match=r"H2D transfers are disallowed .*'concat', written at .*captures"):
+            await s.capture(parts, x)
+        expected = np.concatenate([values(24, 16)[2 * i : 2 * i + 2] * i for i in range(12)])
+        assert np.allclose(await parts(x).numpy(), expected)
+
+
+async def test_a_step_with_a_product_is_one_task_of_single_launches(card):
+    async with asc.Scheduler("cuda") as s:
+        x = await s.put(values(8, 8))
+        graph = await s.capture(lambda x: x @ x + 1, x)
+        for _ in range(2):
+            before = s.statistics().tasks_completed
+            y = graph(x)
+            assert np.allclose(await y.numpy(), values(8, 8) @ values(8, 8) + 1, rtol=1e-5)
+            assert s.statistics().tasks_completed == before + 1
+        if card.fake is None:
+            assert [graph._refused for graph in s.devices[0]._graphs] == [True]
