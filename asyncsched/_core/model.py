@@ -48,6 +48,7 @@ class Value:
         "block",
         "charge",
         "device",
+        "doubts",
         "escaped",
         "given",
         "meta",
@@ -56,6 +57,7 @@ class Value:
         "task",
     )
     given: ref[Any]  # an array that users were given; set when one first is: most values never leave
+    doubts: tuple[Any, ...]  # whether it is there is for the device to tell; opaque here, and seldom set
 
     def __init__(self, account: Account, device: Any, meta: Any, nbytes: int = 0, site: CallSite | None = None) -> None:
         self.account = account

@@ -37,11 +37,12 @@ def run(task: Task, memory: Memory) -> None:
     try:
         if task.move is not None and not _moves(task, task.move, memory):
             return
-        upstream = failure_above(task.inputs)
+        is_row = isinstance(task.call, Row)
+        upstream = failure_above(task.inputs) if is_row else memory.certain(task.inputs)
         if upstream is not None:
             fail(task, upstream.passed_to(task.name, task.site))
         elif not task.cancelled:
-            if isinstance(task.call, Row):
+            if is_row:
                 memory.run_row(task)
             else:
                 _run_call(task, memory)
@@ -96,7 +97,7 @@ def _moves(task: Task, move: Move, memory: Memory) -> bool:
     value, commit = task.value, move.commit
     assert value is not None
     if task is commit.gate:
-        commit.decide(failure_above(task.inputs) is None)
+        commit.decide(memory.certain(task.inputs) is None)
         task.inputs = ()  # at once, since the members, which may go before this is told, want to be their only holders
         finish(task, value, np.array(True), task.cost)
     elif commit.decide(False):

@@ -21,13 +21,15 @@ until the scheduler closes, since a server that awaits its results would run ful
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
 
 from .._core.callsite import CallSite
 from .._core.completions import Completions
-from .._core.model import Account, Task, Value
+from .._core.failure import Failure
+from .._core.model import Account, Task, Value, failure_above
 from .._core.refcounts import references
 from .torch_interop import call
 
@@ -74,6 +76,10 @@ class Memory:
     def anchor(self, owner: Array) -> Array:
         """What goes when the memory is free again, given the array that owns it: that itself."""
         return owner
+
+    def certain(self, values: Sequence[Value]) -> Failure | None:
+        """Wait until it is known whether these are there. Returns why one will not be, if one will not."""
+        return failure_above(values)
 
     def footprint(self, nbytes: int) -> int:
         """What an array of `nbytes` really takes."""

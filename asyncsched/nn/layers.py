@@ -78,7 +78,7 @@ class MaxPool2d(Module):
 class Embedding(Module):
     """Rows of `weight` (num_embeddings, embedding_dim), drawn from the standard normal distribution.
 
-    An index below 0 or above the last row is an IndexError where the result is awaited, and on CUDA a row of NaN.
+    An index below 0 or above the last row is an IndexError where the result is awaited.
     """
 
     def __init__(self, num_embeddings: int, embedding_dim: int, **options: Unpack[Options]) -> None:

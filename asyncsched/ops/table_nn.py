@@ -17,9 +17,9 @@ def network_rows() -> Iterator[Row]:
     yield from _convolution()
 
 
-def _row(kernel: Any, rule: Any, doc: str, *, inplace: bool = False) -> Row:
+def _row(kernel: Any, rule: Any, doc: str, *, inplace: bool = False, checks: bool = False) -> Row:
     """A row of its kernel's name that takes `out=`."""
-    return Row(kernel.__name__, kernel, rule, out=True, inplace=inplace, doc=doc)
+    return Row(kernel.__name__, kernel, rule, out=True, inplace=inplace, checks=checks, doc=doc)
 
 
 def _layers() -> Iterator[Row]:
@@ -38,7 +38,7 @@ def _layers() -> Iterator[Row]:
     yield _row(k.linear_weight_grad, r.linear_weight_grad, "The gradient of the weight.")
     yield _row(k.linear_bias_grad, r.linear_bias_grad, "That of the bias.")
     doc = "Rows of a weight, by their numbers."
-    yield _row(kernels.index.embedding, rules.index.embedding, doc)
+    yield _row(kernels.index.embedding, rules.index.embedding, doc, checks=True)
     yield _row(k.dropout, r.dropout, "Elements dropped at random, the others scaled.", inplace=True)
     yield _row(k.uniform, r.random, "Evenly distributed random numbers.")
     yield _row(k.normal, r.random, "Normally distributed random numbers.")
@@ -47,9 +47,11 @@ def _layers() -> Iterator[Row]:
 def _losses() -> Iterator[Row]:
     k, r = kernels.losses, rules.losses
     yield Row("mse_loss", k.mse_loss, r.loss, doc="The mean of squared differences.")
-    yield Row("cross_entropy", k.cross_entropy, r.cross_entropy, doc="Less the logarithm of the target's softmax.")
+    doc = "Less the logarithm of the target's softmax."
+    yield Row("cross_entropy", k.cross_entropy, r.cross_entropy, checks=True, doc=doc)
     yield _row(k.mse_loss_backward, r.loss_backward, "The gradient of the loss.", inplace=True)
-    yield _row(k.cross_entropy_backward, r.cross_entropy_backward, "The gradient of the loss.", inplace=True)
+    doc = "The gradient of the loss."
+    yield _row(k.cross_entropy_backward, r.cross_entropy_backward, doc, inplace=True, checks=True)
 
 
 def _attention() -> Iterator[Row]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .devices import Device
-from .functions import dispatch, empty, function, span
+from .functions import dispatch, empty, function, span, wrapping
 from .launching import block_at
 from .memory import MemoryPointer
 from .streams import get_current_stream
@@ -184,11 +184,11 @@ class ndarray:
         basic = not any(isinstance(part, ndarray | list) for part in parts)
         if basic and not any(part is Ellipsis for part in parts):
             key = (*parts, Ellipsis)  # one element is a view, too
-        return dispatch("getitem", operator.getitem, (self, key), {})
+        return dispatch("getitem", wrapping(operator.getitem), (self, key), {})
 
     def __setitem__(self, key: Any, value: Any) -> None:
         value = asarray_host(value) if isinstance(value, np.ndarray) else value
-        dispatch("setitem", operator.setitem, (self, _on_device(key), value), {})
+        dispatch("setitem", wrapping(operator.setitem), (self, _on_device(key), value), {})
 
     def __iter__(self) -> Any:
         return iter([self[i] for i in range(len(self))])

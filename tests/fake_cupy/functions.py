@@ -54,6 +54,8 @@ class _Function:
         name, called = self.__name__, self._called
         refuse_numpy(args)
         refuse_numpy(options)
+        if name == "take":
+            options = {"mode": "wrap", **options}
         if name in ON_HOST:
             return called(*replace(args, lambda a: a.dummy()), **options)
         return dispatch(name, called, args, options)
@@ -69,6 +71,21 @@ class ufunc(_Function):
     def reduce(self, array: Any, axis: Any = 0, dtype: Any = None, out: Any = None, keepdims: bool = False) -> Any:
         options = {"axis": axis, "dtype": dtype, "out": out, "keepdims": keepdims}
         return dispatch(f"{self.__name__}.reduce", self._called.reduce, (array,), options)
+
+
+def wrapping(called: Callable[..., Any]) -> Callable[..., Any]:
+    """Indexing, with integers that are out of range taken modulo the length, as CuPy does."""
+
+    def indexed(array: Any, key: Any, *value: Any) -> Any:
+        try:
+            return called(array, key, *value)
+        except IndexError:
+            parts = key if isinstance(key, tuple) else (key,)
+            if len(parts) > array.ndim or not all(isinstance(p, np.ndarray) and p.dtype.kind in "iu" for p in parts):
+                raise
+            return called(array, tuple([p % n for p, n in zip(parts, array.shape, strict=False)]), *value)
+
+    return indexed
 
 
 def dispatch(name: str, called: Callable[..., Any], args: Any, options: Any) -> Any:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ..._core.completions import Completions
-from ..._core.model import Task, Value
+from ..._core.failure import Failure
+from ..._core.model import Task, Value, failure_above
+from ...ops.kernels import checks
 from ...ops.row import Row, resolve
 from .. import execution
 from ..memory import Memory, owner_of
 from ..torch_interop import call
 from .context import CUDAContext
+from .doubts import Doubts, certain
 from .janitor import Body, Janitor, Lease, lease_of
 from .pool import GRANULE
 from .staging import Staging, without_gaps
@@ -39,6 +42,7 @@ class CUDAMemory(Memory):
         self.arrays = (context.cupy.ndarray, np.ndarray)
         self.pool = context.pool
         self._number = context.number
+        self.doubts = Doubts(context.cupy)
         self._up, self._down = Staging(context.cupy), Staging(context.cupy)
         self._ran_before: set[Hashable] = set()  # rows with the form of their operands: their kernels are compiled
 
@@ -71,12 +75,27 @@ class CUDAMemory(Memory):
         reused = None
         if row.inplace:
             reused = execution.reusable(task, isinstance(kernel, self.xp.ufunc), lambda v: _fits(v, value))
-        array = kernel(*args, **options) if reused is None else kernel(*args, out=reused.array, **options)
+        if reused is not None:
+            options = {**options, "out": reused.array}
+        array = self._checked(task, value, kernel, args, options) if row.checks else kernel(*args, **options)
         if not isinstance(array, self.xp.ndarray):
             array = self.xp.asarray(array)
         if value.meta.contiguous and not array.flags.c_contiguous:  # CuPy's argsort along another axis than the last
             array = self.xp.ascontiguousarray(array)
         self._finish(task, value, array, None if reused is not None else execution.source_of(task, array))
+
+    def _checked(
+        self, task: Task, value: Value, kernel: Callable[..., Any], args: list[Any], options: Mapping[str, Any]
+    ) -> Any:
+        assert task.lane is not None
+        with checks.deferred() as found:
+            array = kernel(*args, **options)
+        if found:
+            self.doubts.raised(task, value, task.lane.stream, found)
+        return array
+
+    def certain(self, values: Sequence[Value]) -> Failure | None:
+        return failure_above(values) or (certain(values) if self.doubts.any else None)
 
     def _finish(self, task: Task, value: Value, array: Any, source: Value | None = None) -> None:
         if value.failure is None:  # else it was cancelled meanwhile

@@ -40,6 +40,7 @@ from ..contract import Job, Point, enter_stream_thread, leave_stream_thread
 from ..counter import Counter
 from . import threads
 from .context import CUDAContext
+from .doubts import Doubt
 from .memory import CUDAMemory
 
 
@@ -63,7 +64,7 @@ class CUDAStream:
         self._inline_launch = inline_launch
         self._spin = spin
         self._queue: SimpleQueue[tuple[Task, Sequence[Point], int] | Job | None] = SimpleQueue()
-        self._in_flight: SimpleQueue[tuple[Task, int, Any] | None] = SimpleQueue()
+        self._in_flight: SimpleQueue[tuple[Task, int, Any, Sequence[Doubt]] | None] = SimpleQueue()
 
     def open(self, memory: CUDAMemory, ended: Callable[[CUDAStream], None]) -> None:
         """Start the threads, which run tasks with `memory`. The last to end calls `ended`."""
@@ -139,9 +140,15 @@ class CUDAStream:
             raise
         except Exception as error:  # a task's own are its failure by now: the stream itself is lost
             context.lose(error, task)
+        doubts = self._doubts_of(task)  # before it counts as issued, since others take them over then
         self.issued.step()
-        self._in_flight.put((task, number, nvtx_range))
+        self._in_flight.put((task, number, nvtx_range, doubts))
         del task  # as in `execution.run`
+
+    def _doubts_of(self, task: Task) -> Sequence[Doubt]:
+        doubts = self._memory.doubts
+        # Of a commit the gate has waited, and what the others make never fails.
+        return doubts.taken_over(task) if doubts.any and task.move is None else ()
 
     def _wait_for(self, waits: Sequence[Point]) -> None:
         for other, number in waits:
@@ -166,7 +173,7 @@ class CUDAStream:
                     self._memory.completions.notify()
             self._ended(self)
 
-    def _finish(self, task: Task, number: int, nvtx_range: Any) -> bool:
+    def _finish(self, task: Task, number: int, nvtx_range: Any, doubts: Sequence[Doubt]) -> bool:
         """See a task end, and tell of it. Returns whether to wake the event loop."""
         context, event = self.context, self.recorded.get(number)
         if event is not None:
@@ -177,6 +184,10 @@ class CUDAStream:
         self.recorded.pop(number, None)
         if context.fault is None:
             context.give_event(event)
+            for doubt in doubts:
+                if (failure := doubt.settle()) is not None:
+                    mine = doubt.stream is self and doubt.number == number
+                    execution.fail(task, failure if mine else failure.passed_to(task.name, task.site))
         else:
             execution.void(task, context.fault.passed_to(task.name, task.site))
         context.end_range(nvtx_range)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ..index_keys import Key, decode_key, decode_view_key
 from .basic import into
+from .checks import deferring, require
 
 
 def take_along_axis(xp: Any, x: Any, indices: Any, *, axis: int = -1) -> Any:
@@ -31,20 +33,26 @@ def take(xp: Any, x: Any, indices: Any, *, axis: int | None = None, out: Any = N
 def embedding(xp: Any, weight: Any, indices: Any, *, out: Any = None) -> Any:
     """Rows of a table. Other than for `take`, -1 is none of them.
 
-    On a GPU, where asking would wait for it, what is no row is NaN.
+    Where a GPU captures, and nobody could tell later, what is no row is NaN.
     """
-    if xp is not np:
+    if xp is not np and not deferring(xp):
         numbers = xp.asarray(indices)[..., None]
         rows = xp.take(weight, indices, axis=0)
         return xp.where((numbers >= 0) & (numbers < len(weight)), rows, xp.nan).astype(weight.dtype)
-    if np.size(indices) and not (np.min(indices) >= 0 and np.max(indices) < len(weight)):
-        raise IndexError(
-            f"embedding: the indices reach from {np.min(indices)} to {np.max(indices)}, and there are"
-            f" {len(weight)} rows: use 0 to {len(weight) - 1}"
-        )
+    indices = xp.asarray(indices)
+    if indices.size:
+        require(xp, (indices.min(), indices.max()), partial(_are_rows, len(weight)))
     if out is None:
-        return np.take(weight, indices, axis=0)
+        return xp.take(weight, indices, axis=0)
     return np.take(weight, indices, axis=0, out=out, mode="wrap")  # else it would be buffered
+
+
+def _are_rows(count: int, least: int, most: int) -> Exception | None:
+    if least >= 0 and most < count:
+        return None
+    return IndexError(
+        f"embedding: the indices reach from {least} to {most}, and there are {count} rows: use 0 to {count - 1}"
+    )
 
 
 def searchsorted(xp: Any, ordered: Any, values: Any, sorter: Any = None, *, side: str = "left") -> Any:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
+from .checks import require
 from .layers import blocks
 
 
@@ -35,7 +37,7 @@ def cross_entropy(
             losses[block] -= label_smoothing * shifted.mean(axis=1)
         xp.exp(shifted, out=shifted)
         losses[block] += xp.log(shifted @ xp.ones(classes, logits.dtype))
-    losses[~valid] = 0  # a product with 0 would leave NaN where they are not finite
+    xp.copyto(losses, 0, where=~valid)  # a product with 0 would leave NaN where they are not finite
     if reduction == "none":
         return losses
     return losses.sum() / valid.sum(dtype=logits.dtype) if reduction == "mean" else losses.sum()
@@ -74,9 +76,15 @@ def _targets(xp: Any, target: Any, classes: int, ignore_index: int) -> Any:
     """Which rows count, and the targets with 0 for those that do not."""
     valid = target != ignore_index
     target = xp.where(valid, target, 0)
-    if target.size and not (int(target.min()) >= 0 and int(target.max()) < classes):
-        raise IndexError(
-            f"cross_entropy: the targets reach from {int(target.min())} to {int(target.max())},"
-            f" and there are {classes} classes: use 0 to {classes - 1}, or ignore_index={ignore_index}"
-        )
+    if target.size:
+        require(xp, (target.min(), target.max()), partial(_in_range, classes, ignore_index))
     return valid, target
+
+
+def _in_range(classes: int, ignore_index: int, least: int, most: int) -> Exception | None:
+    if least >= 0 and most < classes:
+        return None
+    return IndexError(
+        f"cross_entropy: the targets reach from {least} to {most}, and there are {classes} classes: use 0 to"
+        f" {classes - 1}, or ignore_index={ignore_index}"
+    )
