@@ -1,5 +1,4 @@
-"""A row that raises for its data does not wait for the device on the host. What only the device can tell fails where it is awaited, and so does all
-that was issued on it meanwhile."""
+"""What only the device can tell fails where it is awaited, with all that was issued on it; no thread waits for it."""
 
 from __future__ import annotations
 
