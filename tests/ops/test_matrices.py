@@ -11,6 +11,7 @@ from numpy.linalg import LinAlgError
 
 import asyncsched as asc
 from asyncsched.ops.rules.linalg import einsum_letters
+from tests.waiting import held
 
 SHAPES = ((4, 4), (2, 3, 3), (1, 1), (0, 0), (3, 0, 0), (2, 5, 3), (3, 5), (4,), ())
 OF_ONE = ("inv", "det", "eigvalsh", "svdvals", "matrix_norm", "cholesky", "pinv", "matrix_rank", "eigvals")
@@ -200,8 +201,18 @@ async def test_shapes_and_dtypes_raise_at_the_line(s):
         asc.linalg.solve(x @ x.mT, x.mT)
     with pytest.raises(TypeError, match=r"float16 is unsupported .*astype"):
         asc.linalg.svd(x.astype("f2"))
-    with pytest.raises(ValueError, match="is not known until"):
-        asc.linalg.qr(asc.expand_dims(x[x > 0], 0))
+
+
+async def test_a_matrix_of_unknown_shape_is_refused_until_it_is_there(gate):
+    async with asc.Scheduler("cpu", streams=1) as s:
+        x = await s.put(np.ones((2, 3)))
+        busy = await s.submit(held, gate)
+        row = asc.expand_dims(x[x > 0], 0)
+        with pytest.raises(ValueError, match="is not known until"):
+            asc.linalg.qr(row)
+        gate.set()
+        await busy
+        assert [part.shape for part in asc.linalg.qr(await s.put(await row))] == [(1, 1), (1, 6)]
 
 
 async def test_several_results_are_one_task_whose_bytes_come_back(s):
