@@ -1,7 +1,8 @@
 """Ctrl-C: a thread that blocks for ever keeps no program from ending.
 
 The first one cancels the program's coroutine, which leaves its blocks, and waits there for what runs. The second one
-ends the loop, and the threads with the process.
+ends the loop, and the threads with the process. (One that comes before the first could cancel anything, the loop being
+busy, ends the loop as well; but what is left then waits for what runs, and takes a third.)
 """
 
 from __future__ import annotations
@@ -51,6 +52,8 @@ async def main():
 async def tell(task):
     while not task.cancelling():
         await asyncio.sleep(0.001)
+    for _ in range(20):  # until it has come so far as to wait for what runs
+        await asyncio.sleep(0)
     print("leaving", flush=True)
     await asyncio.Event().wait()  # an interrupt while a task is freed would be lost in its callbacks (CPython's)
 
