@@ -196,8 +196,14 @@ async def _issue_unbounded(n: int, repeats: int) -> float:
         return perf_counter() - started
 
 
+def _fill(s: asc.Scheduler, gate: threading.Event) -> None:
+    """Take every slot until the gate opens, so that what is issued meanwhile is pending."""
+    while s.statistics().tasks_in_flight < s.statistics().max_ops:
+        s.submit_nowait(gate.wait)
+
+
 class _Pending:
-    """Operations that all wait behind one callable until the last is issued.
+    """Operations that all wait behind callables until the last is issued.
 
     Python's garbage collector visits what is pending over and over as it grows, about five times each, which costs as
     much as issuing does. So one kind runs without it, to tell the scheduler's growth from the collector's.
@@ -223,7 +229,7 @@ class _Pending:
         async with asc.Scheduler("cpu", max_pending=None) as s:
             x = await s.put(tiny())
             gate = threading.Event()
-            s.submit_nowait(gate.wait)
+            _fill(s, gate)
             started = perf_counter()
             y = self._issue(x)
             issued = perf_counter() - started
@@ -261,7 +267,7 @@ async def _traced(hold: Callable[[asc.Scheduler, Any], Any]) -> float:
     async with asc.Scheduler("cpu", max_pending=None) as s:
         x = await s.put(tiny())
         gate = threading.Event()
-        s.submit_nowait(gate.wait)
+        _fill(s, gate)
         tracemalloc.start()
         held = hold(s, x)
         nbytes, _ = tracemalloc.get_traced_memory()

@@ -14,8 +14,8 @@ MACHINE = allowed.allowed_memory()
 
 @pytest.fixture
 def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(allowed, "GROUPS", tmp_path / "groups")
-    monkeypatch.setattr(allowed, "OWN_GROUPS", tmp_path / "own")
+    monkeypatch.setattr(allowed, "GROUPS", str(tmp_path / "groups"))
+    monkeypatch.setattr(allowed, "OWN_GROUPS", str(tmp_path / "own"))
     return tmp_path
 
 

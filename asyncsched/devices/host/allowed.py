@@ -6,10 +6,9 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
-from pathlib import Path, PurePosixPath
 
-GROUPS = Path("/sys/fs/cgroup")
-OWN_GROUPS = Path("/proc/self/cgroup")
+GROUPS = "/sys/fs/cgroup"
+OWN_GROUPS = "/proc/self/cgroup"
 
 
 @cache
@@ -27,7 +26,7 @@ def _machine() -> Iterator[int]:
 def _container() -> Iterator[int]:
     """The limits of the control groups that the process is in (Linux's, versions 2 and 1), and of those around them."""
     try:
-        lines = OWN_GROUPS.read_text().splitlines()
+        lines = _read(OWN_GROUPS).splitlines()
     except OSError:
         return
     for line in lines:
@@ -35,10 +34,16 @@ def _container() -> Iterator[int]:
         if not kinds:
             folder, file = GROUPS, "memory.max"
         elif "memory" in kinds.split(","):
-            folder, file = GROUPS / "memory", "memory.limit_in_bytes"
+            folder, file = f"{GROUPS}/memory", "memory.limit_in_bytes"
         else:
             continue
-        inner = PurePosixPath(path.lstrip("/"))
-        for group in (inner, *inner.parents):  # in a container the path may be the host's: then the folder's own counts
+        while path:  # in a container the path may be the host's: then the folder's own counts, which comes last
+            path = path.rstrip("/")
             with suppress(OSError, ValueError):  # not there, or "max"
-                yield int((folder / group / file).read_text())
+                yield int(_read(f"{folder}{path}/{file}"))
+            path = path.rpartition("/")[0] or ("/" if path else "")
+
+
+def _read(name: str) -> str:
+    with open(name, encoding="ascii") as file:
+        return file.read()
