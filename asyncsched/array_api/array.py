@@ -131,12 +131,11 @@ class Array:
         copy: bool | None = None,
     ) -> Any:
         """The array for another library, which may write to it with `copy=False` alone."""
-        array = value(self)
-        if copy is False and isinstance(array, np.ndarray):
-            array = self._tensor._value.array  # a consumer that knows of no read-only arrays gets it as it is
-        elif isinstance(array, np.ndarray) and (copy or max_version is None or max_version < (1, 0)):
-            array, copy = array.copy(order="K"), None
-        return array.__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device, copy=copy)
+        tensor: Any = self._tensor
+        told = {"max_version": max_version, "dl_device": dl_device, "copy": copy}
+        if isinstance(value(self), np.ndarray) and copy is False:
+            return tensor._value.array.__dlpack__(stream=stream, **told)  # also who knows of no read-only arrays
+        return tensor.__dlpack__(stream=stream, **told)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return self._tensor.device.dlpack

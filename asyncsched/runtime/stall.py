@@ -75,9 +75,7 @@ class StallWatch:
         self._pause = FIRST_LOOK
         self._logged = FIRST_LOG
         self._may_collect = 0.0  # when young garbage may be collected again
-        self._patience = (
-            inf  # how long a stall lasts before all garbage is collected, if before the first thorough look
-        )
+        self._patience = inf  # after how long all garbage is collected, if before the first thorough look
         self._soon: asyncio.Handle | None = None
         self._later: asyncio.TimerHandle | None = None
 
