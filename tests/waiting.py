@@ -37,9 +37,7 @@ def fail(text: str = "broken") -> None:
 
 async def settled(handle: Any) -> Any:
     """Wait for a task or a tensor without letting its result out. Returns the handle."""
-    while not handle.done():
-        handle._value.account.runtime.dispatch()
-        await asyncio.sleep(0)
+    await until(handle.done)
     return handle
 
 
