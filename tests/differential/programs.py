@@ -101,18 +101,22 @@ OPS: dict[str, Op] = {
     "outer": (2, lambda a, b: np.linalg.outer(a[0], b[0]), lambda a, b: asc.linalg.outer(a[0], b[0])),
 }
 _ALONG = ("sum0", "max1", "mean", "cumsum", "sort", "roll", "fft")
-_KINDS = ("op",) * 12 + ("put", "drop", "drop", "inplace", "assign", "call", "await", "fail", "cancel", "around")
+_KINDS = ("op",) * 12 + ("put", "drop", "drop", "inplace", "assign", "call", "await", "fail", "cancel")
 
 
-def make(seed: int, *, most: int = 200, scopes: int = 1) -> Program:
-    """A program of up to `most` steps."""
+def make(seed: int, *, most: int = 200, scopes: int = 1, around: bool = True) -> Program:
+    """A program of up to `most` steps.
+
+    Args:
+        around: with what the program around the operations does, which leaves circles for the garbage collector.
+    """
     rng = random.Random(seed)
     numbers = np.random.default_rng(seed)
     program = Program(seed, scopes)
     for i in range(3):
         _put(program, rng, numbers, i % scopes)
     for _ in range(rng.randint(5, most)):
-        kind = rng.choice(_KINDS)
+        kind = rng.choice((*_KINDS, "around") if around else _KINDS)
         _STEPS[kind](program, rng, numbers, rng.randrange(scopes))
     return program
 
