@@ -43,8 +43,7 @@ def _footprint(nbytes: int) -> int:
 async def test_programs_equal_eager_numpy(chunk: int) -> None:
     for seed in range(chunk * CHUNK, (chunk + 1) * CHUNK):
         rng = random.Random(seed)
-        # No circles: whoever collects them after the close frees blocks, here on the event loop's thread.
-        program = make(seed, scopes=rng.choice([1, 1, 3]), most=rng.choice([40, 100]), around=False)
+        program = make(seed, scopes=rng.choice([1, 1, 3]), most=rng.choice([40, 100]))
         with fake_cupy(seed) as fake:
             limit = rng.choice(await _limits(program))
             max_ops, streams, inline = rng.choice(MAX_OPS), rng.randint(1, 4), rng.random() < 0.5

@@ -40,10 +40,19 @@ Bin = tuple[int, int]  # the pointer of a stream, and a size
 
 
 @dataclass(slots=True, eq=False)
+class Slab:
+    """Memory from the device. The pool alone holds what frees it: a piece may be in the hands of the collector still,
+    on whatever thread, when its slab goes back."""
+
+    ptr: int
+    size: int
+
+
+@dataclass(slots=True, eq=False)
 class Piece:
     """Memory of a slab. While it is free, whoever takes it comes after what these streams have by then."""
 
-    slab: Any
+    slab: Slab
     start: int
     nbytes: int
     after: dict[int, Any]
@@ -85,6 +94,7 @@ class PrivatePool:
         self._bins: dict[Bin, list[Piece]] = {}
         self._back: deque[Piece] = deque()  # those without a bin, which are to join the heap
         self._heap: list[Piece] = []  # by address
+        self._slabs: dict[Slab, Any] = {}  # with the memory
         self._lock = threading.Lock()  # of the heap and the number; never held over a call of CUDA
         self._reserved = 0
         self._tell: Callable[[], None] | None = None  # that something came back
@@ -255,22 +265,26 @@ class PrivatePool:
             wanted = min(wanted, self._limit // 4, room) if room > 0 else self._limit // 16
         return max(size, min(wanted, _LARGEST_SLAB) // GRANULE * GRANULE)
 
-    def _slab(self, size: int) -> Any:
+    def _slab(self, size: int) -> Slab | None:
         """Memory from the device; None if that is full, or the limit far off."""
         with self._lock:
             if self._limit and self._reserved + size > self._most:
                 return None
             self._reserved += size
-        slab = None
+        memory = None
         try:
-            slab = self._cuda.Memory(size)
+            memory = self._cuda.Memory(size)
         except self._cuda.runtime.CUDARuntimeError as error:
             if error.status != _FULL:
                 raise
         finally:
-            if slab is None:
+            if memory is None:
                 with self._lock:
                     self._reserved -= size
+        if memory is None:
+            return None
+        slab = Slab(memory.ptr, size)
+        self._slabs[slab] = memory
         return slab
 
     def _give_back(self, wanted: int) -> bool:
@@ -284,13 +298,11 @@ class PrivatePool:
             if not whole or sum(piece.nbytes for piece in whole) < wanted:
                 return False
             enough = [piece for piece in whole if piece.nbytes >= wanted]
-            held = [min(enough, key=_nbytes) if enough else max(whole, key=_nbytes)]
-            self._heap.remove(held[0])
-            whole.clear()
-            enough.clear()
-        nbytes = held.pop().nbytes  # and by now it is gone
+            piece = min(enough, key=_nbytes) if enough else max(whole, key=_nbytes)
+            self._heap.remove(piece)
+        del self._slabs[piece.slab]  # here, with no lock, since it may block
         with self._lock:
-            self._reserved -= nbytes
+            self._reserved -= piece.nbytes
         return True
 
 
