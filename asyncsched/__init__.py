@@ -31,6 +31,7 @@ from .errors import (
     TaskCancelled,
     TaskTooLarge,
 )
+from .flow.learned import LearnedCost
 from .flow.scope import Scope
 from .runtime.run import run
 from .scheduler import Scheduler
@@ -84,6 +85,7 @@ __all__ = [
     "Device",
     "Graph",
     "ImplicitBarrierError",
+    "LearnedCost",
     "Load",
     "MemoryDeadlockError",
     "Pipeline",
