@@ -62,8 +62,8 @@ class Files:
         return np.random.default_rng(number).permutation(len(self.files)).tolist()
 
     def example(self, i: int) -> tuple[np.ndarray, np.int64]:
-        """An image as (1, 16, 16) float32 between -1 and 1, and its label. The decoder lets other threads run."""
-        pixels = np.asarray(Image.open(BytesIO(self.files[i])).resize((16, 16)), np.float32)
+        """An image as (1, 32, 32) float32 between -1 and 1, and its label. The decoder lets other threads run."""
+        pixels = np.asarray(Image.open(BytesIO(self.files[i])).resize((32, 32)), np.float32)
         return pixels[None] / 127.5 - 1, self.labels[i]
 
 
@@ -72,7 +72,7 @@ def network() -> torch.nn.Module:
     return torch.nn.Sequential(
         torch.nn.Conv2d(1, 32, 3, padding=1), torch.nn.ReLU(), torch.nn.MaxPool2d(2),
         torch.nn.Conv2d(32, 64, 3, padding=1), torch.nn.ReLU(), torch.nn.MaxPool2d(2),
-        torch.nn.Flatten(), torch.nn.Dropout(0.2), torch.nn.Linear(64 * 4 * 4, 10),
+        torch.nn.Flatten(), torch.nn.Dropout(0.2), torch.nn.Linear(64 * 8 * 8, 10),
     )  # fmt: skip
 
 
@@ -178,9 +178,8 @@ async def main(options: argparse.Namespace) -> None:
         guest, losses, seconds = await as_a_guest(files, options.epochs, s)
         same = all(map(torch.equal, module.parameters(), guest.module.parameters()))
         print(f"plain loop {alone:.2f} s, as a guest {seconds:.2f} s ({seconds / alone:.2f} times as long)")
-        print(
-            f"losses {'the same' if losses == expected else 'NOT the same'}, from {losses[0]:.3f} to {losses[-1]:.3f}"
-        )
+        alike = "the same" if losses == expected else "NOT the same"
+        print(f"losses from {losses[0]:.3f} to {losses[-1]:.3f}, {alike}")
         print(f"weights {'the same to the last bit' if same else 'NOT the same'}")
         found = s.statistics()
         print(f"peak of tracked bytes {found.peak_bytes / MIB:.1f} MiB, of {options.max_bytes}; learned: {guest.cost}")
