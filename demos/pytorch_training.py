@@ -37,7 +37,7 @@ try:
 except ImportError as error:
     sys.exit(f"{error.name} is not installed: pip install torch pillow")
 
-IMAGES, SIDE, BATCH = 640, 256, 32
+IMAGES, SIDE, BATCH = 640, 256, 64
 MIB = 2**20
 Batches = Callable[[int], Iterator[tuple[np.ndarray, np.ndarray]]]
 
