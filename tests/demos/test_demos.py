@@ -72,7 +72,7 @@ def test_increments_are_cheaper_when_only_the_last_is_awaited(tmp_path: Path) ->
     plot = tmp_path / "increment.png"
     lines = run("increment", "--counts", 10, 20, 50, "--repeats", 2, "--plot", plot)
     measured = [line for line in lines if line.count(" ms") == 4]
-    assert [line.split()[0] for line in measured] == ["tiny"] * 3 + ["small"] * 3 + ["large"] * 3
+    assert [line.split()[0] for line in measured] == ["small"] * 3 + ["medium"] * 3 + ["large"] * 3
     fitted = lines[next(i for i, line in enumerate(lines) if "intercept" in line) + 1 :][:3]
     for line in fitted:
         t1, t2 = map(float, line.split()[3:5])
