@@ -222,11 +222,11 @@ async def test_a_new_row_that_waits_for_its_stream_holds_up_no_other(fake: Fake)
         mask = y > 0
         await s.barrier()
         with fake.hold(first.cuda), fake.hold(second.cuda):
-            before = fake.statistics["blocking_calls"]
+            before = fake.blocking.total()
             found = y[mask]
             lane = found._value.task.lane
             assert lane is not None
-            await until(lambda: fake.statistics["blocking_calls"] > before)
+            await until(lambda: fake.blocking.total() > before)
             other = asc.exp(x)
             assert other._value.task.lane is not lane
             stream = other._value.task.lane.stream

@@ -43,6 +43,7 @@ class Fake:
         duplicate_compiles: functions that two threads compiled at the same time.
         compiled: each function with its dtypes, compiled so far.
         ranges: the names of NVTX ranges that have not ended.
+        blocking: calls that may block, by the last word of their thread's name.
         statistics: counts of launches, compiles, allocations and so on.
         earlier: the threads that were at work before, and so do not use this one.
     """
@@ -75,6 +76,7 @@ class Fake:
         self.compiling: set[tuple[object, ...]] = set()
         self.compiled: set[tuple[object, ...]] = set()
         self.statistics: Counter[str] = Counter()
+        self.blocking: Counter[tuple[str, str]] = Counter()
         self.seen: Clock = {}  # what the host has seen complete
         self.space = Space()
         self.local = threading.local()
@@ -173,7 +175,7 @@ class Fake:
 
     def blocks(self, what: str) -> None:
         """A call that may block its thread."""
-        self.statistics["blocking_calls"] += 1
+        self.blocking[threading.current_thread().name.split()[-1], what] += 1
         if asyncio._get_running_loop() is not None:
             self.loop_blocks.append(f"{what} at {caller()}")
 
