@@ -131,7 +131,7 @@ class CUDADevice:
     def fetch(self, array: Any) -> np.ndarray[Any, Any]:
         """A host copy. Blocks the calling thread, which is never the loop's."""
         stream = self._copies_out.cuda
-        with self.context.here(), stream:
+        with self.context.here(), stream, self.context.told(stream):
             return self.memory.fetch(array, stream)
 
     def capture(self, program: Program, inputs: int) -> Callable[[Any, Sequence[Any]], list[Any]]:
