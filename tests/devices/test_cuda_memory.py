@@ -375,10 +375,14 @@ def crowded() -> Iterator[Fake]:
         del theirs
 
 
-@pytest.mark.usefixtures("crowded")
-async def test_the_default_limit_is_a_share_of_the_free_memory() -> None:
-    async with asc.Scheduler("cuda") as s:
-        assert s.statistics().max_bytes == int(0.8 * 8 * SIZE)
+@pytest.mark.parametrize(("config", "each"), [("", 32 << 20), (":4096:2:16:8", 8320 << 10), (":0:0", 0)])
+async def test_the_default_limit_is_a_share_of_the_free_memory(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch, config: str, each: int
+) -> None:
+    """Less what cuBLAS takes for each stream's handle."""
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", config)
+    async with opened(3) as s:
+        assert s.statistics().max_bytes == int(0.8 * (fake.memory - 3 * each))
 
 
 @pytest.mark.usefixtures("crowded")

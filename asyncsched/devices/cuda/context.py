@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -15,6 +17,7 @@ from .pool import PrivatePool
 from .requirements import missing
 
 _NOT_READY = 600  # cudaErrorNotReady
+_HOPPER = 9  # compute capability
 _OWN_ERRORS = ("CUDARuntimeError", "CUDADriverError")
 CAPTURE_ERRORS = range(900, 910)  # cudaErrorStreamCaptureUnsupported and those after it, in driver_types.h
 # Held while a stream of a scheduler captures, and while an event is recorded on a stream from a thread that is not its
@@ -62,6 +65,17 @@ class CUDAContext:
     def open(self, max_bytes: int | None) -> None:
         """Make the pool. On the event loop's thread."""
         self.pool = PrivatePool(self.cupy, self.number, max_bytes, self.record)
+
+    def cublas_workspace(self) -> int:
+        """Bytes that a handle of cuBLAS's takes, since CuPy gives it none: by the table of `cublasSetWorkspace`.
+
+        Or what the environment says, as pairs of a size in KiB and a count: ":4096:8".
+        """
+        sizes = re.findall(r":(\d+):(\d+)", os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""))
+        if sizes:
+            return sum(int(size) * int(count) for size, count in sizes) << 10
+        major = self.runtime.getDeviceProperties(self.number)["major"]
+        return (32 << 20) if major >= _HOPPER else (4 << 20)
 
     def reach(self, other: int) -> None:
         """Before the first copy from another device: have it go straight across, where these two can.
