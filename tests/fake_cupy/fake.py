@@ -12,7 +12,7 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
 
-from .blocks import HOST, Block, Space
+from .blocks import HOST, POISON, Block, Space
 from .clocks import Clock, before, merge
 from .errors import INVALID_HANDLE, NO_DEVICE, CUDARuntimeError
 from .machine import GPU, LOST, Queue, Recording, Work
@@ -83,7 +83,6 @@ class Fake:
         self.free_pointers: list[int] = []
         self.events: dict[int, Recording | None] = {}
         self.event_gpus: dict[int, GPU] = {}
-        self.allocator: Any = None
         self.shared: dict[tuple[int, str], Block] = {}
         self.default_pool: Any = None
         self.default_pinned_pool: Any = None
@@ -213,6 +212,15 @@ class Fake:
             if pointer in gpu.by_pointer:
                 return gpu.by_pointer[pointer]
         raise CUDARuntimeError(INVALID_HANDLE)
+
+    def poison(self, block: Block, start: int, nbytes: int, pointer: int) -> None:
+        """A piece of a block goes back to the library's own pool: the stream at `pointer` may write to it now."""
+        with self.lock:
+            queue = self.gpus[block.device].by_pointer.get(pointer)
+            if queue is not None and queue.capture is None and not queue.gpu.fault:
+                place = block.slice(start, nbytes)
+                work = Work("poison", lambda: place.fill(POISON), [(block, start, start + nbytes, True)])
+                queue.gpu.launch(queue, work)
 
     def free(self, block: Block, pointer: int | None) -> None:
         """A block goes back to a pool: from now on the stream at `pointer`, or the host, may write to it."""
