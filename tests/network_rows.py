@@ -30,6 +30,7 @@ def network_rows_given(draw: Callable[..., np.ndarray], dtype: str, n: int) -> d
     return {
         "relu": [((x,), {})],
         "relu_backward": [((x, g), {})],
+        "sigmoid": [((x,), {})],
         "gelu": [((x,), {"approximate": a}) for a in ("none", "tanh")],
         "gelu_backward": [((x, g), {"approximate": a}) for a in ("none", "tanh")],
         "softmax": [((x,), {"log": log}) for log in (False, True)],

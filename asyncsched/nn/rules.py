@@ -34,6 +34,7 @@ def _mse(g: Tensor, x: Tensor, y: Tensor, call: Any) -> Tensor:
 NETWORKS = {
     "relu": (lambda g, out: op("relu_backward", g, out),),
     "relu_backward": (lambda g, y: op("relu_backward", g, y), None),
+    "sigmoid": (lambda g, out: g * (out * (1 - out)),),
     "gelu": (lambda g, x, call: op("gelu_backward", g, x, **call.options),),
     "gelu_backward": (
         lambda g, y, call: op("gelu_backward", g, y, **call.options),

@@ -41,6 +41,17 @@ def relu_backward(xp: Any, grad: Any, y: Any, *, out: Any = None) -> Any:
     return out
 
 
+def sigmoid(xp: Any, x: Any, *, out: Any = None) -> Any:
+    """1 / (1 + exp(-x)): what overflows there gives 0."""
+    out, result, values = flat(xp, out, x)
+    for block in blocks(xp, x.size, alive=2):
+        y = xp.negative(values[block], out=result[block])
+        xp.exp(y, out=y)
+        y += 1
+        xp.reciprocal(y, out=y)
+    return out
+
+
 def gelu(xp: Any, x: Any, *, approximate: str, out: Any = None) -> Any:
     """x times the normal distribution function of x: max(x, 0) - |x| Phi(-|x|)."""
     out, result, values = flat(xp, out, x)

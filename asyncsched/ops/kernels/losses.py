@@ -72,6 +72,11 @@ def cross_entropy_backward(
     return out
 
 
+def class_numbers(xp: Any, target: Any, *, classes: int, ignore_index: int) -> Any:
+    """Targets that are classes, and 0 for those that do not count."""
+    return _targets(xp, target, classes, ignore_index)[1]
+
+
 def _targets(xp: Any, target: Any, classes: int, ignore_index: int) -> Any:
     """Which rows count, and the targets with 0 for those that do not."""
     valid = target != ignore_index
@@ -85,6 +90,6 @@ def _in_range(classes: int, ignore_index: int, least: int, most: int) -> Excepti
     if least >= 0 and most < classes:
         return None
     return IndexError(
-        f"cross_entropy: the targets reach from {least} to {most}, and there are {classes} classes: use 0 to"
+        f"the targets reach from {least} to {most}, and there are {classes} classes: use 0 to"
         f" {classes - 1}, or ignore_index={ignore_index}"
     )
