@@ -109,7 +109,7 @@ class Module:
             QueueFull: if the backlog has no room for all of them; then none has moved.
         """
         tensors = {id(tensor): tensor for tensor in self._tensors().values()}.values()
-        moved = [(tensor.detach().to(device), tensor.grad and tensor.grad.to(device)) for tensor in tensors]
+        moved = [(t.detach().to(device), None if t.grad is None else t.grad.to(device)) for t in tensors]
         for tensor, (new, grad) in zip(tensors, moved, strict=True):
             tensor._value = new._value
             if tensor._node is not None:
