@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ...tensors.functions import logaddexp, permute_dims, tanh, where
+from ...tensors.functions import logaddexp, permute_dims, where
 from ...tensors.functions._common import op
 from ...tensors.tensor import Tensor
-
-__all__ = ["gelu", "leaky_relu", "log_softmax", "relu", "sigmoid", "silu", "softmax", "softplus", "tanh"]
 
 
 def relu(x: Tensor) -> Tensor:

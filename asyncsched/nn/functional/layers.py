@@ -10,8 +10,6 @@ from ...tensors.functions._common import op
 from ...tensors.tensor import Tensor
 from .common import Size, pair, single
 
-__all__ = ["conv1d", "conv2d", "dropout", "embedding", "linear", "scaled_dot_product_attention"]
-
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x weight^T + bias: x is (..., in), the weight (out, in), the bias (out,), the result (..., out)."""

@@ -13,9 +13,6 @@ from ...tensors.tensor import Tensor
 from .activations import log_softmax
 from .common import Reduction, reduced, same_dtype
 
-__all__ = ["binary_cross_entropy_with_logits", "cross_entropy", "kl_div", "l1_loss", "mse_loss", "nll_loss"]
-__all__ += ["smooth_l1_loss"]
-
 
 def mse_loss(x: Tensor, target: Tensor, *, reduction: Reduction = "mean") -> Tensor:
     """The squared differences of two tensors of one shape: their mean, their sum, or each."""

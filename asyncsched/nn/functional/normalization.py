@@ -15,8 +15,6 @@ from ...tensors.handles import runtime_of
 from ...tensors.tensor import Tensor
 from .common import same_dtype
 
-__all__ = ["batch_norm", "group_norm", "layer_norm", "rms_norm"]
-
 
 def layer_norm(
     x: Tensor, normalized_shape: int | Sequence[int | None], weight: Tensor, bias: Tensor, eps: float = 1e-5

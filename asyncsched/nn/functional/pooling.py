@@ -11,8 +11,6 @@ from ...tensors.tensor import Tensor
 from .common import Size, constant, pair, same_dtype
 from .layers import conv2d
 
-__all__ = ["adaptive_avg_pool2d", "avg_pool2d", "max_pool2d"]
-
 
 def max_pool2d(x: Tensor, kernel_size: Size, stride: Size | None = None, padding: Size = 0) -> Tensor:
     """The largest element of each window on (..., height, width); by default the windows do not overlap.
