@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from .checks import require
 from .layers import blocks
 
@@ -74,7 +76,9 @@ def cross_entropy_backward(
 
 def class_numbers(xp: Any, target: Any, *, classes: int, ignore_index: int) -> Any:
     """Targets that are classes, and 0 for those that do not count."""
-    return _targets(xp, target, classes, ignore_index)[1]
+    found = _targets(xp, target, classes, ignore_index)[1]
+    # What reads them on a GPU runs before an error is told, and must not read elsewhere.
+    return found if xp is np else xp.clip(found, 0, max(classes - 1, 0))
 
 
 def _targets(xp: Any, target: Any, classes: int, ignore_index: int) -> Any:

@@ -48,7 +48,9 @@ def class_numbers(row: Row, operands: tuple[Operand, ...], options: Options) -> 
     target = as_meta(operands[0])
     if target.dtype.kind not in "iu":
         raise TypeError(f"the target must hold class numbers, of an integer dtype, not {target.dtype}")
-    return Inferred(meta(target.shape, target.dtype, False), prod(target.bound))  # which count
+    return Inferred(
+        meta(target.shape, target.dtype, False), prod(target.bound) + target.nbytes
+    )  # which count, and a copy
 
 
 def _reduced(row: Row, shape: Known, options: Options) -> Shape:

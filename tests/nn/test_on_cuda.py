@@ -1,0 +1,71 @@
+"""What networks are made of on a card that behaves badly on purpose: the same numbers, and nothing read too early."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+import asyncsched as asc
+from asyncsched import nn, optim
+from tests.fake_cupy import fake_cupy
+
+pytestmark = pytest.mark.one_loop
+STEPS = 3
+
+
+def network() -> nn.Module:
+    options: Any = {"dtype": "f8"}
+    images = [nn.Conv2d(2, 4, 3, **options), nn.BatchNorm2d(4, **options), nn.SiLU(), nn.AvgPool2d(2)]
+    images += [nn.GroupNorm(2, 4, **options), nn.LeakyReLU(), nn.AdaptiveAvgPool2d((3, 2)), nn.Flatten()]
+    rows = [nn.Linear(24, 6, **options), nn.RMSNorm(6, **options), nn.Softplus(), nn.BatchNorm1d(6, None, **options)]
+    rows[-1].eps, rows[-1].momentum = 1e-5, None
+    return nn.Sequential(*images, *rows, nn.Tanh(), nn.Sigmoid(), nn.Linear(6, 5, **options))
+
+
+async def losses(
+    s: asc.Scheduler, model: nn.Module, x: np.ndarray, target: np.ndarray, weight: np.ndarray
+) -> list[Any]:
+    """Of several kinds, of each step; and the norm of the gradients."""
+    optimizer = optim.RMSprop(
+        [{"params": list(model.parameters())[:2], "lr": 0.01}, {"params": list(model.parameters())[2:]}], momentum=0.5
+    )
+    adam, found = optim.Adam(list(model.parameters()), weight_decay=0.1), []
+    classes, weights = await s.put(target), await s.put(weight)
+    for i in range(STEPS):
+        optimizer.zero_grad()
+        logits = model(await s.put(x[i]))
+        chances = nn.softmax(logits.detach())
+        loss = nn.cross_entropy(logits, classes, weights, label_smoothing=0.1)
+        loss = loss + nn.nll_loss(nn.log_softmax(logits), classes) + nn.kl_div(nn.log_softmax(logits), chances)
+        loss = loss + nn.smooth_l1_loss(logits, chances) + nn.binary_cross_entropy_with_logits(logits, chances)
+        loss.backward()
+        found += [loss.detach(), nn.clip_grad_norm_(model.parameters(), 0.5)]
+        (optimizer if i else adam).step()
+    return [await one.numpy() for one in [*found, *model.state_dict().values()]]
+
+
+async def test_a_training_on_a_card_gives_what_one_on_the_host_gives():
+    rng = np.random.default_rng(0)
+    x, target, weight = rng.standard_normal((STEPS, 4, 2, 9, 8)), rng.integers(0, 5, 4), rng.uniform(0.5, 2, 5)
+    target[1] = -100
+    with fake_cupy(seed=4) as fake:
+        async with asc.Scheduler("cpu") as s:
+            model = network()
+            expected_state = {name: await value.numpy() for name, value in model.state_dict().items()}
+            expected = await losses(s, model, x, target, weight)
+            del model
+        async with asc.Scheduler("cuda") as s:
+            model = network()
+            model.load_state_dict({name: await s.put(value) for name, value in expected_state.items()})
+            got = await losses(s, model, x, target, weight)
+            with pytest.raises(IndexError, match="and there are 5 classes"):
+                await nn.nll_loss(asc.zeros((2, 5)), await s.put(np.array([0, 5])))
+            del model
+        gc.collect()
+        assert fake.problems() == []
+    for a, b in zip(got, expected, strict=True):
+        assert_allclose(a, b, rtol=1e-9, atol=1e-12)
