@@ -66,3 +66,25 @@ async def test_a_training_on_a_card_gives_what_one_on_the_host_gives(card):
         del model
     for a, b in zip(got, expected, strict=True):
         assert_allclose(a, b, rtol=1e-9, atol=1e-12)
+
+
+async def test_a_captured_step_in_use_gives_what_it_gives_uncaptured(card):
+    """With gradients, too."""
+    rng = np.random.default_rng(0)
+    async with asc.Scheduler("cuda", max_bytes="256 MiB") as s:
+        model = network().eval()
+        parameters, classes = list(model.parameters()), await s.put(rng.integers(0, 5, 4))
+
+        def step(x: asc.Tensor) -> Any:
+            logits = model(x)
+            loss = nn.cross_entropy(logits, classes) + nn.softplus(logits).mean()
+            return loss.detach(), asc.autograd.grad(loss, parameters)
+
+        x = await s.put(rng.standard_normal((4, 2, 9, 8)))
+        expected, gradients = step(x)
+        graph = await s.capture(step, x)
+        for _ in range(2):
+            got, found = graph(x)
+            assert_allclose(await got.numpy(), await expected.numpy(), rtol=1e-12)
+            for one, other in zip(found, gradients, strict=True):
+                assert_allclose(await one.numpy(), await other.numpy(), rtol=1e-9, atol=1e-12)

@@ -179,6 +179,24 @@ async def test_what_does_not_fit_is_refused(s):
             call()
 
 
+async def test_all_of_it_can_be_captured(s):
+    x, y = await s.put(real(6, 5)), await s.put(chances(6, 5))
+    numbers, weight = await s.put(classes(6)), await s.put(WEIGHT)
+
+    def step(x: asc.Tensor, y: asc.Tensor) -> list[asc.Tensor]:
+        logs, found = nn.log_softmax(x), [fn(x) for fn in (nn.silu, nn.leaky_relu, nn.softplus, nn.sigmoid, nn.tanh)]
+        found += [nn.nll_loss(logs, numbers, weight), nn.cross_entropy(x, numbers, weight, label_smoothing=0.1)]
+        found += [nn.cross_entropy(x, y), nn.kl_div(logs, y), nn.l1_loss(x, y), nn.smooth_l1_loss(x, y)]
+        found += [nn.binary_cross_entropy_with_logits(x, y), nn.group_norm(x, 5), nn.rms_norm(x, 5)]
+        images = x.reshape(1, 1, 6, 5)
+        found += [nn.avg_pool2d(images, 2, 1, 1, count_include_pad=False), nn.adaptive_avg_pool2d(images, (4, 3))]
+        return [*found, nn.batch_norm(images, None, None, training=True), nn.conv1d(x[:, None], x[:1, None])]
+
+    graph = await s.capture(step, x, y)
+    for got, expected in zip(graph(x * 2, y), step(x * 2, y), strict=True):
+        np.testing.assert_array_equal(await got, await expected)
+
+
 @pytest.mark.parametrize("weighted", [False, True])
 async def test_a_class_out_of_range_fails_where_it_is_awaited(s, weighted):
     x, weight = asc.zeros((2, 3)), asc.ones(3)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ...tensors.functions import logaddexp, permute_dims, where
+from ...tensors.functions import permute_dims
 from ...tensors.functions._common import op
 from ...tensors.tensor import Tensor
 
@@ -36,13 +36,12 @@ def silu(x: Tensor) -> Tensor:
 
 def leaky_relu(x: Tensor, negative_slope: float = 0.01) -> Tensor:
     """Each element where it is positive, else `negative_slope` times it. The gradient at 0 is `negative_slope`."""
-    return where(x > 0, x, x * negative_slope)
+    return op("leaky_relu", x, negative_slope=float(negative_slope))
 
 
 def softplus(x: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
     """log(1 + exp(beta x)) / beta, and x itself where beta x is above `threshold`."""
-    scaled = x * beta
-    return where(scaled > threshold, x, logaddexp(scaled, 0.0) / beta)
+    return op("softplus", x, beta=float(beta), threshold=float(threshold))
 
 
 def softmax(x: Tensor, axis: int = -1) -> Tensor:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from math import prod
+from math import inf, prod
 from operator import index
 from typing import Literal
 
 from ...tensors.functions import abs as magnitude
-from ...tensors.functions import exp, expand_dims, log, logaddexp, moveaxis, take, take_along_axis, where
+from ...tensors.functions import exp, expand_dims, log, moveaxis, take, take_along_axis, where
 from ...tensors.functions._common import known_shape, op
 from ...tensors.tensor import Tensor
-from .activations import log_softmax
+from .activations import log_softmax, softplus
 from .common import Reduction, reduced, same_dtype
 
 
@@ -49,7 +49,7 @@ def binary_cross_entropy_with_logits(
         pos_weight: of positive targets: what broadcasts to that shape.
     """
     _alike("binary_cross_entropy_with_logits", x, target, weight, pos_weight)
-    tail = logaddexp(-x, 0.0)  # log(1 + exp(-x))
+    tail = softplus(-x, threshold=inf)  # log(1 + exp(-x))
     tail = tail if pos_weight is None else tail * ((pos_weight - 1) * target + 1)
     losses = (1 - target) * x + tail
     return reduced("binary_cross_entropy_with_logits", losses if weight is None else losses * weight, reduction)
