@@ -26,6 +26,11 @@ def _layers() -> Iterator[Row]:
     a, k, r = kernels.activation, kernels.layers, rules.layers
     yield _row(a.relu, r.relu, "The larger of each element and 0.", inplace=True)
     yield _row(a.relu_backward, r.elementwise, "The gradient of relu.", inplace=True)
+    yield _row(a.sigmoid, r.elementwise, "1 / (1 + exp(-x)).", inplace=True)
+    doc = "The larger of each element and 0, and a slope times the smaller."
+    yield _row(a.leaky_relu, r.elementwise, doc, inplace=True)
+    yield _row(a.softplus, r.elementwise, "log(1 + exp(beta x)) / beta.", inplace=True)
+    yield _row(a.softplus_backward, r.elementwise, "The gradient of softplus.", inplace=True)
     yield _row(a.gelu, r.elementwise, "x times the normal distribution function of x.", inplace=True)
     yield _row(a.gelu_backward, r.elementwise, "The gradient of gelu.", inplace=True)
     doc = "exp(x) over its sum along the last axis, or the logarithm of it."

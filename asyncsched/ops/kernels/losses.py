@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from .checks import require
 from .layers import blocks
 
@@ -72,6 +74,13 @@ def cross_entropy_backward(
     return out
 
 
+def class_numbers(xp: Any, target: Any, *, classes: int, ignore_index: int) -> Any:
+    """Targets that are classes, and 0 for those that do not count."""
+    found = _targets(xp, target, classes, ignore_index)[1]
+    # What reads them on a GPU runs before an error is told, and must not read elsewhere.
+    return found if xp is np else xp.clip(found, 0, max(classes - 1, 0))
+
+
 def _targets(xp: Any, target: Any, classes: int, ignore_index: int) -> Any:
     """Which rows count, and the targets with 0 for those that do not."""
     valid = target != ignore_index
@@ -85,6 +94,6 @@ def _in_range(classes: int, ignore_index: int, least: int, most: int) -> Excepti
     if least >= 0 and most < classes:
         return None
     return IndexError(
-        f"cross_entropy: the targets reach from {least} to {most}, and there are {classes} classes: use 0 to"
+        f"the targets reach from {least} to {most}, and there are {classes} classes: use 0 to"
         f" {classes - 1}, or ignore_index={ignore_index}"
     )
