@@ -44,7 +44,30 @@ async def test_keywords_of_the_function_are_bound_first(s):
 
 async def test_an_asyncio_task_of_a_tensor(s):
     x = await s.put(np.arange(3.0))
+    with pytest.raises(TypeError, match="a coroutine was expected"):  # which asyncio says, and we cannot
+        asyncio.create_task(x + 1)  # noqa: RUF006
+    for kind in (asc.Tensor, asc.Task.__mro__[1]):
+        assert "`asyncio.ensure_future(t)`" in kind.__doc__
     assert (await asyncio.ensure_future(x + 1)).tolist() == [1.0, 2.0, 3.0]
+    assert [a.tolist() for a in await asyncio.gather(x + 1, x)] == [[1.0, 2.0, 3.0], [0.0, 1.0, 2.0]]
+    assert (await asyncio.wait_for(x + 1, 60)).tolist() == [1.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize("what", ["save", "load"])
+async def test_without_safetensors_the_extra_is_named_before_anything_is_waited_for(
+    s, gate, monkeypatch, tmp_path, what
+):
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    monkeypatch.delitem(sys.modules, "safetensors")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    epoch = await s.submit(held, gate, shape=(), dtype=float)
+    doing = asc.save(tmp_path / "a", {"loss": epoch}) if what == "save" else asc.load(tmp_path / "a")
+    with pytest.raises(
+        ModuleNotFoundError, match=rf'asyncsched.{what} needs .*pip install "asyncsched\[safetensors\]"'
+    ):
+        await doing
+    assert not epoch.done()
+    epoch.cancel()
 
 
 async def test_a_scheduler_that_is_opened_stays_open():
