@@ -1,10 +1,17 @@
-"""A scheduler as an executor of `concurrent.futures`: the functions it is given are tasks like any other."""
+"""A scheduler as an executor of `concurrent.futures`: the functions it is given are tasks like any other.
+
+Theory of operation. `submit` may come on any thread, so it only has the loop start an asyncio task, which waits for
+room as `call` does. A future is told once whether it runs or was cancelled before: by the stream's thread that begins
+it, or by the loop, where it ends without having begun. Whoever takes the turn first does (`_take_turn`).
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from concurrent.futures import Executor, Future
+import contextlib
+from collections.abc import Callable, Mapping
+from concurrent.futures import CancelledError, Executor, Future
+from concurrent.futures import wait as wait_for
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
@@ -18,24 +25,29 @@ T = TypeVar("T")
 class SchedulerExecutor(Executor):
     """Made by `s.as_executor()`. `submit` may be called on any thread, and never waits: what there is no room for does.
 
-    Cancelling a future that waits for its admission cancels the task. `shutdown` refuses new work, and leaves the
+    Cancelling a future whose function has not begun cancels the task. `shutdown` refuses new work, and leaves the
     scheduler open.
     """
 
     def __init__(self, tasks: Tasks, runtime: Runtime) -> None:
         self._tasks = tasks
         self._runtime = runtime
-        self._running: set[asyncio.Task[None]] = set()
+        self._futures: set[Future[Any]] = set()
         self._closed = False
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Run `fn(*args, **kwargs)` on a stream. Tensors among the arguments are replaced by their arrays."""
+        """Run `fn(*args, **kwargs)` on a stream. Tensors among the arguments are replaced by their arrays.
+
+        Raises:
+            RuntimeError: after `shutdown`.
+            SchedulerClosed: if the scheduler is closed.
+        """
         if self._closed:
             raise RuntimeError("the executor was shut down: make another by `s.as_executor()`")
-        future: Future[Any] = Future()
-        called = partial(fn, **kwargs) if kwargs else fn
-        start = partial(self._start, future, called, args, getattr(fn, "__qualname__", None))
-        loop = self._runtime.loop
+        if asyncio.iscoroutinefunction(fn):
+            raise TypeError(f"{fn} is a coroutine function: await it; streams run plain functions")
+        loop, future = self._runtime.loop, Future[Any]()
+        start = partial(self._start, _Work(fn, future), args, kwargs)
         if loop is None or loop.is_closed():
             self._runtime.refuse()
         elif running_loop() is loop:
@@ -43,31 +55,68 @@ class SchedulerExecutor(Executor):
             start()
         else:
             loop.call_soon_threadsafe(start)
+        self._futures.add(future)
+        future.add_done_callback(self._futures.discard)
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Refuse new work. Waits for nothing: leaving the scheduler does."""
+        """Refuse new work. With `wait`, wait for what was submitted, unless on the loop's thread: leaving the scheduler
+        waits there."""
         self._closed = True
-        if cancel_futures and (loop := self._runtime.loop) is not None:
-            for task in list(self._running):
-                loop.call_soon_threadsafe(task.cancel)
+        futures = list(self._futures)
+        if cancel_futures:
+            for future in futures:
+                future.cancel()
+        if wait and (running_loop() is None or running_loop() is not self._runtime.loop):
+            wait_for(futures)
 
-    def _start(self, future: Future[Any], fn: Callable[..., Any], args: tuple[Any, ...], name: str | None) -> None:
-        task = asyncio.create_task(self._run(future, fn, args, name))
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
+    def _start(self, work: _Work, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         loop = asyncio.get_running_loop()
-        future.add_done_callback(lambda done: loop.call_soon_threadsafe(task.cancel) if done.cancelled() else None)
+        task = loop.create_task(self._tasks.call(work, args, kwargs, name=work.name))
+        task.add_done_callback(work.end)
 
-    async def _run(self, future: Future[Any], fn: Callable[..., Any], args: tuple[Any, ...], name: str | None) -> None:
-        try:
-            result = await self._tasks.call(fn, *args, name=name)
-        except asyncio.CancelledError:
-            future.cancel()
-            future.set_running_or_notify_cancel()
-        except BaseException as error:
-            if future.set_running_or_notify_cancel():
-                future.set_exception(error)
+        def cancel(future: Future[Any]) -> None:
+            if future.cancelled():
+                with contextlib.suppress(RuntimeError):  # the loop is closed
+                    loop.call_soon_threadsafe(task.cancel)
+
+        work.future.add_done_callback(cancel)
+
+
+class _Work:
+    """A function and its future."""
+
+    def __init__(self, fn: Callable[..., Any], future: Future[Any]) -> None:
+        self.name = getattr(fn, "__qualname__", None) or type(fn).__name__
+        self.future = future
+        self._fn: Callable[..., Any] | None = fn
+        self._turn = [True]
+
+    def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Run it, on a stream's thread."""
+        fn, self._fn = self._fn, None
+        if not self._take_turn() or not self.future.set_running_or_notify_cancel():
+            return None
+        assert fn is not None
+        return fn(*args, **kwargs)
+
+    def end(self, task: asyncio.Task[Any]) -> None:
+        """The asyncio task that waited for it is done."""
+        future, error = self.future, CancelledError() if task.cancelled() else task.exception()
+        if self._take_turn():  # it has not begun
+            if task.cancelled():
+                future.cancel()
+            if not future.set_running_or_notify_cancel():
+                return
+        if not future.running():  # it was cancelled just before it began
+            return
+        if error is not None:
+            future.set_exception(error)
         else:
-            if future.set_running_or_notify_cancel():
-                future.set_result(result)
+            future.set_result(task.result())
+
+    def _take_turn(self) -> bool:
+        """Whether the caller is the first: of two threads one."""
+        with contextlib.suppress(IndexError):
+            return self._turn.pop()
+        return False
