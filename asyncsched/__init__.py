@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from .nn.checkpoint import load, save
     from .runtime.statistics import Load, Statistics
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # What is imported when its name is first used, since many programs never do: the name, and the module it is (in).
 _WHEN_USED = {
