@@ -11,9 +11,11 @@ It is there for who asks for it, by one line in `conftest.py` or on pytest's com
 Asynchronous tests need pytest-asyncio (in strict or auto mode) or anyio's plugin, whichever runs them.
 
 Theory of operation. A fixture of pytest-asyncio's must be marked as one in its strict mode, where anyio's must not be:
-so there are two, and the one that users name asks for the one whose plugin runs the test. What a test leaves is looked
-at in the teardown, when its frame and its variables are gone; after a test that failed it is not, since the traceback
-holds them. Results of quick operations note no line where they were made, so none runs at once on the loop's thread.
+so there are two, and the one that users name asks for the one whose plugin runs the test. Tasks are looked at when the
+test's coroutine has ended. Tensors are looked at last of all: until then the log's records, the instance of the test's
+class and the results of other fixtures may rightly hold some. After a test that failed they are not, since the
+traceback holds its variables. Results of quick operations note no line where they were made, so none runs at once on
+the loop's thread.
 
 PYTEST_DONT_REWRITE: a conftest.py may import this as well as name it, and there is no assertion in it.
 """
@@ -41,6 +43,8 @@ SimScheduler = Callable[..., AbstractAsyncContextManager[Scheduler]]
 
 _LAST = 5.0  # seconds for what a test left running to end
 _passed = pytest.StashKey[bool]()
+_runtimes = pytest.StashKey[list[Runtime]]()
+_unfinished = pytest.StashKey[list[str]]()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -48,6 +52,26 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     """Note whether a test passed."""
     if call.when == "call":
         item.stash[_passed] = call.excinfo is None
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    """When all else is torn down, fail for what the test left behind."""
+    try:
+        yield
+        if item.stash.get(_passed, False) and (left := _left(item)):
+            pytest.fail("\n".join(["the test left behind:", *left]), pytrace=False)
+    finally:
+        if _runtimes in item.stash:
+            del item.stash[_runtimes]  # the item lives as long as the session
+
+
+def _left(item: pytest.Item) -> list[str]:
+    runtimes = item.stash.get(_runtimes, [])
+    if runtimes:
+        getattr(item, "funcargs", {}).clear()
+        getattr(getattr(item, "instance", None), "__dict__", {}).clear()
+    return [*item.stash.get(_unfinished, ()), *[line for runtime in runtimes for line in _held(runtime)]]
 
 
 @pytest.fixture
@@ -97,8 +121,9 @@ async def _opened(request: pytest.FixtureRequest, options: dict[str, Any]) -> As
     scheduler = await Scheduler(**options).__aenter__()
     runtime = scheduler._runtime
     runtime.inline_thread = 0
+    request.node.stash.setdefault(_runtimes, []).append(runtime)
     yield scheduler
-    left = _cancel(runtime)
+    left = request.node.stash[_unfinished] = _cancel(runtime)
     try:
         await scheduler.aclose(_LAST)
     except TimeoutError as late:
@@ -109,9 +134,6 @@ async def _opened(request: pytest.FixtureRequest, options: dict[str, Any]) -> As
         raise
     finally:
         leave_ambient(scheduler._token)
-    request.node.funcargs.clear()  # what other fixtures gave, which have ended before this one
-    if request.node.stash.get(_passed, False):
-        _fail_for([*left, *_held(runtime)])
 
 
 def _cancel(runtime: Runtime) -> list[str]:
@@ -136,13 +158,8 @@ def _held(runtime: Runtime) -> list[str]:
     return [f"  {line}" for line in investigate(runtime, engine.account, (), BUDGET).lines]
 
 
-def _fail_for(left: list[str]) -> None:
-    if left:
-        pytest.fail("\n".join(["the test left behind:", *left]), pytrace=False)
-
-
 @pytest.fixture
-def sim_scheduler() -> Iterator[SimScheduler]:
+def sim_scheduler(request: pytest.FixtureRequest) -> SimScheduler:
     """Schedulers on a simulated device, for races: `async with sim_scheduler(seed) as s`.
 
     The device runs tasks in any order that the contract allows, and lets time pass between them; the seed makes the
@@ -156,7 +173,6 @@ def sim_scheduler() -> Iterator[SimScheduler]:
     As with any scheduler, leaving waits for its tasks, and raises what nobody has seen. Tensors that outlive the test
     are an error.
     """
-    opened: list[Runtime] = []
 
     @asynccontextmanager
     async def sim_scheduler(
@@ -164,15 +180,13 @@ def sim_scheduler() -> Iterator[SimScheduler]:
     ) -> AsyncIterator[Scheduler]:
         try:
             async with Scheduler(SimDevice(seed, streams, fault_rate=fault_rate), **limits) as s:
-                opened.append(s._runtime)
+                request.node.stash.setdefault(_runtimes, []).append(s._runtime)
                 yield s
         except BaseException as error:
-            opened.clear()  # what a traceback holds is not left behind
             error.add_note(f"sim_scheduler({seed=})")
             raise
 
-    yield sim_scheduler
-    _fail_for([line for runtime in opened for line in _held(runtime)])
+    return sim_scheduler
 
 
 @asynccontextmanager

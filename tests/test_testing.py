@@ -46,6 +46,8 @@ def run(
 
 
 CLEAN = """
+import logging
+
 import asyncsched as asc
 import numpy as np
 import pytest
@@ -75,6 +77,9 @@ async def test_a_fixture_of_mine(scheduler, weights):
 
 
 class TestInAClass:
+    async def test_keeps_in_itself(self, scheduler):
+        self.x = await scheduler.put(np.ones(100))
+
     async def test_its_own(self, scheduler):
         assert scheduler.statistics().tasks_submitted == 0
         async with scheduler.scope():
@@ -86,6 +91,17 @@ async def test_a_circle_is_nobodys_fault(scheduler):
     circle.append(circle)
 
 
+async def test_logs(scheduler):
+    logging.getLogger("mine").warning("what is %s", await scheduler.put(np.ones(100)))
+
+
+async def test_expects_a_failure(scheduler):
+    x = await scheduler.put(np.ones(100))
+    with pytest.raises(ZeroDivisionError) as caught:
+        await scheduler.call(divmod, 1, 0)
+    error = caught.value
+
+
 async def test_closed_by_itself(scheduler):
     await scheduler.aclose()
 """
@@ -94,7 +110,7 @@ async def test_closed_by_itself(scheduler):
 @WAYS
 def test_a_test_that_leaves_nothing_passes(pytester, monkeypatch, head, mode):
     tests = head + CLEAN.replace("{fixture}", "@pytest_asyncio.fixture" if head is STRICT else "@pytest.fixture")
-    run(pytester, monkeypatch, tests, mode).assert_outcomes(passed=5)
+    run(pytester, monkeypatch, tests, mode).assert_outcomes(passed=8)
 
 
 LEAVES = """
