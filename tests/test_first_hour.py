@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import heapq
 import subprocess
 import sys
 import threading
+from collections import Counter
 from functools import partial
 
 import numpy as np
@@ -124,3 +126,18 @@ async def test_an_executors_future_is_cancelled_before_it_is_admitted(gate):
         assert await asyncio.wrap_future(first) == 1
         await s.barrier()
         assert s.statistics().tasks_cancelled <= 1
+
+
+async def test_what_holds_no_tensor_is_passed_as_it_is(s):
+    """As `asyncio.to_thread` passes it: what the function changes is changed."""
+    heap, counts, nested = [5], Counter("a"), ([1], {"b": [2]})
+    await s.call(heapq.heappush, heap, 3)
+    await s.call(counts.__class__.update, counts, ["a"])
+    await s.call(lambda both: both[1]["b"].append(4), nested)
+    assert (heap, counts, nested) == ([3, 5], {"a": 2}, ([1], {"b": [2, 4]}))
+    await asyncio.wrap_future(s.as_executor().submit(heapq.heappush, heap, 1))
+    assert heap == [1, 5, 3]
+    given = [await s.put(np.ones(2)), heap]
+    arrays = await s.call(lambda both: (type(both[0]), both[1] is heap), given)
+    assert arrays == (np.ndarray, True)
+    assert isinstance(given[0], asc.Tensor)
