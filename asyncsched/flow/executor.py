@@ -15,6 +15,7 @@ from concurrent.futures import wait as wait_for
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
+from ..errors import ImplicitBarrierError
 from ..runtime.runtime import Runtime, running_loop
 from .tasks import Tasks
 
@@ -46,7 +47,7 @@ class SchedulerExecutor(Executor):
             raise RuntimeError("the executor was shut down: make another by `s.as_executor()`")
         if asyncio.iscoroutinefunction(fn):
             raise TypeError(f"{fn} is a coroutine function: await it; streams run plain functions")
-        loop, future = self._runtime.loop, Future[Any]()
+        loop, future = self._runtime.loop, _Future()
         start = partial(self._start, _Work(fn, future), args, kwargs)
         if loop is None or loop.is_closed():
             self._runtime.refuse()
@@ -81,6 +82,25 @@ class SchedulerExecutor(Executor):
                     loop.call_soon_threadsafe(task.cancel)
 
         work.future.add_done_callback(cancel)
+
+
+class _Future(Future[Any]):
+    """Refuses to block an event loop, which may be the very one that it waits for."""
+
+    def result(self, timeout: float | None = None) -> Any:
+        self._check("result()", timeout)
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        self._check("exception()", timeout)
+        return super().exception(timeout)
+
+    def _check(self, what: str, timeout: float | None) -> None:
+        if not self.done() and running_loop() is not None and (timeout is None or timeout > 0):
+            raise ImplicitBarrierError(
+                f"{what} of a future that is not done would block the event loop:"
+                " use `await asyncio.wrap_future(future)`, or wait on another thread"
+            )
 
 
 class _Work:

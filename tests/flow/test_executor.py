@@ -32,6 +32,19 @@ async def test_a_future_tells_that_it_runs(s, gate):
     assert await asyncio.wrap_future(future) == 1
 
 
+async def test_a_future_that_is_not_done_does_not_block_the_loop(s, gate):
+    executor = s.as_executor()
+    future = executor.submit(held, gate, 1)
+    for ask in (future.result, future.exception, lambda: list(executor.map(abs, [1]))):
+        with pytest.raises(asc.ImplicitBarrierError, match=r"await asyncio.wrap_future\(future\)"):
+            ask()
+    with pytest.raises(TimeoutError):
+        future.result(0)
+    asyncio.get_running_loop().call_soon(gate.set)
+    assert await asyncio.to_thread(future.result) == 1
+    assert future.result() == 1
+
+
 async def test_what_has_not_begun_is_cancelled(s, gate):
     executor = s.as_executor()
     ran: list[int] = []
