@@ -48,7 +48,7 @@ class SchedulerExecutor(Executor):
         if asyncio.iscoroutinefunction(fn):
             raise TypeError(f"{fn} is a coroutine function: await it; streams run plain functions")
         loop, future = self._runtime.loop, _Future()
-        start = partial(self._start, _Work(fn, future), args, kwargs)
+        start = partial(self._start, _Work(fn, future), future, args, kwargs)
         if loop is None or loop.is_closed():
             self._runtime.refuse()
         elif running_loop() is loop:
@@ -71,7 +71,7 @@ class SchedulerExecutor(Executor):
         if wait and (running_loop() is None or running_loop() is not self._runtime.loop):
             wait_for(futures)
 
-    def _start(self, work: _Work, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    def _start(self, work: _Work, future: Future[Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         loop = asyncio.get_running_loop()
         task = loop.create_task(self._tasks.call(work, args, kwargs, name=work.name))
         task.add_done_callback(work.end)
@@ -81,7 +81,7 @@ class SchedulerExecutor(Executor):
                 with contextlib.suppress(RuntimeError):  # the loop is closed
                     loop.call_soon_threadsafe(task.cancel)
 
-        work.future.add_done_callback(cancel)
+        future.add_done_callback(cancel)
 
 
 class _Future(Future[Any]):
@@ -104,25 +104,27 @@ class _Future(Future[Any]):
 
 
 class _Work:
-    """A function and its future."""
+    """A function and its future, until that is told how it ended: its exception holds the frames that hold this."""
 
     def __init__(self, fn: Callable[..., Any], future: Future[Any]) -> None:
         self.name = getattr(fn, "__qualname__", None) or type(fn).__name__
-        self.future = future
         self._fn: Callable[..., Any] | None = fn
-        self._turn = [True]
+        self._future: Future[Any] | None = future
+        self._turn = [future]
 
     def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Run it, on a stream's thread."""
         fn, self._fn = self._fn, None
-        if not self._take_turn() or not self.future.set_running_or_notify_cancel():
+        if not (future := self._take_turn()) or not future.set_running_or_notify_cancel():
             return None
+        del future
         assert fn is not None
         return fn(*args, **kwargs)
 
     def end(self, task: asyncio.Task[Any]) -> None:
         """The asyncio task that waited for it is done."""
-        future, error = self.future, CancelledError() if task.cancelled() else task.exception()
+        future, self._future = self._future, None
+        assert future is not None
         if self._take_turn():  # it has not begun
             if task.cancelled():
                 future.cancel()
@@ -130,13 +132,17 @@ class _Work:
                 return
         if not future.running():  # it was cancelled just before it began
             return
-        if error is not None:
-            future.set_exception(error)
-        else:
+        error = CancelledError() if task.cancelled() else task.exception()
+        if error is None:
             future.set_result(task.result())
+            return
+        try:
+            future.set_exception(error)
+        finally:
+            del error
 
-    def _take_turn(self) -> bool:
-        """Whether the caller is the first: of two threads one."""
+    def _take_turn(self) -> Future[Any] | None:
+        """The future for the first who calls this: of two threads one."""
         with contextlib.suppress(IndexError):
             return self._turn.pop()
-        return False
+        return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import threading
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import CancelledError, Executor
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from tests.waiting import fail, held, until
+from tests.waiting import fail, held, no_collector, until
 
 
 async def test_tensors_are_arrays_by_position_and_by_name(s):
@@ -57,6 +58,22 @@ async def test_what_has_not_begun_is_cancelled(s, gate):
     await s.barrier()
     assert all(other.cancelled() for other in others)
     assert ran == []
+
+
+@pytest.mark.parametrize("fn", [id, fail])
+async def test_a_future_that_is_dropped_leaves_no_circle(s, fn):
+    class Argument:
+        pass
+
+    async def once() -> weakref.ref[Argument]:
+        argument = Argument()
+        future = s.as_executor().submit(fn, argument)
+        await until(future.done)
+        return weakref.ref(argument)
+
+    with no_collector():
+        left = await once()
+        await until(lambda: left() is None)
 
 
 async def test_a_coroutine_function_is_refused(s):
