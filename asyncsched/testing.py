@@ -9,7 +9,8 @@ It is there for who asks for it, by one line in `conftest.py` or on pytest's com
         assert await x.sum().item() == 3.0
 
 Asynchronous tests need pytest-asyncio (in strict or auto mode) or anyio's plugin, whichever runs them; with anyio's a
-fixture `anyio_backend` that returns "asyncio".
+fixture `anyio_backend` that returns "asyncio". Where several tests share a loop of pytest-asyncio's, its setting
+`asyncio_default_fixture_loop_scope` must be that of the tests.
 
 Theory of operation. A fixture of pytest-asyncio's must be marked as one in its strict mode, where anyio's must not be:
 so there are two, and the one that users name asks for the one whose plugin runs the test. Tasks are looked at when the
