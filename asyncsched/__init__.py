@@ -35,6 +35,7 @@ from .errors import (
     TaskCancelled,
     TaskTooLarge,
 )
+from .flow.learned import LearnedCost
 from .flow.scope import Scope
 from .runtime.run import run
 from .scheduler import Scheduler
@@ -97,6 +98,7 @@ __all__ = [
     "Device",
     "Graph",
     "ImplicitBarrierError",
+    "LearnedCost",
     "Load",
     "MemoryDeadlockError",
     "Pipeline",
