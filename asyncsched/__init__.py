@@ -32,6 +32,7 @@ from .errors import (
     TaskTooLarge,
 )
 from .flow.scope import Scope
+from .ops.exactly import exact
 from .runtime.run import run
 from .scheduler import Scheduler
 from .scheduler import open as open
@@ -101,6 +102,7 @@ __all__ = [
     "array_api",
     "autograd",
     "devices",
+    "exact",
     "gather",
     "load",
     "nn",
