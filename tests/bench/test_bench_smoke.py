@@ -47,6 +47,11 @@ ROWS = {
         ),
         "b": "mlp, asyncsched; cnn, asyncsched",
     },
+    "rows": {
+        "layer_norm,": "1 stream",
+        "cross_entropy,": "1 stream",
+        "conv2d and backward,": "1 stream",
+    },
     "training": {
         "a": "NumPy, by hand; asyncsched",
         "b": "resident growth",
@@ -68,7 +73,16 @@ ROWS = {
         "f": "rude clients, wrong statuses; rude clients, in the ledgers",
     },
 }
-ASKED = {"networks": 0, "training": 2, "pipeline": 3, "overhead": 9, "throughput": 2, "loop_lag": 2, "serving": 16}
+ASKED = {
+    "networks": 0,
+    "rows": 0,
+    "training": 2,
+    "pipeline": 3,
+    "overhead": 9,
+    "throughput": 2,
+    "loop_lag": 2,
+    "serving": 16,
+}
 
 
 @pytest.mark.timeout(300)
