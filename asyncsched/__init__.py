@@ -13,11 +13,15 @@ Operations are awaitable tasks on streams, queues are bounded, `await` is the on
 
 from __future__ import annotations
 
+import asyncio as _asyncio  # noqa: F401
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+# These two from here, where the stack is shallow. Deep in nested imports, a call may need a new chunk of CPython's
+# stack, which is mapped for it and unmapped after it, each time: NumPy's import took up to 40 ms longer.
+import numpy as _numpy  # noqa: F401
+
 from .devices.contract import Device
-from .devices.cuda.janitor import record_stream
 from .errors import (
     AsyncSchedError,
     CaptureError,
@@ -47,11 +51,13 @@ from .tensors.tensor import Tensor
 if TYPE_CHECKING:
     from . import array_api, autograd, devices, nn, optim, serving
     from .autograd.mode import no_grad
+    from .devices.cuda.janitor import record_stream
     from .flow.batcher import Batcher
     from .flow.pipeline import Pipeline
     from .flow.window import Window
     from .nn.checkpoint import load, save
     from .runtime.statistics import Load, Statistics
+    from .tensors.functions import fft, linalg, random
 
 __version__ = "0.1.0"
 
@@ -65,10 +71,14 @@ _WHEN_USED = {
     "array_api": "array_api",
     "autograd": "autograd",
     "devices": "devices",
+    "fft": "tensors.functions.fft",
+    "linalg": "tensors.functions.linalg",
     "load": "nn.checkpoint",
     "nn": "nn",
     "no_grad": "autograd.mode",
     "optim": "optim",
+    "random": "tensors.functions.random",
+    "record_stream": "devices.cuda.janitor",
     "save": "nn.checkpoint",
     "serving": "serving",
 }
@@ -103,11 +113,14 @@ __all__ = [
     "autograd",
     "devices",
     "exact",
+    "fft",
     "gather",
+    "linalg",
     "load",
     "nn",
     "no_grad",
     "optim",
+    "random",
     "record_stream",
     "run",
     "save",
@@ -123,7 +136,7 @@ if not TYPE_CHECKING:  # for which any name would be there then, also a misspelt
             cure = f": {_INSTEAD[name]}" if name in _INSTEAD else ""
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}{cure}")
         module = import_module(f".{_WHEN_USED[name]}", __name__)
-        found = module if name == _WHEN_USED[name] else getattr(module, name)
+        found = module if module.__name__.rpartition(".")[2] == name else getattr(module, name)
         globals()[name] = found
         return found
 
