@@ -26,9 +26,9 @@ _places = _Places()
 
 
 def scratch(xp: Any, place: int, shape: tuple[int, ...], dtype: Any) -> Any:
-    """An array with undefined contents, until the next call for the same place on this thread."""
+    """An array with undefined contents, until the next call for the same place on this thread; places count from 0."""
     nbytes = prod(shape) * np.dtype(dtype).itemsize
-    if xp is not np or nbytes > PLACE_BYTES:
+    if xp is not np or nbytes > PLACE_BYTES or place >= PLACES:
         return xp.empty(shape, dtype)
     buffer = _places.buffers[place]
     if buffer.nbytes < nbytes:
