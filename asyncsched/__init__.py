@@ -37,6 +37,7 @@ from .errors import (
 )
 from .flow.learned import LearnedCost
 from .flow.scope import Scope
+from .ops.exactly import exact
 from .runtime.run import run
 from .scheduler import Scheduler
 from .scheduler import open as open
@@ -116,6 +117,7 @@ __all__ = [
     "array_api",
     "autograd",
     "devices",
+    "exact",
     "fft",
     "gather",
     "linalg",
