@@ -13,11 +13,15 @@ Operations are awaitable tasks on streams, queues are bounded, `await` is the on
 
 from __future__ import annotations
 
+import asyncio as _asyncio  # noqa: F401
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+# These two from here, where the stack is shallow. Deep in nested imports, a call may need a new chunk of CPython's
+# stack, which is mapped for it and unmapped after it, each time: NumPy's import took up to 40 ms longer.
+import numpy as _numpy  # noqa: F401
+
 from .devices.contract import Device
-from .devices.cuda.janitor import record_stream
 from .errors import (
     AsyncSchedError,
     CaptureError,
@@ -33,6 +37,7 @@ from .errors import (
 )
 from .flow.learned import LearnedCost
 from .flow.scope import Scope
+from .ops.exactly import exact
 from .runtime.run import run
 from .scheduler import Scheduler
 from .scheduler import open as open
@@ -47,13 +52,15 @@ from .tensors.tensor import Tensor
 if TYPE_CHECKING:
     from . import array_api, autograd, devices, nn, optim, serving
     from .autograd.mode import no_grad
+    from .devices.cuda.janitor import record_stream
     from .flow.batcher import Batcher
     from .flow.pipeline import Pipeline
     from .flow.window import Window
     from .nn.checkpoint import load, save
     from .runtime.statistics import Load, Statistics
+    from .tensors.functions import fft, linalg, random
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # What is imported when its name is first used, since many programs never do: the name, and the module it is (in).
 _WHEN_USED = {
@@ -65,16 +72,23 @@ _WHEN_USED = {
     "array_api": "array_api",
     "autograd": "autograd",
     "devices": "devices",
+    "fft": "tensors.functions.fft",
+    "linalg": "tensors.functions.linalg",
     "load": "nn.checkpoint",
     "nn": "nn",
     "no_grad": "autograd.mode",
     "optim": "optim",
+    "random": "tensors.functions.random",
+    "record_stream": "devices.cuda.janitor",
     "save": "nn.checkpoint",
     "serving": "serving",
 }
 
-# What users of NumPy and PyTorch look for first, and what to write instead.
+# What users of other libraries look for first, and what to write instead.
 _INSTEAD = dict.fromkeys(("array", "from_numpy", "tensor"), "`x = await s.put(a)` makes a tensor of an array or a list")
+_INSTEAD |= dict.fromkeys(("synchronize", "waitall"), "`await s.barrier()` waits for everything")
+_INSTEAD |= dict.fromkeys(("manual_seed", "seed"), "what draws takes a seed, as `asc.random.default_rng(0)` does")
+_INSTEAD["compute"] = "`await t` waits for a tensor, `await asc.gather(*ts)` for several"
 
 __all__ = [
     "AsyncSchedError",
@@ -103,11 +117,15 @@ __all__ = [
     "array_api",
     "autograd",
     "devices",
+    "exact",
+    "fft",
     "gather",
+    "linalg",
     "load",
     "nn",
     "no_grad",
     "optim",
+    "random",
     "record_stream",
     "run",
     "save",
@@ -123,7 +141,7 @@ if not TYPE_CHECKING:  # for which any name would be there then, also a misspelt
             cure = f": {_INSTEAD[name]}" if name in _INSTEAD else ""
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}{cure}")
         module = import_module(f".{_WHEN_USED[name]}", __name__)
-        found = module if name == _WHEN_USED[name] else getattr(module, name)
+        found = module if module.__name__.rpartition(".")[2] == name else getattr(module, name)
         globals()[name] = found
         return found
 

@@ -286,7 +286,7 @@ def imports(quick: bool, report: Report) -> None:
         Contestant("f import numpy", lambda: _import("numpy"), unit="s"),
         Contestant("f import asyncsched", lambda: _import("asyncsched"), unit="s", asked=Asked(ratio=2)),
     ]
-    report.rows += compare(contestants, 1 if quick else 7)
+    report.rows += compare(contestants, 1 if quick else 15)
 
 
 def _import(module: str) -> float:

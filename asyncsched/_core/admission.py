@@ -77,7 +77,8 @@ class Admission:
             self._waiting[account] = None
         account.pending += 1
         # A task that cannot go gives no reason to look for one: the scan would be in vain, once per submission.
-        if not task.blockers and (account.limit is None or account.fits(task)):
+        limit = account.limit
+        if not task.blockers and (limit is None or account.used + task.cost <= limit or account.fits(task)):
             account.changed = True
         self.pending += 1
         self.pending_bytes += task.cost
@@ -127,7 +128,8 @@ class Admission:
         head = queue.head() if queue.expedited else queue.tasks[0]
         if head is not None and not head.blockers and not (full and head.lanes):
             account = head.scope.account
-            if account.limit is None or account.fits(head):
+            limit = account.limit
+            if limit is None or account.used + head.cost <= limit or account.fits(head):
                 if queue.rotating:  # it did share, and its class was passed over then
                     queue.tenant.priority.passed = 0
                 return head

@@ -9,6 +9,10 @@ from types import CodeType
 
 CallSite = tuple[CodeType, int]  # a line, cheap to keep: resolved only when someone asks
 
+# One object for each line, however many tasks it submits: each of a million more is another for the collector to visit.
+_known: dict[tuple[int, int], CallSite] = {}  # by the identity of the code, which is kept by this
+_MOST_KNOWN = 1024
+
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 
@@ -36,10 +40,20 @@ def _drives(filename: str) -> bool:
 
 
 def call_site(skip: int = 2) -> CallSite | None:
-    """The line of the user's code that called into the package."""
+    """The line of the user's code that called into the package.
+
+    Args:
+        skip: how many frames up to begin; all below are known to be the package's.
+    """
     frame = sys._getframe(skip)
     while frame.f_code.co_filename.startswith(_PACKAGE):
         if frame.f_back is None:
             return None
         frame = frame.f_back
-    return frame.f_code, frame.f_lasti
+    key = id(frame.f_code), frame.f_lasti
+    found = _known.get(key)
+    if found is None:
+        if len(_known) >= _MOST_KNOWN:
+            _known.clear()
+        found = _known[key] = frame.f_code, frame.f_lasti
+    return found

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, cast
 
 from .contract import Device
 from .cpu import CPUDevice
-from .cuda import device as cuda
+
+if TYPE_CHECKING:
+    from . import cuda as cuda
+    from . import sim as sim
 
 _NAMES = '"auto", "cpu", "cpu:1", "cuda", "cuda:1"'
 
@@ -39,6 +43,17 @@ def _device(spec: Any, position: int | None, streams: int | None) -> Device:
     kind, _, number = spec.partition(":")
     if kind not in ("auto", "cpu", "cuda") or (number and not number.isdecimal()):
         raise ValueError(f"unknown device {spec!r}: use {_NAMES}, a Device, or a list of them")
-    if kind == "cuda" or (kind == "auto" and cuda.usable()):
-        return cuda.CUDADevice(int(number or 0), streams or 2)
+    if kind != "cpu":
+        from . import cuda  # some milliseconds
+
+        if kind == "cuda" or cuda.usable():
+            return cuda.CUDADevice(int(number or 0), streams or 2)
     return CPUDevice("cpu" if position is None else f"cpu:{position}", streams or 1)
+
+
+if not TYPE_CHECKING:  # most programs use neither
+
+    def __getattr__(name: str) -> Any:
+        if name in ("cuda", "sim"):
+            return import_module(f".{name}", __name__)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

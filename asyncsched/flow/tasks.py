@@ -122,9 +122,10 @@ class Tasks:
         """Run `fn(*args)` on a stream. Waits until it is admitted, not until it is done.
 
         Tensors and tasks among the arguments, also in lists, tuples and dicts, are replaced by their results: read-only
-        arrays. The function runs in a copy of this context. It must not be a coroutine function. What it raises is
-        raised by `await`; only StopIteration, StopAsyncIteration, GeneratorExit and asyncio's CancelledError, which
-        would mean something else to whoever awaits, come as the cause of a RuntimeError.
+        arrays. A list or dict with any is passed as a copy with these, others as they are. The function runs in a copy
+        of this context. It must not be a coroutine function. What it raises is raised by `await`; only StopIteration,
+        StopAsyncIteration, GeneratorExit and asyncio's CancelledError, which would mean something else to whoever
+        awaits, come as the cause of a RuntimeError.
 
         >>> async def main():
         ...     async with asc.Scheduler("cpu") as s:

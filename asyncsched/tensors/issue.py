@@ -53,7 +53,7 @@ def issue(
         runtime.check()  # nothing has told yet that this is its loop
         scope = current_scope(runtime)
     nbytes = plan.nbytes + -plan.nbytes % device.memory.granule
-    value = Value(scope.account, device, plan.meta, nbytes, call_site())
+    value = Value(scope.account, device, plan.meta, nbytes, call_site(3))  # 3: above is `apply`, or an operator
     if row.view and not plan.nbytes:
         value.base = inputs[0]
     cost, lanes = nbytes + plan.workspace, lanes or runtime.lanes[device]

@@ -118,7 +118,7 @@ def _operators(name: str) -> tuple[_Operator, _Operator]:
         if kind is int or kind is float:
             found = plans.get((a.meta, kind))
             if found is not None and found.int_bounds is None and self._node is None:
-                if found.small:
+                if found.small and (a.array is not None or a.failure is not None):
                     made = run_inline(row, found, _NO_OPTIONS, a, (a.array, other), a.failure if a.task else None)
                 if made is None:
                     made = issue(a.account.runtime, a.device, row, found, (a,), (_FIRST, other), _NO_OPTIONS)
@@ -159,7 +159,8 @@ class Tensor(Methods):
     """An array to come. `shape`, `dtype` and `nbytes` are known at once; `await t` gives the array.
 
     Operators issue tasks and return at once. Anything that would have to wait for the value raises
-    ImplicitBarrierError where an event loop runs.
+    ImplicitBarrierError where an event loop runs. A tensor is awaitable and no coroutine: `asyncio.create_task`, which
+    starts coroutines, refuses it, and `asyncio.ensure_future(t)` makes an asyncio task that waits for it.
 
     >>> async def main():
     ...     async with asc.Scheduler("cpu") as s:

@@ -5,14 +5,15 @@ Shared by the devices whose arrays are NumPy's (`cpu`, `sim`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from ..._core.completions import Completions
 from ..._core.model import Task, Value
-from ...ops.program import Program
+from ...ops.fused import FusedProgram
+from ...ops.program import Program, Ref
 from ...ops.row import Row, resolve
 from .. import execution
 from ..memory import Memory
@@ -24,9 +25,42 @@ Array = np.ndarray[Any, Any]
 
 def execute(task: Task, memory: HostMemory) -> None:
     """Run one task to its end. Afterwards the value has its array or its failure, and the task holds nothing."""
-    execution.run(task, memory)
+    if not _ran_small(task):
+        execution.run(task, memory)
     execution.release(task)
     del task  # as in `execution.run`
+
+
+def _ran_small(task: Task) -> bool:
+    """Run a row with a small result, as most are by number, in few steps. Whatever is out of the ordinary, a kernel
+    that raises too, is left to `execution.run`, which does the same and more."""
+    row, value, inputs = task.call, task.value, task.inputs
+    if type(row) is not Row or not row.out or task.move is not None or task.cancelled:
+        return False
+    if value is None or value.nbytes >= POOLED_BYTES or value.meta.bound is not value.meta.shape:
+        return False
+    arrays = []
+    for i in range(len(inputs)):
+        producer, array = inputs[i].task, inputs[i].array
+        if type(array) is not np.ndarray or (producer is not None and producer.failure is not None):
+            return False
+        arrays.append(array)
+    if task.args is not None:
+        arrays = [arrays[a.slot] if type(a) is Ref else a for a in task.args]
+    try:
+        array = (row.kernels.get(np) or resolve(row, np))(*arrays, **(task.options or {}))
+    except Exception:
+        return False
+    if type(array) is not np.ndarray:
+        array = np.asarray(array)
+    if task.failure is None:
+        nbytes = array.nbytes
+        value.array = array
+        value.charge = value.nbytes = nbytes
+        task.refund = task.cost - nbytes
+    else:
+        task.refund = task.cost
+    return True
 
 
 class HostDevice:
@@ -45,8 +79,8 @@ class HostDevice:
         allowed = allowed_memory()  # read by `prepare`
         return allowed and allowed // 2
 
-    def capture(self, program: Program, inputs: int) -> Callable[[Any, Sequence[Any]], list[Any]]:
-        return program.run
+    def capture(self, program: Program, inputs: int) -> Callable[..., list[Any]]:
+        return FusedProgram(program, self.memory.pool.take, self.memory.give).run
 
     def adopt(self, source: Any) -> Any:
         """Refuse: only what is not on the host comes here."""

@@ -3,7 +3,7 @@
 # ruff: noqa: F403  (what the stars bring is what each module's __all__ says, and nothing here uses it)
 from typing import TYPE_CHECKING
 
-from . import creation, dtypes, elementwise, fft, linalg, manipulation, products, random, searching, sets, statistical
+from . import creation, dtypes, elementwise, manipulation, products, searching, sets, statistical
 from .creation import *
 from .dtypes import *
 from .elementwise import *
@@ -13,7 +13,12 @@ from .searching import *
 from .sets import *
 from .statistical import *
 
+if TYPE_CHECKING:
+    from . import fft as fft
+    from . import linalg as linalg
+    from . import random as random
+
 # Type checkers follow the stars, but not every one of them a computed __all__.
 if not TYPE_CHECKING:
     _modules = (creation, dtypes, elementwise, manipulation, products, searching, sets, statistical)
-    __all__ = ["fft", "linalg", "random", *[name for module in _modules for name in module.__all__]]
+    __all__ = [name for module in _modules for name in module.__all__]
