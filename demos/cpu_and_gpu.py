@@ -22,6 +22,9 @@ from collections.abc import Callable, Iterator
 from time import perf_counter
 from typing import Any
 
+if __name__ == "__main__":
+    print(__doc__.splitlines()[0], flush=True)  # at once: what follows takes a while to load
+
 import numpy as np
 from tqdm import tqdm
 

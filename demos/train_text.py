@@ -1,8 +1,7 @@
-"""Training a small transformer on the text that comes with Python: the topics of `help()`, about 700 kB of English.
+"""Training a small transformer on the text that comes with Python, the topics of `help()`: takes less than a minute.
 
 It predicts the next character from the 64 before it. The loss must fall well below the entropy of single characters,
-which is what counting letters alone would reach; then it writes a sample of its own. All of it takes less than a minute
-on two cores.
+which is what counting letters alone would reach; then it writes on from a few words. (A minute: on two cores.)
 
     python demos/train_text.py [--steps 240] [--max-bytes "96 MiB"] [--plot PATH]
 """
@@ -16,7 +15,7 @@ from pydoc_data.topics import topics
 from time import perf_counter
 
 if __name__ == "__main__":
-    print("Training a small transformer on the text of Python's help. It takes less than a minute.", flush=True)
+    print(__doc__.splitlines()[0], flush=True)  # at once: what follows takes a while to load
 
 import numpy as np
 from tqdm import tqdm
@@ -122,7 +121,7 @@ async def train(options: argparse.Namespace) -> tuple[History, float, int]:
         print(f"{len(text.numbers):,} characters; entropy of single ones {text.entropy:.3f} nats")
         print(f"loss {reached:.3f} nats after {options.steps} steps in {perf_counter() - began:.1f} s")
         print(f"peak of tracked bytes {peak / MIB:.1f} MiB, limit {options.max_bytes}\n")
-        print(await sample(s, model, text, rng, 300))
+        print(await sample(s, model, text, rng, 200))
     return history, text.entropy, limit
 
 
