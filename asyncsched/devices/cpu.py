@@ -34,8 +34,9 @@ from .contract import Job, Point, enter_stream_thread, leave_stream_thread
 from .counter import Counter
 from .host import blas
 from .host.memory import HostDevice, HostMemory, execute
+from .host.team import Shared, Team
 
-_Item = tuple[Task, Sequence[Point]] | Job | None
+_Item = tuple[Task, Sequence[Point]] | Job | Shared | None
 
 
 class CPUStream:
@@ -54,6 +55,10 @@ class CPUStream:
         self.queue.put((task, waits))
         return self.launched
 
+    def idle(self) -> bool:
+        """Whether it has nothing to do, as far as can be seen from another thread."""
+        return self.finished.count == self.launched and self.queue.empty()
+
     def _run(self) -> None:
         enter_stream_thread()
         np.seterr(all="ignore")
@@ -62,6 +67,9 @@ class CPUStream:
             if isinstance(item, Job):
                 item.run()
                 wake = completions.completed(item, True)
+            elif isinstance(item, Shared):
+                item.help()
+                wake = False
             else:
                 task, waits = item
                 for stream, number in waits:
@@ -100,8 +108,11 @@ class CPUDevice(HostDevice):
         if self._count > 1:
             blas.share(self._count)
             self._shared = True
-        self.memory = HostMemory(completions, max_bytes)
+        team = Team() if self._count > 1 else None
+        self.memory = HostMemory(completions, max_bytes, team=team)
         self.streams = [CPUStream(f"{self.name} stream {i}", self.memory) for i in range(self._count)]
+        if team is not None:
+            team.streams = self.streams
         self.copier = CPUStream(f"{self.name} copies", self.memory)
 
     def run_here(self, task: Task) -> None:

@@ -98,7 +98,7 @@ def _along_axes() -> Iterator[Row]:
 
 def _products() -> Iterator[Row]:
     r, k = rules.linalg, kernels.basic
-    yield Row("matmul", "matmul", r.matmul, out=True, doc="The matrix product.")
+    yield Row("matmul", "matmul", r.matmul, out=True, cut="matmul", doc="The matrix product.")
     yield Row("vecdot", k.vecdot, r.vecdot, out=True, doc="The product of vectors along an axis.")
     yield Row("tensordot", "tensordot", r.tensordot, doc="The sum of products over several axes.")
     yield Row("dot", "dot", r.dot, doc="NumPy's `dot`.")
@@ -165,11 +165,12 @@ def _gradients() -> Iterator[Row]:
 
 def _updates() -> Iterator[Row]:
     k, update = kernels.optim, rules.gradients.update
-    yield Row("axpby", k.axpby, update, out=True, inplace=True, doc="a x + b y, where a and b are numbers.")
-    yield Row("axpby_squared", k.axpby_squared, update, out=True, inplace=True, doc="The same with the square of y.")
-    yield Row("sgd_average", k.sgd_average, update, out=True, inplace=True, doc="A running sum of decayed gradients.")
-    yield Row("sgd_step", k.sgd_step, partial(update, alive=2), out=True, inplace=True, doc="A step along one.")
-    yield Row("adam_step", k.adam_step, update, out=True, inplace=True, doc="A step of Adam.")
+    row = partial(Row, out=True, inplace=True, cut="elements")
+    yield row("axpby", k.axpby, update, doc="a x + b y, where a and b are numbers.")
+    yield row("axpby_squared", k.axpby_squared, update, doc="The same with the square of y.")
+    yield row("sgd_average", k.sgd_average, update, doc="A running sum of decayed gradients.")
+    yield row("sgd_step", k.sgd_step, partial(update, alive=2), doc="A step along one.")
+    yield row("adam_step", k.adam_step, update, doc="A step of Adam.")
 
 
 TABLE: dict[str, Row] = {row.name: row for row in _rows()}

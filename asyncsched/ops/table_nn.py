@@ -17,25 +17,27 @@ def network_rows() -> Iterator[Row]:
     yield from _convolution()
 
 
-def _row(kernel: Any, rule: Any, doc: str, *, inplace: bool = False, checks: bool = False) -> Row:
+def _row(kernel: Any, rule: Any, doc: str, *, inplace: bool = False, checks: bool = False, cut: str = "") -> Row:
     """A row of its kernel's name that takes `out=`."""
-    return Row(kernel.__name__, kernel, rule, out=True, inplace=inplace, checks=checks, doc=doc)
+    return Row(kernel.__name__, kernel, rule, out=True, inplace=inplace, checks=checks, cut=cut, doc=doc)
 
 
 def _layers() -> Iterator[Row]:
     a, k, r = kernels.activation, kernels.layers, rules.layers
-    yield _row(a.relu, r.relu, "The larger of each element and 0.", inplace=True)
-    yield _row(a.relu_backward, r.elementwise, "The gradient of relu.", inplace=True)
-    yield _row(a.gelu, r.elementwise, "x times the normal distribution function of x.", inplace=True)
-    yield _row(a.gelu_backward, r.elementwise, "The gradient of gelu.", inplace=True)
+    yield _row(a.relu, r.relu, "The larger of each element and 0.", inplace=True, cut="elements")
+    yield _row(a.relu_backward, r.elementwise, "The gradient of relu.", inplace=True, cut="elements")
+    yield _row(a.gelu, r.elementwise, "x times the normal distribution function of x.", inplace=True, cut="elements")
+    yield _row(a.gelu_backward, r.elementwise, "The gradient of gelu.", inplace=True, cut="elements")
     doc = "exp(x) over its sum along the last axis, or the logarithm of it."
-    yield _row(k.softmax, r.along_rows, doc, inplace=True)
-    yield _row(k.softmax_backward, r.along_rows, "The gradient of softmax.", inplace=True)
-    yield _row(k.layer_norm, r.layer_norm, "The last axes brought to mean 0 and variance 1.", inplace=True)
-    yield _row(k.layer_norm_input_grad, r.layer_norm_input_grad, "The gradient of x.")
+    yield _row(k.softmax, r.along_rows, doc, inplace=True, cut="rows")
+    yield _row(k.softmax_backward, r.along_rows, "The gradient of softmax.", inplace=True, cut="rows")
+    yield _row(
+        k.layer_norm, r.layer_norm, "The last axes brought to mean 0 and variance 1.", inplace=True, cut="normalized"
+    )
+    yield _row(k.layer_norm_input_grad, r.layer_norm_input_grad, "The gradient of x.", cut="normalized")
     yield _row(k.layer_norm_weight_grad, r.layer_norm_weight_grad, "That of the weight.")
-    yield _row(k.linear, r.linear, "x weight^T + bias.")
-    yield _row(k.linear_weight_grad, r.linear_weight_grad, "The gradient of the weight.")
+    yield _row(k.linear, r.linear, "x weight^T + bias.", cut="products")
+    yield _row(k.linear_weight_grad, r.linear_weight_grad, "The gradient of the weight.", cut="transposed")
     yield _row(k.linear_bias_grad, r.linear_bias_grad, "That of the bias.")
     doc = "Rows of a weight, by their numbers."
     yield _row(kernels.index.embedding, rules.index.embedding, doc, checks=True)
@@ -64,8 +66,8 @@ def _attention() -> Iterator[Row]:
 
 def _convolution() -> Iterator[Row]:
     k, p, r = kernels.conv, kernels.pool, rules.conv
-    yield _row(k.conv2d, r.conv2d, "The convolution of images with a weight.")
-    yield _row(k.conv2d_input_grad, r.conv2d_input_grad, "The gradient of the images.")
+    yield _row(k.conv2d, r.conv2d, "The convolution of images with a weight.", cut="products")
+    yield _row(k.conv2d_input_grad, r.conv2d_input_grad, "The gradient of the images.", cut="products")
     yield _row(k.conv2d_weight_grad, r.conv2d_weight_grad, "The gradient of the weight.")
     yield _row(p.max_pool2d, r.max_pool2d, "The largest element of each window.")
     yield _row(p.max_pool2d_backward, r.max_pool2d_backward, "The gradient of max_pool2d.")
