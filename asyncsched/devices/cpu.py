@@ -42,15 +42,18 @@ _Item = tuple[Task, Sequence[Point]] | Job | Shared | None
 class CPUStream:
     """A worker thread with a FIFO."""
 
-    def __init__(self, name: str, memory: HostMemory) -> None:
+    def __init__(self, name: str, memory: HostMemory, team: Team | None = None) -> None:
         self.name = name
         self.launched = 0
         self.finished = Counter()
         self.queue: SimpleQueue[_Item] = SimpleQueue()
         self._memory = memory
+        self._team = team
         threading.Thread(target=self._run, name=f"asyncsched {name}", daemon=True).start()
 
     def launch(self, task: Task, waits: Sequence[Point]) -> int:
+        if self._team is not None:
+            self._team.before_launch(task)
         self.launched += 1
         self.queue.put((task, waits))
         return self.launched
@@ -87,7 +90,8 @@ class CPUStream:
 class CPUDevice(HostDevice):
     """NumPy on `count` compute threads and one copy thread.
 
-    With one stream every BLAS thread stays; several streams share the processors out, restored at close.
+    With one stream nothing is cut and every BLAS thread stays. With several, large rows are cut into parts for those
+    that are idle, and BLAS has its part of the processors while products run, see `host.blas`.
     """
 
     kind = "cpu"
@@ -110,7 +114,7 @@ class CPUDevice(HostDevice):
             self._shared = True
         team = Team() if self._count > 1 else None
         self.memory = HostMemory(completions, max_bytes, team=team)
-        self.streams = [CPUStream(f"{self.name} stream {i}", self.memory) for i in range(self._count)]
+        self.streams = [CPUStream(f"{self.name} stream {i}", self.memory, team) for i in range(self._count)]
         if team is not None:
             team.streams = self.streams
         self.copier = CPUStream(f"{self.name} copies", self.memory)
@@ -122,6 +126,10 @@ class CPUDevice(HostDevice):
 
     def offload(self, job: Job) -> None:
         self.copier.queue.put(job)
+
+    def rest(self) -> None:
+        if self._shared:
+            blas.widen()
 
     def close(self) -> None:
         if self._shared:

@@ -127,3 +127,4 @@ WAYS: Final = {
     "products": Way(_by_products, _first, _outer),  # rows, or images, of the first operand with all of a weight
     "transposed": Way(_by_transposed, _columns, _outer),  # rows of the result are of columns of the first operand
 }
+PRODUCTS: Final = {"matmul", "products", "transposed"}

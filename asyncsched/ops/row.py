@@ -65,7 +65,7 @@ class Row:
     inplace: bool = False
     view: bool = False  # the result is a view of the first operand
     checks: bool = False  # the kernel raises for what it finds in the data, see `kernels.checks`
-    cut: str = ""  # how several threads share it, see `cut`
+    cut: str = ""  # how several threads share it: see `cut`
     parts: Any = None  # of several results, packed in one (see `packed`): what each will be
     resource: str = ""  # of a library that must not be used by two streams at once: on CUDA such tasks share one stream
     doc: str = ""

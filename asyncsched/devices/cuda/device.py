@@ -134,6 +134,9 @@ class CUDADevice:
         with self.context.here(), stream:
             return self.memory.fetch(array, stream)
 
+    def rest(self) -> None:
+        """Nothing is kept from others."""
+
     def capture(self, program: Program, inputs: int) -> Callable[[Any, Sequence[Any]], list[Any]]:
         graph = CUDAGraph(program, inputs, self._dispose)
         self._graphs.add(graph)

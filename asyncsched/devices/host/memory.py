@@ -81,6 +81,9 @@ class HostDevice:
         allowed = allowed_memory()  # read by `prepare`
         return allowed and allowed // 2
 
+    def rest(self) -> None:
+        """Nothing is kept from others."""
+
     def capture(self, program: Program, inputs: int) -> Callable[[Any, Sequence[Any]], list[Any]]:
         return program.run
 

@@ -18,6 +18,11 @@ from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Any, Protocol
 
+from ..._core.model import Task
+from ...ops.cut import PRODUCTS
+from ...ops.row import Row
+from . import blas
+
 Part = Callable[[], Any]
 
 
@@ -61,6 +66,17 @@ class Team:
 
     def __init__(self) -> None:
         self.streams: Sequence[Helper] = ()
+
+    def before_launch(self, task: Task) -> None:
+        """Give BLAS as many threads as suit a task that is about to be launched. On the loop's thread."""
+        row = task.call if isinstance(task.call, Row) else None
+        if row is None or not (row.out or row.view):  # a user's function, or a library's: it may use them all
+            if all(stream.idle() for stream in self.streams):
+                blas.widen()
+            else:
+                blas.narrow()
+        elif row.cut in PRODUCTS:
+            blas.narrow()
 
     def run(self, parts: Sequence[Part]) -> None:
         """Run parts on the calling stream and on those that are idle. Raises what one of them raised."""
