@@ -11,9 +11,10 @@ other sets is silently dropped. To change it takes about 1 us.
 
 from __future__ import annotations
 
-import os
 from threading import Lock
 from typing import TYPE_CHECKING
+
+from .allowed import allowed_processors
 
 if TYPE_CHECKING:
     from threadpoolctl import LibController
@@ -22,22 +23,18 @@ _lock = Lock()
 _shares: list[int] = []  # for each device with several streams, how many
 _libraries: list[tuple[LibController, int]] = []  # and how many threads each had before
 _found: list[LibController] = []
+_processors = 1
 _narrow = False
-
-
-def available() -> int:
-    """Processors this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def look() -> None:
     """Look for the loaded libraries. Reads files: not for the loop's thread."""
-    global _found
+    global _found, _processors
     from threadpoolctl import ThreadpoolController  # slow to import, and never needed by a GPU alone
 
     controller = ThreadpoolController().select(user_api="blas")
     with _lock:
-        _found = controller.lib_controllers
+        _found, _processors = controller.lib_controllers, allowed_processors()
 
 
 def share(streams: int) -> None:
@@ -80,7 +77,7 @@ def widen() -> None:
 def _set_narrow() -> None:
     global _narrow
     _narrow = True
-    part = max(1, available() // max(_shares))
+    part = max(1, _processors // max(_shares))
     for library, before in _libraries:
         library.set_num_threads(min(before, part))
 
