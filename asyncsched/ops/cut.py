@@ -2,7 +2,7 @@
 
 By its shape and the number of threads alone, and never by who has time: so the bits of a result do not depend on
 timing. Each part is the row itself, applied to slices. What works element by element, or along each row, gives the same
-bits in parts. A matrix product may not: that is for the BLAS to say.
+bits in parts. A matrix product may not: that is for the BLAS to say, and inside `asc.exact()` it is left whole.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from .pace import pace_of
-from .row import Row
+from .row import Kernel, Row
 
 # A part takes at least this long, by estimate: it takes some tens of microseconds until another thread has begun.
 PART_SECONDS: Final = 1e-4
@@ -34,14 +34,15 @@ class Way(NamedTuple):
     axes: Callable[[Sequence[Any], Array], int]  # how many of the first axes may be cut
 
 
-def parts(row: Row, args: Sequence[Any], out: Array, threads: int) -> list[Part]:
+def parts(row: Row, kernel: Kernel, args: Sequence[Any], out: Array, threads: int) -> list[Part]:
     """The parts of a row for so many threads, in order; none if it is better left whole.
 
     Args:
+        kernel: the row's.
         args: arrays and scalars.
         out: where the result goes.
     """
-    way = WAYS.get(row.cut)
+    way = _way(row, kernel)
     if way is None:
         return []
     number = min(threads, int(way.seconds(row, args, out) / PART_SECONDS))
@@ -119,12 +120,31 @@ def _not_normalized(args: Sequence[Any], out: Array) -> int:
     return int(out.ndim - args[1].ndim)
 
 
-WAYS: Final = {
-    "elements": Way(_by_elements, _broadcast, _any),  # each element of the result is of those at its place alone
-    "rows": Way(_by_elements, _broadcast, _but_last),  # each row of the result is of those at its place
-    "normalized": Way(_by_elements, _broadcast, _not_normalized),  # the same, of the axes that a weight has
+_ELEMENTS: Final = Way(_by_elements, _broadcast, _any)  # each element of the result is of those at its place alone
+_PRODUCT_WAYS: Final = {
     "matmul": Way(_by_matmul, _of_matmul, _outer),
-    "products": Way(_by_products, _first, _outer),  # rows, or images, of the first operand with all of a weight
-    "transposed": Way(_by_transposed, _columns, _outer),  # rows of the result are of columns of the first operand
+    # Rows, or images, of the first operand with all of a weight.
+    **dict.fromkeys(("linear", "conv2d", "conv2d_input_grad"), Way(_by_products, _first, _outer)),
+    # Rows of the result are of columns of the first operand.
+    "linear_weight_grad": Way(_by_transposed, _columns, _outer),
 }
-PRODUCTS: Final = {"matmul", "products", "transposed"}
+_BY_ELEMENTS: Final = (
+    "adam_step astype axpby axpby_squared clip gelu gelu_backward leaky_relu relu relu_backward rms_scaled round"
+    " sgd_average sgd_step sigmoid softplus softplus_backward where"
+)
+_WAYS: Final = {
+    **dict.fromkeys(_BY_ELEMENTS.split(), _ELEMENTS),
+    # Each row of the result is of those at its place.
+    **dict.fromkeys(("softmax", "softmax_backward"), Way(_by_elements, _broadcast, _but_last)),
+    # The same, of the axes that a weight has.
+    **dict.fromkeys(("layer_norm", "layer_norm_input_grad"), Way(_by_elements, _broadcast, _not_normalized)),
+    **_PRODUCT_WAYS,
+}
+PRODUCTS: Final = frozenset(_PRODUCT_WAYS)
+
+
+def _way(row: Row, kernel: Kernel) -> Way | None:
+    found = _WAYS.get(row.name)
+    if found is None and isinstance(kernel, np.ufunc) and kernel.signature is None:
+        return _ELEMENTS
+    return None if row.name in PRODUCTS and row.exact is None else found  # without: it is the exact one

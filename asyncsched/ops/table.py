@@ -34,9 +34,11 @@ Below, `k` and `r` are the kernels and the rules of a theme.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 from . import kernels, rules
+from .cut import PRODUCTS
 from .meta import Meta
 from .packed import packed_row
 from .row import Operand, Row
@@ -98,7 +100,7 @@ def _along_axes() -> Iterator[Row]:
 
 def _products() -> Iterator[Row]:
     r, k = rules.linalg, kernels.basic
-    yield Row("matmul", "matmul", r.matmul, out=True, cut="matmul", doc="The matrix product.")
+    yield Row("matmul", "matmul", r.matmul, out=True, doc="The matrix product.")
     yield Row("vecdot", k.vecdot, r.vecdot, out=True, doc="The product of vectors along an axis.")
     yield Row("tensordot", "tensordot", r.tensordot, doc="The sum of products over several axes.")
     yield Row("dot", "dot", r.dot, doc="NumPy's `dot`.")
@@ -121,12 +123,18 @@ def _shapes() -> Iterator[Row]:
 def _indexing() -> Iterator[Row]:
     r, k = rules.index, kernels.index
     yield Row("getitem", k.getitem, r.getitem, view=True, doc="A basic index: a view.")
-    yield Row("getitem_advanced", k.getitem_advanced, r.getitem_advanced, doc="An index with tensors: a copy.")
-    yield Row("setitem", k.setitem, r.setitem, out=True, inplace=True, doc="A new version with a part assigned.")
-    yield Row("take", k.take, r.take, out=True, doc="Slices along an axis, by index.")
-    yield Row("take_along_axis", k.take_along_axis, r.take_along_axis, doc="An element for each index on an axis.")
+    doc = "An index with tensors: a copy."
+    yield Row("getitem_advanced", k.getitem_advanced, r.getitem_advanced, checks=True, doc=doc)
+    doc = "A new version with a part assigned."
+    yield Row("setitem", k.setitem, r.setitem, out=True, inplace=True, checks=True, doc=doc)
+    yield Row("take", k.take, r.take, out=True, checks=True, doc="Slices along an axis, by index.")
+    doc = "An element for each index on an axis."
+    yield Row("take_along_axis", k.take_along_axis, r.take_along_axis, checks=True, doc=doc)
     yield Row("argwhere", k.argwhere, r.argwhere, doc="The indices of elements not zero, a row for each.")
-    yield Row("searchsorted", k.searchsorted, r.searchsorted, doc="Where to insert into a sorted tensor.")
+    class_numbers = kernels.losses.class_numbers, rules.losses.class_numbers
+    yield Row("class_numbers", *class_numbers, checks=True, doc="Targets that are classes, 0 where they do not count.")
+    doc = "Where to insert into a sorted tensor."
+    yield Row("searchsorted", k.searchsorted, r.searchsorted, checks=True, doc=doc)
 
 
 def _sets() -> Iterator[Row]:
@@ -154,9 +162,10 @@ def _creation() -> Iterator[Row]:
 
 def _gradients() -> Iterator[Row]:
     r, k = rules.gradients, kernels.gradients
-    yield Row("scatter", k.scatter, r.scatter, out=True, doc="Zeros, with elements added where an index says.")
+    doc = "Zeros, with elements added where an index says."
+    yield Row("scatter", k.scatter, r.scatter, out=True, checks=True, doc=doc)
     doc = "Zeros, with each element added at its index on an axis."
-    yield Row("scatter_along_axis", k.scatter_along_axis, r.scatter_along_axis, out=True, doc=doc)
+    yield Row("scatter_along_axis", k.scatter_along_axis, r.scatter_along_axis, out=True, checks=True, doc=doc)
     doc = "The gradient of the operand that `maximum` or `minimum` chose, shared where both are equal."
     yield Row("choice_backward", k.choice_backward, r.choice_backward, out=True, inplace=True, doc=doc)
     rule, doc = r.cumulative_prod_gradient, "The gradient of running products."
@@ -165,15 +174,20 @@ def _gradients() -> Iterator[Row]:
 
 def _updates() -> Iterator[Row]:
     k, update = kernels.optim, rules.gradients.update
-    row = partial(Row, out=True, inplace=True, cut="elements")
-    yield row("axpby", k.axpby, update, doc="a x + b y, where a and b are numbers.")
-    yield row("axpby_squared", k.axpby_squared, update, doc="The same with the square of y.")
-    yield row("sgd_average", k.sgd_average, update, doc="A running sum of decayed gradients.")
-    yield row("sgd_step", k.sgd_step, partial(update, alive=2), doc="A step along one.")
-    yield row("adam_step", k.adam_step, update, doc="A step of Adam.")
+    yield Row("axpby", k.axpby, update, out=True, inplace=True, doc="a x + b y, where a and b are numbers.")
+    yield Row("axpby_squared", k.axpby_squared, update, out=True, inplace=True, doc="The same with the square of y.")
+    yield Row("sgd_average", k.sgd_average, update, out=True, inplace=True, doc="A running sum of decayed gradients.")
+    yield Row("sgd_step", k.sgd_step, partial(update, alive=2), out=True, inplace=True, doc="A step along one.")
+    yield Row("rms_scaled", k.rms_scaled, update, out=True, inplace=True, doc="x over the root of averaged squares.")
+    yield Row("adam_step", k.adam_step, update, out=True, inplace=True, doc="A step of Adam.")
 
 
-TABLE: dict[str, Row] = {row.name: row for row in _rows()}
+def _named() -> Iterator[tuple[str, Row]]:
+    for row in _rows():  # products may have other bits in parts
+        yield row.name, replace(row, exact=row, plans={}, kernels={}) if row.name in PRODUCTS else row
+
+
+TABLE: dict[str, Row] = dict(_named())
 
 
 def power_row(base: Meta, exponent: Operand) -> Row:

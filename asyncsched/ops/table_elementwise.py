@@ -83,16 +83,13 @@ def elementwise_rows() -> Iterator[Row]:
     """All of them."""
     r, k = rules.elementwise, kernels.basic
     for name, ufunc, doc in _UFUNCS:
-        yield Row(name, ufunc, r.ufunc, out=True, inplace=True, cut="elements", doc=doc)
+        yield Row(name, ufunc, r.ufunc, out=True, inplace=True, doc=doc)
     for name, ufunc, doc in _COMPARISONS:
-        yield Row(name, ufunc, r.comparison, out=True, inplace=True, cut="elements", doc=doc)
-    doc = "The nearest integer, ties to even."
-    yield Row("round", "round", r.by_sample, out=True, inplace=True, cut="elements", doc=doc)
-    doc = "The elements limited to between two others."
-    yield Row("clip", "clip", r.clip, out=True, inplace=True, cut="elements", doc=doc)
-    doc = "Elements of x1 where the condition is true, else of x2."
-    yield Row("where", k.where, r.where, out=True, cut="elements", doc=doc)
-    yield Row("astype", k.astype, r.astype, out=True, cut="elements", doc="A copy in another dtype.")
+        yield Row(name, ufunc, r.comparison, out=True, inplace=True, doc=doc)
+    yield Row("round", "round", r.by_sample, out=True, inplace=True, doc="The nearest integer, ties to even.")
+    yield Row("clip", "clip", r.clip, out=True, inplace=True, doc="The elements limited to between two others.")
+    yield Row("where", k.where, r.where, out=True, doc="Elements of x1 where the condition is true, else of x2.")
+    yield Row("astype", k.astype, r.astype, out=True, doc="A copy in another dtype.")
     yield Row("copy", k.copy, r.copy, out=True, inplace=True, doc="A copy in the same layout.")
     yield Row("imag", k.imag, r.imag, view=True, doc="The imaginary part: a view; of real numbers new zeros.")
     yield Row("tril", "tril", r.tril, doc="The lower triangle, zeros above diagonal k.")

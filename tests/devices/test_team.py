@@ -9,16 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from threadpoolctl import ThreadpoolController
 
 import asyncsched as asc
 import asyncsched.nn.functional as F  # noqa: N812
 from asyncsched.devices.host.team import Shared, Team
 from asyncsched.ops import cut
+from asyncsched.ops.row import Row, resolve
 from asyncsched.ops.table import TABLE
 from tests.waiting import held
 
 Function = Callable[..., Any]
 
+CONTROLLER = ThreadpoolController().select(user_api="blas")  # which reads files
 RNG = np.random.default_rng(7)
 X, Y = RNG.standard_normal((2, 700, 900), dtype=np.float32)
 ROW, COLUMN = X[:1], X[:, :1]
@@ -96,6 +99,25 @@ async def test_layers_and_products_in_parts(monkeypatch: pytest.MonkeyPatch, fun
 
 
 @pytest.mark.one_loop
+async def test_exact_products_are_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cut, "PART_SECONDS", 1e-6)
+    found = []
+    with CONTROLLER.limit(limits=1):
+        for count in (1, 2):
+            async with asc.Scheduler("cpu", streams=count) as s:
+                x = await s.put(X)
+                with asc.exact():
+                    found.append(await asc.gather(x @ asc.matrix_transpose(x), F.linear(x, x)))
+    for whole, parts in zip(*found, strict=True):
+        assert whole.tobytes() == parts.tobytes()
+    args = (X, X.T)
+    exact = TABLE["matmul"].exact
+    assert exact is not None
+    assert cut.parts(*_row("matmul"), args, np.empty((700, 700), np.float32), 2)
+    assert not cut.parts(exact, np.matmul, args, np.empty((700, 700), np.float32), 2)
+
+
+@pytest.mark.one_loop
 async def test_gradients_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cut, "PART_SECONDS", 1e-6)
     found = []
@@ -164,12 +186,16 @@ def test_a_helper_that_comes_late_finds_nothing_and_holds_nothing() -> None:
     shared.help()
 
 
+def _row(name: str) -> tuple[Row, Any]:
+    return TABLE[name], resolve(TABLE[name], np)
+
+
 def test_small_rows_and_those_along_the_only_axis_stay_whole() -> None:
     small, long = np.ones(100, np.float32), np.ones((1, 10**7), np.float32)
-    assert not cut.parts(TABLE["add"], (small, 1.0), small, 8)
-    assert not cut.parts(TABLE["softmax"], (long,), long, 8)
-    assert not cut.parts(TABLE["sum"], (long,), long, 8)
-    found = cut.parts(TABLE["add"], (long, 1.0), long, 8)
+    assert not cut.parts(*_row("add"), (small, 1.0), small, 8)
+    assert not cut.parts(*_row("softmax"), (long,), long, 8)
+    assert not cut.parts(*_row("sum"), (long,), long, 8)
+    found = cut.parts(*_row("add"), (long, 1.0), long, 8)
     assert len(found) == 8
     assert all(out.flags.c_contiguous and out.shape == args[0].shape for args, out in found)
     assert sum(out.size for _, out in found) == 10**7
@@ -177,4 +203,4 @@ def test_small_rows_and_those_along_the_only_axis_stay_whole() -> None:
 
 def test_no_more_parts_than_the_first_axis_has_places() -> None:
     x = np.ones((3, 10**7), np.float32)
-    assert [out.shape for _, out in cut.parts(TABLE["add"], (x, x), x, 8)] == [(1, 10**7)] * 3
+    assert [out.shape for _, out in cut.parts(*_row("add"), (x, x), x, 8)] == [(1, 10**7)] * 3

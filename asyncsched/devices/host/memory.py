@@ -14,6 +14,7 @@ import numpy as np
 from ..._core.completions import Completions
 from ..._core.model import Task, Value
 from ...ops.cut import parts
+from ...ops.fused import FusedProgram
 from ...ops.program import Program, Ref
 from ...ops.row import Kernel, Row, resolve
 from .. import execution
@@ -84,8 +85,8 @@ class HostDevice:
     def rest(self) -> None:
         """Nothing is kept from others."""
 
-    def capture(self, program: Program, inputs: int) -> Callable[[Any, Sequence[Any]], list[Any]]:
-        return program.run
+    def capture(self, program: Program, inputs: int) -> Callable[..., list[Any]]:
+        return FusedProgram(program, self.memory.pool.take, self.memory.give).run
 
     def adopt(self, source: Any) -> Any:
         """Refuse: only what is not on the host comes here."""
@@ -148,8 +149,8 @@ class HostMemory(Memory):
     def _run_whole_or_cut(
         self, row: Row, kernel: Kernel, args: Sequence[Any], out: Array, options: Mapping[str, Any]
     ) -> Any:
-        found = parts(row, args, out, len(self.team.streams)) if self.team is not None and row.cut else ()
-        if self.team is None or not found:
+        found = parts(row, kernel, args, out, len(self.team.streams)) if self.team is not None else []
+        if not found or self.team is None:
             return kernel(*args, out=out, **options)
         self.team.run([partial(kernel, *some, out=where, **options) for some, where in found])
         return out

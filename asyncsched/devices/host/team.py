@@ -75,7 +75,7 @@ class Team:
                 blas.widen()
             else:
                 blas.narrow()
-        elif row.cut in PRODUCTS:
+        elif row.name in PRODUCTS:
             blas.narrow()
 
     def run(self, parts: Sequence[Part]) -> None:
