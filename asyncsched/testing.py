@@ -28,7 +28,7 @@ import asyncio
 import gc
 import importlib.util
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -38,11 +38,13 @@ from .devices.sim import SimDevice
 from .runtime.context import leave_ambient
 from .runtime.deadlock import BUDGET, investigate
 from .runtime.runtime import Runtime
+from .runtime.waiting import drained
 from .scheduler import Scheduler
 
 ASGIApp = Callable[[Any, Any, Any], Awaitable[None]]
 SimScheduler = Callable[..., AbstractAsyncContextManager[Scheduler]]
 
+_SOON = 0.1  # seconds for what a test issued last, and need not await: how long that takes is chance
 _LAST = 5.0  # seconds for what a test left running to end
 _passed = pytest.StashKey[bool]()
 _runtimes = pytest.StashKey[list[Runtime]]()
@@ -86,9 +88,9 @@ def scheduler_options() -> dict[str, Any]:
 def scheduler(request: pytest.FixtureRequest) -> Scheduler:
     """An open scheduler on the CPU, the ambient one of the test; closed afterwards.
 
-    An error tells what a test that passed leaves behind: tasks that have not ended (they are cancelled), and tensors
-    and awaited arrays that something still holds, each with the line that made it; after any test, failures that nobody
-    has seen.
+    An error tells what a test that passed leaves behind: tasks that do not end soon after it (they are cancelled), and
+    tensors and awaited arrays that something still holds, each with the line that made it; after any test, failures
+    that nobody has seen.
     """
     if "anyio_backend" in request.fixturenames:
         found: Scheduler = request.getfixturevalue("_scheduler_of_anyio")
@@ -125,6 +127,9 @@ async def _opened(request: pytest.FixtureRequest, options: dict[str, Any]) -> As
     runtime.inline_thread = 0
     request.node.stash.setdefault(_runtimes, []).append(runtime)
     yield scheduler
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_SOON):
+            await drained(runtime, runtime.engine.root)
     left = request.node.stash[_unfinished] = _cancel(runtime)
     try:
         await scheduler.aclose(_LAST)

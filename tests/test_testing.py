@@ -102,6 +102,12 @@ async def test_expects_a_failure(scheduler):
     error = caught.value
 
 
+async def test_need_not_await_what_it_issues_last(scheduler):
+    x = await scheduler.put(np.ones((100, 100)))
+    for _ in range(50):
+        x = x @ x * 0.01
+
+
 async def test_closed_by_itself(scheduler):
     await scheduler.aclose()
 """
@@ -110,7 +116,7 @@ async def test_closed_by_itself(scheduler):
 @WAYS
 def test_a_test_that_leaves_nothing_passes(pytester, monkeypatch, head, mode):
     tests = head + CLEAN.replace("{fixture}", "@pytest_asyncio.fixture" if head is STRICT else "@pytest.fixture")
-    run(pytester, monkeypatch, tests, mode).assert_outcomes(passed=8)
+    run(pytester, monkeypatch, tests, mode).assert_outcomes(passed=9)
 
 
 LEAVES = """
