@@ -64,8 +64,8 @@ def test_every_block_is_run_below():
         "Checkpoints": 1,
         "Seeds": 1,
         "Servers": 1,
-        "Testing": 3,
         "Bring your own framework": 1,
+        "Testing": 3,
         "Notebooks": 1,
         "Ctrl-C": 1,
     }
@@ -104,6 +104,24 @@ async def test_training_checkpoints_and_seeds(s, names, tmp_path):
     assert (await names["noise"].numpy() == np.random.default_rng(0).normal(size=(64, 784))).all()
     for name in ("model", "optimizer", "loss"):
         names.pop(name, None)
+
+
+async def test_a_framework_of_ones_own(s, names):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    model = torch.nn.Linear(3, 2)
+    before = model.weight.clone()
+
+    async def batches():
+        for _ in range(3):
+            yield await s.put(np.ones((4, 3), np.float32)), await s.put(np.zeros(4, np.int64))
+
+    names |= {"s": s, "torch": torch, "model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1)}
+    names |= {"batches": batches(), "window": s.window(2), "losses": []}
+    await run(blocks("Bring your own framework")[0], names)
+    first, *_, last = await asc.gather(*names["losses"])
+    assert last < first
+    assert not torch.equal(model.weight, before)
+    assert {name for name, _ in names["cost"]._known} == {"forward", "backward", "move"}
 
 
 async def test_a_server(names):
