@@ -238,6 +238,11 @@ class Scheduler(Submitter):
     def as_executor(self) -> Executor:
         """This scheduler as an executor of `concurrent.futures`: what it runs is within the bounds, as any task.
 
+        For libraries that take one, such as Dask: `await asyncio.to_thread(graph.compute, scheduler=s.as_executor())`.
+        What blocks until a future is done belongs on another thread; on the loop's, `future.result()` raises
+        ImplicitBarrierError. It is no default executor for asyncio, which takes a ThreadPoolExecutor alone, and looks
+        up names of hosts on it: these would stand in line behind your tasks.
+
         >>> async def main():
         ...     async with asc.Scheduler("cpu") as s:
         ...         loop = asyncio.get_running_loop()

@@ -129,6 +129,8 @@ def _indexing() -> Iterator[Row]:
     doc = "An element for each index on an axis."
     yield Row("take_along_axis", k.take_along_axis, r.take_along_axis, checks=True, doc=doc)
     yield Row("argwhere", k.argwhere, r.argwhere, doc="The indices of elements not zero, a row for each.")
+    class_numbers = kernels.losses.class_numbers, rules.losses.class_numbers
+    yield Row("class_numbers", *class_numbers, checks=True, doc="Targets that are classes, 0 where they do not count.")
     doc = "Where to insert into a sorted tensor."
     yield Row("searchsorted", k.searchsorted, r.searchsorted, checks=True, doc=doc)
 
@@ -174,6 +176,7 @@ def _updates() -> Iterator[Row]:
     yield Row("axpby_squared", k.axpby_squared, update, out=True, inplace=True, doc="The same with the square of y.")
     yield Row("sgd_average", k.sgd_average, update, out=True, inplace=True, doc="A running sum of decayed gradients.")
     yield Row("sgd_step", k.sgd_step, partial(update, alive=2), out=True, inplace=True, doc="A step along one.")
+    yield Row("rms_scaled", k.rms_scaled, update, out=True, inplace=True, doc="x over the root of averaged squares.")
     yield Row("adam_step", k.adam_step, update, out=True, inplace=True, doc="A step of Adam.")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -138,7 +138,7 @@ class CUDADevice:
         with self.context.here(), stream, self.context.told(stream):
             return self.memory.fetch(array, stream)
 
-    def capture(self, program: Program, inputs: int) -> Callable[[Any, Sequence[Any]], list[Any]]:
+    def capture(self, program: Program, inputs: int) -> Callable[..., list[Any]]:
         graph = CUDAGraph(program, inputs, self._dispose)
         self._graphs.add(graph)
         return graph.run
