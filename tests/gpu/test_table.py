@@ -140,7 +140,8 @@ def _made_of(name: str, x: np.ndarray, parts: list[np.ndarray]) -> tuple[np.ndar
 def test_blocks_are_few_where_each_step_is_a_launch(card):
     import cupy
 
-    assert (len(blocks(np, 1 << 21)), len(blocks(cupy, 1 << 21))) == (32, 2)
+    assert len(blocks(np, 1 << 21)) > 16
+    assert len(blocks(cupy, 1 << 21)) == 2
     assert len(blocks(cupy, 8, 1 << 21)) == 8
 
 
