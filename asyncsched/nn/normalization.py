@@ -71,6 +71,19 @@ class _BatchNorm(Module):
         momentum: how much of a batch goes into the running statistics; None for the mean over all batches.
         affine: whether there are weight and bias.
         track_running_stats: without, each batch is normalized by itself, outside of training too.
+
+    Raises:
+        ValueError, TypeError: by a call, for what does not fit, and in training for channels of a single element.
+        QueueFull, CaptureError: by a call in training, for want of room, and while a step is captured.
+
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu") as s:
+    ...         norm = asc.nn.BatchNorm1d(2)
+    ...         y = norm(await s.put(np.array([[0, 10], [2, 30]], np.float32)))
+    ...         print(await y, await norm.running_mean, await norm.num_batches_tracked.item())
+    >>> asc.run(main)  # a tenth of the means, 1 and 20
+    [[-0.999995 -1.      ]
+     [ 0.999995  1.      ]] [0.1 2. ] 1
     """
 
     _axes: tuple[int, ...] = ()  # how many an input may have

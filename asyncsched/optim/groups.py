@@ -93,7 +93,8 @@ class Group(MutableMapping[str, Any]):
         return self._check({**self.settings, name: value})
 
     def __repr__(self) -> str:
-        return f"Group({len(self.params)} parameters, {self.settings})"
+        settings = [f"{name}={value}" for name, value in self.settings.items()]
+        return f"Group({len(self.params)} parameters, {', '.join(settings)})"
 
 
 def groups_of(parameters: Parameters, defaults: Mapping[str, Any], check: Check) -> list[Group]:
