@@ -86,7 +86,7 @@ class Scheduler(Submitter):
         max_ops: most tasks in flight; None for no bound.
         max_bytes: most tracked bytes, as an int or text such as "256 MiB"; None for no bound. "auto" is half of what
             the machine or container lets this process use, and with a CUDA device 80% of what was free there when it
-            was opened; the least, where there are several devices. `statistics().max_bytes` tells.
+            was opened, less what cuBLAS takes; the least, where there are several devices: `statistics().max_bytes`.
         max_pending: most tasks in the backlog; None for no bound.
         stall_timeout: seconds after which a task that waits for bytes nobody frees raises SchedulerStalled; None for
             never.
@@ -237,6 +237,11 @@ class Scheduler(Submitter):
 
     def as_executor(self) -> Executor:
         """This scheduler as an executor of `concurrent.futures`: what it runs is within the bounds, as any task.
+
+        For libraries that take one, such as Dask: `await asyncio.to_thread(graph.compute, scheduler=s.as_executor())`.
+        What blocks until a future is done belongs on another thread; on the loop's, `future.result()` raises
+        ImplicitBarrierError. It is no default executor for asyncio, which takes a ThreadPoolExecutor alone, and looks
+        up names of hosts on it: these would stand in line behind your tasks.
 
         >>> async def main():
         ...     async with asc.Scheduler("cpu") as s:

@@ -104,20 +104,22 @@ class Row:
         }
 
 
-def compare(contestants: Sequence[Contestant], rounds: int, *, warm_up: bool = True) -> list[Row]:
-    """Let the contestants take turns for some rounds. Returns a row for each."""
+def compare(
+    contestants: Sequence[Contestant], rounds: int, *, warm_up: bool = True, settle: float = _SETTLE
+) -> list[Row]:
+    """Let the contestants take turns for some rounds, with a pause before each. Returns a row for each."""
     measured: dict[str, list[float]] = {c.name: [] for c in contestants}
     for number in range(rounds + warm_up):
         for contestant in contestants:
-            value = _take_turn(contestant)
+            value = _take_turn(contestant, settle)
             if number >= warm_up:
                 measured[contestant.name].append(value)
     return [_row(c, c.to or contestants[0].name, measured) for c in contestants]
 
 
-def _take_turn(contestant: Contestant) -> float:
+def _take_turn(contestant: Contestant, settle: float) -> float:
     gc.collect()  # so that nobody pays for what another left behind
-    time.sleep(_SETTLE)
+    time.sleep(settle)
     return contestant.round() / contestant.ops
 
 

@@ -130,8 +130,11 @@ class Device(Protocol):
 
     # -- a captured step --------------------------------------------------------------------------------------------
 
-    def capture(self, program: Program, inputs: int) -> Callable[[Any, Sequence[Any]], list[Any]]:
-        """What runs a program on (array namespace, arrays), of which the first `inputs` change from run to run."""
+    def capture(self, program: Program, inputs: int) -> Callable[..., list[Any]]:
+        """What runs a program on (array namespace, arrays), of which the first `inputs` change from run to run.
+
+        Unless it `owns_captures`, it may be given arrays to put the results in, as the third argument.
+        """
 
     # -- the end ----------------------------------------------------------------------------------------------------
 

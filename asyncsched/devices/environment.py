@@ -70,8 +70,9 @@ def _software() -> Iterator[Line]:
         yield "CuPy", f"{cupy.__version__}, for CUDA {requirements.dotted(cupy.cuda.runtime.runtimeGetVersion())}"
     if driver := requirements.driver():
         yield "NVIDIA driver", f"for CUDA up to {requirements.dotted(driver)}"
-    if torch := _version("torch"):
-        yield "PyTorch", torch
+    for name, package in (("safetensors", "safetensors"), ("PyTorch", "torch")):
+        if found := _version(package):
+            yield name, found
 
 
 def _missing() -> Iterator[Line]:
@@ -79,6 +80,8 @@ def _missing() -> Iterator[Line]:
         yield lack.name, lack.cure
     if not _version("uvloop") and sys.platform != "win32":
         yield "uvloop", 'pip install "asyncsched[uvloop]"'
+    if not _version("safetensors"):
+        yield "safetensors", 'pip install "asyncsched[safetensors]" (to save and load states)'
     if not _version("torch"):
         yield "PyTorch", "pip install torch (tasks may run its modules; nothing here needs it)"
 

@@ -40,6 +40,11 @@ def pack(xp: Any, arrays: Sequence[Any], starts: Sequence[int], nbytes: int) -> 
     return buffer
 
 
+def unpacked(buffer: Any, starts: Sequence[int], metas: Sequence[Meta]) -> list[Any]:
+    """The parts of such a buffer, to be filled."""
+    return [_part(buffer, start, form.bound, form.dtype) for start, form in zip(starts, metas, strict=True)]
+
+
 def packed_row(name: str, kernel: Callable[..., Sequence[Any]], parts: Parts, doc: str) -> Row:
     """A row whose kernel gives several arrays, packed. Its results have known shapes."""
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
+from .meta import Meta
 from .row import Row, resolve
 
 
@@ -32,7 +33,8 @@ class Step:
     row: Row
     args: tuple[Any, ...]  # Refs and scalars
     options: Mapping[str, Any]
-    nbytes: int  # of the result's memory
+    form: Meta  # of the result
+    nbytes: int  # of its memory
     workspace: int
     where: str  # the line that wrote it
 
@@ -42,21 +44,30 @@ class Program:
     """Steps over numbered slots: the inputs first, then each step's result.
 
     Attributes:
-        inputs: how many slots the inputs take.
+        forms: of the inputs, which take the first slots.
         steps: what to run, in order.
         outputs: the slots of the results.
     """
 
-    inputs: int
+    forms: tuple[Meta, ...]
     steps: list[Step] = field(default_factory=list)
     outputs: tuple[int, ...] = ()
+
+    @property
+    def inputs(self) -> int:
+        """How many slots the inputs take."""
+        return len(self.forms)
+
+    def form(self, slot: int) -> Meta:
+        """What is known of the array in a slot."""
+        return self.forms[slot] if slot < self.inputs else self.steps[slot - self.inputs].form
 
     def run(self, xp: Any, arrays: Sequence[Any]) -> list[Any]:
         """The results, from arrays of the namespace `xp`. Intermediates are dropped after their last use."""
         slots: list[Any] = list(arrays)
-        last = self._last_uses()
-        for i, step in enumerate(self.steps):
-            slots.append(self._apply(step, xp, slots))
+        last = self.last_uses()
+        for i in range(len(self.steps)):
+            slots.append(self.apply(i, xp, slots))
             for slot in last[i]:
                 slots[slot] = None
         return [slots[slot] for slot in self.outputs]
@@ -65,7 +76,7 @@ class Program:
         """The most bytes that intermediates and results take at once."""
         live = most = 0
         sizes = [0] * self.inputs
-        last = self._last_uses()
+        last = self.last_uses()
         for i, step in enumerate(self.steps):
             sizes.append(footprint(step.nbytes))
             live += sizes[-1]
@@ -73,17 +84,19 @@ class Program:
             live -= sum(sizes[slot] for slot in last[i])
         return most
 
-    @staticmethod
-    def _apply(step: Step, xp: Any, slots: list[Any]) -> Any:
+    def apply(self, index: int, xp: Any, slots: list[Any], out: Any = None) -> Any:
+        """The result of one step, in `out` if that is given and the row takes it."""
+        step = self.steps[index]
         args = [slots[a.slot] if type(a) is Ref else a for a in step.args]
+        options = step.options if out is None or not step.row.out else {**step.options, "out": out}
         try:
-            result = resolve(step.row, xp)(*args, **step.options)
+            result = resolve(step.row, xp)(*args, **options)
         except Exception as error:
             error.add_note(f"raised by the captured operation {step.row.name!r}, written at {step.where}")
             raise
         return result if hasattr(result, "dtype") and hasattr(result, "strides") else xp.asarray(result)
 
-    def _last_uses(self) -> list[list[int]]:
+    def last_uses(self) -> list[list[int]]:
         """For each step, the slots that nothing needs after it. A view counts as a use of what it is a view of."""
         last: dict[int, int] = {}
         base: dict[int, int] = {}

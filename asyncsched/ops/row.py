@@ -31,6 +31,13 @@ class Inferred(NamedTuple):
     work: int | None = None  # elements it goes through; None: those of the largest array
 
 
+class Bound(NamedTuple):
+    """How far results may be off: `relative` times the exact one, and `absolute` times the largest operand, or 1."""
+
+    relative: float
+    absolute: float
+
+
 class Plan:
     """What one application of a row will need: decided at submit, before any memory is touched."""
 
@@ -67,6 +74,8 @@ class Row:
     checks: bool = False  # the kernel raises for what it finds in the data, see `kernels.checks`
     parts: Any = None  # of several results, packed in one (see `packed`): what each will be
     resource: str = ""  # of a library that must not be used by two streams at once: on CUDA such tasks share one stream
+    exact: Row | None = None  # what runs instead inside `asc.exact()`, if there the kernel is another
+    bound: Bound | None = None  # of the difference to that, for numbers of ordinary size
     doc: str = ""
     plans: dict[Hashable, Plan] = field(default_factory=dict, repr=False)
     kernels: dict[Any, Kernel] = field(default_factory=dict, repr=False)

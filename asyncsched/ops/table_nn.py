@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from . import kernels, rules
-from .row import Row
+from .row import Bound, Row
 
 
 def network_rows() -> Iterator[Row]:
@@ -17,13 +18,20 @@ def network_rows() -> Iterator[Row]:
     yield from _convolution()
 
 
-def _row(kernel: Any, rule: Any, doc: str, *, inplace: bool = False, checks: bool = False) -> Row:
-    """A row of its kernel's name that takes `out=`."""
-    return Row(kernel.__name__, kernel, rule, out=True, inplace=inplace, checks=checks, doc=doc)
+def _row(
+    kernel: Any, rule: Any, doc: str, *, name: str | None = None, inplace: bool = False, checks: bool = False
+) -> Row:
+    """A row that takes `out=`, of its kernel's name unless one is given."""
+    return Row(name or kernel.__name__, kernel, rule, out=True, inplace=inplace, checks=checks, doc=doc)
+
+
+def _bounded(row: Row, kernel: Any, relative: float, absolute: float) -> Row:
+    """The row with a faster kernel, off by no more than this from its own in float32, and equal in all else."""
+    return replace(row, kernel=kernel, exact=row, bound=Bound(relative, absolute), plans={}, kernels={})
 
 
 def _layers() -> Iterator[Row]:
-    a, k, r = kernels.activation, kernels.layers, rules.layers
+    a, c, k, r = kernels.activation, kernels.compiled, kernels.layers, rules.layers
     yield _row(a.relu, r.relu, "The larger of each element and 0.", inplace=True)
     yield _row(a.relu_backward, r.elementwise, "The gradient of relu.", inplace=True)
     yield _row(a.sigmoid, r.elementwise, "1 / (1 + exp(-x)).", inplace=True)
@@ -31,12 +39,15 @@ def _layers() -> Iterator[Row]:
     yield _row(a.leaky_relu, r.elementwise, doc, inplace=True)
     yield _row(a.softplus, r.elementwise, "log(1 + exp(beta x)) / beta.", inplace=True)
     yield _row(a.softplus_backward, r.elementwise, "The gradient of softplus.", inplace=True)
-    yield _row(a.gelu, r.elementwise, "x times the normal distribution function of x.", inplace=True)
-    yield _row(a.gelu_backward, r.elementwise, "The gradient of gelu.", inplace=True)
+    doc = "x times the normal distribution function of x."
+    yield _bounded(_row(a.gelu_exact, r.elementwise, doc, name="gelu", inplace=True), c.gelu, 1e-6, 1e-6)
+    row = _row(a.gelu_backward_exact, r.elementwise, "The gradient of gelu.", name="gelu_backward", inplace=True)
+    yield _bounded(row, a.gelu_backward, 1e-6, 2e-6)
     doc = "exp(x) over its sum along the last axis, or the logarithm of it."
-    yield _row(k.softmax, r.along_rows, doc, inplace=True)
-    yield _row(k.softmax_backward, r.along_rows, "The gradient of softmax.", inplace=True)
-    yield _row(k.layer_norm, r.layer_norm, "The last axes brought to mean 0 and variance 1.", inplace=True)
+    yield _bounded(_row(kernels.softmax.softmax, r.along_rows, doc, inplace=True), c.softmax, 3e-6, 3e-6)
+    yield _row(kernels.softmax.softmax_backward, r.along_rows, "The gradient of softmax.", inplace=True)
+    doc = "The last axes brought to mean 0 and variance 1."
+    yield _bounded(_row(k.layer_norm, r.layer_norm, doc, inplace=True), c.layer_norm, 3e-6, 3e-6)
     yield _row(k.layer_norm_input_grad, r.layer_norm_input_grad, "The gradient of x.")
     yield _row(k.layer_norm_weight_grad, r.layer_norm_weight_grad, "That of the weight.")
     yield _row(k.linear, r.linear, "x weight^T + bias.")
@@ -53,7 +64,8 @@ def _losses() -> Iterator[Row]:
     k, r = kernels.losses, rules.losses
     yield Row("mse_loss", k.mse_loss, r.loss, doc="The mean of squared differences.")
     doc = "Less the logarithm of the target's softmax."
-    yield Row("cross_entropy", k.cross_entropy, r.cross_entropy, checks=True, doc=doc)
+    row = Row("cross_entropy", k.cross_entropy, r.cross_entropy, checks=True, doc=doc)
+    yield _bounded(row, kernels.compiled.cross_entropy, 3e-6, 3e-6)
     yield _row(k.mse_loss_backward, r.loss_backward, "The gradient of the loss.", inplace=True)
     doc = "The gradient of the loss."
     yield _row(k.cross_entropy_backward, r.cross_entropy_backward, doc, inplace=True, checks=True)

@@ -2,7 +2,7 @@
 
 While the step's function runs nothing is issued: its tensors have shapes and dtypes, but never values. What it recorded
 is a program. A CUDA device records the first run of the program once more, as a CUDA graph with buffers of its own, and
-replays that; other devices run the program kernel by kernel, in one task.
+replays that; other devices run the program in one task, and what works element by element in blocks (`ops.fused`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .._tree import leaves, map_leaves
 from ..devices.contract import Device
 from ..errors import CaptureError
 from ..ops.meta import Meta, meta
-from ..ops.packed import UNPACK, offsets, pack
+from ..ops.packed import UNPACK, offsets, pack, unpacked
 from ..ops.row import Plan, Row, plan
 from ..runtime.runtime import Runtime
 from .handles import runtime_of
@@ -74,16 +74,20 @@ class Graph:
         """Make it ready to be called. `claim` holds the bytes owned until the last replay is over."""
         run = self._device.capture(self._program, len(self._forms))
         starts, nbytes = offsets(self._metas)
-        single = len(self._metas) == 1
+        single, metas = len(self._metas) == 1, self._metas
         form = self._metas[0] if single else meta((nbytes,), np.dtype(np.uint8))
         self._plan = Plan(form, form.nbytes, 0 if self._device.owns_captures else self._peak, False, None)
         self._starts = starts
 
-        def kernel(xp: Any, *arrays: Any, _: Value | None = claim) -> Any:
+        def kernel(xp: Any, *arrays: Any, out: Any = None, _: Value | None = claim) -> Any:
+            if out is not None:
+                run(xp, arrays, [out] if single else unpacked(out, starts, metas))
+                return out
             results = run(xp, arrays)
             return results[0] if single else pack(xp, results, starts, nbytes)
 
-        self._row = Row(self._name, kernel, _unplanned)
+        checks = any(step.row.checks for step in self._program.steps)
+        self._row = Row(self._name, kernel, _unplanned, out=not self._device.owns_captures, checks=checks)
 
     def __call__(self, *args: Tensor) -> Any:
         """Issue one replay. Returns at once, with what the function returned: tensors in the same structure.

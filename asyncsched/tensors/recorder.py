@@ -78,13 +78,13 @@ class Recorder:
         for value in results:
             self._note(value)
         slots = {value: slot for slot, value in enumerate([*self.inputs, *self.constants, *self._steps])}
-        program = Program(len(self.inputs) + len(self.constants))
+        program = Program(tuple([value.meta for value in (*self.inputs, *self.constants)]))
         for value, task in self._steps.items():
             refs = [ref(slots[read]) for read in task.inputs]
             args = refs if task.args is None else [refs[a.slot] if type(a) is Ref else a for a in task.args]
             workspace = task.cost - value.nbytes
             program.steps.append(
-                Step(task.call, tuple(args), task.options, value.nbytes, workspace, line_of(value.site))
+                Step(task.call, tuple(args), task.options, value.meta, value.nbytes, workspace, line_of(value.site))
             )
         program.outputs = tuple([slots[value] for value in results])
         return program

@@ -159,7 +159,8 @@ class Tensor(Methods):
     """An array to come. `shape`, `dtype` and `nbytes` are known at once; `await t` gives the array.
 
     Operators issue tasks and return at once. Anything that would have to wait for the value raises
-    ImplicitBarrierError where an event loop runs.
+    ImplicitBarrierError where an event loop runs. A tensor is awaitable and no coroutine: `asyncio.create_task`, which
+    starts coroutines, refuses it, and `asyncio.ensure_future(t)` makes an asyncio task that waits for it.
 
     >>> async def main():
     ...     async with asc.Scheduler("cpu") as s:

@@ -5,13 +5,14 @@ Shared by the devices whose arrays are NumPy's (`cpu`, `sim`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from ..._core.completions import Completions
 from ..._core.model import Task, Value
+from ...ops.fused import FusedProgram
 from ...ops.program import Program, Ref
 from ...ops.row import Row, resolve
 from .. import execution
@@ -78,8 +79,8 @@ class HostDevice:
         allowed = allowed_memory()  # read by `prepare`
         return allowed and allowed // 2
 
-    def capture(self, program: Program, inputs: int) -> Callable[[Any, Sequence[Any]], list[Any]]:
-        return program.run
+    def capture(self, program: Program, inputs: int) -> Callable[..., list[Any]]:
+        return FusedProgram(program, self.memory.pool.take, self.memory.give).run
 
     def adopt(self, source: Any) -> Any:
         """Refuse: only what is not on the host comes here."""

@@ -8,6 +8,7 @@ from . import (
     activation,
     attention,
     basic,
+    compiled,
     conv,
     fourier,
     gradients,
@@ -19,4 +20,5 @@ from . import (
     pool,
     random,
     sets,
+    softmax,
 )

@@ -6,7 +6,10 @@ from functools import cache
 from math import pi, sqrt
 from typing import Any
 
+import numpy as np
+
 from .layers import blocks, flat
+from .scratch import scratch
 
 # (1 + 2z) exp(z^2) erfc(z) as a Chebyshev series in (z - 3) / (z + 3), for z >= 0: the form of M. M. Shepherd and
 # J. G. Laframboise, "Chebyshev approximation of (1 + 2x) exp(x^2) erfc x in 0 <= x < oo", Math. Comp. 36 (1981).
@@ -19,12 +22,32 @@ _ERFC_SERIES = (
     -4.277340064396911e-12, -2.07922492859799e-13, 1.8134502003176963e-13, 1.973425574544739e-14,
     -7.287943737592673e-15, -1.5169878690228116e-15,
 )  # fmt: skip
+# P of `_single_factor`, highest power first: Phi is a logistic function of an odd one. Fitted to the error of x Phi(x)
+# on [-6, 6], where that is 7e-8 before rounding; beyond, NumPy's tanh is 1 in single precision, and so Phi 0 or 1.
+LOGISTIC = (
+    1.8142221936310022e-09, -1.3379631070710292e-07, 3.9742821182102225e-06, -5.52749253748139e-05,
+    -3.302159852366926e-05, 0.036334142422667484, 0.797884270490518,
+)  # fmt: skip
+SATURATED = 6.0
+_RELU_BLOCK = 1 << 17  # bytes
 _SINGLE_TERMS = 11  # of the series for single precision, where the next is below the rounding
 
 
 def relu(xp: Any, x: Any, *, out: Any = None) -> Any:
-    """The larger of x and 0."""
-    return xp.maximum(x, 0, out=out)
+    """The larger of x and 0.
+
+    NumPy takes a third of the time for a block of zeros that it takes for the number 0, and gives the same bits.
+    """
+    if xp is not np or x.nbytes < _RELU_BLOCK or not x.flags.c_contiguous:
+        return xp.maximum(x, 0, out=out)
+    out, result, values = flat(xp, out, x)
+    step = _RELU_BLOCK // x.itemsize
+    zeros = scratch(xp, 0, (step,), x.dtype)
+    zeros[...] = 0
+    for start in range(0, x.size, step):
+        v = values[start : start + step]
+        np.maximum(v, zeros[: v.size], out=result[start : start + step])
+    return out
 
 
 def relu_backward(xp: Any, grad: Any, y: Any, *, out: Any = None) -> Any:
@@ -92,22 +115,43 @@ def softplus_backward(xp: Any, grad: Any, x: Any, *, beta: float, threshold: flo
 
 
 def gelu(xp: Any, x: Any, *, approximate: str, out: Any = None) -> Any:
-    """x times the normal distribution function of x: max(x, 0) - |x| Phi(-|x|)."""
+    """x times the normal distribution function of x, in single precision on the host by a polynomial and tanh."""
+    if xp is not np or x.dtype != np.float32 or approximate == "tanh":
+        return gelu_exact(xp, x, approximate=approximate, out=out)
+    out, result, values = flat(xp, out, x)
+    for block in blocks(xp, x.size, alive=10):
+        v = values[block]
+        np.multiply(v, _single_factor(v), out=result[block])
+    return out
+
+
+def gelu_exact(xp: Any, x: Any, *, approximate: str, out: Any = None) -> Any:
+    """The same to rounding, in the tails too: max(x, 0) - |x| Phi(-|x|)."""
     out, result, values = flat(xp, out, x)
     for block in blocks(xp, x.size):
         v, y = values[block], result[block]
         if approximate == "tanh":
-            factor = _tanh_factor(xp, v)[0]
-            xp.multiply(v, factor, out=y)
+            xp.multiply(v, _tanh_factor(xp, v), out=y)
         else:
             tail = _normal_tail(xp, v)[0]
             tail *= xp.abs(v)
-            xp.subtract(xp.maximum(v, 0), tail, out=y)
+            relu(xp, v, out=y)
+            y -= tail
     return out
 
 
 def gelu_backward(xp: Any, grad: Any, x: Any, *, approximate: str, out: Any = None) -> Any:
-    """grad (Phi(x) + x phi(x))."""
+    """grad (Phi(x) + x phi(x)), with Phi as in `gelu`."""
+    if xp is not np or x.dtype != np.float32 or approximate == "tanh":
+        return gelu_backward_exact(xp, grad, x, approximate=approximate, out=out)
+    out, result, grads, values = flat(xp, out, grad, x)
+    for block in blocks(xp, x.size, alive=12):
+        np.multiply(grads[block], _single_slope(values[block]), out=result[block])
+    return out
+
+
+def gelu_backward_exact(xp: Any, grad: Any, x: Any, *, approximate: str, out: Any = None) -> Any:
+    """The same to rounding."""
     out, result, grads, values = flat(xp, out, grad, x)
     for block in blocks(xp, x.size):
         v = values[block]
@@ -155,26 +199,62 @@ def _normal_slope(xp: Any, x: Any) -> Any:
     return slope
 
 
+def _single_factor(x: Any) -> Any:
+    """Phi(x) = (1 + tanh(x P(x^2))) / 2, off by less than 3e-7: NumPy's tanh is the fastest of its functions."""
+    z, square, factor = [scratch(np, place, x.shape, x.dtype) for place in range(3)]
+    np.clip(x, -SATURATED, SATURATED, out=z)
+    np.square(z, out=square)
+    first, *rest = LOGISTIC
+    np.multiply(square, first, out=factor)
+    for coefficient in rest[:-1]:
+        factor += coefficient
+        factor *= square
+    factor += rest[-1]
+    factor *= z
+    np.tanh(factor, out=factor)
+    factor *= 0.5
+    factor += 0.5
+    return factor
+
+
+def _single_slope(x: Any) -> Any:
+    slope = _single_factor(x)
+    bell = np.square(x, out=scratch(np, 0, x.shape, x.dtype))
+    bell *= -0.5
+    np.exp(bell, out=bell)
+    bell *= x
+    bell *= 1 / sqrt(2 * pi)
+    slope += bell
+    return slope
+
+
 def _tanh_factor(xp: Any, x: Any) -> Any:
-    """(1 + tanh(u)) / 2 with u = sqrt(2 / pi) (x + 0.044715 x^3), and x^2."""
-    square = xp.square(x)
-    xp.minimum(square, 100, out=square)  # from where on it is 0 or 1, and a larger one may overflow
-    factor = square * (0.044715 * sqrt(2 / pi))
+    """(1 + tanh(u)) / 2 with u = sqrt(2 / pi) (x + 0.044715 x^3)."""
+    factor = _bounded_square(xp, 0, x)
+    factor *= 0.044715 * sqrt(2 / pi)
     factor += sqrt(2 / pi)
     factor *= x
     xp.tanh(factor, out=factor)
     factor *= 0.5
     factor += 0.5
-    return factor, square
+    return factor
 
 
 def _tanh_slope(xp: Any, x: Any) -> Any:
     """f + 2 x f (1 - f) u' for the factor f."""
-    factor, square = _tanh_factor(xp, x)
-    square *= 3 * 0.044715 * sqrt(2 / pi)
-    square += sqrt(2 / pi)
-    square *= x
-    square *= 2 * (1 - factor)
-    square += 1
-    square *= factor
-    return square
+    factor = _tanh_factor(xp, x)
+    rest = xp.subtract(1, factor, out=scratch(xp, 1, x.shape, x.dtype))
+    slope = _bounded_square(xp, 2, x)
+    slope *= 6 * 0.044715 * sqrt(2 / pi)
+    slope += 2 * sqrt(2 / pi)
+    slope *= x
+    slope *= rest
+    slope += 1
+    slope *= factor
+    return slope
+
+
+def _bounded_square(xp: Any, place: int, x: Any) -> Any:
+    """x^2, at most 100: from where on the factor is 0 or 1, and a larger one may overflow."""
+    square = xp.clip(x, -10, 10, out=scratch(xp, place, x.shape, x.dtype))
+    return xp.square(square, out=square)

@@ -15,6 +15,8 @@ import numpy as np
 
 from .basic import vecdot
 from .layers import blocks
+from .scratch import scratch
+from .softmax import directly, exponentials
 
 
 def attention(
@@ -90,33 +92,47 @@ def _bias(xp: Any, q: Any, k: Any, mask: Any, causal: bool) -> Any:
 
 def _attend(xp: Any, q: Any, k: Any, v: Any, bias: Any, scale: float, out: Any) -> None:
     for heads in _groups(xp, q, k):
-        xp.matmul(_weights(xp, q, k, bias, scale, heads), v[heads], out=out[heads])
+        weights, factor = _weights(xp, q[heads] * scale, k[heads], None if bias is None else bias[heads])
+        xp.matmul(weights, v[heads], out=out[heads])
+        out[heads] *= factor
 
 
 def _attend_backward(xp: Any, q: Any, k: Any, v: Any, grad: Any, bias: Any, scale: float, grads: Any) -> None:
     dq, dk, dv = grads
     for heads in _groups(xp, q, k):
-        g, weights = grad[heads], _weights(xp, q, k, bias, scale, heads)
+        queries, keys = q[heads] * scale, k[heads]
+        weights, factor = _weights(xp, queries, keys, None if bias is None else bias[heads])
+        g = grad[heads] * factor
         xp.matmul(xp.swapaxes(weights, -1, -2), g, out=dv[heads])
-        scores = xp.matmul(g, xp.swapaxes(v[heads], -1, -2))
-        scores -= vecdot(xp, scores, weights)[..., None]
+        scores = xp.matmul(g, xp.swapaxes(v[heads], -1, -2), out=scratch(xp, 1, weights.shape, weights.dtype))
+        scores -= vecdot(xp, scores, weights)[..., None] * factor
         scores *= weights
-        scores *= scale
-        xp.matmul(scores, k[heads], out=dq[heads])
-        xp.matmul(xp.swapaxes(scores, -1, -2), q[heads], out=dk[heads])
+        xp.matmul(scores, keys * scale, out=dq[heads])
+        xp.matmul(xp.swapaxes(scores, -1, -2), queries, out=dk[heads])
 
 
-def _weights(xp: Any, q: Any, k: Any, bias: Any, scale: float, heads: Any) -> Any:
-    weights = xp.matmul(q[heads], xp.swapaxes(k[heads], -1, -2))
-    weights *= scale
+def _weights(xp: Any, queries: Any, keys: Any, bias: Any) -> tuple[Any, Any]:
+    """The weights of some heads up to a factor for each query, and that: what it is applied to later is smaller."""
+    shape = (*queries.shape[:-1], keys.shape[-2])
+    weights = _scores(xp, queries, keys, bias, scratch(xp, 0, shape, queries.dtype))
+    if not weights.size:
+        return weights, xp.ones((*shape[:-1], 1), weights.dtype)
+    if directly(xp, weights):
+        weights, total, far = exponentials(weights, weights)
+        if far is None:
+            return weights, np.reciprocal(total, out=total)[..., None]
+        _scores(xp, queries, keys, bias, weights)
+    # Where all is masked all weights are 0: the peak is a number even there, and the sum of others at least 1.
+    weights -= xp.maximum(weights.max(axis=-1, keepdims=True), xp.finfo(weights.dtype).min)
+    xp.exp(weights, out=weights)
+    return weights, 1 / xp.maximum(weights @ xp.ones(weights.shape[-1], weights.dtype), 1)[..., None]
+
+
+def _scores(xp: Any, queries: Any, keys: Any, bias: Any, out: Any) -> Any:
+    xp.matmul(queries, xp.swapaxes(keys, -1, -2), out=out)
     if bias is not None:
-        weights += bias[heads]
-    if weights.size:
-        # Where all is masked all weights are 0: the peak is a number even there, and the sum of others at least 1.
-        weights -= xp.maximum(weights.max(axis=-1, keepdims=True), xp.finfo(weights.dtype).min)
-        xp.exp(weights, out=weights)
-        weights /= xp.maximum(weights @ xp.ones(weights.shape[-1], weights.dtype), 1)[..., None]
-    return weights
+        out += bias
+    return out
 
 
 def _groups(xp: Any, q: Any, k: Any) -> Iterator[Any]:

@@ -12,6 +12,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 COLUMNS = 262_144  # elements of the columns, or of the result, made at a time
+_SHORT = 256  # elements of a row of windows; longer runs are copied as fast as any
 
 Pair = tuple[int, int]
 
@@ -24,14 +25,27 @@ class Windows(NamedTuple):
     padding: Pair
     dilation: Pair
 
+    @property
+    def reach(self) -> list[int]:
+        """How many rows and columns of a padded image a window spans."""
+        return [d * (k - 1) + 1 for k, d in zip(self.kernel, self.dilation, strict=True)]
+
     def fit(self, shape: tuple[int, ...]) -> Pair:
         """How many windows fit on an image of (..., height, width): floor((n + 2p - d(k - 1) - 1) / s) + 1."""
-        reach = [d * (k - 1) + 1 for k, d in zip(self.kernel, self.dilation, strict=True)]
         rows, columns = [
             (n + 2 * p - r) // s + 1
-            for n, p, r, s in zip(shape[-2:], self.padding, reach, self.stride, strict=True)
+            for n, p, r, s in zip(shape[-2:], self.padding, self.reach, self.stride, strict=True)
         ]  # fmt: skip
         return rows, columns
+
+    def in_runs(self, shape: tuple[int, ...], count: Pair) -> bool:
+        """Whether windows side by side lie so on padded images (images, channels, height, width), edges included.
+
+        And whether it pays to make columns for the edges too: they cost a little of each product, and whole images are
+        copied at once, where a row of a few small images is a short run.
+        """
+        edges = shape[3] + 2 * self.padding[1] - count[1]
+        return self.stride == (1, 1) and count[1] * shape[0] < _SHORT and edges * 8 <= count[1]
 
     def places(self, count: Pair) -> Iterator[tuple[int, int, Any]]:
         """For each place in a window: its row, its column, and where on padded images (height, width, ...) it lies."""
@@ -57,8 +71,9 @@ def conv2d(
     out = xp.empty((len(x), len(weight), *count), x.dtype) if out is None else out
     matrix = weight.reshape(len(weight), -1)
     for images in _images(x, weight.shape, count):
-        y = (matrix @ _columns(xp, windows, x[images], count)).reshape(len(weight), *count, -1)
-        y = y.transpose(3, 0, 1, 2)
+        columns = _columns_with_edges if windows.in_runs(x[images].shape, count) else _columns
+        y = (matrix @ columns(xp, windows, x[images], count)).reshape(len(weight), count[0], -1, len(x[images]))
+        y = y[:, :, : count[1]].transpose(3, 0, 1, 2)
         if bias:
             xp.add(y, bias[0][:, None, None], out=out[images])
         else:
@@ -108,6 +123,21 @@ def _columns(xp: Any, windows: Windows, x: Any, count: Pair) -> Any:
     columns = xp.empty((channels, *windows.kernel, *count, images), x.dtype)
     for row, column, place in windows.places(count):
         columns[:, row, column] = image[(slice(None), *place)]
+    return columns.reshape(channels * prod(windows.kernel), -1)
+
+
+def _columns_with_edges(xp: Any, windows: Windows, x: Any, count: Pair) -> Any:
+    """The same with columns of no meaning after each row of windows, where a window would lie across the edge."""
+    images, channels = x.shape[:2]
+    padded = _padded_shape(windows, x.shape)
+    line = padded[2] * images  # elements of a row of all padded images
+    room = xp.zeros((channels, padded[1] * line + windows.reach[1] * images), x.dtype)
+    image = room[:, : padded[1] * line].reshape(padded)
+    image[inside(windows, x.shape)] = x.transpose(1, 2, 3, 0)
+    columns = xp.empty((channels, *windows.kernel, count[0] * line), x.dtype)
+    for row, column, _ in windows.places(count):
+        start = row * windows.dilation[0] * line + column * windows.dilation[1] * images
+        columns[:, row, column] = room[:, start : start + count[0] * line]
     return columns.reshape(channels * prod(windows.kernel), -1)
 
 

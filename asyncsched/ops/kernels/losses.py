@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from .checks import require
-from .layers import blocks
+from .layers import blocks, sums
+from .scratch import scratch
+from .softmax import log_softmax_rows, log_sums, softmax_rows
 
 
 def mse_loss(xp: Any, x: Any, target: Any, *, reduction: str) -> Any:
@@ -26,23 +29,30 @@ def mse_loss_backward(xp: Any, x: Any, target: Any, grad: Any, *, reduction: str
 
 
 def cross_entropy(
-    xp: Any, logits: Any, target: Any, *, reduction: str, ignore_index: int, label_smoothing: float
+    xp: Any,
+    logits: Any,
+    target: Any,
+    *,
+    reduction: str,
+    ignore_index: int,
+    label_smoothing: float,
+    each: Callable[..., Any] | None = None,
 ) -> Any:
-    """The logarithm of the sum of exponentials, less the logit of the target."""
-    classes = logits.shape[1]
-    valid, target = _targets(xp, target, classes, ignore_index)
-    losses = xp.empty(len(logits), logits.dtype)
-    for block in blocks(xp, *logits.shape):
-        shifted = logits[block] - logits[block].max(axis=1, keepdims=True)
-        losses[block] = (label_smoothing - 1) * shifted[xp.arange(len(shifted)), target[block]]
-        if label_smoothing:
-            losses[block] -= label_smoothing * shifted.mean(axis=1)
-        xp.exp(shifted, out=shifted)
-        losses[block] += xp.log(shifted @ xp.ones(classes, logits.dtype))
+    """The logarithm of the sum of exponentials, less the logit of the target; `each` gives that of each row."""
+    valid, target = _targets(xp, target, logits.shape[1], ignore_index)
+    losses = (each or each_row)(xp, logits, target, label_smoothing)
     xp.copyto(losses, 0, where=~valid)  # a product with 0 would leave NaN where they are not finite
     if reduction == "none":
         return losses
     return losses.sum() / valid.sum(dtype=logits.dtype) if reduction == "mean" else losses.sum()
+
+
+def each_row(xp: Any, logits: Any, target: Any, label_smoothing: float) -> Any:
+    """The losses, in blocks of rows."""
+    losses = xp.empty(len(logits), logits.dtype)
+    for block in blocks(xp, *logits.shape):
+        losses[block] = _losses(xp, logits[block], target[block], label_smoothing)
+    return losses
 
 
 def cross_entropy_backward(
@@ -63,11 +73,10 @@ def cross_entropy_backward(
     if reduction == "mean":
         scale /= xp.maximum(valid.sum(dtype=logits.dtype), 1)  # where no row counts all gradients are 0
     out = xp.empty(logits.shape, logits.dtype) if out is None else out
+    over = xp is np and np.may_share_memory(out, logits)
     for block in blocks(xp, *logits.shape):
         d, s = out[block], scale[block]
-        xp.subtract(logits[block], logits[block].max(axis=1, keepdims=True), out=d)
-        xp.exp(d, out=d)
-        d *= (s / (d @ xp.ones(classes, d.dtype)))[:, None]
+        softmax_rows(xp, logits[block], d, s, over=over)
         if label_smoothing:
             d -= (s * (label_smoothing / classes))[:, None]
         d[xp.arange(len(d)), target[block]] -= (1 - label_smoothing) * s
@@ -79,6 +88,17 @@ def class_numbers(xp: Any, target: Any, *, classes: int, ignore_index: int) -> A
     found = _targets(xp, target, classes, ignore_index)[1]
     # What reads them on a GPU runs before an error is told, and must not read elsewhere.
     return found if xp is np else xp.clip(found, 0, max(classes - 1, 0))
+
+
+def _losses(xp: Any, v: Any, target: Any, label_smoothing: float) -> Any:
+    """The loss of each of a block of rows."""
+    place = xp.arange(len(v)), target
+    if label_smoothing:
+        y = log_softmax_rows(xp, v, scratch(xp, 1, v.shape, v.dtype))
+        return (label_smoothing - 1) * y[place] - sums(xp, y)[:, 0] * (label_smoothing / v.shape[1])
+    peak, logs = log_sums(xp, v)
+    logs -= v[place] if peak is None else v[place] - peak
+    return logs
 
 
 def _targets(xp: Any, target: Any, classes: int, ignore_index: int) -> Any:

@@ -17,7 +17,7 @@ def attention(row: Row, operands: tuple[Operand, ...], options: Options) -> Infe
     if min(len(q), len(k), len(v)) < 2 or q[:-2] != k[:-2] or k[:-1] != v[:-1] or q[-1] != k[-1]:
         raise ValueError(f"{row.name}: shapes {q}, {k} and {v} must be (..., L, E), (..., S, E) and (..., S, Ev)")
     floats(row, operands[0])
-    workspace = _attention_bytes(row, (*q[:-1], k[-2]), operands, options)
+    workspace = _attention_bytes(row, (*q[:-1], k[-2]), max(q[-1], v[-1]), operands, options)
     return Inferred(meta((*q[:-1], v[-1]), as_meta(operands[0]).dtype), workspace)
 
 
@@ -26,7 +26,8 @@ def self_attention(row: Row, operands: tuple[Operand, ...], options: Options) ->
     shape, heads = floats(row, operands[0])[0], options["heads"]
     if len(shape) < 2 or shape[-1] % (3 * heads):
         raise ValueError(f"{row.name}: shape {shape} must be (..., L, 3 E), with E divisible by the {heads} heads")
-    workspace = _attention_bytes(row, (*shape[:-2], heads, shape[-2], shape[-2]), operands, options)
+    scores, width = (*shape[:-2], heads, shape[-2], shape[-2]), shape[-1] // (3 * heads)
+    workspace = _attention_bytes(row, scores, width, operands, options)
     return Inferred(meta((*shape[:-1], shape[-1] // 3), as_meta(operands[0]).dtype), workspace)
 
 
@@ -36,7 +37,7 @@ def attention_backward(row: Row, operands: tuple[Operand, ...], options: Options
     return like(operands[0], forward(row, operands[:2], options).workspace + copies(operands[2:]))
 
 
-def _attention_bytes(row: Row, scores: Known, operands: tuple[Operand, ...], options: Options) -> int:
+def _attention_bytes(row: Row, scores: Known, width: int, operands: tuple[Operand, ...], options: Options) -> int:
     area = scores[-2] * scores[-1]
     bias, mask = area if options["causal"] else 0, operands[1]
     if isinstance(mask, Meta):
@@ -47,5 +48,6 @@ def _attention_bytes(row: Row, scores: Known, operands: tuple[Operand, ...], opt
             raise TypeError(f"{row.name}: the mask must be boolean (True: attend) or floating-point, not {mask.dtype}")
         bias += prod(mask.bound)
     heads = max(1, min(scores[-3] if len(scores) > 2 else 1, BLOCK // max(area, 1)))
+    scaled = 3 * heads * sum(scores[-2:]) * width * as_meta(operands[0]).dtype.itemsize
     # The bias is made in double precision, whatever the operands are in.
-    return copies(operands) + 4 * (heads * area + bias) * 8
+    return copies(operands) + scaled + 4 * (heads * area + bias) * 8

@@ -80,8 +80,10 @@ def _conv_bytes(x: Known, weight: Known, operands: tuple[Operand, ...], options:
     count = windows.fit(x)
     images = min(x[0], images_at_once(weight, count))
     padded = prod(n + 2 * p for n, p in zip(x[2:], options["padding"], strict=True)) * x[1]
+    if windows.in_runs((images, *x[1:]), count):
+        count = (count[0], x[3] + 2 * windows.padding[1])
     columns = x[1] * prod(windows.kernel) * prod(count)
-    per_image = columns + 2 * weight[0] * prod(count) + padded
+    per_image = columns + 2 * weight[0] * prod(count) + padded + x[1] * windows.reach[1]
     block: int = images * per_image * as_meta(operands[0]).dtype.itemsize
     return copies(operands) + block
 

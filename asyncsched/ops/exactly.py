@@ -1,0 +1,43 @@
+"""Asking for the bits of the plain kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from .row import Row
+
+_exactly: ContextVar[bool] = ContextVar("asyncsched.exact", default=False)
+
+
+@contextmanager
+def exact() -> Iterator[None]:
+    """Operations issued inside give the same bits everywhere and every time: `with asc.exact():`.
+
+    Outside, a few rows of networks in float32 have a faster kernel (gelu by a polynomial; softmax, layer_norm and
+    cross_entropy as loops compiled by numba, if that is installed, from when they are compiled on). The table of
+    operations says how far each may be off: `TABLE["gelu"].bound`. Everything else is exact anyway.
+
+    It holds for this context alone: for the coroutine it is used in, and for tasks that one creates inside. Derivatives
+    are exact if `backward()` is called inside. It waits for nothing.
+
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu") as s:
+    ...         x = await s.put(np.ones((2, 2), np.float32))
+    ...         with asc.exact():
+    ...             return await asc.nn.softmax(x)
+    >>> asc.run(main)
+    array([[0.5, 0.5],
+           [0.5, 0.5]], dtype=float32)
+    """
+    token = _exactly.set(True)
+    try:
+        yield
+    finally:
+        _exactly.reset(token)
+
+
+def chosen(row: Row) -> Row:
+    """The row that is to run where this one is asked for."""
+    return row if row.exact is None or not _exactly.get() else row.exact

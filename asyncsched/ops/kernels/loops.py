@@ -1,0 +1,176 @@
+"""What numba compiles: rows of networks in single precision as one loop each. Imported by `compiled` alone.
+
+The functions of the processor's vectors are written out as polynomials: numba has none, and calls for each element what
+NumPy does for sixteen at a time. NaN goes through all of them, which is why `fastmath` allows some liberties alone.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numba import njit, types
+
+from .activation import LOGISTIC, SATURATED
+from .softmax import LEAST, LEAST_LOG, MOST, MOST_LOG
+
+_f = np.float32
+_LIBERTIES = {"reassoc", "contract", "arcp", "nsz"}  # sums in any order; not: that nothing is NaN or infinite
+_IN = [types.Array(types.float32, ndim, "C", readonly=True) for ndim in range(3)]
+_OUT = [types.Array(types.float32, ndim, "C") for ndim in range(3)]
+_TARGETS = types.Array(types.int64, 1, "C", readonly=True)
+
+
+def _loop(*signature: Any) -> Any:
+    return njit(types.void(*signature), nogil=True, cache=True, fastmath=_LIBERTIES, error_model="numpy")
+
+
+_part = njit(fastmath={"contract"}, error_model="numpy")  # in the order written
+_sum = njit(fastmath=_LIBERTIES, error_model="numpy")
+
+_LOG2E, _LN2_HIGH, _LN2_LOW = _f(1.4426950408889634), _f(0.693359375), _f(-2.12194440e-4)
+_LEAST_EXP, _MOST_EXP = _f(-87.33), _f(88.0)
+_POLYNOMIAL = (0.5, 1.6666665459e-1, 4.1665795894e-2, 8.3334519073e-3, 1.3981999507e-3, 1.9875691500e-4)
+_E2, _E3, _E4, _E5, _E6, _E7 = [_f(c) for c in _POLYNOMIAL]
+
+
+@_part
+def _exp_near(v: Any) -> Any:
+    """e^v for -87.3 < v < 88.3, as in Cephes: 2^n times a polynomial of what is left."""
+    n = np.floor(v * _LOG2E + _f(0.5))
+    r = (v - n * _LN2_HIGH) - n * _LN2_LOW
+    p = ((((_E7 * r + _E6) * r + _E5) * r + _E4) * r + _E3) * r + _E2
+    power = np.int32((np.int32(n) + np.int32(127)) << np.int32(23)).view(np.float32)
+    return (p * (r * r) + r + _f(1)) * power
+
+
+@_part
+def exp(x: Any) -> Any:
+    """e^x; 0 where it would be less than 1e-38, and 1.7e38 where it would be more."""
+    v = _LEAST_EXP if x < _LEAST_EXP else x
+    y = _exp_near(_MOST_EXP if v > _MOST_EXP else v)
+    return _f(0) if x < _LEAST_EXP else y
+
+
+_P0, _P1, _P2, _P3, _P4, _P5, _P6 = [_f(-2 * c) for c in LOGISTIC]
+_FAR = _f(SATURATED)
+
+
+@_part
+def normal_distribution(x: Any) -> Any:
+    """As `activation._single_factor`, as a logistic function: 0 or 1 far out."""
+    z = -_FAR if x < -_FAR else x
+    z = _FAR if z > _FAR else z
+    s = z * z
+    u = z * ((((((_P0 * s + _P1) * s + _P2) * s + _P3) * s + _P4) * s + _P5) * s + _P6)
+    y = _f(1) / (_f(1) + _exp_near(u))
+    y = _f(1) if x > _FAR else y
+    return _f(0) if x < -_FAR else y
+
+
+@_loop(_IN[1], _OUT[1])
+def gelu(x: Any, out: Any) -> None:
+    for i in range(x.size):
+        v = x[i]
+        y = v * normal_distribution(v)
+        out[i] = y
+
+
+_TANH1, _TANH3 = _f(-2 * math.sqrt(2 / math.pi)), _f(-2 * math.sqrt(2 / math.pi) * 0.044715)
+
+
+@_loop(_IN[1], _OUT[1])
+def gelu_tanh(x: Any, out: Any) -> None:
+    for i in range(x.size):
+        v = x[i]
+        z = _f(-10) if v < _f(-10) else v
+        z = _f(10) if z > _f(10) else z
+        y = v / (_f(1) + _exp_near(z * (_TANH1 + _TANH3 * z * z)))
+        out[i] = _f(0) if v < _f(-10) else y
+
+
+@_loop(_IN[2], _IN[1], _IN[1], types.float64, _OUT[2])
+def layer_norm(x: Any, weight: Any, bias: Any, eps: Any, out: Any) -> None:
+    count, width = x.shape
+    for i in range(count):
+        total = _f(0)
+        for j in range(width):
+            total += x[i, j]
+        mean = total / _f(width)
+        total = _f(0)
+        for j in range(width):
+            total += (x[i, j] - mean) * (x[i, j] - mean)
+        scale = _f(1) / _f(math.sqrt(total / _f(width) + _f(eps)))
+        for j in range(width):
+            out[i, j] = (x[i, j] - mean) * scale * weight[j] + bias[j]
+
+
+@_sum
+def _peak(x: Any, i: Any) -> Any:
+    peak = x[i, 0]
+    for j in range(x.shape[1]):
+        v = x[i, j]
+        peak = v if v > peak or v != v else peak
+    return peak
+
+
+@_sum
+def _exponentials(x: Any, i: Any, shift: Any, row: Any) -> Any:
+    total = _f(0)
+    for j in range(row.size):
+        e = exp(x[i, j] - shift)
+        row[j] = e
+        total += e
+    return total
+
+
+@_loop(_IN[2], _OUT[2])
+def softmax(x: Any, out: Any) -> None:
+    count, width = x.shape
+    row = np.empty(width, np.float32)  # not in `out`, which may be `x`
+    for i in range(count):
+        total = _exponentials(x, i, _f(0), row)
+        if not (total >= _f(LEAST) and total <= _f(MOST)):
+            total = _exponentials(x, i, _peak(x, i), row)
+        scale = _f(1) / total
+        for j in range(width):
+            out[i, j] = row[j] * scale
+
+
+@_sum
+def _sum_of_exponentials(x: Any, i: Any, shift: Any) -> Any:
+    total = _f(0)
+    for j in range(x.shape[1]):
+        total += exp(x[i, j] - shift)
+    return total
+
+
+@_sum
+def _shifted_sum(x: Any, i: Any) -> Any:
+    """What was subtracted from a row, and the sum of its exponentials then."""
+    shift = _f(0)
+    total = _sum_of_exponentials(x, i, shift)
+    if not (total >= _f(LEAST_LOG) and total <= _f(MOST_LOG)):
+        shift = _peak(x, i)
+        total = _sum_of_exponentials(x, i, shift)
+    return shift, total
+
+
+@_loop(_IN[2], _OUT[2])
+def log_softmax(x: Any, out: Any) -> None:
+    for i in range(x.shape[0]):
+        shift, total = _shifted_sum(x, i)
+        log = _f(math.log(total))
+        for j in range(x.shape[1]):
+            out[i, j] = (x[i, j] - shift) - log
+
+
+@_loop(_IN[2], _TARGETS, _OUT[1])
+def cross_entropy(x: Any, target: Any, out: Any) -> None:
+    for i in range(x.shape[0]):
+        shift, total = _shifted_sum(x, i)
+        out[i] = _f(math.log(total)) - (x[i, target[i]] - shift)
+
+
+LOOPS = {one.__name__: one for one in (gelu, gelu_tanh, layer_norm, softmax, log_softmax, cross_entropy)}

@@ -1,0 +1,192 @@
+"""A captured step on the CPU: runs of elementwise operations, block by block, give the bits of eager NumPy."""
+
+from __future__ import annotations
+
+import gc
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import asyncsched as asc
+from asyncsched.ops import fused
+from asyncsched.ops.fused import Run
+from asyncsched.ops.kernels.scratch import PLACES
+
+pytestmark = pytest.mark.one_loop
+
+SHAPE = (300, 257)  # several blocks, the last of them not full, and pooled
+UNARY = ("abs", "negative", "square", "sqrt", "exp", "tanh", "log1p", "floor", "sign", "reciprocal", "isfinite")
+BINARY = ("add", "subtract", "multiply", "maximum", "minimum", "divide", "less", "equal", "copysign", "logical_or")
+EAGER = {"abs": np.absolute}
+
+
+def arrays(seed: int) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    whole = rng.standard_normal(SHAPE)
+    whole[0, :4] = np.nan, np.inf, -0.0, 1e-40
+    shapes = {"row": SHAPE[1:], "long row": (1, SHAPE[1]), "column": (SHAPE[0], 1), "number": ()}
+    small = [rng.standard_normal(shape).astype("f4") for shape in shapes.values()]
+    return [whole.astype("f4"), whole, np.nan_to_num(whole * 9, posinf=7).astype("i4"), whole > 0, *small]
+
+
+def random_work(seed: int, *, most: int) -> Callable[..., dict[str, Any]]:
+    """A random function of a namespace and tensors or arrays."""
+
+    def work(xp: Any, call: Callable[[str, Any], Any], given: list[Any]) -> dict[str, Any]:
+        rng = random.Random(seed)
+        values = list(given)
+        for _ in range(rng.randint(2, most)):
+            operands = [rng.choice(values)]
+            name = rng.choice(UNARY + 2 * BINARY)
+            if name in BINARY:
+                other = rng.choice([rng.choice(values), rng.choice(values), 2, 0.5, -1.25, np.float32(3), True])
+                operands.insert(rng.randint(0, 1), other)
+            values.append(call(name, operands))
+            if rng.random() < 0.1:
+                values.append(xp.sum(values[-1], axis=-1, keepdims=True))
+        return {"last": values[-1], "some": rng.sample(values[len(given) :], 2)}
+
+    return work
+
+
+def skipping(function: Callable[..., Any], operands: Any) -> Any:
+    """What NumPy makes of it; the first operand where it makes nothing, as of negative booleans."""
+    try:
+        return function(*operands)
+    except TypeError:
+        return operands[0]
+
+
+@pytest.mark.parametrize("seed", range(40))
+async def test_random_steps_give_the_bits_of_eager_numpy(seed: int) -> None:
+    given, work = arrays(seed), random_work(seed, most=14)
+    with np.errstate(all="ignore"):
+        expected = work(np, lambda name, xs: skipping(EAGER.get(name, getattr(np, name, None)), xs), given)
+    async with asc.Scheduler("cpu", max_bytes="64 MiB") as s:
+        tensors = [await s.put(array) for array in given]
+        graph = await s.capture(
+            lambda *xs: work(asc, lambda name, xs: skipping(getattr(asc, name), xs), list(xs)), *tensors
+        )
+        for _ in range(2):
+            found = graph(*tensors)
+            for t, want in zip([found["last"], *found["some"]], [expected["last"], *expected["some"]], strict=True):
+                got = await t
+                assert got.dtype == want.dtype
+                assert got.tobytes() == np.ascontiguousarray(want).tobytes()
+            del t, found
+
+
+def gelu(xp: Any, x: Any) -> Any:
+    return 0.5 * x * (1 + xp.tanh(0.7978845608 * (x + 0.044715 * x * x * x)))
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[Run]:
+    """The runs that were done."""
+    found: list[Run] = []
+    apply = Run.apply
+
+    def noted(self: Run, *args: Any) -> bool:
+        done = apply(self, *args)
+        if done:
+            found.append(self)
+        return done
+
+    monkeypatch.setattr(Run, "apply", noted)
+    return found
+
+
+async def test_a_chain_is_one_run_in_two_registers_and_its_result(s: asc.Scheduler, runs: list[Run]) -> None:
+    x = np.random.default_rng(0).standard_normal(SHAPE).astype("f4")
+    t = await s.put(x)
+    graph = await s.capture(lambda t: gelu(asc, t), t)
+    runs.clear()  # it was replayed once
+    assert (await graph(t)).tobytes() == gelu(np, x).tobytes()
+    (run,) = runs
+    assert len(run.registers) == 1
+    assert len(run.reads) == len(run.writes) == 1
+
+
+async def test_a_result_lies_in_a_recycled_buffer(s: asc.Scheduler) -> None:
+    t = await s.put(np.ones(SHAPE, "f4"))
+    graph = await s.capture(lambda t: t * 2 + 1, t)
+    pool = s.devices[0].memory.pool
+    places = set()
+    for _ in range(8):
+        y = graph(t)
+        await s.barrier()
+        places.add(y._value.block.ctypes.data)
+        del y
+    assert len(places) <= 2
+    assert pool.live <= 3 * t.nbytes
+
+
+async def test_what_lives_for_a_while_in_a_step_goes_back_to_the_pool(s: asc.Scheduler) -> None:
+    x = np.random.default_rng(0).standard_normal((200, 200)).astype("f4")
+    t = await s.put(x)
+    await s.barrier()
+    before = s.devices[0].memory.pool.live
+    graph = await s.capture(lambda t: (((t * 2 + 1) @ t).mT @ t * 2 - 1).sum(axis=0), t)
+    expected = (((x * 2 + 1) @ x).T @ x * 2 - 1).sum(axis=0)
+    for _ in range(3):
+        assert np.array_equal(await graph(t), expected)
+    gc.collect()
+    s.devices[0].memory.pool.take(1)
+    assert s.devices[0].memory.pool.live <= before + 64
+
+
+async def test_an_argument_in_another_layout_goes_step_by_step(s: asc.Scheduler, runs: list[Run]) -> None:
+    x = np.random.default_rng(0).standard_normal((250, 250))
+    t = await s.put(x)
+    graph = await s.capture(lambda t: gelu(asc, t), t)
+    runs.clear()
+    assert np.array_equal(await graph(t.mT), gelu(np, x.T))
+    assert runs == []
+
+
+async def test_more_values_alive_than_there_is_scratch_for(s: asc.Scheduler, runs: list[Run]) -> None:
+    def fan(xp: Any, x: Any) -> Any:
+        parts = [xp.tanh(x * i) for i in range(1, 3 * PLACES)]
+        total = parts[0]
+        for part in parts[1:]:
+            total = total * part + 1
+        return total
+
+    x = np.random.default_rng(0).standard_normal(SHAPE).astype("f4")
+    t = await s.put(x)
+    graph = await s.capture(lambda t: fan(asc, t), t)
+    assert (await graph(t)).tobytes() == fan(np, x).tobytes()
+    assert len(runs[0].registers) > PLACES
+
+
+async def test_what_raises_in_a_run_names_its_line(s: asc.Scheduler) -> None:
+    t = await s.put(np.full(SHAPE, -2))
+    graph = await s.capture(lambda t: 2 + 2**t, -t)
+    with pytest.raises(ValueError, match="Integers to negative integer powers") as caught:
+        await graph(t)
+    assert any("captured operation 'pow', written at" in note for note in caught.value.__notes__)
+    assert (await t)[0, 0] == -2
+
+
+async def test_equal_runs_are_compiled_once(s: asc.Scheduler) -> None:
+    t = await s.put(np.ones(4))
+    await s.capture(lambda t: t * 2 + 1, t)
+    before = fused._compiled.cache_info()
+    await s.capture(lambda t: t * 2 + 1, t)
+    assert fused._compiled.cache_info().misses == before.misses
+
+
+async def test_one_result_twice_and_an_argument(s: asc.Scheduler) -> None:
+    t = await s.put(np.ones(SHAPE, "f4"))
+
+    def work(t: Any) -> Any:
+        y = t * 2 + 1
+        return y, y, t
+
+    a, b, c = (await s.capture(work, t))(t)
+    assert (await a == 3).all()
+    assert (await b == 3).all()
+    assert (await c == 1).all()
