@@ -18,12 +18,16 @@ __all__ = ["BatchNorm1d", "BatchNorm2d", "GroupNorm", "LayerNorm", "RMSNorm"]
 class LayerNorm(Module):
     """The last axes brought to mean 0 and variance 1, times `weight` (at first 1) plus `bias` (at first 0)."""
 
-    def __init__(self, normalized_shape: int | Sequence[int], eps: float = 1e-5, **options: Unpack[Options]) -> None:
-        shape, initial, self.eps = lengths(normalized_shape), Initial(**options), eps
-        self.weight, self.bias = initial.constant(shape, 1), initial.constant(shape, 0)
+    def __init__(
+        self, normalized_shape: int | Sequence[int], eps: float = 1e-5, elementwise_affine: bool = True,
+        bias: bool = True, **options: Unpack[Options],
+    ) -> None:  # fmt: skip
+        self.normalized_shape, self.eps, initial = lengths(normalized_shape), eps, Initial(**options)
+        self.weight = initial.constant(self.normalized_shape, 1) if elementwise_affine else None
+        self.bias = initial.constant(self.normalized_shape, 0) if elementwise_affine and bias else None
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
+        return F.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
 
 
 class RMSNorm(Module):
