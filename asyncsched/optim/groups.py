@@ -67,6 +67,10 @@ class Group(MutableMapping[str, Any]):
         initial_lr: the learning rate that the first schedule found.
     """
 
+    # By identity: tensors are compared element by element.
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
     def __init__(self, params: list[Tensor], settings: dict[str, Any], check: Check) -> None:
         self.params, self.settings, self._check = params, settings, check
         self.initial_lr: float | None = None
