@@ -86,7 +86,7 @@ class Scheduler(Submitter):
         max_ops: most tasks in flight; None for no bound.
         max_bytes: most tracked bytes, as an int or text such as "256 MiB"; None for no bound. "auto" is half of what
             the machine or container lets this process use, and with a CUDA device 80% of what was free there when it
-            was opened; the least, where there are several devices. `statistics().max_bytes` tells.
+            was opened, less what cuBLAS takes; the least, where there are several devices: `statistics().max_bytes`.
         max_pending: most tasks in the backlog; None for no bound.
         stall_timeout: seconds after which a task that waits for bytes nobody frees raises SchedulerStalled; None for
             never.

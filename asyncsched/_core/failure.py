@@ -106,6 +106,10 @@ class Failure:
         root.see()
         return copied(self._exception, root._traceback, root._context, root._notes + self._path())
 
+    def add_note(self, text: str) -> None:
+        """Have every copy of the exception say more."""
+        self.root._notes.append(_Note(text))
+
     def see(self) -> None:
         """Mark the root cause as seen: nothing needs to report it any more."""
         self.seen = True

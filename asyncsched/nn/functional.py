@@ -77,8 +77,7 @@ def embedding(indices: Tensor, weight: Tensor) -> Tensor:
     """Rows of `weight` (count, width) for integer indices of any shape: (*indices.shape, width).
 
     Raises:
-        IndexError: where awaited, for an index below 0 or too large. (In a captured step on CUDA, what is no row is
-            NaN.)
+        IndexError: where awaited, for an index below 0 or too large.
     """
     return op("embedding", weight, indices)
 

@@ -121,12 +121,16 @@ def _shapes() -> Iterator[Row]:
 def _indexing() -> Iterator[Row]:
     r, k = rules.index, kernels.index
     yield Row("getitem", k.getitem, r.getitem, view=True, doc="A basic index: a view.")
-    yield Row("getitem_advanced", k.getitem_advanced, r.getitem_advanced, doc="An index with tensors: a copy.")
-    yield Row("setitem", k.setitem, r.setitem, out=True, inplace=True, doc="A new version with a part assigned.")
-    yield Row("take", k.take, r.take, out=True, doc="Slices along an axis, by index.")
-    yield Row("take_along_axis", k.take_along_axis, r.take_along_axis, doc="An element for each index on an axis.")
+    doc = "An index with tensors: a copy."
+    yield Row("getitem_advanced", k.getitem_advanced, r.getitem_advanced, checks=True, doc=doc)
+    doc = "A new version with a part assigned."
+    yield Row("setitem", k.setitem, r.setitem, out=True, inplace=True, checks=True, doc=doc)
+    yield Row("take", k.take, r.take, out=True, checks=True, doc="Slices along an axis, by index.")
+    doc = "An element for each index on an axis."
+    yield Row("take_along_axis", k.take_along_axis, r.take_along_axis, checks=True, doc=doc)
     yield Row("argwhere", k.argwhere, r.argwhere, doc="The indices of elements not zero, a row for each.")
-    yield Row("searchsorted", k.searchsorted, r.searchsorted, doc="Where to insert into a sorted tensor.")
+    doc = "Where to insert into a sorted tensor."
+    yield Row("searchsorted", k.searchsorted, r.searchsorted, checks=True, doc=doc)
 
 
 def _sets() -> Iterator[Row]:
@@ -154,9 +158,10 @@ def _creation() -> Iterator[Row]:
 
 def _gradients() -> Iterator[Row]:
     r, k = rules.gradients, kernels.gradients
-    yield Row("scatter", k.scatter, r.scatter, out=True, doc="Zeros, with elements added where an index says.")
+    doc = "Zeros, with elements added where an index says."
+    yield Row("scatter", k.scatter, r.scatter, out=True, checks=True, doc=doc)
     doc = "Zeros, with each element added at its index on an axis."
-    yield Row("scatter_along_axis", k.scatter_along_axis, r.scatter_along_axis, out=True, doc=doc)
+    yield Row("scatter_along_axis", k.scatter_along_axis, r.scatter_along_axis, out=True, checks=True, doc=doc)
     doc = "The gradient of the operand that `maximum` or `minimum` chose, shared where both are equal."
     yield Row("choice_backward", k.choice_backward, r.choice_backward, out=True, inplace=True, doc=doc)
     rule, doc = r.cumulative_prod_gradient, "The gradient of running products."

@@ -86,7 +86,8 @@ class Graph:
             results = run(xp, arrays)
             return results[0] if single else pack(xp, results, starts, nbytes)
 
-        self._row = Row(self._name, kernel, _unplanned, out=not self._device.owns_captures)
+        checks = any(step.row.checks for step in self._program.steps)
+        self._row = Row(self._name, kernel, _unplanned, out=not self._device.owns_captures, checks=checks)
 
     def __call__(self, *args: Tensor) -> Any:
         """Issue one replay. Returns at once, with what the function returned: tensors in the same structure.

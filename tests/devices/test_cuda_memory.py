@@ -375,10 +375,14 @@ def crowded() -> Iterator[Fake]:
         del theirs
 
 
-@pytest.mark.usefixtures("crowded")
-async def test_the_default_limit_is_a_share_of_the_free_memory() -> None:
-    async with asc.Scheduler("cuda") as s:
-        assert s.statistics().max_bytes == int(0.8 * 8 * SIZE)
+@pytest.mark.parametrize(("config", "each"), [("", 32 << 20), (":4096:2:16:8", 8320 << 10), (":0:0", 0)])
+async def test_the_default_limit_is_a_share_of_the_free_memory(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch, config: str, each: int
+) -> None:
+    """Less what cuBLAS takes for each stream's handle."""
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", config)
+    async with opened(3) as s:
+        assert s.statistics().max_bytes == int(0.8 * (fake.memory - 3 * each))
 
 
 @pytest.mark.usefixtures("crowded")
@@ -435,3 +439,20 @@ async def test_closing_gives_the_pool_back_to_the_device(fake: Fake) -> None:
         assert device.memory.pool.reserved()
     await ended()
     assert device.memory.pool.reserved() == 0
+
+
+async def test_what_goes_back_to_the_pool_is_poisoned_in_the_order_of_its_stream(fake: Fake) -> None:
+    """So that whoever reads it later is caught by value; and by the clocks, if another stream may still read it."""
+    async with opened(1) as s:
+        x = await s.put(BLOCK)
+        await (x + 1)
+        with fake.pause():
+            y = x + 2
+            z = y * 3
+            await until(lambda: issued(s) == 3)
+            seen = y._value.array.numpy_view()
+            y = None  # type: ignore[assignment]
+        assert (await z.numpy()).max() == 9
+        await s.barrier()
+        await until(lambda: (seen.view(np.uint8) == 0xDB).all())
+    assert fake.races == []

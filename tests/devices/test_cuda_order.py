@@ -222,11 +222,11 @@ async def test_a_new_row_that_waits_for_its_stream_holds_up_no_other(fake: Fake)
         mask = y > 0
         await s.barrier()
         with fake.hold(first.cuda), fake.hold(second.cuda):
-            before = fake.statistics["blocking_calls"]
+            before = fake.blocking.total()
             found = y[mask]
             lane = found._value.task.lane
             assert lane is not None
-            await until(lambda: fake.statistics["blocking_calls"] > before)
+            await until(lambda: fake.blocking.total() > before)
             other = asc.exp(x)
             assert other._value.task.lane is not lane
             stream = other._value.task.lane.stream
@@ -326,3 +326,34 @@ async def test_plans_and_generators_are_used_on_one_stream(fake: Fake, call: str
         results = [await s.submit(bodies[call], x, resource=call) for _ in range(9)]
         for result in results:
             await result
+
+
+@pytest.mark.parametrize("cancel", [False, True], ids=["awaited", "cancelled"])
+async def test_nothing_is_done_before_what_it_reads(
+    fake: Fake, gate: threading.Event, monkeypatch: pytest.MonkeyPatch, cancel: bool
+) -> None:
+    """However late the thread is that sees the end of that: else it could still be cancelled."""
+    async with opened(2, max_ops=None) as s:
+        x = await s.put(BLOCK)
+        await s.barrier()
+        with fake.pause():
+            y = x + 1
+            readers = [y * i for i in range(8)]
+            lanes = [reader._value.task.lane.stream for reader in readers]  # type: ignore[union-attr]
+            late = y._value.task.lane.stream  # type: ignore[union-attr]
+            sees = late._sleep_until
+            monkeypatch.setattr(late, "_sleep_until", lambda event: (gate.wait(60), sees(event)))
+        apart = [reader for reader, lane in zip(readers, lanes, strict=True) if lane is not late]
+        assert apart
+        await until(lambda apart=apart: late.finished.waiters or apart[0].done())  # type: ignore[misc]
+        assert not any(reader.done() for reader in apart)
+        if cancel:
+            assert y.cancel()
+        gate.set()
+        for reader in readers:
+            if cancel:
+                with pytest.raises(asc.TaskCancelled):
+                    await reader
+            else:
+                await reader
+        del y, readers, apart, reader

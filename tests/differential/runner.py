@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import anyio
@@ -21,12 +22,17 @@ KEPT = 2  # things that a program keeps of what is over
 
 
 class Run:
-    """One run. Cancellation is decided while running, so what it reaches is tracked here."""
+    """One run. Cancellation is decided while running, so what it reaches is tracked here.
 
-    def __init__(self, program: Program, s: asc.Scheduler, *, serial: bool = False) -> None:
+    With `places`, names of devices, each step is taken on one of them, to which what it reads is copied.
+    """
+
+    def __init__(self, program: Program, s: asc.Scheduler, *, serial: bool = False, places: Sequence[str] = ()) -> None:
         self.program = program
         self.s = s
         self.serial = serial
+        self.places = places
+        self.rng = random.Random(len(program.steps))
         self.handles: dict[int, Any] = {}
         self.gone: set[int] = set()  # cancelled, or reads something that was
         self.readers: dict[int, list[int]] = {}
@@ -78,7 +84,7 @@ class Run:
         """Take one step."""
         out, handles = step.out, self.handles
         if step.kind == "put":
-            handles[out] = await target.put(step.extra)
+            handles[out] = await target.put(step.extra, device=self._place())
         elif "puts" in step.kind:
             await self._puts(target, step)
         elif step.kind.startswith("frame"):
@@ -109,6 +115,9 @@ class Run:
 
     async def _issue(self, target: Any, step: Step) -> Any:
         operands = [self.handles[i] for i in step.reads]
+        place = self._place()
+        if place is not None and step.kind != "assign":
+            operands = [operand.to(place) for operand in operands]
         if step.kind == "op":
             return OPS[step.extra][2](*operands)
         if step.kind == "assign":
@@ -120,6 +129,9 @@ class Run:
         if step.kind == "fail":
             return await target.submit(_boom, x, shape=(2, 2), dtype="float32", name="boom")
         return await target.submit(_reverse, [x], shape=x.shape, dtype=x.dtype)
+
+    def _place(self) -> str | None:
+        return self.rng.choice(self.places) if self.places else None
 
     async def _puts(self, target: Any, step: Step) -> None:
         sources, handles = step.extra, self.handles
@@ -253,12 +265,14 @@ def _only_booms(error: BaseException) -> None:
         raise error
 
 
-async def run(program: Program, make: Callable[[], asc.Scheduler], *, serial: bool = False) -> asc.Statistics:
+async def run(
+    program: Program, make: Callable[[], asc.Scheduler], *, serial: bool = False, places: Sequence[str] = ()
+) -> asc.Statistics:
     """Run a program on a new scheduler; check both bounds, and that the ledgers read zero after it."""
     s = make()
     try:
         async with s:
-            this = Run(program, s, serial=serial)
+            this = Run(program, s, serial=serial, places=places)
             await this.all()
             del this
             if any(circle in step.kind for step in program.steps for circle in ("frame", "group", "scope")):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .devices import Device
-from .functions import dispatch, empty, function, span, wrapping
+from .functions import dispatch, empty, function, is_mask, span, wrapping
 from .launching import block_at
 from .memory import MemoryPointer
 from .streams import get_current_stream
@@ -179,7 +179,7 @@ class ndarray:
     def __getitem__(self, key: Any) -> Any:
         key = _on_device(key)
         parts = key if isinstance(key, tuple) else (key,)
-        if any(isinstance(part, ndarray) and part.dtype == bool for part in parts):
+        if any(map(is_mask, parts)):
             return dispatch("getitem by mask", operator.getitem, (self, key), {})
         basic = not any(isinstance(part, ndarray | list) for part in parts)
         if basic and not any(part is Ellipsis for part in parts):
@@ -187,8 +187,10 @@ class ndarray:
         return dispatch("getitem", wrapping(operator.getitem), (self, key), {})
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        value = asarray_host(value) if isinstance(value, np.ndarray) else value
-        dispatch("setitem", wrapping(operator.setitem), (self, _on_device(key), value), {})
+        value, key = asarray_host(value) if isinstance(value, np.ndarray) else value, _on_device(key)
+        for mask in filter(is_mask, key if isinstance(key, tuple) else (key,)):
+            mask.get()  # what it selects is counted
+        dispatch("setitem", wrapping(operator.setitem), (self, key, value), {})
 
     def __iter__(self) -> Any:
         return iter([self[i] for i in range(len(self))])

@@ -12,7 +12,7 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
 
-from .blocks import HOST, Block, Space
+from .blocks import HOST, POISON, Block, Space
 from .clocks import Clock, before, merge
 from .errors import INVALID_HANDLE, NO_DEVICE, CUDARuntimeError
 from .machine import GPU, LOST, Queue, Recording, Work
@@ -43,6 +43,7 @@ class Fake:
         duplicate_compiles: functions that two threads compiled at the same time.
         compiled: each function with its dtypes, compiled so far.
         ranges: the names of NVTX ranges that have not ended.
+        blocking: calls that may block, by the last word of their thread's name.
         statistics: counts of launches, compiles, allocations and so on.
         earlier: the threads that were at work before, and so do not use this one.
     """
@@ -75,13 +76,13 @@ class Fake:
         self.compiling: set[tuple[object, ...]] = set()
         self.compiled: set[tuple[object, ...]] = set()
         self.statistics: Counter[str] = Counter()
+        self.blocking: Counter[tuple[str, str]] = Counter()
         self.seen: Clock = {}  # what the host has seen complete
         self.space = Space()
         self.local = threading.local()
         self.free_pointers: list[int] = []
         self.events: dict[int, Recording | None] = {}
         self.event_gpus: dict[int, GPU] = {}
-        self.allocator: Any = None
         self.shared: dict[tuple[int, str], Block] = {}
         self.default_pool: Any = None
         self.default_pinned_pool: Any = None
@@ -173,7 +174,7 @@ class Fake:
 
     def blocks(self, what: str) -> None:
         """A call that may block its thread."""
-        self.statistics["blocking_calls"] += 1
+        self.blocking[threading.current_thread().name.split()[-1], what] += 1
         if asyncio._get_running_loop() is not None:
             self.loop_blocks.append(f"{what} at {caller()}")
 
@@ -211,6 +212,15 @@ class Fake:
             if pointer in gpu.by_pointer:
                 return gpu.by_pointer[pointer]
         raise CUDARuntimeError(INVALID_HANDLE)
+
+    def poison(self, block: Block, start: int, nbytes: int, pointer: int) -> None:
+        """A piece of a block goes back to the library's own pool: the stream at `pointer` may write to it now."""
+        with self.lock:
+            queue = self.gpus[block.device].by_pointer.get(pointer)
+            if queue is not None and queue.capture is None and not queue.gpu.fault:
+                place = block.slice(start, nbytes)
+                work = Work("poison", lambda: place.fill(POISON), [(block, start, start + nbytes, True)])
+                queue.gpu.launch(queue, work)
 
     def free(self, block: Block, pointer: int | None) -> None:
         """A block goes back to a pool: from now on the stream at `pointer`, or the host, may write to it."""

@@ -30,7 +30,7 @@ CUBLAS = {"matmul", "dot", "vdot", "inner", "tensordot", "einsum"}
 # Functions with a plan or a state that launches on two streams must not use at once.
 SHARED_STATE = ("fft.", "random.")
 # What gives an answer about shapes or dtypes, and so launches nothing.
-ON_HOST = {"can_cast", "promote_types", "result_type", "min_scalar_type", "ndim", "shape", "size"}
+ON_HOST = {"can_cast", "promote_types", "result_type", "min_scalar_type", "iscomplexobj", "ndim", "shape", "size"}
 _COMPILE_YIELDS = 3
 
 
@@ -56,6 +56,8 @@ class _Function:
         refuse_numpy(options)
         if name == "take":
             options = {"mode": "wrap", **options}
+        if name == "take_along_axis":
+            called = _taken_along
         if name in ON_HOST:
             return called(*replace(args, lambda a: a.dummy()), **options)
         return dispatch(name, called, args, options)
@@ -66,11 +68,15 @@ class ufunc(_Function):
 
     def at(self, a: Any, indices: Any, b: Any = None) -> None:
         """In place and unbuffered, as `numpy.ufunc.at`."""
-        dispatch(f"{self.__name__}.at", self._called.at, (a, indices) if b is None else (a, indices, b), {})
+        dispatch(f"{self.__name__}.at", wrapping(self._called.at), (a, indices) if b is None else (a, indices, b), {})
 
     def reduce(self, array: Any, axis: Any = 0, dtype: Any = None, out: Any = None, keepdims: bool = False) -> Any:
         options = {"axis": axis, "dtype": dtype, "out": out, "keepdims": keepdims}
         return dispatch(f"{self.__name__}.reduce", self._called.reduce, (array,), options)
+
+
+def _taken_along(array: Any, indices: Any, axis: int) -> Any:
+    return np.take_along_axis(array, indices % array.shape[axis], axis)
 
 
 def wrapping(called: Callable[..., Any]) -> Callable[..., Any]:
@@ -80,12 +86,20 @@ def wrapping(called: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return called(array, key, *value)
         except IndexError:
-            parts = key if isinstance(key, tuple) else (key,)
-            if len(parts) > array.ndim or not all(isinstance(p, np.ndarray) and p.dtype.kind in "iu" for p in parts):
-                raise
-            return called(array, tuple([p % n for p, n in zip(parts, array.shape, strict=False)]), *value)
+            parts = list(key) if isinstance(key, tuple) else [key]
+            spans = [p.ndim if is_mask(p) else p is not None and p is not Ellipsis for p in parts]
+            axis = 0
+            for i, part in enumerate(parts):
+                if isinstance(part, np.ndarray) and not is_mask(part):
+                    parts[i] = part % array.shape[axis]
+                axis += array.ndim - sum(spans) if part is Ellipsis else spans[i]
+            return called(array, tuple(parts), *value)
 
     return indexed
+
+
+def is_mask(part: Any) -> bool:
+    return getattr(part, "dtype", None) == np.bool
 
 
 def dispatch(name: str, called: Callable[..., Any], args: Any, options: Any) -> Any:
@@ -171,17 +185,17 @@ def _launch(
 
 def _after_waiting(name: str, called: Any, args: Any, options: Any) -> Any:
     """The shape depends on data: wait, look, and queue a copy of what was found."""
+    found = called(*replace(args, lambda a: a.get()), **replace(options, lambda a: a.get()))
+    return like(found, map(filled, flat(found)))
+
+
+def filled(value: Any) -> Any:
+    """An array that a kernel fills with some numbers."""
     from .arrays import ndarray
 
-    args = replace(args, lambda a: a.get())
-    found = called(*args, **replace(options, lambda a: a.get()))
-    results = []
-    for value in flat(found):
-        result = ndarray(np.shape(value), np.asarray(value).dtype)
-        content = np.ascontiguousarray(value)
-        dispatch("setitem", _set_all, (result,), {"value": _Host(content)})
-        results.append(result)
-    return like(found, iter(results))
+    result = ndarray(np.shape(value), np.asarray(value).dtype)
+    dispatch("setitem", _set_all, (result,), {"value": _Host(np.ascontiguousarray(value))})
+    return result
 
 
 def _set_all(target: Any, *, value: Any) -> None:

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from .arrays import asarray_host, ndarray
+from .arrays import ndarray
+from .functions import filled
 
 
 def Philox4x3210(seed: int | None = None, *, size: int = -1) -> np.random.BitGenerator:
@@ -22,15 +23,15 @@ class Generator:
         self._numpy = np.random.Generator(bit_generator)
 
     def random(self, size: Any = None, dtype: Any = np.float64) -> ndarray:
-        return asarray_host(self._numpy.random(size, dtype))
+        return filled(self._numpy.random(size, dtype))
 
     def standard_normal(self, size: Any = None, dtype: Any = np.float64) -> ndarray:
-        return asarray_host(self._numpy.standard_normal(size, dtype))
+        return filled(self._numpy.standard_normal(size, dtype))
 
     def integers(
         self, low: int, high: Any = None, size: Any = None, dtype: Any = np.int64, endpoint: bool = False
     ) -> Any:
-        return asarray_host(self._numpy.integers(low, high, size, dtype, endpoint))
+        return filled(self._numpy.integers(low, high, size, dtype, endpoint))
 
     def uniform(self, low: float = 0.0, high: float = 1.0, size: Any = None, dtype: Any = np.float64) -> ndarray:
-        return asarray_host(self._numpy.uniform(low, high, size).astype(dtype))
+        return filled(self._numpy.uniform(low, high, size).astype(dtype))

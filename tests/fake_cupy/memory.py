@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,7 +12,7 @@ from .blocks import Block
 from .devices import Device
 from .errors import CUDARuntimeError, OutOfMemoryError
 from .fake import Fake, current, gpu_works
-from .launching import block_at, drop_block, new_block
+from .launching import drop_block, new_block
 from .streams import get_current_stream
 
 _UNIT = 512
@@ -117,12 +116,11 @@ def _address(mem: Any) -> int:
 class _DevicePool:
     """The blocks of a pool on one device."""
 
-    def __init__(self, allocator: Callable[[int], MemoryPointer]) -> None:
+    def __init__(self) -> None:
         self.fake: Fake = current()
-        self.used = self.total = self.limit = 0
-        self._allocator = allocator
+        self.used = self.total = 0
         self._free: dict[tuple[int, int], list[Block]] = {}
-        self._memory: dict[int, MemoryPointer] = {}  # what the driver gave, by address
+        self._memory: dict[int, Memory] = {}  # what the driver gave, by address
 
     def malloc(self, size: int) -> MemoryPointer:
         gpu_works(self.fake.gpu())
@@ -132,14 +130,14 @@ class _DevicePool:
         arena = get_current_stream().ptr
         with self.fake.lock:
             free = self._free.get((arena, size))
-            block = free.pop() if free else self._grow(size)
+            block = free.pop() if free else self._grow(size) or self._grow(size, last=True)
             block.used = True
             block.handed_out += 1
             self.used += size
             self.fake.statistics["allocations"] += 1
         return MemoryPointer(PooledMemory(block, size, self, arena), 0)
 
-    def source(self, block: Block) -> MemoryPointer:
+    def source(self, block: Block) -> Memory:
         """What the driver gave for a block."""
         return self._memory[block.address]
 
@@ -156,45 +154,27 @@ class _DevicePool:
                         self.total -= block.size
                         self._memory.pop(block.address)
 
-    def _grow(self, size: int) -> Block:
-        """More from the driver. Where that fails, or the limit is met, free blocks go back to it first, twice."""
-        for attempt in range(3):
-            if attempt == 2:
-                gc.collect()
-            if attempt:
-                self.free_all(None)
-            if not self.limit or self.total + size <= self.limit:
-                pointer = self._from_driver(size)
-                if pointer is not None:
-                    self._memory[pointer.ptr] = pointer
-                    return block_at(pointer.ptr, size)
-        raise OutOfMemoryError(size, self.total, self.limit)
-
-    def _from_driver(self, size: int) -> MemoryPointer | None:
-        """The total counts the bytes while the allocator is asked for them."""
-        self.total += size
-        pointer = None
+    def _grow(self, size: int, *, last: bool = False) -> Block | None:
+        """More from the driver. Where that fails, free blocks go back to it, and it is asked once more."""
         try:
-            pointer = self._allocator(size)
+            memory = Memory(size)
         except CUDARuntimeError as error:
             if error.status != errors.MEMORY_ALLOCATION:
                 raise
-        finally:
-            if pointer is None:
-                self.total -= size
-        return pointer
-
-
-def _malloc(size: int) -> MemoryPointer:
-    return MemoryPointer(Memory(size), 0)
+            if last:
+                raise OutOfMemoryError(size, self.total, 0) from None
+            self.free_all(None)
+            return None
+        self.total += size
+        self._memory[memory.ptr] = memory
+        return memory.block
 
 
 class MemoryPool:
     """A pool of memory, with an arena for each pointer of a stream."""
 
-    def __init__(self, allocator: Callable[[int], MemoryPointer] | None = None) -> None:
-        self._allocator = allocator or _malloc
-        self._pools = [_DevicePool(self._allocator) for _ in current().gpus]
+    def __init__(self) -> None:
+        self._pools = [_DevicePool() for _ in current().gpus]
 
     def _pool(self) -> _DevicePool:
         return self._pools[current().device()]
@@ -214,15 +194,6 @@ class MemoryPool:
     def free_bytes(self) -> int:
         return self.total_bytes() - self.used_bytes()
 
-    def n_free_blocks(self) -> int:
-        return sum(map(len, self._pool()._free.values()))
-
-    def set_limit(self, size: int) -> None:
-        self._pool().limit = size
-
-    def get_limit(self) -> int:
-        return self._pool().limit
-
 
 def alloc(size: int) -> MemoryPointer:
     return get_allocator()(size)
@@ -230,25 +201,18 @@ def alloc(size: int) -> MemoryPointer:
 
 def get_allocator() -> Callable[[int], MemoryPointer]:
     fake = current()
-    chosen = getattr(fake.local, "allocator", None) or fake.allocator
+    chosen = getattr(fake.local, "allocator", None)
     if chosen is None:
         fake.statistics["default_pool"] += 1  # nobody chose a pool on this thread
         return get_default_memory_pool().malloc
     return chosen
 
 
-def set_allocator(allocator: Callable[[int], MemoryPointer] | None = None) -> None:
-    fake = current()
-    if getattr(fake.local, "allocator", None) is not None:
-        raise ValueError("Can't change the global allocator inside `using_allocator` context manager")
-    fake.allocator = allocator or _malloc
-
-
 @contextlib.contextmanager
-def using_allocator(allocator: Callable[[int], MemoryPointer] | None = None) -> Iterator[None]:
+def using_allocator(allocator: Callable[[int], MemoryPointer]) -> Iterator[None]:
     """Another allocator, on this thread."""
     local = current().local
-    previous, local.allocator = getattr(local, "allocator", None), allocator or _malloc
+    previous, local.allocator = getattr(local, "allocator", None), allocator
     try:
         yield
     finally:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from . import devices, errors, graphs, linalg, memory, methods, nvtx, pinned, plans, runtime, streams
+from . import devices, errors, given_back, graphs, linalg, memory, methods, nvtx, pinned, plans, runtime, streams
 from .arrays import Capsule, asarray_host, ndarray
 from .fake import Fake, _installed, current
 from .functions import dispatch, function, ufunc
@@ -34,6 +34,7 @@ def install(seed: int = 0, devices: int = 1, **options: Any) -> Fake:
     """A new fake, as `cupy`. `uninstall` takes it away."""
     fake = Fake(seed, devices, **options)
     _installed.append(fake)
+    given_back.poison()
     sys.modules.update(_modules())
     return fake
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import threading
 
@@ -77,19 +76,6 @@ def test_new_memory_is_poisoned(one, cupy, a):
     assert set(view.tolist()) == {0xDB}
 
 
-def test_a_pool_at_its_limit_is_out_of_memory(one, cupy):
-    pool = cupy.cuda.MemoryPool()
-    pool.set_limit(size=1024)
-    assert pool.get_limit() == 1024
-    held = pool.malloc(1)
-    with pytest.raises(
-        cupy.cuda.memory.OutOfMemoryError, match=r"allocating 1,024 bytes \(allocated so far: 512 bytes"
-    ):
-        pool.malloc(1024)
-    del held
-    assert pool.malloc(1024).mem.size == 1024  # the free block went back to the device first
-
-
 def test_a_full_device_is_out_of_memory():
     with fake_cupy(memory=4096) as fake:
         import cupy
@@ -110,8 +96,6 @@ def test_the_allocator_belongs_to_a_thread(one, cupy):
         thread = threading.Thread(target=lambda: cupy.empty(4))
         thread.start()
         thread.join()
-        with pytest.raises(ValueError, match="Can't change the global allocator"):
-            cupy.cuda.set_allocator()
     assert held.data.mem.size == pool.used_bytes() == 512
     assert one.statistics["default_pool"] == 1
 
@@ -190,12 +174,12 @@ def test_the_pinned_pool_hands_the_same_bytes_out_again(one, cupy):
 
 def test_a_copy_from_ordinary_memory_blocks_but_is_right(fake, cupy, a):
     source = np.arange(4.0)
-    before = fake.statistics["blocking_calls"]
+    before = fake.blocking.total()
     with a:
         x = cupy.asarray(source)
         source[:] = 9
         assert x.get().tolist() == [0, 1, 2, 3]
-    assert fake.statistics["blocking_calls"] > before
+    assert fake.blocking.total() > before
     assert fake.races == []
 
 
@@ -229,35 +213,3 @@ def test_memory_outlives_its_pool(one, cupy, a):
 
 def test_device_memory_has_no_address_in_the_process(one, cupy):
     assert cupy.empty(4).data.ptr >= 1 << 52
-
-
-def test_the_pool_asks_its_allocator_and_passes_on_what_that_raises(one, cupy):
-    totals = []
-
-    def allocator(size):
-        totals.append(pool.total_bytes())
-        if len(totals) > 1:
-            raise KeyError(size)
-        return cupy.cuda.MemoryPointer(cupy.cuda.Memory(size), 0)
-
-    pool = cupy.cuda.MemoryPool(allocator)
-    held = pool.malloc(1)
-    with pytest.raises(KeyError):
-        pool.malloc(1)
-    assert totals == [512, 1024]  # with what it is asked for
-    assert pool.total_bytes() == held.mem.size == 512
-
-
-def test_a_pool_at_its_limit_frees_before_it_raises_and_so_blocks_the_loop(one, cupy, a, b):
-    pool = cupy.cuda.MemoryPool()
-    pool.set_limit(size=1024)
-    with a:
-        pool.malloc(1024)
-
-    async def naive():
-        with b:
-            return pool.malloc(512)
-
-    held = asyncio.run(naive())
-    assert pool.total_bytes() == held.mem.size == 512
-    assert any("cudaFree" in line for line in one.loop_blocks)

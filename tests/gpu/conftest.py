@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -17,7 +18,9 @@ import pytest
 
 import asyncsched as asc
 from asyncsched.devices.cuda.device import usable
+from tests.cuda_host.runtime import loaded
 from tests.fake_cupy import Fake, fake_cupy
+from tests.waiting import until
 
 # Else cuBLAS may choose another order of summation whenever several streams are busy.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -31,6 +34,24 @@ extern "C" __global__ void spin(unsigned long long flag) {
     for (long long start = clock64(); !*set && clock64() - start < 20000000000LL; ) { }
 }
 """
+
+
+TAKES_MEMORY = {"cudaMalloc", "cudaHostAlloc"}
+# What waits for the device in host memory, as far as threads that watch for the end of work do not call it.
+WAITS = {
+    "cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaMemcpy", "cudaMemcpyAsync to pageable", "cudaFree",
+    "cudaMemcpyAsync from pageable", "cudaFreeHost",
+}  # fmt: skip
+
+
+async def issued(s: asc.Scheduler, unless: Callable[[], object] = bool) -> None:
+    """All that was submitted is on its stream, unless something holds."""
+    streams = s.devices[0].streams  # type: ignore[attr-defined]
+
+    def over() -> bool:
+        return not s.statistics().tasks_pending and all(stream.issued.count == stream.launched for stream in streams)
+
+    await until(lambda: over() or unless())
 
 
 class Card:
@@ -84,6 +105,22 @@ class Card:
             yield
         finally:
             flag[:] = 1
+
+    @contextmanager
+    def waits(self) -> Iterator[Callable[[], set[str]]]:
+        """Says by what a stream's issuing thread has waited for the device within; nothing on a real card."""
+        host = loaded() if self.fake is None else None
+        if host is not None:
+            host.reset()
+        before = Counter(self.fake.blocking if self.fake is not None else ())
+
+        def waited() -> set[str]:
+            if host is not None:
+                return WAITS & host.calls().others.keys()
+            now = Counter(self.fake.blocking if self.fake is not None else ()) - before
+            return {what for thread, what in now if thread == "issuer" and what not in TAKES_MEMORY}
+
+        yield waited
 
     def stream(self, **options: Any) -> Any:
         """A user's stream."""

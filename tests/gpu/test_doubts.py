@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -9,56 +10,13 @@ import pytest
 
 import asyncsched as asc
 from asyncsched import nn, optim
-from asyncsched.ops.table import TABLE
-from asyncsched.tensors.tensor import apply
-from tests.waiting import until
 
-from .cases import CASES
-from .conftest import Card
+from .conftest import Card, issued
 
 pytestmark = pytest.mark.one_loop
 LOGITS = np.random.default_rng(0).normal(size=(8, 5)).astype(np.float32)
 GOOD, BAD = np.arange(8) % 5, np.arange(8) % 5 + 1
 WRONG = r"the targets reach from 1 to 5, and there are 5 classes: use 0 to 4"
-
-
-async def issued(s: asc.Scheduler) -> None:
-    """All that was submitted is on its stream."""
-    streams = s.devices[0].streams
-    await until(lambda: not s.statistics().tasks_pending and all(x.issued.count == x.launched for x in streams))
-
-
-async def operands(s: asc.Scheduler, name: str) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
-    """Those of a row's cases whose results have a shape that does not depend on the data, each run before."""
-    found = []
-    for case in CASES[name][:40]:
-        handles = tuple([await s.put(a) if isinstance(a, np.ndarray) else a for a in case.operands])
-        try:
-            result = apply(TABLE[name], handles, case.options, scheduler=s)
-            known = None not in result.shape
-            await result
-            await apply(TABLE[name], handles, case.options, scheduler=s)
-        except Exception:
-            continue
-        if known:
-            found.append((handles, case.options))
-    return found
-
-
-OURS = [*[name for name, row in TABLE.items() if row.checks], "adam_step"]
-
-
-@pytest.mark.parametrize("name", OURS)
-async def test_rows_are_issued_while_the_device_stands_still(card: Card, name: str) -> None:
-    """Those that raise for what they find in the data."""
-    async with asc.Scheduler("cuda", streams=1, max_ops=None) as s:
-        cases = await operands(s, name)
-        await s.barrier()
-        with card.held(s):
-            results = [apply(TABLE[name], handles, options, scheduler=s) for handles, options in cases]
-            await issued(s)
-        for result in results:
-            await result
 
 
 @pytest.mark.parametrize("streams", [1, 3])
@@ -104,6 +62,85 @@ async def test_an_index_that_is_no_row_fails(card: Card) -> None:
                 await nn.functional.embedding(await s.put(np.array(indices)), table)
         rows = await nn.functional.embedding(await s.put(np.array([7, 0])), table).numpy()
         assert rows.tolist() == LOGITS[[7, 0]].tolist()
+
+
+def _assign(x: asc.Tensor, key: Any, value: Any) -> asc.Tensor:
+    x = x[...]
+    x[key] = value
+    return x
+
+
+# Rows of 8, columns of 5: what each is given as its only wrong index, 8, -9, 5 or -6.
+INDEXED: dict[str, tuple[Any, int, str]] = {
+    "take": (lambda x, i: asc.take(x, i, axis=0), 8, "axis 0 with size 8"),
+    "take from the end": (lambda x, i: asc.take(x, i, axis=-1), -6, "axis 1 with size 5"),
+    "take of all": (lambda x, i: asc.take(x, i), 40, "axis 0 with size 40"),
+    "take_along_axis": (lambda x, i: asc.take_along_axis(x[:3], i[:, None], axis=1), 5, "axis 1 with size 5"),
+    "x[i]": (lambda x, i: x[i], -9, "axis 0 with size 8"),
+    "x[..., i]": (lambda x, i: x[..., i], 5, "axis 1 with size 5"),
+    "x[i, i]": (lambda x, i: x[i, i], 5, "axis 1 with size 5"),
+    "x[None, 1:, i]": (lambda x, i: x[None, 1:, i], 5, "axis 1 with size 5"),
+    "x[i] = 0": (lambda x, i: _assign(x, i, 0), 8, "axis 0 with size 8"),
+    "x[:, i] = 1": (lambda x, i: _assign(x, (slice(None), i), 1), -6, "axis 1 with size 5"),
+    "the gradient of x[i]": (lambda x, i: asc.autograd.grad(x[i].sum(), x)[0], 8, "axis 0 with size 8"),
+}
+
+
+@pytest.mark.parametrize("name", INDEXED)
+async def test_an_index_out_of_range_fails_as_on_the_cpu(card: Card, name: str) -> None:
+    made, wrong, where = INDEXED[name]
+    for device in ("cpu", "cuda"):
+        async with asc.Scheduler(device) as s:
+            x = await s.put(LOGITS)
+            x.requires_grad = "gradient" in name
+            found = made(x, await s.put(np.array([0, wrong, 1])))
+            with pytest.raises(IndexError, match=f"index {wrong} is out of bounds for {where}"):
+                await found
+            del found
+            fine = made(x, await s.put(np.array([0, -5, 4])))
+            if device == "cpu":
+                expected = await fine.numpy()
+            else:
+                assert np.allclose(await fine.numpy(), expected)
+            with suppress(ExceptionGroup):  # of a gradient, the pass forward
+                await s.barrier()
+
+
+async def test_as_many_are_assigned_as_a_mask_selects(card: Card) -> None:
+    full, row, column = LOGITS > 0, LOGITS[0] > 0, LOGITS[:, 0] > 0
+    places = ((full,), (..., row), (slice(None, None, -1), row), (column,), (None, column, slice(1, 3)))
+    async with asc.Scheduler("cuda") as s:
+        for place in places:
+            at, mask = next((i, part) for i, part in enumerate(place) if isinstance(part, np.ndarray))
+            key = (*place[:at], await s.put(mask), *place[at + 1 :])
+            chosen = LOGITS[place]
+            for value in (7, np.float32(2.5), np.arange(1.0), chosen * 2, chosen[..., :1] * 3, chosen.astype("f8")):
+                expected = LOGITS.copy()
+                expected[place] = value
+                found = _assign(await s.put(LOGITS), key, await s.put(value) if np.ndim(value) else value)
+                assert np.array_equal(await found.numpy(), expected), place
+            found = _assign(await s.put(LOGITS), key, await s.put(np.repeat(chosen, 2, axis=_axis_of(mask, place))))
+            with pytest.raises(ValueError, match=r"cannot assign \d+ input values to the \d+ output values"):
+                await found
+
+
+def _axis_of(mask: np.ndarray, place: tuple[Any, ...]) -> int:
+    return LOGITS.ndim - mask.ndim if place[0] is ... else [part is mask for part in place].index(True)
+
+
+@pytest.mark.parametrize("wrong", [0, 9])
+async def test_a_replay_of_a_captured_step_fails_with_its_index(card: Card, wrong: int) -> None:
+    async with asc.Scheduler("cuda") as s:
+        x, good, bad = await s.put(LOGITS), await s.put(GOOD), await s.put(GOOD + wrong)
+        graph = await s.capture(lambda x, i: asc.take(x, i, axis=0) * 2, x, good)
+        results = [graph(x, i) for i in (good, bad, good)]
+        for i, result in enumerate(results):
+            if i == 1 and wrong:
+                with pytest.raises(IndexError, match="index 13 is out of bounds for axis 0 with size 8"):
+                    await result
+            else:
+                assert np.array_equal(await result.numpy(), LOGITS[GOOD] * 2)
+        del results, result, graph
 
 
 @pytest.mark.parametrize("make", [optim.SGD, optim.AdamW], ids=lambda make: make.__name__)

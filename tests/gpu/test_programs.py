@@ -49,9 +49,32 @@ async def test_programs(card, chunk, monkeypatch):
             raise
 
 
+@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("peers")
+@pytest.mark.parametrize("chunk", range(10))
+async def test_programs_on_two_devices(card, chunk, monkeypatch):
+    """Each step on one of them, with copies between."""
+    monkeypatch.setattr(runner, "compare", compare_values)
+    for seed in range(1000 + chunk, 1000 + card.pick(PROGRAMS // 4, 10), 10):
+        rng = random.Random(seed)
+        program = make(seed, scopes=rng.choice([1, 1, 3]), most=rng.choice([40, 100]), around=False)
+        await _step_by_step(program)
+        devices = [CUDADevice(i, rng.randint(1, 3), inline_launch=rng.random() < 0.5) for i in range(2)]
+        limits = {"max_ops": rng.choice(MAX_OPS), "max_bytes": rng.choice((None, _room(program)))}
+        try:
+            await runner.run(program, partial(asc.Scheduler, devices, **limits), places=("cuda:0", "cuda:1"))
+        except BaseException as error:
+            error.add_note(f"{seed=} {limits} streams={[device._count for device in devices]} scopes={program.scopes}")
+            raise
+
+
+def _room(program: Program) -> int:
+    return 1000 + 4 * sum(a.nbytes + 512 for a in program.expected.values() if a is not None)
+
+
 async def _limits(program: Program) -> list[int | None]:
     if program.scopes > 1:
-        return [None, 1000 + 4 * sum(a.nbytes + 512 for a in program.expected.values() if a is not None)]
+        return [None, _room(program)]
     serial = await runner.run(program, lambda: asc.Scheduler("cuda", max_ops=1), serial=True)
     return [None, max(1, serial.peak_bytes), 4 * serial.peak_bytes + 1]
 
@@ -121,7 +144,12 @@ def _in_layout(array: np.ndarray, layout: tuple[int, ...]) -> np.ndarray:
 
 def compare(array: Any, layout: tuple[int, ...], expected: np.ndarray, number: int) -> None:
     """Equal in type and layout, and in every byte but for sums, which a busy device may take in another order."""
-    assert (text := differs(array, expected)) is None, f"array {number}: {text}"
+    compare_values(array, layout, expected, number)
     if array.size > 1:
         pairs = zip(layout, expected.strides, array.shape, strict=True)
         assert all(a == e for a, e, n in pairs if n > 1), (number, layout, expected.strides)
+
+
+def compare_values(array: Any, layout: tuple[int, ...], expected: np.ndarray, number: int) -> None:
+    """The same without the layout: a copy from another device has no gaps."""
+    assert (text := differs(array, expected)) is None, f"array {number}: {text}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -15,6 +17,8 @@ from .pool import PrivatePool
 from .requirements import missing
 
 _NOT_READY = 600  # cudaErrorNotReady
+_HOPPER = 9  # compute capability
+_OWN_ERRORS = ("CUDARuntimeError", "CUDADriverError")
 CAPTURE_ERRORS = range(900, 910)  # cudaErrorStreamCaptureUnsupported and those after it, in driver_types.h
 # Held while a stream of a scheduler captures, and while an event is recorded on a stream from a thread that is not its
 # own: an event that comes between would become part of the graph, and whoever waits for it, too.
@@ -47,6 +51,7 @@ class CUDAContext:
         self.cupy: Any = cupy
         self.runtime: Any = cupy.cuda.runtime
         self.fault: Failure | None = None
+        self._cure = f"{name} is unusable from here on: restart the process"
         self._fault_lock = threading.Lock()
         self._events: deque[Any] = deque()
         self._reached: set[int] = set()  # devices that copies came from
@@ -60,6 +65,17 @@ class CUDAContext:
     def open(self, max_bytes: int | None) -> None:
         """Make the pool. On the event loop's thread."""
         self.pool = PrivatePool(self.cupy, self.number, max_bytes, self.record)
+
+    def cublas_workspace(self) -> int:
+        """Bytes that a handle of cuBLAS's takes, since CuPy gives it none: by the table of `cublasSetWorkspace`.
+
+        Or what the environment says, as pairs of a size in KiB and a count: ":4096:8".
+        """
+        sizes = re.findall(r":(\d+):(\d+)", os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""))
+        if sizes:
+            return sum(int(size) * int(count) for size, count in sizes) << 10
+        major = self.runtime.getDeviceProperties(self.number)["major"]
+        return (32 << 20) if major >= _HOPPER else (4 << 20)
 
     def reach(self, other: int) -> None:
         """Before the first copy from another device: have it go straight across, where these two can.
@@ -128,16 +144,29 @@ class CUDAContext:
     def lose(self, error: Exception, task: Task) -> None:
         """The device is lost: everything unfinished on it fails with this error, and all that comes later.
 
-        The first error counts. Others, of other streams, say the same.
+        The first error counts. Others, of other streams, say the same; so does what the task's own launch raised.
         """
+        own = task.failure
+        if own is not None and own.upstream is None and own.kind in _OWN_ERRORS:
+            own.add_note(self._cure)
         with self._fault_lock:
             if self.fault is None:
-                error.add_note(f"{self.name} is unusable from here on: restart the process")
+                error.add_note(self._cure)
                 # Of frames that still run, and would hold their task for ever.
                 error.__traceback__ = error.__context__ = None
                 fault = Failure.of(error, task.name, task.site)
                 execution.fail(task, fault)
                 self.fault = fault
+
+    @contextmanager
+    def told(self, stream: Any) -> Iterator[None]:
+        """What meets the fault within, beside all tasks, says so. `stream` is one of this device's."""
+        try:
+            yield
+        except self.runtime.CUDARuntimeError as error:
+            if self.runtime.streamQuery(stream.ptr) not in (0, _NOT_READY):
+                error.add_note(self._cure)
+            raise
 
     # -- NVTX ---------------------------------------------------------------------------------------------------------
 

@@ -21,8 +21,8 @@ from .memory import CUDAMemory
 from .requirements import usable as usable
 from .stream import CUDAStream
 
-# Of the memory free at the start, where no max_bytes is given. The rest is for what is not tracked: kernels, what is
-# lost between blocks, and cuBLAS's handles, one for each stream that multiplies, with up to 32 MiB.
+# Of the memory free at the start, where no max_bytes is given, and less what cuBLAS works in. The rest is for what is
+# not tracked: kernels, and what is lost between blocks.
 SHARE_OF_FREE = 0.8
 
 
@@ -85,8 +85,12 @@ class CUDADevice:
             self._copies_out = self._make_stream(context, f"{self.name} copies out")
 
     def default_bytes(self) -> int | None:
-        """The limit where none is given: a share of what was free when the device was prepared."""
-        return int(self.context.free_at_start * SHARE_OF_FREE)
+        """The limit where none is given: a share of what was free when the device was prepared.
+
+        Each stream's thread has a handle of cuBLAS's, which takes memory to work in beside every pool.
+        """
+        untracked = self._count * self.context.cublas_workspace()
+        return max(1, int((self.context.free_at_start - untracked) * SHARE_OF_FREE))
 
     def open(self, completions: Completions, max_bytes: int | None) -> None:
         self.context.open(max_bytes)
@@ -131,7 +135,7 @@ class CUDADevice:
     def fetch(self, array: Any) -> np.ndarray[Any, Any]:
         """A host copy. Blocks the calling thread, which is never the loop's."""
         stream = self._copies_out.cuda
-        with self.context.here(), stream:
+        with self.context.here(), stream, self.context.told(stream):
             return self.memory.fetch(array, stream)
 
     def capture(self, program: Program, inputs: int) -> Callable[..., list[Any]]:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from ...errors import CaptureError
+from ...ops.kernels import checks
 from ...ops.program import Program
 from .context import CAPTURE_ERRORS, capturing
 
@@ -18,7 +19,8 @@ class CUDAGraph:
     issued operation by operation, in one task all the same.
 
     The graph's kernels have the addresses of buffers in them. So it owns them: copies of the inputs, the intermediates
-    and the results lie in a pool of its own, from which nobody else is ever given a block. Always called on one stream.
+    and the results lie in a pool of its own, from which nobody else is ever given a block. So do the numbers that say
+    whether an operation failed: each replay leaves them there anew, to be judged. Always called on one stream.
 
     Args:
         program: what to run.
@@ -34,6 +36,7 @@ class CUDAGraph:
         self._pool: Any = None  # also of the intermediates: nobody holds those, but the graph writes to them
         self._own: list[Any] = []
         self._results: list[Any] = []
+        self._checks: list[checks.Check] = []
         self._refused = False  # by CuPy
 
     def __del__(self) -> None:
@@ -41,9 +44,9 @@ class CUDAGraph:
 
     def let_go(self) -> list[Any]:
         """Give up everything on the device. It goes with the list: on a thread that may wait, since freeing may."""
-        held = [self._graph, self._own, self._results, self._pool]
+        held = [self._graph, self._own, self._results, self._checks, self._pool]
         self._graph = self._pool = None
-        self._own, self._results = [], []
+        self._own, self._results, self._checks = [], [], []
         return held
 
     def run(self, xp: Any, arrays: Sequence[Any]) -> list[Any]:
@@ -55,6 +58,8 @@ class CUDAGraph:
         for own, array in zip(self._own, arrays, strict=False):
             xp.copyto(own, array)
         self._graph.launch(stream=xp.cuda.get_current_stream())
+        for numbers, judge in self._checks:
+            checks.require(xp, numbers, judge)
         return [result.copy(order="K") for result in self._results]
 
     def _record(self, xp: Any, arrays: Sequence[Any]) -> None:
@@ -63,7 +68,8 @@ class CUDAGraph:
             self._own = [array.copy(order="K") for array in arrays[: self._inputs]]
             operands = [*self._own, *arrays[self._inputs :]]
             # Once for real: it compiles the kernels and fills the pool, and a capture can do neither.
-            self._program.run(xp, operands)
+            with checks.deferred():
+                self._program.run(xp, operands)
             with capturing:
                 self._capture(xp, operands)
         if self._refused:
@@ -73,7 +79,8 @@ class CUDAGraph:
         stream = xp.cuda.get_current_stream()
         stream.begin_capture()
         try:
-            self._results = self._program.run(xp, operands)
+            with checks.deferred() as self._checks:
+                self._results = self._program.run(xp, operands)
         except NotImplementedError:
             self._refused = True
         except Exception as error:

@@ -64,7 +64,7 @@ class CUDAStream:
         self._inline_launch = inline_launch
         self._spin = spin
         self._queue: SimpleQueue[tuple[Task, Sequence[Point], int] | Job | None] = SimpleQueue()
-        self._in_flight: SimpleQueue[tuple[Task, int, Any, Sequence[Doubt]] | None] = SimpleQueue()
+        self._in_flight: SimpleQueue[tuple[Task, Sequence[Point], int, Any, Sequence[Doubt]] | None] = SimpleQueue()
 
     def open(self, memory: CUDAMemory, ended: Callable[[CUDAStream], None]) -> None:
         """Start the threads, which run tasks with `memory`. The last to end calls `ended`."""
@@ -142,7 +142,7 @@ class CUDAStream:
             context.lose(error, task)
         doubts = self._doubts_of(task)  # before it counts as issued, since others take them over then
         self.issued.step()
-        self._in_flight.put((task, number, nvtx_range, doubts))
+        self._in_flight.put((task, waits, number, nvtx_range, doubts))
         del task  # as in `execution.run`
 
     def _doubts_of(self, task: Task) -> Sequence[Doubt]:
@@ -173,8 +173,14 @@ class CUDAStream:
                     self._memory.completions.notify()
             self._ended(self)
 
-    def _finish(self, task: Task, number: int, nvtx_range: Any, doubts: Sequence[Doubt]) -> bool:
-        """See a task end, and tell of it. Returns whether to wake the event loop."""
+    def _finish(
+        self, task: Task, waits: Sequence[Point], number: int, nvtx_range: Any, doubts: Sequence[Doubt]
+    ) -> bool:
+        """See a task end, and tell of it. Returns whether to wake the event loop.
+
+        What it waited for has ended, too, which another watcher may be late to see: a task that is done never reads one
+        that can still be cancelled.
+        """
         context, event = self.context, self.recorded.get(number)
         if event is not None:
             try:
@@ -191,6 +197,8 @@ class CUDAStream:
         else:
             execution.void(task, context.fault.passed_to(task.name, task.site))
         context.end_range(nvtx_range)
+        for other, passed in waits:
+            other.finished.reach(passed)
         execution.release(task)
         self.finished.step()
         return self._memory.completions.completed(task, self._in_flight.empty() and self._queue.empty())

@@ -9,9 +9,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
+
+from ..index_keys import TENSOR, Key
 
 Judge = Callable[..., Exception | None]  # given the numbers
 Check = tuple[Sequence[Any], Judge]
@@ -21,25 +24,60 @@ _here = threading.local()
 
 def require(xp: Any, numbers: Sequence[Any], judge: Judge) -> None:
     """Raise what `judge` makes of some arrays of one number, now or later."""
-    if deferring(xp):
-        _here.found.append((numbers, judge))
+    found = getattr(_here, "found", None)
+    if xp is not np and found is not None:
+        found.append((numbers, judge))
         return
     error = judge(*map(int, numbers))
     if error is not None:
         raise error
 
 
-def deferring(xp: Any) -> bool:
-    """Whether errors are told later."""
-    return xp is not np and getattr(_here, "found", None) is not None
+def require_within(xp: Any, indices: Any, length: int, axis: int = 0) -> None:
+    """Raise IndexError for an index that is out of range, which CuPy would wrap. NumPy raises by itself."""
+    if xp is np:
+        return
+    on_device = isinstance(indices, xp.ndarray)
+    found = indices if on_device else np.asarray(indices)
+    if found.size:
+        require(xp if on_device else np, (found.min(), found.max()), partial(_within, length, axis))
+
+
+def require_key(xp: Any, shape: tuple[int, ...], key: Key, indices: Sequence[Any]) -> None:
+    """The same for the index arrays among the parts of a key."""
+    if xp is np:
+        return
+    arrays = iter(indices)
+    parts = [(part, next(arrays) if part == TENSOR else None) for part in key]
+    taken = sum(_axes(part, index) for part, index in parts)
+    axis = 0
+    for part, index in parts:
+        if index is not None and index.dtype != bool:
+            require_within(xp, index, shape[axis], axis)
+        axis += len(shape) - taken if part is Ellipsis else _axes(part, index)
+
+
+def _within(length: int, axis: int, least: int, most: int) -> Exception | None:
+    if least >= -length and most < length:
+        return None
+    wrong = least if least < -length else most
+    return IndexError(f"index {wrong} is out of bounds for axis {axis} with size {length}")
+
+
+def _axes(part: Any, index: Any) -> int:
+    """How many axes a part of a key takes; an ellipsis takes what is left."""
+    if index is not None and index.dtype == bool:
+        return int(index.ndim)
+    return int(part is not None and part is not Ellipsis)
 
 
 @contextmanager
 def deferred() -> Iterator[list[Check]]:
     """Within, on this thread, what a kernel on a GPU requires is gathered."""
+    before = getattr(_here, "found", None)
     found: list[Check] = []
     _here.found = found
     try:
         yield found
     finally:
-        _here.found = None
+        _here.found = before

@@ -9,6 +9,8 @@ import numpy as np
 
 from ..index_keys import TENSOR, Key, decode_key
 from .basic import kept
+from .checks import require_key, require_within
+from .index import assign_where, is_one_mask
 from .layers import blocks
 
 # From this many elements on rows are added by flat places, for so many at a time that these stay in cache.
@@ -19,7 +21,10 @@ def scatter(xp: Any, x: Any, *indices: Any, shape: Any, key: Key, out: Any = Non
     """Zeros, with `x` added where the key says: the transpose of indexing. Places named twice get both."""
     out = _zeros(xp, shape, x.dtype, out)
     place = decode_key(key, indices)
-    if TENSOR not in key or all(xp.asarray(index).dtype.kind == "b" for index in indices):
+    require_key(xp, out.shape, key, indices)
+    if xp is not np and is_one_mask(key, indices):
+        assign_where(xp, out, x, indices[0], key)
+    elif TENSOR not in key or all(xp.asarray(index).dtype.kind == "b" for index in indices):
         out[place] = x
     elif xp is np and key == (TENSOR,) and _are_rows(x, place[0].shape, shape):
         _add_rows(out, place[0], x)
@@ -45,6 +50,7 @@ def _add_rows(out: Any, rows: Any, x: Any) -> None:
 def scatter_along_axis(xp: Any, x: Any, indices: Any, *, shape: Any, axis: int, out: Any = None) -> Any:
     """Zeros, with each element of `x` added at its index on the axis: the transpose of `take_along_axis`."""
     out = _zeros(xp, shape, x.dtype, out)
+    require_within(xp, indices, shape[axis], axis % len(shape))
     place = [xp.arange(n).reshape([-1 if i == at else 1 for i in range(len(shape))]) for at, n in enumerate(shape)]
     place[axis] = indices
     xp.add.at(out, tuple(place), x)

@@ -1,4 +1,8 @@
-"""Kernels of indexing and searching."""
+"""Kernels of indexing and searching.
+
+CuPy takes an index that is out of range modulo the length; so it is looked at here, see `checks`. And it counts what a
+mask selects, for which it waits; where the shape is known without, the places are found on the device.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from ..index_keys import Key, decode_key, decode_view_key
+from ..index_keys import TENSOR, Key, Slice, decode_key, decode_view_key
 from .basic import into
-from .checks import deferring, require
+from .checks import require, require_key, require_within
+
+_ALL = Slice(None, None, None)
 
 
 def take_along_axis(xp: Any, x: Any, indices: Any, *, axis: int = -1) -> Any:
     """An element for each index."""
+    require_within(xp, indices, x.shape[axis], axis % x.ndim)
     return xp.take_along_axis(x, indices, axis)
 
 
@@ -25,20 +32,14 @@ def argwhere(xp: Any, x: Any) -> Any:
 def take(xp: Any, x: Any, indices: Any, *, axis: int | None = None, out: Any = None) -> Any:
     """Slices along an axis. NumPy would buffer `out` to leave it whole on a bad index, so those are found first."""
     length = x.size if axis is None or x.ndim == 0 else x.shape[axis]
-    if out is None or xp.size(indices) == 0 or not _within(xp, indices, length):
+    require_within(xp, indices, length, 0 if axis is None or x.ndim == 0 else axis % x.ndim)
+    if out is None or xp is not np or np.size(indices) == 0 or not _within(indices, length):
         return xp.take(x, indices, axis=axis, out=out)
-    return xp.take(x, indices, axis=axis, out=out, mode="wrap")
+    return np.take(x, indices, axis=axis, out=out, mode="wrap")
 
 
 def embedding(xp: Any, weight: Any, indices: Any, *, out: Any = None) -> Any:
-    """Rows of a table. Other than for `take`, -1 is none of them.
-
-    Where a GPU captures, and nobody could tell later, what is no row is NaN.
-    """
-    if xp is not np and not deferring(xp):
-        numbers = xp.asarray(indices)[..., None]
-        rows = xp.take(weight, indices, axis=0)
-        return xp.where((numbers >= 0) & (numbers < len(weight)), rows, xp.nan).astype(weight.dtype)
+    """Rows of a table. Other than for `take`, -1 is none of them."""
     indices = xp.asarray(indices)
     if indices.size:
         require(xp, (indices.min(), indices.max()), partial(_are_rows, len(weight)))
@@ -57,7 +58,13 @@ def _are_rows(count: int, least: int, most: int) -> Exception | None:
 
 def searchsorted(xp: Any, ordered: Any, values: Any, sorter: Any = None, *, side: str = "left") -> Any:
     """Where to insert."""
+    if sorter is not None and sorter.size and xp is not np:
+        require(xp, (sorter.min(), sorter.max()), partial(_sorts, len(ordered)))
     return xp.searchsorted(ordered, values, side=side, sorter=sorter)
+
+
+def _sorts(length: int, least: int, most: int) -> Exception | None:
+    return None if least >= 0 and most < length else ValueError("Sorter index out of range.")  # as NumPy has it
 
 
 def getitem(xp: Any, x: Any, *, key: Key) -> Any:
@@ -67,19 +74,57 @@ def getitem(xp: Any, x: Any, *, key: Key) -> Any:
 
 def getitem_advanced(xp: Any, x: Any, *indices: Any, key: Key) -> Any:
     """Index arrays among the parts of the key: a copy."""
+    require_key(xp, x.shape, key, indices)
     return x[decode_key(key, indices)]
 
 
 def setitem(xp: Any, x: Any, value: Any, *indices: Any, key: Key, out: Any = None) -> Any:
     """A new version of `x`, or `x` itself as `out`, with `value` assigned."""
+    require_key(xp, x.shape, key, indices)
     if out is None:
         out = x.copy(order="K")
     elif out is not x:
         into(xp, out, x)
-    out[decode_key(key, indices)] = value
+    if xp is not np and is_one_mask(key, indices):
+        assign_where(xp, out, value, indices[0], key)
+    else:
+        out[decode_key(key, indices)] = value
     return out
 
 
-def _within(xp: Any, indices: Any, length: int) -> bool:
-    array = xp.asarray(indices)
+def is_one_mask(key: Key, indices: Any) -> bool:
+    """Whether a mask stands among slices alone."""
+    masked = len(indices) == 1 and indices[0].dtype == bool and indices[0].size > 0 and indices[0].ndim > 0
+    return masked and not any(isinstance(part, int) for part in key)
+
+
+def assign_where(xp: Any, out: Any, value: Any, mask: Any, key: Key) -> None:
+    """Assign to the places that one mask selects. How many these are is told later, as an error."""
+    place = key.index(TENSOR)
+    part = out[decode_view_key((*key[:place], *[_ALL] * mask.ndim, *key[place + 1 :]))]
+    at = part.ndim - mask.ndim - len(key[place + 1 :]) if Ellipsis in key[:place] else place
+    if np.ndim(value):
+        ndim = part.ndim - mask.ndim + 1
+        shape, span = ((1,) * ndim + value.shape)[-ndim:], (1,) * mask.ndim
+        if shape[at] != 1:
+            places = xp.cumsum(mask.ravel())  # counted from 1
+            require(xp, (places[-1],), partial(_as_many, shape[at]))
+            if not shape[at]:
+                return
+            value, span = xp.take(value.reshape(shape), places - 1, axis=at), mask.shape
+        value = value.reshape(shape[:at] + span + shape[at + 1 :])
+    xp.copyto(part, value, where=mask.reshape(mask.shape + (1,) * (part.ndim - at - mask.ndim)), casting="unsafe")
+
+
+def _as_many(count: int, selected: int) -> Exception | None:
+    if selected == count:
+        return None
+    return ValueError(
+        f"NumPy boolean array indexing assignment cannot assign {count} input values to the {selected} output values"
+        " where the mask is true"
+    )
+
+
+def _within(indices: Any, length: int) -> bool:
+    array = np.asarray(indices)
     return bool(array.min() >= -length) and bool(array.max() < length)

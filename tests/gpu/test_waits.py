@@ -1,0 +1,77 @@
+"""No row of the table waits for the device: all of them are issued while it stands still."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import asyncsched as asc
+from asyncsched.ops.table import TABLE
+from asyncsched.tensors.tensor import apply
+from tests.cuda_host.runtime import loaded
+
+from .cases import CASES
+from .conftest import Card, issued
+
+pytestmark = pytest.mark.one_loop
+# Those whose shape the data decides: the host must know it, to take memory.
+SHAPED = {"argwhere", "repeat_each", "unique_packed", "unique_values"}
+# CuPy leaves an error of LAPACK's on the device, and NaN or less in the result, unless it may wait for it.
+LAPACK = {
+    "cholesky", "det", "eig", "eigh", "eigvals", "eigvalsh", "inv", "matrix_power", "matrix_rank", "pinv", "qr",
+    "slogdet", "solve", "svd", "svdvals",
+}  # fmt: skip
+ON_HOST = {"draw"}  # runs on CPUs alone
+
+
+async def operands(s: asc.Scheduler, name: str) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
+    """Those of a row's cases whose results have a shape that does not depend on the data, each run twice before."""
+    found = []
+    for case in CASES[name][:40]:
+        handles = tuple([await s.put(a) if isinstance(a, np.ndarray) else a for a in case.operands])
+        try:
+            result = apply(TABLE[name], handles, case.options, scheduler=s)
+            known = None not in result.shape
+            await result
+            await apply(TABLE[name], handles, case.options, scheduler=s)
+        except TypeError:  # NumPy refuses these, too
+            continue
+        if known:
+            found.append((handles, case.options))
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(TABLE.keys() - SHAPED - LAPACK - ON_HOST))
+async def test_a_row_is_issued_while_the_device_stands_still(card: Card, name: str) -> None:
+    async with asc.Scheduler("cuda", streams=1, max_ops=None) as s:
+        cases, x = await operands(s, name), await s.put(np.ones(4, np.float32))
+        assert cases
+        await (x + 1)
+        with card.held(s), card.waits() as waited:
+            first = x + 1
+            results = [apply(TABLE[name], handles, options, scheduler=s) for handles, options in cases]
+            await issued(s, unless=waited)
+            assert not waited()
+            assert not first.done(), "the device did not stand still"
+        for result in results:
+            await result
+
+
+@pytest.mark.parametrize("name", sorted(SHAPED | LAPACK))
+async def test_a_row_that_waits_does_so_on_its_streams_thread(card: Card, name: str) -> None:
+    if card.fake is None and loaded() is None:
+        pytest.skip("on a card nothing counts what waits")
+    if card.fake is None and name in LAPACK:
+        pytest.skip("not there in host memory: cuSOLVER")
+    async with asc.Scheduler("cuda", streams=1) as s:
+        case = CASES[name][0]
+        handles = tuple([await s.put(a) for a in case.operands])
+        await s.barrier()
+        with card.held(s), card.waits() as waited:
+            result = apply(TABLE[name], handles, case.options, scheduler=s)
+            await issued(s, unless=waited)
+            assert waited()
+            assert not result.done()
+        await result
