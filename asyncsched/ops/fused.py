@@ -106,8 +106,7 @@ def _parts(program: Program) -> Iterator[range]:
 
 def _run_shape(program: Program, step: Step) -> Any:
     """The shape of a run that the step may be in; None if it may be in none."""
-    kernel, form = step.row.kernel, step.form
-    function = getattr(np, kernel, None) if isinstance(kernel, str) else None
+    form, function = step.form, _function(step)
     if not isinstance(function, np.ufunc) or function.nout != 1 or function.signature is not None:
         return None  # matmul is one, too, of matrices
     if step.options or not form.contiguous:
@@ -116,6 +115,17 @@ def _run_shape(program: Program, step: Step) -> Any:
     simple = all(one.dtype.kind in "biu" or one.dtype.char in "fd" for one in (form, *operands))
     placed = all(one.contiguous and _way(one, form) is not None for one in operands)
     return form.bound if simple and placed and form.nbytes and form.bound else None
+
+
+def _function(step: Step) -> Any:
+    """The universal function of the step's row, if it is one."""
+    kernel = step.row.kernel
+    return np.maximum if step.row.name == "relu" else getattr(np, kernel, None) if isinstance(kernel, str) else None
+
+
+def _args(step: Step) -> tuple[Any, ...]:
+    """Its arguments then."""
+    return (*step.args, 0) if step.row.name == "relu" else step.args
 
 
 def _way(operand: Meta, form: Meta) -> str | None:
@@ -234,12 +244,12 @@ class _Writer:
         )  # fmt: skip
 
     def _line(self, slot: int, step: Step) -> str:
-        function = getattr(np, str(step.row.kernel))
+        function, args = _function(step), _args(step)
         self._bound[f"f{slot}"] = function
-        dtypes = _dtypes(function, [self._operand(a) for a in step.args])
+        dtypes = _dtypes(function, [self._operand(a) for a in args])
         words = [
             self._name(a.slot) if type(a) is Ref else self._constant(f"c{slot}_{i}", a, dtypes[i], function)
-            for i, a in enumerate(step.args)
+            for i, a in enumerate(args)
         ]
         for read in dict.fromkeys(_slots(step)):
             if read in self._steps and self._last[read] == slot and read not in self._written:

@@ -110,6 +110,16 @@ async def test_a_chain_is_one_run_in_two_registers_and_its_result(s: asc.Schedul
     assert len(run.reads) == len(run.writes) == 1
 
 
+async def test_relu_is_in_runs_too(s: asc.Scheduler, runs: list[Run]) -> None:
+    x = np.random.default_rng(0).standard_normal(SHAPE).astype("f4")
+    x[0, :5] = -0.0, np.nan, -np.inf, np.inf, 1e-45
+    t, row = await s.put(x), await s.put(x[0])
+    graph = await s.capture(lambda t, row: asc.nn.relu(t * 2 + row) * 3, t, row)
+    runs.clear()
+    assert (await graph(t, row)).tobytes() == (np.maximum(x * 2 + x[0], 0) * np.float32(3)).tobytes()
+    assert len(runs) == 1
+
+
 async def test_a_result_lies_in_a_recycled_buffer(s: asc.Scheduler) -> None:
     t = await s.put(np.ones(SHAPE, "f4"))
     graph = await s.capture(lambda t: t * 2 + 1, t)
