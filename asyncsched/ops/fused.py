@@ -11,16 +11,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from .exactly import asked
+from .kernels import compiled
 from .kernels.scratch import scratch
 from .meta import Meta
 from .program import Program, Ref, Step
+from .run_loop import loop_of
 
 _WORTH_A_BUFFER = 65_536  # bytes: below, fresh memory costs nothing
 _LEAST_BLOCK = 16_384  # elements: fewer are done before the next call is made
@@ -154,11 +157,17 @@ class Run:
     writes: tuple[tuple[int, Meta], ...]
     tiles: tuple[tuple[int | None, Any, np.dtype[Any]], ...]  # a slot, or else a number, and its dtype
     registers: tuple[np.dtype[Any], ...]
+    loop: list[Any]  # what numba compiled, if it did
 
     @classmethod
     def of(cls, program: Program, steps: range) -> Run:
         form = program.steps[steps[0]].form
-        return _Writer(program, steps, form).run()
+        run = _Writer(program, steps, form).run()
+        if prod(form.bound) >= compiled.WORTH and not run.tiles and not asked():
+            written = loop_of(program, steps, run.reads, [slot for slot, _ in run.writes])
+            if written is not None:
+                return replace(run, loop=compiled.later(*written, len(run.writes)))
+        return run
 
     def apply(self, slots: list[Any], place: Callable[[int], Any]) -> bool:
         """Do it, unless an array does not lie as was thought when it was captured, or a step raises."""
@@ -175,6 +184,11 @@ class Run:
             kept[slot] = np.empty(form.bound, form.dtype) if out is None else out
         arrays = [slots[slot].reshape(ways[way]) for slot, way in self.reads]
         arrays += [array.reshape(lines) for array in kept.values()]
+        if self.loop:
+            self.loop[0](count, *arrays)
+            for slot, array in kept.items():
+                slots[slot] = array
+            return True
         room = (min(block, count), *lines[1:])
         dtypes = [*self.registers, *[dtype for _, _, dtype in self.tiles]]
         registers = [scratch(np, place, room, dtype) for place, dtype in enumerate(dtypes)]
@@ -240,7 +254,7 @@ class _Writer:
         writes = tuple([(slot, self._steps[slot].form) for slot in self._written])
         return Run(
             space["run"], self._form, rows, tuple(self._reads.items()), writes, tuple(self._tiles.values()),
-            tuple(self._registers),
+            tuple(self._registers), [],
         )  # fmt: skip
 
     def _line(self, slot: int, step: Step) -> str:
