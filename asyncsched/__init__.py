@@ -35,6 +35,7 @@ from .errors import (
     TaskCancelled,
     TaskTooLarge,
 )
+from .flow.learned import LearnedCost
 from .flow.scope import Scope
 from .ops.exactly import exact
 from .runtime.run import run
@@ -59,7 +60,7 @@ if TYPE_CHECKING:
     from .runtime.statistics import Load, Statistics
     from .tensors.functions import fft, linalg, random
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # What is imported when its name is first used, since many programs never do: the name, and the module it is (in).
 _WHEN_USED = {
@@ -83,8 +84,11 @@ _WHEN_USED = {
     "serving": "serving",
 }
 
-# What users of NumPy and PyTorch look for first, and what to write instead.
+# What users of other libraries look for first, and what to write instead.
 _INSTEAD = dict.fromkeys(("array", "from_numpy", "tensor"), "`x = await s.put(a)` makes a tensor of an array or a list")
+_INSTEAD |= dict.fromkeys(("synchronize", "waitall"), "`await s.barrier()` waits for everything")
+_INSTEAD |= dict.fromkeys(("manual_seed", "seed"), "what draws takes a seed, as `asc.random.default_rng(0)` does")
+_INSTEAD["compute"] = "`await t` waits for a tensor, `await asc.gather(*ts)` for several"
 
 __all__ = [
     "AsyncSchedError",
@@ -95,6 +99,7 @@ __all__ = [
     "Device",
     "Graph",
     "ImplicitBarrierError",
+    "LearnedCost",
     "Load",
     "MemoryDeadlockError",
     "Pipeline",

@@ -1,15 +1,19 @@
 """The one walker over nested lists, tuples, named tuples and dicts: arguments, results, items of a pipeline.
 
 A leaf is anything else. Subclasses of list and dict (`OrderedDict`, `defaultdict`) are walked like their bases, and
-come out as copies of themselves. (The packages `optree` and `torch.utils._pytree` do the same and more; what is walked
-here is small, and a dependency of the core would have to earn its place.)
+come out as copies of themselves. What has no leaf that changed comes out as it is, no copy: a function that was given a
+list may mean to change it. (The packages `optree` and `torch.utils._pytree` do the same and more; what is walked here
+is small, and a dependency of the core would have to earn its place.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from copy import copy
+from operator import is_
 from typing import Any
+
+_NESTED = (tuple, list, dict)
 
 
 def map_leaves(change: Callable[[Any], Any], tree: Any) -> Any:
@@ -19,21 +23,29 @@ def map_leaves(change: Callable[[Any], Any], tree: Any) -> Any:
     {'a': ['1', '2'], 'b': ('3',)}
     """
     kind = type(tree)
-    if kind is tuple:
-        return tuple([map_leaves(change, part) for part in tree])
+    if not isinstance(tree, _NESTED):
+        return change(tree)
+    if isinstance(tree, dict):
+        changed = {key: map_leaves(change, part) for key, part in tree.items()}
+        if all(map(is_, changed.values(), tree.values())):
+            return tree
+        return changed if kind is dict else _with(tree, changed.items())
+    parts = [map_leaves(change, part) for part in tree]
+    if all(map(is_, parts, tree)):
+        return tree
     if kind is list:
-        return [map_leaves(change, part) for part in tree]
-    if kind is dict:
-        return {key: map_leaves(change, part) for key, part in tree.items()}
-    if isinstance(tree, tuple):
-        parts = [map_leaves(change, part) for part in tree]
-        return kind(*parts) if hasattr(tree, "_fields") else tuple(parts)
-    if isinstance(tree, list | dict):
-        mapped = copy(tree)
-        for key, part in list(tree.items() if isinstance(tree, dict) else enumerate(tree)):
-            mapped[key] = map_leaves(change, part)
-        return mapped
-    return change(tree)
+        return parts
+    if isinstance(tree, list):
+        return _with(tree, enumerate(parts))
+    return kind(*parts) if hasattr(tree, "_fields") else tuple(parts)
+
+
+def _with(tree: Any, parts: Iterable[tuple[Any, Any]]) -> Any:
+    """A copy of an instance of a class derived from list or dict, with these parts."""
+    mapped = copy(tree)
+    for key, part in parts:
+        mapped[key] = part
+    return mapped
 
 
 def leaves(tree: Any) -> Iterator[Any]:

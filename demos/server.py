@@ -1,8 +1,10 @@
 """A web server for a model: JSON in and out, a stream of events, and a page that shows what goes on inside.
 
 An MLP learns scikit-learn's handwritten digits in the first seconds, or is loaded from a file. Each request is a scope;
-what many ask for at the same time is computed as one batch; beyond the limits requests are refused at once, with the
-time to come back. The page at / draws digits, sends load, and charts the queue, bytes, batches and latency.
+what many ask for at the same time is computed as one batch, which takes 50 ms longer than this small model needs, as a
+larger one would; beyond the limits requests are refused at once, with the time to come back. The page at / draws
+digits, charts the queue, bytes, batches and latency, and has a button that sends more than the server can answer
+(`server_load.py`): the queue fills, and what finds it full is refused.
 
     python demos/server.py [--port 8000] [--max-bytes "64 MiB"] [--model digits.safetensors]
     curl -d '{"pixels": [0, 0, 5, 13, 9, 1, 0, 0, ... 64 numbers from 0 to 16]}' localhost:8000/predict
@@ -13,12 +15,17 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import sys
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from time import perf_counter
 from typing import Any
+
+if __name__ == "__main__":
+    print(__doc__.splitlines()[0], "Loading ...", flush=True)  # at once: what follows takes a while
 
 import numpy as np
 import uvicorn
@@ -34,18 +41,20 @@ from asyncsched import nn
 from asyncsched.serving import Exchange, Problem, Serving
 
 PAGE = Path(__file__).with_suffix(".html")
+LOAD = Path(__file__).with_name("server_load.py")
 EVERY = 0.5  # seconds between two events of the stream
 EPOCHS, SIZE = 15, 64
+BATCH, QUEUE = 32, 128  # digits that are computed together, and those that may wait
 
 
 class Digits:
     """The model, behind a batcher."""
 
-    def __init__(self, device: str, max_bytes: str, path: Path | None) -> None:
-        self.device, self.max_bytes, self.path = device, max_bytes, path
+    def __init__(self, device: str, max_bytes: str, path: Path | None, batch_ms: float) -> None:
+        self.device, self.max_bytes, self.path, self.longer = device, max_bytes, path, batch_ms / 1e3
         self.is_saved = path is not None and path.exists()
         self.batcher: asc.Batcher[Any, Any] = asc.Batcher(
-            self._classify, max_batch_cost=64, max_queue=1024, isolate=True
+            self._classify, max_batch_cost=BATCH, max_queue=QUEUE, isolate=True
         )
 
     def make_scheduler(self) -> asc.Scheduler:
@@ -81,6 +90,7 @@ class Digits:
 
     async def _classify(self, rows: list[Any]) -> Any:
         """The probabilities of a batch: rows of 64 pixels in, rows of 10 out."""
+        await self.scheduler.call(time.sleep, self.longer)
         with asc.no_grad():
             scores = self.model(await self.scheduler.put(np.stack(rows)))
             return await nn.softmax(scores, axis=1).numpy()
@@ -113,10 +123,12 @@ class Site:
     def __init__(self, digits: Digits, latencies: Latencies) -> None:
         self.digits = digits
         self.latencies = latencies
+        self.loaded = False  # whether load is being sent
         self.routes = [
             Route("/", self.page),
             Route("/predict", self.predict, methods=["POST"]),
             Route("/live", self.live),
+            Route("/load", self.load, methods=["POST"]),
         ]
 
     async def page(self, request: Request) -> FileResponse:
@@ -138,6 +150,30 @@ class Site:
         events = self._events(request.state.serving)
         return StreamingResponse(events, media_type="text/event-stream", headers={"cache-control": "no-store"})
 
+    async def load(self, request: Request) -> StreamingResponse:
+        """Send load to this server, from a process of its own: lines of JSON with the answers so far, by status."""
+        if self.loaded:
+            raise Problem(409, "Load is being sent already.")
+        self.loaded = True
+        host, port = request.scope["server"]
+        return StreamingResponse(self._answers(request.state.serving, host, port), media_type="application/x-ndjson")
+
+    async def _answers(self, serving: Serving, host: str, port: int) -> AsyncIterator[bytes]:
+        command = [sys.executable, str(LOAD), host, str(port)]
+        try:
+            process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+            assert process.stdout is not None
+            try:
+                async for line in process.stdout:
+                    yield line
+                    if not serving.ready:
+                        break
+            finally:
+                if process.returncode is None:
+                    process.terminate()
+        finally:
+            self.loaded = False
+
     async def _events(self, serving: Serving) -> AsyncIterator[str]:
         before, when = self.digits.batcher.statistics(), perf_counter()
         while serving.ready:
@@ -155,6 +191,7 @@ def state_of(serving: Serving, before: Any, now: Any, took: list[float]) -> dict
     p50, p99 = np.percentile(took, (50, 99)) if took else (0, 0)
     return {
         "queue": now.waiting,
+        "full": QUEUE,
         "bytes": s.bytes_in_flight + s.bytes_retained,
         "limit": s.max_bytes,
         "batch": answered / batches if batches else 0,
@@ -168,7 +205,8 @@ def state_of(serving: Serving, before: Any, now: Any, took: list[float]) -> dict
 
 
 def application(options: argparse.Namespace) -> Starlette:
-    digits, latencies = Digits(options.device, options.max_bytes, options.model), Latencies()
+    digits = Digits(options.device, options.max_bytes, options.model, options.batch_ms)
+    latencies = Latencies()
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -196,7 +234,10 @@ if __name__ == "__main__":
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--device", default="cpu", help="where the model is (default %(default)s: it is a small one)")
     parser.add_argument("--max-bytes", default="64 MiB", help="the limit on tracked bytes")
-    parser.add_argument("--max-requests", type=int, default=128, help="the limit on requests in progress")
+    parser.add_argument("--max-requests", type=int, default=512, help="the limit on requests in progress")
+    parser.add_argument(
+        "--batch-ms", type=float, default=50, help="how much longer a batch takes (default %(default)g)"
+    )
     parser.add_argument("--model", type=Path, metavar="PATH", help="load the model from there, or save it there")
     options = parser.parse_args()
     uvicorn.run(application(options), host=options.host, port=options.port, log_level="warning", access_log=False)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import heapq
 import subprocess
 import sys
 import threading
+from collections import Counter
 from functools import partial
 
 import numpy as np
@@ -44,7 +46,30 @@ async def test_keywords_of_the_function_are_bound_first(s):
 
 async def test_an_asyncio_task_of_a_tensor(s):
     x = await s.put(np.arange(3.0))
+    with pytest.raises(TypeError, match="a coroutine was expected"):  # which asyncio says, and we cannot
+        asyncio.create_task(x + 1)  # noqa: RUF006
+    for kind in (asc.Tensor, asc.Task.__mro__[1]):
+        assert "`asyncio.ensure_future(t)`" in kind.__doc__
     assert (await asyncio.ensure_future(x + 1)).tolist() == [1.0, 2.0, 3.0]
+    assert [a.tolist() for a in await asyncio.gather(x + 1, x)] == [[1.0, 2.0, 3.0], [0.0, 1.0, 2.0]]
+    assert (await asyncio.wait_for(x + 1, 60)).tolist() == [1.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize("what", ["save", "load"])
+async def test_without_safetensors_the_extra_is_named_before_anything_is_waited_for(
+    s, gate, monkeypatch, tmp_path, what
+):
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    monkeypatch.delitem(sys.modules, "safetensors")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    epoch = await s.submit(held, gate, shape=(), dtype=float)
+    doing = asc.save(tmp_path / "a", {"loss": epoch}) if what == "save" else asc.load(tmp_path / "a")
+    with pytest.raises(
+        ModuleNotFoundError, match=rf'asyncsched.{what} needs .*pip install "asyncsched\[safetensors\]"'
+    ):
+        await doing
+    assert not epoch.done()
+    epoch.cancel()
 
 
 async def test_a_scheduler_that_is_opened_stays_open():
@@ -101,3 +126,18 @@ async def test_an_executors_future_is_cancelled_before_it_is_admitted(gate):
         assert await asyncio.wrap_future(first) == 1
         await s.barrier()
         assert s.statistics().tasks_cancelled <= 1
+
+
+async def test_what_holds_no_tensor_is_passed_as_it_is(s):
+    """As `asyncio.to_thread` passes it: what the function changes is changed."""
+    heap, counts, nested = [5], Counter("a"), ([1], {"b": [2]})
+    await s.call(heapq.heappush, heap, 3)
+    await s.call(counts.__class__.update, counts, ["a"])
+    await s.call(lambda both: both[1]["b"].append(4), nested)
+    assert (heap, counts, nested) == ([3, 5], {"a": 2}, ([1], {"b": [2, 4]}))
+    await asyncio.wrap_future(s.as_executor().submit(heapq.heappush, heap, 1))
+    assert heap == [1, 5, 3]
+    given = [await s.put(np.ones(2)), heap]
+    arrays = await s.call(lambda both: (type(both[0]), both[1] is heap), given)
+    assert arrays == (np.ndarray, True)
+    assert isinstance(given[0], asc.Tensor)

@@ -9,7 +9,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import asyncsched as asc
-from asyncsched.optim import SGD, AdamW
+from asyncsched.optim import SGD, Adam, AdamW, RMSprop
 from tests.autograd.gate import Gate
 
 pytestmark = pytest.mark.one_loop
@@ -22,6 +22,11 @@ FORMS = [
     (SGD, {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.05}),
     (AdamW, {"lr": 0.05}),
     (AdamW, {"lr": 0.05, "betas": (0.8, 0.99), "eps": 1e-6, "weight_decay": 0.1}),
+    (Adam, {"lr": 0.05}),
+    (Adam, {"lr": 0.05, "betas": (0.8, 0.99), "eps": 1e-6, "weight_decay": 0.1}),
+    (RMSprop, {}),
+    (RMSprop, {"lr": 0.05, "alpha": 0.9, "eps": 1e-6, "weight_decay": 0.1}),
+    (RMSprop, {"lr": 0.02, "momentum": 0.8, "weight_decay": 0.1}),
 ]
 
 
@@ -181,7 +186,8 @@ async def test_what_makes_no_sense_is_refused(s, make, message):
 
 
 NUMBERS = [(SGD, name) for name in ("lr", "momentum", "weight_decay")]
-NUMBERS += [(AdamW, name) for name in ("lr", "eps", "weight_decay")]
+NUMBERS += [(kind, name) for kind in (Adam, AdamW) for name in ("lr", "eps", "weight_decay")]
+NUMBERS += [(RMSprop, name) for name in ("lr", "alpha", "eps", "weight_decay", "momentum")]
 
 
 @pytest.mark.parametrize("wrong", [-0.1, np.nan, np.inf, "0.1", None, True, np.float32(-1)], ids=str)
@@ -195,7 +201,7 @@ async def test_a_number_that_makes_no_sense_is_refused_wherever_it_is_set(s, kin
     with pytest.raises((ValueError, TypeError), match=f"{name} must be a"):
         setattr(optimizer, name, wrong)
     with pytest.raises((ValueError, TypeError), match=f"{name} must be a"):
-        optimizer.load_state_dict({**before, "lr": 0.25, name: wrong})
+        optimizer.load_state_dict(changed(before, **{"lr": 0.25, name: wrong}))
     assert optimizer.state_dict() == before
 
 
@@ -255,7 +261,15 @@ async def test_another_optimisers_state_is_refused(s):
     ("change", "message"),
     [
         (lambda state: 3, "a state is a dict"),
-        (lambda state: {"lr": 0.1, "state": state["state"]}, "missing .'betas', 'eps', 'weight_decay'."),
+        (lambda state: {"lr": 0.1, "state": state["state"]}, r"missing \['param_groups'\], unexpected \['lr'\]"),
+        (lambda state: state | {"param_groups": [{"lr": 0.1, "params": [0, 1]}]}, "missing .'betas', 'eps', 'weight_d"),
+        (
+            lambda state: state | {"param_groups": state["param_groups"] * 2},
+            "state of 2 groups of parameters, not of 1",
+        ),
+        (lambda state: state | {"param_groups": {}}, "param_groups must be a list"),
+        (lambda state: state | {"param_groups": [3]}, "group 0 of the state of AdamW must be a dict, not int"),
+        (lambda state: changed(state, params=[0]), "group 0 of the state of AdamW has 1 parameters, not 2"),
         (lambda state: state | {"state": {}}, "state must be a list"),
         (lambda state: state | {"state": []}, "state of 0 parameters, not of 2"),
         (lambda state: state | {"state": [{}, None]}, "the state of parameter 1 must be a dict"),
@@ -271,10 +285,15 @@ async def test_a_damaged_state_is_refused_and_changes_nothing(s, change, message
     optimizer = await moved(s, AdamW)
     before = optimizer.state_dict()
     with pytest.raises((ValueError, TypeError), match=message):
-        optimizer.load_state_dict(change({**before, "lr": 0.5}))
-    assert optimizer.lr == before["lr"]
+        optimizer.load_state_dict(change(changed(before, lr=0.5)))
+    assert optimizer.lr == 1e-3
     assert [state.keys() for state in optimizer.state] == [state.keys() for state in before["state"]]
     optimizer.load_state_dict(before)
+
+
+def changed(state: dict, **settings: object) -> dict:
+    """A state whose only group has other settings."""
+    return {**state, "param_groups": [state["param_groups"][0] | settings]}
 
 
 def without(state: dict, *names: str, **changed: object) -> dict:
@@ -292,3 +311,76 @@ async def test_a_state_of_another_scheduler_is_refused(s):
 
 async def test_repr(s):
     assert repr(AdamW(await parameters(s, np.ones(3)), lr=0.5)) == "AdamW(1 parameters, lr=0.5)"
+
+
+async def grouped(s: asc.Scheduler, kind: type = SGD, **options: object) -> asc.optim.Optimizer:
+    first, second = await parameters(s, *draws())
+    return kind([{"params": [first], "lr": 0.05}, {"params": second, "weight_decay": 0.1}], **options)
+
+
+@pytest.mark.parametrize("kind", [SGD, Adam, AdamW, RMSprop])
+async def test_groups_end_where_pytorch_ends(s, kind, tmp_path, blockbuster):
+    pytest.importorskip("safetensors", reason="safetensors is not installed")
+    blockbuster.deactivate()
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    theirs = [torch.tensor(a, requires_grad=True) for a in draws()]
+    optimizer = getattr(torch.optim, kind.__name__)(
+        [{"params": theirs[:1], "lr": 0.05}, {"params": theirs[1], "weight_decay": 0.1}], lr=0.02
+    )
+    ours = await grouped(s, kind, lr=0.02)
+    for i, (x, y) in enumerate(BATCHES[:10]):
+        for one in (ours, optimizer):
+            one.param_groups[1]["lr"] = 0.02 + 0.01 * i
+            one.zero_grad()
+        loss_of(*ours.parameters, await s.put(x), await s.put(y)).backward()
+        loss_of(*theirs, torch.from_numpy(x), torch.from_numpy(y)).backward()
+        ours.step()
+        optimizer.step()
+    for p, q in zip(ours.parameters, theirs, strict=True):
+        assert_allclose(await p, q.detach().numpy(), rtol=1e-12, atol=1e-12)
+    await asc.save(tmp_path / "state", ours.state_dict())
+    other = await grouped(s, kind, lr=0.3)
+    other.load_state_dict(await asc.load(tmp_path / "state"))
+    assert [dict(group.settings) for group in other.param_groups] == [dict(g.settings) for g in ours.param_groups]
+    assert [group["lr"] for group in other.param_groups] == [0.05, 0.02 + 0.01 * 9]
+
+
+async def test_a_setting_of_the_optimiser_is_that_of_all_groups(s):
+    optimizer = await grouped(s, lr=0.02)
+    assert repr(optimizer) == "SGD(2 parameters, lr=0.05, 0.02)"
+    with pytest.raises(ValueError, match=r"lr is \[0.05, 0.02\] in the groups: read `optimizer.param_groups"):
+        _ = optimizer.lr
+    optimizer.lr = 0.5
+    assert (optimizer.lr, [group["lr"] for group in optimizer.param_groups]) == (0.5, [0.5, 0.5])
+    first, second = optimizer.param_groups
+    assert dict(first) == {"params": first.params, "lr": 0.5, "momentum": 0, "weight_decay": 0, "nesterov": False}
+    assert (len(first), "lr" in first, "betas" in first, second["params"]) == (5, True, False, optimizer.parameters[1:])
+    second["momentum"] = 0.9
+    with pytest.raises(ValueError, match="nesterov needs momentum"):
+        optimizer.nesterov = True
+    assert [group["nesterov"] for group in optimizer.param_groups] == [False, False]
+    for wrong in ("beta", "params"):
+        with pytest.raises(KeyError, match="is no setting of this optimiser: those are lr, momentum"):
+            second[wrong] = 1
+    with pytest.raises(TypeError, match="always has all settings"):
+        del second["lr"]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda p, q: SGD([{"lr": 0.1}]), "group 0 must be a dict with 'params'"),
+        (lambda p, q: SGD([{"params": [p]}, q]), "group 1 must be a dict with 'params'"),
+        (
+            lambda p, q: SGD([{"params": [p], "betas": 3}]),
+            r"group 0 has \['betas'\], and the settings are lr, momentum",
+        ),
+        (lambda p, q: SGD([{"params": [p], "lr": -1}]), "lr must be a"),
+        (lambda p, q: SGD([{"params": [p]}, {"params": [q, p]}]), "a parameter is there twice"),
+        (lambda p, q: SGD([p, p]), "a parameter is there twice"),
+        (lambda p, q: SGD([{"params": []}]), "no parameters"),
+    ],
+)
+async def test_groups_that_make_no_sense_are_refused(s, make, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        make(*await parameters(s, *draws()))

@@ -29,6 +29,12 @@ BATCHES = 4
 HIT = 1  # the batch whose tasks fail
 WIDTHS = (16, 600, 3)  # the first weight is large enough for a pooled buffer, the rest are not
 Bytes = dict[str, bytes]
+OPTIONS: dict[str, dict[str, Any]] = {
+    "AdamW": {},
+    "Adam": {"weight_decay": 0.01},
+    "RMSprop": {"momentum": 0.9, "weight_decay": 0.01},
+    "SGD": {"momentum": 0.9, "nesterov": True, "weight_decay": 0.01},
+}
 
 
 def data(batch: int) -> tuple[np.ndarray, np.ndarray]:
@@ -45,8 +51,7 @@ class Training:
             nn.Linear(WIDTHS[0], WIDTHS[1], rng=rng, dtype="f8"), nn.ReLU(),
             nn.Linear(WIDTHS[1], WIDTHS[2], rng=rng, dtype="f8"),
         )  # fmt: skip
-        options: dict[str, Any] = {} if kind == "AdamW" else {"momentum": 0.9, "nesterov": True, "weight_decay": 0.01}
-        self.optimizer = getattr(optim, kind)(self.model.parameters(), lr=0.01, **options)
+        self.optimizer = getattr(optim, kind)(self.model.parameters(), lr=0.01, **OPTIONS[kind])
 
     async def batch(self, s: asc.Scheduler, number: int) -> None:
         x, target = data(number)
@@ -170,6 +175,7 @@ LIMIT = 1_000_000  # bytes; without failures 0.95 million do
 
 
 CASES = [(w, d, kind) for d, w in enumerate(SCHEDULERS, 1) for kind in ("AdamW", "SGD") if (w, kind) != ("CUDA", "SGD")]
+CASES += [("two streams", 2, "Adam"), ("one at a time", 2, "RMSprop"), ("CUDA", 2, "RMSprop")]
 
 
 @pytest.mark.parametrize(("which", "depth", "kind"), CASES)

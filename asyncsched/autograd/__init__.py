@@ -26,6 +26,7 @@ differentiate, and the last one serves all operands beyond. A function gives the
     g           the gradient of the result
     x, y, z     the first, second, third operand: a Tensor, or the number that was given
     indices     a tuple of the operands of integer or boolean dtype
+    operands    a tuple of all operands, where there may be more than three
     out         the result
     call        what costs nothing to keep: `call.options`, `call.metas` (shape and dtype of each operand, or the
                 number), `call.place` (which operand this is for) and `call.device`

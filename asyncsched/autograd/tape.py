@@ -106,6 +106,8 @@ class Node:
             return tuple([Tensor(a) for a in self.operands if type(a) is Value and a.meta.dtype.kind in "biu"])
         if name == "out":
             return handle(self.out, self if tracked else None)
+        if name == "operands":
+            return tuple([handle(a, n if tracked else None) for a, n in zip(self.operands, self.parents, strict=True)])
         at = _NAMES.index(name)
         return handle(self.operands[at], self.parents[at] if tracked else None)
 
@@ -194,6 +196,7 @@ def _kept(place: int, operand: Any, needs: frozenset[str]) -> Any:
         return operand
     value = operand._value
     read = _NAMES[place : place + 1] in needs or ("indices" in needs and value.meta.dtype.kind in "biu")
+    read = read or "operands" in needs
     return value if read else value.meta
 
 

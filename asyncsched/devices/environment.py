@@ -11,7 +11,7 @@ import numpy as np
 from threadpoolctl import threadpool_info
 
 from .cuda import requirements
-from .host.blas import available
+from .host.allowed import allowed_processors
 
 Line = tuple[str, str]
 
@@ -30,7 +30,7 @@ def describe() -> str:
 def _cpu() -> Iterator[Line]:
     memory = _host_memory()
     sizes = f", {_gib(memory['MemTotal'])} of memory, {_gib(memory['MemAvailable'])} free" if memory else ""
-    yield "cpu", f"{available()} processors{sizes}"
+    yield "cpu", f"{allowed_processors()} processors{sizes}"
 
 
 def _host_memory() -> dict[str, int]:
@@ -70,8 +70,9 @@ def _software() -> Iterator[Line]:
         yield "CuPy", f"{cupy.__version__}, for CUDA {requirements.dotted(cupy.cuda.runtime.runtimeGetVersion())}"
     if driver := requirements.driver():
         yield "NVIDIA driver", f"for CUDA up to {requirements.dotted(driver)}"
-    if torch := _version("torch"):
-        yield "PyTorch", torch
+    for name, package in (("safetensors", "safetensors"), ("PyTorch", "torch")):
+        if found := _version(package):
+            yield name, found
 
 
 def _missing() -> Iterator[Line]:
@@ -79,6 +80,8 @@ def _missing() -> Iterator[Line]:
         yield lack.name, lack.cure
     if not _version("uvloop") and sys.platform != "win32":
         yield "uvloop", 'pip install "asyncsched[uvloop]"'
+    if not _version("safetensors"):
+        yield "safetensors", 'pip install "asyncsched[safetensors]" (to save and load states)'
     if not _version("torch"):
         yield "PyTorch", "pip install torch (tasks may run its modules; nothing here needs it)"
 

@@ -6,7 +6,8 @@ The device's memory runs table rows its own way; a user's callable runs the same
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from contextlib import nullcontext
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -21,6 +22,16 @@ from ..ops.row import Row
 from .memory import Memory, hand_out, owner_of
 
 _WEIGHTLESS = (type(None), bool, int, float, complex, np.generic, str, bytes)  # results that need not be charged
+
+
+class Lesson(Protocol):
+    """Whoever learns from a task what it takes. Called on the stream's thread."""
+
+    def wanted(self) -> bool:
+        """Whether this task is to be measured."""
+
+    def learn(self, peak: int, kept: int, made: int) -> None:
+        """The body took so many bytes at most, and left so many behind; the arrays it returned have so many."""
 
 
 class MustBlock(BaseException):
@@ -168,7 +179,9 @@ def _run_call(task: Task, memory: Memory) -> None:
     assert value is not None
     arrays = [_handed_out(value) for value in task.inputs]
     given = map_leaves(lambda leaf: arrays[leaf.slot] if type(leaf) is Ref else leaf, list(task.args))
-    result = memory.run_callable(task, given)
+    lesson: Lesson | None = (task.options or {}).get("lesson")
+    with memory.allocated() if lesson is not None and lesson.wanted() else nullcontext() as found:
+        result = memory.run_callable(task, given)
     value.escaped = True  # the body may have kept it
     form = value.meta
     if form is not None:
@@ -183,9 +196,11 @@ def _run_call(task: Task, memory: Memory) -> None:
     inputs = {id(owner_of(a)) for a in _arrays([arrays, task.args], memory)}
     owners = {id(o): o for a in _arrays(result, memory) if id(o := owner_of(a)) not in inputs}
     value.block = tuple((owner, memory.footprint(owner.nbytes)) for owner in owners.values())
-    charge = sum(nbytes for _, nbytes in value.block)
+    charge = made = sum(nbytes for _, nbytes in value.block)
     if not value.block and task.options and not isinstance(result, (*memory.arrays, *_WEIGHTLESS)):
-        charge = task.options["unmeasured"]  # as declared, until the handle drops
+        charge = task.options["unmeasured"] if found is None else found.kept  # until the handle drops
+    if lesson is not None and found is not None:
+        lesson.learn(found.peak, found.kept, made)
     value.array = result
     value.charge = value.nbytes = charge
     task.refund = task.cost - charge

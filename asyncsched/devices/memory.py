@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any, cast
 
 import numpy as np
@@ -31,7 +32,7 @@ from .._core.completions import Completions
 from .._core.failure import Failure
 from .._core.model import Account, Task, Value, failure_above
 from .._core.refcounts import references
-from .torch_interop import call
+from .guests import Allocated, allocated, call
 
 Array = Any  # NumPy's or CuPy's: both collapse `.base` to the array that owns the memory
 
@@ -62,6 +63,10 @@ class Memory:
     def run_callable(self, task: Task, args: list[Any]) -> Any:
         """Call a user's function in its own context."""
         return task.context.run(call, task.call, args)
+
+    def allocated(self) -> AbstractContextManager[Allocated]:
+        """Counts what a user's function allocates, beyond the arrays that it returns."""
+        return allocated()
 
     def give(self, block: Any) -> None:
         """Take a buffer back, on any thread."""

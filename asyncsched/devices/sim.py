@@ -91,6 +91,9 @@ class SimDevice(HostDevice):
         self._loop = asyncio.get_running_loop()
         self.memory = HostMemory(completions, max_bytes, poison=True)
 
+    def run_here(self, task: Task) -> None:
+        raise AssertionError("nothing runs at once on a simulated device")
+
     def offload(self, job: Job) -> None:
         job.run()
         self._tell(job, True)

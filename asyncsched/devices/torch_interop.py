@@ -1,14 +1,20 @@
 """PyTorch inside a task: its modules take and give arrays, its work goes to the task's stream.
 
 Nothing here imports PyTorch: a program that uses it did.
+
+How many bytes a body took is told by PyTorch's allocator on CUDA. On the CPU it has no statistics, so each operation is
+watched, backward passes too: what memory its results brought, and when that went. What an operation takes only while it
+runs is not seen there. (PyTorch's profiler sees that, and writes to standard error whenever it is used.)
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from functools import partial
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache, partial
+from importlib import import_module
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,16 +22,13 @@ import numpy as np
 from .._tree import map_leaves
 
 
-def call(function: Callable[..., Any], args: Sequence[Any], stream: Any = None, device: int = 0) -> Any:
+def call(torch: Any, function: Callable[..., Any], args: Sequence[Any], stream: Any = None, device: int = 0) -> Any:
     """Call a task's function.
 
     If it is a PyTorch module, the arrays among its arguments become tensors that share their memory, and the tensors
     in its result become arrays that do not; gradients are not kept. On a CUDA stream PyTorch's own work goes to that
     stream.
     """
-    torch = sys.modules.get("torch")
-    if torch is None or not hasattr(torch, "nn"):
-        return function(*args)
     with _on(torch, stream, device):
         if not isinstance(function, torch.nn.Module):
             return function(*args)
@@ -75,3 +78,71 @@ def _array(torch: Any, given: set[int], result: Any) -> Any:
             f"a result with dtype {result.dtype} and layout {result.layout} on device {result.device} cannot become an"
             f" array ({error}): let the module return another"
         ) from error
+
+
+# -- counting ---------------------------------------------------------------------------------------------------------
+
+
+def counted(torch: Any) -> AbstractContextManager[Any]:
+    """Counts the bytes of the tensors that are made in a block, on this thread: `peak` and `kept`."""
+    counter: AbstractContextManager[Any] = _counter(torch)()
+    return counter
+
+
+@contextmanager
+def counted_on(torch: Any, device: int) -> Iterator[Any]:
+    """The same for a CUDA device, by its allocator: whatever thread makes them. Resets the peak in its statistics."""
+    found, cuda = SimpleNamespace(peak=0, kept=0), torch.cuda
+    if not cuda.is_available():
+        yield found
+        return
+    before = cuda.memory_allocated(device)
+    cuda.reset_peak_memory_stats(device)
+    yield found
+    found.peak = cuda.max_memory_allocated(device) - before
+    found.kept = max(0, cuda.memory_allocated(device) - before)
+
+
+@cache
+def _counter(torch: Any) -> Any:
+    """The class that watches operations; its base is PyTorch's."""
+    base: Any = import_module("torch.utils._python_dispatch").TorchDispatchMode
+    tree_leaves = import_module("torch.utils._pytree").tree_leaves
+
+    class Counter(base):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.peak = self.kept = 0
+            self._seen: dict[int, weakref.ref[Any]] = {}
+
+        def __exit__(self, *error: Any) -> None:
+            super().__exit__(*error)
+            self._seen.clear()  # what lives on is kept
+
+        @classmethod
+        def ignore_compile_internals(cls) -> bool:  # what is compiled stays so, and gives the same bits
+            return True
+
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            for given in tree_leaves((args, kwargs)):
+                self._see(given, new=False)
+            result = function(*args, **(kwargs or {}))
+            for made in tree_leaves(result):
+                self._see(made, new=True)
+            return result
+
+        def _see(self, found: Any, new: bool) -> None:
+            if not isinstance(found, torch.Tensor) or found.layout is not torch.strided:
+                return
+            storage = found.untyped_storage()
+            place, nbytes = storage._cdata, storage.nbytes() if new else 0
+            if place not in self._seen:
+                self._seen[place] = weakref.ref(storage, partial(self._gone, place, nbytes))
+                self.kept += nbytes
+                self.peak = max(self.peak, self.kept)
+
+        def _gone(self, place: int, nbytes: int, _: object) -> None:
+            del self._seen[place]
+            self.kept -= nbytes
+
+    return Counter

@@ -1,13 +1,21 @@
-"""A scheduler as an executor of `concurrent.futures`: the functions it is given are tasks like any other."""
+"""A scheduler as an executor of `concurrent.futures`: the functions it is given are tasks like any other.
+
+Theory of operation. `submit` may come on any thread, so it only has the loop start an asyncio task, which waits for
+room as `call` does. A future is told once whether it runs or was cancelled before: by the stream's thread that begins
+it, or by the loop, where it ends without having begun. Whoever takes the turn first does (`_take_turn`).
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from concurrent.futures import Executor, Future
+import contextlib
+from collections.abc import Callable, Mapping
+from concurrent.futures import CancelledError, Executor, Future
+from concurrent.futures import wait as wait_for
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
+from ..errors import ImplicitBarrierError
 from ..runtime.runtime import Runtime, running_loop
 from .tasks import Tasks
 
@@ -18,24 +26,29 @@ T = TypeVar("T")
 class SchedulerExecutor(Executor):
     """Made by `s.as_executor()`. `submit` may be called on any thread, and never waits: what there is no room for does.
 
-    Cancelling a future that waits for its admission cancels the task. `shutdown` refuses new work, and leaves the
+    Cancelling a future whose function has not begun cancels the task. `shutdown` refuses new work, and leaves the
     scheduler open.
     """
 
     def __init__(self, tasks: Tasks, runtime: Runtime) -> None:
         self._tasks = tasks
         self._runtime = runtime
-        self._running: set[asyncio.Task[None]] = set()
+        self._futures: set[Future[Any]] = set()
         self._closed = False
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Run `fn(*args, **kwargs)` on a stream. Tensors among the arguments are replaced by their arrays."""
+        """Run `fn(*args, **kwargs)` on a stream. Tensors among the arguments are replaced by their arrays.
+
+        Raises:
+            RuntimeError: after `shutdown`.
+            SchedulerClosed: if the scheduler is closed.
+        """
         if self._closed:
             raise RuntimeError("the executor was shut down: make another by `s.as_executor()`")
-        future: Future[Any] = Future()
-        called = partial(fn, **kwargs) if kwargs else fn
-        start = partial(self._start, future, called, args, getattr(fn, "__qualname__", None))
-        loop = self._runtime.loop
+        if asyncio.iscoroutinefunction(fn):
+            raise TypeError(f"{fn} is a coroutine function: await it; streams run plain functions")
+        loop, future = self._runtime.loop, _Future()
+        start = partial(self._start, _Work(fn, future), future, args, kwargs)
         if loop is None or loop.is_closed():
             self._runtime.refuse()
         elif running_loop() is loop:
@@ -43,31 +56,93 @@ class SchedulerExecutor(Executor):
             start()
         else:
             loop.call_soon_threadsafe(start)
+        self._futures.add(future)
+        future.add_done_callback(self._futures.discard)
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Refuse new work. Waits for nothing: leaving the scheduler does."""
+        """Refuse new work. With `wait`, wait for what was submitted, unless on the loop's thread: leaving the scheduler
+        waits there."""
         self._closed = True
-        if cancel_futures and (loop := self._runtime.loop) is not None:
-            for task in list(self._running):
-                loop.call_soon_threadsafe(task.cancel)
+        futures = list(self._futures)
+        if cancel_futures:
+            for future in futures:
+                future.cancel()
+        if wait and (running_loop() is None or running_loop() is not self._runtime.loop):
+            wait_for(futures)
 
-    def _start(self, future: Future[Any], fn: Callable[..., Any], args: tuple[Any, ...], name: str | None) -> None:
-        task = asyncio.create_task(self._run(future, fn, args, name))
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
+    def _start(self, work: _Work, future: Future[Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         loop = asyncio.get_running_loop()
-        future.add_done_callback(lambda done: loop.call_soon_threadsafe(task.cancel) if done.cancelled() else None)
+        task = loop.create_task(self._tasks.call(work, args, kwargs, name=work.name))
+        task.add_done_callback(work.end)
 
-    async def _run(self, future: Future[Any], fn: Callable[..., Any], args: tuple[Any, ...], name: str | None) -> None:
+        def cancel(future: Future[Any]) -> None:
+            if future.cancelled():
+                with contextlib.suppress(RuntimeError):  # the loop is closed
+                    loop.call_soon_threadsafe(task.cancel)
+
+        future.add_done_callback(cancel)
+
+
+class _Future(Future[Any]):
+    """Refuses to block an event loop, which may be the very one that it waits for."""
+
+    def result(self, timeout: float | None = None) -> Any:
+        self._check("result()", timeout)
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        self._check("exception()", timeout)
+        return super().exception(timeout)
+
+    def _check(self, what: str, timeout: float | None) -> None:
+        if not self.done() and running_loop() is not None and (timeout is None or timeout > 0):
+            raise ImplicitBarrierError(
+                f"{what} of a future that is not done would block the event loop:"
+                " use `await asyncio.wrap_future(future)`, or wait on another thread"
+            )
+
+
+class _Work:
+    """A function and its future, until that is told how it ended: its exception holds the frames that hold this."""
+
+    def __init__(self, fn: Callable[..., Any], future: Future[Any]) -> None:
+        self.name = getattr(fn, "__qualname__", None) or type(fn).__name__
+        self._fn: Callable[..., Any] | None = fn
+        self._future: Future[Any] | None = future
+        self._turn = [future]
+
+    def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Run it, on a stream's thread."""
+        fn, self._fn = self._fn, None
+        if not (future := self._take_turn()) or not future.set_running_or_notify_cancel():
+            return None
+        del future
+        assert fn is not None
+        return fn(*args, **kwargs)
+
+    def end(self, task: asyncio.Task[Any]) -> None:
+        """The asyncio task that waited for it is done."""
+        future, self._future = self._future, None
+        assert future is not None
+        if self._take_turn():  # it has not begun
+            if task.cancelled():
+                future.cancel()
+            if not future.set_running_or_notify_cancel():
+                return
+        if not future.running():  # it was cancelled just before it began
+            return
+        error = CancelledError() if task.cancelled() else task.exception()
+        if error is None:
+            future.set_result(task.result())
+            return
         try:
-            result = await self._tasks.call(fn, *args, name=name)
-        except asyncio.CancelledError:
-            future.cancel()
-            future.set_running_or_notify_cancel()
-        except BaseException as error:
-            if future.set_running_or_notify_cancel():
-                future.set_exception(error)
-        else:
-            if future.set_running_or_notify_cancel():
-                future.set_result(result)
+            future.set_exception(error)
+        finally:
+            del error
+
+    def _take_turn(self) -> Future[Any] | None:
+        """The future for the first who calls this: of two threads one."""
+        with contextlib.suppress(IndexError):
+            return self._turn.pop()
+        return None

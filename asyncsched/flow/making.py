@@ -20,6 +20,7 @@ from ..ops.program import ref
 from ..runtime.runtime import Runtime
 from ..tensors.handles import Handle, Task
 from ..tensors.tensor import Tensor
+from .learned import LearnedCost, Lesson
 
 
 class Options(NamedTuple):
@@ -27,7 +28,7 @@ class Options(NamedTuple):
 
     shape: Any = None
     dtype: Any = None
-    nbytes: int | str | None = None
+    nbytes: int | str | LearnedCost | None = None
     workspace: int | str | None = None
     name: str | None = None
     device: object = None
@@ -52,11 +53,16 @@ def make_call(
     bound = map_leaves(lambda arg: _bind(arg, inputs, runtime), args)
     target = runtime.device(given.device) if given.device is not None or not inputs else inputs[0].device
     result = 0 if form is None else target.memory.footprint(form.nbytes)
-    cost, workspace = _cost(form, result, given, inputs)
     label = given.name or getattr(fn, "__qualname__", None) or type(fn).__name__
+    lesson = None
+    if isinstance(given.nbytes, LearnedCost):
+        given, lesson = _learned(given.nbytes, label, inputs, given)
+    cost, workspace = _cost(form, result, given, inputs)
     declared = given.nbytes is not None
     # What is charged for a result that cannot be measured. None: nobody said anything of the cost.
-    options = {"unmeasured": cost - workspace if declared else 0} if declared or workspace else None
+    options: dict[str, Any] | None = None
+    if declared or workspace or lesson is not None:
+        options = {"unmeasured": cost - workspace if declared else 0, "lesson": lesson}
     lanes = runtime.lanes[target] if given.resource is None else runtime.lane_of(given.resource, target)
     value = Value(core.account, target, form, cost - workspace if form is None else result, call_site())
     task = CoreTask(core, label, value, fn, tuple(inputs), bound, options, lanes, cost)
@@ -85,6 +91,15 @@ def _bind(arg: Any, inputs: list[Value], runtime: Runtime) -> Any:
     return ref(len(inputs) - 1)
 
 
+def _learned(cost: LearnedCost, label: str, inputs: list[Value], given: Options) -> tuple[Options, Lesson]:
+    """The options with what was learned of such calls, and who learns from this one."""
+    if given.workspace is not None:
+        raise ValueError("a LearnedCost learns the workspace, too: leave out workspace=")
+    forms = [None if value.meta is None else (value.meta.shape, value.meta.dtype) for value in inputs]
+    lesson = cost._lesson(label, tuple(forms))
+    return given._replace(nbytes=lesson.nbytes, workspace=lesson.workspace), lesson
+
+
 def _cost(form: Meta | None, result: int, given: Options, inputs: list[Value]) -> tuple[int, int]:
     """What a callable is charged, and how much of that it gives back when it ends."""
     workspace = _bytes(given.workspace, "workspace")
@@ -99,5 +114,5 @@ def _cost(form: Meta | None, result: int, given: Options, inputs: list[Value]) -
     return max(result + workspace, cost), workspace
 
 
-def _bytes(size: int | str | None, name: str) -> int:
+def _bytes(size: Any, name: str) -> int:
     return 0 if size is None or size == 0 else parse_bytes(size, name)

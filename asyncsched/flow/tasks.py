@@ -40,10 +40,12 @@ from ..runtime.waiting import ADMITTED, Steps, checkpoint, wait
 from ..tensors.handles import Task
 from ..tensors.putting import make_put, put_nowait
 from ..tensors.tensor import Tensor
+from .learned import LearnedCost
 from .making import Options, make_call
 
 T = TypeVar("T")
 Shape: TypeAlias = int | Sequence[int]
+Cost: TypeAlias = int | str | LearnedCost
 
 
 class Tasks:
@@ -104,25 +106,26 @@ class Tasks:
 
     @overload
     async def submit(
-        self, fn: Callable[..., Any], *args: Any, shape: Shape, dtype: DTypeLike, nbytes: int | str | None = None,
+        self, fn: Callable[..., Any], *args: Any, shape: Shape, dtype: DTypeLike, nbytes: Cost | None = None,
         workspace: int | str | None = None, name: str | None = None, device: object = None, resource: Hashable = None,
     ) -> Tensor: ...  # fmt: skip
     @overload
     async def submit(
-        self, fn: Callable[..., T], *args: Any, nbytes: int | str | None = None,
+        self, fn: Callable[..., T], *args: Any, nbytes: Cost | None = None,
         workspace: int | str | None = None, name: str | None = None, device: object = None, resource: Hashable = None,
     ) -> Task[T]: ...  # fmt: skip
     async def submit(
-        self, fn: Callable[..., Any], *args: Any, shape: Any = None, dtype: Any = None, nbytes: int | str | None = None,
+        self, fn: Callable[..., Any], *args: Any, shape: Any = None, dtype: Any = None, nbytes: Cost | None = None,
         workspace: int | str | None = None, name: str | None = None, device: object = None, resource: Hashable = None,
         **keywords: NoReturn,
     ) -> Any:  # fmt: skip
         """Run `fn(*args)` on a stream. Waits until it is admitted, not until it is done.
 
         Tensors and tasks among the arguments, also in lists, tuples and dicts, are replaced by their results: read-only
-        arrays. The function runs in a copy of this context. It must not be a coroutine function. What it raises is
-        raised by `await`; only StopIteration, StopAsyncIteration, GeneratorExit and asyncio's CancelledError, which
-        would mean something else to whoever awaits, come as the cause of a RuntimeError.
+        arrays. A list or dict with any is passed as a copy with these, others as they are. The function runs in a copy
+        of this context. It must not be a coroutine function. What it raises is raised by `await`; only StopIteration,
+        StopAsyncIteration, GeneratorExit and asyncio's CancelledError, which would mean something else to whoever
+        awaits, come as the cause of a RuntimeError.
 
         >>> async def main():
         ...     async with asc.Scheduler("cpu") as s:
@@ -138,7 +141,8 @@ class Tasks:
             shape, dtype: of the array it returns. With both, the result is a Tensor, which operators accept.
             nbytes: its cost in bytes: output and workspace. Without it (or shape and dtype) the inputs' bytes
                 are charged, and corrected when it is done by the arrays it returned. For a result that is no array (a
-                model, say, but no number or text) it stays charged until the handle drops.
+                model, say, but no number or text) it stays charged until the handle drops. A `LearnedCost` learns it
+                from the calls before.
             workspace: bytes it needs only while it runs, and gives back when it ends: a part of `nbytes` if that is
                 given, else on top of the result's.
             name: for messages; default the function's.
@@ -163,16 +167,16 @@ class Tasks:
 
     @overload
     def submit_nowait(
-        self, fn: Callable[..., Any], *args: Any, shape: Shape, dtype: DTypeLike, nbytes: int | str | None = None,
+        self, fn: Callable[..., Any], *args: Any, shape: Shape, dtype: DTypeLike, nbytes: Cost | None = None,
         workspace: int | str | None = None, name: str | None = None, device: object = None, resource: Hashable = None,
     ) -> Tensor: ...  # fmt: skip
     @overload
     def submit_nowait(
-        self, fn: Callable[..., T], *args: Any, nbytes: int | str | None = None,
+        self, fn: Callable[..., T], *args: Any, nbytes: Cost | None = None,
         workspace: int | str | None = None, name: str | None = None, device: object = None, resource: Hashable = None,
     ) -> Task[T]: ...  # fmt: skip
     def submit_nowait(
-        self, fn: Callable[..., Any], *args: Any, shape: Any = None, dtype: Any = None, nbytes: int | str | None = None,
+        self, fn: Callable[..., Any], *args: Any, shape: Any = None, dtype: Any = None, nbytes: Cost | None = None,
         workspace: int | str | None = None, name: str | None = None, device: object = None, resource: Hashable = None,
         **keywords: NoReturn,
     ) -> Any:  # fmt: skip
@@ -186,7 +190,7 @@ class Tasks:
         return make_call(self._runtime, self._core(), fn, args, given, bounded=True)[1]
 
     async def call(
-        self, fn: Callable[..., T], *args: Any, nbytes: int | str | None = None,
+        self, fn: Callable[..., T], *args: Any, nbytes: Cost | None = None,
         workspace: int | str | None = None, name: str | None = None, device: object = None, resource: Hashable = None,
         **keywords: NoReturn,
     ) -> T:  # fmt: skip

@@ -10,13 +10,25 @@ nobody can repeat what is drawn), `device` and `scheduler`.
 """
 
 # ruff: noqa: F403  (what the stars bring is what each module's __all__ says, and nothing here uses it)
-from . import functional, layers
+from . import activations, containers, functional, layers, losses, normalization, pooling, utils
 from . import rules as _rules  # noqa: F401  # makes the functions differentiable
+from .activations import *
+from .containers import *
 from .functional import *
 from .layers import *
+from .losses import *
 from .module import Module
+from .normalization import *
+from .pooling import *
 from .transformer import MultiheadAttention
+from .utils import *
 
 __all__ = ["Module", "MultiheadAttention"]
+__all__ += activations.__all__
+__all__ += containers.__all__
 __all__ += functional.__all__
 __all__ += layers.__all__
+__all__ += losses.__all__
+__all__ += normalization.__all__
+__all__ += pooling.__all__
+__all__ += utils.__all__

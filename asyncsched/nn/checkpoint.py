@@ -7,6 +7,8 @@ safetensors file, and such files from elsewhere load. The metadata has all else,
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -35,6 +37,9 @@ async def save(path: AnyPath, state: Mapping[str, Any]) -> None:
     the next save to this path removes). The same holds for cancelling, and for an error. The writing is done on a
     worker thread. The file has checksums, by which `load` tells one that was altered.
 
+    Save once before you train, and what would fail after the first epoch does so at once: a package that is missing, a
+    folder that nobody may write to.
+
     Args:
         path: of the file.
         state: tensors, arrays and what JSON can hold, in lists and in dicts with text for keys. Tuples come back as
@@ -44,7 +49,7 @@ async def save(path: AnyPath, state: Mapping[str, Any]) -> None:
         TypeError: for what cannot be stored, naming it.
         ValueError: for a state that contains itself, or is nested too deep.
         OSError, safetensors.SafetensorError: if the file cannot be written.
-        ImportError: if the package safetensors is not installed.
+        ImportError: at once, if the package safetensors is not installed.
 
     >>> from pathlib import Path
     >>> from tempfile import TemporaryDirectory
@@ -59,6 +64,7 @@ async def save(path: AnyPath, state: Mapping[str, Any]) -> None:
     ...     asyncio.run(main(Path(folder)))
     5
     """
+    _require_package("asyncsched.save")
     leaves: dict[str, Any] = {}
     layout = _layout(state, "", leaves, ())
     # Under handles of their own: those of the user may move on before the copies below are made.
@@ -96,6 +102,7 @@ async def load(path: AnyPath, *, device: object = None, scheduler: Any = None) -
     ...     asyncio.run(main(Path(folder) / "state.safetensors"))
     (array([0, 1, 2]), 'by hand')
     """
+    _require_package("asyncsched.load")
     here = Tasks(find(scheduler))
     with await in_thread(partial(StoredState, path), f"loading {path}") as file:
         layout = dict.fromkeys(file.names, _TENSOR) if file.layout is None else file.layout
@@ -110,6 +117,13 @@ async def load(path: AnyPath, *, device: object = None, scheduler: Any = None) -
             array = await in_thread(partial(file.read, name), f"loading {path}")
             leaves[name] = array if kind == _ARRAY else await here.put(array, device=device)
         return {name: _filled(value, name, leaves) for name, value in layout.items()}
+
+
+def _require_package(what: str) -> None:
+    if "safetensors" not in sys.modules and importlib.util.find_spec("safetensors") is None:
+        raise ModuleNotFoundError(
+            f'{what} needs the package safetensors: pip install "asyncsched[safetensors]"', name="safetensors"
+        )
 
 
 def _layout(state: Any, path: str, leaves: dict[str, Any], within: tuple[Any, ...]) -> Any:

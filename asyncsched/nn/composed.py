@@ -31,6 +31,11 @@ def gelu_bend(x: Tensor, approximate: str) -> Tensor:
     return bell * (slope + x * (x * (3 * 0.044715 * sqrt(2 / pi)) - tanh * f.square(slope)))
 
 
+def _softplus(g: Tensor, x: Tensor, call: Any) -> Tensor:
+    z = x * call.options["beta"]
+    return g * f.where(z > call.options["threshold"], 1, op("sigmoid", z))
+
+
 def _softmax(g: Tensor, out: Tensor, call: Any) -> Tensor:
     if call.options["log"]:
         return g - f.exp(out) * f.sum(g, axis=-1, keepdims=True)
@@ -118,6 +123,7 @@ def _weights(scores: Tensor, mask: Any, causal: bool) -> Tensor:
 
 
 NETWORKS = {
+    "softplus": (_softplus,),
     "softmax": (_softmax,),
     "layer_norm": (_layer_norm_input, _layer_norm_weight, lambda g: g),
     "mse_loss": (_mse, lambda g, x, y, call: -_mse(g, x, y, call)),

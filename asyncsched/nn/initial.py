@@ -45,6 +45,10 @@ class Initial:
         """One value throughout."""
         return _parameter(full(shape, value, dtype=self._dtype, **self._where))
 
+    def buffer(self, shape: tuple[int, ...], value: float, dtype: DTypeLike | None = None) -> Tensor:
+        """One value throughout, of what is no parameter."""
+        return full(shape, value, dtype=self._dtype if dtype is None else dtype, **self._where)
+
     def _drawn(self, name: str, shape: tuple[int, ...], **options: float) -> Tensor:
         form = {"shape": shape, "dtype": self._dtype}
         return _parameter(apply(TABLE[name], (draw_seed(self.rng),), form | options, **self._where))

@@ -1,21 +1,22 @@
-"""The layers. Parameters have the names, shapes and initial distributions that PyTorch documents."""
+"""Linear layers, convolutions and what goes between them.
+
+Parameters have the names, shapes and initial distributions that PyTorch documents.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import prod, sqrt
-from typing import Any, Literal, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 
-from ..tensors.functions._common import lengths
 from ..tensors.tensor import Tensor
 from . import functional as F
+from .functional.common import Size, pair, single
 from .initial import Initial, Options, Rng, draw_seed
 from .module import Module
 
-__all__ = ["GELU", "Conv2d", "Dropout", "Embedding", "Flatten", "LayerNorm", "Linear", "MaxPool2d", "ReLU"]
-__all__ += ["Sequential"]
+__all__ = ["Conv1d", "Conv2d", "Dropout", "Embedding", "Flatten", "Identity", "Linear"]
 
 
 class Linear(Module):
@@ -42,6 +43,27 @@ class Linear(Module):
         return F.linear(x, self.weight, self.bias)
 
 
+class Conv1d(Module):
+    """A convolution of sequences (sequences, in_channels, length).
+
+    `weight` is (out_channels, in_channels, kernel_size), `bias` (out_channels,); both are drawn evenly from -b to b
+    with b = 1 / sqrt(in_channels kernel_size).
+    """
+
+    def __init__(
+        self, in_channels: int, out_channels: int, kernel_size: Size, stride: Size = 1, padding: Size = 0,
+        dilation: Size = 1, *, bias: bool = True, **options: Unpack[Options],
+    ) -> None:  # fmt: skip
+        self.stride, self.padding, self.dilation = single(stride), single(padding), single(dilation)
+        shape = (out_channels, in_channels, single(kernel_size))
+        initial, bound = Initial(**options), 1 / sqrt(max(prod(shape[1:]), 1))
+        self.weight = initial.uniform(shape, bound)
+        self.bias = initial.uniform((out_channels,), bound) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.conv1d(x, self.weight, self.bias, stride=self.stride, padding=self.padding, dilation=self.dilation)
+
+
 class Conv2d(Module):
     """A convolution of images (images, in_channels, height, width). Sizes are one number, or one for each direction.
 
@@ -50,29 +72,17 @@ class Conv2d(Module):
     """
 
     def __init__(
-        self, in_channels: int, out_channels: int, kernel_size: F.Size, stride: F.Size = 1, padding: F.Size = 0,
-        dilation: F.Size = 1, *, bias: bool = True, **options: Unpack[Options],
+        self, in_channels: int, out_channels: int, kernel_size: Size, stride: Size = 1, padding: Size = 0,
+        dilation: Size = 1, *, bias: bool = True, **options: Unpack[Options],
     ) -> None:  # fmt: skip
-        self.stride, self.padding, self.dilation = F.pair(stride), F.pair(padding), F.pair(dilation)
-        shape = (out_channels, in_channels, *F.pair(kernel_size))
+        self.stride, self.padding, self.dilation = pair(stride), pair(padding), pair(dilation)
+        shape = (out_channels, in_channels, *pair(kernel_size))
         initial, bound = Initial(**options), 1 / sqrt(max(prod(shape[1:]), 1))
         self.weight = initial.uniform(shape, bound)
         self.bias = initial.uniform((out_channels,), bound) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
         return F.conv2d(x, self.weight, self.bias, stride=self.stride, padding=self.padding, dilation=self.dilation)
-
-
-class MaxPool2d(Module):
-    """The largest element of each window; by default the windows do not overlap."""
-
-    def __init__(self, kernel_size: F.Size, stride: F.Size | None = None, padding: F.Size = 0) -> None:
-        self.kernel_size = F.pair(kernel_size)
-        self.stride = self.kernel_size if stride is None else F.pair(stride)
-        self.padding = F.pair(padding)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.max_pool2d(x, self.kernel_size, self.stride, self.padding)
 
 
 class Embedding(Module):
@@ -86,17 +96,6 @@ class Embedding(Module):
 
     def forward(self, indices: Tensor) -> Tensor:
         return F.embedding(indices, self.weight)
-
-
-class LayerNorm(Module):
-    """The last axes brought to mean 0 and variance 1, times `weight` (at first 1) plus `bias` (at first 0)."""
-
-    def __init__(self, normalized_shape: int | Sequence[int], eps: float = 1e-5, **options: Unpack[Options]) -> None:
-        shape, initial, self.eps = lengths(normalized_shape), Initial(**options), eps
-        self.weight, self.bias = initial.constant(shape, 1), initial.constant(shape, 0)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
 
 
 class Dropout(Module):
@@ -121,23 +120,6 @@ class Dropout(Module):
         self._rng.bit_generator.state = state
 
 
-class ReLU(Module):
-    """The larger of each element and 0."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.relu(x)
-
-
-class GELU(Module):
-    """x times the normal distribution function of x, or its approximation by tanh."""
-
-    def __init__(self, approximate: Literal["none", "tanh"] = "none") -> None:
-        self.approximate = approximate
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.gelu(x, self.approximate)
-
-
 class Flatten(Module):
     """All axes after the first made one."""
 
@@ -145,36 +127,11 @@ class Flatten(Module):
         return x.reshape(x.shape[0], prod(x.shape[1:]))  # -1 would not do where there are no rows
 
 
-class Sequential(Module):
-    """Modules called one after the other. Their names are "0", "1", ..., and they are had by number, as in a list.
+class Identity(Module):
+    """What it is called with. Its own arguments, whatever they are, mean nothing."""
 
-    >>> async def main():
-    ...     async with asc.Scheduler("cpu") as s:
-    ...         model = asc.nn.Sequential(asc.nn.Linear(3, 8, rng=0), asc.nn.ReLU(), asc.nn.Linear(8, 2, rng=1))
-    ...         y = model(await s.put(np.ones((4, 3), np.float32)))
-    ...         print(model[1], list(model.state_dict()), (await y).shape)
-    >>> asc.run(main)
-    ReLU() ['0.weight', '0.bias', '2.weight', '2.bias'] (4, 2)
-    """
-
-    def __init__(self, *modules: Module) -> None:
-        for i, module in enumerate(modules):
-            if not isinstance(module, Module):
-                raise TypeError(
-                    f"Sequential: {module!r} is no module: nn.ReLU() is one, and nn.relu and nn.ReLU are not"
-                )
-            setattr(self, str(i), module)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        pass
 
     def forward(self, x: Tensor) -> Tensor:
-        for module in self._list():
-            x = module(x)
         return x
-
-    def __getitem__(self, i: int) -> Module:
-        return self._list()[i]
-
-    def __len__(self) -> int:
-        return len(self._list())
-
-    def _list(self) -> list[Module]:
-        return [module for _, module in self._members(Module)]

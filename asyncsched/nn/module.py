@@ -1,11 +1,12 @@
-"""The base of all modules: parameters and modules found among the attributes, and states taken and set."""
+"""The base of all modules: called, moved, and their states taken and set."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from typing import Any, ParamSpec, Protocol, Self, TypeVar
 
 from ..tensors.tensor import Tensor
+from .states import set_state
 
 P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
@@ -21,7 +22,8 @@ class Module:
     """Something with parameters that is called.
 
     A subclass sets tensors, modules and lists of these as attributes, and defines `forward`. The tensors are its state,
-    and those whose `requires_grad` was set are its parameters. Attributes with a leading underscore are private.
+    those whose `requires_grad` was set are its parameters, and the others its buffers. Attributes with a leading
+    underscore are private.
 
     >>> class Scale(asc.nn.Module):
     ...     def __init__(self):
@@ -39,6 +41,7 @@ class Module:
     """
 
     training: bool = True
+    _not_saved: Set[str] = frozenset()  # names of buffers that are no part of a state
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What calling the module does. Issues tasks and returns tensors at once."""
@@ -54,6 +57,22 @@ class Module:
     def modules(self) -> Iterator[Module]:
         """This module and all modules in it, each once."""
         return (module for _, module in self.named_modules())
+
+    def named_children(self) -> Iterator[tuple[str, Module]]:
+        """The modules among the attributes of this one, each once, by name."""
+        return _once(self._members(Module))
+
+    def children(self) -> Iterator[Module]:
+        """The modules among the attributes of this one, each once."""
+        return (module for _, module in self.named_children())
+
+    def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
+        """All tensors that are no parameters, by name, each once."""
+        return _once((name, tensor) for name, tensor in self._tensors().items() if not tensor.requires_grad)
+
+    def buffers(self) -> Iterator[Tensor]:
+        """All tensors that are no parameters, each once."""
+        return (buffer for _, buffer in self.named_buffers())
 
     def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
         """All parameters, named as in "layers.0.weight", each once, under the first of its names."""
@@ -73,6 +92,49 @@ class Module:
         """Have this module and all in it behave as in use: no dropout. Returns the module."""
         return self.train(False)
 
+    def apply(self, fn: Callable[[Module], Any]) -> Self:
+        """Call `fn` with every module in this one and then with this one. Returns the module."""
+        for child in self.children():
+            child.apply(fn)
+        fn(self)
+        return self
+
+    def to(self, device: object) -> Self:
+        """Bring all tensors to another device of the same scheduler, and gradients with them. Returns the module.
+
+        The tensors keep their handles. An optimiser's state is not brought along: make the optimiser afterwards.
+
+        Raises:
+            ValueError: for a device that the scheduler has not.
+            QueueFull: if the backlog has no room for all of them; then none has moved.
+        """
+        tensors = {id(tensor): tensor for tensor in self._tensors().values()}.values()
+        moved = [(t.detach().to(device), None if t.grad is None else t.grad.to(device)) for t in tensors]
+        for tensor, (new, grad) in zip(tensors, moved, strict=True):
+            tensor._value = new._value
+            if tensor._node is not None:
+                tensor._node.device, tensor._node.grad = new.device, grad
+        return self
+
+    def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
+        """Set an attribute that is state, but no parameter; without `persistent`, none of `state_dict()` either.
+
+        Any tensor that is set as an attribute is a buffer unless its `requires_grad` is set.
+
+        Raises:
+            KeyError: for a name that is taken, is empty, has a dot or begins with an underscore.
+            TypeError: for what is neither a tensor nor None, and for one that has `requires_grad` set.
+        """
+        if not isinstance(name, str) or not name or "." in name or name.startswith("_"):
+            raise KeyError(f"register_buffer: {name!r} cannot name a buffer: no dot, no underscore in front")
+        if hasattr(self, name):
+            raise KeyError(f"register_buffer: {type(self).__name__} has an attribute {name!r}: use another name")
+        if tensor is not None and (not isinstance(tensor, Tensor) or tensor.requires_grad):
+            raise TypeError(f"register_buffer: {name} must be a tensor without requires_grad, or None, not {tensor!r}")
+        setattr(self, name, tensor)
+        if not persistent:
+            vars(self).setdefault("_not_saved", set()).add(name)
+
     def zero_grad(self) -> None:
         """Drop the gradients of all parameters."""
         for parameter in self.parameters():
@@ -91,7 +153,7 @@ class Module:
 
         Training on does not change what was returned, since tensors are values; it does keep the old ones in memory.
         """
-        state: dict[str, Any] = {name: tensor.detach() for name, tensor in self._tensors().items()}
+        state: dict[str, Any] = {name: tensor.detach() for name, tensor in self._tensors(saved=True).items()}
         return state | {name: module.get_extra_state() for name, module in self._with_extra_state().items()}
 
     def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True) -> None:
@@ -106,20 +168,8 @@ class Module:
             KeyError: for missing and unexpected names.
             ValueError, TypeError: for what does not fit, by name.
         """
-        own, extra = self._tensors(), self._with_extra_state()
-        missing, unexpected = own.keys() - state.keys(), state.keys() - own.keys() - extra.keys()
-        if strict and (missing or unexpected):
-            raise KeyError(
-                f"the state does not fit {type(self).__name__}: missing {sorted(missing)}, unexpected"
-                f" {sorted(unexpected)}; with strict=False these are left out"
-            )
-        found = [(own[name], state[name], name) for name in own if name in state]
-        for parameter, given, name in found:
-            _check(parameter, given, name)
-        for name in extra.keys() & state.keys():  # first, since it may refuse what it is given
-            extra[name].set_extra_state(state[name])
-        for parameter, given, _ in found:
-            parameter._value = given._value
+        own, extra = self._tensors(saved=True), self._with_extra_state()
+        set_state(type(self).__name__, own, extra, state, strict=strict)
 
     def __repr__(self) -> str:
         parts = [f"{name}={tensor.shape}" for name, tensor in self._members(Tensor)]
@@ -141,8 +191,14 @@ class Module:
         for name, module in self._members(Module):
             yield from module._walk(f"{prefix}{name}.")
 
-    def _tensors(self) -> dict[str, Tensor]:
-        return {prefix + name: x for prefix, module in self._walk("") for name, x in module._members(Tensor)}
+    def _tensors(self, *, saved: bool = False) -> dict[str, Tensor]:
+        """All tensors by name, or those that are part of a saved state."""
+        return {
+            prefix + name: x
+            for prefix, module in self._walk("")
+            for name, x in module._members(Tensor)
+            if not (saved and name in module._not_saved)
+        }
 
     def _with_extra_state(self) -> dict[str, Module]:
         found = {f"{prefix}_extra_state": module for prefix, module in self._walk("")}
@@ -155,17 +211,3 @@ def _once(named: Iterator[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
         if id(one) not in seen:
             seen.add(id(one))
             yield name, one
-
-
-def _check(parameter: Tensor, given: object, name: str) -> None:
-    if not isinstance(given, Tensor):
-        raise TypeError(f"{name}: a state holds tensors, not {type(given).__name__}: `await s.put(a)` makes one")
-    if given.shape != parameter.shape or given.dtype != parameter.dtype:
-        raise ValueError(
-            f"{name}: the state has {given.shape} in {given.dtype}, the module {parameter.shape} in {parameter.dtype}"
-        )
-    if given.device is not parameter.device:
-        raise ValueError(
-            f"{name}: the state is on {given.device}, the module on {parameter.device}, perhaps of different"
-            " schedulers: use `t.to(device)`, or `load(path, scheduler=...)`"
-        )

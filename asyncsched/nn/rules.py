@@ -31,9 +31,18 @@ def _mse(g: Tensor, x: Tensor, y: Tensor, call: Any) -> Tensor:
     return op("mse_loss_backward", x, y, g, **call.options)
 
 
+def _leaky_relu(g: Tensor, x: Tensor, call: Any) -> Tensor:
+    slope = call.options["negative_slope"]
+    found: Tensor = g * slope + op("relu_backward", g, x) * (1 - slope)
+    return found
+
+
 NETWORKS = {
     "relu": (lambda g, out: op("relu_backward", g, out),),
     "relu_backward": (lambda g, y: op("relu_backward", g, y), None),
+    "sigmoid": (lambda g, out: g * (out * (1 - out)),),
+    "leaky_relu": (_leaky_relu,),
+    "softplus": (lambda g, x, call: op("softplus_backward", g, x, **call.options),),
     "gelu": (lambda g, x, call: op("gelu_backward", g, x, **call.options),),
     "gelu_backward": (
         lambda g, y, call: op("gelu_backward", g, y, **call.options),

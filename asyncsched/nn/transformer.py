@@ -9,6 +9,7 @@ from ..tensors.functions import permute_dims
 from ..tensors.functions._common import op
 from ..tensors.tensor import Tensor
 from . import functional as F
+from .functional.layers import mask_operand
 from .initial import Initial, Options
 from .layers import Linear
 from .module import Module
@@ -56,7 +57,7 @@ class MultiheadAttention(Module):
         mask = self._mask(attn_mask, query)
         if key is None and value is None:
             packed = F.linear(query, self.in_proj_weight, self.in_proj_bias)
-            y = op("self_attention", packed, F.mask_operand(mask), heads=self.num_heads, causal=is_causal)
+            y = op("self_attention", packed, mask_operand(mask), heads=self.num_heads, causal=is_causal)
         else:
             key = query if key is None else key
             q, k, v = [self._heads(x, i) for i, x in enumerate((query, key, key if value is None else value))]

@@ -34,9 +34,11 @@ Below, `k` and `r` are the kernels and the rules of a theme.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 from . import kernels, rules
+from .cut import PRODUCTS
 from .meta import Meta
 from .packed import packed_row
 from .row import Operand, Row
@@ -129,6 +131,8 @@ def _indexing() -> Iterator[Row]:
     doc = "An element for each index on an axis."
     yield Row("take_along_axis", k.take_along_axis, r.take_along_axis, checks=True, doc=doc)
     yield Row("argwhere", k.argwhere, r.argwhere, doc="The indices of elements not zero, a row for each.")
+    class_numbers = kernels.losses.class_numbers, rules.losses.class_numbers
+    yield Row("class_numbers", *class_numbers, checks=True, doc="Targets that are classes, 0 where they do not count.")
     doc = "Where to insert into a sorted tensor."
     yield Row("searchsorted", k.searchsorted, r.searchsorted, checks=True, doc=doc)
 
@@ -174,10 +178,16 @@ def _updates() -> Iterator[Row]:
     yield Row("axpby_squared", k.axpby_squared, update, out=True, inplace=True, doc="The same with the square of y.")
     yield Row("sgd_average", k.sgd_average, update, out=True, inplace=True, doc="A running sum of decayed gradients.")
     yield Row("sgd_step", k.sgd_step, partial(update, alive=2), out=True, inplace=True, doc="A step along one.")
+    yield Row("rms_scaled", k.rms_scaled, update, out=True, inplace=True, doc="x over the root of averaged squares.")
     yield Row("adam_step", k.adam_step, update, out=True, inplace=True, doc="A step of Adam.")
 
 
-TABLE: dict[str, Row] = {row.name: row for row in _rows()}
+def _named() -> Iterator[tuple[str, Row]]:
+    for row in _rows():  # products may have other bits in parts
+        yield row.name, replace(row, exact=row, plans={}, kernels={}) if row.name in PRODUCTS else row
+
+
+TABLE: dict[str, Row] = dict(_named())
 
 
 def power_row(base: Meta, exponent: Operand) -> Row:

@@ -34,6 +34,11 @@ def _layers() -> Iterator[Row]:
     a, c, k, r = kernels.activation, kernels.compiled, kernels.layers, rules.layers
     yield _row(a.relu, r.relu, "The larger of each element and 0.", inplace=True)
     yield _row(a.relu_backward, r.elementwise, "The gradient of relu.", inplace=True)
+    yield _row(a.sigmoid, r.elementwise, "1 / (1 + exp(-x)).", inplace=True)
+    doc = "The larger of each element and 0, and a slope times the smaller."
+    yield _row(a.leaky_relu, r.elementwise, doc, inplace=True)
+    yield _row(a.softplus, r.elementwise, "log(1 + exp(beta x)) / beta.", inplace=True)
+    yield _row(a.softplus_backward, r.elementwise, "The gradient of softplus.", inplace=True)
     doc = "x times the normal distribution function of x."
     yield _bounded(_row(a.gelu_exact, r.elementwise, doc, name="gelu", inplace=True), c.gelu, 1e-6, 1e-6)
     row = _row(a.gelu_backward_exact, r.elementwise, "The gradient of gelu.", name="gelu_backward", inplace=True)

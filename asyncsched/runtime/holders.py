@@ -149,8 +149,10 @@ class Walk:
             node.ends.append((referrer, _text(referrer)))
         elif owner is not None:
             node.ends.append((owner, _describe(owner, referrer, node.thing)))
-        elif issubclass(kind, types.ModuleType | type) or _is_namespace(referrer):
+        elif issubclass(kind, types.ModuleType | type):
             node.trouble = f"{_kind(referrer)} holds it"
+        elif _is_namespace(referrer):
+            node.trouble = f"{_in_module(referrer, node.thing)} holds it"
         elif issubclass(kind, asyncio.Handle):
             node.trouble = "a callback that the event loop will call holds it"
         elif (known := nodes.get(id(referrer))) is not None:
@@ -249,6 +251,11 @@ def _kind(thing: Any) -> str:
     if isinstance(thing, types.ModuleType):
         return f"module {thing.__name__}"
     return f"a {type(thing).__name__}"
+
+
+def _in_module(namespace: dict[str, Any], what: Any) -> str:
+    names = [name for name, held in list(namespace.items()) if held is what]
+    return f"module {namespace['__name__']}" + (f" (variable {names[0]!r})" if names else "")
 
 
 def _is_namespace(thing: Any) -> bool:

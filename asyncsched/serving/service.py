@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Callable, Hashable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from ..errors import SchedulerClosed
 from ..scheduler import Scheduler
 from .http import ASGIScope, Instrument, ShuttingDown
 from .limiter import Limiter
@@ -59,12 +58,12 @@ class Service:
         """The scheduler, while it is open.
 
         Raises:
-            SchedulerClosed: otherwise.
+            RuntimeError: otherwise. No SchedulerClosed, which a client would be told as a server that shuts down.
         """
         if self._scheduler is None:
-            raise SchedulerClosed(
-                "the scheduler is not open: the server must run ASGI's lifespan (`uvicorn --lifespan on`), or a test"
-                " `async with serving.open()`"
+            raise RuntimeError(
+                "the scheduler is not open: the server must run ASGI's lifespan (`uvicorn --lifespan on`), and a test"
+                " `async with asyncsched.testing.lifespan(app)`"
             )
         return self._scheduler
 

@@ -18,10 +18,17 @@ _Axis = int | Sequence[int] | None
 
 # What NumPy's arrays have and tensors do not, and what to write instead.
 _INSTEAD = {
+    "add_done_callback": "`asyncio.ensure_future(t)`, where an asyncio task is wanted, as `asyncio.wait` does",
+    "as_in_context": "`t.to(device)`",
+    "asnumpy": "`await t.numpy()`",
+    "asscalar": "`await t.item()`",
+    "attach_grad": "`t.requires_grad = True`",
+    "block_until_ready": "`await t`",
     "byteswap": "`await t.numpy()` first",
     "base": "nothing: tensors are values, and views of one another where NumPy's are",
     "choose": "`asc.where` or `asc.take_along_axis`",
     "compress": "`t[mask]`",
+    "compute": "`await t`",
     "ctypes": "`await t.numpy()` first",
     "cpu": "`await t.numpy()`, or `t.to('cpu')` for a tensor there",
     "cuda": "`t.to('cuda')`",
@@ -35,6 +42,7 @@ _INSTEAD = {
     "partition": "`asc.sort(t)`",
     "argpartition": "`asc.argsort(t)`",
     "put": "`t[indices] = values`",
+    "requires_grad_": "`t.requires_grad = True`",
     "resize": "`t.reshape(...)`, or `asc.concat`",
     "searchsorted": "`asc.searchsorted(t, values)`",
     "setflags": "nothing: what is awaited is read-only, and `await t.numpy()` is yours",
@@ -46,6 +54,8 @@ _INSTEAD = {
     "tofile": "`asc.save`, or `(await t).tofile(...)`",
     "trace": "`asc.linalg.trace(t)`",
     "unsqueeze": "`asc.expand_dims(t, axis)`",
+    "wait": "`await t`",
+    "wait_to_read": "`await t`",
     "view": "`t[...]` for a view, `t.astype(dtype)` for another dtype",
 }
 

@@ -168,7 +168,44 @@ CASES: dict[str, list[Case]] = {
             (real(3), real()),
         )
     ],
+    "einsum": [
+        (lambda *operands, text=text: asc.einsum(text, *operands), arrays)
+        for text, arrays in (
+            ("ij,jk->ik", (MATRIX, real(4, 2))),
+            ("ij,jk", (MATRIX, real(4, 2))),
+            ("ij->i", (MATRIX,)),
+            ("ij->", (MATRIX,)),
+            ("ii->i", (SQUARE,)),
+            ("ii", (SQUARE,)),
+            ("iji,j->i", (real(3, 2, 3), real(2))),
+            ("...ij,...jk->...ik", (real(2, 3, 4), real(4, 2))),
+            ("...i,...i", (real(2, 3), real(1, 3, seed=1))),
+            ("i...,j->...", (real(2, 3), real(2, seed=1))),
+            ("ij,j,jk,k->i", (MATRIX, real(4), real(4, 2), real(2))),
+            ("ij,ij->ij", (MATRIX, real(3, 1))),
+        )
+    ],
     # Matrices.
+    "cholesky": [
+        (lambda x, upper=upper: asc.linalg.cholesky(x @ x.mT + asc.eye(x.shape[-1]), upper=upper), (a,))
+        for a in (SQUARE, SQUARES)
+        for upper in (False, True)
+    ],
+    "slogdet": [(lambda x: sum(asc.linalg.slogdet(x)), (a,)) for a in (SQUARE, SQUARES, -SQUARE)],
+    "eigh": [
+        (lambda x, part=part: asc.linalg.eigh(x + x.mT)[part], (a,)) for a in (SQUARE, SQUARES) for part in (0, 1)
+    ],
+    "eigvalsh": [(lambda x: asc.linalg.eigvalsh(x + x.mT), (a,)) for a in (SQUARE, SQUARES)],
+    "qr": [
+        (lambda x, part=part: asc.linalg.qr(x)[part], (a,)) for a in (SQUARE, SQUARES, real(4, 2)) for part in (0, 1)
+    ],
+    "svd": [
+        (lambda x, part=part: asc.linalg.svd(x, full_matrices=False)[part], (a,))
+        for a in (SQUARE, SQUARES, real(4, 2), real(2, 3))
+        for part in (0, 1, 2)
+    ]
+    + [(lambda x: asc.linalg.svd(x).S, (real(4, 2),)), (lambda x: asc.linalg.svd(x)[0], (SQUARE,))],
+    "svdvals": [(asc.linalg.svdvals, (a,)) for a in (SQUARE, real(2, 4, 3))],
     "inv": [(asc.linalg.inv, (a,)) for a in (SQUARE, SQUARES)],
     "det": [(asc.linalg.det, (a,)) for a in (SQUARE, SQUARES)],
     "solve": [

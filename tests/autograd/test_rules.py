@@ -9,6 +9,8 @@ import pytest
 import asyncsched as asc
 from asyncsched.autograd import RULES, grad, gradcheck
 from asyncsched.autograd.rules.along_axes import ALONG_AXES
+from asyncsched.autograd.rules.decompositions import DECOMPOSITIONS
+from asyncsched.autograd.rules.einsum import EINSUM
 from asyncsched.autograd.rules.elementwise import ELEMENTWISE
 from asyncsched.autograd.rules.matrices import MATRICES
 from asyncsched.autograd.rules.shapes import SHAPES
@@ -17,7 +19,7 @@ from asyncsched.ops.table import TABLE
 from .cases import CASES, FIRST_ORDER, Case
 
 pytestmark = pytest.mark.one_loop
-OURS = {**ELEMENTWISE, **ALONG_AXES, **SHAPES, **MATRICES}
+OURS = {**ELEMENTWISE, **ALONG_AXES, **SHAPES, **MATRICES, **DECOMPOSITIONS, **EINSUM}
 
 
 def each(*tables: dict[str, list[Case]]) -> list[Any]:

@@ -40,6 +40,7 @@ class Server:
         command = [sys.executable, str(DEMOS / "server.py"), "--port", str(port), *options]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
+        assert self.process.stdout.readline().endswith("Loading ...\n")
         self.said = self.process.stdout.readline()
         while self.process.poll() is None:  # it says so a moment before it listens
             with suppress(OSError), socket.create_connection(("127.0.0.1", port)):
@@ -118,6 +119,17 @@ def test_the_stream_of_events(server: Server) -> None:
     assert state["queue"] == 0
 
 
+def test_load_fills_the_queue_and_more_is_refused(server: Server) -> None:
+    with urllib.request.urlopen(f"{server.url}/load", b"", timeout=30) as lines:
+        lines.readline()
+        assert server.ask("/load", b"")[0] == 409
+        heard = [json.loads(line) for line in lines][-1]
+    assert heard.keys() >= {"200", "503"}  # and 504, where the machine is busy
+    assert heard["200"] > 500
+    assert heard["503"] > 100
+    assert server.ask("/healthz")[0] == 200
+
+
 def test_what_it_tells_of_itself(server: Server) -> None:
     assert [server.ask(path)[0] for path in ("/healthz", "/readyz", "/metrics")] == [200] * 3
 
@@ -131,9 +143,13 @@ def test_the_page(server: Server, size: tuple[int, int], dark: bool, tmp_path: P
         until(lambda: browser.run("return document.getElementById('status').textContent") == "live")
         browser.run("document.getElementById('send').click()")
         until(lambda: browser.run("return !document.getElementById('send').disabled"))
-        assert browser.run("return document.getElementById('sent').textContent") == "200: 500"
-        until(lambda: browser.run("return charted.latency[1].some(p99 => p99 > 0)"))
+        answers = browser.run("return document.getElementById('sent').textContent")
+        assert {part.split(":")[0] for part in answers.split(", ")} >= {"200", "503"}
+        assert browser.run("return Math.max(...charted.queue[0])") == 128
+        assert browser.run("return charted.latency[1].some(p99 => p99 > 0)")
         assert browser.run("return document.querySelectorAll('svg polyline').length") == 5
+        axes = browser.run("return document.getElementById('latency').innerText").split()
+        assert {"30", "s", "ago", "now", "ms"} <= set(axes)
         assert browser.run("return document.documentElement.scrollWidth") <= size[0]
         assert browser.run("return matchMedia('(prefers-color-scheme: dark)').matches") == dark
         loaded = browser.run("return performance.getEntriesByType('resource').map(entry => entry.name)")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from asyncsched.devices import torch_interop
+from asyncsched.devices import guests
 from asyncsched.devices.cuda.device import CUDADevice
 from tests.fake_cupy import Fake, fake_cupy
 
@@ -83,7 +83,7 @@ async def test_pytorch_works_on_the_tasks_stream(fake: Fake, torch: Any, monkeyp
         x = await s.put(BLOCK)
         assert (await (await s.submit(lambda a: a + 1, x, shape=x.shape, dtype=x.dtype)).numpy()).max() == 2
         assert entered == [(s.devices[0].streams[0].cuda.ptr, 0)]
-    assert torch_interop.call(len, [[1, 2]]) == 2
+    assert guests.call(len, [[1, 2]]) == 2
 
 
 @pytest.fixture

@@ -273,6 +273,7 @@ def _indexing() -> dict[str, Any]:
         "take": [Case((X, INDEX), {"axis": axis}) for axis in (0, 1, None)] + [Case((X, 1), {"axis": 0})],
         "take_along_axis": [Case((X, np.argsort(X, axis=1)[:, 1:]), {"axis": 1})],
         "argwhere": [Case((a,), {}) for a in (mask, np.asfortranarray(mask), values(5, dtype="i4") - 3)],
+        "class_numbers": [Case((np.asarray([0, 3, -100, 1]),), {"classes": 4, "ignore_index": -100})],
         "searchsorted": [
             *(Case((np.sort(X[0]), Y), {"side": side}) for side in ("left", "right")),
             Case((X[0], Y[1], np.argsort(X[0])), {"side": "left"}),
@@ -313,6 +314,7 @@ def _updates() -> dict[str, Any]:
         "axpby": [Case((X, Y, 0.5, -2.0), {})],
         "axpby_squared": [Case((X, Y, 0.5, -2.0), {})],
         "sgd_average": [Case((X, Y, Z, 0.5, -2.0), {}), Case((0.0, Y, Z, 0.5, -2.0), {})],
+        "rms_scaled": [Case((X, Y, 1e-8), {})],
         "sgd_step": [Case((X, Y, Z, 0.1, 0.5, -2.0), {})],
         "adam_step": [Case((X, Y, Z, np.array(3), 0.1, 0.01, 0.9, 0.99, 1e-8), {})],
     }

@@ -169,7 +169,7 @@ async def test_what_has_another_place_in_pytorch_is_refused_by_position(s):
         lambda: nn.Conv2d(4, 4, 1, 1, 0, 1, 2),
         lambda: nn.layer_norm(x, w, w),
         lambda: nn.layer_norm(x, w, w, w),
-        lambda: nn.cross_entropy(x, w, w),
+        lambda: nn.cross_entropy(x, w, w, True),
         lambda: nn.mse_loss(x, x, True),
     ):
         with pytest.raises(TypeError, match="positional argument|normalized_shape is a shape"):

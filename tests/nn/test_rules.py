@@ -12,10 +12,10 @@ import asyncsched as asc
 from asyncsched import nn
 from asyncsched.autograd import COMPOSED, RULES, grad, gradcheck
 from asyncsched.nn import composed
-from asyncsched.nn.functional import op
 from asyncsched.nn.functional import scaled_dot_product_attention as attention
 from asyncsched.nn.rules import NETWORKS
 from asyncsched.ops.table import TABLE
+from asyncsched.tensors.functions._common import op
 from tests.autograd.cases import Case, real
 from tests.autograd.test_tape import leaf
 
@@ -56,6 +56,9 @@ def causal_mask() -> asc.Tensor:
 CASES: dict[str, list[Case]] = {
     "relu": [(nn.relu, (real(3, 4),))],
     "relu_backward": [(lambda g: op("relu_backward", g, asc.ones((3, 4))), (real(3, 4),))],
+    "leaky_relu": [(lambda x: nn.leaky_relu(x, 0.2), (real(3, 4),))],
+    "softplus": [(nn.softplus, (2 * real(3, 4),)), (lambda x: nn.softplus(x, 2.0, 0.4), (2 * real(3, 4),))],
+    "sigmoid": [(nn.sigmoid, (2 * real(3, 4),))],
     "gelu": [(nn.gelu, (2 * real(3, 4),)), (lambda x: nn.gelu(x, "tanh"), (2 * real(3, 4),))],
     "gelu_backward": [
         (lambda g, x, a=a: op("gelu_backward", g, x, approximate=a), (real(3, 4), 2 * real(3, 4, seed=1)))

@@ -233,10 +233,22 @@ async def test_several_results_are_one_task_whose_bytes_come_back(s):
 async def test_a_gradient_is_not_lost_in_a_decomposition(s):
     x = await s.put(np.eye(3))
     x.requires_grad = True
-    with pytest.raises(NotImplementedError, match=r"svd: no derivative is known: use `t.detach\(\)`"):
-        asc.linalg.svd(x)
+    with pytest.raises(
+        NotImplementedError, match=r"eig: gradients of complex numbers are not known: use `t.detach\(\)`"
+    ):
+        asc.linalg.eig(x)
     with asc.no_grad():
-        asc.linalg.svd(x)
+        assert not asc.linalg.eig(x)[0].requires_grad
+        assert not asc.linalg.svd(x)[0].requires_grad
+    for result in (*asc.linalg.svd(x), *asc.linalg.qr(x), *asc.linalg.eigh(x), *asc.linalg.slogdet(x)):
+        assert result.requires_grad
+    for message, result in (
+        (r"qr: no derivative is known for \(2, 3\) with mode='reduced'", asc.linalg.qr(x[:2])[0]),
+        (r"qr: no derivative is known for \(3, 2\) with mode='complete'", asc.linalg.qr(x[:, :2], mode="complete")[1]),
+        ("svd: vectors have a derivative with full_matrices=False", asc.linalg.svd(x[:, :2])[2]),
+    ):
+        with pytest.raises(NotImplementedError, match=message):
+            result.sum().backward()
     with pytest.raises(NotImplementedError, match="unique_counts"):
         asc.unique_counts(x)
     await s.barrier()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -75,6 +77,10 @@ async def test_what_is_no_method_names_the_way(s):
         x.fill(0)
     with pytest.raises(AttributeError, match="a Tensor has no attribute 'whatever'$"):
         x.whatever  # noqa: B018
+    with pytest.raises(AttributeError, match=r"no attribute 'asnumpy': use `await t.numpy\(\)`"):
+        x.asnumpy()
+    with pytest.raises(AttributeError, match=r"use `asyncio.ensure_future\(t\)`"):
+        await asyncio.wait([x])
     assert not hasattr(x, "__array_interface__")
     assert not [name for name in _INSTEAD if hasattr(asc.Tensor, name)]
 
@@ -87,8 +93,16 @@ async def test_a_transposed_gradient_finds_its_way(s):
     assert (await x.grad).tolist() == [[2.0] * 3] * 2
 
 
-@pytest.mark.parametrize("name", ["tensor", "array", "from_numpy"])
+SOUGHT = {
+    **dict.fromkeys(("tensor", "array", "from_numpy"), "`x = await s.put(a)` makes a tensor"),
+    **dict.fromkeys(("waitall", "synchronize"), "`await s.barrier()`"),
+    **dict.fromkeys(("manual_seed", "seed"), "`asc.random.default_rng(0)`"),
+    "compute": "`await t`",
+}
+
+
+@pytest.mark.parametrize("name", SOUGHT)
 def test_names_that_are_looked_for_first_say_what_to_write(name):
-    with pytest.raises(AttributeError, match=rf"no attribute '{name}': `x = await s.put\(a\)` makes a tensor"):
+    with pytest.raises(AttributeError, match=rf"no attribute '{name}': .*{re.escape(SOUGHT[name])}"):
         getattr(asc, name)
     assert name not in dir(asc)

@@ -6,11 +6,13 @@ so is what comes of NaN and of infinities: as PyTorch settles it.
 
 from .along_axes import ALONG_AXES, RUNNING
 from .common import Partial, Rules
+from .decompositions import ANEW, DECOMPOSITIONS
+from .einsum import EINSUM
 from .elementwise import ELEMENTWISE
 from .matrices import MATRICES
 from .shapes import SHAPES
 
 __all__ = ["COMPOSED", "RULES", "Partial"]
 
-RULES: Rules = {**ELEMENTWISE, **ALONG_AXES, **SHAPES, **MATRICES}
-COMPOSED: Rules = {**RUNNING}
+RULES: Rules = {**ELEMENTWISE, **ALONG_AXES, **SHAPES, **MATRICES, **DECOMPOSITIONS, **EINSUM}
+COMPOSED: Rules = {**RUNNING, **ANEW}

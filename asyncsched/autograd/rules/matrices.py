@@ -1,4 +1,4 @@
-"""Derivatives of linear algebra. Decompositions have none here, nor norms but the root of the sum of squares."""
+"""Derivatives of linear algebra; of norms, the root of the sum of squares alone. For more see `decompositions`."""
 
 from __future__ import annotations
 

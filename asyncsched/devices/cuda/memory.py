@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -15,8 +16,8 @@ from ..._core.model import Task, Value, failure_above
 from ...ops.kernels import checks
 from ...ops.row import Row, resolve
 from .. import execution
+from ..guests import Allocated, allocated, call
 from ..memory import Memory, owner_of
-from ..torch_interop import call
 from .context import CUDAContext
 from .doubts import Doubts, certain
 from .janitor import Body, Janitor, Lease, lease_of
@@ -138,6 +139,9 @@ class CUDAMemory(Memory):
                 return task.context.run(call, task.call, args, stream, self._number)
             finally:
                 body.over = True
+
+    def allocated(self) -> AbstractContextManager[Allocated]:
+        return allocated(self._number)
 
     # -- what leaves --------------------------------------------------------------------------------------------
 

@@ -64,6 +64,56 @@ def relu_backward(xp: Any, grad: Any, y: Any, *, out: Any = None) -> Any:
     return out
 
 
+def sigmoid(xp: Any, x: Any, *, out: Any = None) -> Any:
+    """1 / (1 + exp(-x)): what overflows there gives 0."""
+    out, result, values = flat(xp, out, x)
+    for block in blocks(xp, x.size, alive=2):
+        y = xp.negative(values[block], out=result[block])
+        xp.exp(y, out=y)
+        y += 1
+        xp.reciprocal(y, out=y)
+    return out
+
+
+def leaky_relu(xp: Any, x: Any, *, negative_slope: float, out: Any = None) -> Any:
+    """max(x, 0) + negative_slope min(x, 0): choosing by a mask takes ten times as long."""
+    out, result, values = flat(xp, out, x)
+    for block in blocks(xp, x.size, alive=3):
+        low = xp.minimum(values[block], 0)
+        low *= negative_slope
+        y = xp.maximum(values[block], 0, out=result[block])
+        y += low
+    return out
+
+
+def softplus(xp: Any, x: Any, *, beta: float, threshold: float, out: Any = None) -> Any:
+    """(max(z, 0) + log(1 + exp(-|z|))) / beta with z = beta x, or x where z is above the threshold."""
+    out, result, values = flat(xp, out, x)
+    for block in blocks(xp, x.size):
+        z = values[block] * beta
+        tail = xp.exp(-xp.abs(z))
+        xp.log1p(tail, out=tail)
+        tail *= z <= threshold
+        xp.maximum(z, 0, out=z)
+        z += tail
+        xp.divide(z, beta, out=result[block])
+    return out
+
+
+def softplus_backward(xp: Any, grad: Any, x: Any, *, beta: float, threshold: float, out: Any = None) -> Any:
+    """grad / (1 + exp(-beta x)), or grad where beta x is above the threshold."""
+    out, result, grads, values = flat(xp, out, grad, x)
+    for block in blocks(xp, x.size):
+        z = values[block] * beta
+        above = z > threshold
+        xp.exp(xp.negative(z, out=z), out=z)
+        z += 1
+        xp.reciprocal(z, out=z)
+        xp.maximum(z, above, out=z)
+        xp.multiply(grads[block], z, out=result[block])
+    return out
+
+
 def gelu(xp: Any, x: Any, *, approximate: str, out: Any = None) -> Any:
     """x times the normal distribution function of x, in single precision on the host by a polynomial and tanh."""
     if xp is not np or x.dtype != np.float32 or approximate == "tanh":

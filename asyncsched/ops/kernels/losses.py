@@ -83,6 +83,13 @@ def cross_entropy_backward(
     return out
 
 
+def class_numbers(xp: Any, target: Any, *, classes: int, ignore_index: int) -> Any:
+    """Targets that are classes, and 0 for those that do not count."""
+    found = _targets(xp, target, classes, ignore_index)[1]
+    # What reads them on a GPU runs before an error is told, and must not read elsewhere.
+    return found if xp is np else xp.clip(found, 0, max(classes - 1, 0))
+
+
 def _losses(xp: Any, v: Any, target: Any, label_smoothing: float) -> Any:
     """The loss of each of a block of rows."""
     place = xp.arange(len(v)), target
@@ -107,6 +114,6 @@ def _in_range(classes: int, ignore_index: int, least: int, most: int) -> Excepti
     if least >= 0 and most < classes:
         return None
     return IndexError(
-        f"cross_entropy: the targets reach from {least} to {most}, and there are {classes} classes: use 0 to"
+        f"the targets reach from {least} to {most}, and there are {classes} classes: use 0 to"
         f" {classes - 1}, or ignore_index={ignore_index}"
     )

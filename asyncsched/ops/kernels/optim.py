@@ -63,6 +63,13 @@ def adam_step(
     return xp.subtract(out, change, out=out)
 
 
+def rms_scaled(xp: Any, x: Any, square: Any, eps: float, *, out: Any = None) -> Any:
+    """x / (sqrt(square) + eps)."""
+    scale = xp.sqrt(square, out=xp.empty_like(square))
+    xp.add(scale, eps, out=scale)
+    return xp.divide(x, scale, out=xp.empty_like(x) if out is None else out)
+
+
 def _like(xp: Any, x: Any, y: Any) -> Any:
     """A new array in the layout of `x`, or in C order and the shape of `y` if that is a number."""
     return xp.empty_like(x) if getattr(x, "ndim", 0) else xp.empty(y.shape, y.dtype)

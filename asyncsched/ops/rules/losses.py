@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from ..meta import Shape, meta
 from ..row import Inferred, Operand, Options, Row
 from .common import Known, as_meta
@@ -39,6 +41,16 @@ def cross_entropy(row: Row, operands: tuple[Operand, ...], options: Options) -> 
 def cross_entropy_backward(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """The gradient of `cross_entropy`."""
     return like(operands[0], cross_entropy(row, operands[:2], options).workspace)
+
+
+def class_numbers(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """Targets like the operand, of an integer dtype."""
+    target = as_meta(operands[0])
+    if target.dtype.kind not in "iu":
+        raise TypeError(f"the target must hold class numbers, of an integer dtype, not {target.dtype}")
+    return Inferred(
+        meta(target.shape, target.dtype, False), prod(target.bound) + target.nbytes
+    )  # which count, and a copy
 
 
 def _reduced(row: Row, shape: Known, options: Options) -> Shape:

@@ -9,7 +9,6 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import DTypeLike
 
-from ...ops.exactly import chosen
 from ...ops.packed import UNPACK, offsets
 from ...ops.table import TABLE
 from ..options import axes
@@ -22,27 +21,32 @@ __all__ = ["Axis", "Operand", "axes", "dtype_or_none", "known_shape", "lengths",
 
 
 def op(name: str, *operands: Any, **options: Any) -> Tensor:
-    """Apply a row of the table, or the exact one where that is asked for."""
-    return apply(chosen(TABLE[name]), operands, options)
+    """Apply a row of the table."""
+    return apply(TABLE[name], operands, options)
 
 
 def several(name: str, *operands: Any, placed: Mapping[str, Any] | None = None, **options: Any) -> list[Tensor]:
-    """Apply a row that gives several results: one task, whose value they are views of.
+    """Apply a row that gives several results: one task, whose value they are views of. Each is recorded by itself.
 
     Args:
         placed: scheduler and device, for where no operand is a tensor.
     """
     row = TABLE[name]
-    refuse_tracked(name, operands)
     for operand in operands:
         if isinstance(operand, Tensor):
             known_shape(operand, name)
     packed = apply(row, operands, options, **(placed or {}))
     forms, _ = row.parts(name, tuple([o._value.meta if isinstance(o, Tensor) else o for o in operands]), options)
     places = zip(offsets(forms)[0], forms, strict=True)
-    return [
+    found = [
         apply(UNPACK, (packed,), {"start": start, "shape": form.shape, "dtype": form.dtype}) for start, form in places
     ]
+    node = next((o._node for o in operands if isinstance(o, Tensor) and o._node is not None), None)
+    if node is not None:
+        all_of_it = (*operands, *[result.detach() for result in found])
+        for part, result in enumerate(found):
+            node.record(row, all_of_it, {**options, "part": part}, result)
+    return found
 
 
 def refuse_tracked(name: str, operands: Sequence[Any]) -> None:

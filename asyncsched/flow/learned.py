@@ -1,0 +1,103 @@
+"""What tasks cost, learned from those before.
+
+Theory of operation. The table of operations knows what a row takes. What a callable takes nobody knows; to say it by
+`nbytes=` one has to measure it. So the first calls of each kind are measured as they run: what PyTorch allocated
+meanwhile, if the program has imported it, and the arrays that were returned. The charge of a call already made cannot
+be changed, but for what it left behind; later ones are charged by what was learned. The first call of a kind often
+leaves behind what later ones find there (an optimiser's moments), so it is forgotten once a second was measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Final, NamedTuple, TypeAlias
+
+from .._arguments import parse_bytes
+
+_MEASURED: Final = 4  # calls of a kind: it slows them down. A guess
+_REMEMBERED: Final = 1024  # kinds
+
+
+Kind: TypeAlias = tuple[str, tuple[Hashable, ...]]  # a name, and the forms of the tensors among the arguments
+
+
+class Known(NamedTuple):
+    """What is known of a kind of call, in bytes."""
+
+    nbytes: int
+    """At most at one time."""
+    workspace: int
+    """Of that, what was gone when it ended."""
+    calls: int
+    """How many were measured."""
+
+
+class LearnedCost:
+    """What a callable takes, learned from the calls before: for `nbytes=` of `submit`, `submit_nowait` and `call`.
+
+    Calls are of one kind when their names (`name=`, by default the function's) and the shapes and dtypes of the tensors
+    among their arguments are the same. The first four of each kind are measured: the arrays that they return, and what
+    PyTorch allocates in them (on CUDA by its allocator's statistics; on the CPU tensor by tensor, which takes some tens
+    of microseconds an operation). The most of these is what later calls are charged, the first left out; one for which
+    there is no room waits. What else a function allocates is not seen: declare that by `nbytes=` instead.
+
+    A result that is no array, such as a loss with its graph, is charged what the call left behind, until its handle
+    drops.
+
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu") as s:
+    ...         cost, x = asc.LearnedCost(first="1 MiB"), await s.put(np.arange(1000.0))
+    ...         for _ in range(3):
+    ...             await s.call(np.cumsum, x, nbytes=cost)
+    ...         print(cost)
+    >>> asc.run(main)
+    LearnedCost(cumsum: 8,000 bytes)
+
+    Args:
+        first: what is charged while nothing is known of a kind: bytes, or text such as "64 MiB". Default the bytes of
+            the inputs, as for any callable.
+
+    Raises:
+        ValueError, TypeError: for a size that is none.
+    """
+
+    def __init__(self, first: int | str | None = None) -> None:
+        self._first = None if first is None else parse_bytes(first, "first")
+        self._known: dict[Kind, Known] = {}
+
+    def known(self, name: str) -> tuple[Known, ...]:
+        """What was learned of the calls with a name, a record for each kind."""
+        return tuple([known for kind, known in list(self._known.items()) if kind[0] == name])
+
+    def _lesson(self, name: str, forms: tuple[Hashable, ...]) -> Lesson:
+        return Lesson(self._known, (name, forms), self._first)
+
+    def __repr__(self) -> str:
+        kinds = dict.fromkeys(kind[0] for kind in list(self._known))
+        found = [f"{name}: {max(known.nbytes for known in self.known(name)):,} bytes" for name in kinds]
+        return f"{type(self).__name__}({', '.join(found) or 'nothing yet'})"
+
+
+class Lesson:
+    """One call, which is charged by what is known of its kind, and may add to that."""
+
+    def __init__(self, all_known: dict[Kind, Known], kind: Kind, first: int | None) -> None:
+        self._all, self._kind = all_known, kind
+        known = all_known.get(kind)
+        self.nbytes = first if known is None else known.nbytes
+        self.workspace = None if known is None else known.workspace
+
+    def wanted(self) -> bool:
+        known = self._all.get(self._kind)
+        return known is None or known.calls < _MEASURED
+
+    def learn(self, peak: int, kept: int, made: int) -> None:
+        found = Known(max(peak, kept, made), 0, 1)
+        found = found._replace(workspace=found.nbytes - (made or kept))
+        known = self._all.get(self._kind)
+        if known is not None:
+            found = max(found, known) if known.calls > 1 else found
+            found = found._replace(calls=known.calls + 1)
+        elif len(self._all) >= _REMEMBERED:
+            self._all.clear()  # what is still in use is soon there again
+        self._all[self._kind] = found

@@ -1,0 +1,165 @@
+"""Modules made of modules."""
+
+from __future__ import annotations
+
+from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
+from typing import Any, Self, overload
+
+from ..tensors.tensor import Tensor
+from .module import Module
+
+__all__ = ["ModuleDict", "ModuleList", "Sequential"]
+
+
+class _Numbered(Module):
+    """Modules named "0", "1", ..., and had by number."""
+
+    @overload
+    def __getitem__(self, i: int) -> Module: ...
+
+    @overload
+    def __getitem__(self, i: slice) -> Self: ...
+
+    def __getitem__(self, i: int | slice) -> Module | Self:
+        found = self._list()[i]
+        return found if isinstance(found, Module) else self._of(found)
+
+    def __setitem__(self, i: int, module: Module) -> None:
+        modules = self._list()
+        modules[i] = module
+        self._set(modules)
+
+    def __len__(self) -> int:
+        return len(self._list())
+
+    def __iter__(self) -> Iterator[Module]:
+        return iter(self._list())
+
+    def append(self, module: Module) -> Self:
+        """Put a module at the end. Returns these modules."""
+        return self._set([*self._list(), module])
+
+    def extend(self, modules: Iterable[Module]) -> Self:
+        """Put modules at the end. Returns these modules."""
+        return self._set([*self._list(), *modules])
+
+    def insert(self, index: int, module: Module) -> Self:
+        """Put a module before the one of this number. Returns these modules."""
+        modules = self._list()
+        modules.insert(index, module)
+        return self._set(modules)
+
+    def _list(self) -> list[Module]:
+        return [module for _, module in self._members(Module)]
+
+    def _set(self, modules: list[Module]) -> Self:
+        for module in modules:
+            _check(type(self).__name__, module)
+        for name in [name for name, _ in self._members(Module) if name in vars(self)]:
+            delattr(self, name)
+        for i, module in enumerate(modules):
+            setattr(self, str(i), module)
+        return self
+
+    def _of(self, modules: list[Module]) -> Self:
+        raise NotImplementedError
+
+
+class Sequential(_Numbered):
+    """Modules called one after the other. Their names are "0", "1", ..., and they are had by number, as in a list.
+
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu") as s:
+    ...         model = asc.nn.Sequential(asc.nn.Linear(3, 8, rng=0), asc.nn.ReLU(), asc.nn.Linear(8, 2, rng=1))
+    ...         y = model(await s.put(np.ones((4, 3), np.float32)))
+    ...         print(model[1], list(model.state_dict()), (await y).shape)
+    >>> asc.run(main)
+    ReLU() ['0.weight', '0.bias', '2.weight', '2.bias'] (4, 2)
+    """
+
+    def __init__(self, *modules: Module) -> None:
+        self._set(list(modules))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for module in self._list():
+            x = module(x)
+        return x
+
+    def _of(self, modules: list[Module]) -> Self:
+        return type(self)(*modules)
+
+
+class ModuleList(_Numbered):
+    """Modules in a list, which a module that has it calls as it likes. (A plain list as an attribute does as well.)"""
+
+    def __init__(self, modules: Iterable[Module] = ()) -> None:
+        self._set(list(modules))
+
+    def _of(self, modules: list[Module]) -> Self:
+        return type(self)(modules)
+
+
+class ModuleDict(Module):
+    """Modules by name, which a module that has it calls as it likes.
+
+    A name has no dot, no underscore in front, and is no attribute of modules: it is part of the names of what is in it.
+    """
+
+    def __init__(self, modules: Mapping[str, Module] | Iterable[tuple[str, Module]] = ()) -> None:
+        self.update(modules)
+
+    def __getitem__(self, key: str) -> Module:
+        return self._dict()[key]
+
+    def __setitem__(self, key: str, module: Module) -> None:
+        _check(type(self).__name__, module)
+        taken = not isinstance(key, str) or not key or "." in key or key.startswith("_") or hasattr(type(self), key)
+        if taken:
+            raise KeyError(
+                f"ModuleDict: {key!r} cannot name a module: a name has no dot, no underscore in front, and is no"
+                " attribute of modules"
+            )
+        setattr(self, key, module)
+
+    def __delitem__(self, key: str) -> None:
+        self.pop(key)
+
+    def __len__(self) -> int:
+        return len(self._dict())
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._dict())
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._dict()
+
+    def keys(self) -> KeysView[str]:
+        """The names."""
+        return self._dict().keys()
+
+    def values(self) -> ValuesView[Module]:
+        """The modules."""
+        return self._dict().values()
+
+    def items(self) -> ItemsView[str, Module]:
+        """Names and modules."""
+        return self._dict().items()
+
+    def pop(self, key: str) -> Module:
+        """Take a module out."""
+        found = self[key]
+        delattr(self, key)
+        return found
+
+    def update(self, modules: Mapping[str, Module] | Iterable[tuple[str, Module]]) -> None:
+        """Put modules in, by name."""
+        for key, module in dict(modules).items():
+            self[key] = module
+
+    def _dict(self) -> dict[str, Module]:
+        return dict(self._members(Module))
+
+
+def _check(name: str, module: Any) -> None:
+    if not isinstance(module, Module):
+        raise TypeError(f"{name}: {module!r} is no module: nn.ReLU() is one, and nn.relu and nn.ReLU are not")

@@ -1,0 +1,47 @@
+"""What the functions share: sizes, how a loss is reduced, and constants beside an operand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from ...flow.tasks import Tasks
+from ...tensors.functions import full
+from ...tensors.functions._common import lengths
+from ...tensors.handles import runtime_of
+from ...tensors.tensor import Tensor
+
+Reduction = Literal["mean", "sum", "none"]
+Size = int | Sequence[int]
+
+
+def pair(size: Size) -> tuple[int, int]:
+    """One number for rows and one for columns."""
+    rows, columns = lengths(size) if isinstance(size, Sequence) else lengths(size) * 2
+    return rows, columns
+
+
+def single(size: Size) -> int:
+    """One number, also if given as a sequence of one."""
+    (length,) = lengths(size)
+    return length
+
+
+def constant(x: Tensor, shape: tuple[int, ...], value: float) -> Tensor:
+    """One value throughout, in the dtype of `x` and where that is."""
+    return full(shape, value, dtype=x.dtype, device=x.device, scheduler=Tasks(runtime_of(x._value)))
+
+
+def same_dtype(name: str, x: Tensor, *others: Tensor | None) -> None:
+    """Refuse operands that NumPy would promote: parameters and data are of one floating-point dtype."""
+    dtypes = {tensor.dtype for tensor in (x, *others) if tensor is not None}
+    if len(dtypes) > 1 or x.dtype.kind != "f":
+        names = ", ".join(sorted(map(str, dtypes)))
+        raise TypeError(f"{name}: the operands are of {names}: bring them to one floating-point dtype with `astype`")
+
+
+def reduced(name: str, losses: Tensor, reduction: Reduction) -> Tensor:
+    """Each loss, their sum or their mean."""
+    if reduction not in ("mean", "sum", "none"):
+        raise ValueError(f"{name}: reduction={reduction!r} must be 'mean', 'sum' or 'none'")
+    return losses if reduction == "none" else losses.sum() if reduction == "sum" else losses.mean()

@@ -1,0 +1,102 @@
+"""Linear maps, convolutions, rows by number, dropout, attention."""
+
+from __future__ import annotations
+
+from operator import index
+from typing import Any
+
+from ...tensors.functions import concat, expand_dims, squeeze
+from ...tensors.functions._common import op
+from ...tensors.tensor import Tensor
+from .common import Size, pair, single
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x weight^T + bias: x is (..., in), the weight (out, in), the bias (out,), the result (..., out)."""
+    return op("linear", x, weight) if bias is None else op("linear", x, weight, bias)
+
+
+def embedding(indices: Tensor, weight: Tensor) -> Tensor:
+    """Rows of `weight` (count, width) for integer indices of any shape: (*indices.shape, width).
+
+    Raises:
+        IndexError: where awaited, for an index below 0 or too large.
+    """
+    return op("embedding", weight, indices)
+
+
+def dropout(x: Tensor, p: float, *, seed: int) -> Tensor:
+    """Each element 0 with probability `p`, else divided by 1 - p. The same seed drops the same elements."""
+    return op("dropout", x, index(seed), p=p)
+
+
+def conv1d(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, stride: Size = 1, padding: Size = 0, dilation: Size = 1
+) -> Tensor:
+    """The convolution of sequences with a weight: that of images of one row.
+
+    Args:
+        x: (sequences, channels, length).
+        weight: (out channels, channels, kernel length).
+        bias: (out channels,).
+        stride, padding, dilation: one number. The padding is of zeros.
+    """
+    if x.ndim != 3 or weight.ndim != 3:
+        raise ValueError(
+            f"conv1d: the shapes {x.shape} and {weight.shape} must be (sequences, channels, length) and"
+            " (out channels, channels, kernel length)"
+        )
+    step, extra, spread = single(stride), single(padding), single(dilation)
+    images, kernel = expand_dims(x, axis=2), expand_dims(weight, axis=2)
+    return squeeze(conv2d(images, kernel, bias, stride=(1, step), padding=(0, extra), dilation=(1, spread)), axis=2)
+
+
+def conv2d(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, stride: Size = 1, padding: Size = 0, dilation: Size = 1
+) -> Tensor:
+    """The convolution (in truth a correlation) of images with a weight.
+
+    Args:
+        x: (images, channels, height, width).
+        weight: (out channels, channels, rows, columns).
+        bias: (out channels,).
+        stride, padding, dilation: one number, or one for rows and one for columns. The padding is of zeros.
+
+    Returns:
+        (images, out channels, ...) with floor((n + 2 padding - dilation (k - 1) - 1) / stride) + 1 rows and columns.
+    """
+    operands = (x, weight) if bias is None else (x, weight, bias)
+    return op("conv2d", *operands, stride=pair(stride), padding=pair(padding), dilation=pair(dilation))
+
+
+def scaled_dot_product_attention(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, *,
+    is_causal: bool = False, scale: float | None = None,
+) -> Tensor:  # fmt: skip
+    """softmax(query key^T scale + mask) value, in memory that grows with the length and not with its square.
+
+    Args:
+        query: (..., L, E).
+        key: (..., S, E), with the same axes in front.
+        value: (..., S, Ev).
+        attn_mask: broadcasts to (..., L, S); boolean, True where to attend, or numbers to add. Gets no gradient. (As
+            in PyTorch, a boolean mask of the module MultiheadAttention means the opposite.)
+        is_causal: let position i attend to 0 to i only, in addition to the mask.
+        scale: by default 1 / sqrt(E).
+
+    Returns:
+        (..., L, Ev).
+    """
+    parts = (query, key, value)
+    packed = concat([part.reshape(-1) for part in parts])
+    shapes = tuple([part.shape for part in parts])
+    return op("attention", packed, mask_operand(attn_mask), shapes=shapes, causal=is_causal, scale=scale)
+
+
+def mask_operand(mask: Tensor | None) -> Any:
+    """The mask as an operand: 0 is none."""
+    if mask is None:
+        return 0
+    if isinstance(mask, Tensor) and mask.requires_grad:
+        raise ValueError("attn_mask gets no gradient: give `mask.detach()`")
+    return mask

@@ -1,0 +1,79 @@
+"""The largest or the mean of windows on images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from ...tensors.functions import stack
+from ...tensors.functions._common import known_shape, op
+from ...tensors.tensor import Tensor
+from .common import Size, constant, pair, same_dtype
+from .layers import conv2d
+
+
+def max_pool2d(x: Tensor, kernel_size: Size, stride: Size | None = None, padding: Size = 0) -> Tensor:
+    """The largest element of each window on (..., height, width); by default the windows do not overlap.
+
+    The gradient goes to the first of equal ones. `padding` adds what is less than any element.
+    """
+    kernel = pair(kernel_size)
+    steps = kernel if stride is None else pair(stride)
+    return op("max_pool2d", x, kernel=kernel, stride=steps, padding=pair(padding))
+
+
+def avg_pool2d(
+    x: Tensor, kernel_size: Size, stride: Size | None = None, padding: Size = 0, *,
+    count_include_pad: bool = True, divisor_override: int | None = None,
+) -> Tensor:  # fmt: skip
+    """The mean of each window on (..., height, width): a convolution with equal weights.
+
+    Args:
+        x: images.
+        kernel_size, stride, padding: one number, or one for rows and one for columns; by default the windows do not
+            overlap. The padding is of zeros.
+        count_include_pad: whether the padding counts.
+        divisor_override: divide by this number, and not by how many elements there are.
+    """
+    same_dtype("avg_pool2d", x)
+    kernel, (*lead, height, width) = pair(kernel_size), known_shape(x, "avg_pool2d")
+    steps, around = kernel if stride is None else pair(stride), pair(padding)
+    if any(2 * p > k for p, k in zip(around, kernel, strict=True)):
+        raise ValueError(f"avg_pool2d: padding {around} must be at most half of the kernel {kernel}")
+
+    def sums(images: Tensor, weight: float) -> Tensor:
+        return conv2d(images, constant(x, (1, 1, *kernel), weight), stride=steps, padding=around)
+
+    images = x.reshape(prod(lead), 1, height, width)
+    if count_include_pad or divisor_override is not None:
+        means = sums(images, 1 / (prod(kernel) if divisor_override is None else divisor_override))
+    else:
+        means = sums(images, 1) / sums(constant(x, (1, 1, height, width), 1), 1)
+    return means.reshape(*lead, *means.shape[-2:])
+
+
+def adaptive_avg_pool2d(x: Tensor, output_size: int | Sequence[int | None] | None) -> Tensor:
+    """The means of windows so laid that (..., height, width) gives `output_size` rows and columns.
+
+    Window i of n on a length m reaches from floor(i m / n) to ceil((i + 1) m / n).
+
+    Args:
+        x: images.
+        output_size: one number, or one for rows and one for columns; None for as many as there are.
+    """
+    same_dtype("adaptive_avg_pool2d", x)
+    rows, columns = output_size if isinstance(output_size, Sequence) else (output_size, output_size)
+    return _averaged(_averaged(x, x.ndim - 1, columns), x.ndim - 2, rows)
+
+
+def _averaged(x: Tensor, axis: int, count: int | None) -> Tensor:
+    """As many means along an axis."""
+    shape = known_shape(x, "adaptive_avg_pool2d")
+    length = shape[axis]
+    if count is None or count == length:
+        return x
+    if count > 0 and length % count == 0:
+        return x.reshape(*shape[:axis], count, length // count, *shape[axis + 1 :]).mean(axis=axis + 1)
+    ends = [(i * length // count, -(-(i + 1) * length // count)) for i in range(count)]
+    before = (slice(None),) * axis
+    return stack([x[(*before, slice(start, end))].mean(axis=axis) for start, end in ends], axis=axis)

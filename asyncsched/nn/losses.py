@@ -1,0 +1,95 @@
+"""Losses as modules. `reduction` is "mean", "sum" or "none"; weights are buffers."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from ..tensors.tensor import Tensor
+from . import functional as F
+from .functional.common import Reduction
+from .module import Module
+
+__all__ = ["BCEWithLogitsLoss", "CrossEntropyLoss", "KLDivLoss", "L1Loss", "MSELoss", "NLLLoss", "SmoothL1Loss"]
+
+
+class MSELoss(Module):
+    """The squared differences."""
+
+    def __init__(self, *, reduction: Reduction = "mean") -> None:
+        self.reduction = reduction
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        return F.mse_loss(x, target, reduction=self.reduction)
+
+
+class L1Loss(Module):
+    """The distances."""
+
+    def __init__(self, *, reduction: Reduction = "mean") -> None:
+        self.reduction = reduction
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        return F.l1_loss(x, target, reduction=self.reduction)
+
+
+class SmoothL1Loss(Module):
+    """The distances less beta / 2; below beta squares over 2 beta."""
+
+    def __init__(self, *, reduction: Reduction = "mean", beta: float = 1.0) -> None:
+        self.reduction, self.beta = reduction, beta
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        return F.smooth_l1_loss(x, target, reduction=self.reduction, beta=self.beta)
+
+
+class BCEWithLogitsLoss(Module):
+    """Less the logarithm of the probability that the sigmoid of x gives to a target from 0 to 1."""
+
+    def __init__(
+        self, weight: Tensor | None = None, *, reduction: Reduction = "mean", pos_weight: Tensor | None = None
+    ) -> None:
+        self.weight, self.pos_weight, self.reduction = weight, pos_weight, reduction
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        return F.binary_cross_entropy_with_logits(
+            x, target, self.weight, reduction=self.reduction, pos_weight=self.pos_weight
+        )
+
+
+class KLDivLoss(Module):
+    """How far a distribution, given by logarithms, is from the target."""
+
+    def __init__(self, *, reduction: Reduction | Literal["batchmean"] = "mean", log_target: bool = False) -> None:
+        self.reduction, self.log_target = reduction, log_target
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        return F.kl_div(x, target, reduction=self.reduction, log_target=self.log_target)
+
+
+class NLLLoss(Module):
+    """Less the number at the target's class, for logarithms of probabilities."""
+
+    def __init__(
+        self, weight: Tensor | None = None, *, ignore_index: int = -100, reduction: Reduction = "mean"
+    ) -> None:
+        self.weight, self.ignore_index, self.reduction = weight, ignore_index, reduction
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        return F.nll_loss(x, target, self.weight, ignore_index=self.ignore_index, reduction=self.reduction)
+
+
+class CrossEntropyLoss(Module):
+    """Less the logarithm of the softmax at the target: class numbers, or probabilities."""
+
+    def __init__(
+        self, weight: Tensor | None = None, *, ignore_index: int = -100, reduction: Reduction = "mean",
+        label_smoothing: float = 0.0,
+    ) -> None:  # fmt: skip
+        self.weight, self.ignore_index, self.reduction = weight, ignore_index, reduction
+        self.label_smoothing = label_smoothing
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        return F.cross_entropy(
+            x, target, self.weight, reduction=self.reduction, ignore_index=self.ignore_index,
+            label_smoothing=self.label_smoothing,
+        )  # fmt: skip

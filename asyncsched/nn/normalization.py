@@ -1,0 +1,114 @@
+"""Normalization as modules. In training BatchNorm keeps running statistics, in buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Unpack
+
+from ..tensors.functions._common import lengths
+from ..tensors.tensor import Tensor
+from . import functional as F
+from .functional.normalization import move_statistics, normalized_by_batch
+from .initial import Initial, Options
+from .module import Module
+
+__all__ = ["BatchNorm1d", "BatchNorm2d", "GroupNorm", "LayerNorm", "RMSNorm"]
+
+
+class LayerNorm(Module):
+    """The last axes brought to mean 0 and variance 1, times `weight` (at first 1) plus `bias` (at first 0)."""
+
+    def __init__(self, normalized_shape: int | Sequence[int], eps: float = 1e-5, **options: Unpack[Options]) -> None:
+        shape, initial, self.eps = lengths(normalized_shape), Initial(**options), eps
+        self.weight, self.bias = initial.constant(shape, 1), initial.constant(shape, 0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
+
+
+class RMSNorm(Module):
+    """The last axes over the root of the mean of their squares, times `weight` (at first 1)."""
+
+    def __init__(
+        self, normalized_shape: int | Sequence[int], eps: float | None = None, elementwise_affine: bool = True,
+        **options: Unpack[Options],
+    ) -> None:  # fmt: skip
+        self.normalized_shape, self.eps = lengths(normalized_shape), eps
+        self.weight = Initial(**options).constant(self.normalized_shape, 1) if elementwise_affine else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, self.normalized_shape, self.weight, self.eps)
+
+
+class GroupNorm(Module):
+    """Groups of channels of each example brought to mean 0 and variance 1, times `weight` (1) plus `bias` (0)."""
+
+    def __init__(
+        self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True, **options: Unpack[Options]
+    ) -> None:
+        if num_groups < 1 or num_channels % num_groups:
+            raise ValueError(f"num_channels={num_channels} must be divisible by num_groups={num_groups}")
+        self.num_groups, self.eps, initial = num_groups, eps, Initial(**options)
+        self.weight = initial.constant((num_channels,), 1) if affine else None
+        self.bias = initial.constant((num_channels,), 0) if affine else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.group_norm(x, self.num_groups, self.weight, self.bias, self.eps)
+
+
+class _BatchNorm(Module):
+    """Each channel brought to mean 0 and variance 1 over the batch, times `weight` (at first 1) plus `bias` (0).
+
+    In training `running_mean` and `running_var` follow those of the batches, and outside of it are used in their place;
+    `num_batches_tracked` counts. These are buffers: part of `state_dict()`, and not parameters. A forward pass in
+    training moves all three to new versions, as one commit, when the batch's are there: if the batch fails or is
+    cancelled before, they stay what they were, and later batches go on from there. An optimiser's step that is skipped
+    for another reason, further on in the batch, does not take them back. A captured step takes it in `eval()` only.
+
+    Args:
+        num_features: how many channels there are.
+        eps: keeps the quotient finite.
+        momentum: how much of a batch goes into the running statistics; None for the mean over all batches.
+        affine: whether there are weight and bias.
+        track_running_stats: without, each batch is normalized by itself, outside of training too.
+    """
+
+    _axes: tuple[int, ...] = ()  # how many an input may have
+    _form = ""
+    running_mean: Tensor | None
+    running_var: Tensor | None
+    num_batches_tracked: Tensor | None
+
+    def __init__(
+        self, num_features: int, eps: float = 1e-5, momentum: float | None = 0.1, affine: bool = True,
+        track_running_stats: bool = True, **options: Unpack[Options],
+    ) -> None:  # fmt: skip
+        self.eps, self.momentum, initial, shape = eps, momentum, Initial(**options), (num_features,)
+        self.weight = initial.constant(shape, 1) if affine else None
+        self.bias = initial.constant(shape, 0) if affine else None
+        kept = track_running_stats
+        self.register_buffer("running_mean", initial.buffer(shape, 0) if kept else None)
+        self.register_buffer("running_var", initial.buffer(shape, 1) if kept else None)
+        self.register_buffer("num_batches_tracked", initial.buffer((), 0, "i8") if kept else None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.ndim not in self._axes:
+            raise ValueError(f"{type(self).__name__}: shape {x.shape} must be {self._form}")
+        mean, variance, count = self.running_mean, self.running_var, self.num_batches_tracked
+        if mean is None or variance is None:
+            return normalized_by_batch(x, self.weight, self.bias, self.eps)[0]
+        if not self.training:
+            return F.batch_norm(x, mean, variance, self.weight, self.bias, eps=self.eps)
+        y, found = normalized_by_batch(x, self.weight, self.bias, self.eps)
+        move_statistics((mean, variance), found, self.momentum, count)
+        return y
+
+
+class BatchNorm1d(_BatchNorm):
+    __doc__ = f"{_BatchNorm.__doc__}\n    The input is (examples, channels) or (examples, channels, length).\n    "
+    _axes, _form = (2, 3), "(examples, channels) or (examples, channels, length)"
+
+
+class BatchNorm2d(_BatchNorm):
+    __doc__ = f"{_BatchNorm.__doc__}\n    The input is (images, channels, height, width).\n    "
+    _axes, _form = (4,), "(images, channels, height, width)"

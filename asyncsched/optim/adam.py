@@ -1,0 +1,92 @@
+"""Adam, and the same with decoupled weight decay."""
+
+from __future__ import annotations
+
+from ..tensors.functions._common import op
+from ..tensors.tensor import Tensor
+from .groups import Group, Parameters, Setting, betas, number
+from .optimizer import Optimizer
+from .states import State
+
+
+class Adam(Optimizer):
+    """Adam (Kingma and Ba, arXiv:1412.6980).
+
+    At step t, from 1, with the gradient g + weight_decay p in the place of g: m <- b1 m + (1 - b1) g and
+    v <- b2 v + (1 - b2) g**2, which begin at zero; then p <- p - lr (m / (1 - b1**t)) / (sqrt(v / (1 - b2**t)) + eps).
+
+    Args:
+        parameters: tensors with `requires_grad` set, or dicts of them (see `Optimizer.param_groups`).
+        lr: the learning rate.
+        betas: b1 and b2, both below 1.
+        eps: keeps the quotient finite.
+        weight_decay: how much of the parameter is added to its gradient.
+
+    All but the parameters are attributes, too, and may be set at any time: `optimizer.lr = 0.01`.
+
+    Raises:
+        ValueError, TypeError: for numbers that are negative, infinite, NaN or none, here and where they are set.
+    """
+
+    betas = Setting(betas, "How much of the averages of gradients and of their squares stays, each below 1.")
+    eps = Setting(number, "Keeps the quotient finite.")
+    weight_decay = Setting(number, "How much of the parameter is added to its gradient.")
+    _kept = (("step", "mean", "square"),)
+    _decoupled = False  # from the gradient
+
+    def __init__(
+        self, parameters: Parameters, lr: float = 1e-3, *, betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8, weight_decay: float = 0.0,
+    ) -> None:  # fmt: skip
+        super().__init__(parameters, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
+
+    def _moved(
+        self, group: Group, parameter: Tensor, gradient: Tensor, state: State, counts: dict[object, Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        (b1, b2), decay, count = group["betas"], group["weight_decay"], self._counted(parameter, state, counts)
+        if decay and not self._decoupled:
+            gradient, decay = op("axpby", parameter, gradient, decay, 1.0), 0.0
+        mean = op("axpby", state.get("mean", 0.0), gradient, b1, 1 - b1)
+        square = op("axpby_squared", state.get("square", 0.0), gradient, b2, 1 - b2)
+        moved = op("adam_step", parameter, mean, square, count, group["lr"], decay, b1, b2, group["eps"])
+        return moved, {"step": count, "mean": mean, "square": square}
+
+
+class AdamW(Adam):
+    """Adam with decoupled weight decay (Loshchilov and Hutter, arXiv:1711.05101).
+
+    At step t, from 1: m <- b1 m + (1 - b1) g and v <- b2 v + (1 - b2) g**2, which begin at zero; then
+    p <- p - lr weight_decay p - lr (m / (1 - b1**t)) / (sqrt(v / (1 - b2**t)) + eps).
+
+    Args:
+        parameters: tensors with `requires_grad` set, or dicts of them (see `Optimizer.param_groups`).
+        lr: the learning rate.
+        betas: b1 and b2, both below 1.
+        eps: keeps the quotient finite.
+        weight_decay: how much of the parameter goes at each step, times `lr`.
+
+    All but the parameters are attributes, too, and may be set at any time: `optimizer.lr = 0.01`.
+
+    Raises:
+        ValueError, TypeError: for numbers that are negative, infinite, NaN or none, here and where they are set.
+
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu") as s:
+    ...         w = await s.put(np.array(4.0))
+    ...         w.requires_grad = True
+    ...         optimizer = asc.optim.AdamW([w], lr=0.1, weight_decay=0.0)
+    ...         (w * w).backward()
+    ...         optimizer.step()
+    ...         return await w.item()
+    >>> print(f"{asc.run(main):.3f}")               # the first step is as long as the learning rate
+    3.900
+    """
+
+    weight_decay = Setting(number, "How much of the parameter goes at each step, times `lr`.")
+    _decoupled = True
+
+    def __init__(
+        self, parameters: Parameters, lr: float = 1e-3, *, betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8, weight_decay: float = 1e-2,
+    ) -> None:  # fmt: skip
+        super().__init__(parameters, lr, betas=betas, eps=eps, weight_decay=weight_decay)

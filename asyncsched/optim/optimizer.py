@@ -1,0 +1,140 @@
+"""What all optimisers do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import count
+from typing import Any, ClassVar
+
+from .._core.model import Value
+from ..autograd import no_grad
+from ..flow.tasks import Tasks
+from ..tensors.functions import full
+from ..tensors.handles import runtime_of
+from ..tensors.tensor import Tensor
+from .groups import Group, Parameters, Setting, groups_of, number
+from .states import COUNT, State, check_list, check_names, check_state, copied
+
+
+class Optimizer:
+    """What all optimisers do. One of them says what a step is, in `_moved`.
+
+    Attributes:
+        param_groups: a `Group` for each dict of parameters that was given, or one for all. Each has all settings.
+        parameters: all that it moves, group by group.
+        state: for each parameter the tensors kept from step to step: moments, and how many steps there were.
+    """
+
+    lr = Setting(number, "The learning rate, which may be set at any time.")
+    # What the state of a parameter may have: the names of all tensors, in each case.
+    _kept: ClassVar[tuple[tuple[str, ...], ...]] = ()
+
+    def __init__(self, parameters: Parameters, **settings: Any) -> None:
+        """`settings` are the numbers of the formula, all of them; a group may have others.
+
+        Raises:
+            ValueError, TypeError: for one that makes no sense, and for parameters that are none or are there twice.
+        """
+        self.param_groups = groups_of(parameters, self._checked(settings), self._checked)
+        self.parameters = [parameter for group in self.param_groups for parameter in group.params]
+        self.state: list[State] = [{} for _ in self.parameters]
+
+    def step(self) -> None:
+        """Move every parameter that has a gradient, or none. Issues its tasks and returns at once.
+
+        Whether it is skipped shows later (see above); room for all of it is had before it begins.
+
+        Raises:
+            RuntimeError: if there is no gradient.
+            QueueFull, TaskTooLarge: if the backlog or the limit has no room for all of it; nothing has changed then.
+        """
+        groups = [group for group in self.param_groups for _ in group.params]
+        found = zip(groups, self.parameters, self.state, strict=True)
+        todo = [(group, p, p.grad, state) for group, p, state in found if p.grad is not None]
+        if not todo:
+            raise RuntimeError("no parameter has a gradient: call `loss.backward()` before `step()`")
+        runtime = runtime_of(todo[0][1]._value)
+        versions: dict[Value, Value | None] = {}
+        counts: dict[object, Tensor] = {}
+        with no_grad(), runtime.transaction("step()", versions=versions):
+            moved = [self._moved(group, p.detach(), gradient, state, counts) for group, p, gradient, state in todo]
+            for (_, p, _, state), (new, kept) in zip(todo, moved, strict=True):
+                versions[new._value] = p._value
+                for name in kept:
+                    versions[kept[name]._value] = state[name]._value if name in state else None
+        # Nothing is launched yet: buffers that only the handles held are written over.
+        for _, p, _, state in todo:
+            new, kept = moved.pop(0)
+            p._value = new._value
+            state.update(kept)
+        del new, kept, versions, counts
+        runtime.dispatch()
+
+    def zero_grad(self) -> None:
+        """Set the gradient of every parameter to None."""
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """The settings of all groups, and what is kept for each parameter, in order. Its tensors stay what they are."""
+        numbers = count()
+        groups = [{**one.settings, "params": [next(numbers) for _ in one.params]} for one in self.param_groups]
+        return {"param_groups": groups, "state": [copied(state) for state in self.state]}
+
+    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` gave: with its settings, too. Changes nothing if it does not fit.
+
+        Raises:
+            ValueError, TypeError: if it is of other parameters or of another optimiser, or damaged; naming what.
+        """
+        if not isinstance(saved, Mapping):
+            raise TypeError(f"a state is a dict, as from `state_dict()`, not {type(saved).__name__}")
+        check_names(f"the state of {type(self).__name__}", saved, {"param_groups", "state"})
+        forms, states = check_list("param_groups", saved["param_groups"]), check_list("state", saved["state"])
+        if len(forms) != len(self.param_groups):
+            raise ValueError(f"this is the state of {len(forms)} groups of parameters, not of {len(self.param_groups)}")
+        settings = [self._loaded(i, group, forms[i]) for i, group in enumerate(self.param_groups)]
+        if len(states) != len(self.parameters):
+            raise ValueError(f"this is the state of {len(states)} parameters, not of {len(self.parameters)}")
+        for i, (parameter, state) in enumerate(zip(self.parameters, states, strict=True)):
+            check_state(f"parameter {i}", parameter, state, self._kept)
+        for group, found in zip(self.param_groups, settings, strict=True):
+            group.settings = found
+        self.state = [copied(state) for state in states]
+
+    def _loaded(self, i: int, group: Group, form: Any) -> dict[str, Any]:
+        """The settings of a saved group, checked."""
+        what = f"group {i} of the state of {type(self).__name__}"
+        if not isinstance(form, Mapping):
+            raise TypeError(f"{what} must be a dict, not {type(form).__name__}")
+        check_names(what, form, {"params", *group.settings})
+        if len(check_list("params", form["params"])) != len(group.params):
+            raise ValueError(f"{what} has {len(form['params'])} parameters, not {len(group.params)}")
+        return self._checked(form)
+
+    def _checked(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """All settings, or an error if one makes no sense."""
+        found = {name: one for kind in reversed(type(self).__mro__) for name, one in vars(kind).items()}
+        return {name: one.check(name, given[name]) for name, one in found.items() if isinstance(one, Setting)}
+
+    def _moved(
+        self, group: Group, parameter: Tensor, gradient: Tensor, state: State, counts: dict[object, Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The parameter after a step, and what changes of its state, which began as zeros. Changes nothing itself."""
+        raise NotImplementedError
+
+    @staticmethod
+    def _counted(parameter: Tensor, state: State, counts: dict[object, Tensor]) -> Tensor:
+        """The number of steps after this one; made once for all parameters that had as many."""
+        before = state.get("step")
+        key = parameter.device if before is None else before._value
+        if before is not None and key not in counts:
+            counts[key] = before + 1
+        elif key not in counts:
+            submitter = Tasks(runtime_of(parameter._value))
+            counts[key] = full((), 1, dtype=COUNT, device=parameter.device, scheduler=submitter)
+        return counts[key].detach()
+
+    def __repr__(self) -> str:
+        rates = list(dict.fromkeys([group["lr"] for group in self.param_groups]))
+        return f"{type(self).__name__}({len(self.parameters)} parameters, lr={', '.join(map(str, rates))})"

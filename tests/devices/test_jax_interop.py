@@ -1,0 +1,126 @@
+"""JAX's jitted functions as tasks: they take and give arrays, and a task is over when it is computed."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from collections.abc import Callable
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import asyncsched as asc
+from tests.waiting import held, turns
+
+pytestmark = pytest.mark.one_loop
+ROWS = np.arange(12, dtype=np.float32).reshape(3, 4)
+
+
+@pytest.fixture
+def jax() -> Any:
+    """Imported where no loop runs."""
+    return pytest.importorskip("jax", reason="JAX is not installed")
+
+
+async def test_a_jitted_function_takes_and_gives_arrays(s: asc.Scheduler, jax: Any) -> None:
+    @jax.jit
+    def step(state: Any, x: Any) -> Any:
+        return {"w": state["w"] - x.sum(axis=0), "steps": state["steps"] + 1, "key": jax.random.key(0)}, (x * x).sum()
+
+    x = await s.put(ROWS)
+    state = {"w": np.zeros(4, np.float32), "steps": np.int32(0)}
+    task = await s.submit(step, state, x)
+    found, loss = await task
+    assert type(found["w"]) is np.ndarray
+    assert np.array_equal(found["w"], -ROWS.sum(axis=0))
+    assert found["steps"] == 1
+    assert float(loss) == (ROWS * ROWS).sum()
+    assert isinstance(found["key"], jax.Array)  # which no array of numbers can be
+    assert s.statistics().bytes_retained == ROWS.nbytes + found["w"].nbytes + 4 + 4
+    again = await s.submit(lambda both: both[0]["w"], task)
+    assert np.array_equal(await again, found["w"])
+
+
+async def test_what_is_given_is_not_changed_by_who_has_the_result(s: asc.Scheduler, jax: Any) -> None:
+    x = await s.put(ROWS)
+    for same in (jax.jit(lambda x: x), jax.jit(lambda x: x).lower(ROWS).compile()):
+        found = await s.call(same, x)
+        assert np.array_equal(found, ROWS)
+        with pytest.raises(ValueError, match="read-only"):
+            found += 1
+
+
+async def test_a_task_is_over_when_jax_has_computed_it(s: asc.Scheduler, jax: Any, gate: threading.Event) -> None:
+    """The loop goes on meanwhile, whoever called the jitted function."""
+    form = jax.ShapeDtypeStruct((), np.float32)
+    slow = jax.jit(lambda x: jax.pure_callback(lambda x: held(gate, np.float32(7)), form, x))
+    await s.call(jax.jit(lambda x: x), 0.0)
+    for function in (slow, lambda x: slow(x)):
+        gate.clear()
+        task = await s.submit(function, 1.0)
+        await turns()
+        assert not task.done()
+        gate.set()
+        assert float(await task) == 7
+
+
+async def test_it_trains_as_a_chain_of_tasks(s: asc.Scheduler, jax: Any) -> None:
+    """A step that fails leaves the state before it, which is a value of its own."""
+
+    @jax.jit
+    def step(w: Any, x: Any) -> Any:
+        loss, gradient = jax.value_and_grad(lambda w: ((x @ w - 1) ** 2).mean())(w)
+        return w - 0.001 * gradient, loss
+
+    expected = np.zeros(4, np.float32)
+    x = await s.put(ROWS)
+    state: Any = await s.submit(lambda: expected, nbytes=expected.nbytes)
+    losses, window = [], s.window(2)
+    for _ in range(5):
+        async with window:
+            done = await s.submit(step, state, x, resource="training")
+            state = await s.submit(lambda both: both[0], done)
+            losses.append(await s.submit(lambda both: both[1], done))
+        expected = np.asarray(step(expected, ROWS)[0])
+    with pytest.raises(TypeError):
+        await s.call(step, state, np.zeros((3, 5), np.float32))
+    assert np.array_equal(await state, expected)
+    found = [float(loss) for loss in await asc.gather(*losses)]
+    assert found == sorted(found, reverse=True)
+
+
+class _Jitted:
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+
+    def __call__(self, *args: Any) -> Any:
+        return self.function(*args)
+
+
+@pytest.mark.parametrize("jitted", [True, False])
+async def test_jax_is_waited_for_on_the_streams_thread(
+    s: asc.Scheduler, monkeypatch: pytest.MonkeyPatch, gate: threading.Event, jitted: bool
+) -> None:
+    """Without JAX: something in its place."""
+    waited: list[int] = []
+
+    def block_until_ready(result: Any) -> Any:
+        waited.append(threading.get_ident())
+        return held(gate, result)
+
+    fake: Any = ModuleType("jax")
+    fake.block_until_ready, fake.Array = block_until_ready, SimpleNamespace
+    fake.stages = SimpleNamespace(Wrapped=_Jitted, Compiled=_Jitted)
+    fake.tree = SimpleNamespace(map=lambda change, result: change(result))
+    monkeypatch.setitem(sys.modules, "jax", fake)
+    task = await s.submit(_Jitted(lambda: 5) if jitted else lambda: 5)
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert not task.done()
+    gate.set()
+    assert await task == 5
+    assert len(waited) == 1
+    assert waited[0] != threading.get_ident()

@@ -1,0 +1,182 @@
+"""A scheduler as an executor: what asyncio and threads see, and CPython's own tests of executors."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import threading
+import weakref
+from collections.abc import Iterator
+from concurrent.futures import CancelledError, Executor
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+import asyncsched as asc
+from tests.waiting import fail, held, no_collector, until
+
+
+async def test_tensors_are_arrays_by_position_and_by_name(s):
+    x = await s.put(np.arange(3.0))
+    with_name = s.as_executor().submit(np.linalg.norm, x=x, ord=1)
+    assert await asyncio.wrap_future(with_name) == 3.0
+    assert await asyncio.wrap_future(s.as_executor().submit(np.add, x, x)) @ np.ones(3) == 6.0
+
+
+async def test_a_future_tells_that_it_runs(s, gate):
+    future = s.as_executor().submit(held, gate, 1)
+    await until(future.running)
+    assert not future.cancel()
+    gate.set()
+    assert await asyncio.wrap_future(future) == 1
+
+
+async def test_a_future_that_is_not_done_does_not_block_the_loop(s, gate):
+    executor = s.as_executor()
+    future = executor.submit(held, gate, 1)
+    for ask in (future.result, future.exception, lambda: list(executor.map(abs, [1]))):
+        with pytest.raises(asc.ImplicitBarrierError, match=r"await asyncio.wrap_future\(future\)"):
+            ask()
+    with pytest.raises(TimeoutError):
+        future.result(0)
+    asyncio.get_running_loop().call_soon(gate.set)
+    assert await asyncio.to_thread(future.result) == 1
+    assert future.result() == 1
+
+
+async def test_what_has_not_begun_is_cancelled(s, gate):
+    executor = s.as_executor()
+    ran: list[int] = []
+    first = executor.submit(held, gate)
+    await until(first.running)
+    others = [executor.submit(ran.append, i) for i in range(5)]
+    executor.shutdown(cancel_futures=True)  # waits for nothing on the loop's thread
+    gate.set()
+    await asyncio.wrap_future(first)
+    await s.barrier()
+    assert all(other.cancelled() for other in others)
+    assert ran == []
+
+
+@pytest.mark.parametrize("fn", [id, fail])
+async def test_a_future_that_is_dropped_leaves_no_circle(s, fn):
+    class Argument:
+        pass
+
+    async def once() -> weakref.ref[Argument]:
+        argument = Argument()
+        future = s.as_executor().submit(fn, argument)
+        await until(future.done)
+        return weakref.ref(argument)
+
+    with no_collector():
+        left = await once()
+        await until(lambda: left() is None)
+
+
+async def test_a_coroutine_function_is_refused(s):
+    async def main() -> None:
+        pass
+
+    with pytest.raises(TypeError, match="coroutine function"):
+        s.as_executor().submit(main)
+
+
+async def test_a_failing_scope_fails_its_futures(s, gate):
+    with pytest.raises(LookupError):
+        async with s.scope():
+            executor = s.as_executor()  # used here, in the scope
+            first = executor.submit(held, gate)
+            await until(first.running)
+            second = executor.submit(int)
+            await until(lambda: s.statistics().tasks_submitted == 2)
+            asyncio.get_running_loop().call_soon(gate.set)
+            fail()
+    with pytest.raises((asc.TaskCancelled, CancelledError)):
+        await asyncio.wrap_future(second)
+    with pytest.raises((asc.TaskCancelled, CancelledError)):
+        await asyncio.wrap_future(first)
+
+
+@contextmanager
+def in_background(**limits: Any) -> Iterator[Executor]:
+    """The executor of a scheduler whose loop runs on a thread of its own."""
+    ready: list[Any] = []
+    opened = threading.Event()
+
+    async def main() -> None:
+        async with asc.Scheduler("cpu", **limits) as s:
+            ended = asyncio.Event()
+            ready.extend([s.as_executor(), asyncio.get_running_loop(), ended])
+            opened.set()
+            await ended.wait()
+
+    thread = threading.Thread(target=asyncio.run, args=(main(),))
+    thread.start()
+    opened.wait()
+    executor, loop, ended = ready
+    try:
+        yield executor
+    finally:
+        loop.call_soon_threadsafe(ended.set)
+        thread.join()
+
+
+@pytest.mark.parametrize("max_ops", [1, 64])
+def test_leaving_its_block_waits_as_with_any_executor(max_ops):
+    finished: list[int] = []
+    with in_background(max_ops=max_ops) as executor:
+        with executor:
+            executor.map(finished.append, range(20))
+        assert finished == list(range(20))
+
+
+MIXINS = ("executor.ExecutorTest", "test_wait.WaitTests", "test_as_completed.AsCompletedTests")
+MIXINS += ("test_shutdown.ExecutorShutdownTest",)
+NOT_OURS = {
+    "test_max_workers_negative": "there is no max_workers: a scheduler has streams and max_ops, and checks them",
+    "test_cancel_futures": "expects some to have begun at once, before the loop has turned: see above",
+    "test_interpreter_shutdown": "makes an executor by class: ours is made by a scheduler",
+    "test_submit_after_interpreter_shutdown": "the same",
+    "test_hang_gh83386": "the same",
+    "test_hang_gh94440": "the same",
+}
+
+
+def cpythons() -> list[Any]:
+    """CPython's tests of executors, from where its package of tests is installed."""
+    try:
+        found = [getattr(_module(name), name.partition(".")[2]) for name in MIXINS]
+    except ImportError as error:
+        return [pytest.param(None, None, marks=pytest.mark.skip(f"CPython's tests are not installed: {error}"))]
+    return [
+        pytest.param(mixin, name, id=f"{mixin.__name__}-{name}")
+        for mixin in found
+        for name in dir(mixin)
+        if name.startswith("test_") and name not in NOT_OURS
+    ]
+
+
+def _module(name: str) -> Any:
+    return importlib.import_module(f"test.test_concurrent_futures.{name.partition('.')[0]}")
+
+
+@pytest.mark.parametrize(("mixin", "name"), cpythons())
+def test_cpythons_own(mixin, name):
+    import unittest
+
+    class ExecutorsTest(mixin, unittest.TestCase):
+        worker_count = 5
+
+        def setUp(self) -> None:
+            self.executor = self.enterContext(in_background(streams=5))
+
+        def tearDown(self) -> None:
+            self.executor.shutdown()
+
+    result = unittest.TestResult()
+    ExecutorsTest(name).run(result)
+    assert result.testsRun
+    assert not [text for _, text in (*result.failures, *result.errors)]
