@@ -74,7 +74,7 @@ class Measured:
 
 
 async def main(counts: list[int], repeats: int, plot: str | None) -> None:
-    async with asc.Scheduler(max_pending=None) as s:
+    async with asc.Scheduler(streams=1, max_pending=None) as s:  # so that the last one is the last
         results = [await measure(s, name, shape, counts, repeats) for name, shape in SHAPES.items()]
     table(results)
     for result in results:
