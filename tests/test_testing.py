@@ -129,6 +129,7 @@ import asyncio
 import threading
 import asyncsched as asc
 import numpy as np
+import pytest
 
 kept = []
 started, gate = threading.Event(), threading.Event()
