@@ -355,6 +355,8 @@ async def test_a_setting_of_the_optimiser_is_that_of_all_groups(s):
     first, second = optimizer.param_groups
     assert dict(first) == {"params": first.params, "lr": 0.5, "momentum": 0, "weight_decay": 0, "nesterov": False}
     assert (len(first), "lr" in first, "betas" in first, second["params"]) == (5, True, False, optimizer.parameters[1:])
+    assert optimizer.param_groups.index(second) == 1
+    assert first != second
     second["momentum"] = 0.9
     with pytest.raises(ValueError, match="nesterov needs momentum"):
         optimizer.nesterov = True

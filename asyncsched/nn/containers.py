@@ -90,7 +90,15 @@ class Sequential(_Numbered):
 
 
 class ModuleList(_Numbered):
-    """Modules in a list, which a module that has it calls as it likes. (A plain list as an attribute does as well.)"""
+    """Modules in a list, which a module that has it calls as it likes. (A plain list as an attribute does as well.)
+
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu"):
+    ...         layers = asc.nn.ModuleList([asc.nn.Linear(2, 2), asc.nn.ReLU()]).append(asc.nn.Linear(2, 1))
+    ...         print(len(layers), layers[-1], list(layers.state_dict()))
+    >>> asc.run(main)
+    3 Linear(weight=(1, 2), bias=(1,)) ['0.weight', '0.bias', '2.weight', '2.bias']
+    """
 
     def __init__(self, modules: Iterable[Module] = ()) -> None:
         self._set(list(modules))
@@ -103,6 +111,15 @@ class ModuleDict(Module):
     """Modules by name, which a module that has it calls as it likes.
 
     A name has no dot, no underscore in front, and is no attribute of modules: it is part of the names of what is in it.
+    Any other is a KeyError.
+
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu"):
+    ...         heads = asc.nn.ModuleDict({"small": asc.nn.Linear(2, 1, bias=False)})
+    ...         heads["large"] = asc.nn.Linear(2, 9, bias=False)
+    ...         print(list(heads), list(heads.state_dict()))
+    >>> asc.run(main)
+    ['small', 'large'] ['small.weight', 'large.weight']
     """
 
     def __init__(self, modules: Mapping[str, Module] | Iterable[tuple[str, Module]] = ()) -> None:

@@ -119,7 +119,8 @@ class Module:
     def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
         """Set an attribute that is state, but no parameter; without `persistent`, none of `state_dict()` either.
 
-        Any tensor that is set as an attribute is a buffer unless its `requires_grad` is set.
+        Any tensor that is set as an attribute is a buffer unless its `requires_grad` is set. What a module moves in its
+        forward pass is not covered by an optimiser's step.
 
         Raises:
             KeyError: for a name that is taken, is empty, has a dot or begins with an underscore.

@@ -18,12 +18,16 @@ __all__ = ["BatchNorm1d", "BatchNorm2d", "GroupNorm", "LayerNorm", "RMSNorm"]
 class LayerNorm(Module):
     """The last axes brought to mean 0 and variance 1, times `weight` (at first 1) plus `bias` (at first 0)."""
 
-    def __init__(self, normalized_shape: int | Sequence[int], eps: float = 1e-5, **options: Unpack[Options]) -> None:
-        shape, initial, self.eps = lengths(normalized_shape), Initial(**options), eps
-        self.weight, self.bias = initial.constant(shape, 1), initial.constant(shape, 0)
+    def __init__(
+        self, normalized_shape: int | Sequence[int], eps: float = 1e-5, elementwise_affine: bool = True,
+        bias: bool = True, **options: Unpack[Options],
+    ) -> None:  # fmt: skip
+        self.normalized_shape, self.eps, initial = lengths(normalized_shape), eps, Initial(**options)
+        self.weight = initial.constant(self.normalized_shape, 1) if elementwise_affine else None
+        self.bias = initial.constant(self.normalized_shape, 0) if elementwise_affine and bias else None
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
+        return F.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
 
 
 class RMSNorm(Module):
@@ -71,6 +75,19 @@ class _BatchNorm(Module):
         momentum: how much of a batch goes into the running statistics; None for the mean over all batches.
         affine: whether there are weight and bias.
         track_running_stats: without, each batch is normalized by itself, outside of training too.
+
+    Raises:
+        ValueError, TypeError: by a call, for what does not fit, and in training for channels of a single element.
+        QueueFull, CaptureError: by a call in training, for want of room, and while a step is captured.
+
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu") as s:
+    ...         norm = asc.nn.BatchNorm1d(2)
+    ...         y = norm(await s.put(np.array([[0, 10], [2, 30]], np.float32)))
+    ...         print(await y, await norm.running_mean, await norm.num_batches_tracked.item())
+    >>> asc.run(main)  # a tenth of the means, 1 and 20
+    [[-0.999995 -1.      ]
+     [ 0.999995  1.      ]] [0.1 2. ] 1
     """
 
     _axes: tuple[int, ...] = ()  # how many an input may have

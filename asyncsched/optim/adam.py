@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from ..tensors.functions._common import op
 from ..tensors.tensor import Tensor
-from .groups import Group, Parameters, Setting, betas, number
+from .groups import Parameters, Setting, betas, number
 from .optimizer import Optimizer
-from .states import State
+from .states import Settings, State
 
 
 class Adam(Optimizer):
@@ -26,6 +26,16 @@ class Adam(Optimizer):
 
     Raises:
         ValueError, TypeError: for numbers that are negative, infinite, NaN or none, here and where they are set.
+
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu"):
+    ...         body, head = asc.nn.Linear(2, 2), asc.nn.Linear(2, 1)
+    ...         groups = [{"params": body.parameters(), "lr": 1e-4}, {"params": head.parameters()}]
+    ...         optimizer = asc.optim.Adam(groups, lr=1e-3)
+    ...         optimizer.param_groups[1]["weight_decay"] = 0.1
+    ...         print(optimizer, optimizer.param_groups[1])
+    >>> asc.run(main)
+    Adam(4 parameters, lr=0.0001, 0.001) Group(2 parameters, lr=0.001, betas=(0.9, 0.999), eps=1e-08, weight_decay=0.1)
     """
 
     betas = Setting(betas, "How much of the averages of gradients and of their squares stays, each below 1.")
@@ -41,14 +51,14 @@ class Adam(Optimizer):
         super().__init__(parameters, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
 
     def _moved(
-        self, group: Group, parameter: Tensor, gradient: Tensor, state: State, counts: dict[object, Tensor]
+        self, settings: Settings, parameter: Tensor, gradient: Tensor, state: State, counts: dict[object, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        (b1, b2), decay, count = group["betas"], group["weight_decay"], self._counted(parameter, state, counts)
+        (b1, b2), decay, count = settings["betas"], settings["weight_decay"], self._counted(parameter, state, counts)
         if decay and not self._decoupled:
             gradient, decay = op("axpby", parameter, gradient, decay, 1.0), 0.0
         mean = op("axpby", state.get("mean", 0.0), gradient, b1, 1 - b1)
         square = op("axpby_squared", state.get("square", 0.0), gradient, b2, 1 - b2)
-        moved = op("adam_step", parameter, mean, square, count, group["lr"], decay, b1, b2, group["eps"])
+        moved = op("adam_step", parameter, mean, square, count, settings["lr"], decay, b1, b2, settings["eps"])
         return moved, {"step": count, "mean": mean, "square": square}
 
 

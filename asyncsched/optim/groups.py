@@ -67,6 +67,10 @@ class Group(MutableMapping[str, Any]):
         initial_lr: the learning rate that the first schedule found.
     """
 
+    # By identity: tensors are compared element by element.
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
     def __init__(self, params: list[Tensor], settings: dict[str, Any], check: Check) -> None:
         self.params, self.settings, self._check = params, settings, check
         self.initial_lr: float | None = None
@@ -93,7 +97,8 @@ class Group(MutableMapping[str, Any]):
         return self._check({**self.settings, name: value})
 
     def __repr__(self) -> str:
-        return f"Group({len(self.params)} parameters, {self.settings})"
+        settings = [f"{name}={value}" for name, value in self.settings.items()]
+        return f"Group({len(self.params)} parameters, {', '.join(settings)})"
 
 
 def groups_of(parameters: Parameters, defaults: Mapping[str, Any], check: Check) -> list[Group]:

@@ -13,7 +13,7 @@ from ..tensors.functions import full
 from ..tensors.handles import runtime_of
 from ..tensors.tensor import Tensor
 from .groups import Group, Parameters, Setting, groups_of, number
-from .states import COUNT, State, check_list, check_names, check_state, copied
+from .states import COUNT, Settings, State, check_list, check_names, check_state, copied
 
 
 class Optimizer:
@@ -57,7 +57,9 @@ class Optimizer:
         versions: dict[Value, Value | None] = {}
         counts: dict[object, Tensor] = {}
         with no_grad(), runtime.transaction("step()", versions=versions):
-            moved = [self._moved(group, p.detach(), gradient, state, counts) for group, p, gradient, state in todo]
+            moved = [
+                self._moved(group.settings, p.detach(), gradient, state, counts) for group, p, gradient, state in todo
+            ]
             for (_, p, _, state), (new, kept) in zip(todo, moved, strict=True):
                 versions[new._value] = p._value
                 for name in kept:
@@ -118,7 +120,7 @@ class Optimizer:
         return {name: one.check(name, given[name]) for name, one in found.items() if isinstance(one, Setting)}
 
     def _moved(
-        self, group: Group, parameter: Tensor, gradient: Tensor, state: State, counts: dict[object, Tensor]
+        self, settings: Settings, parameter: Tensor, gradient: Tensor, state: State, counts: dict[object, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The parameter after a step, and what changes of its state, which began as zeros. Changes nothing itself."""
         raise NotImplementedError

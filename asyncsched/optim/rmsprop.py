@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from ..tensors.functions._common import op
 from ..tensors.tensor import Tensor
-from .groups import Group, Parameters, Setting, number
+from .groups import Parameters, Setting, number
 from .optimizer import Optimizer
-from .states import State
+from .states import Settings, State
 
 
 class RMSprop(Optimizer):
@@ -27,6 +27,17 @@ class RMSprop(Optimizer):
 
     Raises:
         ValueError, TypeError: for numbers that are negative, infinite, NaN or none, here and where they are set.
+
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu") as s:
+    ...         w = await s.put(np.array(4.0))
+    ...         w.requires_grad = True
+    ...         optimizer = asc.optim.RMSprop([w], lr=0.1)
+    ...         (w * w).backward()
+    ...         optimizer.step()
+    ...         return await w.item()
+    >>> print(f"{asc.run(main):.3f}")               # the average of squares begins with a hundredth
+    3.000
     """
 
     alpha = Setting(number, "How much of the average of squares stays.")
@@ -42,13 +53,13 @@ class RMSprop(Optimizer):
         super().__init__(parameters, lr=lr, alpha=alpha, eps=eps, weight_decay=weight_decay, momentum=momentum)
 
     def _moved(
-        self, group: Group, parameter: Tensor, gradient: Tensor, state: State, counts: dict[object, Tensor]
+        self, settings: Settings, parameter: Tensor, gradient: Tensor, state: State, counts: dict[object, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        lr, alpha, momentum, decay = [group[name] for name in ("lr", "alpha", "momentum", "weight_decay")]
+        lr, alpha, momentum, decay = [settings[name] for name in ("lr", "alpha", "momentum", "weight_decay")]
         if decay:
             gradient = op("axpby", parameter, gradient, decay, 1.0)
         kept = {"square": op("axpby_squared", state.get("square", 0.0), gradient, alpha, 1 - alpha)}
-        change = op("rms_scaled", gradient, kept["square"], group["eps"])
+        change = op("rms_scaled", gradient, kept["square"], settings["eps"])
         if momentum:
             change = kept["momentum"] = op("axpby", state.get("momentum", 0.0), change, momentum, 1.0)
         return op("axpby", parameter, change, 1.0, -lr), kept

@@ -7,9 +7,9 @@ from typing import Any
 
 from ..tensors.functions._common import op
 from ..tensors.tensor import Tensor
-from .groups import Group, Parameters, Setting, number, truth
+from .groups import Parameters, Setting, number, truth
 from .optimizer import Optimizer
-from .states import State
+from .states import Settings, State
 
 
 class SGD(Optimizer):
@@ -62,9 +62,9 @@ class SGD(Optimizer):
         return found
 
     def _moved(
-        self, group: Group, parameter: Tensor, gradient: Tensor, state: State, counts: dict[object, Tensor]
+        self, settings: Settings, parameter: Tensor, gradient: Tensor, state: State, counts: dict[object, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        lr, momentum, decay = group["lr"], group["momentum"], group["weight_decay"]
+        lr, momentum, decay = settings["lr"], settings["momentum"], settings["weight_decay"]
         average = state.get("momentum", 0.0)
         if not momentum:
             if not decay:
@@ -74,7 +74,7 @@ class SGD(Optimizer):
             average = op("sgd_average", average, gradient, parameter, momentum, decay)
         else:
             average = op("axpby", average, gradient, momentum, 1.0)
-        if group["nesterov"]:
+        if settings["nesterov"]:
             moved = op("sgd_step", parameter, average, gradient, lr, momentum, decay)
         else:
             moved = op("axpby", parameter, average, 1.0, -lr)

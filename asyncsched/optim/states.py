@@ -9,7 +9,8 @@ import numpy as np
 
 from ..tensors.tensor import Tensor
 
-State = dict[str, Any]
+Settings = dict[str, Any]  # of a group, by name
+State = dict[str, Any]  # of a parameter, by name
 COUNT = np.dtype("i8")  # of the number of steps
 
 

@@ -88,3 +88,22 @@ async def test_a_captured_step_in_use_gives_what_it_gives_uncaptured(card):
             assert_allclose(await got.numpy(), await expected.numpy(), rtol=1e-12)
             for one, other in zip(found, gradients, strict=True):
                 assert_allclose(await one.numpy(), await other.numpy(), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("momentum", [0.1, None])
+async def test_a_batch_whose_error_the_card_tells_late_is_left_out_of_running_statistics(card, momentum):
+    rng = np.random.default_rng(0)
+    table, right, wrong = rng.standard_normal((5, 3)), rng.integers(0, 5, 8), np.array([1, 7, 2, 3])
+    found = []
+    for batches in ([right, wrong, right[::-1].copy()], [right, right[::-1].copy()]):
+        async with asc.Scheduler("cuda", max_bytes="256 MiB") as s:
+            norm, rows = nn.BatchNorm1d(3, momentum=momentum, dtype="f8"), await s.put(table)
+            for batch in batches:  # nothing is awaited between
+                norm(nn.embedding(await s.put(batch), rows))
+            if len(batches) == 3:
+                with pytest.raises(ExceptionGroup, match="IndexError|unseen|failed"):
+                    await s.barrier()
+            found.append([await buffer.numpy() for buffer in norm.buffers()])
+            del norm, rows
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, other)

@@ -385,7 +385,14 @@ class Training:
     """A small network with dropout, trained on batches drawn at random."""
 
     def __init__(self, optimizer: str) -> None:
-        self.model = nn.Sequential(nn.Linear(20, 50, rng=1), nn.GELU(), nn.Dropout(0.2, rng=2), nn.Linear(50, 4, rng=3))
+        layers = [
+            nn.Linear(20, 50, rng=1),
+            nn.BatchNorm1d(50),
+            nn.GELU(),
+            nn.Dropout(0.2, rng=2),
+            nn.Linear(50, 4, rng=3),
+        ]
+        self.model = nn.Sequential(*layers)
         options = {"momentum": 0.9} if optimizer == "SGD" else {}
         self.optimizer = getattr(optim, optimizer)(self.model.parameters(), lr=0.01, **options)
         self.rng = np.random.default_rng(4)
@@ -415,7 +422,7 @@ class Training:
         self.step = state["step"]
 
 
-@pytest.mark.parametrize("optimizer", ["SGD", "AdamW"])
+@pytest.mark.parametrize("optimizer", ["SGD", "AdamW", "RMSprop"])
 async def test_a_resumed_run_gives_the_weights_of_an_unbroken_one_bit_for_bit(path, optimizer):
     async with asc.Scheduler("cpu") as s:
         unbroken = Training(optimizer)

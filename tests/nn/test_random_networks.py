@@ -71,6 +71,7 @@ def sequences(rng: np.random.Generator) -> tuple[Spec, tuple[int, ...]]:
 def vectors(rng: np.random.Generator) -> tuple[Spec, tuple[int, ...]]:
     """Layers on (batch, 7)."""
     norms: Spec = [("RMSNorm", (9,), {}), ("LayerNorm", (9,), {}), ("BatchNorm1d", (9,), {"momentum": 0.3})]
+    norms += [("LayerNorm", (9, 1e-3, True, False), {}), ("LayerNorm", (9,), {"elementwise_affine": False})]
     norms += [("RMSNorm", (9, 1e-2), {"elementwise_affine": False})]
     norms += [("BatchNorm1d", (9,), {"track_running_stats": False})]
     return [("Linear", (7, 9), {}), pick(rng, *norms), activation(rng)], (7,)

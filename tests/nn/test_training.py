@@ -21,14 +21,25 @@ def network(name: str) -> nn.Module:
     rng = np.random.default_rng(0)
     if name == "transformer":
         return networks.Transformer(rng=rng)
+    if name == "norms":
+        layers = [
+            nn.Conv2d(1, 6, 3, rng=rng),
+            nn.BatchNorm2d(6),
+            nn.SiLU(),
+            nn.AvgPool2d(2),
+            nn.Conv2d(6, 8, 2, rng=rng),
+        ]
+        layers += [nn.GroupNorm(2, 8), nn.BatchNorm2d(8, momentum=None), nn.LeakyReLU(), nn.AdaptiveAvgPool2d(1)]
+        return nn.Sequential(*layers, nn.Flatten(), nn.RMSNorm(8), nn.Linear(8, 10, rng=rng))
     return nn.Sequential(getattr(networks, name)(nn, rng=rng), nn.Dropout(0.2, rng=rng), nn.LayerNorm(10))
 
 
 async def trained(s: asc.Scheduler, name: str) -> list[bytes]:
-    """The bytes of all weights after some steps."""
-    x, target = networks.data(name, 32 if name == "transformer" else 256)
+    """The bytes of all weights and buffers after some steps."""
+    x, target = networks.data("cnn" if name == "norms" else name, 32 if name == "transformer" else 256)
     model, window = network(name), s.window(2)
-    optimizer = optim.AdamW(model.parameters(), lr=0.01)
+    kind = optim.RMSprop if name == "norms" else optim.AdamW
+    optimizer = kind(model.parameters(), lr=0.01)
     for step in range(STEPS):
         batch = slice(step % 2 * len(x) // 2, (step % 2 + 1) * len(x) // 2)
         async with window:
@@ -37,11 +48,13 @@ async def trained(s: asc.Scheduler, name: str) -> list[bytes]:
             del inputs, targets
             optimizer.zero_grad()
             loss.backward()
+            if name == "norms":
+                nn.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
-    return [(await p).tobytes() for p in model.parameters()]
+    return [(await p).tobytes() for p in (*model.parameters(), *model.buffers())]
 
 
-@pytest.mark.parametrize("name", ["mlp", "cnn", "transformer"])
+@pytest.mark.parametrize("name", ["mlp", "cnn", "norms", "transformer"])
 async def test_a_budget_changes_no_bit(name):
     async with asc.Scheduler("cpu") as s:
         free = await trained(s, name)
@@ -54,7 +67,7 @@ async def test_a_budget_changes_no_bit(name):
         assert s.statistics().peak_bytes <= limit
 
 
-@pytest.mark.parametrize("name", ["mlp", "cnn", "transformer"])
+@pytest.mark.parametrize("name", ["mlp", "cnn", "norms", "transformer"])
 @pytest.mark.parametrize("seed", range(3))
 async def test_an_adverse_order_and_poisoned_buffers_change_no_bit(name, seed):
     async with asc.Scheduler("cpu") as s:

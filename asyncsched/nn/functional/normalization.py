@@ -13,18 +13,19 @@ from ...tensors.functions import mean, sqrt, square
 from ...tensors.functions._common import known_shape, lengths, op
 from ...tensors.handles import runtime_of
 from ...tensors.tensor import Tensor
-from .common import same_dtype
+from .common import constant, same_dtype
 
 
 def layer_norm(
-    x: Tensor, normalized_shape: int | Sequence[int | None], weight: Tensor, bias: Tensor, eps: float = 1e-5
+    x: Tensor, normalized_shape: int | Sequence[int | None], weight: Tensor | None = None, bias: Tensor | None = None,
+    eps: float = 1e-5,
 ) -> Tensor:  # fmt: skip
     """(x - mean) / sqrt(variance + eps) weight + bias, over the last axes of x.
 
     Args:
         x: (..., *normalized_shape).
         normalized_shape: of these axes: that of `weight` and `bias`.
-        weight, bias: one number each for every place in these axes.
+        weight, bias: one number each for every place in these axes; without, 1 and 0.
         eps: keeps the quotient finite.
 
     Raises:
@@ -33,8 +34,11 @@ def layer_norm(
     if isinstance(normalized_shape, Tensor):
         raise TypeError("layer_norm: normalized_shape is a shape: layer_norm(x, weight.shape, weight, bias)")
     shape = tuple(normalized_shape) if isinstance(normalized_shape, Sequence) else (normalized_shape,)
-    if shape != weight.shape:
+    if weight is not None and shape != weight.shape:
         raise ValueError(f"layer_norm: the weight has shape {weight.shape}, and normalized_shape is {shape}")
+    known = tuple([length for length in shape if length is not None])
+    weight = constant(x, known, 1) if weight is None else weight
+    bias = constant(x, known, 0) if bias is None else bias
     return op("layer_norm", x, weight, bias, eps=eps)
 
 

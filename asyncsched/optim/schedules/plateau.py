@@ -23,6 +23,19 @@ class ReduceLROnPlateau(Schedule):
         cooldown: for so many steps after that, none counts as bad.
         min_lr: below which none gets; or one for each group.
         eps: smaller changes are not made.
+
+    Raises:
+        ValueError: for what makes no sense.
+
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu"):
+    ...         optimizer = asc.optim.SGD(asc.nn.Linear(2, 2).parameters(), lr=0.5)
+    ...         schedule = asc.optim.schedules.ReduceLROnPlateau(optimizer, patience=1)
+    ...         for loss in (3.0, 2.0, 2.5, 2.1):           # as from `await loss.item()`
+    ...             schedule.step(loss)
+    ...         return optimizer.lr
+    >>> asc.run(main)
+    0.05
     """
 
     _kept = ("last_epoch", "best", "cooldown_counter", "num_bad_epochs")
