@@ -27,8 +27,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import importlib.util
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from math import inf
 from typing import Any
 
 import pytest
@@ -38,11 +40,13 @@ from .devices.sim import SimDevice
 from .runtime.context import leave_ambient
 from .runtime.deadlock import BUDGET, investigate
 from .runtime.runtime import Runtime
+from .runtime.waiting import drained
 from .scheduler import Scheduler
 
 ASGIApp = Callable[[Any, Any, Any], Awaitable[None]]
 SimScheduler = Callable[..., AbstractAsyncContextManager[Scheduler]]
 
+_SOON = 0.25  # seconds in which one of the tasks ends that a test issued last and need not await
 _LAST = 5.0  # seconds for what a test left running to end
 _passed = pytest.StashKey[bool]()
 _runtimes = pytest.StashKey[list[Runtime]]()
@@ -86,9 +90,9 @@ def scheduler_options() -> dict[str, Any]:
 def scheduler(request: pytest.FixtureRequest) -> Scheduler:
     """An open scheduler on the CPU, the ambient one of the test; closed afterwards.
 
-    An error tells what a test that passed leaves behind: tasks that have not ended (they are cancelled), and tensors
-    and awaited arrays that something still holds, each with the line that made it; after any test, failures that nobody
-    has seen.
+    An error tells what a test that passed leaves behind: tasks that do not end when it has (they are cancelled), and
+    tensors and awaited arrays that something still holds, each with the line that made it; after any test, failures
+    that nobody has seen.
     """
     if "anyio_backend" in request.fixturenames:
         found: Scheduler = request.getfixturevalue("_scheduler_of_anyio")
@@ -125,6 +129,7 @@ async def _opened(request: pytest.FixtureRequest, options: dict[str, Any]) -> As
     runtime.inline_thread = 0
     request.node.stash.setdefault(_runtimes, []).append(runtime)
     yield scheduler
+    await _go_on(runtime)
     left = request.node.stash[_unfinished] = _cancel(runtime)
     try:
         await scheduler.aclose(_LAST)
@@ -138,14 +143,24 @@ async def _opened(request: pytest.FixtureRequest, options: dict[str, Any]) -> As
         leave_ambient(scheduler._token)
 
 
+async def _go_on(runtime: Runtime) -> None:
+    """Wait as long as tasks end one after the other: how far they have come is chance, and no fault of the test."""
+    root, before, now = runtime.engine.root, inf, len(runtime.engine.root.unfinished())
+    while 0 < now < before:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_SOON):
+                await drained(runtime, root)
+        runtime.dispatch()
+        before, now = now, len(root.unfinished())
+
+
 def _cancel(runtime: Runtime) -> list[str]:
     """Cancel what has not ended. Returns a line for each."""
-    runtime.dispatch()
     unfinished = runtime.engine.root.unfinished()
-    told = [f"  {task.name}, submitted at {line_of(task.site)}, which has not ended: `await` it" for task in unfinished]
+    told = Counter(f"{task.name}, submitted at {line_of(task.site)}, which does not end" for task in unfinished)
     if unfinished:
         runtime.cancel_all(unfinished, "the fixture `scheduler`: its test ended before it")
-    return told
+    return [f"  {line}" if n == 1 else f"  {n:,} x {line}" for line, n in told.items()]
 
 
 def _held(runtime: Runtime) -> list[str]:

@@ -32,6 +32,9 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
+if __name__ == "__main__" and "--way" not in sys.argv:
+    print(__doc__.splitlines()[0], flush=True)  # at once: what follows takes a while to load
+
 import numpy as np
 import psutil
 from numpy.typing import NDArray

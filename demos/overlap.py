@@ -18,6 +18,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
+if __name__ == "__main__":
+    print(__doc__.splitlines()[0], flush=True)  # at once: what follows takes a while to load
+
 import numpy as np
 
 import asyncsched as asc

@@ -14,6 +14,9 @@ import asyncio
 import sys
 from time import perf_counter
 
+if __name__ == "__main__":
+    print(__doc__.splitlines()[0], flush=True)  # at once: what follows takes a while to load
+
 import numpy as np
 from tqdm import tqdm
 

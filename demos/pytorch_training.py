@@ -24,7 +24,7 @@ from time import perf_counter
 from typing import Any
 
 if __name__ == "__main__":
-    print("Training a PyTorch module twice: by a plain loop, and as a guest of asyncsched. Loading ...", flush=True)
+    print(__doc__.splitlines()[0], flush=True)  # at once: what follows takes a while to load
 
 import numpy as np
 from tqdm import tqdm

@@ -25,7 +25,7 @@ from time import perf_counter
 from typing import Any
 
 if __name__ == "__main__":
-    print("A server for a model of handwritten digits. Loading ...", flush=True)
+    print(__doc__.splitlines()[0], "Loading ...", flush=True)  # at once: what follows takes a while
 
 import numpy as np
 import uvicorn

@@ -17,6 +17,9 @@ import asyncio
 from collections.abc import Iterator
 from time import perf_counter
 
+if __name__ == "__main__":
+    print(__doc__.splitlines()[0], flush=True)  # at once: what follows takes a while to load
+
 import numpy as np
 from sklearn.datasets import load_digits
 from tqdm import tqdm

@@ -64,6 +64,7 @@ def test_every_block_is_run_below():
         "Checkpoints": 1,
         "Seeds": 1,
         "Servers": 1,
+        "Bring your own framework": 1,
         "Testing": 3,
         "Notebooks": 1,
         "Ctrl-C": 1,
@@ -103,6 +104,24 @@ async def test_training_checkpoints_and_seeds(s, names, tmp_path):
     assert (await names["noise"].numpy() == np.random.default_rng(0).normal(size=(64, 784))).all()
     for name in ("model", "optimizer", "loss"):
         names.pop(name, None)
+
+
+async def test_a_framework_of_ones_own(s, names):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    model = torch.nn.Linear(3, 2)
+    before = model.weight.clone()
+
+    async def batches():
+        for _ in range(3):
+            yield await s.put(np.ones((4, 3), np.float32)), await s.put(np.zeros(4, np.int64))
+
+    names |= {"s": s, "torch": torch, "model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1)}
+    names |= {"batches": batches(), "window": s.window(2), "losses": []}
+    await run(blocks("Bring your own framework")[0], names)
+    first, *_, last = await asc.gather(*names["losses"])
+    assert last < first
+    assert not torch.equal(model.weight, before)
+    assert {name for name, _ in names["cost"]._known} == {"forward", "backward", "move"}
 
 
 async def test_a_server(names):
@@ -157,6 +176,21 @@ def test_testing(tmp_path):
     assert "102 passed" in done.stdout, done.stdout
 
 
+async def test_bring_your_own_framework(s, names):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    model = torch.nn.Linear(8, 3)
+    before = model.weight.detach().clone()
+    losses: list[Any] = []
+    names |= {"s": s, "torch": torch, "model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1)}
+    pipe = s.pipeline([(np.ones(8, np.float32), i % 3) for i in range(32)]).batch(8).to_device()
+    async with pipe.open() as batches:
+        await run(
+            blocks("Bring your own framework")[0], names | {"batches": batches, "window": s.window(2), "losses": losses}
+        )
+    assert [type(await loss) for loss in losses] == [float] * 4
+    assert not torch.equal(model.weight, before)
+
+
 async def test_a_notebook(names):
     await run(blocks("Notebooks")[0].replace("asc.open(", 'asc.open("cpu", '), names)
     assert await (names["x"] + 1).sum().item() == 6.0
@@ -197,8 +231,9 @@ def test_the_table_of_extras_is_whole():
     assert named == set(extras)
 
 
-def test_what_the_first_column_of_the_demos_names_is_there():
+def test_the_table_of_demos_is_whole():
     demos = Path(__file__).parents[1] / "demos"
     table = README.partition("| demo | what it shows |")[2].partition("\n\n")[0]
     named = {re.findall(r"`(.*?)`", line)[0] for line in table.splitlines()[2:]}
-    assert named == {path.name for path in demos.iterdir() if path.suffix in (".py", ".ipynb")}
+    programs = {path.name for path in demos.glob("*.py") if "__main__" in path.read_text()}
+    assert named == programs | {path.name for path in demos.glob("*.ipynb")}

@@ -102,6 +102,12 @@ async def test_expects_a_failure(scheduler):
     error = caught.value
 
 
+async def test_need_not_await_what_it_issues_last(scheduler):
+    x = await scheduler.put(np.ones((100, 100)))
+    for _ in range(50):
+        x = x @ x * 0.01
+
+
 async def test_closed_by_itself(scheduler):
     await scheduler.aclose()
 """
@@ -110,14 +116,20 @@ async def test_closed_by_itself(scheduler):
 @WAYS
 def test_a_test_that_leaves_nothing_passes(pytester, monkeypatch, head, mode):
     tests = head + CLEAN.replace("{fixture}", "@pytest_asyncio.fixture" if head is STRICT else "@pytest.fixture")
-    run(pytester, monkeypatch, tests, mode).assert_outcomes(passed=8)
+    run(pytester, monkeypatch, tests, mode).assert_outcomes(passed=9)
 
 
 LEAVES = """
+@pytest.fixture
+def scheduler_options():
+    return {"device": "cpu", "streams": 1}
+
+
 import asyncio
 import threading
 import asyncsched as asc
 import numpy as np
+import pytest
 
 kept = []
 started, gate = threading.Event(), threading.Event()
@@ -141,7 +153,8 @@ async def test_an_array(scheduler):
 
 async def test_a_task(scheduler):
     scheduler.submit_nowait(endless)  # running
-    scheduler.submit_nowait(print, name="behind")
+    for _ in range(3):
+        scheduler.submit_nowait(print, name="behind")
     while not started.is_set():
         await asyncio.sleep(0)
 
@@ -176,9 +189,9 @@ def test_what_is_left_behind_is_named(pytester, monkeypatch, head, mode):
             f"  8,000 bytes created at {place(pytester, 'product')} in test_tensors: *module test_mine*kept*",
             f"  80 bytes in an awaited array, created at {place(pytester, 'awaited')} in test_an_array: *",
             "ERROR test_mine.py::test_a_task - Failed: the test left behind:*",
-            f"  endless, submitted at {place(pytester, 'running')} in test_a_task, which has not ended*",
-            "  behind, submitted at *, which has not ended*",
-            "  after 0.01 s these tasks still run: endless, behind (they end by themselves, *",
+            f"  endless, submitted at {place(pytester, 'running')} in test_a_task, which does not end*",
+            "  3 x behind, submitted at *, which does not end*",
+            "  after 0.01 s these tasks still run: endless, *(they end by themselves, *",
             "ERROR test_mine.py::test_a_failure - *",
             f"*'int', submitted at {place(pytester, 'failing')}*",
         ]
@@ -228,7 +241,7 @@ async def test_that_keeps(sim_scheduler):
 """
 
 
-@WAYS
+@pytest.mark.parametrize(("head", "mode"), [("", "auto"), (ANYIO, "strict")], ids=["pytest-asyncio", "anyio"])
 def test_simulated_devices(pytester, monkeypatch, head, mode):
     result = run(pytester, monkeypatch, head + SIMULATED, mode)
     result.assert_outcomes(passed=22, failed=1, errors=1)

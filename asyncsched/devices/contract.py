@@ -128,6 +128,9 @@ class Device(Protocol):
     def reclaim(self, value: Value) -> None:
         """Nobody holds `value` any more. Called on any thread, in the middle of anything: never blocks."""
 
+    def rest(self) -> None:
+        """Nothing is unfinished: what the streams kept others from may be had by them. On the loop's thread."""
+
     # -- a captured step --------------------------------------------------------------------------------------------
 
     def capture(self, program: Program, inputs: int) -> Callable[..., list[Any]]:

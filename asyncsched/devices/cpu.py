@@ -33,26 +33,37 @@ from .._core.model import Task
 from .contract import Job, Point, enter_stream_thread, leave_stream_thread
 from .counter import Counter
 from .host import blas
+from .host.allowed import allowed_processors
 from .host.memory import HostDevice, HostMemory, execute
+from .host.team import Shared, Team
 
-_Item = tuple[Task, Sequence[Point]] | Job | None
+MOST_STREAMS = 8  # by default: many threads of Python's get in each other's way
+
+_Item = tuple[Task, Sequence[Point]] | Job | Shared | None
 
 
 class CPUStream:
     """A worker thread with a FIFO."""
 
-    def __init__(self, name: str, memory: HostMemory) -> None:
+    def __init__(self, name: str, memory: HostMemory, team: Team | None = None) -> None:
         self.name = name
         self.launched = 0
         self.finished = Counter()
         self.queue: SimpleQueue[_Item] = SimpleQueue()
         self._memory = memory
+        self._team = team
         threading.Thread(target=self._run, name=f"asyncsched {name}", daemon=True).start()
 
     def launch(self, task: Task, waits: Sequence[Point]) -> int:
+        if self._team is not None:
+            self._team.before_launch(task)
         self.launched += 1
         self.queue.put((task, waits))
         return self.launched
+
+    def idle(self) -> bool:
+        """Whether it has nothing to do, as far as can be seen from another thread."""
+        return self.finished.count == self.launched and self.queue.empty()
 
     def _run(self) -> None:
         enter_stream_thread()
@@ -62,6 +73,9 @@ class CPUStream:
             if isinstance(item, Job):
                 item.run()
                 wake = completions.completed(item, True)
+            elif isinstance(item, Shared):
+                item.help()
+                wake = False
             else:
                 task, waits = item
                 for stream, number in waits:
@@ -77,22 +91,24 @@ class CPUStream:
 
 
 class CPUDevice(HostDevice):
-    """NumPy on `count` compute threads and one copy thread.
+    """NumPy on some compute threads, by default as many as processors but 8 at most, and one copy thread.
 
-    With one stream every BLAS thread stays; several streams share the processors out, restored at close.
+    With one stream nothing is cut and every BLAS thread stays. With several, large rows are cut into parts for those
+    that are idle, and BLAS has its part of the processors while products run, see `host.blas`.
     """
 
     kind = "cpu"
     inline = True  # tiny rows may run on the loop's thread
 
-    def __init__(self, name: str = "cpu", streams: int = 1) -> None:
+    def __init__(self, name: str = "cpu", streams: int | None = None) -> None:
         self.name = name
-        self._count = streams
+        self._count = streams or 0  # 0 until it is known how many there may be
         self.streams: list[CPUStream] = []
         self._shared = False
 
     def prepare(self) -> None:
         super().prepare()
+        self._count = self._count or min(MOST_STREAMS, allowed_processors())
         if self._count > 1:
             blas.look()
 
@@ -100,8 +116,11 @@ class CPUDevice(HostDevice):
         if self._count > 1:
             blas.share(self._count)
             self._shared = True
-        self.memory = HostMemory(completions, max_bytes)
-        self.streams = [CPUStream(f"{self.name} stream {i}", self.memory) for i in range(self._count)]
+        team = Team() if self._count > 1 else None
+        self.memory = HostMemory(completions, max_bytes, team=team)
+        self.streams = [CPUStream(f"{self.name} stream {i}", self.memory, team) for i in range(self._count)]
+        if team is not None:
+            team.streams = self.streams
         self.copier = CPUStream(f"{self.name} copies", self.memory)
 
     def run_here(self, task: Task) -> None:
@@ -111,6 +130,10 @@ class CPUDevice(HostDevice):
 
     def offload(self, job: Job) -> None:
         self.copier.queue.put(job)
+
+    def rest(self) -> None:
+        if self._shared:
+            blas.widen()
 
     def close(self) -> None:
         if self._shared:

@@ -11,7 +11,7 @@ import numpy as np
 from threadpoolctl import threadpool_info
 
 from .cuda import requirements
-from .host.blas import available
+from .host.allowed import allowed_processors
 
 Line = tuple[str, str]
 
@@ -30,7 +30,7 @@ def describe() -> str:
 def _cpu() -> Iterator[Line]:
     memory = _host_memory()
     sizes = f", {_gib(memory['MemTotal'])} of memory, {_gib(memory['MemAvailable'])} free" if memory else ""
-    yield "cpu", f"{available()} processors{sizes}"
+    yield "cpu", f"{allowed_processors()} processors{sizes}"
 
 
 def _host_memory() -> dict[str, int]:

@@ -13,11 +13,13 @@ _exactly: ContextVar[bool] = ContextVar("asyncsched.exact", default=False)
 
 @contextmanager
 def exact() -> Iterator[None]:
-    """Operations issued inside give the same bits everywhere and every time: `with asc.exact():`.
+    """Operations issued inside give the bits of the plain kernels: `with asc.exact():`.
 
     Outside, a few rows of networks in float32 have a faster kernel (gelu by a polynomial; softmax, layer_norm and
     cross_entropy as loops compiled by numba, if that is installed, from when they are compiled on). The table of
-    operations says how far each may be off: `TABLE["gelu"].bound`. Everything else is exact anyway.
+    operations says how far each may be off: `TABLE["gelu"].bound`. Large matrix products are cut into parts for several
+    streams, which may change their last bits. In float32, numba compiles runs of a captured step too, with an exp and a
+    tanh of its own (`ops.run_loop.BOUNDS`), unless it is captured inside. Everything else is exact anyway.
 
     It holds for this context alone: for the coroutine it is used in, and for tasks that one creates inside. Derivatives
     are exact if `backward()` is called inside. It waits for nothing.
@@ -36,6 +38,11 @@ def exact() -> Iterator[None]:
         yield
     finally:
         _exactly.reset(token)
+
+
+def asked() -> bool:
+    """Whether exact rows are asked for here."""
+    return _exactly.get()
 
 
 def chosen(row: Row) -> Row:

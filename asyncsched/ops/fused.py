@@ -11,16 +11,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from .exactly import asked
+from .kernels import compiled
 from .kernels.scratch import scratch
 from .meta import Meta
 from .program import Program, Ref, Step
+from .run_loop import loop_of
 
 _WORTH_A_BUFFER = 65_536  # bytes: below, fresh memory costs nothing
 _LEAST_BLOCK = 16_384  # elements: fewer are done before the next call is made
@@ -106,8 +109,7 @@ def _parts(program: Program) -> Iterator[range]:
 
 def _run_shape(program: Program, step: Step) -> Any:
     """The shape of a run that the step may be in; None if it may be in none."""
-    kernel, form = step.row.kernel, step.form
-    function = getattr(np, kernel, None) if isinstance(kernel, str) else None
+    form, function = step.form, _function(step)
     if not isinstance(function, np.ufunc) or function.nout != 1 or function.signature is not None:
         return None  # matmul is one, too, of matrices
     if step.options or not form.contiguous:
@@ -116,6 +118,17 @@ def _run_shape(program: Program, step: Step) -> Any:
     simple = all(one.dtype.kind in "biu" or one.dtype.char in "fd" for one in (form, *operands))
     placed = all(one.contiguous and _way(one, form) is not None for one in operands)
     return form.bound if simple and placed and form.nbytes and form.bound else None
+
+
+def _function(step: Step) -> Any:
+    """The universal function of the step's row, if it is one."""
+    kernel = step.row.kernel
+    return np.maximum if step.row.name == "relu" else getattr(np, kernel, None) if isinstance(kernel, str) else None
+
+
+def _args(step: Step) -> tuple[Any, ...]:
+    """Its arguments then."""
+    return (*step.args, 0) if step.row.name == "relu" else step.args
 
 
 def _way(operand: Meta, form: Meta) -> str | None:
@@ -144,11 +157,17 @@ class Run:
     writes: tuple[tuple[int, Meta], ...]
     tiles: tuple[tuple[int | None, Any, np.dtype[Any]], ...]  # a slot, or else a number, and its dtype
     registers: tuple[np.dtype[Any], ...]
+    loop: list[Any]  # what numba compiled, if it did
 
     @classmethod
     def of(cls, program: Program, steps: range) -> Run:
         form = program.steps[steps[0]].form
-        return _Writer(program, steps, form).run()
+        run = _Writer(program, steps, form).run()
+        if prod(form.bound) >= compiled.WORTH and not run.tiles and not asked():
+            written = loop_of(program, steps, run.reads, [slot for slot, _ in run.writes])
+            if written is not None:
+                return replace(run, loop=compiled.later(*written, len(run.writes)))
+        return run
 
     def apply(self, slots: list[Any], place: Callable[[int], Any]) -> bool:
         """Do it, unless an array does not lie as was thought when it was captured, or a step raises."""
@@ -165,6 +184,11 @@ class Run:
             kept[slot] = np.empty(form.bound, form.dtype) if out is None else out
         arrays = [slots[slot].reshape(ways[way]) for slot, way in self.reads]
         arrays += [array.reshape(lines) for array in kept.values()]
+        if self.loop:
+            self.loop[0](count, *arrays)
+            for slot, array in kept.items():
+                slots[slot] = array
+            return True
         room = (min(block, count), *lines[1:])
         dtypes = [*self.registers, *[dtype for _, _, dtype in self.tiles]]
         registers = [scratch(np, place, room, dtype) for place, dtype in enumerate(dtypes)]
@@ -230,16 +254,16 @@ class _Writer:
         writes = tuple([(slot, self._steps[slot].form) for slot in self._written])
         return Run(
             space["run"], self._form, rows, tuple(self._reads.items()), writes, tuple(self._tiles.values()),
-            tuple(self._registers),
+            tuple(self._registers), [],
         )  # fmt: skip
 
     def _line(self, slot: int, step: Step) -> str:
-        function = getattr(np, str(step.row.kernel))
+        function, args = _function(step), _args(step)
         self._bound[f"f{slot}"] = function
-        dtypes = _dtypes(function, [self._operand(a) for a in step.args])
+        dtypes = _dtypes(function, [self._operand(a) for a in args])
         words = [
             self._name(a.slot) if type(a) is Ref else self._constant(f"c{slot}_{i}", a, dtypes[i], function)
-            for i, a in enumerate(step.args)
+            for i, a in enumerate(args)
         ]
         for read in dict.fromkeys(_slots(step)):
             if read in self._steps and self._last[read] == slot and read not in self._written:

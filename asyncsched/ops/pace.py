@@ -71,6 +71,11 @@ def inline_seconds(name: str, result: Meta, operands: Iterable[Meta], workspace:
     return max(0.0, seconds - TASK_SECONDS) if seconds <= INLINE_SECONDS else None
 
 
+def pace_of(name: str, unknown: float) -> float:
+    """Seconds for one element of at most 4 bytes; `unknown` for a row that is not listed."""
+    return _PACE.get(name, unknown)
+
+
 def _width(one: Meta) -> float:
     kind, size = one.dtype.kind, one.dtype.itemsize
     return max(1.0, size / 4) * (_COMPLEX if kind == "c" else _HALF if kind == "f" and size == 2 else 1)

@@ -333,6 +333,9 @@ class Runtime:
         self.dispatch()  # when closed too: a body that aclose(timeout=) left behind may have someone waiting for it
         if self.meter.since is not None:
             self.meter.sample(self.engine.unfinished > 0)
+            if not self.engine.unfinished:
+                for device in self.devices:
+                    device.rest()
 
     def _on_overrun(self, task: Task) -> None:
         """Log the first result by which tracked bytes passed a limit, since too little was charged for it."""

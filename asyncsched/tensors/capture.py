@@ -76,7 +76,7 @@ class Graph:
         starts, nbytes = offsets(self._metas)
         single, metas = len(self._metas) == 1, self._metas
         form = self._metas[0] if single else meta((nbytes,), np.dtype(np.uint8))
-        self._plan = Plan(form, form.nbytes, 0 if self._device.owns_captures else self._peak, False, None)
+        self._plan = Plan(form, form.nbytes, 0 if self._device.owns_captures else self._peak, None, None)
         self._starts = starts
 
         def kernel(xp: Any, *arrays: Any, out: Any = None, _: Value | None = claim) -> Any:

@@ -47,7 +47,9 @@ async def compare(s: asc.Scheduler, ours: Callable[..., Any], theirs: Callable[.
         value.backward(await s.put(weights))
         expected.backward(torch.tensor(weights))
         for tensor, there in zip(mine, yours, strict=True):
-            np.testing.assert_allclose(await tensor.grad, there.grad.numpy(), rtol=1e-5, atol=1e-30)
+            # Where terms near 1 cancel, single precision leaves their rounding.
+            rounding = 1e-7 if dtype == "f4" else 1e-30
+            np.testing.assert_allclose(await tensor.grad, there.grad.numpy(), rtol=1e-5, atol=rounding)
 
 
 @pytest.mark.parametrize("name", UNARY.split())

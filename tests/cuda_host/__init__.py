@@ -5,7 +5,8 @@
     DIRECTORY/run python -c 'import cupy; print((cupy.arange(10) + 1).sum())'
 
 What is real: CuPy, all of its Python and of its C++ on the host, and the kernels that it generates, compiled by g++
-instead of NVRTC. Imitated (`native/`): the CUDA runtime, the driver, NVRTC, cuBLAS, cuFFT, sorting, random numbers.
+instead of NVRTC. Imitated (`native/`): the CUDA runtime, the driver, NVRTC, cuBLAS, cuFFT, cuSOLVER (by NumPy's
+LAPACK), sorting, random numbers.
 
 A stream is a thread with a queue, non-blocking and legacy streams are ordered as CUDA's, and before an operation a
 stream sleeps at random. Memory is full of 0xff when it is given and unmapped for good when it is freed, so a kernel
@@ -15,8 +16,8 @@ are counted, by the thread that makes them. A kernel's threads run one after the
 each other.
 
 What is not there: CUB (`CUPY_ACCELERATORS` is empty; a card uses it for reductions), fused multiply-adds, flushing to
-zero, cuSOLVER, cuSPARSE, PyTorch, other distributions than uniform and normal, textures, cooperative launches, and any
-meaning of times.
+zero, eigenvalues of matrices that are not symmetric, cuSPARSE, PyTorch, other distributions than uniform and normal,
+textures, cooperative launches, and any meaning of times.
 
     HOSTCUDA_DEVICES=2            HOSTCUDA_MEMORY_MB=4096      what there is
     HOSTCUDA_LAZY_PERCENT=10      HOSTCUDA_DELAY_US=200        how often a stream sleeps, and how long at most

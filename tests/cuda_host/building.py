@@ -18,11 +18,14 @@ NATIVE = Path(__file__).parent / "native"
 CUPY = "14.2.0"
 RUNTIME = ["counting", "devices", "streams", "work", "events", "graphs", "memory", "kernels", "driver", "nvrtc"]
 # What else CuPy looks for: empty libraries that lead to the runtime.
-NAMES = ["libcuda.so.1", "libcudart.so.12", "libnvrtc.so.12", "libcublasLt.so.12"]
+NAMES = [
+    *("libcuda.so.1", "libcudart.so.12", "libnvrtc.so.12", "libcublasLt.so.12"),
+    *("libcusparse.so.12", "libnvJitLink.so.12"),
+]
 MODULES = ["cupy_backends/cuda/api/runtime", "cupy/cuda/thrust", "cupy/random/_generator_api"]
-CUBLAS, CUFFT = "libcublas.so.12", "libcufft.so.11"
+CUBLAS, CUFFT, CUSOLVER = "libcublas.so.12", "libcufft.so.11", "libcusolver.so.11"
 # Stubs: what they return. The libraries' codes for "not supported"; C++ functions return nothing.
-CUDA_ABSENT, CUBLAS_ABSENT, CUFFT_ABSENT, CPP_ABSENT = 801, 15, 16, 0
+CUDA_ABSENT, CUBLAS_ABSENT, CUFFT_ABSENT, CUSOLVER_ABSENT, CPP_ABSENT = 801, 15, 16, 9, 0
 STANDARD = ("_ZNS", "_ZS", "_ZT", "_Zd", "_Zn")  # how names of C++'s own library begin
 ASK = """
 import numpy, sysconfig
@@ -32,7 +35,7 @@ print(*map(sysconfig.get_path, ("purelib", "include")), numpy.get_include(), sys
 
 def preloaded(directory: Path) -> list[Path]:
     """The libraries to be loaded before all others."""
-    return [directory / "lib" / name for name in ("libhostcuda.so", *NAMES, CUBLAS, CUFFT)]
+    return [directory / "lib" / name for name in ("libhostcuda.so", *NAMES, CUBLAS, CUFFT, CUSOLVER)]
 
 
 class Tools:
@@ -106,8 +109,10 @@ def build(tools: Tools) -> None:
     to_host = (f"-L{tools.lib}", "-Wl,--no-as-needed", "-lhostcuda", f"-Wl,-rpath,{tools.lib}")
     for name in NAMES:
         tools.linked(name, [], *to_host)
-    _link_library(tools, CUBLAS, "cupy_backends/cuda/libs/cublas*.so", ours["cublas"], CUBLAS_ABSENT, to_host)
-    _link_library(tools, CUFFT, "cupy/cuda/cufft*.so", ours["cufft"], CUFFT_ABSENT, to_host)
+    solver, factors = ours["cusolver"], [ours["cublas"], ours["cusolver"]]
+    _link_library(tools, CUBLAS, "cupy_backends/cuda/libs/cublas*.so", factors, CUBLAS_ABSENT, to_host)
+    _link_library(tools, CUFFT, "cupy/cuda/cufft*.so", [ours["cufft"]], CUFFT_ABSENT, to_host)
+    _link_library(tools, CUSOLVER, "cupy*/**/*cusolver*.so", [solver], CUSOLVER_ABSENT, to_host)
     _put(tools, MODULES[0], [runtime], to_host)
     _put(tools, MODULES[1], [thrust, ours["thrust"]], to_host)
     absent = tools.stubs("random", [generator], [ours["random"]], "_Z", CPP_ABSENT)
@@ -131,22 +136,25 @@ def _compile(tools: Tools) -> tuple[Path, Path, Path, dict[str, Path]]:
         source = tools.source / f"{name}.cpp"
         return tools.compiled(source, "-O1", "-D_FORCE_INLINES=1", *tools.module_includes, f"-I{source.parent}")
 
+    (found,) = tools.site.glob("numpy.libs/libscipy_openblas64_*.so")
+    lapack = f'-DLAPACK="{found}"'
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         modules = [pool.submit(module, name) for name in MODULES]  # first: they take longest
         ours = {
-            file.stem: pool.submit(tools.compiled, file, "-O3", "-g1", *tools.cuda) for file in NATIVE.glob("*.cpp")
+            file.stem: pool.submit(tools.compiled, file, "-O3", "-g1", lapack, *tools.cuda)
+            for file in NATIVE.glob("*.cpp")
         }
         runtime, thrust, generator = (job.result() for job in modules)
         return runtime, thrust, generator, {name: job.result() for name, job in ours.items()}
 
 
-def _link_library(tools: Tools, name: str, users: str, ours: Path, code: int, to_host: Sequence[str]) -> None:
+def _link_library(tools: Tools, name: str, users: str, ours: Sequence[Path], code: int, to_host: Sequence[str]) -> None:
     """A library of CUDA's: what is ours, and stubs for what else its users in CuPy need."""
-    prefix = ours.stem.removeprefix("native_")
-    absent = tools.stubs(prefix, list(tools.site.glob(users)), [ours], prefix, code)
+    prefix = name.split(".")[0].removeprefix("lib")
+    absent = tools.stubs(prefix, list(tools.site.glob(users)), ours, prefix, code)
     names = tools.work / f"{prefix}.map"
     names.write_text(f"{name} {{ global: *; }};")  # the version that its symbols are asked for with
-    tools.linked(name, [ours, absent], f"-Wl,--version-script,{names}", *to_host)
+    tools.linked(name, [*ours, absent], f"-Wl,--version-script,{names}", "-ldl", *to_host)
 
 
 def _put(tools: Tools, module: str, parts: Sequence[Path], to_host: Sequence[str]) -> None:

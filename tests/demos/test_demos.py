@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import os
 import re
 import subprocess
 import sys
+from math import isfinite
 from pathlib import Path
 
 import pytest
@@ -32,14 +34,32 @@ def run(demo: str, *options: object, patience: float = 100) -> list[str]:
 
 def table(lines: list[str]) -> dict[str, list[str]]:
     """The rows of bounded_vs_unbounded's table, by way."""
-    assert lines[0].split()[0] == "way"
-    rows = {row[0]: row[1:] for row in map(str.split, lines[1 : lines.index("")])}
+    start = next(i for i, line in enumerate(lines) if line.startswith("way "))
+    rows = {row[0]: row[1:] for row in map(str.split, lines[start + 1 : lines.index("")])}
     assert list(rows) == WAYS
     return rows
 
 
 def said(lines: list[str], beginning: str) -> str:
     return next(line for line in lines if line.startswith(beginning))
+
+
+@pytest.mark.parametrize("path", sorted(DEMOS.glob("*.py")), ids=lambda path: path.stem)
+def test_it_says_at_once_what_it_does(path: Path) -> None:
+    """The first line of its docstring is printed before anything is imported that takes time."""
+    if path.stem == "server_load":  # it has nothing to load
+        return
+    tree = ast.parse(path.read_text())
+    assert (ast.get_docstring(tree) or "").splitlines()[0].endswith(".")
+    for statement in tree.body:
+        if isinstance(statement, ast.If) and "__main__" in ast.unparse(statement.test):
+            assert ast.unparse(statement.body[0]).startswith("print(__doc__.splitlines()[0], ")
+            return
+        for alias in statement.names if isinstance(statement, ast.Import) else ():
+            assert alias.name.partition(".")[0] in sys.stdlib_module_names
+        if isinstance(statement, ast.ImportFrom):
+            assert (statement.module or "").partition(".")[0] in sys.stdlib_module_names
+    raise AssertionError("it never does")
 
 
 @needs("matplotlib", "sklearn", "tqdm", "psutil")
@@ -72,12 +92,12 @@ def test_increments_are_cheaper_when_only_the_last_is_awaited(tmp_path: Path) ->
     plot = tmp_path / "increment.png"
     lines = run("increment", "--counts", 10, 20, 50, "--repeats", 2, "--plot", plot)
     measured = [line for line in lines if line.count(" ms") == 4]
-    assert [line.split()[0] for line in measured] == ["tiny"] * 3 + ["small"] * 3 + ["large"] * 3
+    assert [line.split()[0] for line in measured] == ["small"] * 3 + ["medium"] * 3 + ["large"] * 3
     fitted = lines[next(i for i, line in enumerate(lines) if "intercept" in line) + 1 :][:3]
     for line in fitted:
         t1, t2 = map(float, line.split()[3:5])
         assert t1 > 0
-        assert t2 > 0
+        assert isfinite(t2)  # a slope through three points: on a busy machine it may be anything
     assert plot.read_bytes().startswith(PNG)
 
 

@@ -14,6 +14,7 @@ from threadpoolctl import ThreadpoolController
 
 import asyncsched as asc
 from asyncsched._core.model import Task
+from asyncsched.devices import cpu
 from asyncsched.devices.contract import Job
 from asyncsched.devices.counter import Counter
 from asyncsched.devices.host import blas
@@ -36,7 +37,7 @@ def threads() -> list[int]:
 @pytest.fixture
 def many(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Eight processors, so that there is something to share out."""
-    monkeypatch.setattr(blas, "available", lambda: 8)
+    monkeypatch.setattr(blas, "allowed_processors", lambda: 8)
     with CONTROLLER.limit(limits=8):
         before = threads()
         yield before
@@ -44,21 +45,53 @@ def many(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         assert not blas._shares
 
 
+@pytest.mark.parametrize(("processors", "streams"), [(1, 1), (3, 3), (64, 8)])
+async def test_there_are_as_many_streams_as_processors_by_default(
+    monkeypatch: pytest.MonkeyPatch, processors: int, streams: int
+) -> None:
+    monkeypatch.setattr(cpu, "allowed_processors", lambda: processors)
+    async with asc.Scheduler("cpu") as s:
+        assert len(s._runtime.devices[0].streams) == streams
+    async with asc.Scheduler(["cpu", "cpu"]) as s:
+        assert [len(device.streams) for device in s._runtime.devices] == [1, 1]
+
+
 async def test_one_stream_keeps_every_blas_thread(s: asc.Scheduler, many: list[int]) -> None:
     assert threads() == many
 
 
-async def test_streams_share_the_blas_threads_and_give_them_back(many: list[int]) -> None:
+async def test_streams_share_the_blas_threads_while_products_run(many: list[int]) -> None:
     async with asc.Scheduler("cpu", streams=4) as s:
-        assert threads() == [2] * len(many)
+        assert threads() == many
         x = await s.put(BLOCK)
-        assert (await (x @ x))[0, 0] == 200
-    assert threads() == many
+        y = x @ x
+        assert threads() == [2] * len(many)
+        assert (await y)[0, 0] == 200
+        assert threads() == many  # at rest they are anybody's
     with pytest.raises(KeyError):
-        async with asc.Scheduler("cpu", streams=64):
+        async with asc.Scheduler("cpu", streams=64) as s:
+            x = await s.put(BLOCK)
+            _ = x @ x
             assert threads() == [1] * len(many)
             raise KeyError
     assert threads() == many
+
+
+async def test_a_lone_function_has_every_blas_thread_and_several_share_them(many: list[int]) -> None:
+    gate = threading.Event()
+    async with asc.Scheduler("cpu", streams=2) as s:
+        x = await s.put(BLOCK)
+        _ = x @ x
+        await s.barrier()
+        assert await s.call(threads) == many
+        first = s.submit_nowait(held, gate)
+        assert threads() == many
+        assert await s.call(threads) == [4] * len(many)
+        gate.set()
+        await first
+        y = asc.linalg.svdvals(x)
+        assert threads() == many
+        await y
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
@@ -66,7 +99,7 @@ async def test_two_schedulers_restore_the_threads_in_any_order(many: list[int], 
     schedulers = [asc.Scheduler("cpu", streams=2), asc.Scheduler("cpu", streams=4)]
     for s in schedulers:
         await s.__aenter__()
-    assert threads() == [2] * len(many)
+    assert threads() == [2] * len(many)  # neither knows what the other is about to run
     await schedulers[order[0]].aclose()
     assert threads() == [2 if order[0] == 0 else 4] * len(many)
     await schedulers[order[1]].aclose()

@@ -23,8 +23,8 @@ from .cases import CASES, RANDOM, Case
 from .close import differs, strides
 
 pytestmark = pytest.mark.one_loop
-# How what a runtime in host memory lacks shows: cuSOLVER, factorisations by cuBLAS.
-ABSENT = ("ImportError: Failure finding", "CUBLAS_STATUS_NOT_SUPPORTED")
+# How what a runtime in host memory lacks shows: eigenvalues of matrices that are not symmetric.
+ABSENT = ("CUSOLVER",)
 
 
 def test_every_row_has_cases():
@@ -117,10 +117,8 @@ def _described(case: Case) -> str:
 
 async def test_decompositions(card):
     """Their parts are known but for signs and phases: what they make is compared."""
-    if loaded() is not None:
-        pytest.skip("not there in host memory: cuSOLVER")
     async with asc.Scheduler("cuda", max_bytes="256 MiB") as s:
-        for name in ("eigh", "eig", "qr", "svd", "slogdet"):
+        for name in ("eigh", "qr", "svd", "slogdet", *(("eig",) if loaded() is None else ())):
             for case in CASES[name]:
                 x = case.operands[0]
                 parts = [await part.numpy() for part in getattr(asc.linalg, name)(await s.put(x), **case.options)]
@@ -142,7 +140,8 @@ def _made_of(name: str, x: np.ndarray, parts: list[np.ndarray]) -> tuple[np.ndar
 def test_blocks_are_few_where_each_step_is_a_launch(card):
     import cupy
 
-    assert (len(blocks(np, 1 << 21)), len(blocks(cupy, 1 << 21))) == (32, 2)
+    assert len(blocks(np, 1 << 21)) > 16
+    assert len(blocks(cupy, 1 << 21)) == 2
     assert len(blocks(cupy, 8, 1 << 21)) == 8
 
 

@@ -6,7 +6,6 @@ import logging
 import math
 import sys
 import threading
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -151,7 +150,7 @@ def unstarted(monkeypatch):
     monkeypatch.setattr(compiled, "_started", False)
     monkeypatch.setattr(compiled, "_compiler", None)
     monkeypatch.setattr(compiled, "_loops", {})
-    monkeypatch.setattr(compiled.importlib.util, "find_spec", lambda name: SimpleNamespace())
+    monkeypatch.setattr(compiled, "_installed", lambda: True)
 
 
 @pytest.fixture
@@ -217,6 +216,6 @@ def test_where_compiling_fails_that_is_said_once_and_the_plain_kernel_runs(unsta
 
 
 def test_without_numba_nothing_is_tried(unstarted, monkeypatch):
-    monkeypatch.setattr(compiled.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(compiled, "_installed", lambda: False)
     assert not compiled.finish()
     assert compiled._compiler is None

@@ -72,6 +72,25 @@ def test_no_more_memory_is_taken_than_planned(name, dtype):
     assert peak <= found.workspace + 20_000 + 2 * np.getbufsize() * found.meta.dtype.itemsize
 
 
+@pytest.mark.parametrize("name", ["conv2d", "conv2d_input_grad", "conv2d_weight_grad"])
+def test_no_more_memory_is_taken_for_images_with_long_rows(name):
+    images, kernel, grads = real(4, 8, 40, 40), real(16, 8, 3, 3), real(4, 16, 40, 40)
+    options: dict[str, Any] = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1)}
+    operands = {"conv2d": (images, kernel), "conv2d_input_grad": (grads, kernel), "conv2d_weight_grad": (grads, images)}
+    if name != "conv2d":
+        options["shape"] = images.shape if name == "conv2d_input_grad" else kernel.shape
+    row = TABLE[name]
+    found = plan(row, tuple(map(meta_of, operands[name])), options)
+    out = np.empty(found.meta.bound, found.meta.dtype)
+    tracemalloc.start()
+    try:
+        resolve(row, np)(*operands[name], out=out, **options)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak <= found.workspace + 20_000
+
+
 @pytest.mark.parametrize(("dtype", "most"), [("f8", 2e-15), ("f4", 4e-7)])
 def test_the_normal_distribution_function(dtype, most):
     x = np.linspace(-8, 8, 4001).astype(dtype)
@@ -121,6 +140,38 @@ def test_a_convolution_of_many_images_is_that_of_each():
     padded = np.pad(images[-1], ((0, 0), (1, 1), (1, 1)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(1, 2))
     np.testing.assert_allclose(alone[0], np.einsum("cijkl,ockl->oij", windows, kernel), rtol=1e-10)
+
+
+@pytest.mark.parametrize("padding", [(0, 0), (1, 1), (2, 1)])
+@pytest.mark.parametrize("dilation", [(1, 1), (2, 1)])
+def test_a_convolution_of_images_with_long_rows_is_what_the_windows_say(padding, dilation):
+    """Whole images are copied at once there, edges too; what lies across an edge goes into nothing."""
+    images, kernel = real(3, 2, 30, 40, dtype="f8"), real(5, 2, 3, 2, dtype="f8")
+    options = {"stride": (1, 1), "padding": padding, "dilation": dilation}
+    up, left = padding
+    padded = np.pad(images, ((0, 0), (0, 0), (up, up), (left, left)))
+    reach = [d * (k - 1) + 1 for d, k in zip(dilation, (3, 2), strict=True)]
+    windows = np.lib.stride_tricks.sliding_window_view(padded, reach, axis=(2, 3))
+    windows = windows[..., :: dilation[0], :: dilation[1]]
+    y = resolve(TABLE["conv2d"], np)(images, kernel, **options)
+    np.testing.assert_allclose(y, np.einsum("ncijkl,ockl->noij", windows, kernel), rtol=1e-10, atol=1e-12)
+    grad = real(*y.shape, dtype="f8")
+    found = resolve(TABLE["conv2d_weight_grad"], np)(grad, images, shape=kernel.shape, **options)
+    np.testing.assert_allclose(found, np.einsum("ncijkl,noij->ockl", windows, grad), rtol=1e-10, atol=1e-10)
+    # The gradient of the images is the transpose: <grad, conv(x)> = <input_grad(grad), x> for any x.
+    back = resolve(TABLE["conv2d_input_grad"], np)(grad, kernel, shape=images.shape, **options)
+    other = real(*images.shape, dtype="f8")[::-1]
+    expected = np.vdot(grad, resolve(TABLE["conv2d"], np)(other, kernel, **options))
+    np.testing.assert_allclose(np.vdot(back, other), expected, rtol=1e-10)
+
+
+def test_what_is_infinite_at_an_edge_reaches_no_window_across_it():
+    images, options = real(1, 1, 20, 40), {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1)}
+    images[..., 5, 0] = np.inf  # of which no window has its second column
+    with np.errstate(all="ignore"):
+        found = resolve(TABLE["conv2d_weight_grad"], np)(real(1, 1, 19, 39), images, shape=(1, 1, 2, 2), **options)
+    assert not np.isfinite(found[..., 0]).any()
+    assert np.isfinite(found[..., 1]).all()
 
 
 @pytest.mark.parametrize(

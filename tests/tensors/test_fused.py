@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import random
 from collections.abc import Callable
@@ -9,11 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 import asyncsched as asc
 from asyncsched.ops import fused
 from asyncsched.ops.fused import Run
 from asyncsched.ops.kernels.scratch import PLACES
+from asyncsched.ops.run_loop import BOUNDS
 
 pytestmark = pytest.mark.one_loop
 
@@ -110,6 +113,16 @@ async def test_a_chain_is_one_run_in_two_registers_and_its_result(s: asc.Schedul
     assert len(run.reads) == len(run.writes) == 1
 
 
+async def test_relu_is_in_runs_too(s: asc.Scheduler, runs: list[Run]) -> None:
+    x = np.random.default_rng(0).standard_normal(SHAPE).astype("f4")
+    x[0, :5] = -0.0, np.nan, -np.inf, np.inf, 1e-45
+    t, row = await s.put(x), await s.put(x[0])
+    graph = await s.capture(lambda t, row: asc.nn.relu(t * 2 + row) * 3, t, row)
+    runs.clear()
+    assert (await graph(t, row)).tobytes() == (np.maximum(x * 2 + x[0], 0) * np.float32(3)).tobytes()
+    assert len(runs) == 1
+
+
 async def test_a_result_lies_in_a_recycled_buffer(s: asc.Scheduler) -> None:
     t = await s.put(np.ones(SHAPE, "f4"))
     graph = await s.capture(lambda t: t * 2 + 1, t)
@@ -190,3 +203,100 @@ async def test_one_result_twice_and_an_argument(s: asc.Scheduler) -> None:
     assert (await a == 3).all()
     assert (await b == 3).all()
     assert (await c == 1).all()
+
+
+# -- loops, where numba is installed ----------------------------------------------------------------------------------
+
+
+class Later:
+    """In the place of `compiled.later`: what is to be compiled, and a loop that gives ones."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Any, ...]] = []
+
+    def __call__(self, *given: Any) -> list[Any]:
+        self.asked.append(given)
+
+        def loop(count: int, *arrays: np.ndarray) -> None:
+            assert all(array.size in (1, count) for array in arrays)
+            arrays[-1][...] = 1
+
+        return [loop]
+
+
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> Later:
+    found = Later()
+    monkeypatch.setattr(fused.compiled, "later", found)
+    return found
+
+
+async def test_a_run_becomes_a_loop_where_there_is_a_compiler(s: asc.Scheduler, later: Later) -> None:
+    t = await s.put(np.ones(SHAPE, "f4"))
+    graph = await s.capture(lambda t: gelu(asc, t), t)
+    assert (await graph(t) == 1).all()
+    source, constants, dimensions, results = later.asked[0]
+    assert "tanh(" in source
+    assert np.float32(0.044715) in constants.values()
+    assert (dimensions, results) == ([1], 1)
+
+
+async def test_captured_inside_exact_it_does_not(s: asc.Scheduler, later: Later) -> None:
+    x = np.linspace(-3, 3, 30_000, dtype="f4")
+    t = await s.put(x)
+    with asc.exact():
+        graph = await s.capture(lambda t: gelu(asc, t), t)
+    assert (await graph(t)).tobytes() == gelu(np, x).tobytes()
+    assert later.asked == []
+
+
+NOT_LOOPS: dict[str, tuple[Callable[[Any], Any], str, tuple[int, ...]]] = {
+    "another dtype": (lambda t: t * 2 + 1, "f8", SHAPE),
+    "a comparison": (lambda t: (t * 2 > 1) * t, "f4", SHAPE),
+    "a row": (lambda t: t * 2 + t[0], "f4", SHAPE),
+    "a function that is not listed": (lambda t: asc.log1p(t) + 1, "f4", SHAPE),
+    "few elements": (lambda t: t * 2 + 1, "f4", (50, 50)),
+    "one operation": (lambda t: t * 2, "f4", SHAPE),
+}
+
+
+@pytest.mark.parametrize("name", NOT_LOOPS)
+async def test_what_is_for_no_loop(s: asc.Scheduler, later: Later, name: str) -> None:
+    work, dtype, shape = NOT_LOOPS[name]
+    t = await s.put(np.full(shape, 3, dtype))
+    graph = await s.capture(work, t)
+    assert np.array_equal(await graph(t), await work(t))
+    assert later.asked == []
+
+
+LOOPS: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "arithmetic": lambda xp, x, y: ((x * 2 + y) * x - 0.25) / (xp.square(y) + 1),
+    "a number": lambda xp, x, y: -(x / y[3, 5]) * y + xp.sqrt(abs(x)),
+    "two results": lambda xp, x, y: (x * 2 + 1, xp.reciprocal(x * 2 + 1) - y),
+    "tanh": lambda xp, x, y: xp.tanh(x * 1.0),
+    "exp": lambda xp, x, y: xp.exp(x * 1.0),
+    "exp, far out": lambda xp, x, y: xp.exp(x * 100.0),
+}
+
+
+@pytest.mark.parametrize("name", LOOPS)
+async def test_compiled_loops_are_within_their_bounds(s: asc.Scheduler, name: str) -> None:
+    pytest.importorskip("numba")
+    x, y = [np.random.default_rng(seed).standard_normal(SHAPE).astype("f4") for seed in range(2)]
+    x[0, :9] = np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, -1e-6, 88.5, -87.0
+    work, (t, u) = LOOPS[name], [await s.put(a) for a in (x, y)]
+    graph = await s.capture(lambda t, u: work(asc, t, u), t, u)
+    await asyncio.to_thread(fused.compiled.finish)
+    with np.errstate(all="ignore"):
+        expected = work(np, x, y)
+    found = graph(t, u)
+    bound = BOUNDS.get(name.partition(",")[0])
+    for tensor, want in zip(*[one if isinstance(one, tuple) else (one,) for one in (found, expected)], strict=True):
+        got = await tensor
+        if bound is None:
+            assert_array_equal(got, want)
+            continue
+        ordinary = np.isfinite(want)
+        assert_array_equal(got[~ordinary], want[~ordinary])
+        got, want = got[ordinary], want[ordinary]
+        assert (np.abs(got - want) <= bound.relative * np.abs(want) + bound.absolute).all()

@@ -138,6 +138,9 @@ class CUDADevice:
         with self.context.here(), stream, self.context.told(stream):
             return self.memory.fetch(array, stream)
 
+    def rest(self) -> None:
+        """Nothing is kept from others."""
+
     def capture(self, program: Program, inputs: int) -> Callable[..., list[Any]]:
         graph = CUDAGraph(program, inputs, self._dispose)
         self._graphs.add(graph)

@@ -1,4 +1,4 @@
-"""How much memory this process may use, by the machine and by the container that it runs in."""
+"""How much memory and how many processors this process may use, by the machine and by the container it runs in."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
+from math import ceil
 
 GROUPS = "/sys/fs/cgroup"
 OWN_GROUPS = "/proc/self/cgroup"
@@ -18,29 +19,51 @@ def allowed_memory() -> int | None:
     return min(limits, default=None)
 
 
+@cache
+def allowed_processors() -> int:
+    """Those that it may run on, or fewer, if a container's quota is less of their time. Reads files, as above."""
+    machine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min([machine, *[max(1, ceil(quota)) for quota in _quotas()]])
+
+
 def _machine() -> Iterator[int]:
     with suppress(AttributeError, OSError, ValueError):  # not on Windows
         yield os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _container() -> Iterator[int]:
-    """The limits of the control groups that the process is in (Linux's, versions 2 and 1), and of those around them."""
+    for folder, first in _groups("memory"):
+        with suppress(OSError, ValueError):  # not there, or "max"
+            yield int(_read(f"{folder}/{'memory.limit_in_bytes' if first else 'memory.max'}"))
+
+
+def _quotas() -> Iterator[float]:
+    """Of processors' time: microseconds of it in a period of so many."""
+    for folder, first in _groups("cpu"):
+        with suppress(OSError, ValueError):  # not there, or "max"
+            names = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if first else ("cpu.max",)
+            quota, period = [int(number) for name in names for number in _read(f"{folder}/{name}").split()]
+            if quota > 0:
+                yield quota / period
+
+
+def _groups(kind: str) -> Iterator[tuple[str, bool]]:
+    """The folders of the control groups (Linux's, versions 2 and 1) that the process is in, and of those around them.
+
+    And whether they are of the first version.
+    """
     try:
         lines = _read(OWN_GROUPS).splitlines()
     except OSError:
         return
     for line in lines:
         _, kinds, path = line.split(":", 2)
-        if not kinds:
-            folder, file = GROUPS, "memory.max"
-        elif "memory" in kinds.split(","):
-            folder, file = f"{GROUPS}/memory", "memory.limit_in_bytes"
-        else:
+        if kinds and kind not in kinds.split(","):
             continue
+        folder = f"{GROUPS}/{kind}" if kinds else GROUPS
         while path:  # in a container the path may be the host's: then the folder's own counts, which comes last
             path = path.rstrip("/")
-            with suppress(OSError, ValueError):  # not there, or "max"
-                yield int(_read(f"{folder}{path}/{file}"))
+            yield f"{folder}{path}", bool(kinds)
             path = path.rpartition("/")[0] or ("/" if path else "")
 
 

@@ -1,59 +1,89 @@
-"""BLAS threads shared out between compute streams. The setting is the process's, so it is counted and restored once."""
+"""BLAS's own threads, where several streams want the processors, too. The setting is the process's: it is restored.
+
+Theory of operation. The threads of a BLAS take the same processors as the streams, and spin there for some 25 ms after
+each product. So while streams compute products, each has its part of the processors, one thread mostly (`narrow`), and
+large products are cut into parts for the streams (see `team`). What cannot be cut, a decomposition or a user's
+function, has all threads when it is alone, and so has who calls NumPy beside a scheduler that rests (`widen`).
+
+All of it on the loop's thread: threadpoolctl's OpenBLAS lets only one living thread change the setting, and what any
+other sets is silently dropped. To change it takes about 1 us.
+"""
 
 from __future__ import annotations
 
-import os
-from contextlib import ExitStack
 from threading import Lock
 from typing import TYPE_CHECKING
 
+from .allowed import allowed_processors
+
 if TYPE_CHECKING:
-    from threadpoolctl import ThreadpoolController
+    from threadpoolctl import LibController
 
 _lock = Lock()
-_shares: list[int] = []
-_controller: ThreadpoolController | None = None
-_restore = ExitStack()
-
-
-def available() -> int:
-    """Processors this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+_shares: list[int] = []  # for each device with several streams, how many
+_libraries: list[tuple[LibController, int]] = []  # and how many threads each had before
+_found: list[LibController] = []
+_processors = 1
+_narrow = False
 
 
 def look() -> None:
     """Look for the loaded libraries. Reads files: not for the loop's thread."""
-    global _controller
+    global _found, _processors
     from threadpoolctl import ThreadpoolController  # slow to import, and never needed by a GPU alone
 
-    controller = ThreadpoolController()
+    controller = ThreadpoolController().select(user_api="blas")
     with _lock:
-        if not _shares:
-            _controller = controller
+        _found, _processors = controller.lib_controllers, allowed_processors()
 
 
 def share(streams: int) -> None:
-    """Give each of several streams its part of the processors. Call `look` before; undo with `unshare`.
-
-    On the loop's thread, like `unshare`: threadpoolctl lets only one living thread change OpenBLAS's setting, and what
-    any other sets is silently dropped.
-    """
+    """One more device has so many streams. Call `look` before; undo with `unshare`."""
+    global _libraries
     with _lock:
+        if not _shares:
+            _libraries = [(library, library.num_threads) for library in _found]
         _shares.append(streams)
-        _apply()
+        if len(_shares) > 1:
+            _set_narrow()
 
 
 def unshare(streams: int) -> None:
     """Take back one `share(streams)`. The last restores what was set before the first. Never blocks for long."""
     with _lock:
         _shares.remove(streams)
-        _apply()
+        if not _shares:
+            _set_wide()
+        elif _narrow:
+            _set_narrow()
 
 
-def _apply() -> None:
-    _restore.close()
-    if _shares and _controller is not None:
-        # Never more than was set before.
-        before = min((lib["num_threads"] for lib in _controller.select(user_api="blas").info()), default=1)
-        limits = max(1, min(before, available() // max(_shares)))
-        _restore.enter_context(_controller.limit(limits=limits, user_api="blas"))
+def narrow() -> None:
+    """From now on each stream has its part of the processors, and never more than was set before."""
+    if not _narrow:
+        with _lock:
+            if _shares:
+                _set_narrow()
+
+
+def widen() -> None:
+    """From now on there are as many threads as before, if no other device has several streams."""
+    if _narrow:
+        with _lock:
+            if len(_shares) == 1:
+                _set_wide()
+
+
+def _set_narrow() -> None:
+    global _narrow
+    _narrow = True
+    part = max(1, _processors // max(_shares))
+    for library, before in _libraries:
+        library.set_num_threads(min(before, part))
+
+
+def _set_wide() -> None:
+    global _narrow
+    _narrow = False
+    for library, before in _libraries:
+        library.set_num_threads(before)

@@ -5,20 +5,23 @@ Shared by the devices whose arrays are NumPy's (`cpu`, `sim`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ..._core.completions import Completions
 from ..._core.model import Task, Value
+from ...ops.cut import parts
 from ...ops.fused import FusedProgram
 from ...ops.program import Program, Ref
-from ...ops.row import Row, resolve
+from ...ops.row import Kernel, Row, resolve
 from .. import execution
 from ..memory import Memory
 from .allowed import allowed_memory
 from .pool import POOLED_BYTES, Block, Pool
+from .team import Team
 
 Array = np.ndarray[Any, Any]
 
@@ -79,6 +82,9 @@ class HostDevice:
         allowed = allowed_memory()  # read by `prepare`
         return allowed and allowed // 2
 
+    def rest(self) -> None:
+        """Nothing is kept from others."""
+
     def capture(self, program: Program, inputs: int) -> Callable[..., list[Any]]:
         return FusedProgram(program, self.memory.pool.take, self.memory.give).run
 
@@ -102,9 +108,12 @@ class HostMemory(Memory):
     xp: Any = np
     arrays = (np.ndarray,)
 
-    def __init__(self, completions: Completions, max_bytes: int | None, *, poison: bool = False) -> None:
+    def __init__(
+        self, completions: Completions, max_bytes: int | None, *, poison: bool = False, team: Team | None = None
+    ) -> None:
         super().__init__(completions)
         self.pool = Pool(max_bytes, poison=poison)
+        self.team = team  # the streams, if there are several
 
     def give(self, block: Any) -> None:
         self.pool.give(block)
@@ -129,13 +138,22 @@ class HostMemory(Memory):
                 block = self.pool.take(value.nbytes)
                 out = np.ndarray(value.meta.shape, value.meta.dtype, buffer=block)
             try:
-                array = kernel(*args, out=out, **options)
+                array = self._run_whole_or_cut(row, kernel, args, out, options)
             except BaseException:
                 self.pool.give(block)
                 raise
         if type(array) is not np.ndarray:
             array = np.asarray(array)
         self._finish(task, value, array, block)
+
+    def _run_whole_or_cut(
+        self, row: Row, kernel: Kernel, args: Sequence[Any], out: Array, options: Mapping[str, Any]
+    ) -> Any:
+        found = parts(row, kernel, args, out, len(self.team.streams)) if self.team is not None else []
+        if not found or self.team is None:
+            return kernel(*args, out=out, **options)
+        self.team.run([partial(kernel, *some, out=where, **options) for some, where in found])
+        return out
 
     def _reused(self, task: Task, any_input: bool) -> tuple[Array | None, Block | None]:
         """The array and buffer of an input that this task alone holds and that fits the output exactly."""

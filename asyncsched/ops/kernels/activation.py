@@ -153,7 +153,7 @@ def gelu_backward(xp: Any, grad: Any, x: Any, *, approximate: str, out: Any = No
 def gelu_backward_exact(xp: Any, grad: Any, x: Any, *, approximate: str, out: Any = None) -> Any:
     """The same to rounding."""
     out, result, grads, values = flat(xp, out, grad, x)
-    for block in blocks(xp, x.size):
+    for block in blocks(xp, x.size, alive=12):
         v = values[block]
         slope = _tanh_slope(xp, v) if approximate == "tanh" else _normal_slope(xp, v)
         xp.multiply(grads[block], slope, out=result[block])
@@ -230,8 +230,12 @@ def _single_slope(x: Any) -> Any:
 
 def _tanh_factor(xp: Any, x: Any) -> Any:
     """(1 + tanh(u)) / 2 with u = sqrt(2 / pi) (x + 0.044715 x^3)."""
-    factor = _bounded_square(xp, 0, x)
-    factor *= 0.044715 * sqrt(2 / pi)
+    square = _bounded_square(xp, 0, x)
+    return _factor_of(xp, square, x, square)
+
+
+def _factor_of(xp: Any, square: Any, x: Any, out: Any) -> Any:
+    factor = xp.multiply(square, 0.044715 * sqrt(2 / pi), out=out)
     factor += sqrt(2 / pi)
     factor *= x
     xp.tanh(factor, out=factor)
@@ -242,13 +246,12 @@ def _tanh_factor(xp: Any, x: Any) -> Any:
 
 def _tanh_slope(xp: Any, x: Any) -> Any:
     """f + 2 x f (1 - f) u' for the factor f."""
-    factor = _tanh_factor(xp, x)
-    rest = xp.subtract(1, factor, out=scratch(xp, 1, x.shape, x.dtype))
-    slope = _bounded_square(xp, 2, x)
+    slope = _bounded_square(xp, 0, x)
+    factor = _factor_of(xp, slope, x, scratch(xp, 1, x.shape, x.dtype))
     slope *= 6 * 0.044715 * sqrt(2 / pi)
     slope += 2 * sqrt(2 / pi)
     slope *= x
-    slope *= rest
+    slope *= xp.subtract(1, factor, out=scratch(xp, 2, x.shape, x.dtype))
     slope += 1
     slope *= factor
     return slope

@@ -11,7 +11,7 @@ import importlib.util
 import logging
 import threading
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,8 @@ _loops: dict[str, Loop] = {}
 _compiler: threading.Thread | None = None
 _started = False
 _starting = threading.Lock()
+_pending: list[threading.Thread] = []
+_one_at_a_time = threading.Lock()  # LLVM's global lock would have it so anyway
 _log = logging.getLogger(__name__)
 
 
@@ -84,22 +86,50 @@ def loop(name: str, xp: Any, *arrays: Any) -> Loop | None:
     return _loops.get(name)
 
 
+def later(source: str, constants: dict[str, Any], dimensions: list[int], results: int) -> list[Loop]:
+    """Have a run of a captured step compiled: an empty list, until it is and holds what does it."""
+    found: list[Loop] = []
+    if _installed():
+        given = (source, constants, dimensions, results)
+        thread = threading.Thread(target=_compile_run, args=(found, *given), name="asyncsched compiler", daemon=True)
+        thread.start()
+        _pending[:] = [*[one for one in _pending if one.is_alive()], thread]
+    return found
+
+
 def finish() -> bool:
     """Wait until all is compiled, for tests and benches. Whether there is something to run."""
     if not _started:
         _start()
     if _compiler is not None:
         _compiler.join()
+    while _pending:
+        _pending.pop().join()
     return bool(_loops)
 
 
 def _start() -> None:
     global _compiler, _started
     with _starting:
-        if not _started and importlib.util.find_spec("numba") is not None:
+        if not _started and _installed():
             _compiler = threading.Thread(target=_compile, name="asyncsched compiler", daemon=True)
             _compiler.start()
         _started = True
+
+
+@cache
+def _installed() -> bool:
+    return importlib.util.find_spec("numba") is not None
+
+
+def _compile_run(found: list[Loop], *given: Any) -> None:
+    try:
+        from .loops import compiled_run
+
+        with _one_at_a_time:
+            found.append(compiled_run(*given))
+    except Exception:
+        _log.warning("numba could not compile a run of a captured step: it runs without it", exc_info=True)
 
 
 def _compile() -> None:

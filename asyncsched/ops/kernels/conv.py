@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from math import prod
 from typing import Any, NamedTuple
 
+import numpy as np
+
 COLUMNS = 262_144  # elements of the columns, or of the result, made at a time
 _SHORT = 256  # elements of a row of windows; longer runs are copied as fast as any
 
@@ -56,6 +58,12 @@ class Windows(NamedTuple):
                     for at, d, s, n in zip((row, column), self.dilation, self.stride, count, strict=True)
                 )  # fmt: skip
 
+    def starts(self, line: int, images: int) -> Iterator[tuple[int, int, int]]:
+        """For each place in a window: its row, its column, and where it begins on images in lines."""
+        for row in range(self.kernel[0]):
+            for column in range(self.kernel[1]):
+                yield row, column, row * self.dilation[0] * line + column * self.dilation[1] * images
+
 
 def images_at_once(weight: tuple[int, ...], count: Pair) -> int:
     """How many images are taken together for a weight of this shape."""
@@ -90,7 +98,11 @@ def conv2d_input_grad(
     out = xp.empty(shape, grad.dtype) if out is None else out
     matrix = weight.reshape(len(weight), -1).T
     for images in _images(out, weight.shape, count):
-        padded = _summed(xp, windows, matrix @ _channels_first(xp, grad[images]), (*shape[1:], len(out[images])), count)
+        sizes = (len(out[images]), *shape[1:])
+        if _takes_edges(xp, windows, sizes, count, weight):
+            padded = _summed_with_edges(xp, windows, matrix @ _with_edges(xp, windows, grad[images], sizes), sizes)
+        else:
+            padded = _summed(xp, windows, matrix @ _channels_first(xp, grad[images]), sizes, count)
         out[images] = padded[inside(windows, shape)].transpose(3, 0, 1, 2)
         del padded
     return out
@@ -106,7 +118,12 @@ def conv2d_weight_grad(
     out[...] = 0
     matrix = out.reshape(shape[0], -1)
     for images in _images(x, shape, count):
-        matrix += _channels_first(xp, grad[images]) @ _columns(xp, windows, x[images], count).T
+        if _takes_edges(xp, windows, x[images].shape, count, x[images]):
+            edged = _with_edges(xp, windows, grad[images], x[images].shape)
+            matrix += edged @ _columns_with_edges(xp, windows, x[images], count).T
+            del edged
+        else:
+            matrix += _channels_first(xp, grad[images]) @ _columns(xp, windows, x[images], count).T
     return out
 
 
@@ -128,26 +145,52 @@ def _columns(xp: Any, windows: Windows, x: Any, count: Pair) -> Any:
 
 def _columns_with_edges(xp: Any, windows: Windows, x: Any, count: Pair) -> Any:
     """The same with columns of no meaning after each row of windows, where a window would lie across the edge."""
-    images, channels = x.shape[:2]
-    padded = _padded_shape(windows, x.shape)
-    line = padded[2] * images  # elements of a row of all padded images
-    room = xp.zeros((channels, padded[1] * line + windows.reach[1] * images), x.dtype)
-    image = room[:, : padded[1] * line].reshape(padded)
+    room, image, line = _lines(xp, windows, x.shape, x.dtype)
     image[inside(windows, x.shape)] = x.transpose(1, 2, 3, 0)
-    columns = xp.empty((channels, *windows.kernel, count[0] * line), x.dtype)
-    for row, column, _ in windows.places(count):
-        start = row * windows.dilation[0] * line + column * windows.dilation[1] * images
+    columns = xp.empty((x.shape[1], *windows.kernel, count[0] * line), x.dtype)
+    for row, column, start in windows.starts(line, len(x)):
         columns[:, row, column] = room[:, start : start + count[0] * line]
-    return columns.reshape(channels * prod(windows.kernel), -1)
+    return columns.reshape(x.shape[1] * prod(windows.kernel), -1)
 
 
 def _summed(xp: Any, windows: Windows, columns: Any, shape: tuple[int, ...], count: Pair) -> Any:
     """The transpose of `_columns`: padded images of (channels, height, width, images), of what the windows have."""
-    image = xp.zeros(_padded_shape(windows, (shape[3], *shape[:3])), columns.dtype)
-    columns = columns.reshape(shape[0], *windows.kernel, *count, -1)
+    image = xp.zeros(_padded_shape(windows, shape), columns.dtype)
+    columns = columns.reshape(shape[1], *windows.kernel, *count, -1)
     for row, column, place in windows.places(count):
         image[(slice(None), *place)] += columns[:, row, column]
     return image
+
+
+def _summed_with_edges(xp: Any, windows: Windows, columns: Any, shape: tuple[int, ...]) -> Any:
+    """The transpose of `_columns_with_edges`."""
+    room, image, line = _lines(xp, windows, shape, columns.dtype)
+    columns = columns.reshape(shape[1], *windows.kernel, -1)
+    for row, column, start in windows.starts(line, shape[0]):
+        room[:, start : start + columns.shape[-1]] += columns[:, row, column]
+    return image
+
+
+def _takes_edges(xp: Any, windows: Windows, shape: tuple[int, ...], count: Pair, times_zero: Any) -> bool:
+    """Whether gradients may be zeros at the edges: where that pays, and what they meet there is finite."""
+    return xp is np and windows.in_runs(shape, count) and bool(np.isfinite(times_zero).all())
+
+
+def _with_edges(xp: Any, windows: Windows, grad: Any, shape: tuple[int, ...]) -> Any:
+    """As `_channels_first`, with zeros after each row of windows."""
+    images, channels, rows, columns = grad.shape
+    found = xp.empty((channels, rows, _padded_shape(windows, shape)[2], images), grad.dtype)
+    found[:, :, :columns] = grad.transpose(1, 2, 3, 0)
+    found[:, :, columns:] = 0
+    return found.reshape(channels, -1)
+
+
+def _lines(xp: Any, windows: Windows, shape: tuple[int, ...], dtype: Any) -> tuple[Any, Any, int]:
+    """Zeros for padded images as one line for each channel, with room behind; the images; elements of a row of them."""
+    padded = _padded_shape(windows, shape)
+    line = padded[2] * shape[0]
+    room = xp.zeros((shape[1], padded[1] * line + windows.reach[1] * shape[0]), dtype)
+    return room, room[:, : padded[1] * line].reshape(padded), line
 
 
 def _channels_first(xp: Any, grad: Any) -> Any:

@@ -45,7 +45,7 @@ def layer_norm_input_grad(xp: Any, x: Any, weight: Any, grad: Any, *, eps: float
     """(g - mean of g - y mean of g y) / sqrt(variance + eps), with g = grad weight and y the standardized x."""
     width = weight.size
     out, result, rows, grads = as_rows(xp, out, x, grad, width=width)
-    parts = blocks(xp, *rows.shape)
+    parts = blocks(xp, *rows.shape, alive=10)
     weight = _tiled(xp, 0, weight, parts)
     for block in parts:
         room = _room(xp, result[block])

@@ -53,6 +53,33 @@ def exp(x: Any) -> Any:
     return _f(0) if x < _LEAST_EXP else y
 
 
+@_part
+def exp_to_infinity(x: Any) -> Any:
+    """e^x, also where that is more: as a square."""
+    half = x > _f(80)
+    y = exp(x * _f(0.5) if half else x)
+    return y * y if half else y
+
+
+_TANH_OVER = (-2.76076847742355e-16, 2.00018790482477e-13, -8.60467152213735e-11, 5.12229709037114e-08)
+_T0, _T1, _T2, _T3 = [_f(c) for c in _TANH_OVER]
+_T4, _T5, _T6 = _f(1.48572235717979e-05), _f(6.37261928875436e-04), _f(4.89352455891786e-03)
+_TANH_UNDER = (1.19825839466702e-06, 1.18534705686654e-04, 2.26843463243900e-03, 4.89352518554385e-03)
+_U0, _U1, _U2, _U3 = [_f(c) for c in _TANH_UNDER]
+_TANH_END = _f(7.90531110763549805)  # where the quotient is 1
+
+
+@_part
+def tanh(x: Any) -> Any:
+    """As a quotient of polynomials, which Eigen has for single precision; off by some units in the last place."""
+    z = -_TANH_END if x < -_TANH_END else x
+    z = _TANH_END if z > _TANH_END else z
+    s = z * z
+    p = z * ((((((_T0 * s + _T1) * s + _T2) * s + _T3) * s + _T4) * s + _T5) * s + _T6)
+    y = p / (((_U0 * s + _U1) * s + _U2) * s + _U3)
+    return x if abs(x) < _f(4e-4) else y
+
+
 _P0, _P1, _P2, _P3, _P4, _P5, _P6 = [_f(-2 * c) for c in LOGISTIC]
 _FAR = _f(SATURATED)
 
@@ -174,3 +201,11 @@ def cross_entropy(x: Any, target: Any, out: Any) -> None:
 
 
 LOOPS = {one.__name__: one for one in (gelu, gelu_tanh, layer_norm, softmax, log_softmax, cross_entropy)}
+
+
+def compiled_run(source: str, constants: dict[str, Any], dimensions: list[int], results: int) -> Any:
+    """A run of a captured step, as `run_loop` writes it."""
+    space = {**constants, "one": _f(1), "exp": exp_to_infinity, "tanh": tanh, "sqrt": np.sqrt}
+    exec(source, space)
+    arrays = [*[_IN[ndim] for ndim in dimensions], *[_OUT[1]] * results]
+    return njit(types.void(types.int64, *arrays), nogil=True, error_model="numpy")(space["run"])

@@ -1,0 +1,100 @@
+"""Streams that help each other: a large row is cut into parts, which idle streams take from the one that has the row.
+
+Theory of operation. The stream whose task it is puts the parts in a list, tells idle streams of it by their own queues,
+and then takes parts itself until none is left. So it never waits for help: whoever comes late finds nothing to do, and
+whatever else is in a queue goes first. At the end it waits for the parts that others have begun, each a fraction of the
+row. A task that is cut is one task: it has one slot, one charge, and one end, told by its own stream.
+
+Who helps drops what it was given before it tells of the end, as a stream does with a task: reference counts decide who
+may write over what.
+
+Not taken: a pool of threads for parts alone. It would fight with the streams for the processors, as the threads of a
+BLAS do, which spin for some 25 ms after each product; with several streams those are one for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+from typing import Any, Protocol
+
+from ..._core.model import Task
+from ...ops.cut import PRODUCTS
+from ...ops.row import Row
+from . import blas
+
+Part = Callable[[], Any]
+
+
+class Helper(Protocol):
+    """A stream, as its neighbours see it."""
+
+    queue: SimpleQueue[Any]
+
+    def idle(self) -> bool:
+        """Whether it has nothing to do, as far as can be seen from another thread."""
+
+
+class Shared:
+    """Parts that nobody has begun, and word of those that have ended."""
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self._parts = list(reversed(parts))
+        self._ends: SimpleQueue[BaseException | None] = SimpleQueue()
+
+    def help(self) -> None:
+        """Run parts until none is left. Raises nothing."""
+        while self._parts:
+            try:
+                part = self._parts.pop()
+            except IndexError:  # somebody was quicker
+                return
+            error = _error_of(part)
+            del part
+            self._ends.put(error)
+
+    def wait(self, count: int) -> None:
+        """Wait until so many parts have ended. Raises what one of them raised."""
+        errors = [self._ends.get() for _ in range(count)]
+        for error in errors:
+            if error is not None:
+                raise error
+
+
+class Team:
+    """The streams of one device."""
+
+    def __init__(self) -> None:
+        self.streams: Sequence[Helper] = ()
+
+    def before_launch(self, task: Task) -> None:
+        """Give BLAS as many threads as suit a task that is about to be launched. On the loop's thread."""
+        row = task.call if isinstance(task.call, Row) else None
+        if row is None or not (row.out or row.view):  # a user's function, or a library's: it may use them all
+            if all(stream.idle() for stream in self.streams):
+                blas.widen()
+            else:
+                blas.narrow()
+        elif row.name in PRODUCTS:
+            blas.narrow()
+
+    def run(self, parts: Sequence[Part]) -> None:
+        """Run parts on the calling stream and on those that are idle. Raises what one of them raised."""
+        idle = [stream for stream in self.streams if stream.idle()]
+        if not idle:
+            for part in parts:
+                part()
+            return
+        shared = Shared(parts)
+        for stream in idle[: len(parts) - 1]:
+            stream.queue.put(shared)
+        shared.help()
+        shared.wait(len(parts))
+
+
+def _error_of(part: Part) -> BaseException | None:
+    try:
+        part()
+    except BaseException as error:  # for the stream whose task it is
+        return error
+    return None

@@ -1,0 +1,206 @@
+"""Large rows in parts: for idle streams, with the bits of the whole."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from threadpoolctl import ThreadpoolController
+
+import asyncsched as asc
+import asyncsched.nn.functional as F  # noqa: N812
+from asyncsched.devices.host.team import Shared, Team
+from asyncsched.ops import cut
+from asyncsched.ops.row import Row, resolve
+from asyncsched.ops.table import TABLE
+from tests.waiting import held
+
+Function = Callable[..., Any]
+
+CONTROLLER = ThreadpoolController().select(user_api="blas")  # which reads files
+RNG = np.random.default_rng(7)
+X, Y = RNG.standard_normal((2, 700, 900), dtype=np.float32)
+ROW, COLUMN = X[:1], X[:, :1]
+WEIGHT = RNG.standard_normal(900, dtype=np.float32)
+
+
+@pytest.fixture
+def threads(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The threads that run parts."""
+    seen: set[str] = set()
+
+    def run(part: Function) -> BaseException | None:
+        seen.add(threading.current_thread().name)
+        return original(part)
+
+    import asyncsched.devices.host.team as module
+
+    original = module._error_of
+    monkeypatch.setattr(module, "_error_of", run)
+    return seen
+
+
+CASES: list[tuple[str, Function, tuple[Any, ...]]] = [
+    ("add", lambda x, y: x + y, (X, Y)),
+    ("of a row", lambda x, y: x * y, (X, ROW)),
+    ("of a column", lambda x, y: y - x, (X, COLUMN)),
+    ("of fewer axes", lambda x, y: asc.atan2(x, y), (X, WEIGHT)),
+    ("outer", lambda x, y: x + y, (X[0], COLUMN)),
+    ("one row", lambda x: asc.exp(x), (X.reshape(1, -1),)),
+    ("less", lambda x, y: asc.less(x, y), (X, Y)),
+    ("where", lambda x, y: asc.where(x > 0, x, y), (X, Y)),
+    ("astype", lambda x: asc.astype(asc.exp(x), np.float64), (X,)),
+    ("clip", lambda x: asc.clip(x, -0.5, 0.5), (X,)),
+]
+
+
+@pytest.mark.one_loop
+@pytest.mark.parametrize(("function", "arrays"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+@pytest.mark.parametrize("streams", [2, 3, 8])
+async def test_parts_have_the_bits_of_the_whole(
+    monkeypatch: pytest.MonkeyPatch, function: Function, arrays: tuple[Any, ...], streams: int
+) -> None:
+    monkeypatch.setattr(cut, "PART_SECONDS", 1e-6)
+    found = []
+    for count in (1, streams):
+        async with asc.Scheduler("cpu", streams=count) as s:
+            tensors = [await s.put(array) for array in arrays]
+            found.append((await function(*tensors)).tobytes())
+    assert found[0] == found[1]
+
+
+LAYERS: list[tuple[str, Function]] = [
+    ("gelu", lambda x, w: F.gelu(x)),
+    ("softmax", lambda x, w: F.softmax(x, -1)),
+    ("layer_norm", lambda x, w: F.layer_norm(x, (900,), w, w)),
+    ("layer_norm of all", lambda x, w: F.layer_norm(x, (700, 900), x, x)),
+    ("linear", lambda x, w: F.linear(x, x, x[:, 0])),
+    ("matmul", lambda x, w: x @ asc.matrix_transpose(x)),
+    ("matmul of several", lambda x, w: asc.reshape(x, (7, 100, 900)) @ asc.matrix_transpose(x)),
+]
+
+
+@pytest.mark.one_loop
+@pytest.mark.parametrize("function", [case[1] for case in LAYERS], ids=[case[0] for case in LAYERS])
+async def test_layers_and_products_in_parts(monkeypatch: pytest.MonkeyPatch, function: Function) -> None:
+    monkeypatch.setattr(cut, "PART_SECONDS", 1e-6)
+    found = []
+    for count in (1, 2, 2, 5):
+        async with asc.Scheduler("cpu", streams=count) as s:
+            x, w = await s.put(X), await s.put(WEIGHT)
+            found.append(await function(x, w).numpy())
+    assert_allclose(found[1], found[0], rtol=2e-5, atol=2e-4)
+    assert_allclose(found[3], found[0], rtol=2e-5, atol=2e-4)
+    assert found[1].tobytes() == found[2].tobytes()  # by shape and number alone, and never by timing
+
+
+@pytest.mark.one_loop
+async def test_exact_products_are_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cut, "PART_SECONDS", 1e-6)
+    found = []
+    with CONTROLLER.limit(limits=1):
+        for count in (1, 2):
+            async with asc.Scheduler("cpu", streams=count) as s:
+                x = await s.put(X)
+                with asc.exact():
+                    found.append(await asc.gather(x @ asc.matrix_transpose(x), F.linear(x, x)))
+    for whole, parts in zip(*found, strict=True):
+        assert whole.tobytes() == parts.tobytes()
+    args = (X, X.T)
+    exact = TABLE["matmul"].exact
+    assert exact is not None
+    assert cut.parts(*_row("matmul"), args, np.empty((700, 700), np.float32), 2)
+    assert not cut.parts(exact, np.matmul, args, np.empty((700, 700), np.float32), 2)
+
+
+@pytest.mark.one_loop
+async def test_gradients_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cut, "PART_SECONDS", 1e-6)
+    found = []
+    for count in (1, 3):
+        async with asc.Scheduler("cpu", streams=count) as s:
+            x, w = await s.put(X.astype(np.float64)), await s.put(Y.astype(np.float64))
+            images, kernel = asc.reshape(x, (7, 1, 100, 900)), asc.reshape(w[0, :18], (2, 1, 3, 3))
+            for leaf in (w, kernel):
+                leaf.requires_grad = True
+            y = F.gelu(F.linear(x, w)).sum() + F.conv2d(images, kernel).sum()
+            y.backward()
+            found.append([await leaf.grad.numpy() for leaf in (w, kernel)])
+    for whole, parts in zip(*found, strict=True):
+        assert_allclose(parts, whole, rtol=1e-10, atol=1e-10)
+
+
+async def test_an_idle_stream_helps_and_a_busy_one_does_not(threads: set[str], gate: threading.Event) -> None:
+    x = np.ones((4000, 4000), np.float32)
+    async with asc.Scheduler("cpu", streams=2, max_bytes=None) as s:
+        t = await s.put(x)
+        while len(threads) < 2:  # it may come too late, once
+            await asc.exp(t)
+        threads.clear()
+        s.submit_nowait(held, gate)
+        assert (await asc.exp(t))[0, 0] == np.exp(np.float32(1))
+        assert not threads
+        gate.set()
+
+
+async def test_what_a_part_raises_is_the_tasks_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cut, "PART_SECONDS", 1e-6)
+    row = TABLE["tan"]
+
+    def broken(x: Any, out: Any) -> None:
+        raise ValueError("broken")
+
+    monkeypatch.setitem(row.kernels, np, broken)
+    async with asc.Scheduler("cpu", streams=2) as s:
+        x = await s.put(X)
+        y = asc.tan(x)
+        with pytest.raises(ValueError, match="broken"):
+            await y
+        del x, y
+        await s.barrier()
+        assert s.statistics().bytes_retained == 0
+
+
+def test_a_helper_that_comes_late_finds_nothing_and_holds_nothing() -> None:
+    class Idle:
+        def __init__(self) -> None:
+            import queue
+
+            self.queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+        def idle(self) -> bool:
+            return True
+
+    late, ran = Idle(), []
+    team = Team()
+    team.streams = [late]
+    team.run([lambda i=i: ran.append(i) for i in range(3)])
+    assert ran == [0, 1, 2]
+    shared = late.queue.get_nowait()
+    assert isinstance(shared, Shared)
+    assert not shared._parts
+    shared.help()
+
+
+def _row(name: str) -> tuple[Row, Any]:
+    return TABLE[name], resolve(TABLE[name], np)
+
+
+def test_small_rows_and_those_along_the_only_axis_stay_whole() -> None:
+    small, long = np.ones(100, np.float32), np.ones((1, 10**7), np.float32)
+    assert not cut.parts(*_row("add"), (small, 1.0), small, 8)
+    assert not cut.parts(*_row("softmax"), (long,), long, 8)
+    assert not cut.parts(*_row("sum"), (long,), long, 8)
+    found = cut.parts(*_row("add"), (long, 1.0), long, 8)
+    assert len(found) == 8
+    assert all(out.flags.c_contiguous and out.shape == args[0].shape for args, out in found)
+    assert sum(out.size for _, out in found) == 10**7
+
+
+def test_no_more_parts_than_the_first_axis_has_places() -> None:
+    x = np.ones((3, 10**7), np.float32)
+    assert [out.shape for _, out in cut.parts(*_row("add"), (x, x), x, 8)] == [(1, 10**7)] * 3
