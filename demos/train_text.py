@@ -3,7 +3,7 @@
 It predicts the next character from the 64 before it. The loss must fall well below the entropy of single characters,
 which is what counting letters alone would reach; then it writes on from a few words. (A minute: on two cores.)
 
-    python demos/train_text.py [--steps 240] [--max-bytes "96 MiB"] [--plot PATH]
+    python demos/train_text.py [--steps 320] [--max-bytes "96 MiB"] [--plot PATH]
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def draw(history: History, entropy: float, limit: int, path: str) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=240, help="how many (default %(default)s)")
+    parser.add_argument("--steps", type=int, default=320, help="how many (default %(default)s)")
     parser.add_argument("--max-bytes", default="96 MiB", help="the limit on tracked bytes")
     parser.add_argument("--plot", metavar="PATH", default="train_text.png")
     parser.add_argument("--seed", type=int, default=0)

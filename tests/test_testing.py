@@ -120,11 +120,6 @@ def test_a_test_that_leaves_nothing_passes(pytester, monkeypatch, head, mode):
 
 
 LEAVES = """
-@pytest.fixture
-def scheduler_options():
-    return {"device": "cpu", "streams": 1}
-
-
 import asyncio
 import threading
 import asyncsched as asc
@@ -133,6 +128,11 @@ import pytest
 
 kept = []
 started, gate = threading.Event(), threading.Event()
+
+
+@pytest.fixture
+def scheduler_options():
+    return {"device": "cpu", "streams": 1}
 
 
 def endless():

@@ -6,7 +6,6 @@ The device's memory runs table rows its own way; a user's callable runs the same
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
 from typing import Any, Protocol
 
 import numpy as np
@@ -179,8 +178,12 @@ def _run_call(task: Task, memory: Memory) -> None:
     assert value is not None
     arrays = [_handed_out(value) for value in task.inputs]
     given = map_leaves(lambda leaf: arrays[leaf.slot] if type(leaf) is Ref else leaf, list(task.args))
-    lesson: Lesson | None = (task.options or {}).get("lesson")
-    with memory.allocated() if lesson is not None and lesson.wanted() else nullcontext() as found:
+    options, found = task.options, None
+    lesson: Lesson | None = options["lesson"] if options else None
+    if lesson and lesson.wanted():
+        with memory.allocated() as found:
+            result = memory.run_callable(task, given)
+    else:
         result = memory.run_callable(task, given)
     value.escaped = True  # the body may have kept it
     form = value.meta
@@ -197,9 +200,9 @@ def _run_call(task: Task, memory: Memory) -> None:
     owners = {id(o): o for a in _arrays(result, memory) if id(o := owner_of(a)) not in inputs}
     value.block = tuple((owner, memory.footprint(owner.nbytes)) for owner in owners.values())
     charge = made = sum(nbytes for _, nbytes in value.block)
-    if not value.block and task.options and not isinstance(result, (*memory.arrays, *_WEIGHTLESS)):
-        charge = task.options["unmeasured"] if found is None else found.kept  # until the handle drops
-    if lesson is not None and found is not None:
+    if not value.block and options and not isinstance(result, (*memory.arrays, *_WEIGHTLESS)):
+        charge = options["unmeasured"] if found is None else found.kept  # until the handle drops
+    if lesson and found:
         lesson.learn(found.peak, found.kept, made)
     value.array = result
     value.charge = value.nbytes = charge

@@ -25,8 +25,10 @@ def call(function: Callable[..., Any], args: Sequence[Any], stream: Any = None, 
 
     On a CUDA stream PyTorch's own work goes to that stream. JAX's is over when this returns, whoever called it.
     """
-    jax = _loaded("jax", "stages")
-    torch = _loaded("torch", "nn")
+    modules = sys.modules
+    if "torch" not in modules and "jax" not in modules:
+        return function(*args)
+    torch, jax = _loaded("torch", "nn"), _loaded("jax", "stages")
     if jax is not None and jax_interop.is_jitted(jax, function):
         return jax_interop.call(jax, function, args, stream)
     result = function(*args) if torch is None else torch_interop.call(torch, function, args, stream, device)

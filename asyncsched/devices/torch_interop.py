@@ -132,7 +132,7 @@ def _counter(torch: Any) -> Any:
             return result
 
         def _see(self, found: Any, new: bool) -> None:
-            if not isinstance(found, torch.Tensor) or found.layout is not torch.strided:
+            if not isinstance(found, torch.Tensor) or found.layout is not torch.strided or found.is_meta:
                 return
             storage = found.untyped_storage()
             place, nbytes = storage._cdata, storage.nbytes() if new else 0

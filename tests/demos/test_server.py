@@ -125,7 +125,7 @@ def test_load_fills_the_queue_and_more_is_refused(server: Server) -> None:
         assert server.ask("/load", b"")[0] == 409
         heard = [json.loads(line) for line in lines][-1]
     assert heard.keys() >= {"200", "503"}  # and 504, where the machine is busy
-    assert heard["200"] > 500
+    assert heard["200"] > 100
     assert heard["503"] > 100
     assert server.ask("/healthz")[0] == 200
 
