@@ -33,7 +33,18 @@ OPERATIONS: tuple[tuple[str, Callable[..., asc.Tensor], str, tuple[tuple[int, ..
         {"is_causal": True},
     ),
     ("layer_norm", lambda x, w, b: nn.layer_norm(x, w.shape, w, b), "layer_norm", ((4096, 512), (512,), (512,)), {}),
+    (
+        "batch_norm",
+        nn.batch_norm,
+        "batch_norm",
+        ((64, 32, 28, 28),),
+        {"running_mean": None, "running_var": None, "training": True},
+    ),
+    ("avg_pool2d", nn.avg_pool2d, "avg_pool2d", ((64, 32, 28, 28),), {"kernel_size": 2}),
     ("gelu", nn.gelu, "gelu", ((2048, 1024),), {}),
+    ("silu", nn.silu, "silu", ((2048, 1024),), {}),
+    ("softplus", nn.softplus, "softplus", ((2048, 1024),), {}),
+    ("leaky_relu", nn.leaky_relu, "leaky_relu", ((2048, 1024),), {}),
     ("softmax", nn.softmax, "softmax", ((2048, 1024),), {}),
     ("cross_entropy", nn.cross_entropy, "cross_entropy", ((1024, 1000),), {}),
 )

@@ -120,18 +120,19 @@ def test_a_test_that_leaves_nothing_passes(pytester, monkeypatch, head, mode):
 
 
 LEAVES = """
-@pytest.fixture
-def scheduler_options():
-    return {"device": "cpu", "streams": 1}
-
-
 import asyncio
 import threading
 import asyncsched as asc
 import numpy as np
+import pytest
 
 kept = []
 started, gate = threading.Event(), threading.Event()
+
+
+@pytest.fixture
+def scheduler_options():
+    return {"device": "cpu", "streams": 1}
 
 
 def endless():

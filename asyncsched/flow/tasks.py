@@ -204,7 +204,6 @@ class Tasks:
         """
         self._runtime.check()
         _refuse(fn, keywords)
-        await checkpoint()
         given = Options(None, None, nbytes, workspace, name, device, resource)
         task, handle = make_call(self._runtime, self._core(), fn, args, given, bounded=False)
         try:

@@ -141,6 +141,8 @@ _WAYS: Final = {
     **_PRODUCT_WAYS,
 }
 PRODUCTS: Final = frozenset(_PRODUCT_WAYS)
+# No product of these is worth several threads of a BLAS: they are cut here, or are as small as those of one head.
+NARROW: Final = PRODUCTS | {"attention", "attention_backward", "self_attention", "self_attention_backward"}
 
 
 def _way(row: Row, kernel: Kernel) -> Way | None:

@@ -77,6 +77,15 @@ async def test_streams_share_the_blas_threads_while_products_run(many: list[int]
     assert threads() == many
 
 
+async def test_the_small_products_of_attention_have_one_streams_share_of_threads(many: list[int]) -> None:
+    async with asc.Scheduler("cpu", streams=4) as s:
+        x = await s.put(np.ones((2, 3, 50, 20), np.float32))
+        assert threads() == many
+        y = asc.nn.scaled_dot_product_attention(x, x, x)
+        assert threads() == [2] * len(many)
+        await y
+
+
 async def test_a_lone_function_has_every_blas_thread_and_several_share_them(many: list[int]) -> None:
     gate = threading.Event()
     async with asc.Scheduler("cpu", streams=2) as s:

@@ -37,10 +37,11 @@ extern "C" __global__ void spin(unsigned long long flag) {
 
 
 TAKES_MEMORY = {"cudaMalloc", "cudaHostAlloc"}
-# What waits for the device in host memory, as far as threads that watch for the end of work do not call it.
+# What waits for the device in host memory, as far as threads that watch for the end of work, or free memory of a
+# scheduler that closed before, do not call it.
 WAITS = {
-    "cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaMemcpy", "cudaMemcpyAsync to pageable", "cudaFree",
-    "cudaMemcpyAsync from pageable", "cudaFreeHost",
+    "cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaMemcpy", "cudaMemcpyAsync to pageable",
+    "cudaMemcpyAsync from pageable",
 }  # fmt: skip
 
 

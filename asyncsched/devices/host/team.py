@@ -19,7 +19,7 @@ from queue import SimpleQueue
 from typing import Any, Protocol
 
 from ..._core.model import Task
-from ...ops.cut import PRODUCTS
+from ...ops.cut import NARROW
 from ...ops.row import Row
 from . import blas
 
@@ -75,7 +75,7 @@ class Team:
                 blas.widen()
             else:
                 blas.narrow()
-        elif row.name in PRODUCTS:
+        elif row.name in NARROW:
             blas.narrow()
 
     def run(self, parts: Sequence[Part]) -> None:

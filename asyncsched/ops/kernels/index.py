@@ -33,7 +33,7 @@ def take(xp: Any, x: Any, indices: Any, *, axis: int | None = None, out: Any = N
     """Slices along an axis. NumPy would buffer `out` to leave it whole on a bad index, so those are found first."""
     length = x.size if axis is None or x.ndim == 0 else x.shape[axis]
     require_within(xp, indices, length, 0 if axis is None or x.ndim == 0 else axis % x.ndim)
-    if out is None or xp is not np or np.size(indices) == 0 or not _within(indices, length):
+    if out is None or xp is not np or np.size(indices) == 0 or not _all_within(indices, length):
         return xp.take(x, indices, axis=axis, out=out)
     return np.take(x, indices, axis=axis, out=out, mode="wrap")
 
@@ -125,6 +125,6 @@ def _as_many(count: int, selected: int) -> Exception | None:
     )
 
 
-def _within(indices: Any, length: int) -> bool:
+def _all_within(indices: Any, length: int) -> bool:
     array = np.asarray(indices)
     return bool(array.min() >= -length) and bool(array.max() < length)

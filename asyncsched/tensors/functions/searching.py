@@ -59,12 +59,19 @@ def take(x: Tensor, indices: Operand, /, *, axis: int | None = None) -> Tensor:
     """Slices of `x` along an axis, by index; without one, elements of the flattened tensor.
 
     The result has the shape of `indices` in place of the axis.
+
+    Raises:
+        IndexError: where awaited, for an index out of range, on any device.
     """
     return apply(TABLE["take"], (x, indices), {"axis": axes(axis)})
 
 
 def take_along_axis(x: Tensor, indices: Tensor, /, *, axis: int = -1) -> Tensor:
-    """One element of `x` for each index, at the index's own place in all other dimensions, which broadcast."""
+    """One element of `x` for each index, at the index's own place in all other dimensions, which broadcast.
+
+    Raises:
+        IndexError: where awaited, for an index out of range, on any device.
+    """
     return apply(TABLE["take_along_axis"], (x, indices), {"axis": axis})
 
 
