@@ -6,6 +6,7 @@ The device's memory runs table rows its own way; a user's callable runs the same
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from time import sleep
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,7 +19,10 @@ from .._tree import leaves, map_leaves
 from ..ops.meta import meta
 from ..ops.program import Ref
 from ..ops.row import Row
+from .contract import in_stream_thread
 from .memory import Memory, hand_out, owner_of
+
+_LOOKS, _PAUSE = 50, 1e-3  # seconds; a guess: many times what the interpreter lets one thread run on
 
 _WEIGHTLESS = (type(None), bool, int, float, complex, np.generic, str, bytes)  # results that need not be charged
 
@@ -153,6 +157,21 @@ def reusable(task: Task, any_input: bool, fits: Callable[[Value], bool]) -> Valu
     """The input whose buffer the output may take: this task alone holds it, and it `fits`.
 
     A ufunc may write over any of its inputs; other rows only over the first.
+
+    A task of a commit that was granted no room counts on that, and what else holds the input is on its way to let go of
+    it: the loop's thread, say, which looks at tasks for `statistics()`. So it is asked again for a while.
+    """
+    found = _held_alone(task, any_input, fits)
+    if found is None and task.move is not None and task.move.commit.charged and not task.move.grant:
+        for _ in range(_LOOKS if in_stream_thread() else 0):
+            sleep(_PAUSE)
+            if (found := _held_alone(task, any_input, fits)) is not None:
+                break
+    return found
+
+
+def _held_alone(task: Task, any_input: bool, fits: Callable[[Value], bool]) -> Value | None:
+    """As above, at this moment.
 
     The references are counted first, whether it escaped is asked second. The loop's thread, which may be giving the
     array away meanwhile, notes that it escaped first, and drops its reference second: so whichever comes later sees the

@@ -331,11 +331,16 @@ class Runtime:
         """What a wake-up schedules."""
         self.completions.awake = False
         self.dispatch()  # when closed too: a body that aclose(timeout=) left behind may have someone waiting for it
-        if self.meter.since is not None:
-            self.meter.sample(self.engine.unfinished > 0)
-            if not self.engine.unfinished:
-                for device in self.devices:
-                    device.rest()
+        self.look_for_rest()
+
+    def look_for_rest(self) -> None:
+        """Count the work since the last look, and if nothing is left have the devices rest."""
+        if self.meter.since is None:
+            return
+        self.meter.sample(self.engine.unfinished > 0)
+        if not self.engine.unfinished:
+            for device in self.devices:
+                device.rest()
 
     def _on_overrun(self, task: Task) -> None:
         """Log the first result by which tracked bytes passed a limit, since too little was charged for it."""

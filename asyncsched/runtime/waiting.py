@@ -76,6 +76,7 @@ def wait(
         other.dispatch()
     try:
         if future.done():
+            runtime.look_for_rest()  # no wake-up told of it
             yield
         else:
             if not loop.is_running():  # another one does
