@@ -115,11 +115,6 @@ def _outer(args: Sequence[Any], out: Array) -> int:
     return min(1, max(0, out.ndim - 1))
 
 
-def _not_normalized(args: Sequence[Any], out: Array) -> int:
-    """The axes that the weight, the second operand, has not."""
-    return int(out.ndim - args[1].ndim)
-
-
 _ELEMENTS: Final = Way(_by_elements, _broadcast, _any)  # each element of the result is of those at its place alone
 _PRODUCT_WAYS: Final = {
     "matmul": Way(_by_matmul, _of_matmul, _outer),
@@ -134,15 +129,17 @@ _BY_ELEMENTS: Final = (
 )
 _WAYS: Final = {
     **dict.fromkeys(_BY_ELEMENTS.split(), _ELEMENTS),
-    # Each row of the result is of those at its place.
+    # Each row of the result is of those at its place. (Not layer_norm: on two threads it takes as long as on one.)
     **dict.fromkeys(("softmax", "softmax_backward"), Way(_by_elements, _broadcast, _but_last)),
-    # The same, of the axes that a weight has.
-    **dict.fromkeys(("layer_norm", "layer_norm_input_grad"), Way(_by_elements, _broadcast, _not_normalized)),
     **_PRODUCT_WAYS,
 }
 PRODUCTS: Final = frozenset(_PRODUCT_WAYS)
-# No product of these is worth several threads of a BLAS: they are cut here, or are as small as those of one head.
-NARROW: Final = PRODUCTS | {"attention", "attention_backward", "self_attention", "self_attention_backward"}
+# No product in these is worth several threads of a BLAS: they are cut here, or it is a small one among other work.
+NARROW: Final = PRODUCTS | {
+    "attention", "attention_backward", "cross_entropy", "cross_entropy_backward", "layer_norm", "layer_norm_input_grad",
+    "layer_norm_weight_grad", "linear_bias_grad", "self_attention", "self_attention_backward", "softmax",
+    "softmax_backward",
+}  # fmt: skip
 
 
 def _way(row: Row, kernel: Kernel) -> Way | None:

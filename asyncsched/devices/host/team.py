@@ -70,12 +70,12 @@ class Team:
     def before_launch(self, task: Task) -> None:
         """Give BLAS as many threads as suit a task that is about to be launched. On the loop's thread."""
         row = task.call if isinstance(task.call, Row) else None
-        if row is None or not (row.out or row.view):  # a user's function, or a library's: it may use them all
-            if all(stream.idle() for stream in self.streams):
-                blas.widen()
-            else:
-                blas.narrow()
-        elif row.name in NARROW:
+        if row is not None and (row.out or row.view) and row.name not in NARROW:
+            return
+        # A user's function, or a library's, may use them all.
+        if (row is None or row.name not in NARROW) and all(stream.idle() for stream in self.streams):
+            blas.widen()
+        else:
             blas.narrow()
 
     def run(self, parts: Sequence[Part]) -> None:
