@@ -15,7 +15,6 @@ import pytest
 from blockbuster import BlockBuster, blockbuster_ctx
 
 import asyncsched as asc
-from asyncsched.devices import cpu
 
 MakeLoop = Callable[[], asyncio.AbstractEventLoop]
 
@@ -65,14 +64,6 @@ def frozen() -> None:
     """What was made before lives to the end: the collector, which many tests run, need not look at it again."""
     gc.collect()
     gc.freeze()
-
-
-@pytest.fixture(autouse=True, scope="session")
-def one_stream() -> Iterator[None]:
-    """A CPU has one stream unless a test asks for more, however many processors the machine has."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cpu, "allowed_processors", lambda: 1)
-        yield
 
 
 @pytest.fixture(autouse=True)

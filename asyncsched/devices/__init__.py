@@ -17,8 +17,7 @@ _NAMES = '"auto", "cpu", "cpu:1", "cuda", "cuda:1"'
 
 
 def select(wanted: str | Device | Sequence[str | Device], streams: int | None) -> list[Device]:
-    """Devices by name, each with `streams` compute streams (None: its own default, or on the CPU 1 for each of
-    several), not opened yet.
+    """Devices by name, each with `streams` compute streams (None: its own default), not opened yet.
 
     Raises:
         ValueError: for an unknown name, or none at all; for `streams` beside a device that was made with its own.
@@ -49,7 +48,7 @@ def _device(spec: Any, position: int | None, streams: int | None) -> Device:
 
         if kind == "cuda" or cuda.usable():
             return cuda.CUDADevice(int(number or 0), streams or 2)
-    return CPUDevice("cpu", streams) if position is None else CPUDevice(f"cpu:{position}", streams or 1)
+    return CPUDevice("cpu" if position is None else f"cpu:{position}", streams or 1)
 
 
 if not TYPE_CHECKING:  # most programs use neither

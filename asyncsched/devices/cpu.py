@@ -33,11 +33,8 @@ from .._core.model import Task
 from .contract import Job, Point, enter_stream_thread, leave_stream_thread
 from .counter import Counter
 from .host import blas
-from .host.allowed import allowed_processors
 from .host.memory import HostDevice, HostMemory, execute
 from .host.team import Shared, Team
-
-MOST_STREAMS = 8  # by default: many threads of Python's get in each other's way
 
 _Item = tuple[Task, Sequence[Point]] | Job | Shared | None
 
@@ -91,24 +88,23 @@ class CPUStream:
 
 
 class CPUDevice(HostDevice):
-    """NumPy on some compute threads, by default as many as processors but 8 at most, and one copy thread.
+    """NumPy on `streams` compute threads and one copy thread.
 
     With one stream nothing is cut and every BLAS thread stays. With several, large rows are cut into parts for those
-    that are idle, and BLAS has its part of the processors while products run, see `host.blas`.
+    that are idle, and BLAS has its part of the processors while several run, see `host.blas`.
     """
 
     kind = "cpu"
     inline = True  # tiny rows may run on the loop's thread
 
-    def __init__(self, name: str = "cpu", streams: int | None = None) -> None:
+    def __init__(self, name: str = "cpu", streams: int = 1) -> None:
         self.name = name
-        self._count = streams or 0  # 0 until it is known how many there may be
+        self._count = streams
         self.streams: list[CPUStream] = []
         self._shared = False
 
     def prepare(self) -> None:
         super().prepare()
-        self._count = self._count or min(MOST_STREAMS, allowed_processors())
         if self._count > 1:
             blas.look()
 

@@ -34,11 +34,9 @@ Below, `k` and `r` are the kernels and the rules of a theme.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 
 from . import kernels, rules
-from .cut import PRODUCTS
 from .meta import Meta
 from .packed import packed_row
 from .row import Operand, Row
@@ -182,12 +180,7 @@ def _updates() -> Iterator[Row]:
     yield Row("adam_step", k.adam_step, update, out=True, inplace=True, doc="A step of Adam.")
 
 
-def _named() -> Iterator[tuple[str, Row]]:
-    for row in _rows():  # products may have other bits in parts
-        yield row.name, replace(row, exact=row, plans={}, kernels={}) if row.name in PRODUCTS else row
-
-
-TABLE: dict[str, Row] = dict(_named())
+TABLE: dict[str, Row] = {row.name: row for row in _rows()}
 
 
 def power_row(base: Meta, exponent: Operand) -> Row:

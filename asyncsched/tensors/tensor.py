@@ -11,7 +11,6 @@ import numpy as np
 from .._core.model import Value, failure_above
 from ..devices.contract import Device
 from ..errors import ImplicitBarrierError
-from ..ops.exactly import chosen
 from ..ops.index_keys import encode_key
 from ..ops.meta import Shape
 from ..ops.program import ref
@@ -51,8 +50,6 @@ def apply(
         device: where to run it where no operand is a tensor; default the scheduler's first.
         hold: do not launch before the scheduler's next step.
     """
-    if row.exact is not None:
-        row = chosen(row)
     args: list[Any] = []
     inputs: list[Value] = []
     forms: list[Any] = []
@@ -128,7 +125,7 @@ def _operators(name: str) -> tuple[_Operator, _Operator]:
                 return Tensor(made)
         elif kind is Tensor:
             b = other._value
-            found = plans.get((a.meta, b.meta)) if row.exact is None or chosen(row) is row else None
+            found = plans.get((a.meta, b.meta))
             if found is not None and a.device is b.device and self._node is None and other._node is None:
                 if found.small:
                     above = a.failure or b.failure if a.task or b.task else None

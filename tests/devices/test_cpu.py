@@ -14,7 +14,6 @@ from threadpoolctl import ThreadpoolController
 
 import asyncsched as asc
 from asyncsched._core.model import Task
-from asyncsched.devices import cpu
 from asyncsched.devices.contract import Job
 from asyncsched.devices.counter import Counter
 from asyncsched.devices.host import blas
@@ -45,34 +44,31 @@ def many(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         assert not blas._shares
 
 
-@pytest.mark.parametrize(("processors", "streams"), [(1, 1), (3, 3), (64, 8)])
-async def test_there_are_as_many_streams_as_processors_by_default(
-    monkeypatch: pytest.MonkeyPatch, processors: int, streams: int
-) -> None:
-    monkeypatch.setattr(cpu, "allowed_processors", lambda: processors)
-    async with asc.Scheduler("cpu") as s:
-        assert len(s._runtime.devices[0].streams) == streams
-    async with asc.Scheduler(["cpu", "cpu"]) as s:
-        assert [len(device.streams) for device in s._runtime.devices] == [1, 1]
-
-
 async def test_one_stream_keeps_every_blas_thread(s: asc.Scheduler, many: list[int]) -> None:
     assert threads() == many
 
 
-async def test_streams_share_the_blas_threads_while_products_run(many: list[int]) -> None:
+async def test_streams_share_the_blas_threads_while_several_run(many: list[int]) -> None:
+    gate = threading.Event()
     async with asc.Scheduler("cpu", streams=4) as s:
-        assert threads() == many
         x = await s.put(BLOCK)
-        y = x @ x
-        assert threads() == [2] * len(many)
+        y = x @ x  # alone
+        assert threads() == many
         assert (await y)[0, 0] == 200
+        running = s.submit_nowait(held, gate)
+        assert (await (x @ x))[0, 0] == 200
+        assert threads() == [2] * len(many)
+        gate.set()
+        await running
         assert threads() == many  # at rest they are anybody's
+    gate.clear()
     with pytest.raises(KeyError):
         async with asc.Scheduler("cpu", streams=64) as s:
             x = await s.put(BLOCK)
+            s.submit_nowait(held, gate)
             _ = x @ x
             assert threads() == [1] * len(many)
+            gate.set()
             raise KeyError
     assert threads() == many
 

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from threadpoolctl import ThreadpoolController
 
 import asyncsched as asc
 import asyncsched.nn.functional as F  # noqa: N812
@@ -21,7 +20,6 @@ from tests.waiting import held
 
 Function = Callable[..., Any]
 
-CONTROLLER = ThreadpoolController().select(user_api="blas")  # which reads files
 RNG = np.random.default_rng(7)
 X, Y = RNG.standard_normal((2, 700, 900), dtype=np.float32)
 ROW, COLUMN = X[:1], X[:, :1]
@@ -76,15 +74,12 @@ async def test_parts_have_the_bits_of_the_whole(
 LAYERS: list[tuple[str, Function]] = [
     ("gelu", lambda x, w: F.gelu(x)),
     ("softmax", lambda x, w: F.softmax(x, -1)),
-    ("linear", lambda x, w: F.linear(x, x, x[:, 0])),
-    ("matmul", lambda x, w: x @ asc.matrix_transpose(x)),
-    ("matmul of several", lambda x, w: asc.reshape(x, (7, 100, 900)) @ asc.matrix_transpose(x)),
 ]
 
 
 @pytest.mark.one_loop
 @pytest.mark.parametrize("function", [case[1] for case in LAYERS], ids=[case[0] for case in LAYERS])
-async def test_layers_and_products_in_parts(monkeypatch: pytest.MonkeyPatch, function: Function) -> None:
+async def test_layers_in_parts(monkeypatch: pytest.MonkeyPatch, function: Function) -> None:
     monkeypatch.setattr(cut, "PART_SECONDS", 1e-6)
     found = []
     for count in (1, 2, 2, 5):
@@ -94,25 +89,6 @@ async def test_layers_and_products_in_parts(monkeypatch: pytest.MonkeyPatch, fun
     assert_allclose(found[1], found[0], rtol=2e-5, atol=2e-4)
     assert_allclose(found[3], found[0], rtol=2e-5, atol=2e-4)
     assert found[1].tobytes() == found[2].tobytes()  # by shape and number alone, and never by timing
-
-
-@pytest.mark.one_loop
-async def test_exact_products_are_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cut, "PART_SECONDS", 1e-6)
-    found = []
-    with CONTROLLER.limit(limits=1):
-        for count in (1, 2):
-            async with asc.Scheduler("cpu", streams=count) as s:
-                x = await s.put(X)
-                with asc.exact():
-                    found.append(await asc.gather(x @ asc.matrix_transpose(x), F.linear(x, x)))
-    for whole, parts in zip(*found, strict=True):
-        assert whole.tobytes() == parts.tobytes()
-    args = (X, X.T)
-    exact = TABLE["matmul"].exact
-    assert exact is not None
-    assert cut.parts(*_row("matmul"), args, np.empty((700, 700), np.float32), 2)
-    assert not cut.parts(exact, np.matmul, args, np.empty((700, 700), np.float32), 2)
 
 
 @pytest.mark.one_loop

@@ -16,14 +16,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from ..._core.model import Task
-from ...ops.cut import NARROW
 from ...ops.row import Row
 from . import blas
 
 Part = Callable[[], Any]
+
+# Rows that take `out` and call a BLAS: for large products, ...
+PRODUCTS: Final = frozenset(
+    {"conv2d", "conv2d_input_grad", "conv2d_weight_grad", "linear", "linear_weight_grad", "matmul"}
+)
+# ... and for small ones among other work, none of which is worth several threads of it.
+SMALL_PRODUCTS: Final = frozenset(
+    {
+        "attention", "attention_backward", "cross_entropy", "cross_entropy_backward", "layer_norm",
+        "layer_norm_input_grad", "layer_norm_weight_grad", "linear_bias_grad", "self_attention",
+        "self_attention_backward", "softmax", "softmax_backward", "vecdot",
+    }
+)  # fmt: skip
 
 
 class Helper(Protocol):
@@ -70,10 +82,10 @@ class Team:
     def before_launch(self, task: Task) -> None:
         """Give BLAS as many threads as suit a task that is about to be launched. On the loop's thread."""
         row = task.call if isinstance(task.call, Row) else None
-        if row is not None and (row.out or row.view) and row.name not in NARROW:
+        if row is not None and (row.out or row.view) and row.name not in PRODUCTS and row.name not in SMALL_PRODUCTS:
             return
-        # A user's function, or a library's, may use them all.
-        if (row is None or row.name not in NARROW) and all(stream.idle() for stream in self.streams):
+        # A large product, a library's function or a user's may use them all.
+        if (row is None or row.name not in SMALL_PRODUCTS) and all(stream.idle() for stream in self.streams):
             blas.widen()
         else:
             blas.narrow()
