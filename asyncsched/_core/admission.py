@@ -147,19 +147,6 @@ class Admission:
                 return task
         return None
 
-    def ended(self, task: Task) -> None:
-        """Give back the slot and the unused bytes of a task that was admitted."""
-        account = task.scope.account
-        account.in_flight -= 1
-        if account.closed:
-            account = account.open
-        self.in_flight -= 1
-        self.free += 1
-        self.ended_tasks += 1
-        self.ended_bytes += task.cost
-        account.used -= task.refund
-        account.changed = True
-
     def hand_over(self, closed: Account, outer: Account) -> None:
         """What is charged to an account that closes, or waits for it, is another's."""
         outer.in_flight += closed.in_flight

@@ -85,8 +85,9 @@ class Engine(Audit):
             TaskTooLarge: if it could never run under its limit.
             QueueFull: if the backlog is full.
         """
-        completions, admission = self.completions, self.admission
-        if task.scope.account.limit is not None:
+        completions, admission, account = self.completions, self.admission, task.scope.account
+        # Its inputs are charged, or will be: where there is room for all that, there is for them.
+        if account.limit is not None and account.used + admission.pending_bytes + task.cost > account.limit:
             self.require(task)
         if bounded:
             if completions.items:
@@ -220,20 +221,33 @@ class Engine(Audit):
 
     def _complete(self, task: Task) -> None:
         """A launched task physically ended; its `refund`, and its `failure` if it has one, are set."""
-        lane = task.lane
+        lane, account, admission = task.lane, task.scope.account, self.admission
         assert lane is not None
         lane.load -= 1
         if lane.tail is task:
             lane.tail = None
-        self.admission.ended(task)
+        account.in_flight -= 1
+        if account.closed:
+            account = account.open
+        account.used -= task.refund
+        account.changed = True
+        admission.in_flight -= 1
+        admission.free += 1
+        admission.ended_tasks += 1
+        admission.ended_bytes += task.cost
         if task.refund < 0:
             self.note_peak(0)
-            account = task.scope.account.open
             if account.limit is not None and account.used > account.limit:
                 self.on_overrun(task)
         failure, dependents = task.failure, task.dependents
-        if failure is None and not task.cancelled:
-            self._end(task, DONE)
+        if failure is None and not task.cancelled:  # as `_end`, of a task whose stream has let go of all else
+            task.state = DONE
+            task.value = task.dependents = None
+            del task.scope.tasks[task]
+            self.unfinished -= 1
+            self.completed += 1
+            if task.waiters is not None:
+                self._news.append(task)
             return
         self._end(task, CANCELLED if task.cancelled or (failure is not None and failure.cancelled) else FAILED)
         for dependent in dependents or ():

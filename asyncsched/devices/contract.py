@@ -85,6 +85,7 @@ class Device(Protocol):
         owns_captures: whether a captured program's intermediates have buffers of their own for as long as it lives.
         streams: compute streams, from `open` on.
         copier: the stream for host-to-device copies.
+        rest: called on the loop's thread when nothing is unfinished, to give back what was kept from others; or None.
         memory: a `devices.memory.Memory`: how its rows run, how many bytes an array takes, which arrays have left.
     """
 
@@ -95,6 +96,7 @@ class Device(Protocol):
     inline: bool
     owns_captures: bool
     copier: Any
+    rest: Callable[[], None] | None
     memory: Any
 
     @property
@@ -127,9 +129,6 @@ class Device(Protocol):
 
     def reclaim(self, value: Value) -> None:
         """Nobody holds `value` any more. Called on any thread, in the middle of anything: never blocks."""
-
-    def rest(self) -> None:
-        """Nothing is unfinished: what the streams kept others from may be had by them. On the loop's thread."""
 
     # -- a captured step --------------------------------------------------------------------------------------------
 

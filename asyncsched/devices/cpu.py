@@ -111,7 +111,7 @@ class CPUDevice(HostDevice):
     def open(self, completions: Completions, max_bytes: int | None) -> None:
         if self._count > 1:
             blas.share(self._count)
-            self._shared = True
+            self._shared, self.rest = True, blas.widen
         team = Team() if self._count > 1 else None
         self.memory = HostMemory(completions, max_bytes, team=team)
         self.streams = [CPUStream(f"{self.name} stream {i}", self.memory, team) for i in range(self._count)]
@@ -127,13 +127,9 @@ class CPUDevice(HostDevice):
     def offload(self, job: Job) -> None:
         self.copier.queue.put(job)
 
-    def rest(self) -> None:
-        if self._shared:
-            blas.widen()
-
     def close(self) -> None:
         if self._shared:
-            self._shared = False
+            self._shared, self.rest = False, None
             blas.unshare(self._count)
         streams, self.streams = self.streams, []
         for stream in (*streams, self.copier) if streams else ():

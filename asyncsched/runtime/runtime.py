@@ -328,19 +328,15 @@ class Runtime:
         return False
 
     def on_wake(self) -> None:
-        """What a wake-up schedules."""
+        """What a wake-up schedules; and what has ended is taken in without one."""
         self.completions.awake = False
         self.dispatch()  # when closed too: a body that aclose(timeout=) left behind may have someone waiting for it
-        self.look_for_rest()
-
-    def look_for_rest(self) -> None:
-        """Count the work since the last look, and if nothing is left have the devices rest."""
-        if self.meter.since is None:
-            return
-        self.meter.sample(self.engine.unfinished > 0)
-        if not self.engine.unfinished:
-            for device in self.devices:
-                device.rest()
+        if self.meter.since is not None:
+            self.meter.sample(self.engine.unfinished > 0)
+            if not self.engine.unfinished:
+                for device in self.devices:
+                    if device.rest is not None:
+                        device.rest()
 
     def _on_overrun(self, task: Task) -> None:
         """Log the first result by which tracked bytes passed a limit, since too little was charged for it."""

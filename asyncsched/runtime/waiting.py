@@ -76,7 +76,7 @@ def wait(
         other.dispatch()
     try:
         if future.done():
-            runtime.look_for_rest()  # no wake-up told of it
+            runtime.on_wake()  # nothing woke the loop for it
             yield
         else:
             if not loop.is_running():  # another one does

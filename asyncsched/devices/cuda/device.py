@@ -54,6 +54,7 @@ class CUDADevice:
     kind = "cuda"
     inline = False
     owns_captures = True
+    rest: Callable[[], None] | None = None
 
     def __init__(
         self, number: int = 0, streams: int = 2, *, inline_launch: bool = False, spin: float = 0.0, nvtx: bool = False
@@ -137,9 +138,6 @@ class CUDADevice:
         stream = self._copies_out.cuda
         with self.context.here(), stream, self.context.told(stream):
             return self.memory.fetch(array, stream)
-
-    def rest(self) -> None:
-        """Nothing is kept from others."""
 
     def capture(self, program: Program, inputs: int) -> Callable[..., list[Any]]:
         graph = CUDAGraph(program, inputs, self._dispose)

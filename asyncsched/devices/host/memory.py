@@ -71,6 +71,7 @@ class HostDevice:
 
     owns_captures = False
     dlpack = (1, 0)
+    rest: Callable[[], None] | None = None
     xp: Any = np
     memory: HostMemory
 
@@ -81,9 +82,6 @@ class HostDevice:
         """Half of what this process may use; no limit where that is not known."""
         allowed = allowed_memory()  # read by `prepare`
         return allowed and allowed // 2
-
-    def rest(self) -> None:
-        """Nothing is kept from others."""
 
     def capture(self, program: Program, inputs: int) -> Callable[..., list[Any]]:
         return FusedProgram(program, self.memory.pool.take, self.memory.give).run
