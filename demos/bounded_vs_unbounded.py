@@ -28,6 +28,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 from itertools import pairwise
+from math import inf
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -235,15 +236,18 @@ def draw(results: dict[str, Result], title: str, path: str) -> None:
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(figsize=(9, 5), layout="constrained")
-    colours = {"barrier": "0.75", "window(2)": "0.55", "bounded": "tab:blue", "unbounded": "tab:red"}
-    for way, r in results.items():
+    colours = {"barrier": "0.7", "window(2)": "0.5", "bounded": "tab:blue", "unbounded": "tab:red"}
+    top, last = 1.12 * max(r["growth"] for r in results.values()) / MIB, -inf
+    end = max(r["resident"][-1][0] for r in results.values())
+    for way, r in sorted(results.items(), key=lambda item: item[1]["resident"][-1][1]):
         times, sizes = np.array(r["resident"]).T
         width = 2.2 if "bounded" in way else 1.2
-        axes.plot(times, sizes / MIB, color=colours[way], linewidth=width, label=f"{way}: {mib(r['growth'])}")
+        axes.plot(times, sizes / MIB, color=colours[way], linewidth=width)
+        last = max(sizes[-1] / MIB, last + top / 20)  # one label above the other
+        axes.text(end, last, f"  {way}: {mib(r['growth'])} at most", color=colours[way], va="center")
     axes.set(xlabel="time since training began (s)", ylabel="memory beyond that at the start (MiB): lower is better")
-    axes.set_ylim(0, 1.12 * max(r["growth"] for r in results.values()) / MIB)
+    axes.set(xlim=(0, 1.45 * end), ylim=(0, top))
     axes.grid(alpha=0.3)
-    axes.legend(loc="center right", title="at most", reverse=True)
     axes.set_title(title)
     figure.savefig(path, dpi=150)
     print(f"plot: {path}")
