@@ -15,7 +15,7 @@ from ..._core.completions import Completions
 from ..._core.model import Task, Value
 from ...ops.cut import parts
 from ...ops.fused import FusedProgram
-from ...ops.program import Program, Ref
+from ...ops.program import Program
 from ...ops.row import Kernel, Row, resolve
 from .. import execution
 from ..memory import Memory
@@ -48,21 +48,15 @@ def _ran_small(task: Task) -> bool:
         if type(array) is not np.ndarray or (producer is not None and producer.failure is not None):
             return False
         arrays.append(array)
-    if task.args is not None:
-        arrays = [arrays[a.slot] if type(a) is Ref else a for a in task.args]
     try:
-        array = (row.kernels.get(np) or resolve(row, np))(*arrays, **(task.options or {}))
+        array = (row.kernels.get(np) or resolve(row, np))(*execution.arguments(task, arrays), **(task.options or {}))
     except Exception:
         return False
     if type(array) is not np.ndarray:
         array = np.asarray(array)
+    task.refund = task.cost
     if task.failure is None:
-        nbytes = array.nbytes
-        value.array = array
-        value.charge = value.nbytes = nbytes
-        task.refund = task.cost - nbytes
-    else:
-        task.refund = task.cost
+        execution.finish(task, value, array, array.nbytes)
     return True
 
 

@@ -56,10 +56,10 @@ class Shared:
 
     def help(self) -> None:
         """Run parts until none is left. Raises nothing."""
-        while self._parts:
+        while True:
             try:
                 part = self._parts.pop()
-            except IndexError:  # somebody was quicker
+            except IndexError:  # all are begun
                 return
             error = _error_of(part)
             del part
