@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from .flow.pipeline import Pipeline
     from .flow.window import Window
     from .nn.checkpoint import load, save
+    from .observe import Trace
     from .runtime.statistics import Load, Statistics
     from .tensors.functions import fft, linalg, random
 
@@ -68,6 +69,7 @@ _WHEN_USED = {
     "Load": "runtime.statistics",
     "Pipeline": "flow.pipeline",
     "Statistics": "runtime.statistics",
+    "Trace": "observe",
     "Window": "flow.window",
     "array_api": "array_api",
     "autograd": "autograd",
@@ -114,6 +116,7 @@ __all__ = [
     "TaskCancelled",
     "TaskTooLarge",
     "Tensor",
+    "Trace",
     "Window",
     "array_api",
     "autograd",

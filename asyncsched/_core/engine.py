@@ -108,6 +108,8 @@ class Engine(Audit):
                 break
         admission.push(task)
         if self.observer is not None:
+            assert task.value is not None
+            task.value.seq = task.seq
             self.observer.task_submitted(task)
         if failed is not None and task.move is None:
             self.settle(task, failed.passed_to(task.name, task.site))
@@ -182,13 +184,13 @@ class Engine(Audit):
             if type(item) is Task:
                 self._complete(item)
             elif type(item) is tuple:
-                account, nbytes = item
+                account, nbytes, seq = item
                 if account.closed:
                     account = account.open
                 account.used -= nbytes
                 account.changed = True
                 if self.observer is not None:
-                    self.observer.bytes_released(account, nbytes)
+                    self.observer.bytes_released(account, nbytes, seq)
             else:  # a job, which is not admitted and not charged: tell who waits for it
                 self._news.append(item)
 
