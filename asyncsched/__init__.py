@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from .flow.pipeline import Pipeline
     from .flow.window import Window
     from .nn.checkpoint import load, save
+    from .observe.timer import Timer, measure
     from .runtime.statistics import Load, Statistics
     from .tensors.functions import fft, linalg, random
 
@@ -68,6 +69,7 @@ _WHEN_USED = {
     "Load": "runtime.statistics",
     "Pipeline": "flow.pipeline",
     "Statistics": "runtime.statistics",
+    "Timer": "observe.timer",
     "Window": "flow.window",
     "array_api": "array_api",
     "autograd": "autograd",
@@ -75,6 +77,7 @@ _WHEN_USED = {
     "fft": "tensors.functions.fft",
     "linalg": "tensors.functions.linalg",
     "load": "nn.checkpoint",
+    "measure": "observe.timer",
     "nn": "nn",
     "no_grad": "autograd.mode",
     "optim": "optim",
@@ -113,6 +116,7 @@ __all__ = [
     "TaskCancelled",
     "TaskTooLarge",
     "Tensor",
+    "Timer",
     "Window",
     "array_api",
     "autograd",
@@ -122,6 +126,7 @@ __all__ = [
     "gather",
     "linalg",
     "load",
+    "measure",
     "nn",
     "no_grad",
     "optim",

@@ -49,6 +49,7 @@ FLOORS: list[tuple[str, ...]] = [
     ("autograd",),
     ("nn", "optim"),
     ("scheduler",),
+    ("observe",),
     ("array_api", "serving", "testing"),
     ("", "__main__"),  # the face
 ]
