@@ -30,6 +30,7 @@ import numpy as np
 from .._core.callsite import CallSite
 from .._core.completions import Completions
 from .._core.failure import Failure
+from .._core.instrument import Instrument
 from .._core.model import Account, Task, Value, failure_above
 from .._core.refcounts import references
 from .guests import Allocated, allocated, call
@@ -46,6 +47,7 @@ class Memory:
         granule: in multiples of how many bytes.
         completions: told of the bytes of what is gone.
         escapes: what left and is still charged, by identity, for whoever looks for holders.
+        observer: told when bodies begin and end, if there is one.
     """
 
     xp: Any
@@ -55,6 +57,7 @@ class Memory:
     def __init__(self, completions: Completions) -> None:
         self.completions = completions
         self.escapes: dict[int, Escape] = {}
+        self.observer: Instrument | None = None
 
     def run_row(self, task: Task) -> None:
         """Run a task that is a row of the table, and give its value the result."""

@@ -1,1 +1,7 @@
-"""Seeing what a scheduler does. Built on it, and known to nothing below."""
+"""Seeing what a scheduler does: instruments, and those that the package brings."""
+
+from .._core.callsite import line_of
+from .._core.instrument import Instrument
+from .._core.model import STATE_NAMES
+
+__all__ = ["STATE_NAMES", "Instrument", "line_of"]

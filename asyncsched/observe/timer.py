@@ -116,7 +116,7 @@ class Times:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What `measure` found. Prints as one line: the median until the finish with quartiles, and that until the issue."""
+    """What `measure` found. Prints as one line: the median to the finish, with quartiles, and to the issue."""
 
     name: str
     issue: Times

@@ -27,6 +27,7 @@ from ..devices.contract import Device, Point
 from ..errors import QueueFull, SchedulerClosed, TaskCancelled
 from .cancellation import to_its_end
 from .commits import commit
+from .instruments import Instruments
 from .rates import Meter
 from .threads import in_thread
 
@@ -106,6 +107,7 @@ class Runtime:
         self.lanes: dict[Any, list[Lane]] = {}
         self.copy_lanes: dict[Any, list[Lane]] = {}
         self._overrun_told = False
+        self.instruments = Instruments(self._observe)
         self.waited = 0.0  # seconds that callers waited for admission
         self.meter = Meter(self.engine.admission)
         # The asyncio tasks that wait, and for which tasks: where a search for a deadlock begins.
@@ -144,6 +146,7 @@ class Runtime:
                 self._set_default_limit()
             for device in self.devices:
                 device.open(self.completions, self.engine.account.limit)
+                device.memory.observer = self.engine.observer
                 self.lanes[device] = [Lane(device, stream) for stream in device.streams]
                 self.copy_lanes[device] = [Lane(device, device.copier, copies=True)]
         except BaseException:
@@ -173,6 +176,12 @@ class Runtime:
         limits = [limit for device in self.devices if (limit := device.default_bytes()) is not None]
         self.engine.account.limit = min(limits, default=None)
 
+    def _observe(self, observer: Instruments | None) -> None:
+        self.engine.observer = observer
+        if self.lanes:  # the devices are open
+            for device in self.devices:
+                device.memory.observer = observer
+
     def refuse_new(self) -> None:
         """Take no more work."""
         self._move_on(Life.CLOSING)
@@ -182,6 +191,7 @@ class Runtime:
         self._move_on(Life.CLOSED)
         self.engine.on_stuck(())
         self.stop_devices()
+        self.instruments.remove_all()
 
     def stop_devices(self) -> None:
         """Let the streams' threads end. Safe on any thread, and when opened only half."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -28,9 +29,15 @@ Array = np.ndarray[Any, Any]
 
 def execute(task: Task, memory: HostMemory) -> None:
     """Run one task to its end. Afterwards the value has its array or its failure, and the task holds nothing."""
+    observer = memory.observer
+    if observer is not None:
+        observer.body_began(task)
+        began = perf_counter()
     if not _ran_small(task):
         execution.run(task, memory)
     execution.release(task)
+    if observer is not None:
+        observer.body_ended(task, began, perf_counter())
     del task  # as in `execution.run`
 
 
