@@ -35,15 +35,8 @@ MEETS_FIRST += [asc.optim.AdamW, asc.optim.SGD, asc.Scheduler, asc.Scheduler.put
 MEETS_FIRST += [asc.Scheduler.call, asc.Scheduler.barrier, asc.Scheduler.scope, asc.Scheduler.window, asc.run]
 MEETS_FIRST += [asc.Scheduler.pipeline, asc.Scheduler.capture, asc.Scheduler.statistics, asc.Scheduler.load]
 MEETS_FIRST += [asc.Tensor, asc.Tensor.numpy, asc.Tensor.item, asc.Task, asc.gather, asc.Scope, asc.Window, asc.Graph]
-MEETS_FIRST += [
-    asc.Timer,
-    asc.measure,
-    asc.Pipeline,
-    asc.Batcher,
-    asc.ImplicitBarrierError,
-    asc.QueueFull,
-    asc.TaskTooLarge,
-]
+MEETS_FIRST += [asc.Pipeline, asc.Batcher, asc.ImplicitBarrierError, asc.QueueFull, asc.TaskTooLarge]
+MEETS_FIRST += [asc.Timer, asc.measure]
 
 NEEDS_NUMBA = "ops.kernels.loops"  # which nobody imports but where that is installed
 
