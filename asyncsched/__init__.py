@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from .flow.window import Window
     from .nn.checkpoint import load, save
     from .observe import Trace
+    from .observe.timer import Timer, measure
     from .runtime.statistics import Load, Statistics
     from .tensors.functions import fft, linalg, random
 
@@ -69,6 +70,7 @@ _WHEN_USED = {
     "Load": "runtime.statistics",
     "Pipeline": "flow.pipeline",
     "Statistics": "runtime.statistics",
+    "Timer": "observe.timer",
     "Trace": "observe",
     "Window": "flow.window",
     "array_api": "array_api",
@@ -77,6 +79,7 @@ _WHEN_USED = {
     "fft": "tensors.functions.fft",
     "linalg": "tensors.functions.linalg",
     "load": "nn.checkpoint",
+    "measure": "observe.timer",
     "nn": "nn",
     "no_grad": "autograd.mode",
     "observe": "observe",
@@ -116,6 +119,7 @@ __all__ = [
     "TaskCancelled",
     "TaskTooLarge",
     "Tensor",
+    "Timer",
     "Trace",
     "Window",
     "array_api",
@@ -126,6 +130,7 @@ __all__ = [
     "gather",
     "linalg",
     "load",
+    "measure",
     "nn",
     "no_grad",
     "observe",
