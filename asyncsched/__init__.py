@@ -50,7 +50,7 @@ from .tensors.handles import Task, gather
 from .tensors.tensor import Tensor
 
 if TYPE_CHECKING:
-    from . import array_api, autograd, devices, nn, optim, serving
+    from . import array_api, autograd, devices, nn, observe, optim, serving
     from .autograd.mode import no_grad
     from .devices.cuda.janitor import record_stream
     from .flow.batcher import Batcher
@@ -77,6 +77,7 @@ _WHEN_USED = {
     "load": "nn.checkpoint",
     "nn": "nn",
     "no_grad": "autograd.mode",
+    "observe": "observe",
     "optim": "optim",
     "random": "tensors.functions.random",
     "record_stream": "devices.cuda.janitor",
@@ -124,6 +125,7 @@ __all__ = [
     "load",
     "nn",
     "no_grad",
+    "observe",
     "optim",
     "random",
     "record_stream",
