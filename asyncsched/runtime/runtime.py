@@ -117,6 +117,13 @@ class Runtime:
         self.quiet = contextvars.Context()
         self.quiet.run(np.seterr, all="ignore")
 
+    def __repr__(self) -> str:
+        admission, names = self.engine.admission, ", ".join(device.name for device in self.devices)
+        state = "closed" if self.life is Life.CLOSED else "not open" if self.loop is None else (
+            f"{admission.pending} pending, {admission.in_flight} in flight, {self.engine.account.used:,} bytes"
+        )  # fmt: skip
+        return f"Scheduler({names}; {state})"
+
     # -- opening and closing ------------------------------------------------------------------------------------
 
     async def open(self) -> None:
