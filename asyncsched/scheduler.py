@@ -268,7 +268,10 @@ class Scheduler(Submitter):
         Raises:
             TypeError, ValueError: for what is no Instrument, or is there already.
         """
-        self._runtime.instruments.add(instrument, self)
+        runtime = self._runtime
+        runtime.instruments.add(instrument, self)
+        if runtime.life is Life.OPEN:
+            instrument.opened()
 
     def remove_instrument(self, instrument: Instrument) -> None:
         """Tell it no more.

@@ -3,8 +3,9 @@
 from .._core.callsite import line_of
 from .._core.instrument import Instrument
 from .._core.model import STATE_NAMES
+from .loop_guard import LoopGuard
 from .on_signal import explain_on_signal
 from .recording import Recording
 from .trace import Trace
 
-__all__ = ["STATE_NAMES", "Instrument", "Recording", "Trace", "explain_on_signal", "line_of"]
+__all__ = ["STATE_NAMES", "Instrument", "LoopGuard", "Recording", "Trace", "explain_on_signal", "line_of"]

@@ -162,6 +162,7 @@ class Runtime:
         self.life = Life.OPEN
         self.thread = threading.get_ident()
         self._allow_inline()
+        self.instruments.opened()
 
     def _allow_inline(self) -> None:
         """From now on quick rows may run on the loop's thread, where all arrays are NumPy's."""
