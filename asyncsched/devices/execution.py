@@ -37,6 +37,16 @@ class Lesson(Protocol):
         """The body took so many bytes at most, and left so many behind; the arrays it returned have so many."""
 
 
+class Body:
+    """What a task runs that is no row and no user's function: it reads its inputs' values as they are, and settles its
+    own. See `run`."""
+
+    def run(self, task: Task) -> None:
+        """Give the task's value its `array` and its `charge`, and the task its `refund` (or its failure). Called on the
+        stream's thread, when all inputs are there."""
+        raise NotImplementedError
+
+
 class MustBlock(BaseException):
     """The body cannot go on without blocking, on a thread that must not: it is to be run again on another."""
 
@@ -58,6 +68,8 @@ def run(task: Task, memory: Memory) -> None:
         elif not task.cancelled:
             if is_row:
                 memory.run_row(task)
+            elif isinstance(task.call, Body):
+                task.call.run(task)
             else:
                 _run_call(task, memory)
     except MustBlock:
