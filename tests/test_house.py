@@ -21,7 +21,10 @@ THIRD_PARTY = {"anyio", "numpy", "threadpoolctl"}
 NAMED_BY_WHO_HAS_IT = {"testing": {"pytest", "pytest_asyncio"}}  # a plugin of it, that nobody else imports
 BEHIND_AN_EXTRA = {"ops.kernels.loops": {"numba"}}  # imported by one function, where that is installed
 LOADED_ONLY_WHEN_USED = {
+    "cloudpickle",
     "cupy",
+    "dask",
+    "distributed",
     "jax",
     "matplotlib",
     "numba",
@@ -49,7 +52,7 @@ FLOORS: list[tuple[str, ...]] = [
     ("autograd",),
     ("nn", "optim"),
     ("scheduler",),
-    ("array_api", "serving", "testing"),
+    ("array_api", "cluster", "serving", "testing"),
     ("", "__main__"),  # the face
 ]
 # The array API's way back from an array to its functions, which are the package itself.
