@@ -27,6 +27,7 @@ NAMED_BY_WHO_HAS_IT = {  # what has to do with it alone, and is imported by nobo
 }
 BEHIND_AN_EXTRA = {"ops.kernels.loops": {"numba"}}  # imported by one function, where that is installed
 LOADED_ONLY_WHEN_USED = {
+    "cloudpickle",
     "cupy",
     "dask",
     "distributed",
