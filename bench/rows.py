@@ -10,14 +10,14 @@ for this processor, whatever the environment says; which that is is printed.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import importlib.util
 import os
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from math import ceil
 from time import perf_counter
 from typing import Any
@@ -81,12 +81,11 @@ def _bench(names: Any, quick: bool, report: Report) -> None:
         _note(report, NO_NUMBA)
     else:
         kinds |= {f"{title}, numba": f"{kind} numba" for title, kind in kinds.items() if kind.isdigit()}
-    with ExitStack() as stack:
-        children = {title: Child(kind, quick, stack) for title, kind in kinds.items()}
-        for name in names:
-            contestants = [_contestant(name, title, child, next(iter(children))) for title, child in children.items()]
-            report.rows += compare(contestants, 1 if quick else 7, settle=0 if quick else SETTLE)
-        _note(report, f"OpenBLAS's kernel in our processes: {children['1 stream'].ask('kernel')}")
+    children = {title: _child(kind, quick) for title, kind in kinds.items()}
+    for name in names:
+        contestants = [_contestant(name, title, child, next(iter(children))) for title, child in children.items()]
+        report.rows += compare(contestants, 1 if quick else 7, settle=SETTLE)
+    _note(report, f"OpenBLAS's kernel in our processes: {children['1 stream'].ask('kernel')}")
     missed = [f"{row.name} ({row.ratio:.2f}x)" for row in report.rows if row.met is False]
     report.notes[:] = [note for note in report.notes if not note.startswith(_MISSED)]
     _note(report, f"{_MISSED}{', '.join(missed) or 'none'}")
@@ -112,13 +111,13 @@ def _contestant(name: str, title: str, child: Child, first: str) -> Contestant:
 class Child:
     """A process that answers the name of a work with the seconds that it takes."""
 
-    def __init__(self, kind: str, quick: bool, stack: ExitStack) -> None:
+    def __init__(self, kind: str, quick: bool) -> None:
         environment = {name: value for name, value in os.environ.items() if name not in _FORCED}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "bench.rows", "child", kind, str(int(quick))],
             cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
-        stack.callback(self._process.communicate)
+        atexit.register(self._process.communicate)
 
     def ask(self, question: str) -> str:
         questions, answers = self._process.stdin, self._process.stdout
@@ -126,6 +125,12 @@ class Child:
         assert answers is not None
         print(question, file=questions, flush=True)
         return answers.readline().strip()
+
+
+@cache
+def _child(kind: str, quick: bool) -> Child:
+    """One for both sections."""
+    return Child(kind, quick)
 
 
 def operands(work: Work, quick: bool) -> tuple[list[np.ndarray[Any, Any]], np.ndarray[Any, Any] | None]:
