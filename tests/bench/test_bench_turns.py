@@ -1,0 +1,90 @@
+"""The benches whose contestants are child processes: every work runs, failures are named, and so is who is not there."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import beside, growth, libraries, peers, works
+from bench.environments import NEEDS, Needs, Unavailable, python_for
+from bench.measure import ROOT
+from bench.results import load
+from bench.turns import Row, Target, Turns
+
+pytestmark = pytest.mark.one_loop
+HERE = ("NumPy", "asyncsched", "run_in_executor", "to_thread")
+ALONE = os.environ | {"OMP_NUM_THREADS": "1"}  # threads that spin would take the processors from the other tests
+
+
+def run(path: Path, *arguments: str) -> tuple[str, dict[str, Any]]:
+    command = [sys.executable, "-m", *arguments, "--quick", "--no-install", "--json", str(path)]
+    done = subprocess.run(command, cwd=ROOT, env=ALONE, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout, json.loads(path.read_text())
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("bench", "rows"), [("peers", peers.ROWS), ("beside", beside.ROWS)])
+def test_every_work_is_measured_and_drawn(bench: str, rows: tuple[Row, ...], tmp_path: Path) -> None:
+    wanted = "numpy,asyncsched,run_in_executor,to_thread"
+    printed, saved = run(tmp_path / "found.json", f"bench.{bench}", "--contestants", wanted)
+    assert saved.keys() >= {"date", "machine", "contestants", "missing", "rows", "seconds"}
+    assert "QUICK: the numbers mean nothing" in printed
+    for row, found in zip(rows, saved["rows"], strict=True):
+        here = {column for column, (who, _) in row.cells.items() if who in wanted.split(",")}
+        assert found["cells"].keys() == here, found
+        assert all(cell["value"] > 0 and cell["ratio"] > 0 for cell in found["cells"].values()), found
+        assert row.title in printed
+    assert (tmp_path / "found.png").stat().st_size > 10_000
+
+
+def test_what_misses_its_target_is_listed_with_its_ratio_and_the_reason():
+    target = vars(Target(2.0, "a reason")) | {"measured": 3.0, "met": False}
+    met = vars(Target(2.0, "another")) | {"measured": 1.0, "met": True}
+    rows = [{"work": "a work", "unit": "us", "targets": {"asyncsched": target, "with numba": met}}]
+    missed, count = beside.missed({"rows": rows})
+    assert missed == "missed: a work, asyncsched: 3.00 against 2.00x (a reason)"
+    assert count == "targets met: 1 of 2"
+
+
+def test_each_contestant_and_work_that_a_row_names_exists():
+    for row in (*peers.ROWS, *beside.ROWS, *growth.rows()):
+        for contestant, work in row.cells.values():
+            assert contestant.partition(" on ")[0] in libraries.LIBRARIES
+            assert work in works.WORKS
+        assert all(target.why for target in row.targets.values())
+    assert {library.needs for library in libraries.LIBRARIES.values()} <= NEEDS.keys()
+
+
+def test_a_peer_that_is_not_there_or_cannot_do_a_work_is_named_with_the_reason(monkeypatch, tmp_path):
+    monkeypatch.setenv("ASYNCSCHED_BENCH_CACHE", str(tmp_path))
+    monkeypatch.setitem(NEEDS, "mxnet", Needs("no_such_module", ("no-such-module==1",)))
+    cells = {"NumPy": ("numpy", "svd"), "MXNet": ("mxnet", "svd"), "run_in_executor": ("run_in_executor", "svd")}
+    turns = Turns(rounds=1, quick=True, install=False)
+    try:
+        found = turns.measure(Row("svd", "ms", cells))
+    finally:
+        turns.close()
+    assert found["reference"] == "run_in_executor"
+    assert found["cells"]["NumPy"] == {"error": "NotImplementedError: numpy has no functions to await"}
+    assert found["cells"]["MXNet"] == {"error": "not installed (`pip install no-such-module==1`)"}
+    assert turns.missing == {"mxnet": "not installed (`pip install no-such-module==1`)"}
+    assert turns.facts.keys() == {"numpy", "run_in_executor"}
+
+
+def test_a_python_without_wheels_is_a_reason(monkeypatch, tmp_path):
+    monkeypatch.setenv("ASYNCSCHED_BENCH_CACHE", str(tmp_path))
+    monkeypatch.setitem(NEEDS, "old", Needs("no_such_module", ("no-such-module",), ((3, 8),)))
+    with pytest.raises(Unavailable, match="no wheels for Python 3"):
+        python_for("old")
+
+
+def test_the_readme_has_the_table_of_the_last_results():
+    readme = (ROOT / "README.md").read_text("utf-8")
+    assert peers.with_table(readme, load(ROOT / "bench" / "results" / "peers.json")) == readme
