@@ -135,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     else:
         print_table(result, COLUMNS)
         print("\n".join(missed(result)))
-    if options.json:
+    if options.json and not options.quick:
         picture = Path(options.json).with_suffix(".png")
         growth.draw(picture, result) if options.growth else draw(picture, result, TITLE, OURS_ALL)
 

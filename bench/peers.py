@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     result = measured("peers", ROWS, options)
     print_table(result, list(PEERS))
-    if options.json:
+    if options.json and not options.quick:
         draw(
             Path(options.json).with_suffix(".png"),
             result,

@@ -34,8 +34,9 @@ class Work:
 
     def count(self, library: Library) -> int:
         """The operations of one time."""
-        fewer = (library.slow if self.small else 1) * (100 if library.quick else 1)
-        return max(min(self.ops, 2), self.ops // fewer)
+        if library.quick:
+            return min(self.ops, 10)
+        return self.ops // (library.slow if self.small else 1)
 
 
 def plus_one(x: Any) -> Any:
