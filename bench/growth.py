@@ -13,7 +13,7 @@ from .turns import Row
 COUNTS = (10, 100, 1_000, 10_000, 100_000, 1_000_000)
 WIDTHS = (1, 10, 100, 1_000, 10_000)
 PANELS = {"issued": "tiny operations issued", "pending": "operations pending", "width": "independent tasks"}
-_ON = {"NumPy": "numpy", "PyTorch": "torch", "asyncsched": "asyncsched"}
+_ON = {"NumPy": "numpy", "PyTorch": "torch", "asyncsched": "asyncsched streams"}
 _SCALED = {
     "large": "`x + 1` on (1000, 1000)",
     "training": "a training step",
@@ -57,9 +57,8 @@ def print_result(result: Mapping[str, Any]) -> None:
     columns = dict.fromkeys(column for row in result["rows"] for column in row["cells"])
     scaled = [row for row in result["rows"] if _panel(row) is None]
     grown = [row for row in result["rows"] if _panel(row) is not None]
-    for rows in (scaled, grown):
-        if rows:
-            print_table({**result, "rows": rows}, list(columns))
+    print_table({**result, "rows": scaled, "contestants": {}}, list(columns))
+    print_table({**result, "rows": grown}, list(columns))
 
 
 def _panel(row: Mapping[str, Any]) -> str | None:

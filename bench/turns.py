@@ -74,9 +74,12 @@ class Child:
             self.close()
             raise
 
-    def ask(self, work: str) -> float:
-        """A round's time for one operation, in seconds. Raises Unavailable where it cannot do the work."""
-        return float(self._ask({"work": work}))
+    def ask(self, what: str, work: str) -> float:
+        """Get "ready" for a work, or do the "work": a round's time for one operation, in seconds.
+
+        Raises Unavailable where it cannot.
+        """
+        return float(self._ask({what: work}))
 
     def _ask(self, question: Mapping[str, object]) -> Any:
         questions, answers = self._process.stdin, self._process.stdout
@@ -132,33 +135,35 @@ class Turns:
     def measure(self, row: Row) -> dict[str, Any]:
         """A row of results: by column, the median in the row's unit and the ratio to the first that has one."""
         measured: dict[str, list[float]] = {}
-        took: dict[str, float] = {}
+        slow: set[str] = set()
         failed: dict[str, str] = {}
-        for number in range(self._rounds + (not row.fresh)):
+        for number in range(self._rounds + 1):  # in the first all get ready
             for column, (contestant, work) in row.cells.items():
-                if column in failed or contestant in self._without or (number > FEW and took[column] > SLOW):
+                enough = number > FEW and (row.fresh or column in slow)
+                if column in failed or contestant in self._without or enough or (row.fresh and not number):
                     continue
                 time.sleep(0 if self._quick else PAUSE)
                 started = time.perf_counter()
                 try:
-                    value = self._turn(contestant, work, row.fresh)
+                    value = self._turn(contestant, work, "work" if number else "ready", row.fresh)
                 except Unavailable as error:
                     failed[column] = str(error)
                     continue
-                took[column] = time.perf_counter() - started
-                if number or row.fresh:  # the first time prepares, and is not counted
+                if time.perf_counter() - started > SLOW:
+                    slow.add(column)
+                if number:
                     measured.setdefault(column, []).append(value * UNITS[row.unit])
         return _result(row, measured, failed)
 
-    def _turn(self, contestant: str, work: str, fresh: bool) -> float:
+    def _turn(self, contestant: str, work: str, what: str, fresh: bool) -> float:
         if contestant in self.missing:
             raise Unavailable(self.missing[contestant])
         if fresh:
             with self._opened(contestant) as child:
-                return child.ask(work)
+                return child.ask(what, work)
         child = self._child(contestant)
         try:
-            return child.ask(work)
+            return child.ask(what, work)
         finally:
             if not child.alive():  # the next work starts another
                 self._children.pop(contestant).close()

@@ -104,4 +104,20 @@ def test_a_python_without_wheels_is_a_reason(monkeypatch, tmp_path):
 
 def test_the_readme_has_the_table_of_the_last_results():
     readme = (ROOT / "README.md").read_text("utf-8")
-    assert peers.with_table(readme, load(ROOT / "bench" / "results" / "peers.json")) == readme
+    found = ROOT / "bench" / "results" / "peers.json"
+    between = readme.split(peers.BEGIN)[1].split(peers.END)[0]
+    assert between.strip() == (peers.table(load(found)) if found.exists() else "")
+
+
+def test_the_table_for_the_readme_has_ratios_where_there_are_some_and_names_who_is_missing():
+    cells = {"NumPy": {"value": 0.5, "ratio": 1.0}, "Ray": {"value": 80.0, "ratio": 160.4}, "JAX": {"error": "no"}}
+    row = {"work": "`x + 1`", "unit": "us", "reference": "NumPy", "cells": cells, "targets": {}}
+    on = {"cpus": 2, "processor": "a processor", "system": "Linux", "python": "3.11.7", "load": 3.0}
+    result = {"date": "2026-11-22T10:00", "rounds": 7, "machine": on, "rows": [row], "contestants": {"ray": "ray 2"}}
+    table = peers.table(result | {"missing": {"mxnet": "no wheels for Python 3.14"}})
+    assert table.splitlines()[:3] == ["| what | NumPy | Ray |", "| --- | --- | --- |", "| `x + 1` | 0.50 us | 160x |"]
+    assert "2026-11-22, 2 processors (a processor), Linux, Python 3.11.7, busy with other work (load 3.0)" in table
+    assert "medians of 7 rounds. ray 2." in table
+    assert table.endswith("mxnet: no wheels for Python 3.14.")
+    readme = f"before {peers.BEGIN} old {peers.END} after"
+    assert peers.with_table(readme, result | {"missing": {}}).startswith(f"before {peers.BEGIN}\n| what |")
