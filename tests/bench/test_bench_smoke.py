@@ -48,11 +48,6 @@ ROWS = {
         ),
         "b": "mlp, asyncsched; cnn, asyncsched",
     },
-    "rows": {
-        "layer_norm,": "1 stream",
-        "cross_entropy,": "1 stream",
-        "conv2d and backward,": "1 stream",
-    },
     "training": {
         "a": "NumPy, by hand; asyncsched",
         "b": "resident growth",
@@ -82,7 +77,6 @@ NEEDED = {"guests": ("torch", "PIL", "sklearn")}
 ASKED = {
     "guests": 2,
     "networks": 0,
-    "rows": 0,
     "training": 2,
     "pipeline": 3,
     "overhead": 9,
