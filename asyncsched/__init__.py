@@ -50,7 +50,7 @@ from .tensors.handles import Task, gather
 from .tensors.tensor import Tensor
 
 if TYPE_CHECKING:
-    from . import array_api, autograd, devices, nn, observe, optim, serving
+    from . import array_api, autograd, cluster, devices, nn, observe, optim, serving
     from .autograd.mode import no_grad
     from .devices.cuda.janitor import record_stream
     from .flow.batcher import Batcher
@@ -75,6 +75,7 @@ _WHEN_USED = {
     "Window": "flow.window",
     "array_api": "array_api",
     "autograd": "autograd",
+    "cluster": "cluster",
     "devices": "devices",
     "fft": "tensors.functions.fft",
     "linalg": "tensors.functions.linalg",
@@ -124,6 +125,7 @@ __all__ = [
     "Window",
     "array_api",
     "autograd",
+    "cluster",
     "devices",
     "exact",
     "fft",

@@ -172,11 +172,14 @@ class Scheduler(Submitter):
             async with asyncio.timeout(timeout):
                 await drained(runtime, runtime.engine.root)
         except TimeoutError:
-            raise self._give_up(timeout) from None
+            late = self._give_up(timeout)
+            await runtime.disconnect()
+            raise late from None
         except BaseException:
             await self._abort("aclose(), which was cancelled")
             raise
         runtime.close()
+        await runtime.disconnect()
         finish(runtime.engine.root, "the scheduler", None)
 
     async def _abort(self, by: str) -> None:
@@ -189,6 +192,7 @@ class Scheduler(Submitter):
             await shielded(runtime, runtime.engine.root)
         finally:
             runtime.close()
+            await runtime.disconnect()
 
     def _give_up(self, timeout: float | None) -> TimeoutError:
         runtime, root = self._runtime, self._runtime.engine.root
