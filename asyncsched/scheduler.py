@@ -7,7 +7,7 @@ import atexit
 import contextvars
 import warnings
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -27,6 +27,7 @@ from .tensors.handles import Handle, runtime_of
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
+    from ._core.instrument import Instrument
     from .flow.pipeline.pipeline import Pipeline, Source
     from .flow.window import Window
     from .pictures.graph import TaskGraph
@@ -94,6 +95,7 @@ class Scheduler(Submitter):
         max_pending: most tasks in the backlog; None for no bound.
         stall_timeout: seconds after which a task that waits for bytes nobody frees raises SchedulerStalled; None for
             never.
+        instruments: told what it does, see `asyncsched.observe`.
 
     Raises:
         ValueError, TypeError: for any argument out of its range.
@@ -109,6 +111,7 @@ class Scheduler(Submitter):
         max_bytes: int | str | None = "auto",
         max_pending: int | None = 65_536,
         stall_timeout: float | None = None,
+        instruments: Iterable[Instrument] = (),
     ) -> None:
         check_int("streams", streams, none="the default")
         check_int("max_ops", max_ops, none="no bound")
@@ -121,6 +124,8 @@ class Scheduler(Submitter):
         )
         super().__init__(runtime)
         runtime.engine.on_stuck = StallWatch(runtime, stall_timeout).update
+        for instrument in instruments:
+            self.add_instrument(instrument)
         self._token: contextvars.Token[Ambient | None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -168,11 +173,14 @@ class Scheduler(Submitter):
             async with asyncio.timeout(timeout):
                 await drained(runtime, runtime.engine.root)
         except TimeoutError:
-            raise self._give_up(timeout) from None
+            late = self._give_up(timeout)
+            await runtime.disconnect()
+            raise late from None
         except BaseException:
             await self._abort("aclose(), which was cancelled")
             raise
         runtime.close()
+        await runtime.disconnect()
         finish(runtime.engine.root, "the scheduler", None)
 
     async def _abort(self, by: str) -> None:
@@ -185,6 +193,7 @@ class Scheduler(Submitter):
             await shielded(runtime, runtime.engine.root)
         finally:
             runtime.close()
+            await runtime.disconnect()
 
     def _give_up(self, timeout: float | None) -> TimeoutError:
         runtime, root = self._runtime, self._runtime.engine.root
@@ -257,6 +266,25 @@ class Scheduler(Submitter):
         from .flow.executor import SchedulerExecutor
 
         return SchedulerExecutor(self, self._runtime)
+
+    def add_instrument(self, instrument: Instrument) -> None:
+        """Have an instrument told what this scheduler does from now on, until it is removed or the scheduler closes.
+
+        Raises:
+            TypeError, ValueError: for what is no Instrument, or is there already.
+        """
+        runtime = self._runtime
+        runtime.instruments.add(instrument, self)
+        if runtime.life is Life.OPEN:
+            instrument.opened()
+
+    def remove_instrument(self, instrument: Instrument) -> None:
+        """Tell it no more.
+
+        Raises:
+            ValueError: if it is not there: it was removed, or raised and was dropped.
+        """
+        self._runtime.instruments.remove(instrument)
 
     def statistics(self) -> Statistics:
         """A snapshot. Drops and completions so far are counted.

@@ -67,7 +67,7 @@ def wait(
     loop = runtime.loop
     assert loop is not None
     future: asyncio.Future[None] = loop.create_future()
-    waiter = Waiter(len(tasks), future, stage, eager)
+    waiter, observer = Waiter(len(tasks), future, stage, eager), None
     for task in tasks:
         if not waiter(task):
             task.waiters = [waiter] if task.waiters is None else [*task.waiters, waiter]
@@ -84,8 +84,13 @@ def wait(
             runtime.parked[future] = (asyncio.current_task(), tasks)
             for other in others:
                 other.parked[future] = runtime.parked[future]
+            observer = runtime.engine.observer
+            if observer is not None:
+                observer.wait_began(tasks)
             yield from future
     finally:
+        if observer is not None:
+            observer.wait_ended(tasks)
         runtime.parked.pop(future, None)
         for other in others:
             other.parked.pop(future, None)
