@@ -1,11 +1,23 @@
-"""Seeing what a scheduler does: instruments, and those that the package brings; why tasks wait, told on a signal."""
+"""Seeing what a scheduler does: instruments, and those that the package brings; why tasks wait, told on a signal;
+graphs of tasks."""
 
 from .._core.callsite import line_of
 from .._core.instrument import Instrument
 from .._core.model import STATE_NAMES
+from ..pictures.graph import Node, TaskGraph
 from .loop_guard import LoopGuard
 from .on_signal import explain_on_signal
 from .recording import Recording
 from .trace import Trace
 
-__all__ = ["STATE_NAMES", "Instrument", "LoopGuard", "Recording", "Trace", "explain_on_signal", "line_of"]
+__all__ = [
+    "STATE_NAMES",
+    "Instrument",
+    "LoopGuard",
+    "Node",
+    "Recording",
+    "TaskGraph",
+    "Trace",
+    "explain_on_signal",
+    "line_of",
+]
