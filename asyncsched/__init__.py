@@ -57,6 +57,8 @@ if TYPE_CHECKING:
     from .flow.pipeline import Pipeline
     from .flow.window import Window
     from .nn.checkpoint import load, save
+    from .observe import Trace
+    from .observe.timer import Timer, measure
     from .runtime.statistics import Load, Statistics
     from .tensors.functions import fft, linalg, random
 
@@ -68,6 +70,8 @@ _WHEN_USED = {
     "Load": "runtime.statistics",
     "Pipeline": "flow.pipeline",
     "Statistics": "runtime.statistics",
+    "Timer": "observe.timer",
+    "Trace": "observe",
     "Window": "flow.window",
     "array_api": "array_api",
     "autograd": "autograd",
@@ -76,6 +80,7 @@ _WHEN_USED = {
     "fft": "tensors.functions.fft",
     "linalg": "tensors.functions.linalg",
     "load": "nn.checkpoint",
+    "measure": "observe.timer",
     "nn": "nn",
     "no_grad": "autograd.mode",
     "observe": "observe",
@@ -115,6 +120,8 @@ __all__ = [
     "TaskCancelled",
     "TaskTooLarge",
     "Tensor",
+    "Timer",
+    "Trace",
     "Window",
     "array_api",
     "autograd",
@@ -125,6 +132,7 @@ __all__ = [
     "gather",
     "linalg",
     "load",
+    "measure",
     "nn",
     "no_grad",
     "observe",

@@ -27,6 +27,7 @@ NAMED_BY_WHO_HAS_IT = {  # what has to do with it alone, and is imported by nobo
 }
 BEHIND_AN_EXTRA = {"ops.kernels.loops": {"numba"}}  # imported by one function, where that is installed
 LOADED_ONLY_WHEN_USED = {
+    "cloudpickle",
     "cupy",
     "dask",
     "distributed",
@@ -48,7 +49,7 @@ MOST_IMPORT_TIME = 2.5  # times that of NumPy, on processors that others use, to
 
 # The rooms, from the ground up; those of one floor do not know each other. A module is in the room of its first name.
 FLOORS: list[tuple[str, ...]] = [
-    ("errors", "_arguments", "_tree"),
+    ("errors", "_arguments", "_tree", "pictures"),
     ("ops", "_core"),
     ("devices",),
     ("runtime",),

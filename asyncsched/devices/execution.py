@@ -59,7 +59,7 @@ def run(task: Task, memory: Memory) -> None:
     """
     task.refund = task.cost
     try:
-        if task.move is not None and not _moves(task, task.move, memory):
+        if task.move is not None and not moves(task, task.move, memory):
             return
         is_row = isinstance(task.call, Row)
         upstream = failure_above(task.inputs) if is_row else memory.certain(task.inputs)
@@ -102,7 +102,7 @@ def finish(task: Task, value: Value, array: Any, charge: int) -> None:
     """Give the value its array, and the task its refund."""
     value.array = array
     value.charge = value.nbytes = charge
-    if not value.meta.known:
+    if value.meta is not None and not value.meta.known:
         value.meta = meta(array.shape, array.dtype, array.flags.c_contiguous)
     task.refund = task.cost - charge
 
@@ -118,7 +118,7 @@ def void(task: Task, failure: Failure) -> None:
         task.value.charge = 0
 
 
-def _moves(task: Task, move: Move, memory: Memory) -> bool:
+def moves(task: Task, move: Move, memory: Memory) -> bool:
     """Whether a task of a commit is to compute its value. Else that is there by now: see `_core.commit`."""
     value, commit = task.value, move.commit
     assert value is not None

@@ -1,18 +1,37 @@
-"""Each test of the background scheduler begins with none."""
+"""One cluster for all tests here: starting one takes seconds. And for each test of `get` a scheduler of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 
-from asyncsched.cluster import compute
+import asyncsched as asc
+
+from .local import cluster
+
+
+@pytest.fixture(scope="session")
+def address() -> Iterator[str]:
+    """Of the scheduler of a cluster with two workers."""
+    pytest.importorskip("distributed", reason="the extra `cluster` is not installed")
+    with cluster(2) as address:
+        yield address
 
 
 @pytest.fixture
-def kept() -> Iterator[Any]:
-    """Nothing open before, nor after."""
+async def d(address: str, blockbuster: Any) -> AsyncIterator[asc.Scheduler]:
+    """A scheduler on the cluster."""
+    async with asc.Scheduler(asc.cluster.DaskDevice(address, workers=2)) as scheduler:
+        yield scheduler
+
+
+@pytest.fixture
+def kept() -> Iterator[None]:
+    """No scheduler that `get` keeps open before, nor after."""
+    from asyncsched.cluster import compute
+
     before = compute._kept.replace({"device": "cpu", "streams": 2})
-    yield compute._kept
+    yield
     compute._kept.replace(before)
