@@ -41,6 +41,7 @@ class Engine(Audit):
         completions: the deque in which ends and drops arrive.
         launch: puts a task on the stream of its lane. Returns whether it has run already.
         on_stuck: told the tasks that lack bytes which nothing in flight will free, and that there are none any more.
+        on_cancel: told of each task that is cancelled after its launch.
         on_overrun: told of each task that made more than it was charged, while that is more than the limit allows.
         runtime: whose it is; reachable from every account, and opaque here.
     """
@@ -55,6 +56,7 @@ class Engine(Audit):
         launch: Callable[[Task], bool],
         on_stuck: Callable[[Sequence[Task]], None] = lambda tasks: None,
         on_overrun: Callable[[Task], None] = lambda task: None,
+        on_cancel: Callable[[Task], None] = lambda task: None,
         runtime: Any = None,
     ) -> None:
         self.max_pending = max_pending
@@ -62,6 +64,7 @@ class Engine(Audit):
         self.launch = launch
         self.on_stuck = on_stuck
         self.on_overrun = on_overrun
+        self.on_cancel = on_cancel
         self.account = Account(max_bytes, completions, runtime)
         self.admission = Admission(max_ops, completions.returning)
         self.root = Scope("root", Queue(Tenant(None, self.admission.ordinary)), self.account)
@@ -297,6 +300,7 @@ class Engine(Audit):
         task.cancelled = True
         if task.waiters is not None:
             self._news.append(task)
+        self.on_cancel(task)
         return True
 
     def settle(self, task: Task, failure: Failure) -> bool:

@@ -43,6 +43,9 @@ class Instrument:
     def attached(self, scheduler: Any) -> None:
         """It was given to a scheduler, which is open or about to be."""
 
+    def opened(self) -> None:
+        """Its scheduler is open, on the running loop: told at once by one that was open when it was given to it."""
+
     def detached(self) -> None:
         """It was removed, or the scheduler has closed. Nothing follows."""
 

@@ -206,6 +206,7 @@ class Lane:
     device: Any = None
     stream: Any = None
     copies: bool = False  # carries host-to-device copies alone
+    place: Callable[[Task], Lane] | None = None  # the device's own choice among the lanes of a task
     load: int = 0  # tasks launched and not ended
     tail: Task | None = None  # the last one launched, while it is unfinished
 

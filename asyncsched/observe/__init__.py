@@ -1,9 +1,11 @@
-"""Seeing what a scheduler does: instruments, and those that the package brings."""
+"""Seeing what a scheduler does: instruments, and those that the package brings; why tasks wait, told on a signal."""
 
 from .._core.callsite import line_of
 from .._core.instrument import Instrument
 from .._core.model import STATE_NAMES
+from .loop_guard import LoopGuard
+from .on_signal import explain_on_signal
 from .recording import Recording
 from .trace import Trace
 
-__all__ = ["STATE_NAMES", "Instrument", "Recording", "Trace", "line_of"]
+__all__ = ["STATE_NAMES", "Instrument", "LoopGuard", "Recording", "Trace", "explain_on_signal", "line_of"]

@@ -27,6 +27,9 @@ class Log(asc.observe.Instrument):
     def attached(self, scheduler: Any) -> None:
         self.seen.append(("attached",))
 
+    def opened(self) -> None:
+        self.seen.append(("ready",))
+
     def detached(self) -> None:
         self.seen.append(("detached",))
 
@@ -83,6 +86,7 @@ async def test_a_task_is_told_from_submit_to_its_end() -> None:
         assert await s.call(max, 1, 2) == 2
     assert [event for event in log.seen if event[0] not in ("waits", "waited")] == [
         ("attached",),
+        ("ready",),
         ("submitted", "max"),
         ("launched", "max"),
         ("ended", "max", "done"),
@@ -98,7 +102,7 @@ async def test_inline_rows_and_drops_are_told(s: asc.Scheduler) -> None:
     x = await s.put(np.ones(8))
     s.add_instrument(log)
     y = x + 1
-    assert log.seen == [("attached",), ("inline", "add", (8,), 64, "test_inline_rows_and_drops_are_told")]
+    assert log.seen == [("attached",), ("ready",), ("inline", "add", (8,), 64, "test_inline_rows_and_drops_are_told")]
     del y
     s.statistics()
     assert log.seen[-1] == ("released", 64)
