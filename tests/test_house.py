@@ -19,7 +19,8 @@ PACKAGE = Path(asyncsched.__file__).parent
 FOREIGN_TO_THE_CORE = {"anyio", "asyncio", "concurrent", "contextvars", "numpy", "threading", "threadpoolctl", "time"}
 THIRD_PARTY = {"anyio", "numpy", "threadpoolctl"}
 NAMED_BY_WHO_HAS_IT = {"testing": {"pytest", "pytest_asyncio"}}  # a plugin of it, that nobody else imports
-BEHIND_AN_EXTRA = {"ops.kernels.loops": {"numba"}}  # imported by one function, where that is installed
+# Imported by one function, where that is installed.
+BEHIND_AN_EXTRA = {"ops.kernels.loops": {"numba"}, "observe.view": {"rich"}}
 LOADED_ONLY_WHEN_USED = {
     "cupy",
     "jax",
@@ -29,6 +30,7 @@ LOADED_ONLY_WHEN_USED = {
     "pandas",
     "prometheus_client",
     "psutil",
+    "rich",
     "safetensors",
     "scipy",
     "starlette",
