@@ -38,6 +38,7 @@ class Summary(Instrument):
         self._began = 0.0
         self._tallies: dict[int, _Tally] = {}  # by thread: an addition is two steps, between which others may run
         self._running: dict[Lane, tuple[Task, CallSite | None, float]] = {}
+        self._shown: dict[Lane, float] = {}  # the time told, which only grows
         self._failures: deque[str] = deque(maxlen=_FAILURES_KEPT)
 
     def attached(self, scheduler: Any) -> None:
@@ -61,7 +62,15 @@ class Summary(Instrument):
         tally.add(task.name, ended - began)
 
     def row_ran_inline(
-        self, name: str, scope: Scope, meta: Any, nbytes: int, site: CallSite | None, began: float, ended: float
+        self,
+        name: str,
+        scope: Scope,
+        meta: Any,
+        nbytes: int,
+        site: CallSite | None,
+        began: float,
+        ended: float,
+        *_: Any,
     ) -> None:
         tally = self._tallies.get(get_ident()) or self._tallies.setdefault(get_ident(), _Tally())
         tally.add(name, ended - began)
@@ -80,15 +89,15 @@ class Summary(Instrument):
         scheduler = self._scheduler
         if scheduler is None:
             raise RuntimeError("this instrument has no scheduler yet: give it to Scheduler(instruments=[...])")
-        runtime, now = scheduler._runtime, perf_counter()
+        runtime = scheduler._runtime
         scopes, scope_count, iterations = snapshot.scopes(runtime.engine.root)
         return Snapshot(
             name=repr(scheduler),
-            seconds=now - self._began,
+            seconds=perf_counter() - self._began,
             statistics=scheduler.statistics(),
             load=scheduler.load(),
             operations=self.operations(),
-            streams=tuple(self._stream(lane, now) for lane in self._lanes()),
+            streams=self.streams(),
             waiting=snapshot.waiting(runtime),
             waiting_count=len(runtime.parked),
             scopes=scopes,
@@ -109,18 +118,23 @@ class Summary(Instrument):
         operations = [Operation(name, count, seconds) for name, (count, seconds) in found.items()]
         return tuple(sorted(operations, key=lambda operation: -operation.seconds))
 
-    def _lanes(self) -> list[Lane]:
+    def streams(self) -> tuple[StreamState, ...]:
+        """Every stream: those that compute first. On the loop's thread."""
         runtime = self._scheduler._runtime
-        return [lane for lanes in (runtime.lanes, runtime.copy_lanes) for found in lanes.values() for lane in found]
+        lanes = [
+            lane for by_device in (runtime.lanes, runtime.copy_lanes) for those in by_device.values() for lane in those
+        ]
+        return tuple(self._stream(lane) for lane in lanes)
 
-    def _stream(self, lane: Lane, now: float) -> StreamState:
-        busy = sum(tally.busy.get(lane, 0.0) for tally in list(self._tallies.values()))
+    def _stream(self, lane: Lane) -> StreamState:
         running = self._running.get(lane)
         name, seconds, line = None, 0.0, ""
         if running is not None:
             task, site, since = running
-            name, seconds, line = task.name, max(0.0, now - since), line_of(site)
-        return StreamState(lane.stream.name, busy + seconds, lane.load, name, seconds, line)
+            name, seconds, line = task.name, max(0.0, perf_counter() - since), line_of(site)
+        busy = sum(tally.busy.get(lane, 0.0) for tally in list(self._tallies.values())) + seconds
+        self._shown[lane] = max(busy, self._shown.get(lane, 0.0))
+        return StreamState(lane.stream.name, self._shown[lane], lane.load, name, seconds, line)
 
 
 class _Tally:
