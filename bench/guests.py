@@ -62,6 +62,7 @@ def measured(section: str, rounds: int) -> list[Row]:
 
     torch.set_num_threads(1)
     demo: Any = runpy.run_path(str(ROOT / "demos" / "pytorch_training.py"))
+    demo["keep_freed_memory"]()  # for all that take turns
     files, size = demo["Files"](), demo["BATCH"]
     batches = list(_decoding(files, size))
     with asyncio.Runner() as runner:

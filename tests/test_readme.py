@@ -236,4 +236,4 @@ def test_the_table_of_demos_is_whole():
     table = README.partition("| demo | what it shows |")[2].partition("\n\n")[0]
     named = {re.findall(r"`(.*?)`", line)[0] for line in table.splitlines()[2:]}
     programs = {path.name for path in demos.glob("*.py") if "__main__" in path.read_text()}
-    assert named == programs | {path.name for path in demos.glob("*.ipynb")}
+    assert named == programs | {path.relative_to(demos).as_posix() for path in demos.rglob("*.ipynb")}

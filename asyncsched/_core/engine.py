@@ -41,6 +41,7 @@ class Engine(Audit):
         completions: the deque in which ends and drops arrive.
         launch: puts a task on the stream of its lane. Returns whether it has run already.
         on_stuck: told the tasks that lack bytes which nothing in flight will free, and that there are none any more.
+        on_cancel: told of each task that is cancelled after its launch.
         on_overrun: told of each task that made more than it was charged, while that is more than the limit allows.
         runtime: whose it is; reachable from every account, and opaque here.
     """
@@ -55,6 +56,7 @@ class Engine(Audit):
         launch: Callable[[Task], bool],
         on_stuck: Callable[[Sequence[Task]], None] = lambda tasks: None,
         on_overrun: Callable[[Task], None] = lambda task: None,
+        on_cancel: Callable[[Task], None] = lambda task: None,
         runtime: Any = None,
     ) -> None:
         self.max_pending = max_pending
@@ -62,6 +64,7 @@ class Engine(Audit):
         self.launch = launch
         self.on_stuck = on_stuck
         self.on_overrun = on_overrun
+        self.on_cancel = on_cancel
         self.account = Account(max_bytes, completions, runtime)
         self.admission = Admission(max_ops, completions.returning)
         self.root = Scope("root", Queue(Tenant(None, self.admission.ordinary)), self.account)
@@ -108,6 +111,8 @@ class Engine(Audit):
                 break
         admission.push(task)
         if self.observer is not None:
+            assert task.value is not None
+            task.value.seq = task.seq
             self.observer.task_submitted(task)
         if failed is not None and task.move is None:
             self.settle(task, failed.passed_to(task.name, task.site))
@@ -182,13 +187,13 @@ class Engine(Audit):
             if type(item) is Task:
                 self._complete(item)
             elif type(item) is tuple:
-                account, nbytes = item
+                account, nbytes, seq = item
                 if account.closed:
                     account = account.open
                 account.used -= nbytes
                 account.changed = True
                 if self.observer is not None:
-                    self.observer.bytes_released(account, nbytes)
+                    self.observer.bytes_released(account, nbytes, seq)
             else:  # a job, which is not admitted and not charged: tell who waits for it
                 self._news.append(item)
 
@@ -295,6 +300,7 @@ class Engine(Audit):
         task.cancelled = True
         if task.waiters is not None:
             self._news.append(task)
+        self.on_cancel(task)
         return True
 
     def settle(self, task: Task, failure: Failure) -> bool:

@@ -23,9 +23,9 @@ class Instrument:
 
     A task has `name`, `seq` (its number in the order of submission), `scope`, `site` (the user's line, which
     `asc.observe.line_of` writes out), `cost` (bytes), `value.meta` (its `shape` and `dtype`), `inputs` (values, whose
-    `task` is the producer while that is unfinished), `lane` (with `device` and `stream`, once it is launched), `state`
-    and `failure`. Look at `inputs` and `value` in `task_submitted` alone, and keep neither: who holds a value keeps its
-    buffer. To keep a task is harmless.
+    `task` is the producer while that is unfinished, and whose `seq` is its number, then and later), `lane` (with
+    `device` and `stream`, once it is launched), `state` and `failure`. Look at `inputs` and `value` in `task_submitted`
+    alone, and keep neither: who holds a value keeps its buffer. To keep a task is harmless.
 
     >>> class Names(asc.observe.Instrument):
     ...     def task_submitted(self, task):
@@ -67,7 +67,15 @@ class Instrument:
         """It is done, failed or cancelled: `task.state`. What was charged and not kept, `task.refund`, is back."""
 
     def row_ran_inline(
-        self, name: str, scope: Scope, meta: Any, nbytes: int, site: CallSite | None, began: float, ended: float
+        self,
+        name: str,
+        scope: Scope,
+        meta: Any,
+        nbytes: int,
+        site: CallSite | None,
+        began: float,
+        ended: float,
+        seq: int,
     ) -> None:
         """A quick row ran on the loop's thread, in seconds of `time.perf_counter`, without becoming a task.
 
@@ -75,12 +83,17 @@ class Instrument:
             meta: of the result, with `shape` and `dtype`.
             nbytes: what the result is charged.
             site: the user's line.
+            seq: its number, among those of the tasks.
         """
 
     # -- bytes and scopes -------------------------------------------------------------------------------------------
 
-    def bytes_released(self, account: Account, nbytes: int) -> None:
-        """A result was dropped, and its bytes are free: `account.used` are left."""
+    def bytes_released(self, account: Account, nbytes: int, seq: int) -> None:
+        """A result was dropped, and its bytes are free: `account.used` are left.
+
+        Args:
+            seq: of the task, or the row, whose result it was; -1 for one that no instrument was told of.
+        """
 
     def scope_opened(self, scope: Scope) -> None:
         """A scope was opened, or an iteration of a window began, which shares the queue of `scope.parent`."""

@@ -50,7 +50,9 @@ class CPUStream:
         self.queue: SimpleQueue[_Item] = SimpleQueue()
         self._memory = memory
         self._team = team
-        threading.Thread(target=self._run, name=f"asyncsched {name}", daemon=True).start()
+        thread = threading.Thread(target=self._run, name=f"asyncsched {name}", daemon=True)
+        thread.start()
+        self.thread = thread.ident  # where a body that runs can be looked at
 
     def launch(self, task: Task, waits: Sequence[Point]) -> int:
         if self._team is not None:

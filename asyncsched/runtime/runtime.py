@@ -13,7 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum, auto
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from .._core.engine import Engine
 from .._core.failure import Failure
 from .._core.model import LAUNCHED, Lane, Task, Value
 from .._core.refcounts import require_gil
-from ..devices.contract import Device, Point
+from ..devices.contract import Device, Point, RemoteDevice
 from ..errors import QueueFull, SchedulerClosed, TaskCancelled
 from .cancellation import to_its_end
 from .commits import commit
@@ -92,6 +92,7 @@ class Runtime:
             completions=self.completions,
             launch=self._launch,
             on_overrun=self._on_overrun,
+            on_cancel=self._on_cancel,
             runtime=self,
         )
         self._auto_bytes = auto_bytes  # the devices say the limit
@@ -118,6 +119,13 @@ class Runtime:
         self.quiet = contextvars.Context()
         self.quiet.run(np.seterr, all="ignore")
 
+    def __repr__(self) -> str:
+        admission, names = self.engine.admission, ", ".join(device.name for device in self.devices)
+        state = "closed" if self.life is Life.CLOSED else "not open" if self.loop is None else (
+            f"{admission.pending} pending, {admission.in_flight} in flight, {self.engine.account.used:,} bytes"
+        )  # fmt: skip
+        return f"Scheduler({names}; {state})"
+
     # -- opening and closing ------------------------------------------------------------------------------------
 
     async def open(self) -> None:
@@ -143,15 +151,19 @@ class Runtime:
         try:
             for device in self.devices:
                 await to_its_end(in_thread(device.prepare, f"opens {device.name}"))
+                if device.remote:
+                    await to_its_end(cast(RemoteDevice, device).connect())
             if self._auto_bytes:
                 self._set_default_limit()
             for device in self.devices:
                 device.open(self.completions, self.engine.account.limit)
                 device.memory.observer = self.engine.observer
-                self.lanes[device] = [Lane(device, stream) for stream in device.streams]
+                place = cast(RemoteDevice, device).place if device.remote else None
+                self.lanes[device] = [Lane(device, stream, place=place) for stream in device.streams]
                 self.copy_lanes[device] = [Lane(device, device.copier, copies=True)]
         except BaseException:
             self.close()
+            await self.disconnect()
             raise
         self.life = Life.OPEN
         self.thread = threading.get_ident()
@@ -194,6 +206,12 @@ class Runtime:
         self.engine.on_stuck(())
         self.stop_devices()
         self.instruments.remove_all()
+
+    async def disconnect(self) -> None:
+        """Let remote devices go. After `close`."""
+        for device in self.devices:
+            if device.remote:
+                await to_its_end(cast(RemoteDevice, device).disconnect())
 
     def stop_devices(self) -> None:
         """Let the streams' threads end. Safe on any thread, and when opened only half."""
@@ -349,6 +367,12 @@ class Runtime:
                 for device in self.devices:
                     if device.rest is not None:
                         device.rest()
+
+    def _on_cancel(self, task: Task) -> None:
+        """Have a remote device end a launched task; a thread cannot be ended."""
+        assert task.lane is not None
+        if task.lane.device.remote:
+            task.lane.device.stop(task)
 
     def _on_overrun(self, task: Task) -> None:
         """Log the first result by which tracked bytes passed a limit, since too little was charged for it."""

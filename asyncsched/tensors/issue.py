@@ -132,7 +132,10 @@ def run_inline(
     if engine.account.used + spare > engine.peak_bytes or in_flight > engine.peak_in_flight:
         engine.note_peak(in_flight, spare)
     if observer is not None:
-        observer.row_ran_inline(row.name, scope, plan.meta, value.charge, call_site(), began, perf_counter())
+        value.seq = engine.sequence
+        engine.sequence += 1
+        ended = perf_counter()
+        observer.row_ran_inline(row.name, scope, plan.meta, value.charge, call_site(), began, ended, value.seq)
     if plan.seconds:
         runtime.spend(plan.seconds)
     return value

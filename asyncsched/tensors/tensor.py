@@ -19,10 +19,10 @@ from ..ops.table import TABLE, power_row
 from ..runtime.context import find
 from ..runtime.waiting import Steps
 from . import gradients
+from .copies import copy_out
 from .handles import Handle, reach, runtime_of
 from .issue import issue, run_inline, template_of
 from .methods import Methods
-from .reading import copy_out
 
 Scalar = bool | int | float | complex | np.generic
 _NO_OPTIONS: Mapping[str, Any] = {}

@@ -53,6 +53,7 @@ class CUDADevice:
 
     kind = "cuda"
     inline = False
+    remote = False
     owns_captures = True
     rest: Callable[[], None] | None = None
 

@@ -70,6 +70,7 @@ def _ran_small(task: Task) -> bool:
 class HostDevice:
     """What every device on host memory says to the contract."""
 
+    remote = False
     owns_captures = False
     dlpack = (1, 0)
     rest: Callable[[], None] | None = None

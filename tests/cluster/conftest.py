@@ -1,0 +1,27 @@
+"""One cluster for all tests here: starting one takes seconds."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+import asyncsched as asc
+
+from .local import cluster
+
+
+@pytest.fixture(scope="session")
+def address() -> Iterator[str]:
+    """Of the scheduler of a cluster with two workers."""
+    pytest.importorskip("distributed", reason="the extra `cluster` is not installed")
+    with cluster(2) as address:
+        yield address
+
+
+@pytest.fixture
+async def d(address: str, blockbuster: Any) -> AsyncIterator[asc.Scheduler]:
+    """A scheduler on the cluster."""
+    async with asc.Scheduler(asc.cluster.DaskDevice(address, workers=2)) as scheduler:
+        yield scheduler
