@@ -16,7 +16,7 @@ from .._core.completions import Completions
 from .._core.model import Lane, Task, Value
 from ..devices.contract import Job
 from ..errors import AsyncSchedError
-from ..ops.program import Program
+from ..ops.program import Program, ref
 from .memory import DaskMemory, Remote, standing
 from .stream import DaskStream
 from .work import Fused, Work, describe, hold, over, perform, view_of
@@ -30,6 +30,8 @@ BROUGHT_WHOLE = 256 * 1024  # bytes of a result that is brought for the sake of 
 LOOK_EVERY, SECONDS_PER_LOOK = 1.0, 2e-3  # seconds between two looks at where the workers are, and for each of them
 # Guesses, of the same kind as Dask's own: what decides between a busy worker that has the data, and an idle one.
 _BYTES_PER_SECOND, _SECONDS_PER_TASK = 100e6, 1e-3
+_LATEST = 0.3  # the part of the last task of a name in what the next is expected to take
+_NAMES = 4096
 
 
 class ResultLost(AsyncSchedError):
@@ -100,6 +102,7 @@ class DaskDevice:
         self._most = most_per_worker
         self._found: dict[Any, dict[str, Any]] = {}  # the workers by name, as Dask described them
         self._addresses: dict[Any, str] = {}  # of all workers, by name: where each is, or was last
+        self._seconds: dict[str, float] = {}  # what tasks take, by name
         self._look_at = 0.0  # when to look for them next
         self._running: set[asyncio.Task[Any]] = set()
         self._stopped: list[Any] = []  # futures of tasks to be ended soon
@@ -183,7 +186,7 @@ class DaskDevice:
                     missing[lane] += value.owner.nbytes
 
         def begins(lane: Lane) -> float:
-            return missing[lane] / _BYTES_PER_SECOND + lane.load * _SECONDS_PER_TASK
+            return missing[lane] / _BYTES_PER_SECOND + float(lane.stream.expected)
 
         return min(task.lanes, key=begins)
 
@@ -199,7 +202,7 @@ class DaskDevice:
         if isinstance(array, Remote):
             future, views = array.future, array.views
             if views and array.nbytes > BROUGHT_WHOLE:
-                future = self.send("view", Work(np.array, None, {}, (views,)), [future], array.stream.worker)
+                future = self.send("view", Work(np.array, (ref(0),), {}, (views,)), [future], array.stream.worker)
                 views = ()
             array = view_of(await self._gathered(future), views)
             if isinstance(array, np.ndarray) and array.flags.writeable and array.flags.owndata:
@@ -257,6 +260,16 @@ class DaskDevice:
                 allow_other_workers=True,
                 pure=False,
             )
+
+    def expected(self, name: str) -> float:
+        """Seconds that a task of this name takes on its worker."""
+        return self._seconds.get(name, _SECONDS_PER_TASK)
+
+    def took(self, name: str, seconds: float) -> None:
+        """A task did, with its way there and back."""
+        if len(self._seconds) >= _NAMES:
+            self._seconds.clear()
+        self._seconds[name] = seconds * _LATEST + self._seconds.get(name, seconds) * (1 - _LATEST)
 
     async def outcome(self, future: Any, task: Task) -> BaseException | None:
         """Wait until a task has ended. Returns why it failed, if it did."""

@@ -43,12 +43,17 @@ class Killer:
 
     async def kill(self) -> None:
         await self._client.wait_for_workers(2)
-        processes = await self._client.run(os.getpid, on_error="ignore")
-        found = [pid for pid in processes.values() if isinstance(pid, int)]
-        if len(found) == 2:
+        found = (await self._client.run(worker_process, nanny=True, on_error="ignore")).values()
+        # A worker that dies while its nanny still starts it is not started again.
+        if len(found) == 2 and all(status == "running" for status, _ in found):
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self._random.choice(found), signal.SIGKILL)
+                os.kill(self._random.choice([process for _, process in found]), signal.SIGKILL)
                 self.kills += 1
+
+
+def worker_process(dask_worker: Any) -> tuple[str, int]:
+    """Of a nanny: how it is, and the process of its worker."""
+    return dask_worker.status.name, dask_worker.pid
 
 
 def tasks(dask_scheduler: Any) -> int:
