@@ -1,4 +1,5 @@
-"""`python -m asyncsched`: what this machine offers; `... explain PID`: what a process of yours waits for."""
+"""`python -m asyncsched`: what this machine offers; `... explain PID`: what a process of yours waits for;
+`... trace RUN`: where the time of a recorded run went."""
 
 from __future__ import annotations
 
@@ -20,7 +21,11 @@ def main(arguments: list[str]) -> str:
             from .observe.on_signal import ask
 
             return ask(int(pid))
-    raise SystemExit("usage: python -m asyncsched [explain PID]")
+        case ["trace", *options]:
+            from .observe.report import command
+
+            return command(options)
+    raise SystemExit("usage: python -m asyncsched [explain PID | trace RUN [--html PAGE]]")
 
 
 if __name__ == "__main__":
