@@ -1,8 +1,12 @@
-"""`python -m asyncsched`: what this machine offers; `... explain PID`: what a process of yours waits for;
-`... trace RUN`: where the time of a recorded run went."""
+"""`python -m asyncsched`: what this machine offers.
+
+`... explain PID`: what a process of yours waits for. `... trace TRACE`: where the time of a run went. `... replan
+TRACE`: what other limits would make of it.
+"""
 
 from __future__ import annotations
 
+import argparse
 import sys
 
 from .devices.environment import describe
@@ -21,11 +25,18 @@ def main(arguments: list[str]) -> str:
             from .observe.on_signal import ask
 
             return ask(int(pid))
-        case ["trace", *options]:
-            from .observe.report import command
+        case ["trace" | "replan" as name, *rest]:
+            from .observe import replan, report
 
-            return command(options)
-    raise SystemExit("usage: python -m asyncsched [explain PID | trace RUN [--html PAGE]]")
+            command = report if name == "trace" else replan
+            parser = argparse.ArgumentParser(f"python -m asyncsched {name}", description=command.__doc__)
+            command.add_arguments(parser)
+            try:
+                text: str = command.report(parser.parse_args(rest))
+            except (OSError, ValueError, ImportError) as error:
+                parser.error(str(error))
+            return text
+    raise SystemExit("usage: python -m asyncsched [explain PID | trace TRACE | replan TRACE]")
 
 
 if __name__ == "__main__":

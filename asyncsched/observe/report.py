@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser
+from argparse import ArgumentParser, Namespace
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -25,28 +25,27 @@ _IDLE: Final = {
 }
 
 
-def command(arguments: Sequence[str]) -> str:
+def add_arguments(parser: ArgumentParser) -> None:
+    """The command's arguments."""
+    parser.add_argument("trace", help="a file that asyncsched.Trace wrote")
+    parser.add_argument("--html", metavar="PAGE", help="write a page with the timeline and the memory curve, too")
+
+
+def report(arguments: Namespace) -> str:
     """What `python -m asyncsched trace` prints.
 
     Raises:
-        SystemExit: with what is wrong with the arguments, or the file.
+        OSError, ValueError: if the file cannot be read, or is no trace.
     """
-    parser = ArgumentParser(prog="python -m asyncsched trace", description="Where the time of a recorded run went.")
-    parser.add_argument("run", help="a file that asyncsched.Trace wrote")
-    parser.add_argument("--html", metavar="PAGE", help="write a page with the timeline and the memory curve, too")
-    options = parser.parse_args(arguments)
-    try:
-        recording = Recording.read(options.run)
-    except (OSError, ValueError) as error:
-        raise SystemExit(f"{options.run}: {error}") from None
-    text = report(recording, options.run)
-    if options.html:
-        Path(options.html).write_text(page(recording, text), encoding="utf-8")
-        text += f"\nThe picture: {options.html}"
+    recording = Recording.read(arguments.trace)
+    text = describe(recording, arguments.trace)
+    if arguments.html:
+        Path(arguments.html).write_text(page(recording, text), encoding="utf-8")
+        text += f"\n\nThe picture: {arguments.html}"
     return text
 
 
-def report(recording: Recording, name: str) -> str:
+def describe(recording: Recording, name: str) -> str:
     """Where the time went, and what to do about it."""
     if not recording.tasks:
         return f"{name}: no task ended while this trace was written."

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
+from asyncsched.__main__ import main
 from asyncsched.observe.analysis import analyse, critical_path, memory_curve, phases
 from asyncsched.observe.page import page
 from asyncsched.observe.recording import Recording, ScopeRecord, TaskRecord
-from asyncsched.observe.report import command, report, verdict
+from asyncsched.observe.report import describe, verdict
 
 
 def task(seq: int, began: float, ended: float, **more: Any) -> TaskRecord:
@@ -83,7 +84,7 @@ def test_the_bottleneck_is_named_with_its_cure(name: str) -> None:
     assert said in verdict(found)
     assert cure in verdict(found)
     assert found.busy + sum(found.idle.values()) == pytest.approx(1.0)
-    assert verdict(found) in report(recording, "run.json")
+    assert verdict(found) in describe(recording, "run.json")
 
 
 def test_the_critical_path_fills_the_time_from_the_first_submission_to_the_end() -> None:
@@ -123,7 +124,7 @@ def test_a_page_needs_nothing_else() -> None:
     assert found["limit"] == 1000
 
 
-def test_the_command_reports_a_run(tmp_path: Path) -> None:
+def test_the_command_reports_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     program = tmp_path / "program.py"
     program.write_text(
         "import numpy as np, asyncsched as asc\n"
@@ -139,5 +140,6 @@ def test_the_command_reports_a_run(tmp_path: Path) -> None:
     assert "run.json: 3 tasks in " in said
     assert "cpu stream 0" in said
     assert (tmp_path / "run.html").read_text().startswith("<!doctype html>")
-    with pytest.raises(SystemExit, match="is no trace"):
-        command([str(program)])
+    with pytest.raises(SystemExit):
+        main(["trace", str(program)])
+    assert "is no trace" in capsys.readouterr().err
