@@ -73,8 +73,7 @@ class Queue:
         self.capture: Capture | None = None
 
     def ready(self) -> bool:
-        if not self.work:
-            return False
+        """Whether its next step, which there must be, can be taken."""
         wait = self.work[0].wait
         return wait is None or wait.done or bool(wait.gpu.fault)
 
@@ -181,7 +180,9 @@ class GPU:
         """Wait for a stream that can take a step, and let the host run ahead now and then. None to stop."""
         fake = self.fake
         while not fake.stopped:
-            ready = [] if fake.paused else [q for q in self.queues if q.ready() and q.pointer not in fake.held]
+            ready = [] if fake.paused else [q for q in self.queues if q.work and q.ready()]
+            if fake.held:
+                ready = [q for q in ready if q.pointer not in fake.held]
             if not ready:
                 fake.launched.wait(LOST)
             elif not fake.hurried and self.random.random() < fake.laziness:
