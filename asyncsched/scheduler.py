@@ -123,6 +123,7 @@ class Scheduler(Submitter):
             select(device, streams), max_ops=max_ops, max_bytes=limit, max_pending=max_pending, auto_bytes=auto
         )
         super().__init__(runtime)
+        runtime.scheduler = weakref.ref(self)
         runtime.engine.on_stuck = StallWatch(runtime, stall_timeout).update
         for instrument in instruments:
             self.add_instrument(instrument)

@@ -177,6 +177,8 @@ class Tensor(Methods):
     __slots__ = ("_node",)
 
     def __init__(self, value: Value) -> None:
+        if type(value) is not Value:
+            raise TypeError("a Tensor is not made by its class: `x = await s.put(a)` makes one of an array or a list")
         self._value = value
         self._node: Any = None  # its place on the tape of `autograd`, if it has one
 
