@@ -19,6 +19,7 @@ import pytest
 import asyncsched as asc
 from asyncsched import nn, optim
 from asyncsched.serving import Serving
+from tests.waiting import settled
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
 EXTRAS = Path(__file__).parents[1] / "pyproject.toml"
@@ -65,6 +66,7 @@ def test_every_block_is_run_below():
         "Checkpoints": 1,
         "Seeds": 1,
         "Servers": 1,
+        "Seeing what it does": 1,
         "Bring your own framework": 1,
         "Testing": 3,
         "Notebooks": 1,
@@ -204,6 +206,14 @@ async def test_a_notebook(names):
     assert await (names["x"] + 1).sum().item() == 6.0
     del names["x"]
     await names["s"].aclose()
+
+
+async def test_seeing_what_it_does(s, names, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(asc.observe, "explain_on_signal", lambda: None)
+    await run(blocks("Seeing what it does")[0], names | {"s": s, "y": await settled(asc.ones(3) + 1)})
+    assert capsys.readouterr().out.startswith("done: ")
+    assert (tmp_path / "y.svg").read_text().startswith("<svg ")
 
 
 async def test_interrupted_and_saved(names, tmp_path):
