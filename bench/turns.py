@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from statistics import median
@@ -32,7 +32,10 @@ _FORCED = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
 
 @dataclass(frozen=True)
 class Target:
-    """What a cell is held against, and why: a ratio to its row's first column, or so many of the row's unit."""
+    """What a cell is held against, and why: a ratio to its row's first column, or so many of the row's unit.
+
+    It is not judged where the first column has no number.
+    """
 
     limit: float
     why: str
@@ -125,7 +128,7 @@ class Child:
 class Turns:
     """The children of a bench, each started when it is first needed, and what is measured of them."""
 
-    def __init__(self, *, rounds: int, quick: bool, install: bool, without: Sequence[str] = ()) -> None:
+    def __init__(self, *, rounds: int, quick: bool, install: bool, without: Set[str] = frozenset()) -> None:
         self._rounds, self._quick, self._install = rounds, quick, install
         self._without = without
         self._children: dict[str, Child] = {}
@@ -205,7 +208,8 @@ def _result(row: Row, measured: Mapping[str, Sequence[float]], failed: Mapping[s
         cells[column] = {"value": median(values), "ratio": median(ratios), "ratios": ratios}
     targets = {}
     for column, target in row.targets.items():
-        found = target.measured(cells[column]) if column in measured else None
+        comparable = target.absolute or reference == next(iter(row.cells))  # what the limit is a ratio to
+        found = target.measured(cells[column]) if column in measured and comparable else None
         met = None if found is None else found <= target.limit
         targets[column] = {**vars(target), "measured": found, "met": met}
     return {"work": row.title, "unit": row.unit, "reference": reference, "cells": cells, "targets": targets}

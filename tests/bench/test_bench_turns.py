@@ -82,15 +82,17 @@ def test_each_contestant_and_work_that_a_row_names_exists():
 def test_a_peer_that_is_not_there_or_cannot_do_a_work_is_named_with_the_reason(monkeypatch, tmp_path):
     monkeypatch.setenv("ASYNCSCHED_BENCH_CACHE", str(tmp_path))
     monkeypatch.setitem(NEEDS, "mxnet", Needs("no_such_module", ("no-such-module==1",)))
+    # What a target is a ratio to has no number: it is not judged.
     cells = {"NumPy": ("numpy", "svd"), "MXNet": ("mxnet", "svd"), "run_in_executor": ("run_in_executor", "svd")}
     turns = Turns(rounds=1, quick=True, install=False)
     try:
-        found = turns.measure(Row("svd", "ms", cells))
+        found = turns.measure(Row("svd", "ms", cells, {"run_in_executor": Target(2.0, "a reason")}))
     finally:
         turns.close()
     assert found["reference"] == "run_in_executor"
     assert found["cells"]["NumPy"] == {"error": "NotImplementedError: numpy has no functions to await"}
     assert found["cells"]["MXNet"] == {"error": "not installed (`pip install no-such-module==1`)"}
+    assert found["targets"]["run_in_executor"]["met"] is None
     assert turns.missing == {"mxnet": "not installed (`pip install no-such-module==1`)"}
     assert turns.facts.keys() == {"numpy", "run_in_executor"}
 
