@@ -26,7 +26,8 @@ from .measure import ROOT
 
 PAUSE = 0.12
 PATIENCE = 120.0  # seconds that an answer may take
-SLOW, FEW = 1.5, 3  # what takes longer than that many seconds has so many rounds
+FEWER = ((8.0, 1), (1.5, 3), (0.0, 1_000))  # what takes longer than that many seconds has at most so many rounds
+FRESH = 3  # rounds of what needs a new process for each
 _FORCED = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
 
 
@@ -138,12 +139,12 @@ class Turns:
     def measure(self, row: Row) -> dict[str, Any]:
         """A row of results: by column, the median in the row's unit and the ratio to the first that has one."""
         measured: dict[str, list[float]] = {}
-        slow: set[str] = set()
+        rounds = dict.fromkeys(row.cells, FRESH if row.fresh else self._rounds)
         failed: dict[str, str] = {}
         for number in range(self._rounds + 1):  # in the first all get ready
             for column, (contestant, work) in row.cells.items():
-                enough = number > FEW and (row.fresh or column in slow)
-                if column in failed or contestant in self._without or enough or (row.fresh and not number):
+                sits_out = number > rounds[column] or (row.fresh and not number)
+                if column in failed or contestant in self._without or sits_out:
                     continue
                 time.sleep(0 if self._quick else PAUSE)
                 started = time.perf_counter()
@@ -152,9 +153,8 @@ class Turns:
                 except Unavailable as error:
                     failed[column] = str(error)
                     continue
-                if time.perf_counter() - started > SLOW:
-                    slow.add(column)
                 if number:
+                    rounds[column] = min(rounds[column], _most(time.perf_counter() - started))
                     measured.setdefault(column, []).append(value * UNITS[row.unit])
         return _result(row, measured, failed)
 
@@ -198,6 +198,11 @@ class Turns:
     def close(self) -> None:
         for child in self._children.values():
             child.close()
+
+
+def _most(took: float) -> int:
+    """How many rounds what takes that long may have."""
+    return next(rounds for seconds, rounds in FEWER if took >= seconds)
 
 
 def _result(row: Row, measured: Mapping[str, Sequence[float]], failed: Mapping[str, str]) -> dict[str, Any]:
