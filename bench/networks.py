@@ -54,8 +54,9 @@ OPERATIONS: tuple[tuple[str, Callable[..., asc.Tensor], str, tuple[tuple[int, ..
 def operations(quick: bool, report: Report) -> None:
     for name, ours, theirs, shapes, options in OPERATIONS:
         rng = np.random.default_rng(0)
-        arrays = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
-        target = rng.integers(0, shapes[0][1], shapes[0][0]) if name == "cross_entropy" else None
+        sizes = [(2, *shape[1:]) if quick and shape == shapes[0] else shape for shape in shapes]
+        arrays = [rng.standard_normal(size).astype(np.float32) for size in sizes]
+        target = rng.integers(0, sizes[0][1], sizes[0][0]) if name == "cross_entropy" else None
         _beside_torch(
             f"a {name}",
             lambda s, f=ours, a=arrays, t=target, o=options: _our_operation(s, f, a, t, o),

@@ -85,25 +85,25 @@ async def _drained(issue: Callable[[], Awaitable[object]], n: int) -> float:
 
 
 def train(quick: bool, report: Report) -> None:
-    steps = 1 if quick else 20
+    steps, size = 1 if quick else 20, synthetic.size(quick)
     inline, bounded, unbounded = "b training, NumPy inline", "b training, max_ops=64", "b training, unbounded"
-    free, held = on_loop(lambda: _train(steps, "unbounded")), on_loop(lambda: _train(steps, "bounded"))
+    free, held = on_loop(lambda: _train(steps, size, "unbounded")), on_loop(lambda: _train(steps, size, "bounded"))
     contestants = [
-        Contestant(inline, lambda: synthetic.inline(steps), steps, unit="ms"),
+        Contestant(inline, lambda: synthetic.inline(steps, size), steps, unit="ms"),
         Contestant(unbounded, free, steps, unit="ms", to=inline),
         Contestant(bounded, held, steps, unit="ms", to=unbounded, asked=Asked(ratio=1.0)),
     ]
-    report.rows += compare(contestants, 1 if quick else 5, warm_up=not quick)
-    report.rows += _memory(steps if quick else steps * 3)
+    report.rows += compare(contestants, 1 if quick else 5)
+    report.rows += _memory(steps if quick else steps * 3, size)
 
 
-async def _train(steps: int, bounds: str) -> float:
-    seconds, _ = await synthetic.scheduled(steps, bounds)
+async def _train(steps: int, size: str, bounds: str) -> float:
+    seconds, _ = await synthetic.scheduled(steps, size, bounds)
     return seconds
 
 
-def _memory(steps: int) -> list[Row]:
-    found = {who: _peaks(who, steps) for who in ("inline", "unbounded", "bounded")}
+def _memory(steps: int, size: str) -> list[Row]:
+    found = {who: _peaks(who, steps, size) for who in ("inline", "unbounded", "bounded")}
     return [
         _bytes_row(f"b {kind} bytes, {who}", peaks[kind], found["unbounded"][kind], f"peak over {steps} steps")
         for kind in ("tracked", "resident")
@@ -116,8 +116,8 @@ def _bytes_row(name: str, nbytes: int, other: int, note: str) -> Row:
     return Row(name, nbytes / 2**20, "MiB", [nbytes / other if other else 1.0], "unbounded", note=note)
 
 
-def _peaks(who: str, steps: int) -> dict[str, int]:
-    command = [sys.executable, "-m", "bench.synthetic", who, str(steps)]
+def _peaks(who: str, steps: int, size: str) -> dict[str, int]:
+    command = [sys.executable, "-m", "bench.synthetic", who, str(steps), size]
     run = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
     found: dict[str, int] = json.loads(run.stdout)
     return found

@@ -17,15 +17,19 @@ Batches = list[tuple[Any, Any]]
 
 async def training(library: Library, n: int, *, fresh: bool) -> Run:
     """Steps of training: each batch new from the host, where it is `fresh`, else there already."""
-    data: Batches = synthetic.batches(rows=16 if library.quick else synthetic.BATCH)
+    data: Batches = synthetic.batches(_size(library))
     if not fresh:
         data = [(await library.put(x), await library.put(target)) for x, target in data]
     trainer = _as_function if library.apply is not None else _TRAINERS[library.module]
     return await trainer(library, data, fresh)
 
 
+def _size(library: Library) -> str:
+    return synthetic.size(library.quick)
+
+
 async def _by_hand(library: Library, data: Batches, fresh: bool) -> Run:
-    weights = synthetic.parameters()
+    weights = synthetic.parameters(_size(library))
 
     async def run(count: int) -> None:
         nonlocal weights
@@ -40,7 +44,7 @@ async def _by_hand(library: Library, data: Batches, fresh: bool) -> Run:
 
 async def _as_function(library: Library, data: Batches, fresh: bool) -> Run:
     """Each step one function, whose result stays where it was computed."""
-    weights: Any = synthetic.parameters()
+    weights: Any = synthetic.parameters(_size(library))
     apply, call = library.apply, library.call
     assert apply is not None
 
@@ -63,7 +67,7 @@ async def _as_function(library: Library, data: Batches, fresh: bool) -> Run:
 async def _torch(library: Library, data: Batches, fresh: bool) -> Run:
     torch = library.xp
     layers: list[Any] = []
-    for inputs, outputs in pairwise(synthetic.WIDTHS):
+    for inputs, outputs in pairwise(synthetic.SIZES[_size(library)].widths):
         layers += [torch.nn.Linear(inputs, outputs), torch.nn.ReLU()]
     model = torch.nn.Sequential(*layers[:-1])
     optimizer = torch.optim.SGD(model.parameters(), lr=synthetic.RATE)
@@ -82,7 +86,7 @@ async def _torch(library: Library, data: Batches, fresh: bool) -> Run:
 
 async def _jax(library: Library, data: Batches, fresh: bool) -> Run:
     jax = library.xp
-    weights = [jax.numpy.array(array) for array in synthetic.parameters()]
+    weights = [jax.numpy.array(array) for array in synthetic.parameters(_size(library))]
 
     def loss(weights: Any, x: Any, target: Any) -> Any:
         w1, b1, w2, b2, w3, b3 = weights
@@ -109,7 +113,7 @@ async def _jax(library: Library, data: Batches, fresh: bool) -> Run:
 async def _mxnet(library: Library, data: Batches, fresh: bool) -> Run:
     mx = library.xp
     model = mx.gluon.nn.HybridSequential()
-    for inputs, outputs in pairwise(synthetic.WIDTHS):
+    for inputs, outputs in pairwise(synthetic.SIZES[_size(library)].widths):
         model.add(mx.gluon.nn.Dense(outputs, in_units=inputs, activation="relu" if outputs > 1 else None))
     model.initialize()
     model.hybridize(static_alloc=True)
@@ -124,7 +128,7 @@ async def _mxnet(library: Library, data: Batches, fresh: bool) -> Run:
             with mx.autograd.record():
                 lost = loss(model(x), target)
             lost.backward()
-            trainer.step(synthetic.BATCH)
+            trainer.step(synthetic.SIZES[_size(library)].batch)
         await library.finish([])
 
     return run
@@ -136,7 +140,7 @@ async def _ours(library: Any, data: Batches, fresh: bool) -> Run:
     from .training import perceptron
 
     s = library.s
-    model, window = perceptron(), s.window(2)
+    model, window = perceptron(_size(library)), s.window(2)
     optimizer = optim.SGD(model.parameters(), lr=synthetic.RATE)
 
     async def run(count: int) -> None:
