@@ -7,12 +7,7 @@ since OpenBLAS's threads spin on for 25. The first time is not counted. Ratios a
 
 from __future__ import annotations
 
-import json
-import os
-import selectors
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
@@ -20,15 +15,12 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from .environments import Unavailable, python_for
-from .libraries import LIBRARIES
-from .measure import ROOT
+from .child import Child
+from .environments import Unavailable
 
 PAUSE = 0.12
-PATIENCE = 120.0  # seconds that an answer may take
 FEWER = ((8.0, 1), (1.5, 3), (0.0, 1_000))  # what takes longer than that many seconds has at most so many rounds
 FRESH = 3  # rounds of what needs a new process for each
-_FORCED = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
 
 
 @dataclass(frozen=True)
@@ -58,72 +50,6 @@ class Row:
 
 
 UNITS = {"us": 1e6, "ms": 1e3, "s": 1.0, "MiB": 2.0**-20}
-
-
-class Child:
-    """A contestant's process."""
-
-    def __init__(self, contestant: str, quick: bool, *, install: bool, processors: int | None = None) -> None:
-        python = python_for(LIBRARIES[contestant].needs, install=install)
-        self._said = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115  # closed by `close`
-        environment = {name: value for name, value in os.environ.items() if name not in _FORCED}
-        spec = json.dumps({"contestant": contestant, "quick": quick, "processors": processors})
-        self._process = subprocess.Popen(
-            [python, "-m", "bench.contestant", spec],
-            cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, text=True,
-        )  # fmt: skip
-        try:
-            self.facts = str(self._ask({"facts": True}))
-        except Unavailable:
-            self.close()
-            raise
-
-    def ask(self, what: str, work: str) -> float:
-        """Get "ready" for a work, or do the "work": a round's time for one operation, in seconds.
-
-        Raises Unavailable where it cannot.
-        """
-        return float(self._ask({what: work}))
-
-    def _ask(self, question: Mapping[str, object]) -> Any:
-        questions, answers = self._process.stdin, self._process.stdout
-        assert questions is not None
-        assert answers is not None
-        try:
-            print(json.dumps(question), file=questions, flush=True)
-        except BrokenPipeError:
-            raise Unavailable(self._last_words()) from None
-        with selectors.DefaultSelector() as ready:
-            ready.register(answers, selectors.EVENT_READ)
-            if not ready.select(PATIENCE):
-                self._process.kill()
-                self._process.wait()
-                raise Unavailable(f"no answer in {PATIENCE:.0f} s")
-        line = answers.readline()
-        if not line:
-            raise Unavailable(self._last_words())
-        answer = json.loads(line)
-        if "error" in answer:
-            raise Unavailable(answer["error"])
-        return answer["value"]
-
-    def _last_words(self) -> str:
-        status = self._process.wait()
-        self._said.seek(0)
-        lines = self._said.read().split("\n")
-        return next((line.strip() for line in reversed(lines) if line.strip()), f"its process ended ({status})")
-
-    def alive(self) -> bool:
-        return self._process.poll() is None
-
-    def close(self) -> None:
-        """Tell it to end, and see that it does."""
-        try:
-            self._process.communicate(timeout=30)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.communicate()
-        self._said.close()
 
 
 class Turns:

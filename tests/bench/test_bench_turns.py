@@ -12,7 +12,8 @@ from typing import Any
 import matplotlib
 import pytest
 
-from bench import beside, growth, libraries, peers, works
+from bench import beside, growth, peers, works
+from bench.contestant import LIBRARIES
 from bench.environments import NEEDS, Needs, Unavailable, python_for
 from bench.measure import ROOT
 from bench.picture import draw
@@ -73,10 +74,10 @@ def test_the_chart_has_a_line_for_each_work_that_has_a_number(tmp_path):
 def test_each_contestant_and_work_that_a_row_names_exists():
     for row in (*peers.ROWS, *beside.ROWS, *growth.rows()):
         for contestant, work in row.cells.values():
-            assert contestant.partition(" on ")[0] in libraries.LIBRARIES
+            assert contestant.partition(" on ")[0] in LIBRARIES
             assert work in works.WORKS
         assert all(target.why for target in row.targets.values())
-    assert {library.needs for library in libraries.LIBRARIES.values()} <= NEEDS.keys()
+    assert {library.needs for library in LIBRARIES.values()} <= NEEDS.keys()
 
 
 def test_a_peer_that_is_not_there_or_cannot_do_a_work_is_named_with_the_reason(monkeypatch, tmp_path):
