@@ -1,9 +1,10 @@
 """What the cells share: what the text printed, tables and pictures of both, and a quick mode for the tests.
 
-The text is the chapter "Asynchronous Computation" of *Dive into Deep Learning* (https://d2l.ai), in its MXNet
-version. It was printed with the outputs of its cells twice with other numbers: the edition of 2020 makes 1,000
-increments and has the training loop and four exercises, that of 2022 makes 10,000 increments. Its machines were
-others: ratios compare, and seconds do not.
+The text is the chapter "Asynchronous Computation" of *Dive into Deep Learning* (https://d2l.ai), in its MXNet version.
+What its cells printed is taken from two editions, each with its outputs. That of 2022 makes 10,000 increments (notebook
+`chapter_computational-performance/async-computation.ipynb` of https://github.com/d2l-ai/d2l-en-sagemaker); that of 2020
+has the training loop and four exercises (the same of https://github.com/ReneEnjilian/d2l-en, a copy). Their machines
+were others: ratios compare, and seconds do not.
 """
 
 import os
