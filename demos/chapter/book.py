@@ -8,6 +8,7 @@ were others: ratios compare, and seconds do not.
 """
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -72,6 +73,18 @@ def show(figure: Any, name: str) -> None:
         figure.savefig(f"{name}.png", dpi=100)
         print(f"plot: {name}.png")
     plt.close(figure)
+
+
+def show_graph(graph: Any, name: str) -> None:
+    """The same for a graph of tasks, which is an SVG. Without the lines of programs, which pointing at a box shows."""
+    print(graph)
+    if "ipykernel" in sys.modules:
+        from IPython.display import SVG, display
+
+        display(SVG(re.sub("<title>.*?</title>", "", graph.svg(), flags=re.DOTALL)))
+    else:
+        graph.save(f"{name}.svg")
+        print(f"plot: {name}.svg")
 
 
 # BLAS leaves a processor to the host: its threads wait for each other, and one that shares makes all of them slow.

@@ -32,11 +32,11 @@ async def issue_bound() -> None:
     for row in zip(t1s, t2s, times, told, bend, strict=True):
         print("{:5.2f} ms{:8.2f} ms{:9.1f} ms{:9.1f} ms{:13.1f} ms".format(*(1e3 * time for time in row)))
     figure, axes = plt.subplots(figsize=(7, 3.2), layout="constrained")
-    x = t2s / t1s
-    axes.plot(x, told * 1e3, ":", color="tab:red", label="$t_1 + n\\,t_2$: what the text assumes")
-    axes.plot(x, bend * 1e3, "k--", linewidth=1, label="$t_1 + (n - 1)\\,\\max(t_1, t_2) + t_2$")
-    axes.plot(x, times * 1e3, "o", color="tab:blue", label="measured")
-    axes.set(xlabel="$t_2\\, /\\, t_1$", ylabel=f"time of {N} operations (ms)", xlim=0, ylim=0)
+    x, unit = t2s / t1s, N * t1s
+    axes.plot(x, told / unit, ":", color="tab:red", label="$t_1 + n\\,t_2$: what the text assumes")
+    axes.plot(x, bend / unit, "k--", linewidth=1, label="$t_1 + (n - 1)\\,\\max(t_1, t_2) + t_2$")
+    axes.plot(x, times / unit, "o", color="tab:blue", label="measured")
+    axes.set(xlabel="$t_2\\, /\\, t_1$", ylabel=f"time of {N} operations, of $n\\,t_1$", xlim=0, ylim=0)
     axes.legend(frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
     show(figure, "issue_bound")

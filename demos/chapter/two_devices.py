@@ -21,7 +21,7 @@ import asyncsched as asc
 from asyncsched.devices.cuda.device import usable
 
 MINIBATCHES, SIZE, ROUNDS = (4, 10_000, 1) if QUICK else (12, 8_000_000, 3)
-UNIT = 0.001  # seconds of sleep
+UNIT = 0.002  # seconds of sleep
 Spans = tuple[list[tuple[float, float]], ...]  # for each device, when each minibatch was worked on
 
 

@@ -16,7 +16,7 @@ CHAPTER = DEMOS / "chapter"
 NOTEBOOK = CHAPTER / "asynchronous_computation.ipynb"
 SHARED = {"book", "build"}
 LEAST_SEEN = {
-    "dependency_graph": "multiply  reads 0, 1",
+    "dependency_graph": "2 done, 2 pending",
     "issue_bound": "t1 + n t2",
     "overlap_by_one": "window(2)",
     "profiler": "linear_weight_grad",
@@ -33,7 +33,7 @@ def told(cell: dict[str, Any]) -> tuple[str, int]:
     """What a cell printed, and how many pictures it drew."""
     assert not [output for output in cell["outputs"] if output["output_type"] == "error"]
     text = "".join("".join(output.get("text", "")) for output in cell["outputs"])
-    return text, sum("image/png" in output.get("data", {}) for output in cell["outputs"])
+    return text, sum(any("image/" in kind for kind in output.get("data", ())) for output in cell["outputs"])
 
 
 def quick(*command: object, **options: Any) -> str:
