@@ -1,15 +1,16 @@
-"""The back end may run side by side what does not depend on each other, and nothing else: so it must know which
-operation reads whose result. The text draws this for `z = x * y + 2`. `s.graph(z)` draws what `z` waits for, at any
-moment; to have something to draw, a task holds up the only slot there is. Then the same after the barrier, and for two
-branches that meet again.
+"""The back end may run operations side by side as long as none reads the result of another: so it has to know who reads
+what. The text draws this for `z = x * y + 2`. `s.graph(z)` draws, at any moment, what `z` waits for. To leave it
+something to draw, a task holds the only slot there is. The second graph is of two branches that meet again.
 """
 
+import re
+import sys
 import threading
 
 import numpy as np
-from book import show_graph
 
 import asyncsched as asc
+from asyncsched.observe import TaskGraph
 
 
 async def dependency_graph() -> None:
@@ -24,6 +25,18 @@ async def dependency_graph() -> None:
         print("before:", repr(z))
         gate.set()
         print("after: ", await z)
+
+
+def show_graph(graph: TaskGraph, name: str) -> None:
+    """Below the cell, or as an SVG. Without the programs' lines, which pointing at a box shows."""
+    print(graph)
+    if "ipykernel" in sys.modules:
+        from IPython.display import SVG, display
+
+        display(SVG(re.sub("<title>.*?</title>", "", graph.svg(), flags=re.DOTALL)))
+    else:
+        graph.save(f"{name}.svg")
+        print(f"plot: {name}.svg")
 
 
 if __name__ == "__main__":

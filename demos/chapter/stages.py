@@ -4,9 +4,9 @@ asynchronously $t_1 + n\\,t_2 + t_3$, *if* $n\\,t_2 > (n - 1)\\,t_1$.
 
 Here all three are measured, at three sizes. $t_1$ is the median time of the line `y = x + 1`; $t_2$ is NumPy's for
 the same addition, into an array that is there; $t_3$ is the rest of a synchronous round. The dashed line is a
-least-squares fit through the asynchronous points. Where the assumption holds, the formula's dotted line is near it.
-Where computing is quicker than issuing the formula breaks down: the slope is what the host takes for an operation,
-not $t_2$.
+least-squares fit through the asynchronous points. Where the assumption holds, the formula's dotted line is near it,
+on a machine that does nothing else. Where computing is quicker than issuing the formula breaks down: the slope is
+what the host takes for an operation, not $t_2$.
 """
 
 from dataclasses import dataclass
