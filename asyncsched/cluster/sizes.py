@@ -3,11 +3,12 @@
 Theory of operation. A graph names functions and not sizes, but bounds need sizes before a task runs. There are three
 sources. (1) *Told*: the layers of Dask's arrays know their chunks and dtype, so a block's bytes are known. Where Dask
 has fused several tasks into one, the blocks in between are workspace; two of them are there at a time at most, where
-they follow one on the other. (2) *Measured*: `dask.sizeof` of each result. From the first of a layer on that is
-believed where it says something else: what reductions tell of their first step is the size of what they read, and
-nobody tells anything of an object's. (3) *Guessed*: the first tasks of a name of which nobody tells anything are
-charged what their inputs are, or a stream's share of the limit, so that there are no more of them at once than streams;
-and no less than one of that name made in an earlier graph. Then one of them has been measured.
+they follow one on the other. So is the block that a step of a reduction makes of those it reads. (2) *Measured*:
+`dask.sizeof` of each result. From the first of a layer on that is believed where it says something else: what
+reductions tell of their first step is the size of what they read, and nobody tells anything of an object's. (3)
+*Guessed*: the first tasks of a name of which nobody tells anything are charged what their inputs are, or a share of the
+limit, so that few of them run at once; and no less than one of that name made in an earlier graph. Then one of them has
+been measured.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 from dask._expr import Expr, HLGExpr
-from dask._task_spec import GraphNode, Task, _execute_subgraph
+from dask._task_spec import GraphNode, List, Task, _execute_subgraph, _identity_cast
 from dask.highlevelgraph import HighLevelGraph
 from dask.sizeof import sizeof
 
@@ -36,10 +37,11 @@ _known: dict[str, int] = {}
 class Kind:
     """Tasks of one layer, or of one name: what is known of them."""
 
-    __slots__ = ("chunks", "itemsize", "made", "name", "told", "workspace")
+    __slots__ = ("chunks", "itemsize", "joins", "made", "name", "told", "workspace")
 
-    def __init__(self, name: str, told: Told | None, workspace: tuple[int, ...]) -> None:
+    def __init__(self, name: str, told: Told | None, workspace: tuple[int, ...], joins: bool) -> None:
         self.name = name
+        self.joins = joins  # it makes one block of those it reads, and reduces that
         self.chunks: tuple[tuple[int, ...], ...] | None
         self.chunks, self.itemsize = told or (None, 0)
         self.told = None if told is None else _most(told)
@@ -88,7 +90,7 @@ class Sizes:
             inner, made = _within(node)
             told = self._told.get(_layer(key if made is None else made))
             sizes = sorted((_most(self._told.get(_layer(other))) for other in inner), reverse=True)
-            found = self._kinds[name] = Kind(_prefix(name), told, (*sizes, 0, 0)[:2])
+            found = self._kinds[name] = Kind(_prefix(name), told, (*sizes, 0, 0)[:2], told is not None and _joins(node))
         return found
 
     def cost(self, kind: Kind, key: Any, node: GraphNode) -> int:
@@ -99,6 +101,8 @@ class Sizes:
             guess = sum(self._share if n is None else n for n in known) if known else self._share
             output = max(guess, _known.get(kind.name, 0))
         largest, second = kind.workspace
+        if kind.joins:
+            output += sum(self.kind(other).output(other) or 0 for other in node.dependencies)
         return largest + max(output, second) if largest else output
 
 
@@ -152,6 +156,13 @@ def _within(node: GraphNode | None) -> tuple[list[Any], Any]:
     keys = [key for key in inner if key != made]
     deeper, last = _within(inner.get(made))
     return [*keys, *deeper], made if last is None else last
+
+
+def _joins(node: GraphNode | None) -> bool:
+    """Whether a node reads a list of blocks, as the further steps of reductions do."""
+    return isinstance(node, Task) and any(
+        isinstance(arg, List) or (isinstance(arg, Task) and arg.func is _identity_cast) for arg in node.args
+    )
 
 
 def _layer(key: Any) -> str:
