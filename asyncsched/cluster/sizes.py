@@ -28,6 +28,8 @@ from ..devices.memory import owner_of
 Told: TypeAlias = tuple[tuple[tuple[int, ...], ...], int]  # chunks, and the bytes of an element
 
 _NOTHING: Final = (type(None), bool, int, float, complex, np.generic)
+_SMALL: Final = 128  # bytes that are not worth being counted, as those of a number are not
+_FEW: Final = 16  # parts of a result that are looked at one by one
 _REMEMBERED: Final = 1024
 
 # The most bytes that a task of a name made, by the name without its token. Written by streams, one step at a time.
@@ -108,22 +110,28 @@ class Sizes:
 
 def nbytes(made: object, values: Mapping[Any, Any]) -> tuple[int, Any]:
     """What a task's result takes that was not there before, and of which of its `values` it is a view: a key."""
+    if isinstance(made, _NOTHING):
+        return 0, None
+    for key, value in values.items():
+        if value is made:
+            return 0, key
     if isinstance(made, np.ndarray):
         if made.base is not None:
             owner = owner_of(made)
             for key, value in values.items():
                 if isinstance(value, np.ndarray) and owner_of(value) is owner:
                     return 0, key
-        return (made.nbytes if 0 not in made.strides else sizeof(made)), None
-    if isinstance(made, _NOTHING):
-        return 0, None
-    for key, value in values.items():
-        if value is made:
-            return 0, key
+        return _worth_it(made.nbytes if 0 not in made.strides else sizeof(made)), None
+    if isinstance(made, dict | list | tuple) and len(made) <= _FEW:
+        return sum(nbytes(part, values)[0] for part in (made.values() if isinstance(made, dict) else made)), None
     try:
-        return int(sizeof(made)), None
+        return _worth_it(int(sizeof(made))), None
     except Exception:  # a user's object, which may not be able to say
         return 0, None
+
+
+def _worth_it(size: int) -> int:
+    return size if size > _SMALL else 0
 
 
 def _most(told: Told | None) -> int:
