@@ -25,7 +25,8 @@ NAMED_BY_WHO_HAS_IT = {  # what has to do with it alone, and is imported by nobo
     "cluster.run": {"dask"},
     "cluster.watching": {"dask"},
 }
-BEHIND_AN_EXTRA = {"ops.kernels.loops": {"numba"}}  # imported by one function, where that is installed
+# Imported by one function, where that is installed.
+BEHIND_AN_EXTRA = {"ops.kernels.loops": {"numba"}, "observe.view": {"rich"}}
 LOADED_ONLY_WHEN_USED = {
     "cloudpickle",
     "cupy",
@@ -38,6 +39,7 @@ LOADED_ONLY_WHEN_USED = {
     "pandas",
     "prometheus_client",
     "psutil",
+    "rich",
     "safetensors",
     "scipy",
     "starlette",

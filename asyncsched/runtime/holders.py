@@ -252,7 +252,12 @@ def _describe(owner: asyncio.Task[Any], coroutine: Any, what: Any) -> str:
 
 
 def where_it_waits(task: asyncio.Task[Any]) -> str:
-    """A task, and the line of the user's at which it waits: the coroutine it runs where there is none."""
+    """A task, and where it waits."""
+    return f"task {task.get_name()!r}, which waits {place_of(task)}"
+
+
+def place_of(task: asyncio.Task[Any]) -> str:
+    """The line of the user's at which a task waits: "at file:line in f"; where there is none, the coroutine it runs."""
     step: Any = task.get_coro()
     place = f"in {_name(step)}"
     while step is not None:
@@ -260,7 +265,7 @@ def where_it_waits(task: asyncio.Task[Any]) -> str:
         if frame is not None and is_users(frame.f_code):
             place = f"at {frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_qualname}"
         step = next((s for name in _AWAITING if (s := getattr(step, name, None)) is not None), None)
-    return f"task {task.get_name()!r}, which waits {place}"
+    return place
 
 
 def _frame(coroutine: Any) -> types.FrameType | None:

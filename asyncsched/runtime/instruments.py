@@ -76,7 +76,7 @@ class Instruments(Instrument):
                     log.exception(f"the instrument {member!r} raised, and is told no more")
                     self._drop(member)
 
-        return tell
+        return tell if methods else _nobody
 
     def _drop(self, instrument: Instrument) -> None:
         if instrument in self._members:
@@ -84,3 +84,7 @@ class Instruments(Instrument):
                 self.remove(instrument)
             except Exception:
                 log.exception(f"the instrument {instrument!r} raised as it was removed")
+
+
+def _nobody(*args: Any) -> None:
+    """To be told, of events that no instrument wants to hear of."""

@@ -109,6 +109,7 @@ class Runtime:
         self.copy_lanes: dict[Any, list[Lane]] = {}
         self._overrun_told = False
         self.instruments = Instruments(self._observe)
+        self.scheduler: weakref.ref[Any] | None = None  # whose this is
         self.waited = 0.0  # seconds that callers waited for admission
         self.meter = Meter(self.engine.admission)
         # The asyncio tasks that wait, and for which tasks: where a search for a deadlock begins.
