@@ -1,7 +1,11 @@
-"""`python -m asyncsched`: what this machine offers; `... explain PID`: what a process of yours waits for."""
+"""`python -m asyncsched`: what this machine offers.
+
+`... explain PID`: what a process of yours waits for. `... replan TRACE`: what other limits would make of a run.
+"""
 
 from __future__ import annotations
 
+import argparse
 import sys
 
 from .devices.environment import describe
@@ -20,7 +24,16 @@ def main(arguments: list[str]) -> str:
             from .observe.on_signal import ask
 
             return ask(int(pid))
-    raise SystemExit("usage: python -m asyncsched [explain PID]")
+        case ["replan", *rest]:
+            from .observe import replan
+
+            parser = argparse.ArgumentParser("python -m asyncsched replan", description=replan.__doc__)
+            replan.add_arguments(parser)
+            try:
+                return replan.report(parser.parse_args(rest))
+            except (OSError, ValueError, ImportError) as error:
+                parser.error(str(error))
+    raise SystemExit("usage: python -m asyncsched [explain PID | replan TRACE]")
 
 
 if __name__ == "__main__":

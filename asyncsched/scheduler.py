@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ._core.instrument import Instrument
     from .flow.pipeline.pipeline import Pipeline, Source
     from .flow.window import Window
+    from .pictures.graph import TaskGraph
     from .runtime.statistics import Load, Statistics
 
 T = TypeVar("T")
@@ -393,6 +394,37 @@ class Scheduler(Submitter):
             return explain_all(runtime, holders)
         return explain(runtime, self._value_of(handle), holders)
 
+    def graph(self, *handles: Handle[Any]) -> TaskGraph:
+        """What is unfinished, and what depends on what: in a notebook a picture.
+
+        Finished results are in it that something unfinished reads. Never waits, and changes nothing.
+
+        >>> async def main():
+        ...     async with asc.Scheduler("cpu", max_ops=1) as s:
+        ...         gate = threading.Event()
+        ...         s.submit_nowait(gate.wait, name="slow")
+        ...         x = s.submit_nowait(np.ones, 3, shape=3, dtype=float)
+        ...         y = (x + 1).sum()
+        ...         print(s.graph(), s.graph(y))
+        ...         s.graph(y).save(os.devnull)  # as SVG; `.dot()` is text for Graphviz
+        ...         gate.set()
+        >>> import os, threading
+        >>> asc.run(main)
+        TaskGraph(4 tasks: 1 launched, 3 pending) TaskGraph(3 tasks: 3 pending)
+
+        Args:
+            handles: tensors and tasks, to be drawn with what they depend on; none for all that is unfinished.
+
+        Raises:
+            TypeError, ValueError: for anything else, and for another scheduler's.
+        """
+        from .runtime.unfinished import unfinished
+
+        runtime = self._runtime
+        runtime.check_waiting()
+        runtime.engine.take()
+        return unfinished(runtime, [self._value_of(handle) for handle in handles] or None)
+
     def _value_of(self, handle: object) -> Value:
         """The value of a handle of this scheduler's."""
         if not isinstance(handle, Handle):
@@ -408,6 +440,21 @@ class Scheduler(Submitter):
 
     def __repr__(self) -> str:
         return repr(self._runtime)
+
+    def _repr_html_(self) -> str:
+        from .pictures.tables import table, used
+
+        engine, runtime = self._runtime.engine, self._runtime
+        admission = engine.admission
+        if runtime.loop is None or runtime.life is Life.CLOSED:
+            return table(repr(self), [])
+        rows = [
+            ("devices", [device.name for device in runtime.devices]),
+            ("pending", used(admission.pending, engine.max_pending)),
+            ("in flight", used(admission.in_flight, admission.max_ops)),
+            ("tracked bytes", used(engine.account.used, engine.account.limit, " bytes")),
+        ]
+        return table("Scheduler", rows)
 
     def __del__(self) -> None:
         runtime = getattr(self, "_runtime", None)

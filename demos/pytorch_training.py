@@ -48,11 +48,11 @@ Batches = Callable[[int], Iterator[tuple[np.ndarray, np.ndarray]]]
 class Files:
     """Handwritten digits as JPEGs of 256 x 256 pixels, and their labels."""
 
-    def __init__(self) -> None:
+    def __init__(self, count: int = IMAGES) -> None:
         from sklearn.datasets import load_digits
 
         images, self.labels = load_digits(return_X_y=True)
-        self.files = [self._encoded(image.reshape(8, 8) * 15.9) for image in images[:IMAGES]]
+        self.files = [self._encoded(image.reshape(8, 8) * 15.9) for image in images[:count]]
 
     @staticmethod
     def _encoded(pixels: np.ndarray) -> bytes:

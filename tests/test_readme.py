@@ -170,7 +170,14 @@ def test_testing(tmp_path):
         + "async def test_client(client):\n    assert (await client.get('/readyz')).status_code == 200\n"
     )
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", "-W", "error"]
-    command += ["--asyncio-mode", "auto", "-o", "asyncio_default_fixture_loop_scope=function"]
+    command += [
+        "-p",
+        "no:hypothesispytest",
+        "--asyncio-mode",
+        "auto",
+        "-o",
+        "asyncio_default_fixture_loop_scope=function",
+    ]
     there = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "PYTEST_ADDOPTS": ""}
     done = subprocess.run(command, cwd=tmp_path, env=there, capture_output=True, text=True, check=False)
     assert "102 passed" in done.stdout, done.stdout

@@ -110,7 +110,7 @@ class Instrument:
     # -- who waits --------------------------------------------------------------------------------------------------
 
     def wait_began(self, tasks: Sequence[Task]) -> None:
-        """A coroutine waits for tasks: until they are admitted, answered or ended."""
+        """A coroutine waits for tasks, until they are admitted, answered or ended: which they may be by now."""
 
     def wait_ended(self, tasks: Sequence[Task]) -> None:
         """It waits no longer: they are, or it was cancelled."""

@@ -190,16 +190,15 @@ def _in_order(graph: Mapping[Any, Any], wanted: set[Any], cache: Mapping[Any, An
 def _wait(run: Run, watchers: Watchers | None) -> dict[Any, Any]:
     """Have the loop run a graph, and wait for it. What there is to be told meanwhile is told on this thread."""
     assert run.runtime.loop is not None
-    future = asyncio.run_coroutine_threadsafe(run.compute(), run.runtime.loop)
-    try:
+    try:  # from here on, since an interrupt may come before there is anything to wait for
+        future = asyncio.run_coroutine_threadsafe(run.compute(), run.runtime.loop)
         if watchers is not None:
             watchers.tell_until_done(future)
         return future.result()
     except CancelledError:
         raise TaskCancelled("the graph was cancelled: its scheduler's event loop ended") from None
     except BaseException:
-        run.stopped = True
-        future.cancel()
+        run.cancel()
         raise
 
 

@@ -16,7 +16,7 @@ from .._core.completions import Completions
 from .._core.model import Lane, Task, Value
 from ..devices.contract import Job
 from ..errors import AsyncSchedError
-from ..ops.program import Program
+from ..ops.program import Program, ref
 from .memory import DaskMemory, Remote, standing
 from .stream import DaskStream
 from .work import Fused, Work, describe, hold, over, perform, view_of
@@ -27,8 +27,11 @@ SHARE_OF_MEMORY = 0.5
 MOST_PER_WORKER = 16  # a guess: enough that a worker is busy while the next tasks travel
 DEEPEST = 512  # results that one comes from, the longest way: then it is brought here and put anew
 BROUGHT_WHOLE = 256 * 1024  # bytes of a result that is brought for the sake of a part of it
+LOOK_EVERY, SECONDS_PER_LOOK = 1.0, 2e-3  # seconds between two looks at where the workers are, and for each of them
 # Guesses, of the same kind as Dask's own: what decides between a busy worker that has the data, and an idle one.
 _BYTES_PER_SECOND, _SECONDS_PER_TASK = 100e6, 1e-3
+_LATEST = 0.3  # the part of the last task of a name in what the next is expected to take
+_NAMES = 4096
 
 
 class ResultLost(AsyncSchedError):
@@ -97,7 +100,10 @@ class DaskDevice:
         self._given = cluster
         self._wanted = workers
         self._most = most_per_worker
-        self._found: dict[Any, dict[str, Any]] = {}  # workers by name, as Dask describes them
+        self._found: dict[Any, dict[str, Any]] = {}  # the workers by name, as Dask described them
+        self._addresses: dict[Any, str] = {}  # of all workers, by name: where each is, or was last
+        self._seconds: dict[str, float] = {}  # what tasks take, by name
+        self._look_at = 0.0  # when to look for them next
         self._running: set[asyncio.Task[Any]] = set()
         self._stopped: list[Any] = []  # futures of tasks to be ended soon
         self._ending: asyncio.Task[None] | None = None
@@ -113,20 +119,32 @@ class DaskDevice:
 
     async def connect(self) -> None:
         self._loop = asyncio.get_running_loop()
+        self._look_at = self._loop.time() + LOOK_EVERY
         self.client = await self._connected()
         if isinstance(self._wanted, int):
             await self.client.wait_for_workers(self._wanted)
-        known = (await self.client.scheduler.identity(n_workers=-1))["workers"]
-        found = {worker["name"]: {**worker, "address": address} for address, worker in known.items()}
+        found = await self._look()
         if isinstance(self._wanted, int) or self._wanted is None:
             self._found = dict(itertools.islice(found.items(), self._wanted))
         else:
-            names = {worker["address"]: name for name, worker in found.items()} | {name: name for name in found}
+            names = {self._addresses[name]: name for name in found} | {name: name for name in found}
             if missing := [wanted for wanted in self._wanted if wanted not in names]:
                 raise RuntimeError(f"no workers {missing} in this cluster: it has {list(found)}")
             self._found = {names[wanted]: found[names[wanted]] for wanted in self._wanted}
         if not self._found:
             raise RuntimeError("the cluster has no workers yet: workers=2 waits for two")
+
+    async def _look(self) -> dict[Any, dict[str, Any]]:
+        """The workers by name, as Dask describes them; notes where each is."""
+        known = (await self.client.scheduler.identity(n_workers=-1))["workers"]
+        self._addresses.update({worker["name"]: address for address, worker in known.items()})
+        return {worker["name"]: worker for worker in known.values()}
+
+    def _look_again(self) -> None:
+        """Now and then, while there is work: a worker that died comes back under its name, at another address."""
+        if self._loop.time() > self._look_at:
+            self._look_at = self._loop.time() + LOOK_EVERY + SECONDS_PER_LOOK * len(self._addresses)
+            self.keep(self._look())
 
     async def _connected(self) -> Any:
         client_of: Any = import_module("distributed").Client
@@ -168,7 +186,7 @@ class DaskDevice:
                     missing[lane] += value.owner.nbytes
 
         def begins(lane: Lane) -> float:
-            return missing[lane] / _BYTES_PER_SECOND + lane.load * _SECONDS_PER_TASK
+            return missing[lane] / _BYTES_PER_SECOND + float(lane.stream.expected)
 
         return min(task.lanes, key=begins)
 
@@ -184,7 +202,7 @@ class DaskDevice:
         if isinstance(array, Remote):
             future, views = array.future, array.views
             if views and array.nbytes > BROUGHT_WHOLE:
-                future = self.send("view", Work(np.array, None, {}, (views,)), [future], array.stream.worker)
+                future = self.send("view", Work(np.array, (ref(0),), {}, (views,)), [future], array.stream.worker)
                 views = ()
             array = view_of(await self._gathered(future), views)
             if isinstance(array, np.ndarray) and array.flags.writeable and array.flags.owndata:
@@ -212,7 +230,7 @@ class DaskDevice:
 
     # -- what a stream needs ------------------------------------------------------------------------------------
 
-    def keep(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def keep(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Run a coroutine to its end."""
         running = self._loop.create_task(coroutine)
         self._running.add(running)
@@ -230,11 +248,28 @@ class DaskDevice:
     def _submitted(self, name: str, worker: Any, *call: Any) -> Any:
         import dask
 
+        self._look_again()
         # Dask would rather not have data in a graph. That is where it is kept on purpose, see the class.
         with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 PiB"}):
             return self.client.submit(
-                *call, key=f"{name}-{uuid4().hex}", workers=[worker], allow_other_workers=True, pure=False
+                *call,
+                key=f"{name}-{uuid4().hex}",
+                workers=[
+                    self._addresses[worker]
+                ],  # not by name: one that is gone has none, and Dask takes it for a host
+                allow_other_workers=True,
+                pure=False,
             )
+
+    def expected(self, name: str) -> float:
+        """Seconds that a task of this name takes on its worker."""
+        return self._seconds.get(name, _SECONDS_PER_TASK)
+
+    def took(self, name: str, seconds: float) -> None:
+        """A task did, with its way there and back."""
+        if len(self._seconds) >= _NAMES:
+            self._seconds.clear()
+        self._seconds[name] = seconds * _LATEST + self._seconds.get(name, seconds) * (1 - _LATEST)
 
     async def outcome(self, future: Any, task: Task) -> BaseException | None:
         """Wait until a task has ended. Returns why it failed, if it did."""

@@ -22,6 +22,7 @@ graph's functions may write to what they made.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from contextvars import Context
@@ -84,6 +85,7 @@ class Run:
         self._readers = _count_readers(nodes, wanted)
         self._core: CoreScope | None = None
         self._waiting: asyncio.Task[Any] | None = None
+        self._cancelled: Failure | None = None
 
     async def compute(self) -> dict[Any, Any]:
         """Run all, and return what is wanted, by key; nothing where a task raised, see `error`. Cancelled, it cancels
@@ -101,7 +103,11 @@ class Run:
                 self._core = scope._core()
                 await self._submit_all(self._core)
                 await drained(runtime, self._core)
-            return {} if self.error is not None else self._results()
+            if self.error is not None:
+                return {}
+            if self._cancelled is not None:
+                self._cancelled.rethrow()
+            return {} if self.stopped else self._results()
         except asyncio.CancelledError:
             if self.error is None or self._waiting is None or self._waiting.uncancel():
                 raise
@@ -119,6 +125,8 @@ class Run:
         engine, admission = runtime.engine, runtime.engine.admission
         held = 0  # submitted since the last dispatch
         for key, node in self.nodes.items():
+            if self.stopped:
+                return
             task = self._task(core, key, node)
             if task is None:
                 continue
@@ -136,15 +144,13 @@ class Run:
                 await self._admitted(queue.tasks[len(queue.tasks) // 2])
             else:
                 await checkpoint()
-            if self.stopped:
-                return
 
     async def _admitted(self, task: Task) -> None:
         """Wait until a task is launched, or cancelled by somebody: then nothing more is submitted."""
         if task.state == PENDING:
             await Steps(wait(self.runtime, (task,), ADMITTED))
         if task.failure is not None:
-            self.stopped = True
+            self.stopped, self._cancelled = True, task.failure
 
     def _task(self, core: CoreScope, key: Any, node: GraphNode) -> Task | None:
         """The task for a node, with all it reads; None where there is nothing to run."""
@@ -193,12 +199,17 @@ class Run:
     def stop(self, error: BaseException, node: GraphNode, given: dict[Any, Any]) -> None:
         """A task raised: nothing more is to run. On a stream's thread."""
         if not self.stopped:
-            self.stopped = True
             self.error, self.failed = error, (node, given)
-            assert self.runtime.loop is not None
-            self.runtime.loop.call_soon_threadsafe(self._cancel)
+            self.cancel()
 
-    def _cancel(self) -> None:
+    def cancel(self) -> None:
+        """Nothing more is to run. On any thread."""
+        self.stopped = True
+        assert self.runtime.loop is not None
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self.runtime.loop.call_soon_threadsafe(self._cancel_waiting)
+
+    def _cancel_waiting(self) -> None:
         if self._waiting is not None:
             self._waiting.cancel()
 
@@ -251,7 +262,7 @@ class _Node(Body):
         result = task.value
         assert result is not None
         if source is not None and source in self._keys:
-            result.base = task.inputs[self._keys.index(source)]
+            result.base = task.inputs[self._keys.index(source)].owner
         result.array = made
         result.charge = charge
         task.refund = task.cost - charge

@@ -5,9 +5,9 @@ sources. (1) *Told*: the layers of Dask's arrays know their chunks and dtype, so
 has fused several tasks into one, the blocks in between are workspace; two of them are there at a time at most, where
 they follow one on the other. (2) *Measured*: `dask.sizeof` of each result. From the first of a layer on that is
 believed where it says something else: what reductions tell of their first step is the size of what they read, and
-nobody tells anything of an object's. (3) *Remembered*: of tasks nobody tells anything of, the most that one of the
-same name made, in earlier graphs too. What is left, the first of its name, is charged what its inputs are, or a
-stream's share of the limit: so there are no more of them at once than streams.
+nobody tells anything of an object's. (3) *Guessed*: the first tasks of a name of which nobody tells anything are
+charged what their inputs are, or a stream's share of the limit, so that there are no more of them at once than streams;
+and no less than one of that name made in an earlier graph. Then one of them has been measured.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Kind:
         """What the one with this key will make, if anything is known of it."""
         made, told = self.made, self.told
         if told is None:
-            return made if made >= 0 else _known.get(self.name)
+            return made if made >= 0 else None
         if self.chunks is not None and type(key) is tuple and len(key) == len(self.chunks) + 1:
             told = self.itemsize * prod(sizes[i] for sizes, i in zip(self.chunks, key[1:], strict=True))
         return told if made < 0 else min(made, told) if made <= (self.told or 0) else made
@@ -96,7 +96,8 @@ class Sizes:
         output = kind.output(key)
         if output is None:
             known = [self.kind(other).output(other) for other in node.dependencies]
-            output = sum(self._share if n is None else n for n in known) if known else self._share
+            guess = sum(self._share if n is None else n for n in known) if known else self._share
+            output = max(guess, _known.get(kind.name, 0))
         largest, second = kind.workspace
         return largest + max(output, second) if largest else output
 

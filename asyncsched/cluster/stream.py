@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Sequence
 from functools import partial
+from time import perf_counter
 from typing import Any, Protocol
 
 from .._core.failure import Failure
@@ -42,6 +43,10 @@ class Sender(Protocol):
 
     def send(self, name: str, work: Work, operands: Sequence[Any], worker: Any) -> Any: ...
 
+    def expected(self, name: str) -> float: ...
+
+    def took(self, name: str, seconds: float) -> None: ...
+
     async def outcome(self, future: Any, task: Task) -> BaseException | None: ...
 
     async def describe(self, future: Any) -> tuple[Any, Any, bool, int]: ...
@@ -50,7 +55,7 @@ class Sender(Protocol):
 
     def next_worker(self) -> Any: ...
 
-    def keep(self, coroutine: Coroutine[Any, Any, None]) -> Any: ...
+    def keep(self, coroutine: Coroutine[Any, Any, Any]) -> Any: ...
 
 
 class DaskStream:
@@ -61,6 +66,8 @@ class DaskStream:
         self.worker = worker
         self.launched = 0
         self.finished = Counter()
+        self.expected = 0.0  # seconds until it has done what was launched
+        self._ran_dry = 0.0  # when its last task ended
         self._device = device
         self._slots = asyncio.Semaphore(most)
         self._ended: set[int] = set()  # beyond the oldest that has not
@@ -69,10 +76,12 @@ class DaskStream:
         self.launched += 1
         assert task.value is not None
         remote = task.value.block = Remote(self)
-        self._device.keep(self._run(task, remote, waits, self.launched))
+        expected = self._device.expected(task.name)
+        self.expected += expected
+        self._device.keep(self._run(task, remote, waits, self.launched, expected))
         return self.launched
 
-    async def _run(self, task: Task, remote: Remote, waits: Sequence[Point], number: int) -> None:
+    async def _run(self, task: Task, remote: Remote, waits: Sequence[Point], number: int, expected: float) -> None:
         """Take a task from its launch to its end. What it raises is the task's failure."""
         task.refund = task.cost
         try:
@@ -87,6 +96,7 @@ class DaskStream:
             execution.fail(task, Failure.of(TaskCancelled(f"{task.name}: its loop ended"), task.name, task.site))
         except BaseException as error:
             execution.fail(task, Failure.of(error, task.name, task.site))
+        self.expected -= expected
         self._end(task, remote, number)
 
     async def _compute(self, task: Task, remote: Remote) -> None:
@@ -105,7 +115,11 @@ class DaskStream:
             remote.depth = 1 + max([_depth(value) for value in task.inputs], default=0)
             remote.future = await self._send(task)
             remote.sent.set()
+            sent = perf_counter()
             error = await self._device.outcome(remote.future, task)
+            now = perf_counter()
+            self._device.took(task.name, now - max(sent, self._ran_dry))
+            self._ran_dry = now
         await _all_over(task.inputs)  # Dask fails a task for what it reads: that is told first, though it may be late
         if self._not_wanted(task):
             return

@@ -83,10 +83,10 @@ def run(task: Task, memory: Memory) -> None:
 def release(task: Task) -> None:
     """Drop every reference a task holds, before its completion is told.
 
-    But for a value larger than what was charged: the engine may have to tell the line that asked for it. (A version
-    that is written over the one before is no larger: that one's charge comes back.)
+    But for a value larger than what was charged: the engine may have to tell the line that asked for it, if there is
+    one. (A version that is written over the one before is no larger: that one's charge comes back.)
     """
-    if task.refund >= 0 or task.move is not None:
+    if task.refund >= 0 or task.move is not None or task.site is None:
         task.value = None
     task.args = task.call = task.context = task.options = task.move = None
     task.inputs = ()

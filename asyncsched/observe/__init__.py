@@ -1,8 +1,10 @@
-"""Seeing what a scheduler does: instruments, and those that the package brings; why tasks wait, told on a signal."""
+"""Seeing what a scheduler does: instruments, and those that the package brings; why tasks wait, told on a signal;
+graphs of tasks."""
 
 from .._core.callsite import line_of
 from .._core.instrument import Instrument
 from .._core.model import STATE_NAMES
+from ..pictures.graph import Node, TaskGraph
 from .live import Live
 from .loop_guard import LoopGuard
 from .on_signal import explain_on_signal
@@ -16,9 +18,11 @@ __all__ = [
     "Instrument",
     "Live",
     "LoopGuard",
+    "Node",
     "Recording",
     "Snapshot",
     "Summary",
+    "TaskGraph",
     "Trace",
     "explain_on_signal",
     "line_of",

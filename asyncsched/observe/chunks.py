@@ -6,6 +6,7 @@ import base64
 import json
 import zlib
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain, islice
 from typing import Any, Final
 
 import numpy as np
@@ -44,54 +45,61 @@ def running(numbers: Sequence[int]) -> list[int]:
     return found
 
 
-def pack_tasks(rows: Sequence[list[Any]], origin: float, number: Callable[[int, Any], int]) -> list[list[Any]]:
-    """The columns of tasks, each as a list of small integers.
+def pack_tasks(rows: Sequence[list[Any]], origin: float, number: Callable[[int, Any], int]) -> list[Any]:
+    """The columns of tasks, each as a list of small integers; or one integer, if all are the same.
 
     Args:
         number: of a name, a lane or a line, given its column.
     """
     columns: list[Any] = list(zip(*rows, strict=True))
     later = ticks(columns[SUBMITTED], origin)
-    packed: list[Any] = [None] * len(COLUMNS)
+    packed: list[Any] = list(columns)
     packed[SUBMITTED] = deltas(later)
     for i in range(HEAD, DONE + 1):
         now = np.maximum(ticks(columns[i], origin), later)
-        packed[i] = (now - later).tolist()
+        found = now - later
+        if i == BEGAN:
+            found[np.array(columns[ENDED]) == 0] = NO_BODY
+        packed[i] = found.tolist()
         later = now
-    for place, row in enumerate(rows):
-        if not row[ENDED]:
-            packed[BEGAN][place] = NO_BODY
-    packed[SEQ] = deltas(columns[SEQ])
+    seqs = np.array(columns[SEQ], np.int64)
+    packed[SEQ] = deltas(seqs)
     for i in (NAME, LANE, SITE):
-        packed[i] = [number(i, item) for item in columns[i]]
-    for i in (STATE, COST, KEPT, SCOPE, EXPEDITED, FULL):
-        packed[i] = [int(item) for item in columns[i]]
-    packed[INPUTS] = [
-        [seq - other if other >= 0 else 0 for other in inputs] if inputs else 0
-        for seq, inputs in zip(columns[SEQ], columns[INPUTS], strict=True)
-    ]
+        places = list(map(id, columns[i]))
+        numbers = {place: number(i, item) for place, item in dict(zip(places, columns[i], strict=True)).items()}
+        packed[i] = [numbers[place] for place in places]
+    for i in (EXPEDITED, FULL):
+        packed[i] = list(map(int, columns[i]))
+    reads = list(map(len, columns[INPUTS]))
+    inputs = np.fromiter(chain.from_iterable(columns[INPUTS]), np.int64, sum(reads))
+    packed[INPUTS] = reads
+    packed = [column if len(set(column)) > 1 else column[0] for column in packed]
+    packed.append(np.where(inputs < 0, 0, np.repeat(seqs, reads) - inputs).tolist())
     return packed
 
 
-def unpack_tasks(packed: Sequence[list[Any]]) -> Iterable[tuple[Any, ...]]:
+def unpack_tasks(packed: Sequence[Any]) -> Iterable[tuple[Any, ...]]:
     """The rows again: times in ticks since the origin, `began` and `ended` None where no body ran."""
-    columns = list(packed)
-    columns[SEQ], columns[SUBMITTED] = running(packed[SEQ]), running(packed[SUBMITTED])
+    *columns, flat = packed
+    count = max((len(column) for column in columns if isinstance(column, list)), default=1)
+    columns = [column if isinstance(column, list) else [column] * count for column in columns]
+    bodies = [later != NO_BODY for later in columns[BEGAN]]
+    columns[SEQ], columns[SUBMITTED] = running(columns[SEQ]), running(columns[SUBMITTED])
     for i in range(HEAD, DONE + 1):
-        columns[i] = [before + max(0, later) for before, later in zip(columns[i - 1], packed[i], strict=True)]
-    for place, later in enumerate(packed[BEGAN]):
-        if later == NO_BODY:
-            columns[BEGAN][place] = columns[ENDED][place] = None
+        columns[i] = [before + max(0, later) for before, later in zip(columns[i - 1], columns[i], strict=True)]
+    for i in (BEGAN, ENDED):
+        columns[i] = [now if body else None for now, body in zip(columns[i], bodies, strict=True)]
+    following = iter(flat)
     columns[INPUTS] = [
-        tuple(seq - other if other else -1 for other in inputs or ())
-        for seq, inputs in zip(columns[SEQ], packed[INPUTS], strict=True)
+        tuple([seq - before if before else -1 for before in islice(following, reads)])
+        for seq, reads in zip(columns[SEQ], columns[INPUTS], strict=True)
     ]
     return zip(*columns, strict=True)
 
 
 def line(what: str, content: dict[str, Any]) -> str:
     """An event that viewers pass over, with something of ours in it, compressed."""
-    text = base64.b64encode(zlib.compress(json.dumps(content, separators=(",", ":")).encode(), 6)).decode()
+    text = base64.b64encode(zlib.compress(json.dumps(content, separators=(",", ":")).encode(), 3)).decode()
     return f'{{"ph":"M","pid":1,"name":"asyncsched.{what}","args":{{"z":"{text}"}}}},\n'
 
 

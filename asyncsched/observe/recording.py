@@ -9,12 +9,13 @@ of unknown names, which is where the record is:
 - `asyncsched.record`, again and again: `args.z` is base64 of zlib of a JSON object; what is empty is left out.
     - `strings`, `lanes`: new ones, numbered on from those before: strings from 0, lanes from 1. A lane is
       [device, stream, whether it is for copies in].
-    - `tasks`: one list for each column of `chunks.COLUMNS`, in the order in which they ended. Times are in ticks of
+    - `tasks`: one list for each column of `chunks.COLUMNS`, in the order in which they ended; a number instead, where
+      it is the same for all. Times are in ticks of
       0.1 microseconds: `submitted` since the row before, the others each since the column before it. `head` is when it
       became the first of its queue, `full` whether it waited for a slot then (else, if it waited, for bytes). `began`
       is -1 if no body ran. `lane` is 0 for a row that ran inline, -1 for none, -2 for a claim, which a scope's reserve
-      is. `name` and `site` are strings. `seq` is since the row before; `inputs` are how many before this one
-      the tasks were whose results it reads, 0 for one that the trace does not know; 0 for no inputs.
+      is. `name` and `site` are strings. `seq` is since the row before; `inputs` says how many it has.
+      The last list has for each of these how many before the reader its maker was; 0 if the trace does not know.
     - `released`: times, numbers of tasks, bytes; the first two each since the one before.
     - `scopes`: [number, parent's, name, opened, whether it has a queue of its own (else it is a window's iteration),
       priority]; `closed`: [number, block left, closed, its reserve in bytes]; `batches`: [scope, time, items].

@@ -25,8 +25,8 @@ import numpy as np
 from .chunks import COUNTED, FORMAT, deltas, line, pack_tasks, ticks
 from .trace_picture import Picture, event
 
-_PAUSE: Final = 0.05  # seconds between two looks
-_ROWS: Final = 4096  # of one chunk, at most: more are not packed better
+_PAUSE: Final = 0.1  # seconds between two looks
+_ROWS: Final = 1024  # of one chunk, at most: some milliseconds, in steps of less than one
 _HELPED: Final = 256  # of one that the loop's thread makes: about a millisecond
 _MOST_TEXT: Final = 64 << 20  # bytes made and not written
 
@@ -65,6 +65,7 @@ class TraceFile:
         """Start writing. On the loop's thread, before anything is noted."""
         self._runtime = runtime
         self._origin, self._wall = time.perf_counter(), time.time()
+        self._before = runtime.engine.account.used
         self._picture = Picture(self._origin, self._details)
         self._thread = threading.Thread(target=self._write_all, name="asyncsched trace", daemon=True)
         self._thread.start()
@@ -140,7 +141,8 @@ class TraceFile:
             self._texts.append(self._head())
         picture, at = self._picture, self._ticks
         texts = [picture.scope_opened(*scope) for scope in scopes]
-        texts += [picture.row(row) for row in rows]
+        slices = [picture.row(row) for row in rows]
+        texts += [picture.new_tracks(), *slices]
         texts += [picture.scope_closed(number, when) for number, when, _ in closed]
         texts += [picture.batch(*batch) for batch in batches]
         texts += [picture.wait(*wait) for wait in waits]
@@ -178,9 +180,10 @@ class TraceFile:
             "max_ops": engine.admission.max_ops,
             "max_bytes": engine.account.limit,
             "max_pending": engine.max_pending,
-            "bytes_before": engine.account.used,
+            "bytes_before": self._before,
             "devices": [
-                {"name": device.name, "kind": device.kind, "streams": len(device.streams)} for device in runtime.lanes
+                {"name": device.name, "kind": device.kind, "streams": len(lanes)}
+                for device, lanes in runtime.lanes.items()
             ],
             "machine": {
                 "system": platform.system(),

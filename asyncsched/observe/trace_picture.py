@@ -15,6 +15,7 @@ from .chunks import (
     EXPEDITED,
     FULL,
     HEAD,
+    INLINE,
     INPUTS,
     KEPT,
     LANE,
@@ -30,6 +31,7 @@ from .chunks import (
 
 _LOOP: Final = 1  # the loop's track; those of the streams follow
 _STREAMS: Final = 10
+_MOST_KNOWN: Final = 10_000
 _MOMENT: Final = 0.5  # microseconds that a submission is shown to take: less than any takes
 
 # The phases of a task, each with one of the colours that viewers know by name.
@@ -58,7 +60,7 @@ class Picture:
         self._details = details
         self._strings: dict[Any, int] = {}
         self._kept: list[Any] = []
-        self._json: dict[str, str] = {}
+        self._slices: dict[tuple[Any, str], str] = {}
         self._lanes: dict[Any, int] = {}
         self._new: dict[str, list[Any]] = {"strings": [], "lanes": []}
         self._named: list[str] = []  # events that name tracks
@@ -108,28 +110,34 @@ class Picture:
 
     def row(self, row: list[Any]) -> str:
         """A task, or a row that ran inline."""
-        lane, name, named = row[LANE], row[NAME], ""
-        quoted = self._json.get(name)
-        if quoted is None:
-            quoted = self._json[name] = json.dumps(name)
-        if lane is None or isinstance(lane, int):
-            tid = _LOOP
-        else:
+        lane, name = row[LANE], row[NAME]
+        text = self._slices.get((lane, name)) or self._slice(lane, name)
+        if self._details > 0:
+            self._details -= 1
+            return self._in_full(row, text)
+        if not row[ENDED]:
+            return ""
+        began = row[BEGAN]
+        return text % ((began - self._origin) * 1e6, (row[ENDED] - began) * 1e6, "")
+
+    def new_tracks(self) -> str:
+        """What names the tracks that are new since this was last asked."""
+        new, self._named = self._named, []
+        return "".join(new)
+
+    def _slice(self, lane: Any, name: str) -> str:
+        """A slice's text, but for the times and the arguments: most are of few names."""
+        tid = _LOOP
+        if lane is not None and not isinstance(lane, int):
             new = lane not in self._lanes
             tid = _STREAMS + self._lane(lane)
             if new:
-                named = self._track(tid, lane.stream.name)
-        args = ""
-        if self._details > 0:
-            self._details -= 1
-            args = ',"args":' + json.dumps(self._arguments(row), separators=(",", ":"))
-            if row[SUBMITTED] != row[BEGAN]:
-                named += self._in_full(row, tid)
-        if not row[ENDED]:
-            return named
-        ts, took = (row[BEGAN] - self._origin) * 1e6, (row[ENDED] - row[BEGAN]) * 1e6
-        what = f'"ts":{ts:.1f},"dur":{took:.1f},"name":{quoted}{args}'
-        return f'{named}{{"ph":"X","pid":1,"tid":{tid},{what}}},\n'
+                self._named.append(self._track(tid, lane.stream.name))
+        quoted = json.dumps(name).replace("%", "%%")
+        found = f'{{"ph":"X","pid":1,"tid":{tid},"ts":%.1f,"dur":%.1f,"name":{quoted}%s}},\n'
+        if len(self._slices) < _MOST_KNOWN:
+            self._slices[lane, name] = found
+        return found
 
     def _arguments(self, row: list[Any]) -> dict[str, Any]:
         found = {
@@ -140,19 +148,27 @@ class Picture:
             found["expedited"] = True
         return found
 
-    def _in_full(self, row: list[Any], tid: int) -> str:
-        """Its submission, an arrow to where it ran, and its life in phases."""
-        seq, submitted = row[SEQ], self._us(row[SUBMITTED])
+    def _in_full(self, row: list[Any], text: str) -> str:
+        """Its slice with arguments, its submission, an arrow from that to the slice, and its life in phases."""
+        seq, arguments = row[SEQ], self._arguments(row)
+        args = ',"args":' + json.dumps(arguments, separators=(",", ":"))
+        texts = []
+        if row[ENDED]:
+            texts.append(text % ((row[BEGAN] - self._origin) * 1e6, (row[ENDED] - row[BEGAN]) * 1e6, args))
+        if row[LANE] == INLINE:
+            return texts[0]
+        submitted = self._us(row[SUBMITTED])
         common = {"pid": 1, "cat": "task", "id": seq}
-        texts = [
+        texts += [
             event(ph="X", pid=1, tid=_LOOP, ts=submitted, dur=_MOMENT, name="submit " + row[NAME]),
-            event(ph="b", tid=_LOOP, ts=submitted, name=row[NAME], args=self._arguments(row), **common),
+            event(ph="b", tid=_LOOP, ts=submitted, name=row[NAME], args=arguments, **common),
         ]
         if row[ENDED]:
             self._ended[seq] = row[ENDED]
             arrow = {"pid": 1, "cat": "flow", "name": "submit to run", "id": seq}
+            tid, began = _STREAMS + self._lane(row[LANE]), self._us(row[BEGAN])
             texts.append(event(ph="s", tid=_LOOP, ts=submitted, **arrow))
-            texts.append(event(ph="f", bp="e", tid=tid, ts=max(self._us(row[BEGAN]), submitted), **arrow))
+            texts.append(event(ph="f", bp="e", tid=tid, ts=max(began, submitted), **arrow))
         since = submitted
         for what, until in self._phases(row):
             now = max(self._us(until), since)

@@ -375,8 +375,11 @@ class Runtime:
             task.lane.device.stop(task)
 
     def _on_overrun(self, task: Task) -> None:
-        """Log the first result by which tracked bytes passed a limit, since too little was charged for it."""
-        if self._overrun_told:
+        """Log the first result by which tracked bytes passed a limit, since too little was charged for it.
+
+        Not of a task that no line of a program submitted: whoever made it tells, in words that its users know.
+        """
+        if self._overrun_told or task.site is None:
             return
         self._overrun_told = True
         account = task.scope.account.open

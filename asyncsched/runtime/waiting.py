@@ -67,13 +67,15 @@ def wait(
     loop = runtime.loop
     assert loop is not None
     future: asyncio.Future[None] = loop.create_future()
-    waiter, observer = Waiter(len(tasks), future, stage, eager), None
+    waiter, observer = Waiter(len(tasks), future, stage, eager), runtime.engine.observer
     for task in tasks:
         if not waiter(task):
             task.waiters = [waiter] if task.waiters is None else [*task.waiters, waiter]
     runtime.dispatch()
     for other in others:
         other.dispatch()
+    if observer is not None:
+        observer.wait_began(tasks)
     try:
         if future.done():
             runtime.on_wake()  # nothing woke the loop for it
@@ -84,9 +86,6 @@ def wait(
             runtime.parked[future] = (asyncio.current_task(), tasks)
             for other in others:
                 other.parked[future] = runtime.parked[future]
-            observer = runtime.engine.observer
-            if observer is not None:
-                observer.wait_began(tasks)
             yield from future
     finally:
         if observer is not None:

@@ -20,10 +20,12 @@ import nbformat
 HERE = Path(__file__).parent
 CELLS = [
     "warm_up",
+    "dependency_graph",
     "barriers",
     "increments",
     "stages",
     "training",
+    "profiler",
     "issue_bound",
     "overlap_by_one",
     "two_devices",

@@ -1,9 +1,9 @@
 """## Exercise 3: CPU and GPU at once
 
-With two devices a barrier after every minibatch makes each wait for the other: whichever is done first stands idle,
-and an epoch takes as long as the slower of the two in each minibatch, added up. What has to be bounded is how far the
-host runs ahead, and that can be bounded for each device on its own: here by a loop for each, with its own window. The
-minibatches are uneven on purpose: what is heavy on one device is light on the other, in turn.
+Should one still insist on a barrier after every minibatch? No: each device would wait for the other. Whichever is done
+first stands idle, and an epoch takes as long as the slower of the two in each minibatch, added up. What has to be
+bounded is how far the host runs ahead, and that can be bounded for each device on its own: here by a loop for each,
+with its own window. The minibatches are uneven on purpose: what is heavy on one device is light on the other, in turn.
 
 Where no GPU is usable the devices are `["cpu", "cpu"]`: two streams on this machine's processors. That shows who
 waits for whom, and nothing of a GPU's speed.

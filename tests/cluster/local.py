@@ -22,8 +22,10 @@ def cluster(workers: int = 2) -> Iterator[str]:
 
 
 if __name__ == "__main__":
+    import dask
     from distributed import LocalCluster
 
+    dask.config.set({"distributed.scheduler.allowed-failures": 100})  # of a task's workers: some tests kill many
     with LocalCluster(
         n_workers=int(sys.argv[1]), threads_per_worker=1, processes=True, dashboard_address=None, memory_limit="1 GiB"
     ) as started:
