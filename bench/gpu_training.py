@@ -29,16 +29,17 @@ BOUNDS: dict[str, dict[str, Any]] = {
 class Training:
     """One of the ways; remembers the most bytes its pool ever took from the device."""
 
-    def __init__(self, steps: int, bounds: str) -> None:
+    def __init__(self, steps: int, size: str, bounds: str) -> None:
         self._steps = steps
+        self._size = size
         self._bounds = BOUNDS[bounds]
         self.reserved = 0
         self.clock = Clock()
 
     async def round(self) -> float:
-        data = synthetic.batches()
+        data = synthetic.batches(self._size)
         async with asc.Scheduler(device(), **self._bounds) as s:
-            weights: list[Any] = [await s.put(w) for w in synthetic.parameters()]
+            weights: list[Any] = [await s.put(w) for w in synthetic.parameters(self._size)]
             memory, clock = s.devices[0].memory, self.clock
             for part in (2, self._steps):  # the first compiles
                 clock.start(*streams_of(s))
@@ -54,13 +55,13 @@ class Training:
 
 def train(quick: bool, report: GPUReport) -> None:
     """Bounded against unbounded, plain CuPy beside them."""
-    steps, clock = 2 if quick else 300, Clock()
-    ways = {name: Training(steps, name) for name in BOUNDS}
+    steps, size, clock = 2 if quick else 300, synthetic.size(quick), Clock()
+    ways = {name: Training(steps, size, name) for name in BOUNDS}
     report.rows += compare(
         [
             Contestant(
-                "e training, CuPy, one stream", partial(_plain, steps, clock), steps, "ms", to="e training, unbounded",
-                note=clock.note,
+                "e training, CuPy, one stream", partial(_plain, steps, size, clock), steps, "ms",
+                to="e training, unbounded", note=clock.note,
             ),
             *(
                 Contestant(
@@ -76,12 +77,12 @@ def train(quick: bool, report: GPUReport) -> None:
         report.rows.append(_bytes_row(f"e peak reserved, {name}", way.reserved, LIMIT, name == "bounded"))
 
 
-def _plain(steps: int, clock: Clock) -> float:
+def _plain(steps: int, size: str, clock: Clock) -> float:
     import cupy
 
-    data = synthetic.batches()
+    data = synthetic.batches(size)
     with cupy.cuda.Stream(non_blocking=True) as stream:
-        weights = [cupy.asarray(w) for w in synthetic.parameters()]
+        weights = [cupy.asarray(w) for w in synthetic.parameters(size)]
         for part in (2, steps):
             clock.start(stream)
             for i in range(part):
@@ -140,4 +141,4 @@ def sanitize(quick: bool, report: GPUReport) -> None:
 
 
 if __name__ == "__main__":
-    on_loop(Training(int(sys.argv[1]), "bounded").round)()
+    on_loop(Training(int(sys.argv[1]), "full", "bounded").round)()

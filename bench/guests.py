@@ -11,6 +11,7 @@ first epoch, in which workers start and costs are learned, is not counted.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import importlib.util
 import json
 import os
@@ -19,6 +20,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, replace
+from functools import cache
 from time import perf_counter, process_time
 from typing import Any
 
@@ -47,11 +49,22 @@ def decoded(quick: bool, report: Report) -> None:
 
 
 def _in_a_child(section: str, rounds: int) -> list[Row]:
-    environment = {k: v for k, v in os.environ.items() if k not in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")}
-    command = [sys.executable, "-m", "bench.guests", "--child", section, str(rounds)]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, cwd=ROOT, env=environment)
-    rows = [Row(**row) for row in json.loads(done.stdout)]
+    child = _child()
+    assert child.stdin is not None
+    assert child.stdout is not None
+    print(section, rounds, file=child.stdin, flush=True)
+    rows = [Row(**row) for row in json.loads(child.stdout.readline())]
     return [replace(row, asked=ASKED.get(row.name)) for row in rows]
+
+
+@cache
+def _child() -> subprocess.Popen[str]:
+    """One for both sections: it takes seconds to load what they need."""
+    environment = {k: v for k, v in os.environ.items() if k not in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")}
+    command, pipe = [sys.executable, "-m", "bench.guests", "--child"], subprocess.PIPE
+    child = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=ROOT, env=environment)
+    atexit.register(child.communicate)
+    return child
 
 
 # -- in the child -----------------------------------------------------------------------------------------------------
@@ -62,7 +75,9 @@ def measured(section: str, rounds: int) -> list[Row]:
 
     torch.set_num_threads(1)
     demo: Any = runpy.run_path(str(ROOT / "demos" / "pytorch_training.py"))
-    files, size = demo["Files"](), demo["BATCH"]
+    demo["keep_freed_memory"]()  # for all that take turns
+    size = demo["BATCH"]
+    files = demo["Files"](2 * size if rounds == 1 else demo["IMAGES"])
     batches = list(_decoding(files, size))
     with asyncio.Runner() as runner:
         if section == "a":
@@ -171,7 +186,9 @@ def _loader(files: Any, size: int) -> Any:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--child"]:
-        print(json.dumps([asdict(row) for row in measured(sys.argv[2], int(sys.argv[3]))]))
+        for line in sys.stdin:
+            section, rounds = line.split()
+            print(json.dumps([asdict(row) for row in measured(section, int(rounds))]), flush=True)
     elif missing := [name for name in NEEDED if importlib.util.find_spec(name) is None]:
         print(f"guests: needs {', '.join(missing)}: skipped (`pip install torch pillow scikit-learn`)")
     else:

@@ -107,11 +107,15 @@ class Row:
 def compare(
     contestants: Sequence[Contestant], rounds: int, *, warm_up: bool = True, settle: float = _SETTLE
 ) -> list[Row]:
-    """Let the contestants take turns for some rounds, with a pause before each. Returns a row for each."""
+    """Let the contestants take turns for some rounds, with a pause before each. Returns a row for each.
+
+    A single round is a smoke run, and needs neither care.
+    """
     measured: dict[str, list[float]] = {c.name: [] for c in contestants}
+    warm_up = warm_up and rounds > 1
     for number in range(rounds + warm_up):
         for contestant in contestants:
-            value = _take_turn(contestant, settle)
+            value = _take_turn(contestant, settle) if rounds > 1 else contestant.round() / contestant.ops
             if number >= warm_up:
                 measured[contestant.name].append(value)
     return [_row(c, c.to or contestants[0].name, measured) for c in contestants]

@@ -17,6 +17,7 @@ import asyncsched as asc
 from asyncsched import nn, optim
 
 from .measure import Contestant, Report, compare, on_loop, run_bench, timed
+from .rows import cnn, mlp
 
 NO_TORCH = "PyTorch: not installed, skipped (`pip install torch`)"
 Step = Callable[[], object]
@@ -53,8 +54,9 @@ OPERATIONS: tuple[tuple[str, Callable[..., asc.Tensor], str, tuple[tuple[int, ..
 def operations(quick: bool, report: Report) -> None:
     for name, ours, theirs, shapes, options in OPERATIONS:
         rng = np.random.default_rng(0)
-        arrays = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
-        target = rng.integers(0, shapes[0][1], shapes[0][0]) if name == "cross_entropy" else None
+        sizes = [(2, *shape[1:]) if quick and shape == shapes[0] else shape for shape in shapes]
+        arrays = [rng.standard_normal(size).astype(np.float32) for size in sizes]
+        target = rng.integers(0, sizes[0][1], sizes[0][0]) if name == "cross_entropy" else None
         _beside_torch(
             f"a {name}",
             lambda s, f=ours, a=arrays, t=target, o=options: _our_operation(s, f, a, t, o),
@@ -98,18 +100,6 @@ def _their_operation(torch: Any, name: str, arrays: Arrays, target: Any, options
 
 
 # -- b: whole networks --------------------------------------------------------------------------------------------
-
-
-def mlp(nn: Any) -> Any:
-    return nn.Sequential(
-        nn.Linear(512, 2048), nn.ReLU(), nn.Linear(2048, 512), nn.GELU(), nn.LayerNorm(512), nn.Linear(512, 10)
-    )
-
-
-def cnn(nn: Any) -> Any:
-    first = (nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2))
-    second = (nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten())
-    return nn.Sequential(*first, *second, nn.Linear(64 * 49, 128), nn.ReLU(), nn.Linear(128, 10))
 
 
 NETWORKS = {"mlp": (mlp, (1024, 512)), "cnn": (cnn, (64, 1, 28, 28))}

@@ -29,7 +29,7 @@ def capacity(quick: bool, report: Report) -> None:
     for _ in range(1 if quick else 3):
         for kind in kinds:
             with Server(kind, quick) as server:
-                found[kind].append(answer(server.load(seconds=0.5 if quick else 6, connections=CONNECTIONS)))
+                found[kind].append(answer(server.load(seconds=0.2 if quick else 6, connections=CONNECTIONS)))
     for what, unit in (("time per answer", "ms"), ("p99", "ms")):
         for kind in kinds:
             report.rows.append(_capacity_row(what, unit, kind, found))
@@ -49,8 +49,8 @@ def _capacity_row(what: str, unit: str, kind: str, found: dict[str, list[Found]]
 def overload(quick: bool, report: Report) -> None:
     """Three times as many requests as it can answer."""
     with Server("asyncsched", quick) as server:
-        alone = answer(server.load(seconds=0.5 if quick else 10, connections=CONNECTIONS))
-        rate, seconds = 3 * alone["per_second"], 1.0 if quick else 60.0
+        alone = answer(server.load(seconds=0.2 if quick else 10, connections=CONNECTIONS))
+        rate, seconds = 3 * alone["per_second"], 0.5 if quick else 60.0
         answer(server.load(seconds=seconds / 12, connections=2000, rate=rate))  # memory grows to its size
         before, counts = server.stats(), _counts(server)
         found = answer(server.load(seconds=seconds, connections=2000, rate=rate, probe=True))
@@ -105,11 +105,11 @@ def tenants(quick: bool, report: Report) -> None:
     """Three tenants at their share of 15% each; a fourth at its share, and at ten times that."""
     p99 = {}
     with Server("asyncsched", quick, max_requests_per_tenant=LIMIT // 8) as server:
-        most = answer(server.load(seconds=0.5 if quick else 6, connections=CONNECTIONS))["per_second"]
+        most = answer(server.load(seconds=0.2 if quick else 6, connections=CONNECTIONS))["per_second"]
         for times in (1, 10):
-            noisy = server.load(seconds=1 if quick else 10, connections=500, rate=0.15 * most * times, tenant="noisy")
+            noisy = server.load(seconds=0.5 if quick else 10, connections=500, rate=0.15 * most * times, tenant="noisy")
             others = [
-                server.load(seconds=1 if quick else 10, connections=100, rate=0.15 * most, tenant=str(i))
+                server.load(seconds=0.5 if quick else 10, connections=100, rate=0.15 * most, tenant=str(i))
                 for i in range(1 if quick else 3)
             ]
             p99[times] = max(answer(one)["good"]["p99"] for one in others) * 1e3

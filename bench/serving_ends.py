@@ -68,8 +68,8 @@ def _settled(server: Server) -> Found:
 def stopping(quick: bool, report: Report) -> None:
     """SIGTERM under load."""
     with Server("asyncsched", quick) as server:
-        load = server.load(seconds=3 if quick else 6, connections=CONNECTIONS, patient=False)
-        time.sleep(1.5 if quick else 3)
+        load = server.load(seconds=2 if quick else 6, connections=CONNECTIONS, patient=False)
+        time.sleep(1 if quick else 3)
         started = time.monotonic()
         server.process.send_signal(signal.SIGTERM)
         server.process.wait(2 * DRAIN)
@@ -98,7 +98,7 @@ def rudeness(quick: bool, report: Report) -> None:
     """Clients that are killed, that are slow, too large, or talk nonsense."""
     with Server("asyncsched", quick, max_body="64 KiB", body_timeout=1.0) as server:
         killed = server.load(seconds=30, connections=CONNECTIONS)
-        time.sleep(1.5 if quick else 3)
+        time.sleep(1 if quick else 3)
         killed.kill()
         killed.communicate()
         heard = {name: server.ask(data)[0] for name, (_, data) in RUDE.items()}

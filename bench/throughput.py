@@ -13,7 +13,6 @@ import sys
 from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -24,7 +23,7 @@ import asyncsched as asc
 
 from . import synthetic
 from .measure import ROOT, Asked, Contestant, Report, Row, compare, on_loop, run_bench, timed
-from .peers import add_repeatedly, peers
+from .works import add_repeatedly, plus_one
 
 WORKERS = 2
 MAX_OPS = (1, 2, 4, 16, 64, 256, None)
@@ -34,25 +33,19 @@ def large(quick: bool) -> Any:
     return np.ones((200, 200) if quick else (1000, 1000), np.float32)
 
 
-def plus_one(x: Any) -> Any:
-    return x + 1
-
-
 # -- a: large additions -------------------------------------------------------------------------------------------
 
 
 def additions(quick: bool, report: Report) -> None:
     n, x = 50 if quick else 1_000, large(quick)
-    with ExitStack() as stack:
-        contestants = [
-            _inline("a NumPy inline", x, n),
-            Contestant("a asyncsched, streams=2", on_loop(lambda: _add(x, n, streams=2)), n, asked=Asked(0.9, aim=0.6)),
-            Contestant("a asyncsched, streams=1", on_loop(lambda: _add(x, n, streams=1)), n),
-            Contestant("a run_in_executor, 2 workers", on_loop(lambda: _in_executor(x, n)), n),
-            Contestant("a to_thread, 2 workers", on_loop(lambda: _to_thread(x, n)), n),
-            *peers(stack, "a", x.shape, n, report),
-        ]
-        report.rows += compare(contestants, 1 if quick else 9)
+    contestants = [
+        _inline("a NumPy inline", x, n),
+        Contestant("a asyncsched, streams=2", on_loop(lambda: _add(x, n, streams=2)), n, asked=Asked(0.9, aim=0.6)),
+        Contestant("a asyncsched, streams=1", on_loop(lambda: _add(x, n, streams=1)), n),
+        Contestant("a run_in_executor, 2 workers", on_loop(lambda: _in_executor(x, n)), n),
+        Contestant("a to_thread, 2 workers", on_loop(lambda: _to_thread(x, n)), n),
+    ]
+    report.rows += compare(contestants, 1 if quick else 9)
 
 
 def _inline(name: str, x: Any, n: int) -> Contestant:
@@ -92,25 +85,25 @@ async def _drained(issue: Callable[[], Awaitable[object]], n: int) -> float:
 
 
 def train(quick: bool, report: Report) -> None:
-    steps = 1 if quick else 20
+    steps, size = 1 if quick else 20, synthetic.size(quick)
     inline, bounded, unbounded = "b training, NumPy inline", "b training, max_ops=64", "b training, unbounded"
-    free, held = on_loop(lambda: _train(steps, "unbounded")), on_loop(lambda: _train(steps, "bounded"))
+    free, held = on_loop(lambda: _train(steps, size, "unbounded")), on_loop(lambda: _train(steps, size, "bounded"))
     contestants = [
-        Contestant(inline, lambda: synthetic.inline(steps), steps, unit="ms"),
+        Contestant(inline, lambda: synthetic.inline(steps, size), steps, unit="ms"),
         Contestant(unbounded, free, steps, unit="ms", to=inline),
         Contestant(bounded, held, steps, unit="ms", to=unbounded, asked=Asked(ratio=1.0)),
     ]
-    report.rows += compare(contestants, 1 if quick else 5, warm_up=not quick)
-    report.rows += _memory(steps if quick else steps * 3)
+    report.rows += compare(contestants, 1 if quick else 5)
+    report.rows += _memory(steps if quick else steps * 3, size)
 
 
-async def _train(steps: int, bounds: str) -> float:
-    seconds, _ = await synthetic.scheduled(steps, bounds)
+async def _train(steps: int, size: str, bounds: str) -> float:
+    seconds, _ = await synthetic.scheduled(steps, size, bounds)
     return seconds
 
 
-def _memory(steps: int) -> list[Row]:
-    found = {who: _peaks(who, steps) for who in ("inline", "unbounded", "bounded")}
+def _memory(steps: int, size: str) -> list[Row]:
+    found = {who: _peaks(who, steps, size) for who in ("inline", "unbounded", "bounded")}
     return [
         _bytes_row(f"b {kind} bytes, {who}", peaks[kind], found["unbounded"][kind], f"peak over {steps} steps")
         for kind in ("tracked", "resident")
@@ -123,8 +116,8 @@ def _bytes_row(name: str, nbytes: int, other: int, note: str) -> Row:
     return Row(name, nbytes / 2**20, "MiB", [nbytes / other if other else 1.0], "unbounded", note=note)
 
 
-def _peaks(who: str, steps: int) -> dict[str, int]:
-    command = [sys.executable, "-m", "bench.synthetic", who, str(steps)]
+def _peaks(who: str, steps: int, size: str) -> dict[str, int]:
+    command = [sys.executable, "-m", "bench.synthetic", who, str(steps), size]
     run = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
     found: dict[str, int] = json.loads(run.stdout)
     return found

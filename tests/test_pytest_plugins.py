@@ -90,7 +90,18 @@ def test_a_users_own_tests(head: str, fixture: str, mode: str, tmp_path: Path) -
     (tmp_path / "pytest.ini").write_text(
         f"[pytest]\nasyncio_mode = {mode}\nasyncio_default_fixture_loop_scope = function\nfilterwarnings = error\n"
     )
-    command = [sys.executable, "-m", "pytest", "-rfE", "-p", "no:xdist", "-p", "no:cacheprovider"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-rfE",
+        "-p",
+        "no:xdist",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:hypothesispytest",
+    ]
     there = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "PYTEST_ADDOPTS": "", "COLUMNS": "200"}
     told = subprocess.run(command, cwd=tmp_path, env=there, capture_output=True, text=True, check=False).stdout
     ends = re.findall(r"^(FAILED|ERROR) test_mine\.py::(\w+) - (\w+)", told, re.MULTILINE)

@@ -170,7 +170,14 @@ def test_testing(tmp_path):
         + "async def test_client(client):\n    assert (await client.get('/readyz')).status_code == 200\n"
     )
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", "-W", "error"]
-    command += ["--asyncio-mode", "auto", "-o", "asyncio_default_fixture_loop_scope=function"]
+    command += [
+        "-p",
+        "no:hypothesispytest",
+        "--asyncio-mode",
+        "auto",
+        "-o",
+        "asyncio_default_fixture_loop_scope=function",
+    ]
     there = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "PYTEST_ADDOPTS": ""}
     done = subprocess.run(command, cwd=tmp_path, env=there, capture_output=True, text=True, check=False)
     assert "102 passed" in done.stdout, done.stdout
@@ -236,4 +243,4 @@ def test_the_table_of_demos_is_whole():
     table = README.partition("| demo | what it shows |")[2].partition("\n\n")[0]
     named = {re.findall(r"`(.*?)`", line)[0] for line in table.splitlines()[2:]}
     programs = {path.name for path in demos.glob("*.py") if "__main__" in path.read_text()}
-    assert named == programs | {path.name for path in demos.glob("*.ipynb")}
+    assert named == programs | {path.relative_to(demos).as_posix() for path in demos.rglob("*.ipynb")}

@@ -29,20 +29,21 @@ WAYS = pytest.mark.parametrize(
 )
 
 
-def run(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, tests: str, mode: str = "auto", *options: str
-) -> pytest.RunResult:
-    """Run a user's tests in a process of their own, where all warnings are errors."""
+@pytest.fixture(autouse=True)
+def of_a_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes find what this one does. Hypothesis, which they do not use, would take a second to load in each."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-    monkeypatch.setenv("PYTEST_ADDOPTS", "")
-    pytester.makeconftest(
-        'import asyncsched.testing\n\npytest_plugins = "asyncsched.testing"\nasyncsched.testing._LAST = 0.01\n'
-    )
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest -p no:xdist -p no:cacheprovider")
+
+
+def run(pytester: pytest.Pytester, mode: str, **files: str) -> pytest.RunResult:
+    """Run a user's tests in a process of their own, where all warnings are errors."""
+    pytester.makeconftest('pytest_plugins = "asyncsched.testing"\n')
     pytester.makeini(
         f"[pytest]\nasyncio_mode = {mode}\nasyncio_default_fixture_loop_scope = function\nfilterwarnings = error\n"
     )
-    pytester.makepyfile(test_mine=tests)
-    return pytester.runpytest_subprocess("-rfE", "-p", "no:xdist", "-p", "no:cacheprovider", *options)
+    pytester.makepyfile(**files)
+    return pytester.runpytest_subprocess("-rfE")
 
 
 CLEAN = """
@@ -51,7 +52,6 @@ import logging
 import asyncsched as asc
 import numpy as np
 import pytest
-import pytest_asyncio
 
 
 async def test_ambient(scheduler):
@@ -66,7 +66,7 @@ def scheduler_options():
     return {"device": "cpu", "max_bytes": "1 MiB"}
 
 
-{fixture}
+@pytest.fixture
 async def weights(scheduler):
     return await scheduler.put(np.ones(1000))
 
@@ -113,21 +113,21 @@ async def test_closed_by_itself(scheduler):
 """
 
 
-@WAYS
-def test_a_test_that_leaves_nothing_passes(pytester, monkeypatch, head, mode):
-    tests = head + CLEAN.replace("{fixture}", "@pytest_asyncio.fixture" if head is STRICT else "@pytest.fixture")
-    run(pytester, monkeypatch, tests, mode).assert_outcomes(passed=9)
-
-
 LEAVES = """
 import asyncio
 import threading
 import asyncsched as asc
+import asyncsched.testing
 import numpy as np
 import pytest
 
 kept = []
 started, gate = threading.Event(), threading.Event()
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    monkeypatch.setattr(asyncsched.testing, "_LAST", 0.01)
 
 
 @pytest.fixture
@@ -171,33 +171,6 @@ async def test_that_fails(scheduler):
 """
 
 
-def place(pytester: pytest.Pytester, text: str) -> str:
-    """File and line of a comment of those tests."""
-    file = pytester.path / "test_mine.py"
-    return f"{file}:{1 + next(i for i, line in enumerate(file.read_text().splitlines()) if f'# {text}' in line)}"
-
-
-@WAYS
-def test_what_is_left_behind_is_named(pytester, monkeypatch, head, mode):
-    result = run(pytester, monkeypatch, head + LEAVES, mode)
-    result.assert_outcomes(passed=4, failed=1, errors=4)
-    result.stdout.fnmatch_lines_random(
-        [
-            "FAILED test_mine.py::test_that_fails - LookupError*",
-            "ERROR test_mine.py::test_tensors - Failed: the test left behind:*",
-            f"  8,000 bytes created at {place(pytester, 'held')} in test_tensors: *module test_mine*held*",
-            f"  8,000 bytes created at {place(pytester, 'product')} in test_tensors: *module test_mine*kept*",
-            f"  80 bytes in an awaited array, created at {place(pytester, 'awaited')} in test_an_array: *",
-            "ERROR test_mine.py::test_a_task - Failed: the test left behind:*",
-            f"  endless, submitted at {place(pytester, 'running')} in test_a_task, which does not end*",
-            "  3 x behind, submitted at *, which does not end*",
-            "  after 0.01 s these tasks still run: endless, *(they end by themselves, *",
-            "ERROR test_mine.py::test_a_failure - *",
-            f"*'int', submitted at {place(pytester, 'failing')}*",
-        ]
-    )
-
-
 SIMULATED = """
 import asyncio
 
@@ -237,38 +210,20 @@ async def test_a_fault(sim_scheduler):
 
 async def test_that_keeps(sim_scheduler):
     async with sim_scheduler(5) as s:
-        kept.append(asc.ones(1000))  # kept
+        kept.append(asc.ones(1000))  # simulated
 """
 
 
-@pytest.mark.parametrize(("head", "mode"), [("", "auto"), (ANYIO, "strict")], ids=["pytest-asyncio", "anyio"])
-def test_simulated_devices(pytester, monkeypatch, head, mode):
-    result = run(pytester, monkeypatch, head + SIMULATED, mode)
-    result.assert_outcomes(passed=22, failed=1, errors=1)
-    result.stdout.fnmatch_lines_random(
-        [
-            "*SimFault: injected into *",
-            "*sim_scheduler(seed=4)",
-            f"  8,000 bytes created at {place(pytester, 'kept')} in test_that_keeps: *module test_mine*kept*",
-        ]
-    )
-
-
-def test_without_a_plugin_for_asynchronous_tests(pytester, monkeypatch):
-    tests = "def test_sync(scheduler): pass"
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-    monkeypatch.setenv("PYTEST_ADDOPTS", "")
-    pytester.makepyfile(test_mine=tests)
-    result = pytester.runpytest_subprocess("-p", "no:asyncio", "-p", "no:xdist", "-p", "asyncsched.testing")
+def test_without_a_plugin_for_asynchronous_tests(pytester):
+    pytester.makepyfile(test_mine="def test_sync(scheduler): pass")
+    result = pytester.runpytest_subprocess("-p", "no:asyncio", "-p", "asyncsched.testing")
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["*needs pytest-asyncio, or a test marked `pytest.mark.anyio`"])
 
 
-def test_who_does_not_ask_for_it_does_not_load_it(pytester, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-    monkeypatch.setenv("PYTEST_ADDOPTS", "")
+def test_who_does_not_ask_for_it_does_not_load_it(pytester):
     pytester.makepyfile(test_mine="import sys\n\ndef test(): assert 'asyncsched' not in sys.modules")
-    pytester.runpytest_subprocess("-p", "no:xdist").assert_outcomes(passed=1)
+    pytester.runpytest_subprocess().assert_outcomes(passed=1)
 
 
 SERVED = """
@@ -317,16 +272,52 @@ async def test_nobody_started_it():
 """
 
 
+def place(pytester: pytest.Pytester, text: str) -> str:
+    """File and line of a comment of those tests."""
+    files = {path: path.read_text(encoding="utf-8").splitlines() for path in pytester.path.glob("test_*.py")}
+    [found] = [f"{file}:{i}" for file, lines in files.items() for i, line in enumerate(lines, 1) if f"# {text}" in line]
+    return found
+
+
 @WAYS
-def test_an_application_under_httpx(pytester, monkeypatch, head, mode):
+def test_what_is_left_behind_is_named_and_who_leaves_nothing_passes(pytester, head, mode):
+    """All in one process: those that leave something, and those after them that do not."""
     pytest.importorskip("httpx", reason="asyncsched[test]")
     pytest.importorskip("starlette", reason="asyncsched[test]")
-    tests = head + SERVED
+    files = {"test_leaves": LEAVES, "test_clean": CLEAN, "test_served": SERVED, "test_simulated": SIMULATED}
     if head is STRICT:
-        tests = tests.replace("@pytest.fixture", "@pytest_asyncio.fixture").replace(
-            "import httpx", "import httpx\nimport pytest_asyncio"
-        )
-    run(pytester, monkeypatch, tests, mode).assert_outcomes(passed=3)
+        asynchronous = "import pytest_asyncio\n\n\n@pytest_asyncio.fixture\nasync def"
+        files = {name: text.replace("@pytest.fixture\nasync def", asynchronous) for name, text in files.items()}
+    result = run(pytester, mode, **{name: head + text for name, text in files.items()})
+    ends = {line.partition(" - ")[0] for line in result.outlines if line.startswith(("FAILED", "ERROR"))}
+    left = [
+        f"ERROR test_leaves.py::{name}" for name in ("test_tensors", "test_an_array", "test_a_task", "test_a_failure")
+    ]
+    assert ends == {
+        *left,
+        "FAILED test_leaves.py::test_that_fails",
+        "FAILED test_simulated.py::test_a_fault",
+        "ERROR test_simulated.py::test_that_keeps",
+    }
+    result.assert_outcomes(passed=4 + 9 + 3 + 22, failed=2, errors=5)
+    result.stdout.fnmatch_lines_random(
+        [
+            "FAILED test_leaves.py::test_that_fails - LookupError*",
+            "ERROR test_leaves.py::test_tensors - Failed: the test left behind:*",
+            f"  8,000 bytes created at {place(pytester, 'held')} in test_tensors: *module test_leaves*held*",
+            f"  8,000 bytes created at {place(pytester, 'product')} in test_tensors: *module test_leaves*kept*",
+            f"  80 bytes in an awaited array, created at {place(pytester, 'awaited')} in test_an_array: *",
+            "ERROR test_leaves.py::test_a_task - Failed: the test left behind:*",
+            f"  endless, submitted at {place(pytester, 'running')} in test_a_task, which does not end*",
+            "  3 x behind, submitted at *, which does not end*",
+            "  after 0.01 s these tasks still run: endless, *(they end by themselves, *",
+            "ERROR test_leaves.py::test_a_failure - *",
+            f"*'int', submitted at {place(pytester, 'failing')}*",
+            "*SimFault: injected into *",
+            "*sim_scheduler(seed=4)",
+            f"  8,000 bytes created at {place(pytester, 'simulated')} in test_that_keeps: *module test_simulated*kept*",
+        ]
+    )
 
 
 class Refused(Exception):

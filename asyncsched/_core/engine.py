@@ -22,6 +22,7 @@ from .audit import Audit
 from .commit import Commit
 from .completions import Completions
 from .failure import Failure
+from .instrument import Instrument
 from .model import CANCELLED, DONE, FAILED, LAUNCHED, PENDING, Account, Queue, Scope, Task, Value, Waiter
 from .placement import choose
 from .tenants import Tenant
@@ -72,6 +73,7 @@ class Engine(Audit):
         self.submitted = self.completed = self.failed = self.cancelled = 0
         self.peak_in_flight = self.peak_bytes = 0
         self.reserved = 0
+        self.observer: Instrument | None = None  # told of every transition
         self._news: list[Any] = []  # tasks and jobs whose waiters are to be told
         self._stuck = False  # whether `on_stuck` was told of any
 
@@ -108,6 +110,10 @@ class Engine(Audit):
                 failed = _follow(task)
                 break
         admission.push(task)
+        if self.observer is not None:
+            assert task.value is not None
+            task.value.seq = task.seq
+            self.observer.task_submitted(task)
         if failed is not None and task.move is None:
             self.settle(task, failed.passed_to(task.name, task.site))
         completions.wants_slots = True  # the flag first, a look at the deque second: see `completions`
@@ -181,11 +187,13 @@ class Engine(Audit):
             if type(item) is Task:
                 self._complete(item)
             elif type(item) is tuple:
-                account, nbytes = item
+                account, nbytes, seq = item
                 if account.closed:
                     account = account.open
                 account.used -= nbytes
                 account.changed = True
+                if self.observer is not None:
+                    self.observer.bytes_released(account, nbytes, seq)
             else:  # a job, which is not admitted and not charged: tell who waits for it
                 self._news.append(item)
 
@@ -211,9 +219,13 @@ class Engine(Audit):
             lane = task.lane = lanes[0] if len(lanes) == 1 else choose(task)
             lane.load += 1
             lane.tail = task
+            if self.observer is not None:
+                self.observer.task_launched(task)
             ran = self.launch(task)
         else:  # a claim is done when it is admitted: its value is charged the bytes
             assert task.value is not None
+            if self.observer is not None:
+                self.observer.task_launched(task)
             task.value.charge = task.value.nbytes = task.cost
             self._end(task, DONE)
         if task.waiters is not None:
@@ -249,6 +261,8 @@ class Engine(Audit):
             del task.scope.tasks[task]
             self.unfinished -= 1
             self.completed += 1
+            if self.observer is not None:
+                self.observer.task_ended(task)
             if task.waiters is not None:
                 self._news.append(task)
             return
@@ -357,6 +371,8 @@ class Engine(Audit):
         else:
             self.cancelled += 1
         task.dependents = None
+        if self.observer is not None:
+            self.observer.task_ended(task)
         if task.waiters is not None:
             self._news.append(task)
 
@@ -368,6 +384,8 @@ class Engine(Audit):
         self.unfinished += 1
         self.note_peak(self.admission.in_flight + 1)
         task.scope.tasks[task] = None
+        if self.observer is not None:
+            self.observer.task_submitted(task)
         task.failure = failure
         self._end(task, CANCELLED if failure.cancelled else FAILED)
 
@@ -404,6 +422,8 @@ class Engine(Audit):
             self._sweep(parent.ended_children)
         scope = Scope(name, queue, parent.account, parent)
         parent.children[scope] = None
+        if self.observer is not None:
+            self.observer.scope_opened(scope)
         return scope
 
     def end_scope(self, scope: Scope) -> None:
@@ -415,6 +435,8 @@ class Engine(Audit):
         if parent.ended_children is None:
             parent.ended_children = deque()
         parent.ended_children.append(scope)
+        if self.observer is not None:
+            self.observer.scope_left(scope)
 
     def _sweep(self, ended: deque[Scope]) -> None:
         """Close those that are over. It looks at two for each one that begins: so they do not pile up, and it costs the
@@ -439,8 +461,8 @@ class Engine(Audit):
     def close_scope(self, scope: Scope) -> None:
         """Take a finished scope out of the tree; what it still holds is charged to its parent in the same step."""
         assert not scope.tasks
-        scope.closed = True
         parent = scope.parent
+        self._close(scope)
         if parent is None:
             return
         parent.children.pop(scope, None)
@@ -455,13 +477,18 @@ class Engine(Audit):
             self.note_peak(0)
         self._hand_over(scope, parent)
 
+    def _close(self, scope: Scope) -> None:
+        scope.closed = True
+        if self.observer is not None:
+            self.observer.scope_closed(scope)
+
     def _hand_over(self, scope: Scope, parent: Scope) -> None:
         """What is open in a scope that closes goes to its parent; what is over closes, and is reported, with it."""
         todo, moved = list(scope.children), []
         while todo:
             child = todo.pop()
             if child.ended:
-                child.closed = True
+                self._close(child)
                 todo += child.children
             else:
                 assert child.parent is not None

@@ -1,7 +1,4 @@
-"""Beyond one machine, by Dask: `DaskDevice`, a cluster as a device; `get`, a scheduler for Dask's collections.
-
-Dask and distributed are the extra `asyncsched[cluster]`. Neither is imported before one of the two is used.
-"""
+"""Beyond one machine: asyncsched as a scheduler of Dask's (`get`), and a cluster of Dask's as a device."""
 
 from __future__ import annotations
 
@@ -9,15 +6,29 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .compute import get as get
+    from .compute import statistics as statistics
+    from .compute import using as using
     from .device import DaskDevice as DaskDevice
 
-_WHERE = {"get": ".get", "DaskDevice": ".device"}
+_WHEN_USED = {"get": ".compute", "statistics": ".compute", "using": ".compute", "DaskDevice": ".device"}
 
-__all__ = ["DaskDevice"]
+__all__ = ["DaskDevice", "get", "statistics", "using"]  # imported when used: Dask takes half a second
 
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
-        if name not in _WHERE:
+        if name not in _WHEN_USED:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(import_module(_WHERE[name], __name__), name)
+        try:
+            found = getattr(import_module(_WHEN_USED[name], __name__), name)
+        except ModuleNotFoundError as missing:
+            raise ImportError(
+                f'asyncsched.cluster.{name} needs {missing.name}: pip install "asyncsched[cluster]"', name=missing.name
+            ) from missing
+        globals()[name] = found
+        return found
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -37,6 +37,16 @@ class Lesson(Protocol):
         """The body took so many bytes at most, and left so many behind; the arrays it returned have so many."""
 
 
+class Body:
+    """What a task runs that is no row and no user's function: it reads its inputs' values as they are, and settles its
+    own. See `run`."""
+
+    def run(self, task: Task) -> None:
+        """Give the task's value its `array` and its `charge`, and the task its `refund` (or its failure). Called on the
+        stream's thread, when all inputs are there."""
+        raise NotImplementedError
+
+
 class MustBlock(BaseException):
     """The body cannot go on without blocking, on a thread that must not: it is to be run again on another."""
 
@@ -58,6 +68,8 @@ def run(task: Task, memory: Memory) -> None:
         elif not task.cancelled:
             if is_row:
                 memory.run_row(task)
+            elif isinstance(task.call, Body):
+                task.call.run(task)
             else:
                 _run_call(task, memory)
     except MustBlock:
@@ -71,10 +83,10 @@ def run(task: Task, memory: Memory) -> None:
 def release(task: Task) -> None:
     """Drop every reference a task holds, before its completion is told.
 
-    But for a value larger than what was charged: the engine may have to tell the line that asked for it. (A version
-    that is written over the one before is no larger: that one's charge comes back.)
+    But for a value larger than what was charged: the engine may have to tell the line that asked for it, if there is
+    one. (A version that is written over the one before is no larger: that one's charge comes back.)
     """
-    if task.refund >= 0 or task.move is not None:
+    if task.refund >= 0 or task.move is not None or task.site is None:
         task.value = None
     task.args = task.call = task.context = task.options = task.move = None
     task.inputs = ()

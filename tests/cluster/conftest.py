@@ -1,4 +1,4 @@
-"""One cluster for all tests here: starting one takes seconds."""
+"""One cluster for all tests here: starting one takes seconds. And for each test of `get` a scheduler of its own."""
 
 from __future__ import annotations
 
@@ -26,3 +26,13 @@ async def d(address: str, blockbuster: Any) -> AsyncIterator[asc.Scheduler]:
     """A scheduler on the cluster."""
     async with asc.Scheduler(asc.cluster.DaskDevice(address, workers=2)) as scheduler:
         yield scheduler
+
+
+@pytest.fixture
+def kept() -> Iterator[None]:
+    """No scheduler that `get` keeps open before, nor after."""
+    from asyncsched.cluster import compute
+
+    before = compute._kept.replace({"device": "cpu", "streams": 2})
+    yield
+    compute._kept.replace(before)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -137,6 +139,11 @@ def check() -> type[Check]:
 
 def values(shape: tuple[int, ...], dtype: str, seed: int = 0) -> np.ndarray:
     """Reproducible values, small enough for every dtype."""
+    return _values(shape, dtype, seed).copy()
+
+
+@functools.cache
+def _values(shape: tuple[int, ...], dtype: str, seed: int) -> np.ndarray:
     rng = np.random.default_rng(seed)
     kind = np.dtype(dtype).kind
     if kind in "fc":
@@ -181,13 +188,29 @@ def some_dtype(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture(params=LAYOUTS)
-def layout(request: pytest.FixtureRequest) -> str:
-    """One of the layouts."""
-    return str(request.param)
+def in_every_layout(test: Callable[..., None]) -> Callable[..., None]:
+    """Run a test with each `layout`, or with `x` of `some_dtype` in each. All in one item: each costs milliseconds."""
+    names = inspect.signature(test).parameters.keys()
+    fixtures = dict.fromkeys("some_dtype" if name == "x" else name for name in names if name != "layout")
 
+    @functools.wraps(test)
+    def run(**given: Any) -> None:
+        applied = 0
+        for layout in LAYOUTS:
+            arguments = given | {"layout": layout}
+            if "x" in names:
+                arguments["x"] = layouts(given["some_dtype"])[layout]
+            try:
+                test(**{name: arguments[name] for name in names})
+                applied += 1
+            except pytest.skip.Exception as skipped:
+                reason = skipped.msg
+            except BaseException as error:
+                error.add_note(f"in the layout {layout!r}")
+                raise
+        if not applied:
+            pytest.skip(reason)
 
-@pytest.fixture
-def x(some_dtype: str, layout: str) -> np.ndarray:
-    """An array of a few dtypes in every layout."""
-    return layouts(some_dtype)[layout]
+    parameters = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in fixtures]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return run

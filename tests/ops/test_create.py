@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from conftest import DTYPES, values
+from conftest import DTYPES, in_every_layout, values
 
 SHAPES = ((), (0,), (3, 4), (-1,))
 
@@ -31,6 +31,7 @@ def test_full_of_an_array(check):
     check("full")(lambda: np.full((2, 3), values((2,), "f4")), values((2,), "f4"), shape=(2, 3))
 
 
+@in_every_layout
 def test_full_like(check, x):
     for wanted in (None, np.dtype("f8")):
         check("full_like")(lambda w=wanted: np.full_like(x, 1, dtype=w), x, 1, dtype=wanted)

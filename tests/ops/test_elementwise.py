@@ -6,7 +6,7 @@ import warnings
 
 import numpy as np
 import pytest
-from conftest import DTYPES, layouts, values
+from conftest import DTYPES, in_every_layout, layouts, values
 
 from asyncsched.ops import TABLE, power_row
 from asyncsched.ops.rules.elementwise import comparison, ufunc
@@ -68,15 +68,18 @@ def test_shapes_that_do_not_broadcast(check):
     check("where")(lambda: np.where(x > 0, x, y), x > 0, x, y)
 
 
+@in_every_layout
 def test_round(check, x):
     check("round")(lambda: np.round(x), x)
 
 
+@in_every_layout
 def test_clip(check, x, some_dtype):
     for low, high in ((0, 1), (0.5, 1.5), (np.float32(0), 1), (values((4,), some_dtype), 3), (False, True)):
         check("clip")(lambda low=low, high=high: np.clip(x, low, high), x, low, high)
 
 
+@in_every_layout
 def test_where(check, some_dtype, layout):
     x, y = layouts(some_dtype)[layout], values((4,), some_dtype, seed=1)
     for condition in (layouts("?", 2)["c"], layouts("?", 2)["fortran"], values((4,), "i8"), values((), "?")):
@@ -84,6 +87,7 @@ def test_where(check, some_dtype, layout):
             check("where")(lambda c=condition, a=a, b=b: np.where(c, a, b), condition, a, b)
 
 
+@in_every_layout
 def test_astype_copy(check, x):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", np.exceptions.ComplexWarning)
@@ -92,12 +96,14 @@ def test_astype_copy(check, x):
     check("copy")(lambda: x.copy(order="K"), x)
 
 
+@in_every_layout
 def test_parts(check, x):
     check("real")(lambda: x.real, x)
     check("imag")(lambda: x.imag, x)
 
 
 @pytest.mark.parametrize("k", [-1, 0, 2])
+@in_every_layout
 def test_triangles(check, x, k):
     check("tril")(lambda: np.tril(x, k), x, k=k)
     check("triu")(lambda: np.triu(x, k), x, k=k)

@@ -7,7 +7,7 @@ from math import sqrt
 
 import numpy as np
 import pytest
-from conftest import layouts, values
+from conftest import in_every_layout, layouts, values
 
 from asyncsched.ops import TABLE, meta, plan
 from asyncsched.ops.index_keys import TENSOR, Slice
@@ -152,6 +152,7 @@ def test_the_gradient_of_running_products_of_little(check, shape):
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
+@in_every_layout
 def test_a_choice_gives_halves_at_ties_and_nothing_to_the_smaller(check, layout, dtype):
     g = layouts(dtype)[layout].copy()
     g.ravel()[:1] = np.inf
@@ -169,6 +170,7 @@ def test_a_choice_gives_halves_at_ties_and_nothing_to_the_smaller(check, layout,
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
+@in_every_layout
 def test_updates(check, layout, dtype):
     x, y, z = [np.asarray(np.abs(layouts(dtype, seed)[layout])) for seed in range(3)]
     check("axpby")(lambda: x * 0.9 + y * -0.25, x, y, 0.9, -0.25)

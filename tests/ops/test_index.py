@@ -6,7 +6,7 @@ import random
 
 import numpy as np
 import pytest
-from conftest import DTYPES, layouts, values
+from conftest import DTYPES, in_every_layout, layouts, values
 
 from asyncsched.ops import encode_key
 
@@ -59,6 +59,7 @@ def view(x, key):
 
 
 @pytest.mark.parametrize("key", KEYS, ids=str)
+@in_every_layout
 def test_basic_keys(check, key, layout):
     x = layouts("f4")[layout]
     found = check("getitem")(lambda: view(x, key), x, **encoded(key)[1])
@@ -84,6 +85,7 @@ def assigned(x, key, value):
 
 
 @pytest.mark.parametrize("key", KEYS, ids=str)
+@in_every_layout
 def test_assignment(check, key, layout):
     x = layouts("f4")[layout]
     for value in (1, 2.5, np.float64(3), values((4,), "f8"), values((1, 1, 4), "f4"), values((3, 1), "i1"), 1j):
@@ -187,6 +189,7 @@ def test_tensors_that_are_no_index(check, index):
     check("getitem_advanced")(lambda: x[index], x, index, key=("tensor",))
 
 
+@in_every_layout
 def test_take(check, layout):
     x = layouts("f4")[layout]
     for indices in ([0, 2], [[0], [-1]], [], 1, np.array([1, 0], "i1"), np.array([0], "u8"), np.array([0.0])):
@@ -207,6 +210,7 @@ def test_take_of_what_is_not_there():
         kernel(values((3,), "f4"), np.array([3]), axis=0, out=out)
 
 
+@in_every_layout
 def test_take_along_axis(check, layout):
     x = layouts("f4")[layout]
     for shape in ((3, 2), (1, 5), (3, 0), (2, 2), (2,), (2, 3, 1), (1, 1, 2)):
@@ -218,11 +222,13 @@ def test_take_along_axis(check, layout):
     check("take_along_axis")(lambda: np.take_along_axis(x, np.zeros(x.shape), 0), x, np.zeros(x.shape), axis=0)
 
 
+@in_every_layout
 def test_argwhere(check, x):
     check("argwhere")(lambda: np.stack(np.nonzero(x), axis=-1), x)
 
 
 @pytest.mark.parametrize("side", ["left", "right", "middle"])
+@in_every_layout
 def test_searchsorted(check, side, layout):
     ordered = np.sort(values((6,), "f4", 1))
     for x in (layouts("f4")[layout], layouts("i8")[layout]):

@@ -6,13 +6,14 @@ import warnings
 
 import numpy as np
 import pytest
-from conftest import layouts, values
+from conftest import in_every_layout, layouts, values
 
 AXES = (None, 0, -1, 1, (0, 1), (0, 2), 5)
 REDUCTIONS = ("all", "any", "max", "min", "prod", "sum")
 
 
 @pytest.mark.parametrize("name", REDUCTIONS)
+@in_every_layout
 def test_reductions(check, name, x):
     function = getattr(np, name)
     for axis in AXES:
@@ -22,6 +23,7 @@ def test_reductions(check, name, x):
 
 @pytest.mark.parametrize("name", ["sum", "prod", "cumulative_sum", "cumulative_prod"])
 @pytest.mark.parametrize("wanted", ["f4", "i8", "c16"])
+@in_every_layout
 def test_in_another_dtype(check, name, wanted, layout):
     x = layouts("f4")[layout]
     if x.ndim == 0:
@@ -33,6 +35,7 @@ def test_in_another_dtype(check, name, wanted, layout):
 
 
 @pytest.mark.parametrize("name", ["mean", "var", "std"])
+@in_every_layout
 def test_averages(check, name, x):
     function = getattr(np, name)
     more = {} if name == "mean" else {"correction": 1}
@@ -56,12 +59,14 @@ def test_a_variance_is_charged_for_its_deviations(check):
     assert check("var")(lambda: np.var(x), x).workspace >= x.nbytes
 
 
+@in_every_layout
 def test_count_nonzero(check, x):
     for axis in (None, 0, -1, (0, 1)):
         check("count_nonzero")(lambda a=axis: np.asarray(np.count_nonzero(x, axis=a)), x, axis=axis)
 
 
 @pytest.mark.parametrize("name", ["argmax", "argmin"])
+@in_every_layout
 def test_where_the_extremes_are(check, name, x):
     for axis in (None, 0, -1, 1, 5):
         for keepdims in (False, True):
@@ -71,6 +76,7 @@ def test_where_the_extremes_are(check, name, x):
 
 @pytest.mark.parametrize("name", ["cumulative_sum", "cumulative_prod"])
 @pytest.mark.parametrize("initial", [False, True])
+@in_every_layout
 def test_cumulations(check, name, x, initial):
     if x.ndim == 0:
         pytest.skip("NumPy adds an axis, the standard asks for one")
@@ -84,18 +90,21 @@ def test_cumulations_need_an_axis(check):
         check("cumulative_sum").agrees(np.zeros(1), (values((), "f4"),), {})
 
 
+@in_every_layout
 def test_diff(check, x):
     for axis in (0, -1, 5):
         for n in (1, 2, 5):
             check("diff")(lambda a=axis, n=n: np.diff(x, axis=a, n=n), x, axis=axis, n=n)
 
 
+@in_every_layout
 def test_sort(check, x):
     for axis in (0, -1, 5):
         for stable in (True, False):
             check("sort")(lambda a=axis, s=stable: np.sort(x, axis=a, stable=s), x, axis=axis, stable=stable)
 
 
+@in_every_layout
 def test_argsort(check, x):
     if x.ndim == 0:
         pytest.skip("NumPy adds an axis, the standard asks for one")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from conftest import layouts, values
+from conftest import in_every_layout, layouts, values
 
 
 @pytest.mark.parametrize(
@@ -27,6 +27,7 @@ from conftest import layouts, values
         ("matrix_transpose", {}),
     ],
 )
+@in_every_layout
 def test_views(check, name, options, layout):
     for dtype in ("f4", "c16", "?"):
         x = layouts(dtype)[layout]
@@ -35,6 +36,7 @@ def test_views(check, name, options, layout):
 
 
 @pytest.mark.parametrize("shape", [(-1,), (4, 3), (2, 6), (12, 1), (3, -1, 2), (24,), (-1, -1), (0, 7), (), (1, 1, 4)])
+@in_every_layout
 def test_reshape(check, shape, layout):
     x = layouts("f4")[layout]
     found = check("reshape")(lambda: np.reshape(x, shape), x, shape=shape)
@@ -44,6 +46,7 @@ def test_reshape(check, shape, layout):
 
 
 @pytest.mark.parametrize("axis", [0, 1, -1, None, 7])
+@in_every_layout
 def test_concat(check, axis, layout):
     x = layouts("f4")[layout]
     for y in (x, layouts("f8")[layout], values((3, 4), "i1"), values((1, 4), "f4"), values((4,), "f4")):
@@ -53,6 +56,7 @@ def test_concat(check, axis, layout):
 
 
 @pytest.mark.parametrize("axis", [0, 1, -1, 2, 7])
+@in_every_layout
 def test_stack(check, axis, layout):
     x = layouts("f4")[layout]
     for y in (x, layouts("i8")[layout], values((3, 4), "f4")):
@@ -61,6 +65,7 @@ def test_stack(check, axis, layout):
 
 
 @pytest.mark.parametrize("repeats", [0, 1, 3, -1])
+@in_every_layout
 def test_repeat(check, repeats, layout):
     x = layouts("f4")[layout]
     if not x.size and repeats < 0:
@@ -70,6 +75,7 @@ def test_repeat(check, repeats, layout):
 
 
 @pytest.mark.parametrize("repetitions", [(), (1,), (2,), (2, 3), (1, 1, 1, 1), (2, 1, 3, 1), (0, 2), (-1,)])
+@in_every_layout
 def test_tile(check, repetitions, layout):
     x = layouts("f4")[layout]
     if not x.size and -1 in repetitions:
@@ -80,6 +86,7 @@ def test_tile(check, repetitions, layout):
 @pytest.mark.parametrize(
     ("shift", "axis"), [(1, None), (-2, 0), (1, -1), ((1, 2), (0, 1)), (1, (0, 1)), ((1, 2), (0, 1, 1)), (3, 9)]
 )
+@in_every_layout
 def test_roll(check, shift, axis, layout):
     x = layouts("f4")[layout]
     check("roll")(lambda: np.roll(x, shift, axis=axis), x, shift=shift, axis=axis)
