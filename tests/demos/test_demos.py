@@ -138,3 +138,11 @@ def test_pytorch_is_a_guest() -> None:
     lines = run("pytorch_guest", "--requests", 40)
     assert "0 answers differ from PyTorch's" in said(lines, "40 requests in ")
     assert "bad input failed alone" in lines[-1]
+
+
+@needs("sklearn", "distributed")
+def test_a_cluster_trains_as_one_machine_though_a_worker_is_killed() -> None:
+    lines = run("cluster", "--steps", 4, "--workers", 2)
+    assert said(lines, "    step 2: killed the worker")
+    for way in ("this machine alone", "1 worker", "2 workers", "one worker killed"):
+        assert float(said(lines, f"{way}: ").split("off by ")[1].split()[0]) < 1e-4
