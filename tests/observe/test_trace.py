@@ -73,7 +73,7 @@ def test_a_file_cut_anywhere_is_read_as_far_as_it_goes(tmp_path: Path, name: str
             assert "is no trace" in str(error)
         else:
             assert found.tasks in ([], whole.tasks)
-            assert found.complete is False
+            assert found.tasks or not found.complete  # of a compressed file the last bytes are a sum
 
 
 async def test_what_is_freed_and_when_is_known_by_task(tmp_path: Path, gate: threading.Event) -> None:
