@@ -50,13 +50,15 @@ from .tensors.handles import Task, gather
 from .tensors.tensor import Tensor
 
 if TYPE_CHECKING:
-    from . import array_api, autograd, devices, nn, optim, serving
+    from . import array_api, autograd, cluster, devices, nn, observe, optim, serving
     from .autograd.mode import no_grad
     from .devices.cuda.janitor import record_stream
     from .flow.batcher import Batcher
     from .flow.pipeline import Pipeline
     from .flow.window import Window
     from .nn.checkpoint import load, save
+    from .observe import Trace
+    from .observe.timer import Timer, measure
     from .runtime.statistics import Load, Statistics
     from .tensors.functions import fft, linalg, random
 
@@ -68,15 +70,20 @@ _WHEN_USED = {
     "Load": "runtime.statistics",
     "Pipeline": "flow.pipeline",
     "Statistics": "runtime.statistics",
+    "Timer": "observe.timer",
+    "Trace": "observe",
     "Window": "flow.window",
     "array_api": "array_api",
     "autograd": "autograd",
+    "cluster": "cluster",
     "devices": "devices",
     "fft": "tensors.functions.fft",
     "linalg": "tensors.functions.linalg",
     "load": "nn.checkpoint",
+    "measure": "observe.timer",
     "nn": "nn",
     "no_grad": "autograd.mode",
+    "observe": "observe",
     "optim": "optim",
     "random": "tensors.functions.random",
     "record_stream": "devices.cuda.janitor",
@@ -113,17 +120,22 @@ __all__ = [
     "TaskCancelled",
     "TaskTooLarge",
     "Tensor",
+    "Timer",
+    "Trace",
     "Window",
     "array_api",
     "autograd",
+    "cluster",
     "devices",
     "exact",
     "fft",
     "gather",
     "linalg",
     "load",
+    "measure",
     "nn",
     "no_grad",
+    "observe",
     "optim",
     "random",
     "record_stream",

@@ -1,1 +1,1 @@
-"""Benchmarks. Each module prints one table of ratios: `python -m bench.overhead`, `.throughput`, `.loop_lag`."""
+"""Benchmarks. Each module prints one table of ratios: `python -m bench.peers`, `.beside`, `.overhead`."""

@@ -75,6 +75,7 @@ def measured(section: str, rounds: int) -> list[Row]:
 
     torch.set_num_threads(1)
     demo: Any = runpy.run_path(str(ROOT / "demos" / "pytorch_training.py"))
+    demo["keep_freed_memory"]()  # for all that take turns
     size = demo["BATCH"]
     files = demo["Files"](2 * size if rounds == 1 else demo["IMAGES"])
     batches = list(_decoding(files, size))

@@ -17,6 +17,7 @@ import asyncsched as asc
 from asyncsched import nn, optim
 
 from .measure import Contestant, Report, compare, on_loop, run_bench, timed
+from .rows import cnn, mlp
 
 NO_TORCH = "PyTorch: not installed, skipped (`pip install torch`)"
 Step = Callable[[], object]
@@ -99,18 +100,6 @@ def _their_operation(torch: Any, name: str, arrays: Arrays, target: Any, options
 
 
 # -- b: whole networks --------------------------------------------------------------------------------------------
-
-
-def mlp(nn: Any) -> Any:
-    return nn.Sequential(
-        nn.Linear(512, 2048), nn.ReLU(), nn.Linear(2048, 512), nn.GELU(), nn.LayerNorm(512), nn.Linear(512, 10)
-    )
-
-
-def cnn(nn: Any) -> Any:
-    first = (nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2))
-    second = (nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten())
-    return nn.Sequential(*first, *second, nn.Linear(64 * 49, 128), nn.ReLU(), nn.Linear(128, 10))
 
 
 NETWORKS = {"mlp": (mlp, (1024, 512)), "cnn": (cnn, (64, 1, 28, 28))}

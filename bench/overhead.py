@@ -15,7 +15,6 @@ import sys
 import threading
 import tracemalloc
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import ExitStack
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -24,8 +23,8 @@ import numpy as np
 
 import asyncsched as asc
 
+from .graphs import add_repeatedly, plus_one
 from .measure import NO_UVLOOP, Asked, Contestant, Report, Row, compare, on_loop, run_bench, timed, uvloop_factory
-from .peers import add_repeatedly, peers
 
 TINY = (1, 2)
 # The last is too large to run on the loop's thread, so that it takes the way over a stream.
@@ -37,23 +36,17 @@ def tiny() -> Any:
     return np.ones(TINY, np.float32)
 
 
-def plus_one(x: Any) -> Any:
-    return x + 1
-
-
 # -- a: issued without an await -----------------------------------------------------------------------------------
 
 
 def issue(quick: bool, report: Report) -> None:
     n, x = 500 if quick else 10_000, tiny()
-    with ExitStack() as stack:
-        contestants = [
-            Contestant("a NumPy inline", lambda: timed(lambda: add_repeatedly(x, n)), n),
-            Contestant("a asyncsched", on_loop(lambda: _issue(n)), n, asked=Asked(ratio=6, aim=3)),
-            Contestant("a run_in_executor", on_loop(lambda: _issue_to_executor(n)), n),
-            *peers(stack, "a", TINY, n, report),
-        ]
-        report.rows += compare(contestants, 1 if quick else 25)
+    contestants = [
+        Contestant("a NumPy inline", lambda: timed(lambda: add_repeatedly(x, n)), n),
+        Contestant("a asyncsched", on_loop(lambda: _issue(n)), n, asked=Asked(ratio=6, aim=3)),
+        Contestant("a run_in_executor", on_loop(lambda: _issue_to_executor(n)), n),
+    ]
+    report.rows += compare(contestants, 1 if quick else 25)
 
 
 async def _issue(n: int) -> float:
@@ -174,7 +167,7 @@ def _inline(n: int, counts: Sequence[int]) -> Contestant:
 
 def _pending(kind: str, n: int, counts: Sequence[int]) -> list[Contestant]:
     """Two contestants for one thing: the first runs it, the second tells how long it took altogether."""
-    run, repeats = _Pending(kind, n), max(1, counts[1] // n)
+    run, repeats = Pending(kind, n), max(1, counts[1] // n)
 
     def contestant(what: str, round: Callable[[], float]) -> Contestant:
         to = f"d {kind}, {what}, n={counts[0]:,}"
@@ -202,7 +195,7 @@ def _fill(s: asc.Scheduler, gate: threading.Event) -> None:
         s.submit_nowait(gate.wait)
 
 
-class _Pending:
+class Pending:
     """Operations that all wait behind callables until the last is issued.
 
     Python's garbage collector visits what is pending over and over as it grows, about five times each, which costs as
@@ -221,11 +214,11 @@ class _Pending:
         if not self._collect:
             gc.disable()
         try:
-            return sum(on_loop(self._run)() for _ in range(repeats))
+            return sum(on_loop(self.run)() for _ in range(repeats))
         finally:
             gc.enable()
 
-    async def _run(self) -> float:
+    async def run(self) -> float:
         async with asc.Scheduler("cpu", max_pending=None) as s:
             x = await s.put(tiny())
             gate = threading.Event()
@@ -283,13 +276,13 @@ async def _traced(hold: Callable[[asc.Scheduler, Any], Any]) -> float:
 
 def imports(quick: bool, report: Report) -> None:
     contestants = [
-        Contestant("f import numpy", lambda: _import("numpy"), unit="s"),
-        Contestant("f import asyncsched", lambda: _import("asyncsched"), unit="s", asked=Asked(ratio=2)),
+        Contestant("f import numpy", lambda: import_seconds("numpy"), unit="s"),
+        Contestant("f import asyncsched", lambda: import_seconds("asyncsched"), unit="s", asked=Asked(ratio=2)),
     ]
     report.rows += compare(contestants, 1 if quick else 15)
 
 
-def _import(module: str) -> float:
+def import_seconds(module: str) -> float:
     code = f"from time import process_time as t; a = t(); import {module}; print(t() - a)"
     compiled = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     command = [sys.executable, "-c", code]

@@ -1,115 +1,102 @@
-"""Other libraries in the same run, each in a child process.
+"""What a user would pick instead, side by side: `python -m bench.peers`.
 
-They are not imported beside the others: PyTorch and JAX start thread pools, PyTorch brings an OpenMP runtime and
-its own BLAS (whose threads `threadpoolctl` would then change too), and both make every garbage collection longer. So a
-child runs NumPy inline and the peer in turn whenever the parent's round asks for them; between its turns it blocks on a
-pipe. Its ratio is taken to the NumPy of its own process.
+Makes an environment for each peer that is not installed here, once, and prints a table of ratios; a peer that will not
+install is named with the reason. `--readme` writes the table of the last results into the README.
 """
 
 from __future__ import annotations
 
-import importlib.util
-import subprocess
-import sys
-from collections.abc import Callable
-from contextlib import ExitStack
-from functools import partial
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-import numpy as np
+from .measure import ROOT, cpus
+from .picture import draw
+from .results import RESULTS, add_options, contestants, found, load, measured, number, print_table, setting
+from .turns import Row
 
-from .measure import ROOT, Contestant, Report, cpus, timed
-
-Shape = tuple[int, int]
-Work = Callable[[], object]
-
-
-def add_repeatedly(x: Any, n: int) -> Any:
-    """What every contestant does: `y = x + 1`, n times."""
-    for _ in range(n):
-        y = x + 1
-    return y
-
-
-def _torch(shape: Shape, n: int) -> Work:
-    import torch
-
-    torch.set_num_threads(cpus())
-    x = torch.ones(shape)
-    return lambda: add_repeatedly(x, n)
-
-
-def _jax(shape: Shape, n: int) -> Work:
-    import jax
-
-    jax.config.update("jax_platforms", "cpu")
-    x = jax.numpy.ones(shape, jax.numpy.float32)
-    return lambda: add_repeatedly(x, n).block_until_ready()
-
-
-def _dask(shape: Shape, n: int) -> Work:
-    import dask
-
-    x, add = np.ones(shape, np.float32), dask.delayed(np.add, pure=False)
-
-    def work() -> None:
-        for at in range(0, n, 100):  # results live until a batch ends
-            dask.compute(*[add(x, 1) for _ in range(min(100, n - at))], scheduler="threads", num_workers=cpus())
-
-    return work
-
-
-_PEERS: dict[str, tuple[str, Callable[[Shape, int], Work], str]] = {
-    "torch": ("PyTorch", _torch, "pip install torch --index-url https://download.pytorch.org/whl/cpu"),
-    "jax": ("JAX", _jax, "pip install jax"),
-    "dask": ("Dask delayed, threads", _dask, "pip install dask"),
+PEERS = {
+    "NumPy": "numpy",
+    "asyncsched": "asyncsched",
+    f"{cpus()} streams": "asyncsched streams",
+    "PyTorch": "torch",
+    "JAX": "jax",
+    "MXNet": "mxnet",
+    "Dask": "dask",
+    "distributed": "distributed",
+    "Ray": "ray",
+    "run_in_executor": "run_in_executor",
+    "to_thread": "to_thread",
 }
 
 
-class Child:
-    """The child process of one peer."""
-
-    def __init__(self, library: str, shape: Shape, n: int) -> None:
-        command = [sys.executable, "-m", "bench.peers", library, *map(str, (*shape, n))]
-        self._process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-    def ask(self, who: str) -> float:
-        """One round of "numpy" or "peer", in seconds."""
-        questions, answers = self._process.stdin, self._process.stdout
-        assert questions is not None
-        assert answers is not None
-        print(who, file=questions, flush=True)
-        return float(answers.readline())
-
-    def close(self) -> None:
-        self._process.communicate()
+def _row(title: str, unit: str, work: str, **options: Any) -> Row:
+    return Row(title, unit, {column: (contestant, work) for column, contestant in PEERS.items()}, **options)
 
 
-def peers(stack: ExitStack, section: str, shape: Shape, n: int, report: Report) -> list[Contestant]:
-    """The installed peers with NumPy beside each; `stack` ends their processes."""
-    found: list[Contestant] = []
-    for library, (title, _, cure) in _PEERS.items():
-        if importlib.util.find_spec(library) is None:
-            report.notes.append(f"{section} {title}: not installed, skipped (`{cure}`)")
-            continue
-        ops = max(1, n // 10) if library == "dask" else n  # a hundred times slower: enough is enough
-        child = Child(library, shape, ops)
-        stack.callback(child.close)
-        beside = f"{section} NumPy beside {title}"
-        found.append(Contestant(beside, partial(child.ask, "numpy"), ops, to=beside))
-        found.append(Contestant(f"{section} {title}", partial(child.ask, "peer"), ops, to=beside))
-    return found
+ROWS = (
+    _row("`x + 1` on (1, 2): 10,000, one barrier", "us", "tiny"),
+    _row("`x + 1` on (1000, 1000): 50, one barrier", "us", "large"),
+    _row("a chain of 1,000 `x + 1` on (1, 2)", "us", "chain"),
+    _row("a diamond: two products (256, 256) of one sum, their sum", "us", "diamonds"),
+    _row("fan-out: 10,000 products (64, 64) of one, all kept", "us", "fan-out"),
+    _row("`x + 1` on (1, 2), each awaited", "us", "tiny awaited"),
+    _row("ten elementwise operations on 8 MiB, captured or compiled", "ms", "captured"),
+    _row("a training step, 512-2048-512-1, batch 1024", "ms", "training"),
+    _row("memory at the peak of 20 such steps", "MiB", "peak", fresh=True),
+)
+BEGIN, END = "<!-- bench.peers: begin -->", "<!-- bench.peers: end -->"
 
 
-def main(library: str, rows: str, columns: str, n: str) -> None:
-    """In the child: answer each line of standard input with the seconds of one round."""
-    shape = int(rows), int(columns)
-    x = np.ones(shape, np.float32)
-    peer = _PEERS[library][1](shape, int(n))
-    contestants: dict[str, Work] = {"numpy": lambda: add_repeatedly(x, int(n)), "peer": peer}
-    for line in sys.stdin:
-        print(timed(contestants[line.strip()]), flush=True)
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.peers", description=__doc__)
+    add_options(parser, "peers")
+    parser.add_argument("--readme", action="store_true", help="write the table of the last results into README.md")
+    options = parser.parse_args(arguments)
+    if options.readme:
+        readme = ROOT / "README.md"
+        readme.write_text(with_table(readme.read_text("utf-8"), load(RESULTS / "peers.json")), "utf-8")
+        return
+    result = measured("peers", ROWS, options)
+    print_table(result, list(PEERS))
+    if options.json and not options.quick:
+        draw(
+            Path(options.json).with_suffix(".png"),
+            result,
+            "Peers beside NumPy inline",
+            [column for column, who in PEERS.items() if "asyncsched" in who],
+        )
+
+
+# -- the README's table -------------------------------------------------------------------------------------------
+
+
+def with_table(readme: str, result: Mapping[str, Any]) -> str:
+    """The README with these results between its two marks."""
+    before, rest = readme.split(BEGIN)
+    _, after = rest.split(END)
+    return f"{before}{BEGIN}\n{table(result)}\n{END}{after}"
+
+
+def table(result: Mapping[str, Any]) -> str:
+    columns = [column for column in PEERS if column in found(result)]
+    lines = [["what", *columns], ["---"] * (1 + len(columns))]
+    lines += [[row["work"], *[_cell(row, column) for column in columns]] for row in result["rows"]]
+    text = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+    missing = "".join(f" {peer}: {reason}." for peer, reason in result["missing"].items())
+    why = "A dash: no number, for the reason in `bench/results/peers.json`."
+    return f"{text}\n\n{setting(result)}. {contestants(result)}. {why}{missing}"
+
+
+def _cell(row: Mapping[str, Any], column: str) -> str:
+    cell = row["cells"].get(column, {})
+    if "value" not in cell:
+        return "-"
+    if column == row["reference"]:
+        return f"{number(cell['value'])} {row['unit']}"
+    return f"{number(cell['ratio'])}x"
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

@@ -1,241 +1,133 @@
-"""Rows of networks beside PyTorch: `python -m bench.rows`.
-
-forward  each row alone     derivatives  each with its backward pass
-
-Each library has a child process of its own, at its best: PyTorch with as many threads as there are processors, ours on
-one stream and on as many, and, where numba is installed, with the loops that it compiles. OpenBLAS chooses its kernel
-for this processor, whatever the environment says; which that is is printed.
-"""
+"""Rows of networks, and a network, in the libraries that have them: works of `bench.beside`."""
 
 from __future__ import annotations
 
-import asyncio
-import atexit
-import importlib.util
-import os
-import subprocess
-import sys
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cache, partial
-from math import ceil
-from time import perf_counter
+from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from .measure import ROOT, Asked, Contestant, Report, compare, cpus, run_bench, timed
+from .libraries import Library
 
-Shapes = tuple[tuple[int, ...], ...]
-NO_TORCH = "PyTorch: not installed, skipped: each ratio is to one stream (`pip install torch`)"
-NO_NUMBA = "numba: not installed, skipped (`pip install numba`)"
-SETTLE = 0.12  # seconds: OpenBLAS's threads spin on for some 25 ms
-ROUND = 0.2  # seconds a round takes at least
-_MISSED = "targets missed: "
-_FORCED = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
+Run = Callable[[int], Awaitable[None]]
+_AHEAD = 4  # rows in flight, of what runs ahead
 
 
 @dataclass(frozen=True)
-class Work:
-    """One row: its operands, what is called in `nn` and in `torch.nn.functional`, and the ratio aimed at."""
+class Row:
+    """Shapes of its operands, and what is called: of `torch.nn.functional`, of `asyncsched.nn`, and in JAX."""
 
-    shapes: Shapes
-    ours: str
-    theirs: str
-    options: dict[str, Any]
-    asked: float | None = None
-    with_numba: float | None = None
+    shapes: tuple[tuple[int, ...], ...]
+    name: str
+    jax: Callable[..., Any] | None = None  # of jax and the operands
+    options: dict[str, Any] = field(default_factory=dict)
+    classes: int = 0  # of a loss
+
+
+def _layer_norm(jax: Any, x: Any, weight: Any, bias: Any) -> Any:
+    centred = x - x.mean(-1, keepdims=True)
+    return centred * jax.lax.rsqrt((centred * centred).mean(-1, keepdims=True) + 1e-5) * weight + bias
+
+
+def _cross_entropy(jax: Any, x: Any, target: Any) -> Any:
+    return -jax.numpy.take_along_axis(jax.nn.log_softmax(x, -1), target[:, None], 1).mean()
+
+
+def _attention(jax: Any, q: Any, k: Any, v: Any) -> Any:
+    return jax.nn.softmax(q @ k.swapaxes(-1, -2) / q.shape[-1] ** 0.5, -1) @ v
 
 
 _WIDE = ((4096, 1024),)
-WORKS = {
-    "layer_norm": Work(((4096, 768), (768,), (768,)), "layer_norm", "layer_norm", {}, 3.2, 0.9),
-    "gelu": Work(((1024, 2048),), "gelu", "gelu", {}, 4.5, 1.0),
-    "gelu, tanh": Work(((1024, 2048),), "gelu", "gelu", {"approximate": "tanh"}),
-    "softmax": Work(_WIDE, "softmax", "softmax", {}, 1.9, 1.0),
-    "log_softmax": Work(_WIDE, "log_softmax", "log_softmax", {}),
-    "cross_entropy": Work(_WIDE, "cross_entropy", "cross_entropy", {}, 1.5, 1.0),
-    "relu": Work(((1024, 2048),), "relu", "relu", {}),
-    "attention": Work(
-        ((8, 8, 256, 64),) * 3, "scaled_dot_product_attention", "scaled_dot_product_attention", {}, 0.65
-    ),
-    "conv2d": Work(((32, 32, 32, 32), (64, 32, 3, 3), (64,)), "conv2d", "conv2d", {"padding": 1}, 1.3, 1.0),
-}  # fmt: skip
-BACKWARD = " and backward"
+ROWS = {
+    "layer_norm": Row(((4096, 768), (768,), (768,)), "layer_norm", _layer_norm),
+    "gelu": Row(((1024, 2048),), "gelu", lambda jax, x: jax.nn.gelu(x, approximate=False)),
+    "softmax": Row(_WIDE, "softmax", lambda jax, x: jax.nn.softmax(x, -1)),
+    "cross_entropy": Row(_WIDE, "cross_entropy", _cross_entropy, classes=1024),
+    "attention": Row(((8, 8, 256, 64),) * 3, "scaled_dot_product_attention", _attention),
+    "conv2d": Row(((32, 32, 32, 32), (64, 32, 3, 3), (64,)), "conv2d", options={"padding": 1}),
+}
 
 
-def forward(quick: bool, report: Report) -> None:
-    _bench(WORKS, quick, report)
-
-
-def derivatives(quick: bool, report: Report) -> None:
-    _bench([name + BACKWARD for name in WORKS], quick, report)
-
-
-def _bench(names: Any, quick: bool, report: Report) -> None:
-    kinds = {"PyTorch": "torch", "1 stream": "1"} | ({f"{cpus()} streams": str(cpus())} if cpus() > 1 else {})
-    if importlib.util.find_spec("torch") is None:
-        del kinds["PyTorch"]
-        _note(report, NO_TORCH)
-    if importlib.util.find_spec("numba") is None:
-        _note(report, NO_NUMBA)
-    else:
-        kinds |= {f"{title}, numba": f"{kind} numba" for title, kind in kinds.items() if kind.isdigit()}
-    children = {title: _child(kind, quick) for title, kind in kinds.items()}
-    for name in names:
-        contestants = [_contestant(name, title, child, next(iter(children))) for title, child in children.items()]
-        report.rows += compare(contestants, 1 if quick else 7, settle=SETTLE)
-    _note(report, f"OpenBLAS's kernel in our processes: {children['1 stream'].ask('kernel')}")
-    missed = [f"{row.name} ({row.ratio:.2f}x)" for row in report.rows if row.met is False]
-    report.notes[:] = [note for note in report.notes if not note.startswith(_MISSED)]
-    _note(report, f"{_MISSED}{', '.join(missed) or 'none'}")
-
-
-def _note(report: Report, text: str) -> None:
-    if text not in report.notes:
-        report.notes.append(text)
-
-
-def _contestant(name: str, title: str, child: Child, first: str) -> Contestant:
-    work = WORKS.get(name)
-    ratio = None
-    if work is not None and title != first == "PyTorch":
-        ratio = work.with_numba if "numba" in title else work.asked
-    asked = None if ratio is None else Asked(ratio=ratio)
-    return Contestant(f"{name}, {title}", lambda: float(child.ask(name)), 1, "ms", f"{name}, {first}", asked)
-
-
-# -- children -----------------------------------------------------------------------------------------------------
-
-
-class Child:
-    """A process that answers the name of a work with the seconds that it takes."""
-
-    def __init__(self, kind: str, quick: bool) -> None:
-        environment = {name: value for name, value in os.environ.items() if name not in _FORCED}
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "bench.rows", "child", kind, str(int(quick))],
-            cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        atexit.register(self._process.communicate)
-
-    def ask(self, question: str) -> str:
-        questions, answers = self._process.stdin, self._process.stdout
-        assert questions is not None
-        assert answers is not None
-        print(question, file=questions, flush=True)
-        return answers.readline().strip()
-
-
-@cache
-def _child(kind: str, quick: bool) -> Child:
-    """One for both sections."""
-    return Child(kind, quick)
-
-
-def operands(work: Work, quick: bool) -> tuple[list[np.ndarray[Any, Any]], np.ndarray[Any, Any] | None]:
-    """Arrays of ordinary numbers, and for a loss the classes that are right."""
+async def row(library: Any, n: int, *, row: Row) -> Run:
+    """One row, again and again."""
     rng = np.random.default_rng(0)
-    first, *rest = work.shapes
-    shapes = [(2, *first[1:]), *[(2, *s[1:]) if s == first else s for s in rest]] if quick else work.shapes
-    arrays = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
-    return arrays, rng.integers(0, first[1], len(arrays[0])) if work.ours == "cross_entropy" else None
+    first = row.shapes[0]
+    shapes = [(2, *s[1:]) if library.quick and s == first else s for s in row.shapes]
+    arrays: list[Any] = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
+    if row.classes:
+        arrays.append(rng.integers(0, row.classes, len(arrays[0])))
+    function = _FUNCTIONS[library.module](library, row, [await library.put(array) for array in arrays])
+    return _repeated(library, function)
 
 
-def answer(kind: str, quick: bool) -> None:
-    """In the child: answer each line of standard input."""
-    if kind == "torch":
-        _answer_torch(quick)
-    else:
-        asyncio.run(_answer_ours(int(kind.split()[0]), "numba" in kind, quick))
+def _repeated(library: Any, function: Callable[[], Any]) -> Run:
+    window = library.s.window(_AHEAD) if library.module == "asyncsched" else nullcontext()
+
+    async def run(count: int) -> None:
+        result = None
+        for _ in range(count):
+            async with window:
+                result = function()
+        await library.finish([result])
+
+    return run
 
 
-def _round(call: Callable[[int], float], quick: bool) -> float:
-    """Seconds for one of as many calls as take long enough."""
-    once = call(1)
-    count = 1 if quick else ceil(ROUND / max(min(once, call(1)), 1e-6))
-    return call(count) / count
-
-
-def _answer_torch(quick: bool) -> None:
-    import torch
-
-    torch.set_num_threads(cpus())
-    for line in sys.stdin:
-        name = line.strip()
-        run = _torch_call(torch, WORKS[name.removesuffix(BACKWARD)], name.endswith(BACKWARD), quick)
-        print(_round(lambda n, run=run: timed(lambda: [run() for _ in range(n)]), quick), flush=True)
-
-
-def _torch_call(torch: Any, work: Work, backward: bool, quick: bool) -> Callable[[], object]:
-    arrays, target = operands(work, quick)
-    tensors = [torch.tensor(array, requires_grad=backward) for array in arrays]
-    options: dict[str, Any] = dict(work.options)
-    args = tensors + ([] if target is None else [torch.tensor(target)])
-    if work.theirs == "layer_norm":
-        args, options = tensors[:1], {"normalized_shape": arrays[1].shape, "weight": tensors[1], "bias": tensors[2]}
-    if "softmax" in work.theirs:
+def _torch(library: Library, row: Row, args: list[Any]) -> Callable[[], Any]:
+    options = dict(row.options)
+    if row.name == "layer_norm":
+        options |= {"normalized_shape": args[1].shape, "weight": args[1], "bias": args[2]}
+        args = args[:1]
+    if row.name == "softmax":
         options["dim"] = -1
-    function = partial(getattr(torch.nn.functional, work.theirs), *args, **options)
-    if not backward:
-        return function
-    gradient = torch.ones(function().shape)
-    return lambda: torch.autograd.grad(function(), tensors, gradient)
+    return partial(getattr(library.xp.nn.functional, row.name), *args, **options)
 
 
-async def _answer_ours(streams: int, numba: bool, quick: bool) -> None:
-    import asyncsched as asc
-    from asyncsched.ops.kernels import compiled
-
-    compiled._started = not numba
-    compiled.finish()
-    async with asc.Scheduler("cpu", streams=streams) as s:
-        for line in iter(sys.stdin.readline, ""):
-            name = line.strip()
-            if name == "kernel":
-                print(_blas_kernel(), flush=True)
-                continue
-            run = await _our_call(asc, s, WORKS[name.removesuffix(BACKWARD)], name.endswith(BACKWARD), quick)
-            count = 1
-            took = [await _timed(s, run, 1), await _timed(s, run, 1)]
-            if not quick:
-                count = ceil(ROUND / max(min(took), 1e-6))
-            print(await _timed(s, run, count) / count, flush=True)
+def _jax(library: Library, row: Row, args: list[Any]) -> Callable[[], Any]:
+    if row.jax is None:
+        raise NotImplementedError("not written in JAX here")
+    return partial(library.xp.jit(partial(row.jax, library.xp)), *args)
 
 
-async def _our_call(asc: Any, s: Any, work: Work, backward: bool, quick: bool) -> Callable[[], object]:
-    arrays, target = operands(work, quick)
-    tensors = [await s.put(array) for array in arrays]
-    args = [*tensors, *([] if target is None else [await s.put(target)])]
-    if work.ours == "layer_norm":
-        args.insert(1, tensors[1].shape)
-    function = partial(getattr(asc.nn, work.ours), *args, **work.options)
-    if not backward:
-        return function
-    for tensor in tensors:
-        tensor.requires_grad = True
-    gradient = await s.put(np.ones(function().shape, np.float32))
-    return lambda: asc.autograd.grad(function(), tensors, [gradient])
+def _ours(library: Library, row: Row, args: list[Any]) -> Callable[[], Any]:
+    if row.name == "layer_norm":
+        args.insert(1, args[1].shape)
+    return partial(getattr(library.xp.nn, row.name), *args, **row.options)
 
 
-async def _timed(s: Any, run: Callable[[], object], count: int) -> float:
-    window = s.window(4)
-    started = perf_counter()
-    for _ in range(count):
-        async with window:
-            run()
-    await s.barrier()
-    return perf_counter() - started
+_FUNCTIONS: dict[str, Callable[..., Callable[[], Any]]] = {"torch": _torch, "jax": _jax, "asyncsched": _ours}
 
 
-def _blas_kernel() -> str:
-    from threadpoolctl import threadpool_info
-
-    return ", ".join(sorted({str(lib.get("architecture")) for lib in threadpool_info() if lib["user_api"] == "blas"}))
+# -- a network ----------------------------------------------------------------------------------------------------
 
 
-if __name__ == "__main__":
-    if sys.argv[1:2] == ["child"]:
-        answer(sys.argv[2], sys.argv[3] == "1")
-    else:
-        run_bench("rows", {"forward": forward, "derivatives": derivatives})
+def mlp(nn: Any) -> Any:
+    return nn.Sequential(
+        nn.Linear(512, 2048), nn.ReLU(), nn.Linear(2048, 512), nn.GELU(), nn.LayerNorm(512), nn.Linear(512, 10)
+    )
+
+
+def cnn(nn: Any) -> Any:
+    first = (nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2))
+    second = (nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten())
+    return nn.Sequential(*first, *second, nn.Linear(64 * 49, 128), nn.ReLU(), nn.Linear(128, 10))
+
+
+async def cnn_steps(library: Any, n: int) -> Run:
+    """Steps of training the small CNN, with AdamW."""
+    rng, xp, size = np.random.default_rng(0), library.xp, 2 if library.quick else 64
+    x = await library.put(rng.standard_normal((size, 1, 28, 28)).astype(np.float32))
+    target = await library.put(rng.integers(0, 10, size))
+    optim, loss = (xp.optim, xp.nn.functional) if library.module == "torch" else (xp.optim, xp.nn)
+    model = cnn(xp.nn)
+    optimizer = optim.AdamW(model.parameters())
+
+    def step() -> None:
+        optimizer.zero_grad()
+        loss.cross_entropy(model(x), target).backward()
+        optimizer.step()
+
+    return _repeated(library, step)

@@ -13,7 +13,6 @@ import sys
 from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -23,8 +22,8 @@ import numpy as np
 import asyncsched as asc
 
 from . import synthetic
+from .graphs import add_repeatedly, plus_one
 from .measure import ROOT, Asked, Contestant, Report, Row, compare, on_loop, run_bench, timed
-from .peers import add_repeatedly, peers
 
 WORKERS = 2
 MAX_OPS = (1, 2, 4, 16, 64, 256, None)
@@ -34,25 +33,19 @@ def large(quick: bool) -> Any:
     return np.ones((200, 200) if quick else (1000, 1000), np.float32)
 
 
-def plus_one(x: Any) -> Any:
-    return x + 1
-
-
 # -- a: large additions -------------------------------------------------------------------------------------------
 
 
 def additions(quick: bool, report: Report) -> None:
     n, x = 50 if quick else 1_000, large(quick)
-    with ExitStack() as stack:
-        contestants = [
-            _inline("a NumPy inline", x, n),
-            Contestant("a asyncsched, streams=2", on_loop(lambda: _add(x, n, streams=2)), n, asked=Asked(0.9, aim=0.6)),
-            Contestant("a asyncsched, streams=1", on_loop(lambda: _add(x, n, streams=1)), n),
-            Contestant("a run_in_executor, 2 workers", on_loop(lambda: _in_executor(x, n)), n),
-            Contestant("a to_thread, 2 workers", on_loop(lambda: _to_thread(x, n)), n),
-            *peers(stack, "a", x.shape, n, report),
-        ]
-        report.rows += compare(contestants, 1 if quick else 9)
+    contestants = [
+        _inline("a NumPy inline", x, n),
+        Contestant("a asyncsched, streams=2", on_loop(lambda: _add(x, n, streams=2)), n, asked=Asked(0.9, aim=0.6)),
+        Contestant("a asyncsched, streams=1", on_loop(lambda: _add(x, n, streams=1)), n),
+        Contestant("a run_in_executor, 2 workers", on_loop(lambda: _in_executor(x, n)), n),
+        Contestant("a to_thread, 2 workers", on_loop(lambda: _to_thread(x, n)), n),
+    ]
+    report.rows += compare(contestants, 1 if quick else 9)
 
 
 def _inline(name: str, x: Any, n: int) -> Contestant:

@@ -7,7 +7,9 @@ the pipeline for items and a window that keeps two steps in flight; the losses a
 The limit is on all tracked bytes: parameters, their moments, what the backward pass needs, batches ahead. Below what
 one step needs the scheduler says so, and names the limit that works.
 
-    python demos/train_digits.py [--max-bytes "24 MiB"] [--epochs 15] [--plot PATH]
+    python demos/train_digits.py [--max-bytes "24 MiB"] [--epochs 15] [--plot PATH] [--live]
+
+With --live the terminal shows the scheduler at work, instead of the progress.
 """
 
 from __future__ import annotations
@@ -67,13 +69,14 @@ async def train(options: argparse.Namespace) -> tuple[History, int]:
     """Train. Returns the loss of each step, the tracked bytes when it was issued, accuracies; and the limit."""
     data = Digits(options.seed)
     history: History = {"loss": [], "bytes": [], "accuracy": []}
-    async with asc.Scheduler(max_bytes=options.max_bytes) as s:
+    instruments = [asc.observe.Live()] if options.live else []
+    async with asc.Scheduler(max_bytes=options.max_bytes, instruments=instruments) as s:
         model = network(np.random.default_rng(options.seed))
         optimizer = asc.optim.AdamW(model.parameters(), lr=2e-3)
         window = s.window(2)
         batches = s.pipeline(data.epoch).map(data.example).batch(BATCH, drop_last=True).to_device(depth=2)
         began = perf_counter()
-        with tqdm(total=options.epochs * (len(data.train) // BATCH), unit="batch", disable=None) as bar:
+        with tqdm(total=options.epochs * (len(data.train) // BATCH), unit="batch", disable=options.live or None) as bar:
             for epoch in range(options.epochs):
                 losses = []
                 async with batches.open() as items:
@@ -146,6 +149,7 @@ if __name__ == "__main__":
     parser.add_argument("--max-bytes", default="24 MiB", help="the limit on tracked bytes")
     parser.add_argument("--epochs", type=int, default=15)
     parser.add_argument("--plot", metavar="PATH", default="train_digits.png")
+    parser.add_argument("--live", action="store_true", help="show the scheduler at work")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     draw(*asyncio.run(train(options)), options.plot)

@@ -36,6 +36,7 @@ MEETS_FIRST += [asc.Scheduler.call, asc.Scheduler.barrier, asc.Scheduler.scope, 
 MEETS_FIRST += [asc.Scheduler.pipeline, asc.Scheduler.capture, asc.Scheduler.statistics, asc.Scheduler.load]
 MEETS_FIRST += [asc.Tensor, asc.Tensor.numpy, asc.Tensor.item, asc.Task, asc.gather, asc.Scope, asc.Window, asc.Graph]
 MEETS_FIRST += [asc.Pipeline, asc.Batcher, asc.ImplicitBarrierError, asc.QueueFull, asc.TaskTooLarge]
+MEETS_FIRST += [asc.Timer, asc.measure]
 
 NEEDS_NUMBA = "ops.kernels.loops"  # which nobody imports but where that is installed
 

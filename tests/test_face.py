@@ -12,9 +12,9 @@ import pytest
 
 import asyncsched as asc
 
-ROOMS = {"array_api", "autograd", "devices", "fft", "linalg", "nn", "optim", "random", "serving"}
+ROOMS = {"array_api", "autograd", "cluster", "devices", "fft", "linalg", "nn", "observe", "optim", "random", "serving"}
 NOT_LOADED_AT_ONCE = {"asyncsched.autograd", "asyncsched.flow.batcher", "asyncsched.flow.pipeline", "asyncsched.nn"}
-NOT_LOADED_AT_ONCE |= {"asyncsched.array_api", "asyncsched.optim", "asyncsched.serving"}
+NOT_LOADED_AT_ONCE |= {"asyncsched.array_api", "asyncsched.observe", "asyncsched.optim", "asyncsched.serving"}
 
 
 def fresh(code: str) -> set[str]:

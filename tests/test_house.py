@@ -18,10 +18,20 @@ import asyncsched
 PACKAGE = Path(asyncsched.__file__).parent
 FOREIGN_TO_THE_CORE = {"anyio", "asyncio", "concurrent", "contextvars", "numpy", "threading", "threadpoolctl", "time"}
 THIRD_PARTY = {"anyio", "numpy", "threadpoolctl"}
-NAMED_BY_WHO_HAS_IT = {"testing": {"pytest", "pytest_asyncio"}}  # a plugin of it, that nobody else imports
-BEHIND_AN_EXTRA = {"ops.kernels.loops": {"numba"}}  # imported by one function, where that is installed
+NAMED_BY_WHO_HAS_IT = {  # what has to do with it alone, and is imported by nobody else
+    "testing": {"pytest", "pytest_asyncio"},
+    "cluster.compute": {"dask"},
+    "cluster.sizes": {"dask"},
+    "cluster.run": {"dask"},
+    "cluster.watching": {"dask"},
+}
+# Imported by one function, where that is installed.
+BEHIND_AN_EXTRA = {"ops.kernels.loops": {"numba"}, "observe.view": {"rich"}}
 LOADED_ONLY_WHEN_USED = {
+    "cloudpickle",
     "cupy",
+    "dask",
+    "distributed",
     "jax",
     "matplotlib",
     "numba",
@@ -29,6 +39,7 @@ LOADED_ONLY_WHEN_USED = {
     "pandas",
     "prometheus_client",
     "psutil",
+    "rich",
     "safetensors",
     "scipy",
     "starlette",
@@ -40,7 +51,7 @@ MOST_IMPORT_TIME = 2.5  # times that of NumPy, on processors that others use, to
 
 # The rooms, from the ground up; those of one floor do not know each other. A module is in the room of its first name.
 FLOORS: list[tuple[str, ...]] = [
-    ("errors", "_arguments", "_tree"),
+    ("errors", "_arguments", "_tree", "pictures"),
     ("ops", "_core"),
     ("devices",),
     ("runtime",),
@@ -49,7 +60,8 @@ FLOORS: list[tuple[str, ...]] = [
     ("autograd",),
     ("nn", "optim"),
     ("scheduler",),
-    ("array_api", "serving", "testing"),
+    ("observe", "background"),
+    ("array_api", "cluster", "serving", "testing"),
     ("", "__main__"),  # the face
 ]
 # The array API's way back from an array to its functions, which are the package itself.

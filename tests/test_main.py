@@ -154,5 +154,6 @@ def test_versions_come_from_the_packages(monkeypatch):
     assert found["uvloop"] == 'pip install "asyncsched[uvloop]"'
     assert found["event loop"] == "asyncio"
     assert found["safetensors"] == 'pip install "asyncsched[safetensors]" (to save and load states)'
+    assert found["rich"] == 'pip install "asyncsched[live]" (to watch a scheduler in the terminal)'
     monkeypatch.setattr(environment, "_version", lambda package: "0.5" if package == "safetensors" else None)
     assert described()["safetensors"] == "0.5"

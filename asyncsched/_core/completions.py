@@ -36,8 +36,8 @@ from typing import Any
 class Completions:
     """A deque with one wake-up per burst.
 
-    Its items are tasks that ended, other jobs that somebody waits for, and pairs (account, bytes) that nobody holds any
-    more. What they are is for the engine to know.
+    Its items are tasks that ended, other jobs that somebody waits for, and triples (account, bytes, whose) that nobody
+    holds any more. What they are is for the engine to know.
     """
 
     __slots__ = ("awake", "items", "returning", "threshold", "wake", "wants_bytes", "wants_slots")
@@ -62,9 +62,9 @@ class Completions:
             return True
         return self.wants_slots and (dry or self.wants_bytes or len(self.items) >= self.threshold)
 
-    def dropped(self, account: Any, nbytes: int) -> None:
-        """Tell of bytes that nobody holds any more."""
-        self.items.append((account, nbytes))
+    def dropped(self, account: Any, nbytes: int, seq: int = -1) -> None:
+        """Tell of bytes that nobody holds any more, and of which task they were the result."""
+        self.items.append((account, nbytes, seq))
         if self.wants_bytes:
             self.notify()
 

@@ -19,9 +19,10 @@ from typing import Any, Final, NoReturn
 from ..errors import QueueFull, TaskTooLarge
 from .admission import Admission
 from .audit import Audit
-from .commit import Commit
+from .commit import Commit, Move
 from .completions import Completions
 from .failure import Failure
+from .instrument import Instrument
 from .model import CANCELLED, DONE, FAILED, LAUNCHED, PENDING, Account, Queue, Scope, Task, Value, Waiter
 from .placement import choose
 from .tenants import Tenant
@@ -40,6 +41,7 @@ class Engine(Audit):
         completions: the deque in which ends and drops arrive.
         launch: puts a task on the stream of its lane. Returns whether it has run already.
         on_stuck: told the tasks that lack bytes which nothing in flight will free, and that there are none any more.
+        on_cancel: told of each task that is cancelled after its launch.
         on_overrun: told of each task that made more than it was charged, while that is more than the limit allows.
         runtime: whose it is; reachable from every account, and opaque here.
     """
@@ -54,6 +56,7 @@ class Engine(Audit):
         launch: Callable[[Task], bool],
         on_stuck: Callable[[Sequence[Task]], None] = lambda tasks: None,
         on_overrun: Callable[[Task], None] = lambda task: None,
+        on_cancel: Callable[[Task], None] = lambda task: None,
         runtime: Any = None,
     ) -> None:
         self.max_pending = max_pending
@@ -61,6 +64,7 @@ class Engine(Audit):
         self.launch = launch
         self.on_stuck = on_stuck
         self.on_overrun = on_overrun
+        self.on_cancel = on_cancel
         self.account = Account(max_bytes, completions, runtime)
         self.admission = Admission(max_ops, completions.returning)
         self.root = Scope("root", Queue(Tenant(None, self.admission.ordinary)), self.account)
@@ -69,6 +73,7 @@ class Engine(Audit):
         self.submitted = self.completed = self.failed = self.cancelled = 0
         self.peak_in_flight = self.peak_bytes = 0
         self.reserved = 0
+        self.observer: Instrument | None = None  # told of every transition
         self._news: list[Any] = []  # tasks and jobs whose waiters are to be told
         self._stuck = False  # whether `on_stuck` was told of any
 
@@ -105,6 +110,10 @@ class Engine(Audit):
                 failed = _follow(task)
                 break
         admission.push(task)
+        if self.observer is not None:
+            assert task.value is not None
+            task.value.seq = task.seq
+            self.observer.task_submitted(task)
         if failed is not None and task.move is None:
             self.settle(task, failed.passed_to(task.name, task.site))
         completions.wants_slots = True  # the flag first, a look at the deque second: see `completions`
@@ -178,11 +187,13 @@ class Engine(Audit):
             if type(item) is Task:
                 self._complete(item)
             elif type(item) is tuple:
-                account, nbytes = item
+                account, nbytes, seq = item
                 if account.closed:
                     account = account.open
                 account.used -= nbytes
                 account.changed = True
+                if self.observer is not None:
+                    self.observer.bytes_released(account, nbytes, seq)
             else:  # a job, which is not admitted and not charged: tell who waits for it
                 self._news.append(item)
 
@@ -208,9 +219,13 @@ class Engine(Audit):
             lane = task.lane = lanes[0] if len(lanes) == 1 else choose(task)
             lane.load += 1
             lane.tail = task
+            if self.observer is not None:
+                self.observer.task_launched(task)
             ran = self.launch(task)
         else:  # a claim is done when it is admitted: its value is charged the bytes
             assert task.value is not None
+            if self.observer is not None:
+                self.observer.task_launched(task)
             task.value.charge = task.value.nbytes = task.cost
             self._end(task, DONE)
         if task.waiters is not None:
@@ -246,6 +261,8 @@ class Engine(Audit):
             del task.scope.tasks[task]
             self.unfinished -= 1
             self.completed += 1
+            if self.observer is not None:
+                self.observer.task_ended(task)
             if task.waiters is not None:
                 self._news.append(task)
             return
@@ -259,31 +276,43 @@ class Engine(Audit):
 
         A launched task is settled for everyone who waits, and keeps its slot and bytes until it physically ends.
         """
-        found = self._cancel(task, failure)
-        todo = [(task, failure)] if found else []
-        while todo:
-            task, failure = todo.pop()
-            for dependent in () if task.move is not None else task.dependents or ():
-                passed = failure.passed_to(dependent.name, dependent.site)
-                if self._cancel(dependent, passed):
-                    todo.append((dependent, passed))
-        return found
-
-    def _cancel(self, task: Task, failure: Failure) -> bool:
-        move = task.move  # one read, as below
+        move = task.move  # one read: the stream lets go of it when the result is there, as of `value` below
         if move is not None:
             return self._give_up(move.commit)
         if task.state == PENDING:
             self.settle(task, failure)
             return True
-        value = task.value  # one read: the stream lets go of it when the result is there
-        if task.settled() or value is None:
+        below = _below(
+            task
+        )  # as long as it has not ended, nothing has that reads it, nor let go of its part in a commit
+        if task.settled():
+            return False
+        # From this look to the two marks nothing is called, so no other thread runs (a thread gives the GIL away in
+        # calls and at the ends of loops alone): it has not ended before it is marked, or it is not marked.
+        if task.value is None:
             return False
         task.failure = failure
         task.cancelled = True
+        self._tell_cancelled(task)
+        for producer, dependent, move in below:
+            above = producer.failure
+            if above is None:
+                continue
+            if move is not None:
+                self._give_up(move.commit)
+            elif dependent.state == PENDING:
+                self.settle(dependent, above.passed_to(dependent.name, dependent.site))
+            elif dependent.state == LAUNCHED and dependent.failure is None:
+                # It may have its result by now: both may have ended since the mark. Nobody was told of that yet.
+                dependent.failure = above.passed_to(dependent.name, dependent.site)
+                dependent.cancelled = True
+                self._tell_cancelled(dependent)
+        return True
+
+    def _tell_cancelled(self, task: Task) -> None:
         if task.waiters is not None:
             self._news.append(task)
-        return True
+        self.on_cancel(task)
 
     def settle(self, task: Task, failure: Failure) -> bool:
         """End a pending task that will never be launched, and its dependents. Without recursion: graphs are deep.
@@ -353,6 +382,8 @@ class Engine(Audit):
         else:
             self.cancelled += 1
         task.dependents = None
+        if self.observer is not None:
+            self.observer.task_ended(task)
         if task.waiters is not None:
             self._news.append(task)
 
@@ -364,6 +395,8 @@ class Engine(Audit):
         self.unfinished += 1
         self.note_peak(self.admission.in_flight + 1)
         task.scope.tasks[task] = None
+        if self.observer is not None:
+            self.observer.task_submitted(task)
         task.failure = failure
         self._end(task, CANCELLED if failure.cancelled else FAILED)
 
@@ -400,6 +433,8 @@ class Engine(Audit):
             self._sweep(parent.ended_children)
         scope = Scope(name, queue, parent.account, parent)
         parent.children[scope] = None
+        if self.observer is not None:
+            self.observer.scope_opened(scope)
         return scope
 
     def end_scope(self, scope: Scope) -> None:
@@ -411,6 +446,8 @@ class Engine(Audit):
         if parent.ended_children is None:
             parent.ended_children = deque()
         parent.ended_children.append(scope)
+        if self.observer is not None:
+            self.observer.scope_left(scope)
 
     def _sweep(self, ended: deque[Scope]) -> None:
         """Close those that are over. It looks at two for each one that begins: so they do not pile up, and it costs the
@@ -435,8 +472,8 @@ class Engine(Audit):
     def close_scope(self, scope: Scope) -> None:
         """Take a finished scope out of the tree; what it still holds is charged to its parent in the same step."""
         assert not scope.tasks
-        scope.closed = True
         parent = scope.parent
+        self._close(scope)
         if parent is None:
             return
         parent.children.pop(scope, None)
@@ -451,13 +488,18 @@ class Engine(Audit):
             self.note_peak(0)
         self._hand_over(scope, parent)
 
+    def _close(self, scope: Scope) -> None:
+        scope.closed = True
+        if self.observer is not None:
+            self.observer.scope_closed(scope)
+
     def _hand_over(self, scope: Scope, parent: Scope) -> None:
         """What is open in a scope that closes goes to its parent; what is over closes, and is reported, with it."""
         todo, moved = list(scope.children), []
         while todo:
             child = todo.pop()
             if child.ended:
-                child.closed = True
+                self._close(child)
                 todo += child.children
             else:
                 assert child.parent is not None
@@ -469,6 +511,22 @@ class Engine(Audit):
             child = moved.pop()
             child.account = child.account.open
             moved += child.children
+
+
+def _below(task: Task) -> list[tuple[Task, Task, Move | None]]:
+    """All that depends on a task, each after one that it reads, with its part in a commit; beyond that, nothing."""
+    found: list[tuple[Task, Task, Move | None]] = []
+    todo, seen = [task], {task}
+    while todo:
+        producer = todo.pop()
+        for dependent in producer.dependents or ():
+            if dependent not in seen:
+                seen.add(dependent)
+                move = dependent.move
+                found.append((producer, dependent, move))
+                if move is None:
+                    todo.append(dependent)
+    return found
 
 
 def _follow(task: Task) -> Failure | None:

@@ -6,6 +6,7 @@ import contextlib
 import copy
 import inspect
 import sys
+import traceback
 from types import TracebackType
 from typing import Any, NoReturn
 
@@ -105,6 +106,12 @@ class Failure:
         root = self.root
         root.see()
         return copied(self._exception, root._traceback, root._context, root._notes + self._path())
+
+    def told(self) -> list[str]:
+        """What was raised, and by which way it came, in words. Does not count as seeing it."""
+        root = self.root
+        what = traceback.TracebackException(type(root._exception), root._exception, None).format_exception_only()
+        return ["".join(what).strip(), *map(str, root._notes), *self._path()]
 
     def add_note(self, text: str) -> None:
         """Have every copy of the exception say more."""

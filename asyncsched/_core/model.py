@@ -53,6 +53,7 @@ class Value:
         "given",
         "meta",
         "nbytes",
+        "seq",
         "site",
         "task",
     )
@@ -71,6 +72,7 @@ class Value:
         self.base: Value | None = None  # the value whose memory this one is a view of
         self.charge = 0  # bytes to give back when nobody holds this any more
         self.escaped = False  # the array may be held outside: the buffer is never recycled
+        self.seq = -1  # of the task that made it, where an instrument was told of that
 
     @property
     def failure(self) -> Failure | None:
@@ -98,7 +100,7 @@ class Value:
         elif self.charge:
             self.array = None  # the memory first, its bytes second: others may be waiting for them on another thread
             completions = self.account.completions  # written out, as in `dropped`: every tiny result comes here
-            completions.items.append((self.account, self.charge))
+            completions.items.append((self.account, self.charge, self.seq))
             if completions.wants_bytes:
                 completions.notify()
 
@@ -204,6 +206,7 @@ class Lane:
     device: Any = None
     stream: Any = None
     copies: bool = False  # carries host-to-device copies alone
+    place: Callable[[Task], Lane] | None = None  # the device's own choice among the lanes of a task
     load: int = 0  # tasks launched and not ended
     tail: Task | None = None  # the last one launched, while it is unfinished
 

@@ -6,7 +6,10 @@ from .model import DONE, Lane, Task
 
 
 def choose(task: Task) -> Lane:
-    """Follow a producer that is the last of its lane (order is free there), else take the least loaded lane."""
+    """Follow a producer that is the last of its lane (order is free there), else take the least loaded lane.
+
+    Or, of a device to which it matters where data is, the one that it says.
+    """
     lanes = task.lanes
     if len(lanes) == 1:
         return lanes[0]
@@ -16,7 +19,8 @@ def choose(task: Task) -> Lane:
             lane = producer.lane
             if lane is not None and lane.tail is producer and lane in lanes:
                 return lane
-    return min(lanes, key=_load)
+    place = lanes[0].place
+    return min(lanes, key=_load) if place is None else place(task)
 
 
 def _load(lane: Lane) -> int:

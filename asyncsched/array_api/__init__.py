@@ -19,10 +19,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..scheduler import Scheduler as _Scheduler
+from ..background import Using as _Using
 from . import fft, linalg
 from .array import Array
-from .background import replace as _replace
+from .background import kept as _kept
 from .functions import FUNCTIONS as _FUNCTIONS
 from .functions import Info as _Info
 from .functions import asarray, finfo, from_dlpack
@@ -41,7 +41,7 @@ def __array_namespace_info__() -> _Info:
     return _Info()
 
 
-class using:
+class using(_Using):
     """Set the devices and limits of the background scheduler: the arguments of `Scheduler`.
 
     Takes effect at once: what is open is closed first, when all that was submitted has ended. As a context manager the
@@ -59,14 +59,7 @@ class using:
     """
 
     def __init__(self, device: Any = "auto", **limits: Any) -> None:
-        _Scheduler(device, **limits)  # raises what is wrong with them before anything is closed
-        self._before = _replace({"device": device, **limits})
-
-    def __enter__(self) -> using:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        _replace(self._before)
+        super().__init__(_kept, {"device": device, **limits})
 
 
 __all__ = ["Array", "asarray", "fft", "finfo", "from_dlpack", "linalg", "using", *_FUNCTIONS]

@@ -19,6 +19,9 @@ The life of a task, as a device meets it:
 
 A task that is cancelled once it is launched keeps its place; its body is skipped if it had not begun.
 
+A *remote* device's arrays lie in other processes. Its values hold something that stands for them, all its work is
+done on the event loop, which it needs to open and to close, and nothing of it blocks: see `RemoteDevice`.
+
 `devices.sim` is the shortest device that keeps all of this; start from it to write another.
 """
 
@@ -82,6 +85,7 @@ class Device(Protocol):
         xp: its array namespace, `numpy` or one like it.
         dlpack: its type and number, as DLPack counts them.
         inline: whether tiny rows may run on the loop's thread, its arrays being NumPy's.
+        remote: whether it is a `RemoteDevice`.
         owns_captures: whether a captured program's intermediates have buffers of their own for as long as it lives.
         streams: compute streams, from `open` on.
         copier: the stream for host-to-device copies.
@@ -94,6 +98,7 @@ class Device(Protocol):
     xp: Any
     dlpack: tuple[int, int]
     inline: bool
+    remote: bool
     owns_captures: bool
     copier: Any
     rest: Callable[[], None] | None
@@ -142,6 +147,29 @@ class Device(Protocol):
 
     def close(self) -> None:
         """Stop the streams once they have run what they were given. Never blocks, and may be called again."""
+
+
+class RemoteDevice(Device, Protocol):
+    """A device whose arrays lie in other processes.
+
+    Before `open` it is connected, after `close` it is disconnected. What leaves it is brought, as a copy: so no array
+    of it ever escapes, and `offload` is never asked for.
+    """
+
+    async def connect(self) -> None:
+        """What opening needs of the event loop. After `prepare`."""
+
+    async def disconnect(self) -> None:
+        """Let go of what `connect` made. After `close`."""
+
+    async def bring(self, array: Any) -> Any:
+        """A copy of a value's array here, or of whatever else a callable returned. Its value is held meanwhile."""
+
+    def place(self, task: Task) -> Any:
+        """The lane, among the task's, that its data is nearest to. Asked where there are several to choose from."""
+
+    def stop(self, task: Task) -> None:
+        """A launched task was cancelled: end it, if that can be done. Its end is told as that of any other."""
 
 
 # Threads that run task bodies. A tensor awaited or read there would wait for a task that may stand behind it in the

@@ -30,6 +30,7 @@ import numpy as np
 
 from .._core.completions import Completions
 from .._core.model import Task
+from ..ops.parallel import share_by
 from .contract import Job, Point, enter_stream_thread, leave_stream_thread
 from .counter import Counter
 from .host import blas
@@ -49,7 +50,9 @@ class CPUStream:
         self.queue: SimpleQueue[_Item] = SimpleQueue()
         self._memory = memory
         self._team = team
-        threading.Thread(target=self._run, name=f"asyncsched {name}", daemon=True).start()
+        thread = threading.Thread(target=self._run, name=f"asyncsched {name}", daemon=True)
+        thread.start()
+        self.thread = thread.ident  # where a body that runs can be looked at
 
     def launch(self, task: Task, waits: Sequence[Point]) -> int:
         if self._team is not None:
@@ -65,6 +68,8 @@ class CPUStream:
     def _run(self) -> None:
         enter_stream_thread()
         np.seterr(all="ignore")
+        if self._team is not None:
+            share_by(self._team.run, self._team.size)
         get, memory, completions = self.queue.get, self._memory, self._memory.completions
         while (item := get()) is not None:
             if isinstance(item, Job):
@@ -112,8 +117,8 @@ class CPUDevice(HostDevice):
         if self._count > 1:
             blas.share(self._count)
             self._shared, self.rest = True, blas.widen
-        team = Team() if self._count > 1 else None
-        self.memory = HostMemory(completions, max_bytes, team=team)
+        team = Team(self._count) if self._count > 1 else None
+        self.memory = HostMemory(completions, max_bytes)
         self.streams = [CPUStream(f"{self.name} stream {i}", self.memory, team) for i in range(self._count)]
         if team is not None:
             team.streams = self.streams

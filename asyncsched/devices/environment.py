@@ -82,6 +82,8 @@ def _missing() -> Iterator[Line]:
         yield "uvloop", 'pip install "asyncsched[uvloop]"'
     if not _version("safetensors"):
         yield "safetensors", 'pip install "asyncsched[safetensors]" (to save and load states)'
+    if not _version("rich"):
+        yield "rich", 'pip install "asyncsched[live]" (to watch a scheduler in the terminal)'
     if not _version("torch"):
         yield "PyTorch", "pip install torch (tasks may run its modules; nothing here needs it)"
 

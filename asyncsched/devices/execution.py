@@ -37,6 +37,16 @@ class Lesson(Protocol):
         """The body took so many bytes at most, and left so many behind; the arrays it returned have so many."""
 
 
+class Body:
+    """What a task runs that is no row and no user's function: it reads its inputs' values as they are, and settles its
+    own. See `run`."""
+
+    def run(self, task: Task) -> None:
+        """Give the task's value its `array` and its `charge`, and the task its `refund` (or its failure). Called on the
+        stream's thread, when all inputs are there."""
+        raise NotImplementedError
+
+
 class MustBlock(BaseException):
     """The body cannot go on without blocking, on a thread that must not: it is to be run again on another."""
 
@@ -49,7 +59,7 @@ def run(task: Task, memory: Memory) -> None:
     """
     task.refund = task.cost
     try:
-        if task.move is not None and not _moves(task, task.move, memory):
+        if task.move is not None and not moves(task, task.move, memory):
             return
         is_row = isinstance(task.call, Row)
         upstream = failure_above(task.inputs) if is_row else memory.certain(task.inputs)
@@ -58,6 +68,8 @@ def run(task: Task, memory: Memory) -> None:
         elif not task.cancelled:
             if is_row:
                 memory.run_row(task)
+            elif isinstance(task.call, Body):
+                task.call.run(task)
             else:
                 _run_call(task, memory)
     except MustBlock:
@@ -71,10 +83,10 @@ def run(task: Task, memory: Memory) -> None:
 def release(task: Task) -> None:
     """Drop every reference a task holds, before its completion is told.
 
-    But for a value larger than what was charged: the engine may have to tell the line that asked for it. (A version
-    that is written over the one before is no larger: that one's charge comes back.)
+    But for a value larger than what was charged: the engine may have to tell the line that asked for it, if there is
+    one. (A version that is written over the one before is no larger: that one's charge comes back.)
     """
-    if task.refund >= 0 or task.move is not None:
+    if task.refund >= 0 or task.move is not None or task.site is None:
         task.value = None
     task.args = task.call = task.context = task.options = task.move = None
     task.inputs = ()
@@ -90,7 +102,7 @@ def finish(task: Task, value: Value, array: Any, charge: int) -> None:
     """Give the value its array, and the task its refund."""
     value.array = array
     value.charge = value.nbytes = charge
-    if not value.meta.known:
+    if value.meta is not None and not value.meta.known:
         value.meta = meta(array.shape, array.dtype, array.flags.c_contiguous)
     task.refund = task.cost - charge
 
@@ -106,7 +118,7 @@ def void(task: Task, failure: Failure) -> None:
         task.value.charge = 0
 
 
-def _moves(task: Task, move: Move, memory: Memory) -> bool:
+def moves(task: Task, move: Move, memory: Memory) -> bool:
     """Whether a task of a commit is to compute its value. Else that is there by now: see `_core.commit`."""
     value, commit = task.value, move.commit
     assert value is not None

@@ -30,6 +30,7 @@ import numpy as np
 from .._core.callsite import CallSite
 from .._core.completions import Completions
 from .._core.failure import Failure
+from .._core.instrument import Instrument
 from .._core.model import Account, Task, Value, failure_above
 from .._core.refcounts import references
 from .guests import Allocated, allocated, call
@@ -46,6 +47,7 @@ class Memory:
         granule: in multiples of how many bytes.
         completions: told of the bytes of what is gone.
         escapes: what left and is still charged, by identity, for whoever looks for holders.
+        observer: told when bodies begin and end, if there is one.
     """
 
     xp: Any
@@ -55,6 +57,7 @@ class Memory:
     def __init__(self, completions: Completions) -> None:
         self.completions = completions
         self.escapes: dict[int, Escape] = {}
+        self.observer: Instrument | None = None
 
     def run_row(self, task: Task) -> None:
         """Run a task that is a row of the table, and give its value the result."""
@@ -105,11 +108,11 @@ class Memory:
                 self._watch(value, owner, nbytes)
             return
         if value.charge:
-            self.completions.dropped(value.account, value.charge)
+            self.completions.dropped(value.account, value.charge, value.seq)
 
     def _watch(self, value: Value, owner: Array, nbytes: int) -> None:
         escape = Escape(self.anchor(owner), _gone)
-        escape.memory, escape.account, escape.nbytes = self, value.account, nbytes
+        escape.memory, escape.account, escape.nbytes, escape.seq = self, value.account, nbytes, value.seq
         escape.pooled, escape.site = _pooled(value.block), value.site
         mine = value.meta is None and isinstance(value.array, self.arrays)  # what a callable returned, as it is
         escape.given = weakref.ref(value.array) if mine else getattr(value, "given", None)
@@ -126,10 +129,11 @@ class Memory:
 class Escape(weakref.ref[Array]):
     """Watches the memory of an array that left the scheduler, and gives its bytes back when it is gone."""
 
-    __slots__ = ("account", "given", "memory", "nbytes", "pooled", "site")
+    __slots__ = ("account", "given", "memory", "nbytes", "pooled", "seq", "site")
     memory: Memory
     account: Account  # where they are charged
     nbytes: int
+    seq: int  # of the task that made it
     pooled: int  # of the host pool's live bytes
     site: CallSite | None  # the line that asked for it
     given: weakref.ref[Array] | None  # the array that users got, if it is one
@@ -154,7 +158,7 @@ def _gone(escape: weakref.ref[Array]) -> None:
     memory.escapes.pop(id(escape), None)
     if escape.pooled:
         memory.give(escape.pooled)
-    memory.completions.dropped(escape.account, escape.nbytes)
+    memory.completions.dropped(escape.account, escape.nbytes, escape.seq)
 
 
 def hand_out(value: Value) -> Array:

@@ -1,6 +1,6 @@
-"""How a row is cut into parts, on which several threads work at once.
+"""How a row is cut into parts from outside, on which several threads work at once.
 
-By its shape and the number of threads alone, and never by who has time. Each part is the row itself, applied to slices:
+Each part is the row itself, applied to slices:
 what works element by element, or along each row, gives the same bits in parts.
 
 Not taken: to cut matrix products. In parts some kernels of a BLAS give other bits; and measured on two processors, a
@@ -11,17 +11,12 @@ stream. Nor rows of many short calls, such as layer_norm and convolution: two th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
 
-from .pace import pace_of
+from .parallel import ranges, seconds_of
 from .row import Kernel, Row
-
-# A part takes at least this long, by estimate: it takes some tens of microseconds until another thread has begun.
-PART_SECONDS: Final = 1e-4
-_PASSES: Final = 3e-9  # seconds for an element of a row that has no pace of its own: it goes over it several times
 
 Array = np.ndarray[Any, Any]
 Part = tuple[Sequence[Any], Array]  # its operands, and where its result goes
@@ -38,8 +33,8 @@ _BY_ELEMENTS: Final = frozenset(
 _BY_ROWS: Final = frozenset({"softmax", "softmax_backward"})  # ... or each row is
 
 
-def parts(row: Row, kernel: Kernel, args: Sequence[Any], out: Array, threads: int) -> list[Part]:
-    """The parts of a row for so many threads, in order; none if it is better left whole.
+def parts(row: Row, kernel: Kernel, args: Sequence[Any], out: Array) -> list[Part]:
+    """The parts of a row for the calling thread's team, in order; none if it is better left whole.
 
     Args:
         kernel: the row's.
@@ -49,16 +44,14 @@ def parts(row: Row, kernel: Kernel, args: Sequence[Any], out: Array, threads: in
     universal = isinstance(kernel, np.ufunc) and kernel.signature is None
     if not universal and row.name not in _BY_ELEMENTS and row.name not in _BY_ROWS:
         return []
-    seconds = pace_of(row.name, _PASSES) * out.size * max(1, out.itemsize / 4)
+    seconds = seconds_of(row.name, out.size, out.itemsize)
     axes = out.ndim - (row.name in _BY_ROWS)
     # The first that has more than one place, so that what is in one piece has parts in one piece.
     axis = next((i for i in range(axes) if out.shape[i] > 1), None)
-    number = min(threads, int(seconds / PART_SECONDS))
-    if number < 2 or axis is None:
+    found = [] if axis is None else ranges(out.shape[axis], seconds)
+    if axis is None or len(found) < 2:
         return []
-    number = min(number, out.shape[axis])
-    edges = [out.shape[axis] * i // number for i in range(number + 1)]
-    slices = [(*[slice(None)] * axis, slice(low, high)) for low, high in pairwise(edges)]
+    slices = [(*[slice(None)] * axis, one) for one in found]
     return [([_slice(a, out, one) for a in args], out[one]) for one in slices]
 
 

@@ -4,7 +4,8 @@ A *run* is a sequence of universal functions of one shape: of whole arrays, numb
 function is generated that takes a block through every step while it is in the processor's cache. What only the run
 itself reads never exists as a whole: its block lies in a register, an array of the thread's scratch, and registers are
 taken again after a value's last use. The block of a result serves as a register until it is written. NumPy's functions
-give each element the same bits, in whatever block it is.
+give each element the same bits, in whatever block it is. So a large run is also cut into parts for several threads,
+with registers of their own.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from . import parallel
 from .exactly import asked
 from .kernels import compiled
 from .kernels.scratch import scratch
@@ -157,6 +159,7 @@ class Run:
     writes: tuple[tuple[int, Meta], ...]
     tiles: tuple[tuple[int | None, Any, np.dtype[Any]], ...]  # a slot, or else a number, and its dtype
     registers: tuple[np.dtype[Any], ...]
+    seconds: float  # on one thread, by estimate
     loop: list[Any]  # what numba compiled, if it did
 
     @classmethod
@@ -175,7 +178,7 @@ class Run:
             return False
         shape: tuple[int, ...] = self.form.bound
         width = shape[-1] if self.rows else 1
-        count, block = prod(shape) // width, self._block(width)
+        count = prod(shape) // width
         lines = (-1, width) if self.rows else (-1,)
         ways = {"whole": lines, "number": (), "column": (-1, 1)}
         kept: dict[int, Any] = {}
@@ -184,23 +187,31 @@ class Run:
             kept[slot] = np.empty(form.bound, form.dtype) if out is None else out
         arrays = [slots[slot].reshape(ways[way]) for slot, way in self.reads]
         arrays += [array.reshape(lines) for array in kept.values()]
-        if self.loop:
-            self.loop[0](count, *arrays)
-            for slot, array in kept.items():
-                slots[slot] = array
-            return True
-        room = (min(block, count), *lines[1:])
-        dtypes = [*self.registers, *[dtype for _, _, dtype in self.tiles]]
-        registers = [scratch(np, place, room, dtype) for place, dtype in enumerate(dtypes)]
-        for tile, (row, number, _) in zip(registers[len(self.registers) :], self.tiles, strict=True):
-            tile[...] = number if row is None else slots[row].reshape(-1)
+        parts = [
+            partial(self._part, slots, [array[part] if array.ndim else array for array in arrays], width)
+            for part in parallel.ranges(count, self.seconds)
+        ]
         try:
-            self.call(count, block, *arrays, *registers)
+            parallel.run(parts)
         except Exception:  # once more step by step, which says which of them it was
             return False
         for slot, array in kept.items():
             slots[slot] = array
         return True
+
+    def _part(self, slots: list[Any], arrays: list[Any], width: int) -> None:
+        """Some of the rows, or elements, on one thread."""
+        count = len(arrays[-1])
+        if self.loop:
+            self.loop[0](count, *arrays)
+            return
+        block = self._block(width)
+        room = (min(block, count), *arrays[-1].shape[1:])
+        dtypes = [*self.registers, *[dtype for _, _, dtype in self.tiles]]
+        registers = [scratch(np, place, room, dtype) for place, dtype in enumerate(dtypes)]
+        for tile, (row, number, _) in zip(registers[len(self.registers) :], self.tiles, strict=True):
+            tile[...] = number if row is None else slots[row].reshape(-1)
+        self.call(count, block, *arrays, *registers)
 
     def _block(self, width: int) -> int:
         """How many rows, or elements, are taken at a time."""
@@ -252,9 +263,13 @@ class _Writer:
         exec(_compiled(source), space)
         rows = any(slot is not None for slot, _, _ in self._tiles.values()) or "column" in self._reads.values()
         writes = tuple([(slot, self._steps[slot].form) for slot in self._written])
+        size = prod(self._form.bound)
+        seconds = sum(
+            parallel.seconds_of(step.row.name, size, step.form.dtype.itemsize) for step in self._steps.values()
+        )
         return Run(
             space["run"], self._form, rows, tuple(self._reads.items()), writes, tuple(self._tiles.values()),
-            tuple(self._registers), [],
+            tuple(self._registers), seconds, [],
         )  # fmt: skip
 
     def _line(self, slot: int, step: Step) -> str:

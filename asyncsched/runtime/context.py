@@ -85,6 +85,11 @@ def register(runtime: Runtime) -> None:
     _opened.add(runtime)
 
 
+def opened() -> list[Runtime]:
+    """Those that are open, or about to close. On any thread."""
+    return [runtime for runtime in list(_opened) if runtime.life in (Life.OPEN, Life.CLOSING)]
+
+
 def find(scheduler: Any = None) -> Runtime:
     """The runtime to use where no operand names one.
 

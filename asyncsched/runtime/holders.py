@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import inspect
 import sys
 import types
 from collections import defaultdict
@@ -61,6 +62,8 @@ class Walk:
     ) -> None:
         """`futures` are all that there are: the walk's from now on."""
         self._deadline = deadline
+        self._asker = asyncio.current_task(loop)  # None where the scheduler itself asks
+        self._asking = {} if self._asker is None else _held_here(self._asker)
         # The pending tasks by the tuples in which they hold what they read, which nobody else has: thousands of them
         # may read one value, and so need no nodes.
         self._readers = {id(task.inputs): task for task in pending if references([task.inputs], 0) == 2}
@@ -89,7 +92,10 @@ class Walk:
                     node.trouble = "the search ran out of its budget"
                 break
             level = self._climb(level, nodes)
-        return [_summary(nodes[key]) for key in map(id, starts)]
+        found = [_summary(nodes[key]) for key in map(id, starts)]
+        for node in nodes.values():  # which go in circles where their objects do: left as garbage, they would pin these
+            node.thing, node.up = None, []
+        return found
 
     def _climb(self, level: list[_Node], nodes: dict[int, _Node]) -> list[_Node]:
         """Find what refers to each node of a level. Returns the next level."""
@@ -118,8 +124,12 @@ class Walk:
         referrers.clear()
         referrer = None
         for node in level:
-            if references([node.thing], 0) > node.found + 2:  # the node, and the list
-                node.trouble = node.trouble or _unseen(node.thing)
+            unseen = references([node.thing], 0) - node.found - 2  # the node, and the list
+            if unseen > 0:
+                asking = self._asking.get(id(node.thing), [])
+                node.ends += asking[:unseen]
+                if len(asking) < unseen:
+                    node.trouble = node.trouble or _unseen(node.thing)
         return above
 
     def _referrers(self, level: list[_Node], at: dict[int, _Node]) -> list[Any]:
@@ -146,9 +156,11 @@ class Walk:
             if referrer.state != PENDING:
                 node.trouble = f"{referrer!r} still uses it"
         elif issubclass(kind, asyncio.Task) and not referrer.done():
-            node.ends.append((referrer, _text(referrer)))
+            node.ends.append((referrer, where_it_waits(referrer)))
         elif owner is not None:
             node.ends.append((owner, _describe(owner, referrer, node.thing)))
+        elif self._asker is not None and kind is types.CoroutineType and referrer.cr_running:
+            node.ends.append((self._asker, _describe(self._asker, referrer, node.thing)))
         elif issubclass(kind, types.ModuleType | type):
             node.trouble = f"{_kind(referrer)} holds it"
         elif _is_namespace(referrer):
@@ -161,6 +173,25 @@ class Walk:
             higher = nodes[id(referrer)] = _Node(referrer)
             above.append(higher)
             node.up.append(higher)
+
+
+def _held_here(task: asyncio.Task[Any]) -> dict[int, list[End]]:
+    """What variables of the user's functions hold that run on this thread, in `task`, by identity: no look for
+    referrers finds these."""
+    found: defaultdict[int, list[End]] = defaultdict(list)
+    frame: types.FrameType | None = sys._getframe()
+    while frame is not None:
+        code = frame.f_code
+        if is_users(code) and code.co_flags & inspect.CO_OPTIMIZED:  # else its variables are a module's
+            place = f"which asks at {code.co_filename}:{frame.f_lineno}"
+            variables = frame.f_locals
+            for name, held in variables.items():
+                found[id(held)].append((task, f"{code.co_qualname} (variable {name!r}), {place}"))
+            if sys.version_info < (3, 13) and sys.getrefcount(variables) <= 3:  # else a `locals()` of its own
+                variables.clear()  # a snapshot, which would pin the locals
+            held = variables = None  # type: ignore[assignment]
+        frame = frame.f_back
+    return found
 
 
 def _summary(start: _Node) -> list[End] | str:
@@ -208,7 +239,7 @@ def _owners(tasks: Iterable[asyncio.Task[Any]]) -> dict[int, asyncio.Task[Any]]:
 def _describe(owner: asyncio.Task[Any], coroutine: Any, what: Any) -> str:
     frame = _frame(coroutine)
     if frame is None or not is_users(frame.f_code):
-        return _text(owner)
+        return where_it_waits(owner)
     variables = frame.f_locals
     names = [name for name, held in variables.items() if held is what]
     if sys.version_info < (3, 13):
@@ -220,8 +251,13 @@ def _describe(owner: asyncio.Task[Any], coroutine: Any, what: Any) -> str:
     )
 
 
-def _text(task: asyncio.Task[Any]) -> str:
-    """A task, and the line of the user's at which it waits: the coroutine it runs where there is none."""
+def where_it_waits(task: asyncio.Task[Any]) -> str:
+    """A task, and where it waits."""
+    return f"task {task.get_name()!r}, which waits {place_of(task)}"
+
+
+def place_of(task: asyncio.Task[Any]) -> str:
+    """The line of the user's at which a task waits: "at file:line in f"; where there is none, the coroutine it runs."""
     step: Any = task.get_coro()
     place = f"in {_name(step)}"
     while step is not None:
@@ -229,7 +265,7 @@ def _text(task: asyncio.Task[Any]) -> str:
         if frame is not None and is_users(frame.f_code):
             place = f"at {frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_qualname}"
         step = next((s for name in _AWAITING if (s := getattr(step, name, None)) is not None), None)
-    return f"task {task.get_name()!r}, which waits {place}"
+    return place
 
 
 def _frame(coroutine: Any) -> types.FrameType | None:

@@ -13,7 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum, auto
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 import numpy as np
 
@@ -23,10 +23,11 @@ from .._core.engine import Engine
 from .._core.failure import Failure
 from .._core.model import LAUNCHED, Lane, Task, Value
 from .._core.refcounts import require_gil
-from ..devices.contract import Device, Point
+from ..devices.contract import Device, Point, RemoteDevice
 from ..errors import QueueFull, SchedulerClosed, TaskCancelled
 from .cancellation import to_its_end
 from .commits import commit
+from .instruments import Instruments
 from .rates import Meter
 from .threads import in_thread
 
@@ -91,6 +92,7 @@ class Runtime:
             completions=self.completions,
             launch=self._launch,
             on_overrun=self._on_overrun,
+            on_cancel=self._on_cancel,
             runtime=self,
         )
         self._auto_bytes = auto_bytes  # the devices say the limit
@@ -106,6 +108,8 @@ class Runtime:
         self.lanes: dict[Any, list[Lane]] = {}
         self.copy_lanes: dict[Any, list[Lane]] = {}
         self._overrun_told = False
+        self.instruments = Instruments(self._observe)
+        self.scheduler: weakref.ref[Any] | None = None  # whose this is
         self.waited = 0.0  # seconds that callers waited for admission
         self.meter = Meter(self.engine.admission)
         # The asyncio tasks that wait, and for which tasks: where a search for a deadlock begins.
@@ -114,6 +118,13 @@ class Runtime:
         # Rows that run inline do so in a context of their own, where NumPy's error state is quiet.
         self.quiet = contextvars.Context()
         self.quiet.run(np.seterr, all="ignore")
+
+    def __repr__(self) -> str:
+        admission, names = self.engine.admission, ", ".join(device.name for device in self.devices)
+        state = "closed" if self.life is Life.CLOSED else "not open" if self.loop is None else (
+            f"{admission.pending} pending, {admission.in_flight} in flight, {self.engine.account.used:,} bytes"
+        )  # fmt: skip
+        return f"Scheduler({names}; {state})"
 
     # -- opening and closing ------------------------------------------------------------------------------------
 
@@ -140,18 +151,24 @@ class Runtime:
         try:
             for device in self.devices:
                 await to_its_end(in_thread(device.prepare, f"opens {device.name}"))
+                if device.remote:
+                    await to_its_end(cast(RemoteDevice, device).connect())
             if self._auto_bytes:
                 self._set_default_limit()
             for device in self.devices:
                 device.open(self.completions, self.engine.account.limit)
-                self.lanes[device] = [Lane(device, stream) for stream in device.streams]
+                device.memory.observer = self.engine.observer
+                place = cast(RemoteDevice, device).place if device.remote else None
+                self.lanes[device] = [Lane(device, stream, place=place) for stream in device.streams]
                 self.copy_lanes[device] = [Lane(device, device.copier, copies=True)]
         except BaseException:
             self.close()
+            await self.disconnect()
             raise
         self.life = Life.OPEN
         self.thread = threading.get_ident()
         self._allow_inline()
+        self.instruments.opened()
 
     def _allow_inline(self) -> None:
         """From now on quick rows may run on the loop's thread, where all arrays are NumPy's."""
@@ -173,6 +190,12 @@ class Runtime:
         limits = [limit for device in self.devices if (limit := device.default_bytes()) is not None]
         self.engine.account.limit = min(limits, default=None)
 
+    def _observe(self, observer: Instruments | None) -> None:
+        self.engine.observer = observer
+        if self.lanes:  # the devices are open
+            for device in self.devices:
+                device.memory.observer = observer
+
     def refuse_new(self) -> None:
         """Take no more work."""
         self._move_on(Life.CLOSING)
@@ -182,6 +205,13 @@ class Runtime:
         self._move_on(Life.CLOSED)
         self.engine.on_stuck(())
         self.stop_devices()
+        self.instruments.remove_all()
+
+    async def disconnect(self) -> None:
+        """Let remote devices go. After `close`."""
+        for device in self.devices:
+            if device.remote:
+                await to_its_end(cast(RemoteDevice, device).disconnect())
 
     def stop_devices(self) -> None:
         """Let the streams' threads end. Safe on any thread, and when opened only half."""
@@ -338,9 +368,18 @@ class Runtime:
                     if device.rest is not None:
                         device.rest()
 
+    def _on_cancel(self, task: Task) -> None:
+        """Have a remote device end a launched task; a thread cannot be ended."""
+        assert task.lane is not None
+        if task.lane.device.remote:
+            task.lane.device.stop(task)
+
     def _on_overrun(self, task: Task) -> None:
-        """Log the first result by which tracked bytes passed a limit, since too little was charged for it."""
-        if self._overrun_told:
+        """Log the first result by which tracked bytes passed a limit, since too little was charged for it.
+
+        Not of a task that no line of a program submitted: whoever made it tells, in words that its users know.
+        """
+        if self._overrun_told or task.site is None:
             return
         self._overrun_told = True
         account = task.scope.account.open

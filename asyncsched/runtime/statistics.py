@@ -38,6 +38,11 @@ class Statistics:
     admission_wait_seconds: float
     """How long callers of `put`, `submit`, `call` and `scope(reserve=)` have waited to be admitted, added up."""
 
+    def _repr_html_(self) -> str:
+        from ..pictures.tables import fields_of
+
+        return fields_of(self)
+
 
 @dataclass(frozen=True)
 class Load:

@@ -67,13 +67,15 @@ def wait(
     loop = runtime.loop
     assert loop is not None
     future: asyncio.Future[None] = loop.create_future()
-    waiter = Waiter(len(tasks), future, stage, eager)
+    waiter, observer = Waiter(len(tasks), future, stage, eager), runtime.engine.observer
     for task in tasks:
         if not waiter(task):
             task.waiters = [waiter] if task.waiters is None else [*task.waiters, waiter]
     runtime.dispatch()
     for other in others:
         other.dispatch()
+    if observer is not None:
+        observer.wait_began(tasks)
     try:
         if future.done():
             runtime.on_wake()  # nothing woke the loop for it
@@ -86,6 +88,8 @@ def wait(
                 other.parked[future] = runtime.parked[future]
             yield from future
     finally:
+        if observer is not None:
+            observer.wait_ended(tasks)
         runtime.parked.pop(future, None)
         for other in others:
             other.parked.pop(future, None)

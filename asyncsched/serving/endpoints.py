@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from .http import Exchange, Problem
 from .service import Service
+from .status import PAGE, status
 
 _TEXT = "text/plain; charset=utf-8"
 
@@ -30,8 +32,18 @@ async def metrics(service: Service, exchange: Exchange) -> None:
     await exchange.respond(200, *service.render_metrics())
 
 
+async def statusz(service: Service, exchange: Exchange) -> None:
+    """What the scheduler does: a page for browsers, JSON for all else. Its lines and scopes stay inside."""
+    headers = {"cache-control": "no-store", "vary": "accept"}
+    if b"text/html" in (exchange.header(b"accept") or b""):
+        await exchange.respond(200, "text/html; charset=utf-8", PAGE, headers)
+    else:
+        await exchange.respond(200, "application/json", json.dumps(status(service)).encode(), headers)
+
+
 ENDPOINTS: Final[Mapping[str, Callable[[Service, Exchange], Awaitable[None]]]] = {
     "/healthz": healthz,
     "/readyz": readyz,
     "/metrics": metrics,
+    "/statusz": statusz,
 }

@@ -67,6 +67,8 @@ class Metrics:
             yield row.read_from({(): self._service})
         for row in SCHEDULER if self._service.ready else ():
             yield row.read_from({(): self._service.scheduler.statistics()})
+        for row in SUMMARY if self._service.summary is not None else ():
+            yield row.read_from({(): self._service.summary})
         for row in BATCHERS if self._batchers else ():
             yield row.read_from({(name,): batcher.statistics() for name, batcher in self._batchers.items()})
 
@@ -128,6 +130,14 @@ SCHEDULER: Final = (
     Row("tracked_bytes_limit", "The limit on tracked bytes.", False, lambda s: s.max_bytes),
     Row("admission_wait_seconds", "Time that callers waited for admission, added up.", True,
         lambda s: s.admission_wait_seconds),
+)  # fmt: skip
+SUMMARY: Final = (
+    Row("stream_busy_seconds", "Time that a stream ran tasks, added up.", True,
+        lambda s: {stream.name: stream.busy_seconds for stream in s.streams()}, "stream"),
+    Row("operation_seconds", "Time that tasks of a name ran, added up; of the first hundred names.", True,
+        lambda s: {operation.name: operation.seconds for operation in s.operations()}, "operation"),
+    Row("operation_tasks", "Tasks of a name that ran.", True,
+        lambda s: {operation.name: operation.count for operation in s.operations()}, "operation"),
 )  # fmt: skip
 BATCHERS: Final = (
     Row("batcher_items", "Items, by what became of them.", True, _items, "outcome"),

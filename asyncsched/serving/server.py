@@ -107,6 +107,7 @@ class Serving(Service):
         super().__init__(scheduler, Limiter(max_requests, max_requests_per_tenant), options)
         self.app = app
         self._endpoints = endpoints
+        self.shown = bool(endpoints)
         self._handle: App = self._handle_request
         self._instrument(instruments, batchers or {})
 

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Hashable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from ..observe.summary import Summary
 from ..scheduler import Scheduler
 from .http import ASGIScope, Instrument, ShuttingDown
 from .limiter import Limiter
@@ -36,6 +37,7 @@ class Service:
 
     Attributes:
         instruments: watch every request, from the outside in.
+        summary: adds up what the open scheduler does; None while there is none, or where nothing would show it.
         render_metrics: gives their content type and text; None where Prometheus's client is not installed.
     """
 
@@ -43,6 +45,8 @@ class Service:
         self.limiter = limiter
         self.options = options
         self.instruments: list[Instrument] = []
+        self.shown = True  # whether anything shows a summary
+        self.summary: Summary | None = None
         self.render_metrics: Callable[[], tuple[str, bytes]] | None = None
         self._make_scheduler = make_scheduler
         self._scheduler: Scheduler | None = None
@@ -78,6 +82,9 @@ class Service:
         self.limiter.draining = False
         async with self._make_scheduler() as scheduler:
             self._scheduler = scheduler
+            if self.shown:
+                self.summary = Summary()
+                scheduler.add_instrument(self.summary)
             with drain_on_signals(self.drain) if self.options.drain_on_sigterm else contextlib.nullcontext():
                 try:
                     yield scheduler
@@ -85,7 +92,7 @@ class Service:
                     await self._close(scheduler)
                 finally:
                     self.limiter.draining = True
-                    self._scheduler = None
+                    self._scheduler = self.summary = None
 
     async def drain(self) -> None:
         """Refuse new requests, and wait for those in progress. After `drain_timeout` they are cancelled."""

@@ -11,6 +11,7 @@ from .._core.model import DONE, Value, failure_above
 from ..devices.memory import hand_out
 from ..runtime.runtime import Runtime
 from ..runtime.waiting import wait
+from .copies import copy_out
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -44,6 +45,8 @@ class Handle(Generic[T]):
                 yield from wait(value.account.runtime, (task,))
                 if task.state == DONE:
                     value.task = None
+            if value.device.remote and value.failure is None:
+                return cast(T, (yield from copy_out(value.account.runtime, value).__await__()))
             result: T = deliver(value)
             return result
         finally:
@@ -64,9 +67,11 @@ class Handle(Generic[T]):
         """The result, which must be there.
 
         Raises:
-            InvalidStateError: (of asyncio) if it is not; `await` the handle instead.
+            InvalidStateError: (of asyncio) if it is not, or is in another process; `await` the handle instead.
         """
         self._must_be_done()
+        if self._value.device.remote and self._value.failure is None:
+            raise asyncio.InvalidStateError("the result is there, and in another process: use `await`, which brings it")
         result: T = deliver(self._value)
         return result
 
@@ -166,6 +171,8 @@ class gather(Generic[T]):
                 yield from wait(runtime, list(pending), eager=True, others=others)
             if failure_above(values):
                 deliver(next(v for v in values if v.failure))
+            if any(value.device.remote for value in values):
+                return cast(T, (yield from asyncio.gather(*map(_brought, values))))
             return cast(T, [deliver(value) for value in values])
         finally:
             del self, values, pending  # see `Handle.__await__`
@@ -183,6 +190,11 @@ def reach(value: Value) -> Generator[Any, None, None]:
         yield
     else:
         yield from wait(value.account.runtime, (task,))
+
+
+async def _brought(value: Value) -> Any:
+    """The result of a done value, wherever it is."""
+    return await copy_out(runtime_of(value), value) if value.device.remote else deliver(value)
 
 
 def deliver(value: Value) -> Any:

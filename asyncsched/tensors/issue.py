@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -109,6 +110,8 @@ def run_inline(
         return None
     if above is not None:
         return _failed(scope, row, first, plan, above.passed_to(row.name, call_site()))
+    observer = engine.observer
+    began = 0.0 if observer is None else perf_counter()
     try:
         array = runtime.quiet.run(row.kernels.get(np) or resolve(row, np), *args, **options)
     except Exception as error:
@@ -128,6 +131,11 @@ def run_inline(
     engine.completed += 1
     if engine.account.used + spare > engine.peak_bytes or in_flight > engine.peak_in_flight:
         engine.note_peak(in_flight, spare)
+    if observer is not None:
+        value.seq = engine.sequence
+        engine.sequence += 1
+        ended = perf_counter()
+        observer.row_ran_inline(row.name, scope, plan.meta, value.charge, call_site(), began, ended, value.seq)
     if plan.seconds:
         runtime.spend(plan.seconds)
     return value

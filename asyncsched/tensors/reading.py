@@ -1,4 +1,4 @@
-"""Reading a tensor's value: copies to the host for those who await them, and implicit barriers.
+"""Reading a tensor's value by implicit barriers.
 
 An implicit barrier is one of Python's or NumPy's ways to ask for a value without `await`. On a thread that runs an
 event loop, and inside a task, it is an error; elsewhere it blocks.
@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from .._core.model import Value
-from ..devices.contract import Device, Job, in_stream_thread
+from ..devices.contract import Device, in_stream_thread
 from ..errors import ImplicitBarrierError, SchedulerClosed
 from ..ops.table import TABLE
-from ..runtime.runtime import INLINE_COPY, Life, Runtime, running_loop
-from ..runtime.threads import in_thread
+from ..runtime.runtime import Life, Runtime, running_loop
 from ..runtime.waiting import Steps, wait
 from .handles import Handle, deliver, runtime_of
 
@@ -104,37 +103,6 @@ else:
     Unread = ImplicitBarriers
 
 
-async def copy_out(runtime: Runtime, value: Value) -> Any:
-    """A host copy of a done value's array: small ones here, others on the copy stream. Costs no tracked bytes."""
-    if runtime.life is Life.FORKED:
-        runtime.refuse()
-    array = value.array
-    device = value.device
-    if device.inline and array.nbytes <= INLINE_COPY:
-        return device.fetch(array)
-    if runtime.life is Life.CLOSED or running_loop() is not runtime.loop:  # the copy stream is gone, or tells elsewhere
-        return await in_thread(lambda: device.fetch(array), "copies out")
-    assert runtime.loop is not None
-    future: asyncio.Future[None] = runtime.loop.create_future()
-    job = Job(lambda: device.fetch(value.array))  # holds the value: nobody may write over it meanwhile
-
-    def told(_: Job) -> bool:
-        if not future.done():
-            future.set_result(None)
-        return True
-
-    job.waiters = [told]
-    device.offload(job)
-    await future
-    error, job.error = job.error, None  # no cycle: its frames hold the job
-    if error is not None:
-        try:
-            raise error
-        finally:
-            del error  # its traceback holds this frame
-    return job.result
-
-
 def blocking_read(value: Value, what: str, cure: str) -> Any:
     """The array of `value` on a thread where blocking is legitimate.
 
@@ -146,6 +114,8 @@ def blocking_read(value: Value, what: str, cure: str) -> Any:
     if running_loop() is not None:
         raise ImplicitBarrierError(f"{what} is an implicit barrier, which would block the event loop: {cure}")
     _block(runtime_of(value), value)
+    if value.device.remote and value.failure is None:
+        return value.device.fetch(value.array)
     return deliver(value)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 
+from .._core.callsite import line_of
 from .._core.model import Value, failure_above
 from ..devices.contract import Device
 from ..errors import ImplicitBarrierError
@@ -19,10 +20,10 @@ from ..ops.table import TABLE, power_row
 from ..runtime.context import find
 from ..runtime.waiting import Steps
 from . import gradients
+from .copies import copy_out
 from .handles import Handle, reach, runtime_of
 from .issue import issue, run_inline, template_of
 from .methods import Methods
-from .reading import copy_out
 
 Scalar = bool | int | float | complex | np.generic
 _NO_OPTIONS: Mapping[str, Any] = {}
@@ -176,6 +177,8 @@ class Tensor(Methods):
     __slots__ = ("_node",)
 
     def __init__(self, value: Value) -> None:
+        if type(value) is not Value:
+            raise TypeError("a Tensor is not made by its class: `x = await s.put(a)` makes one of an array or a list")
         self._value = value
         self._node: Any = None  # its place on the tape of `autograd`, if it has one
 
@@ -216,6 +219,22 @@ class Tensor(Methods):
 
     def __repr__(self) -> str:
         return f"Tensor(shape={self.shape}, dtype={self.dtype}, device={self.device.name}, {self._status()})"
+
+    def _repr_html_(self) -> str:
+        from ..pictures.tables import preview, table
+
+        self.done()  # takes in what has ended
+        value, state = self._value, self._status()
+        rows: list[tuple[str, Any]] = [
+            ("shape", self.shape),
+            ("dtype", self.dtype),
+            ("device", self.device.name),
+            ("state", state),
+        ]
+        if value.site is not None:
+            rows.append(("submitted at", line_of(value.site)))
+        there = state == "done" and type(value.array) is np.ndarray
+        return table("Tensor", rows, preview(value.array) if there else "")
 
     def __len__(self) -> int:
         if not self.shape:

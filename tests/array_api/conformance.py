@@ -76,10 +76,10 @@ def run(suite: Path, namespace: str, examples: int, *, only: str = "") -> Outcom
         )
         if done.returncode not in (0, 1) or not report.exists():
             raise RuntimeError(f"the suite did not run on {namespace}:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
-        return Outcome(dict(_outcomes(report)))
+        return Outcome(dict(outcomes_in(report)))
 
 
-def _outcomes(report: Path) -> list[tuple[str, str]]:
+def outcomes_in(report: Path) -> list[tuple[str, str]]:
     found = []
     for case in ElementTree.parse(report).iter("testcase"):
         kinds = {child.tag for child in case}

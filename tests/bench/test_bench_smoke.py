@@ -48,15 +48,14 @@ ROWS = {
         ),
         "b": "mlp, asyncsched; cnn, asyncsched",
     },
-    "rows": {
-        "layer_norm,": "1 stream",
-        "cross_entropy,": "1 stream",
-        "conv2d and backward,": "1 stream",
-    },
     "training": {
         "a": "NumPy, by hand; asyncsched",
         "b": "resident growth",
         "c": "tries, from half of what it takes unlimited; tries, from 1 MiB",
+    },
+    "replan": {
+        "a": "loader, the smallest limit: time; loader, the smallest limit: peak; loader, what it takes: peak",
+        "b": "training, the smallest limit: time; training, between: peak; training, what it takes: time",
     },
     "guests": {
         "a": "plain loop; asyncsched",
@@ -82,7 +81,6 @@ NEEDED = {"guests": ("torch", "PIL", "sklearn")}
 ASKED = {
     "guests": 2,
     "networks": 0,
-    "rows": 0,
     "training": 2,
     "pipeline": 3,
     "overhead": 9,

@@ -69,12 +69,13 @@ def test_a_drop_wakes_only_if_someone_waits_for_bytes(rig, wants_bytes):
     task, value = finished(rig, cost=5)
     value.charge = 5
     rig.completions.wants_bytes = wants_bytes
+    value.seq = 7
     task.value = None
     del value
-    assert list(rig.completions.items) == [(rig.engine.account, 5)]
+    assert list(rig.completions.items) == [(rig.engine.account, 5, 7)]
     assert len(rig.woken) == wants_bytes
     rig.completions.dropped(rig.engine.account, 3)
-    assert list(rig.completions.items)[-1] == (rig.engine.account, 3)
+    assert list(rig.completions.items)[-1] == (rig.engine.account, 3, -1)
     assert len(rig.woken) == wants_bytes
 
 

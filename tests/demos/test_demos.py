@@ -9,7 +9,6 @@ import os
 import re
 import subprocess
 import sys
-from math import isfinite
 from pathlib import Path
 
 import pytest
@@ -95,20 +94,6 @@ def test_without_limits_the_host_runs_ahead(tmp_path: Path) -> None:
     assert plot.read_bytes().startswith(PNG)
 
 
-@needs("matplotlib")
-def test_increments_are_cheaper_when_only_the_last_is_awaited(tmp_path: Path) -> None:
-    plot = tmp_path / "increment.png"
-    lines = run("increment", "--counts", 10, 20, 50, "--repeats", 2, "--plot", plot)
-    measured = [line for line in lines if line.count(" ms") == 4]
-    assert [line.split()[0] for line in measured] == ["small"] * 3 + ["medium"] * 3 + ["large"] * 3
-    fitted = lines[next(i for i, line in enumerate(lines) if "intercept" in line) + 1 :][:3]
-    for line in fitted:
-        t1, t2 = map(float, line.split()[3:5])
-        assert t1 > 0
-        assert isfinite(t2)  # a slope through three points: on a busy machine it may be anything
-    assert plot.read_bytes().startswith(PNG)
-
-
 def test_a_barrier_waits_for_no_more_than_it_must() -> None:
     lines = barriers()
     assert re.search(r"\b10 of 10", said(lines, "on everything"))
@@ -161,3 +146,21 @@ def test_pytorch_is_a_guest() -> None:
     lines = run("pytorch_guest", "--requests", 40)
     assert "0 answers differ from PyTorch's" in said(lines, "40 requests in ")
     assert "bad input failed alone" in lines[-1]
+
+
+@needs("dask", "distributed", "matplotlib", "psutil")
+def test_a_dask_array_is_reduced_under_a_limit(tmp_path: Path) -> None:
+    plot = tmp_path / "dask_array.png"
+    lines = run("dask_array", "--fields", 8, "--threads", 2, "--max-bytes", "160 MiB", "--plot", plot)
+    told = said(lines, "The results are equal to rounding.")
+    assert "within its limit of 160 MiB" in told
+    assert "NOT" not in told
+    assert plot.read_bytes().startswith(PNG)
+
+
+@needs("sklearn", "distributed")
+def test_a_cluster_trains_as_one_machine_though_a_worker_is_killed() -> None:
+    lines = run("cluster", "--steps", 4, "--workers", 2)
+    assert said(lines, "    step 2: killed the worker")
+    for way in ("this machine alone", "1 worker", "2 workers", "one worker killed"):
+        assert float(said(lines, f"{way}: ").split("off by ")[1].split()[0]) < 1e-4

@@ -13,7 +13,7 @@ from numpy.testing import assert_allclose
 import asyncsched as asc
 import asyncsched.nn.functional as F  # noqa: N812
 from asyncsched.devices.host.team import Shared, Team
-from asyncsched.ops import cut
+from asyncsched.ops import cut, parallel
 from asyncsched.ops.row import Row, resolve
 from asyncsched.ops.table import TABLE
 from tests.waiting import held
@@ -62,7 +62,7 @@ CASES: list[tuple[str, Function, tuple[Any, ...]]] = [
 async def test_parts_have_the_bits_of_the_whole(
     monkeypatch: pytest.MonkeyPatch, function: Function, arrays: tuple[Any, ...], streams: int
 ) -> None:
-    monkeypatch.setattr(cut, "PART_SECONDS", 1e-6)
+    monkeypatch.setattr(parallel, "PART_SECONDS", 1e-6)
     found = []
     for count in (1, streams):
         async with asc.Scheduler("cpu", streams=count) as s:
@@ -80,7 +80,7 @@ LAYERS: list[tuple[str, Function]] = [
 @pytest.mark.one_loop
 @pytest.mark.parametrize("function", [case[1] for case in LAYERS], ids=[case[0] for case in LAYERS])
 async def test_layers_in_parts(monkeypatch: pytest.MonkeyPatch, function: Function) -> None:
-    monkeypatch.setattr(cut, "PART_SECONDS", 1e-6)
+    monkeypatch.setattr(parallel, "PART_SECONDS", 1e-6)
     found = []
     for count in (1, 2, 2, 5):
         async with asc.Scheduler("cpu", streams=count) as s:
@@ -93,7 +93,7 @@ async def test_layers_in_parts(monkeypatch: pytest.MonkeyPatch, function: Functi
 
 @pytest.mark.one_loop
 async def test_gradients_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cut, "PART_SECONDS", 1e-6)
+    monkeypatch.setattr(parallel, "PART_SECONDS", 1e-6)
     found = []
     for count in (1, 3):
         async with asc.Scheduler("cpu", streams=count) as s:
@@ -122,7 +122,7 @@ async def test_an_idle_stream_helps_and_a_busy_one_does_not(threads: set[str], g
 
 
 async def test_what_a_part_raises_is_the_tasks_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cut, "PART_SECONDS", 1e-6)
+    monkeypatch.setattr(parallel, "PART_SECONDS", 1e-6)
     row = TABLE["tan"]
 
     def broken(x: Any, out: Any) -> None:
@@ -139,6 +139,71 @@ async def test_what_a_part_raises_is_the_tasks_error(monkeypatch: pytest.MonkeyP
         assert s.statistics().bytes_retained == 0
 
 
+@pytest.fixture
+def parts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Into how many parts work was cut, where it was."""
+    seen: list[int] = []
+    original = parallel.run
+
+    def run(found: Any) -> None:
+        if len(found) > 1:
+            seen.append(len(found))
+        original(found)
+
+    monkeypatch.setattr(parallel, "run", run)
+    monkeypatch.setattr(parallel, "PART_SECONDS", 1e-6)
+    return seen
+
+
+def _chain(x: Any, row: Any) -> Any:
+    """A captured run with a row, a number that fills a tile, and two results."""
+    y = asc.maximum(asc.tanh(x * row + 2) * 0.5, 0.1)
+    return y, y * x
+
+
+def _normalised(x: Any) -> Any:
+    y = asc.exp(x - 1.0)
+    return y / (y + 2.0)
+
+
+@pytest.mark.one_loop
+@pytest.mark.parametrize(("function", "arrays"), [(_chain, (X, ROW)), (_normalised, (X,))])
+@pytest.mark.parametrize("streams", [2, 5])
+async def test_a_captured_run_in_parts_has_the_bits_of_the_whole(
+    parts: list[int], function: Function, arrays: tuple[Any, ...], streams: int
+) -> None:
+    found = []
+    for count in (1, streams):
+        async with asc.Scheduler("cpu", streams=count) as s:
+            tensors = [await s.put(array) for array in arrays]
+            graph = await s.capture(function, *tensors)
+            with asc.exact():
+                results = graph(*tensors)
+            results = results if isinstance(results, tuple) else (results,)
+            found.append([array.tobytes() for array in await asc.gather(*results)])
+        assert set(parts) == ({count} if count > 1 else set())
+    assert found[0] == found[1]
+
+
+@pytest.mark.one_loop
+@pytest.mark.parametrize("masked", [False, True])
+async def test_attention_by_heads_on_several_streams(parts: list[int], masked: bool) -> None:
+    q, k, v = RNG.standard_normal((3, 2, 5, 150, 16))
+    mask = np.tril(np.ones((150, 150), bool))
+    found = []
+    for count in (1, 3):
+        async with asc.Scheduler("cpu", streams=count) as s:
+            leaves = [await s.put(array) for array in (q, k, v)]
+            for leaf in leaves:
+                leaf.requires_grad = True
+            attended = F.scaled_dot_product_attention(*leaves, attn_mask=await s.put(mask) if masked else None)
+            (attended * attended).sum().backward()
+            found.append([await attended.numpy(), *[await leaf.grad.numpy() for leaf in leaves]])
+        assert (count in parts) == (count > 1)
+    for whole, some in zip(*found, strict=True):
+        assert_allclose(some, whole, rtol=1e-11, atol=1e-13)
+
+
 def test_a_helper_that_comes_late_finds_nothing_and_holds_nothing() -> None:
     class Idle:
         def __init__(self) -> None:
@@ -150,7 +215,7 @@ def test_a_helper_that_comes_late_finds_nothing_and_holds_nothing() -> None:
             return True
 
     late, ran = Idle(), []
-    team = Team()
+    team = Team(2)
     team.streams = [late]
     team.run([lambda i=i: ran.append(i) for i in range(3)])
     assert ran == [0, 1, 2]
@@ -164,17 +229,30 @@ def _row(name: str) -> tuple[Row, Any]:
     return TABLE[name], resolve(TABLE[name], np)
 
 
+@pytest.fixture
+def of_eight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This thread shares its work with seven more."""
+    monkeypatch.setattr(parallel._here, "threads", 8)
+
+
+@pytest.mark.usefixtures("of_eight")
 def test_small_rows_and_those_along_the_only_axis_stay_whole() -> None:
     small, long = np.ones(100, np.float32), np.ones((1, 10**7), np.float32)
-    assert not cut.parts(*_row("add"), (small, 1.0), small, 8)
-    assert not cut.parts(*_row("softmax"), (long,), long, 8)
-    assert not cut.parts(*_row("sum"), (long,), long, 8)
-    found = cut.parts(*_row("add"), (long, 1.0), long, 8)
+    assert not cut.parts(*_row("add"), (small, 1.0), small)
+    assert not cut.parts(*_row("softmax"), (long,), long)
+    assert not cut.parts(*_row("sum"), (long,), long)
+    found = cut.parts(*_row("add"), (long, 1.0), long)
     assert len(found) == 8
     assert all(out.flags.c_contiguous and out.shape == args[0].shape for args, out in found)
     assert sum(out.size for _, out in found) == 10**7
 
 
+@pytest.mark.usefixtures("of_eight")
 def test_no_more_parts_than_the_first_axis_has_places() -> None:
     x = np.ones((3, 10**7), np.float32)
-    assert [out.shape for _, out in cut.parts(*_row("add"), (x, x), x, 8)] == [(1, 10**7)] * 3
+    assert [out.shape for _, out in cut.parts(*_row("add"), (x, x), x)] == [(1, 10**7)] * 3
+
+
+def test_alone_nothing_is_cut() -> None:
+    x = np.ones((3, 10**7), np.float32)
+    assert not cut.parts(*_row("add"), (x, x), x)

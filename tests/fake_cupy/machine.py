@@ -10,7 +10,8 @@ import random
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -36,6 +37,7 @@ class Recording:
     clock: Clock
     capture: Capture | None = None
     done: bool = False
+    at: float = field(default_factory=perf_counter)  # when the device passed it
 
 
 class Capture:
@@ -167,6 +169,7 @@ class GPU:
             with fake.lock:
                 queue.work.popleft()
                 if work.signal is not None:
+                    work.signal.at = perf_counter()
                     work.signal.done = True
                     fake.launched.notify_all()  # another GPU may wait for it
                 if work.signal is not None or not queue.work:

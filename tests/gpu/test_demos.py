@@ -18,7 +18,6 @@ DEMOS = {
     "barriers": ["--size", 200],
     "bounded_vs_unbounded": ["--epochs", 1, "--batches", 6, "--plot", "PLOT"],
     "cpu_and_gpu": ["--batches", 3, "--plot", "PLOT"],
-    "increment": ["--counts", 10, 20, "--repeats", 1, "--plot", "PLOT"],
     "overlap": ["--steps", 8, "--items", 20],
     "pytorch_guest": ["--requests", 20],
     "train_digits": ["--epochs", 1, "--plot", "PLOT"],

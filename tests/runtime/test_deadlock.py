@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import re
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -15,7 +16,8 @@ import pytest
 
 import asyncsched as asc
 from asyncsched.runtime import deadlock, stall
-from tests.waiting import turns, until
+from asyncsched.runtime.holders import _Node
+from tests.waiting import no_collector, turns, until
 
 BLOCK = np.ones((100, 100))
 NB = BLOCK.nbytes
@@ -344,3 +346,17 @@ async def test_slices_of_awaited_arrays_are_logged(
         slices.clear()
         await waiting
     assert "4 x 80,000 bytes in an awaited array" in caplog.text
+
+
+async def test_a_look_leaves_no_garbage_that_would_pin_what_it_looked_at() -> None:
+    """What refers to each other does so in the walk's nodes, too."""
+    async with asc.Scheduler("cpu", max_bytes=10_000) as s:
+        kept = await s.put(np.ones(1000))
+        waiting = asyncio.create_task(s.put(np.ones(500)))
+        await until(lambda: s.statistics().tasks_pending)
+        account = s._runtime.engine.account
+        with no_collector():
+            assert deadlock.investigate(s._runtime, account, {account}, 60.0).lines
+            assert not [thing for thing in gc.get_objects() if type(thing) is _Node]
+        del kept
+        await waiting

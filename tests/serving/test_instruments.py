@@ -71,6 +71,10 @@ async def test_metrics() -> None:
     assert found['asyncsched_batcher_batches_total{batcher="echo"}'] == 3
     assert found['asyncsched_batcher_retries_total{batcher="echo"}'] == 0
     assert found["asyncsched_ready"] == 1
+    assert found['asyncsched_operation_tasks_total{operation="int"}'] == 3
+    assert found['asyncsched_operation_seconds_total{operation="int"}'] > 0
+    busy = found['asyncsched_stream_busy_seconds_total{stream="cpu stream 0"}']
+    assert busy == pytest.approx(found['asyncsched_operation_seconds_total{operation="int"}'])
     for name in found:
         assert re.match(r"asyncsched_[a-z_]+(\{.*\})?$", name)
         assert not re.search(r"milli|micro|_ms\b", name)
@@ -94,6 +98,35 @@ async def test_metrics_while_closed_and_of_what_went_wrong() -> None:
     assert found["asyncsched_request_duration_seconds_count"] == 3
     assert found["asyncsched_requests_refused_total"] == 1
     assert "asyncsched_tasks_pending" not in found
+
+
+async def test_status() -> None:
+    async def app(scope: ASGIScope, receive: Receive, send: Send) -> None:
+        await reply(send, str(await scope["state"]["scheduler"].call(int, 3)).encode())
+
+    server = serving(app, lambda: asc.Scheduler("cpu", max_ops=7, max_bytes=5000), max_requests=9)
+    status, body = await get(server, "/statusz").answer()
+    assert (status, body["title"]) == (503, "Service Unavailable")
+    async with server.open():
+        await Call(server, "/secret").feed().answer()
+        status, body = await get(server, "/statusz").answer()
+        page = Call(server, "/statusz", method="GET", headers={"accept": "text/html,*/*"}).feed()
+        assert (await page.answer())[1].startswith(b"<!doctype html>")
+        assert page.headers["content-type"].startswith("text/html")
+        assert page.headers["vary"] == "accept"
+    assert status == 200
+    assert body["requests"] == {"in_progress": 0, "limit": 9, "refused": 0}
+    assert (body["tasks"]["completed"], body["tasks"]["limit"], body["bytes"]["limit"]) == (1, 7, 5000)
+    assert [(found["name"], found["count"]) for found in body["operations"]] == [("int", 1)]
+    assert [(found["name"], found["running"]) for found in body["streams"]] == [
+        ("cpu stream 0", None),
+        ("cpu copies", None),
+    ]
+    assert "secret" not in str(body)
+    assert ".py" not in str(body)
+    bare = serving(app, endpoints={})
+    async with bare.open():
+        assert bare.summary is None
 
 
 async def test_without_prometheus_client(monkeypatch: pytest.MonkeyPatch) -> None:

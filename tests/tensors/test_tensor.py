@@ -299,3 +299,9 @@ async def test_another_thread_is_told_in_the_end(s):
 
     await asyncio.to_thread(poll)
     assert y.done()
+
+
+@pytest.mark.parametrize("source", [np.ones(2), [1.0, 2.0], 3, None], ids=["array", "list", "number", "none"])
+def test_a_tensor_is_not_made_by_its_class(source: Any) -> None:
+    with pytest.raises(TypeError, match=r"await s\.put\(a\)"):
+        asc.Tensor(source)

@@ -31,6 +31,15 @@ async def awaited(s: asc.Scheduler) -> None:
         assert_type(array, Array)
 
 
+async def timed(s: asc.Scheduler, x: asc.Tensor) -> None:
+    async with asc.Timer("a product", scheduler=s) as t:
+        x @ x
+    assert_type(t.seconds, float)
+    found = await asc.measure(lambda: x @ x, 3)
+    assert_type(found.finish.median, float)
+    assert_type(found.issue.quartiles, tuple[float, float])
+
+
 async def computed(x: asc.Tensor) -> None:
     assert_type(x @ x + 1, asc.Tensor)
     assert_type(2 * x**2 - x / 3, asc.Tensor)

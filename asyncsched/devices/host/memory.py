@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from time import perf_counter
 from typing import Any
 
 import numpy as np
 
 from ..._core.completions import Completions
 from ..._core.model import Task, Value
+from ...ops import parallel
 from ...ops.cut import parts
 from ...ops.fused import FusedProgram
 from ...ops.program import Program
@@ -21,16 +23,21 @@ from .. import execution
 from ..memory import Memory
 from .allowed import allowed_memory
 from .pool import POOLED_BYTES, Block, Pool
-from .team import Team
 
 Array = np.ndarray[Any, Any]
 
 
 def execute(task: Task, memory: HostMemory) -> None:
     """Run one task to its end. Afterwards the value has its array or its failure, and the task holds nothing."""
+    observer = memory.observer
+    if observer is not None:
+        observer.body_began(task)
+        began = perf_counter()
     if not _ran_small(task):
         execution.run(task, memory)
     execution.release(task)
+    if observer is not None:
+        observer.body_ended(task, began, perf_counter())
     del task  # as in `execution.run`
 
 
@@ -63,6 +70,7 @@ def _ran_small(task: Task) -> bool:
 class HostDevice:
     """What every device on host memory says to the contract."""
 
+    remote = False
     owns_captures = False
     dlpack = (1, 0)
     rest: Callable[[], None] | None = None
@@ -100,12 +108,9 @@ class HostMemory(Memory):
     xp: Any = np
     arrays = (np.ndarray,)
 
-    def __init__(
-        self, completions: Completions, max_bytes: int | None, *, poison: bool = False, team: Team | None = None
-    ) -> None:
+    def __init__(self, completions: Completions, max_bytes: int | None, *, poison: bool = False) -> None:
         super().__init__(completions)
         self.pool = Pool(max_bytes, poison=poison)
-        self.team = team  # the streams, if there are several
 
     def give(self, block: Any) -> None:
         self.pool.give(block)
@@ -130,22 +135,13 @@ class HostMemory(Memory):
                 block = self.pool.take(value.nbytes)
                 out = np.ndarray(value.meta.shape, value.meta.dtype, buffer=block)
             try:
-                array = self._run_whole_or_cut(row, kernel, args, out, options)
+                array = _run_whole_or_cut(row, kernel, args, out, options)
             except BaseException:
                 self.pool.give(block)
                 raise
         if type(array) is not np.ndarray:
             array = np.asarray(array)
         self._finish(task, value, array, block)
-
-    def _run_whole_or_cut(
-        self, row: Row, kernel: Kernel, args: Sequence[Any], out: Array, options: Mapping[str, Any]
-    ) -> Any:
-        found = parts(row, kernel, args, out, len(self.team.streams)) if self.team is not None else []
-        if not found or self.team is None:
-            return kernel(*args, out=out, **options)
-        self.team.run([partial(kernel, *some, out=where, **options) for some, where in found])
-        return out
 
     def _reused(self, task: Task, any_input: bool) -> tuple[Array | None, Block | None]:
         """The array and buffer of an input that this task alone holds and that fits the output exactly."""
@@ -183,6 +179,14 @@ class HostMemory(Memory):
                 self.pool.adopt(charge)
                 value.block = charge
         execution.finish(task, value, array, charge)
+
+
+def _run_whole_or_cut(row: Row, kernel: Kernel, args: Sequence[Any], out: Array, options: Mapping[str, Any]) -> Any:
+    found = parts(row, kernel, args, out)
+    if not found:
+        return kernel(*args, out=out, **options)
+    parallel.run([partial(kernel, *some, out=where, **options) for some, where in found])
+    return out
 
 
 def _on_host(value: Value) -> Any:

@@ -14,15 +14,14 @@ BLAS do, which spin for some 25 ms after each product; with several streams thos
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from queue import SimpleQueue
 from typing import Any, Final, Protocol
 
 from ..._core.model import Task
+from ...ops.parallel import Part
 from ...ops.row import Row
 from . import blas
-
-Part = Callable[[], Any]
 
 # Rows that take `out` and call a BLAS: for large products, ...
 PRODUCTS: Final = frozenset(
@@ -74,9 +73,10 @@ class Shared:
 
 
 class Team:
-    """The streams of one device."""
+    """The streams of one device: `size` of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, size: int) -> None:
+        self.size = size
         self.streams: Sequence[Helper] = ()
 
     def before_launch(self, task: Task) -> None:

@@ -93,6 +93,8 @@ class Runners:
             parent = partial(current_scope, runtime)
             async with Scope(runtime, parent, f"batch of {self.name}", None, sharing=Sharing()) as scope:
                 self._form(batch)
+                if runtime.engine.observer is not None:
+                    runtime.engine.observer.batch_formed(scope._core(), len(batch.items))
                 wanted, returned = await self._call(scope, batch)
                 results = _one_each(returned, len(wanted), self.name)
         except GeneratorExit:  # the loop is gone

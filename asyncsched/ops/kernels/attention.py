@@ -6,13 +6,15 @@ the derivative makes them anew.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import accumulate
 from math import prod, sqrt
 from typing import Any
 
 import numpy as np
 
+from .. import parallel
 from .basic import vecdot
 from .layers import blocks
 from .scratch import scratch
@@ -91,24 +93,38 @@ def _bias(xp: Any, q: Any, k: Any, mask: Any, causal: bool) -> Any:
 
 
 def _attend(xp: Any, q: Any, k: Any, v: Any, bias: Any, scale: float, out: Any) -> None:
-    for heads in _groups(xp, q, k):
-        weights, factor = _weights(xp, q[heads] * scale, k[heads], None if bias is None else bias[heads])
-        xp.matmul(weights, v[heads], out=out[heads])
-        out[heads] *= factor
+    def some(groups: list[Any]) -> None:
+        for heads in groups:
+            weights, factor = _weights(xp, q[heads] * scale, k[heads], None if bias is None else bias[heads])
+            xp.matmul(weights, v[heads], out=out[heads])
+            out[heads] *= factor
+
+    _share(xp, q, k, some)
 
 
 def _attend_backward(xp: Any, q: Any, k: Any, v: Any, grad: Any, bias: Any, scale: float, grads: Any) -> None:
     dq, dk, dv = grads
-    for heads in _groups(xp, q, k):
-        queries, keys = q[heads] * scale, k[heads]
-        weights, factor = _weights(xp, queries, keys, None if bias is None else bias[heads])
-        g = grad[heads] * factor
-        xp.matmul(xp.swapaxes(weights, -1, -2), g, out=dv[heads])
-        scores = xp.matmul(g, xp.swapaxes(v[heads], -1, -2), out=scratch(xp, 1, weights.shape, weights.dtype))
-        scores -= vecdot(xp, scores, weights)[..., None] * factor
-        scores *= weights
-        xp.matmul(scores, keys * scale, out=dq[heads])
-        xp.matmul(xp.swapaxes(scores, -1, -2), queries, out=dk[heads])
+
+    def some(groups: list[Any]) -> None:
+        for heads in groups:
+            queries, keys = q[heads] * scale, k[heads]
+            weights, factor = _weights(xp, queries, keys, None if bias is None else bias[heads])
+            g = grad[heads] * factor
+            xp.matmul(xp.swapaxes(weights, -1, -2), g, out=dv[heads])
+            scores = xp.matmul(g, xp.swapaxes(v[heads], -1, -2), out=scratch(xp, 1, weights.shape, weights.dtype))
+            scores -= vecdot(xp, scores, weights)[..., None] * factor
+            scores *= weights
+            xp.matmul(scores, keys * scale, out=dq[heads])
+            xp.matmul(xp.swapaxes(scores, -1, -2), queries, out=dk[heads])
+
+    _share(xp, q, k, some)
+
+
+def _share(xp: Any, q: Any, k: Any, some: Callable[[list[Any]], None]) -> None:
+    """Call `some` with all groups of heads: at once, or with some on each of several threads."""
+    groups = list(_groups(xp, q, k))
+    seconds = parallel.seconds_of("attention", prod(q.shape[:-1]) * k.shape[-2], q.itemsize)
+    parallel.run([partial(some, groups[part]) for part in parallel.ranges(len(groups), seconds)])
 
 
 def _weights(xp: Any, queries: Any, keys: Any, bias: Any) -> tuple[Any, Any]:

@@ -1,0 +1,122 @@
+"""What is told of a scheduler while it runs, to whoever wants to see it: traces, live views, guards.
+
+With no instrument there each place that tells costs one comparison. The engine and the streams know of one observer,
+which hands on to all (`runtime.instruments`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from .callsite import CallSite
+from .model import Account, Scope, Task
+
+
+class Instrument:
+    """Is told what a scheduler does. Override what you want to hear; what you do not override costs nothing.
+
+    Give it to `Scheduler(instruments=[...])`, or to `s.add_instrument` at any time; `s.remove_instrument` ends it, as
+    closing the scheduler does. Methods run in the middle of the scheduler's work: on the loop's thread, but for
+    `body_began` and `body_ended`, which run on that of the stream. So they are quick, never wait, and neither submit
+    nor cancel anything. One that raises is logged and removed, and the scheduler goes on.
+
+    A task has `name`, `seq` (its number in the order of submission), `scope`, `site` (the user's line, which
+    `asc.observe.line_of` writes out), `cost` (bytes), `value.meta` (its `shape` and `dtype`), `inputs` (values, whose
+    `task` is the producer while that is unfinished, and whose `seq` is its number, then and later), `lane` (with
+    `device` and `stream`, once it is launched), `state` and `failure`. Look at `inputs` and `value` in `task_submitted`
+    alone, and keep neither: who holds a value keeps its buffer. To keep a task is harmless.
+
+    >>> class Names(asc.observe.Instrument):
+    ...     def task_submitted(self, task):
+    ...         print("submitted", task.name)
+    ...     def task_ended(self, task):
+    ...         print("ended", task.name)
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu", instruments=[Names()]) as s:
+    ...         await s.call(max, 1, 2)
+    >>> asc.run(main)
+    submitted max
+    ended max
+    """
+
+    def attached(self, scheduler: Any) -> None:
+        """It was given to a scheduler, which is open or about to be."""
+
+    def opened(self) -> None:
+        """Its scheduler is open, on the running loop: told at once by one that was open when it was given to it."""
+
+    def detached(self) -> None:
+        """It was removed, or the scheduler has closed. Nothing follows."""
+
+    # -- a task -----------------------------------------------------------------------------------------------------
+
+    def task_submitted(self, task: Task) -> None:
+        """It joined the backlog. A claim of bytes, which a scope's reserve is, has no `lanes` and takes no slot."""
+
+    def task_launched(self, task: Task) -> None:
+        """It was given its slot and its bytes, and is about to be put on the stream `task.lane`."""
+
+    def body_began(self, task: Task) -> None:
+        """On the stream's thread: its body is about to run; on CUDA, to be enqueued.
+
+        There, with `inline_launch`, it may be told twice: again, if it could not be enqueued from the loop's thread.
+        """
+
+    def body_ended(self, task: Task, began: float, ended: float) -> None:
+        """Its body ran, in seconds of `time.perf_counter`; on CUDA as the device did. On a thread of the stream."""
+
+    def task_ended(self, task: Task) -> None:
+        """It is done, failed or cancelled: `task.state`. What was charged and not kept, `task.refund`, is back."""
+
+    def row_ran_inline(
+        self,
+        name: str,
+        scope: Scope,
+        meta: Any,
+        nbytes: int,
+        site: CallSite | None,
+        began: float,
+        ended: float,
+        seq: int,
+    ) -> None:
+        """A quick row ran on the loop's thread, in seconds of `time.perf_counter`, without becoming a task.
+
+        Args:
+            meta: of the result, with `shape` and `dtype`.
+            nbytes: what the result is charged.
+            site: the user's line.
+            seq: its number, among those of the tasks.
+        """
+
+    # -- bytes and scopes -------------------------------------------------------------------------------------------
+
+    def bytes_released(self, account: Account, nbytes: int, seq: int) -> None:
+        """A result was dropped, and its bytes are free: `account.used` are left.
+
+        Args:
+            seq: of the task, or the row, whose result it was; -1 for one that no instrument was told of.
+        """
+
+    def scope_opened(self, scope: Scope) -> None:
+        """A scope was opened, or an iteration of a window began, which shares the queue of `scope.parent`."""
+
+    def scope_left(self, scope: Scope) -> None:
+        """The block of a window's iteration was left: its tasks may go on."""
+
+    def scope_closed(self, scope: Scope) -> None:
+        """Nothing of it is unfinished any more."""
+
+    def batch_formed(self, scope: Scope, items: int) -> None:
+        """A batcher computes so many items next, in a scope of their own."""
+
+    # -- who waits --------------------------------------------------------------------------------------------------
+
+    def wait_began(self, tasks: Sequence[Task]) -> None:
+        """A coroutine waits for tasks, until they are admitted, answered or ended: which they may be by now."""
+
+    def wait_ended(self, tasks: Sequence[Task]) -> None:
+        """It waits no longer: they are, or it was cancelled."""
+
+
+EVENTS = tuple(name for name in vars(Instrument) if not name.startswith("_"))

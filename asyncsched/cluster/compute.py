@@ -1,0 +1,219 @@
+"""`get`: what computes a Dask graph, as `dask.threaded.get` does, on a scheduler's streams and within its bounds."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Mapping
+from concurrent.futures import CancelledError
+from typing import Any, Final, NoReturn
+
+from dask import config
+from dask._task_spec import DataNode, GraphNode, convert_legacy_graph
+from dask.callbacks import local_callbacks
+from dask.core import flatten
+from dask.local import get_sync, nested_get
+from dask.order import order
+from dask.system import CPU_COUNT
+
+from ..background import Kept, Using
+from ..devices.contract import Device, in_stream_thread
+from ..devices.host.memory import HostDevice
+from ..errors import ImplicitBarrierError, TaskCancelled
+from ..runtime.context import ambient
+from ..runtime.runtime import Life, Runtime, running_loop
+from ..runtime.statistics import Statistics
+from ..scheduler import Scheduler
+from .run import Run
+from .sizes import Sizes
+from .watching import Watchers
+
+_UNKNOWN: Final = 4  # tasks of which nothing is known that run at once, at most. A guess
+
+DEFAULTS: Final[dict[str, Any]] = {"device": "cpu", "streams": CPU_COUNT}
+_kept: Final = Kept("cluster", DEFAULTS)
+
+
+def get(
+    dsk: Any,
+    keys: Any,
+    *,
+    on: Scheduler | None = None,
+    cache: Any = None,
+    callbacks: Any = None,
+    rerun_exceptions_locally: bool | None = None,
+    **_: Any,
+) -> Any:
+    """Compute a Dask graph on a scheduler of asyncsched's: `dask.config.set(scheduler=asyncsched.cluster.get)`.
+
+    Its tasks run within the scheduler's bounds, in the order of `dask.order`, and results are freed as soon as nothing
+    needs them. What a task will make is known from the chunks and dtypes of Dask's arrays, and from results before.
+    Memory that a function takes while it runs is known where Dask fused several blocks' tasks, and else not charged.
+
+    The scheduler is `on`; else the ambient one, as in `await asyncio.to_thread(x.compute)` inside `async with
+    asc.Scheduler() as s` and its scopes, which cancel what they wait for; else one with a loop in a thread of its own
+    and as many streams as Dask has threads, started at the first use and kept open. `using` sets its limits. Inside a
+    task (a `compute` within a graph's function) the graph is computed by that task, one after the other.
+
+    >>> import dask, dask.array as da
+    >>> with dask.config.set(scheduler=asc.cluster.get), asc.cluster.using(max_bytes="64 MiB"):
+    ...     print(da.ones((4000, 4000), chunks=1000).sum().compute())
+    16000000.0
+
+    A KeyboardInterrupt while it waits cancels what has not begun, and is raised at once.
+
+    Args:
+        dsk: a graph, or an expression or collection of Dask's that has one.
+        keys: what is wanted: a key, or lists of keys in lists.
+        on: an open scheduler, whose loop runs on another thread.
+        cache: results that are there already, by key.
+        callbacks, rerun_exceptions_locally: as for Dask's own schedulers; what else these take has no effect.
+
+    Returns:
+        The results, in tuples as `keys` has lists.
+
+    Raises:
+        ImplicitBarrierError: on a thread that runs an event loop, which it would block.
+        TaskCancelled: if the scope that it was called in was left.
+        SchedulerClosed: if the scheduler is closed, or belongs to the parent of this process.
+        BaseException: what a task raised, as it raised it.
+    """
+    if in_stream_thread():
+        return get_sync(dsk, keys, cache=cache, callbacks=callbacks, rerun_exceptions_locally=rerun_exceptions_locally)
+    runtime = _runtime(on)
+    if rerun_exceptions_locally is None:
+        rerun_exceptions_locally = config.get("rerun_exceptions_locally", False)
+    with local_callbacks(callbacks) as active:
+        graph = dsk if isinstance(dsk, Mapping) else dsk.__dask_graph__()
+        wanted, cache = set(flatten([keys])), config.get("cache", None) if cache is None else cache
+        watchers = Watchers(active, graph) if active else None
+        try:
+            nodes = _in_order(graph, wanted, cache or {})
+            if watchers is not None:
+                watchers.begin(nodes, wanted)
+            device = _device(runtime)
+            limit = runtime.engine.account.limit
+            sizes = Sizes(dsk, 0 if limit is None else limit // min(len(device.streams), _UNKNOWN))
+            run = Run(runtime, device, nodes, wanted, sizes, contextvars.copy_context(), watchers)
+            found = _wait(run, watchers)
+            if run.failed is not None:
+                _raise(run, rerun_exceptions_locally)
+        except BaseException:
+            if watchers is not None:
+                watchers.finish(True)
+            raise
+        if watchers is not None:
+            watchers.finish(False)
+    if cache is not None:
+        cache.update(found)
+    return nested_get(keys, found)
+
+
+class using(Using):
+    """Set the limits of the scheduler that `get` keeps open: the arguments of `Scheduler`.
+
+    Takes effect at once, when all that is computed there has ended. As a context manager the limits before come back at
+    the end.
+
+    >>> with asc.cluster.using(streams=2, max_bytes="64 MiB"):
+    ...     asc.cluster.statistics().max_bytes
+    67108864
+
+    Args:
+        streams: how many tasks run at once; by default as many as Dask's threads, one for each processor.
+        limits: `max_ops`, `max_bytes` and what else `Scheduler` takes.
+
+    Raises:
+        TypeError, ValueError: for arguments that `Scheduler` refuses; nothing has changed then.
+        ImplicitBarrierError: on a thread that runs an event loop, which it would block.
+    """
+
+    def __init__(self, *, streams: int | None = None, **limits: Any) -> None:
+        super().__init__(_kept, DEFAULTS | {"streams": streams or CPU_COUNT} | limits)
+
+
+def statistics() -> Statistics:
+    """A snapshot of the scheduler that `get` keeps open. `peak_bytes` above `max_bytes` tells that a graph needed more.
+
+    Raises:
+        ImplicitBarrierError: on a thread that runs an event loop, which it would block.
+    """
+    kept = _kept.get()
+    return kept.issue(kept.scheduler.statistics)
+
+
+def _runtime(on: Scheduler | None) -> Runtime:
+    """Of the scheduler that is given; else of the ambient one, else of the one that is kept."""
+    if running_loop() is not None:
+        raise ImplicitBarrierError(
+            "computing a Dask graph blocks, and an event loop runs on this thread (as in a notebook): use"
+            " `await asyncio.to_thread(x.compute)`"
+        )
+    here = ambient.get()
+    if on is None and here is None:
+        return _kept.get().runtime
+    runtime = on._runtime if on is not None else here.runtime  # type: ignore[union-attr]  # one of both is there
+    if runtime.life is not Life.OPEN or runtime.loop is None or not runtime.loop.is_running():
+        runtime.refuse()
+    return runtime
+
+
+def _device(runtime: Runtime) -> Device:
+    for device in runtime.devices:
+        if isinstance(device, HostDevice):
+            return device
+    names = ", ".join(device.name for device in runtime.devices)
+    raise ValueError(f"a Dask graph needs the CPU, and this scheduler has {names}: list it, as Scheduler([..., 'cpu'])")
+
+
+def _in_order(graph: Mapping[Any, Any], wanted: set[Any], cache: Mapping[Any, Any]) -> dict[Any, GraphNode]:
+    """What is needed for the wanted keys, in the order of `dask.order`: each after what it reads.
+
+    Raises:
+        KeyError: for a wanted key that is not there.
+        ValueError: for one that a task reads and that is not there.
+    """
+    nodes = convert_legacy_graph(graph, all_keys={*graph, *cache})
+    nodes |= {key: DataNode(key, made) for key, made in cache.items()}
+    for key in wanted:
+        if key not in nodes:
+            raise KeyError(key)
+    needed, todo = set(wanted), list(wanted)
+    while todo:
+        key = todo.pop()
+        for other in nodes[key].dependencies:
+            if other not in needed:
+                if other not in nodes:
+                    raise ValueError(f"Missing dependency {other!r} for {key!r}")
+                needed.add(other)
+                todo.append(other)
+    return {key: nodes[key] for key in sorted(needed, key=order(nodes).__getitem__)}
+
+
+def _wait(run: Run, watchers: Watchers | None) -> dict[Any, Any]:
+    """Have the loop run a graph, and wait for it. What there is to be told meanwhile is told on this thread."""
+    assert run.runtime.loop is not None
+    try:  # from here on, since an interrupt may come before there is anything to wait for
+        future = asyncio.run_coroutine_threadsafe(run.compute(), run.runtime.loop)
+        if watchers is not None:
+            watchers.tell_until_done(future)
+        return future.result()
+    except CancelledError:
+        raise TaskCancelled("the graph was cancelled: its scheduler's event loop ended") from None
+    except BaseException:
+        run.cancel()
+        raise
+
+
+def _raise(run: Run, again: bool) -> NoReturn:
+    """Raise what a task raised; or have it raise that again on this thread, for a debugger."""
+    assert run.error is not None
+    assert run.failed is not None
+    error, (node, given) = run.error, run.failed
+    run.error = run.failed = None
+    try:
+        if again:
+            node(given)
+        raise error
+    finally:
+        del error, node, given, run  # the exception holds this frame

@@ -1,0 +1,202 @@
+"""A cluster of Dask's as a device: its workers are the streams, and results stay where they were computed."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from .._arguments import check_int
+from .._core.completions import Completions
+from .._core.model import Lane, Task, Value
+from ..devices.contract import Job
+from ..ops.program import Program, ref
+from .connection import Connection, Worker, load
+from .memory import DaskMemory, Remote, standing
+from .stream import DaskStream
+from .work import Fused, Work, hold, perform, view_of
+
+# Of the workers' memory, where no max_bytes is given. The rest is for what is not tracked: copies that Dask makes on
+# other workers of what is read there, work in progress, Python.
+SHARE_OF_MEMORY = 0.5
+MOST_PER_WORKER = 16  # a guess: enough that a worker is busy while the next tasks travel
+DEEPEST = 512  # results that one comes from, the longest way: then it is brought here and put anew
+BROUGHT_WHOLE = 256 * 1024  # bytes of a result that is brought for the sake of a part of it
+# Guesses, of the same kind as Dask's own: what decides between a busy worker that has the data, and an idle one.
+_BYTES_PER_SECOND, _SECONDS_PER_TASK = 100e6, 1e-3
+_LATEST = 0.3  # the part of the last task of a name in what the next is expected to take
+_NAMES = 4096
+
+
+class DaskDevice:
+    """The workers of a cluster of Dask's, each as a stream.
+
+    Operations and callables become tasks of Dask's, on the worker that has the data if it is not busy, else on another.
+    What is awaited is brought here. The limits are those of the scheduler: tasks in flight (and `most_per_worker`), and
+    bytes of results on all workers. Needs `pip install "asyncsched[cluster]"`, here and on the workers::
+
+        device = asc.cluster.DaskDevice("tcp://scheduler:8786", workers=4)
+        async with asc.Scheduler(device, max_ops=256) as s:
+            x = await s.put(array)
+            y = x @ x + 1                   # computed on a worker, and it stays there
+            total = await y.sum().item()    # a number travels
+
+    An operation takes milliseconds on the way: `s.capture` makes one task of a step, and `s.submit(fn, ...)` of a
+    function.
+
+    *Workers may die.* What is lost Dask computes again, from what was put: that is kept with Dask's scheduler for as
+    long as anything that came from it is held. So no death of workers loses anything, and data larger than the
+    scheduler's memory is not to be put, but read by the tasks themselves. So that what is kept does not grow with a
+    training, a result that comes from many others (`DEEPEST`, one from the other) is brought here and put anew. A task
+    during which several workers died (Dask's `allowed-failures`) fails with Dask's `KilledWorker`. If the scheduler
+    dies all is lost, and awaiting it raises `ResultLost`.
+
+    Bytes that Dask copies from worker to worker are not tracked; nor are the context variables of who submits a
+    callable known to it.
+
+    Args:
+        cluster: the scheduler's address; or a client. An asynchronous one of this loop's is used as it is and left
+            open, so that results can be read after the scheduler of ours is closed; of another the address is taken.
+        workers: names or addresses of those to use, or how many to wait for; default all that are there when it opens.
+            One that joins later gets no task of its own. When one is gone, others do its tasks until it is back.
+        most_per_worker: most tasks that Dask is told of at a time for a worker.
+        name: for messages.
+
+    Raises:
+        OSError: when it is opened, if nobody answers at that address.
+        RuntimeError: when it is opened, if there are no workers, or not those asked for.
+    """
+
+    kind = "dask"
+    xp: Any = np
+    dlpack = (1, 0)
+    inline = False
+    remote = True
+    owns_captures = False
+    rest: Callable[[], None] | None = None
+
+    def __init__(
+        self,
+        cluster: Any,
+        workers: int | Sequence[Any] | None = None,
+        *,
+        most_per_worker: int = MOST_PER_WORKER,
+        name: str = "dask",
+    ) -> None:
+        check_int("most_per_worker", most_per_worker)
+        self.name = name
+        self.streams: list[DaskStream] = []
+        self.connection = Connection(cluster)
+        self._wanted = workers
+        self._most = most_per_worker
+        self._workers: dict[Any, Worker] = {}
+        self._seconds: dict[str, float] = {}  # what tasks take, by name
+
+    # -- opening and closing ------------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        load()
+
+    async def connect(self) -> None:
+        self._workers = await self.connection.open(self._wanted)
+
+    def default_bytes(self) -> int | None:
+        """A share of all the workers' limits; no limit if one has none."""
+        limits = [worker["memory_limit"] for worker in self._workers.values()]
+        return int(sum(limits) * SHARE_OF_MEMORY) if all(limits) else None
+
+    def open(self, completions: Completions, max_bytes: int | None) -> None:
+        self.memory = DaskMemory(completions)
+        self.streams = [DaskStream(f"{self.name} worker {name}", self, name, self._most) for name in self._workers]
+        self.copier = DaskStream(f"{self.name} copies in", self, None, self._most * len(self.streams))
+        self._turns = itertools.cycle(self._workers)
+
+    def close(self) -> None:
+        """Nothing to stop: the workers are not ours."""
+
+    async def disconnect(self) -> None:
+        await self.connection.close()
+
+    # -- the contract -------------------------------------------------------------------------------------------
+
+    def place(self, task: Task) -> Lane:
+        """Where it would begin first: what is missing there has to travel, and what waits there goes before it."""
+        missing = dict.fromkeys(task.lanes, 0)
+        for value in task.inputs:
+            found = standing(value)
+            for lane in task.lanes:
+                if not isinstance(found, Remote) or found.stream is not lane.stream:
+                    missing[lane] += value.owner.nbytes
+        return min(task.lanes, key=lambda lane: missing[lane] / _BYTES_PER_SECOND + float(lane.stream.expected))
+
+    def stop(self, task: Task) -> None:
+        """Have Dask drop a task. One that runs goes on: its worker says when its thread is free."""
+        found = None if task.value is None else task.value.block
+        if isinstance(found, Remote) and found.future is not None and not found.over.is_set():
+            self.connection.stop(found.future)
+
+    async def bring(self, array: Any) -> Any:
+        if isinstance(array, Remote):
+            future, views = array.future, array.views
+            if views and array.nbytes > BROUGHT_WHOLE:
+                future = self.send("view", Work(np.array, (ref(0),), {}, (views,)), [future], array.stream)
+                views = ()
+            array = view_of(await self.connection.gathered(future), views)
+            if isinstance(array, np.ndarray) and array.flags.writeable and array.flags.owndata:
+                return array
+        return np.array(array) if isinstance(array, np.ndarray) else array
+
+    def fetch(self, array: Any) -> Any:
+        """As `bring`. Blocks the calling thread, which is never the loop's."""
+        return asyncio.run_coroutine_threadsafe(self.bring(array), self.connection.loop).result()
+
+    def reclaim(self, value: Value) -> None:
+        self.memory.reclaim(value)
+
+    def capture(self, program: Program, inputs: int) -> Callable[..., list[Any]]:
+        return Fused(program)
+
+    def adopt(self, source: Any) -> Any:
+        raise TypeError(f"this {type(source).__name__} is on a device: copy the array to the host first")
+
+    def run_here(self, task: Task) -> None:
+        raise AssertionError("nothing runs in this process")
+
+    def offload(self, job: Job) -> None:
+        raise AssertionError("what leaves a cluster is brought")
+
+    # -- what a stream needs ------------------------------------------------------------------------------------
+
+    def send(self, name: str, work: Work, operands: Sequence[Any], stream: DaskStream) -> Any:
+        """Give Dask a task, for the stream's worker; for none it is the next one's turn. Returns its future."""
+        return self.connection.submit(name, self._worker(stream), perform, work, *operands)
+
+    async def renewed(self, name: str, remote: Remote) -> Any:
+        """The future to hold a result by: another if it comes from so many that Dask is to forget them."""
+        if remote.depth < DEEPEST:
+            return remote.future
+        remote.depth = 0
+        found = await self.connection.gathered(remote.future)
+        anew = self.connection.submit(name, self._worker(remote.stream), hold, found)
+        if (error := await self.connection.outcome(anew)) is not None:
+            raise error
+        return anew
+
+    def expected(self, name: str) -> float:
+        """Seconds that a task of this name takes on its worker."""
+        return self._seconds.get(name, _SECONDS_PER_TASK)
+
+    def took(self, name: str, seconds: float) -> None:
+        """A task did, with its way there and back."""
+        if len(self._seconds) >= _NAMES:
+            self._seconds.clear()
+        self._seconds[name] = seconds * _LATEST + self._seconds.get(name, seconds) * (1 - _LATEST)
+
+    def _worker(self, stream: DaskStream) -> Any:
+        return next(self._turns) if stream.worker is None else stream.worker
+
+    def __repr__(self) -> str:
+        return self.name

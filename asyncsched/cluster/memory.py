@@ -1,0 +1,65 @@
+"""What stands in this process for an array on a worker; and what the rooms below ask of a device's memory."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import numpy as np
+
+from .._core.completions import Completions
+from .._core.model import Value
+from ..devices.memory import Memory
+from .work import Step
+
+
+class Remote:
+    """A result on a worker. It is there for as long as this is held: the future in it is the holder that Dask knows.
+
+    A task's value has one from its launch on, as its `block`, so that others can be sent to Dask before this is there;
+    and as its `array` once it is.
+
+    Attributes:
+        future: Dask's, once it is sent.
+        views: the steps from Dask's result to this value, which may be a view of it.
+        stream: where it is, or will be, as far as that is known: Dask may have moved it.
+        nbytes: of Dask's result.
+        depth: how many results Dask would compute again, one after the other, if all were lost.
+        sent: set when others may read it: `future` is there, or never will be.
+        over: set when its task has ended.
+    """
+
+    __slots__ = ("depth", "future", "nbytes", "over", "sent", "stream", "views")
+
+    def __init__(self, stream: Any) -> None:
+        self.stream = stream
+        self.future: Any = None
+        self.views: tuple[Step, ...] = ()
+        self.nbytes = self.depth = 0
+        self.sent = asyncio.Event()
+        self.over = asyncio.Event()
+
+    def become(self, other: Remote, step: Step) -> None:
+        """Be a view of another."""
+        self.future, self.stream, self.nbytes, self.depth = other.future, other.stream, other.nbytes, other.depth
+        self.views = (*other.views, step)
+
+
+def standing(value: Value) -> Any:
+    """What stands for a value of a cluster: a `Remote`; or the array, where that is here."""
+    return value.block if value.array is None else value.array
+
+
+class DaskMemory(Memory):
+    """The memory of a cluster's workers. No array of it ever escapes: what leaves is a copy."""
+
+    xp: Any = np
+    arrays = (Remote,)
+
+    def __init__(self, completions: Completions) -> None:
+        super().__init__(completions)
+
+    def reclaim(self, value: Value) -> None:
+        value.array = value.block = None  # on any thread: a future tells the client's loop that it is dropped
+        if value.charge:
+            self.completions.dropped(value.account, value.charge)

@@ -1,0 +1,292 @@
+"""One graph of Dask's, computed within the bounds of a scheduler.
+
+Theory of operation. A task of the graph is a task of the scheduler, and a dependency a value that it reads: so the
+engine knows what waits for what, streams go on from one task to the next without the loop, and a result is freed by
+its reference count as soon as the last task that reads it has ended, on that task's stream.
+
+The tasks are submitted in the order of `dask.order`, which is made so that few results are held at a time, and admitted
+in that order, as in any scope. They are submitted as late as keeps the streams busy (`AHEAD`), for what they take is
+known better by then, see `sizes`; and one for which there are no bytes is waited for before the next is submitted, so
+that nothing passes it: what comes later in the order would take up for longer what it frees. So no more is held at a
+time than that order needs, or the limit.
+
+Where the order needs more than that (a result larger than the limit, say), somebody has to go first: when nothing is
+in flight, and the first in the order has no room, it is admitted all the same, for nothing, and what it makes is
+charged. (`_go_first`, which the watch over stalls asks as it asks others for what they can spare.) That is told once
+it has happened.
+
+Results are handed on as they are, as Dask's own threads do, and not as read-only views: they are no tensors, and a
+graph's functions may write to what they made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Mapping
+from contextvars import Context
+from typing import Any, Final
+
+from dask._task_spec import Alias, DataNode, GraphNode
+
+from .._core.failure import Failure
+from .._core.model import PENDING, Task, Value
+from .._core.model import Scope as CoreScope
+from ..devices.contract import Device
+from ..devices.execution import Body
+from ..flow.scope import Scope, Sharing
+from ..runtime.context import current_scope
+from ..runtime.runtime import Runtime
+from ..runtime.waiting import ADMITTED, Steps, checkpoint, drained, wait
+from .sizes import Kind, Sizes, nbytes
+
+log = logging.getLogger("asyncsched")
+
+AHEAD: Final = 32  # tasks that wait for admission, at most. A guess: half of what is in flight by default
+_BATCH: Final = 16  # launched together
+
+
+class Run:
+    """The tasks of one graph, from the first to the last.
+
+    Args:
+        runtime, device: where.
+        nodes: what the wanted keys need, in the order in which it is to be submitted, and topological.
+        wanted: whose results are kept.
+        context: what the tasks run in copies of.
+        watch: called on stream threads with a key before its task runs, and with the result after it, if anybody wants
+            to know.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        device: Device,
+        nodes: Mapping[Any, GraphNode],
+        wanted: set[Any],
+        sizes: Sizes,
+        context: Context,
+        watch: Callable[..., None] | None = None,
+    ) -> None:
+        self.runtime = runtime
+        self.nodes = nodes
+        self.sizes = sizes
+        self.context = context
+        self.watch = watch
+        self.error: BaseException | None = None
+        self.failed: tuple[GraphNode, dict[Any, Any]] | None = None  # the task that raised, and what it was given
+        self.stopped = False  # what has not begun is not to run any more
+        self._lanes = runtime.lanes[device]
+        self._device = device
+        self._wanted = wanted
+        self._values: dict[Any, Value] = {}  # what tasks make, until all that read it are submitted
+        self._data: dict[Any, Any] = {}  # what was there
+        self._readers = _count_readers(nodes, wanted)
+        self._core: CoreScope | None = None
+        self._waiting: asyncio.Task[Any] | None = None
+        self._cancelled: Failure | None = None
+
+    async def compute(self) -> dict[Any, Any]:
+        """Run all, and return what is wanted, by key; nothing where a task raised, see `error`. Cancelled, it cancels
+        what has not begun and waits for the rest.
+
+        Raises:
+            TaskCancelled: if somebody cancelled its tasks.
+        """
+        runtime, before = self.runtime, self.runtime.engine.peak_bytes
+        scope = Scope(runtime, lambda: current_scope(runtime), "dask", None, sharing=Sharing())
+        self._waiting = asyncio.current_task()
+        runtime.reclaimers.add(self._go_first)
+        try:
+            async with scope:
+                self._core = scope._core()
+                await self._submit_all(self._core)
+                await drained(runtime, self._core)
+            if self.error is not None:
+                return {}
+            if self._cancelled is not None:
+                self._cancelled.rethrow()
+            return {} if self.stopped else self._results()
+        except asyncio.CancelledError:
+            if self.error is None or self._waiting is None or self._waiting.uncancel():
+                raise
+            return {}
+        finally:
+            self.stopped = True
+            runtime.reclaimers.discard(self._go_first)
+            self._core = self._waiting = None
+            self._values.clear()
+            self._data.clear()
+            _tell(runtime, before, len(self.nodes))
+
+    async def _submit_all(self, core: CoreScope) -> None:
+        runtime, queue, account = self.runtime, core.queue, core.account
+        engine, admission = runtime.engine, runtime.engine.admission
+        held = 0  # submitted since the last dispatch
+        for key, node in self.nodes.items():
+            if self.stopped:
+                return
+            task = self._task(core, key, node)
+            if task is None:
+                continue
+            limit = account.limit
+            fits = limit is None or account.used + admission.pending_bytes + task.cost <= limit
+            engine.submit(task, bounded=False, hold=True)
+            held += 1
+            if fits and held < _BATCH:
+                continue
+            held = 0
+            runtime.dispatch()
+            if not fits:
+                await self._admitted(task)
+            elif queue.live > AHEAD:
+                await self._admitted(queue.tasks[len(queue.tasks) // 2])
+            else:
+                await checkpoint()
+
+    async def _admitted(self, task: Task) -> None:
+        """Wait until a task is launched, or cancelled by somebody: then nothing more is submitted."""
+        if task.state == PENDING:
+            await Steps(wait(self.runtime, (task,), ADMITTED))
+        if task.failure is not None:
+            self.stopped, self._cancelled = True, task.failure
+
+    def _task(self, core: CoreScope, key: Any, node: GraphNode) -> Task | None:
+        """The task for a node, with all it reads; None where there is nothing to run."""
+        if isinstance(node, DataNode):
+            self._data[key] = node.value
+            return None
+        values, given = self._values, {}
+        keys, inputs = [], []
+        for other in node.dependencies:
+            value = values.get(other)
+            if value is None:
+                given[other] = self._data[other]
+            else:
+                keys.append(other)
+                inputs.append(value)
+            self._readers[other] -= 1
+            if not self._readers[other]:
+                values.pop(other, None)
+                self._data.pop(other, None)
+        if self.watch is None and isinstance(node, Alias):
+            if inputs:
+                values[key] = inputs[0]
+            else:
+                self._data[key] = given[node.target]
+            return None
+        kind = self.sizes.kind(key, node)
+        cost, limit = self.sizes.cost(kind, key, node), core.account.limit
+        if limit is not None and cost > limit:  # a guess may be wrong: it is tried with all there is
+            cost = limit
+        made = values[key] = Value(core.account, self._device, None)
+        body = _Node(self, key, node, kind, keys, given)
+        return Task(core, kind.name, made, body, inputs, None, None, self._lanes, cost)
+
+    def _results(self) -> dict[Any, Any]:
+        found = {}
+        for key in self._wanted:
+            value = self._values.get(key)
+            if value is None:
+                found[key] = self._data[key]
+            else:
+                if value.failure is not None:
+                    value.failure.rethrow()
+                found[key] = value.array
+        return found
+
+    def stop(self, error: BaseException, node: GraphNode, given: dict[Any, Any]) -> None:
+        """A task raised: nothing more is to run. On a stream's thread."""
+        if not self.stopped:
+            self.error, self.failed = error, (node, given)
+            self.cancel()
+
+    def cancel(self) -> None:
+        """Nothing more is to run. On any thread."""
+        self.stopped = True
+        assert self.runtime.loop is not None
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self.runtime.loop.call_soon_threadsafe(self._cancel_waiting)
+
+    def _cancel_waiting(self) -> None:
+        if self._waiting is not None:
+            self._waiting.cancel()
+
+    def _go_first(self) -> bool:
+        """Nothing moves for want of bytes: the first task of this graph is admitted all the same."""
+        core = self._core
+        head = None if core is None else core.queue.head()
+        if core is None or head is None or not head.cost or not isinstance(head.call, _Node):
+            return False
+        self.runtime.engine.admission.pending_bytes -= head.cost
+        head.cost = 0
+        core.account.changed = True
+        return True
+
+
+class _Node(Body):
+    """What runs a node of the graph on a stream's thread."""
+
+    __slots__ = ("_given", "_key", "_keys", "_kind", "_node", "_run")
+
+    def __init__(self, run: Run, key: Any, node: GraphNode, kind: Kind, keys: list[Any], given: dict[Any, Any]) -> None:
+        self._run = run
+        self._key = key
+        self._node = node
+        self._kind = kind
+        self._keys = keys  # of the inputs
+        self._given = given  # what else it reads
+
+    def run(self, task: Task) -> None:
+        run, given = self._run, self._given
+        if run.stopped:
+            return
+        for key, value in zip(self._keys, task.inputs, strict=True):
+            given[key] = value.array
+        try:
+            if run.watch is not None:
+                run.watch(self._key)
+            made = run.context.copy().run(self._node, given)
+        except BaseException as error:
+            trace = error.__traceback__
+            error.__traceback__ = None if trace is None else trace.tb_next  # this frame holds what is charged
+            del trace
+            run.stop(error, self._node, given)
+            failure = Failure(error, task.name, None)
+            failure.seen = True  # whoever computes the graph is told
+            task.failure = failure
+            return
+        charge, source = nbytes(made, given)
+        self._kind.measured(charge)
+        result = task.value
+        assert result is not None
+        if source is not None and source in self._keys:
+            result.base = task.inputs[self._keys.index(source)].owner
+        result.array = made
+        result.charge = charge
+        task.refund = task.cost - charge
+        if run.watch is not None:
+            run.watch(self._key, made)
+
+
+def _count_readers(nodes: Mapping[Any, GraphNode], wanted: set[Any]) -> dict[Any, int]:
+    """How many nodes read each; whoever wants one counts as another."""
+    found = dict.fromkeys(nodes, 0)
+    for node in nodes.values():
+        for other in node.dependencies:
+            found[other] += 1
+    for key in wanted:
+        found[key] += 1
+    return found
+
+
+def _tell(runtime: Runtime, before: int, tasks: int) -> None:
+    """Log that tracked bytes passed the limit, higher than ever."""
+    limit, peak = runtime.engine.account.limit, runtime.engine.peak_bytes
+    if limit is not None and peak > max(limit, before):
+        log.warning(
+            f"a graph of {tasks:,} Dask tasks took up to {peak:,} bytes, and the limit is {limit:,}: its order needs"
+            " more at a time, or tasks made more than was known of them. Smaller chunks need less; or allow more by"
+            " asyncsched.cluster.using(max_bytes=...)"
+        )

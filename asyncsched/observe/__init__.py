@@ -1,0 +1,31 @@
+"""Seeing what a scheduler does: instruments, and those that the package brings; why tasks wait, told on a signal;
+graphs of tasks."""
+
+from .._core.callsite import line_of
+from .._core.instrument import Instrument
+from .._core.model import STATE_NAMES
+from ..pictures.graph import Node, TaskGraph
+from .live import Live
+from .loop_guard import LoopGuard
+from .marks import Marks
+from .on_signal import explain_on_signal
+from .recording import Recording
+from .snapshot import Snapshot
+from .summary import Summary
+from .trace import Trace
+
+__all__ = [
+    "STATE_NAMES",
+    "Instrument",
+    "Live",
+    "LoopGuard",
+    "Marks",
+    "Node",
+    "Recording",
+    "Snapshot",
+    "Summary",
+    "TaskGraph",
+    "Trace",
+    "explain_on_signal",
+    "line_of",
+]

@@ -1,0 +1,172 @@
+"""A view of a scheduler in the terminal, while it runs.
+
+Theory of operation. A timer on the loop reads a snapshot four times a second, and hands it to a thread, which draws:
+so the loop's state is read on its own thread alone, and drawing, which takes milliseconds, holds nobody up. The thread
+restores the terminal when the view ends: with the scheduler, with the block, or with the interpreter, which waits for
+it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import logging
+import sys
+import threading
+from importlib.util import find_spec
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, Self
+
+from .._arguments import check_number
+from ..runtime import context
+from .snapshot import Snapshot, mib
+from .summary import Summary
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+log = logging.getLogger("asyncsched")
+
+_LATE = 1.0  # seconds without a snapshot after which the view says so
+_AT_EXIT = 2.0  # seconds that the interpreter waits for the terminal to be restored
+
+
+class Live(Summary):
+    """A view in the terminal: streams, slots and bytes against their limits, operations by time, who waits for what.
+
+    Give it to a scheduler, or use it as `with asc.observe.Live():` inside an open one. What the program prints
+    meanwhile appears above it. Where standard error is no terminal nothing is shown but one line at the end.
+
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu", instruments=[asc.observe.Live()]) as s:
+    ...         await s.call(sum, range(1000))
+    >>> asc.run(main)
+
+    Args:
+        scheduler: for `with`; the ambient one, or the only one open, without.
+        every: seconds between two pictures.
+        console: rich's, where to show it; standard error without.
+
+    Raises:
+        ModuleNotFoundError: if the package rich is not installed.
+        SchedulerClosed: by `with`, if it is in no open scheduler.
+    """
+
+    def __init__(self, scheduler: Any = None, *, every: float = 0.25, console: Console | None = None) -> None:
+        super().__init__()
+        _require_package()
+        check_number("every", every, "seconds")
+        self._given = scheduler
+        self._every = every
+        self._console = console
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._screen: _Screen | None = None
+
+    def __enter__(self) -> Self:
+        runtime = context.find(self._given)
+        scheduler: Any = runtime.scheduler and runtime.scheduler()
+        scheduler.add_instrument(self)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._loop is not None:  # else the scheduler has closed
+            self._scheduler.remove_instrument(self)
+
+    def opened(self) -> None:
+        if self._console is None:
+            from rich.console import Console
+
+            self._console = Console(stderr=True)
+        self._loop = asyncio.get_running_loop()
+        if self._console.is_terminal:
+            self._screen = _Screen(self._console)
+            self._tick()
+
+    def detached(self) -> None:
+        if self._loop is None:
+            return
+        self._loop = None
+        if self._timer is not None:
+            self._timer.cancel()
+        last = self.read()
+        if self._screen is not None:
+            self._screen.show(last)
+            self._screen.end()
+        else:
+            assert self._console is not None
+            self._console.print(summary_line(last), highlight=False, markup=False, soft_wrap=True)
+
+    def _tick(self) -> None:
+        if self._loop is not None and self._screen is not None:
+            self._screen.show(self.read())
+            self._timer = self._loop.call_later(self._every, self._tick)
+
+
+class _Screen:
+    """A thread that draws what it is given."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._given: SimpleQueue[Snapshot | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="asyncsched live", daemon=True)
+        self._thread.start()
+        atexit.register(self._finish)
+
+    def show(self, snapshot: Snapshot) -> None:
+        self._given.put(snapshot)
+
+    def end(self) -> None:
+        """After what it was given. It is not waited for."""
+        self._given.put(None)
+
+    def _finish(self) -> None:
+        self.end()
+        self._thread.join(_AT_EXIT)
+
+    def _run(self) -> None:
+        try:
+            self._draw()
+        except Exception:
+            log.exception("the live view ended")
+        finally:
+            atexit.unregister(self._finish)
+
+    def _draw(self) -> None:
+        from rich.live import Live as Display
+
+        from .view import View
+
+        view = View(self._console)
+        with Display(console=self._console, auto_refresh=False, vertical_overflow="crop") as display:
+            over = False
+            while not over:
+                try:
+                    fresh = [self._given.get(timeout=_LATE)]
+                except Empty:
+                    fresh = []
+                while not self._given.empty():
+                    fresh.append(self._given.get())
+                over = None in fresh
+                known = [snapshot for snapshot in fresh if snapshot is not None]
+                display.update(view.picture(known[-1] if known else None, over=over), refresh=True)
+
+
+def summary_line(found: Snapshot) -> str:
+    """A snapshot in one line."""
+    s, seconds = found.statistics, max(found.seconds, 1e-9)
+    ended = s.tasks_completed + s.tasks_failed + s.tasks_cancelled
+    limit = "" if s.max_bytes is None else f" of {mib(s.max_bytes)}"
+    parts = [f"{ended:,} tasks in {found.seconds:.1f} s ({ended / seconds:,.0f}/s)"]
+    parts += [f"{n:,} {what}" for n, what in ((s.tasks_failed, "failed"), (s.tasks_cancelled, "cancelled")) if n]
+    parts += [f"peak {mib(s.peak_bytes)}{limit}"]
+    parts += [f"{x.name} busy {x.busy_seconds / seconds:.0%}" for x in found.streams if x.busy_seconds]
+    parts += [f"{x.name} {x.seconds:.2f} s" for x in found.operations[:3]]
+    return f"asyncsched: {', '.join(parts)}"
+
+
+def _require_package() -> None:
+    if "rich" not in sys.modules and find_spec("rich") is None:
+        raise ModuleNotFoundError(
+            'asc.observe.Live needs the package rich: pip install "asyncsched[live]"', name="rich"
+        )

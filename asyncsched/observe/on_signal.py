@@ -1,0 +1,146 @@
+"""What every open scheduler waits for, told on a signal: also while the event loop's thread is blocked.
+
+Theory of operation. A handler of Python's would run on the main thread, between two steps of the interpreter: not
+before a long call of NumPy's there has ended, and in the middle of whatever the scheduler is doing. `faulthandler` has
+one in C, which writes tracebacks to a file at once, whatever runs. Here the file is a pipe: what is written says that
+the signal came, to a thread that sleeps on the other end, and the text itself is dropped. The pipe never blocks, since
+who reads it may have to wait for the interpreter that the signal has interrupted.
+
+That thread has each scheduler's loop explain itself, between two callbacks as always. A loop that does not come to it
+within a second is blocked: then the thread says so, shows where, and reads for itself what the engine's counts say.
+Nothing moves meanwhile, or only for a moment; so what it reads is right, or it reads again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import signal
+import sys
+import threading
+import traceback
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from select import select
+from typing import Final, NoReturn
+
+from ..runtime.context import opened
+from ..runtime.explain import explain_all, holders_of
+from ..runtime.runtime import Runtime
+
+_PATIENCE: Final = 1.0  # seconds in which a loop that is not blocked comes to what it is asked
+_ANSWER: Final = 30.0  # seconds for its answer then
+_ATTEMPTS: Final = 10  # at reading what another thread changes
+
+_SIGNAL: Final = getattr(signal, "SIGUSR1", None)
+# The thread's name as others see it. The signal ends a process that does not listen, and that one is caught says
+# nothing: a shell does so in order to end.
+_THREAD: Final = "asc explains"
+_OWN_NAME: Final = Path("/proc/thread-self/comm")
+_pipe: list[int] = []  # its ends, once asked for
+
+
+def explain_on_signal() -> None:
+    """From now on SIGUSR1 has this process print `s.explain()` of every open scheduler to stderr.
+
+    Also while the event loop is blocked, with the line that blocks it. `python -m asyncsched explain PID` sends the
+    signal. A second call does nothing. Where something else listens to SIGUSR1 it does so no longer. A child of a fork
+    has to ask for itself.
+
+    >>> asc.observe.explain_on_signal()
+
+    Raises:
+        RuntimeError: on Windows, which has no such signal.
+    """
+    if _SIGNAL is None:
+        raise RuntimeError("explain_on_signal() needs SIGUSR1, which Windows has not: call `s.explain()` there")
+    if _pipe:
+        return
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    os.set_blocking(writing, False)
+    _pipe.extend((reading, writing))
+    faulthandler.register(_SIGNAL, file=writing, all_threads=False)
+    threading.Thread(target=_listen, args=(reading,), name="asyncsched explains", daemon=True).start()
+
+
+def ask(pid: int) -> str:
+    """Send the signal to a process. Returns what to tell about it.
+
+    Raises:
+        SystemExit: if there is none such, or it does not listen, so that the signal would end it.
+    """
+    threads = Path(f"/proc/{pid}/task")
+    if _SIGNAL is None or not _OWN_NAME.exists():
+        _give_up(f"cannot tell here whether process {pid} listens; if it does: kill -USR1 {pid}")
+    if not threads.exists():
+        _give_up(f"there is no process {pid}")
+    if _THREAD not in {name.read_text().strip() for name in threads.glob("*/comm")}:
+        _give_up(f"process {pid} does not listen: call `asyncsched.observe.explain_on_signal()` in it")
+    os.kill(pid, _SIGNAL)
+    return f"process {pid} prints it to its stderr"
+
+
+def _give_up(why: str) -> NoReturn:
+    raise SystemExit(f"asyncsched: {why}")
+
+
+def _listen(pipe: int) -> None:
+    with contextlib.suppress(OSError):  # by this `ask` knows the process; only on Linux
+        _OWN_NAME.write_text(_THREAD)
+    while select([pipe], [], []):
+        found = [_explained(runtime) for runtime in opened()]
+        told = "\n".join(found or ["no scheduler is open"])
+        print(f"asyncsched, process {os.getpid()}:\n{told}", file=sys.stderr, flush=True)
+        with contextlib.suppress(BlockingIOError):  # now that all has come: a traceback is written in many pieces
+            while os.read(pipe, 65_536):
+                pass
+
+
+def _explained(runtime: Runtime) -> str:
+    """What a scheduler's loop says, or what can be seen from here."""
+    loop = runtime.loop
+    assert loop is not None
+    answers: SimpleQueue[str] = SimpleQueue()
+
+    def answer() -> None:
+        answers.put("it has begun")
+        runtime.engine.take()
+        answers.put(explain_all(runtime, holders_of(runtime)))
+
+    with contextlib.suppress(Empty, RuntimeError):  # it is blocked; it is closed
+        if loop.is_running():
+            loop.call_soon_threadsafe(answer)
+            answers.get(timeout=_PATIENCE)
+            return answers.get(timeout=_ANSWER)
+    return _seen_from_outside(runtime, loop.is_running())
+
+
+def _seen_from_outside(runtime: Runtime, running: bool) -> str:
+    frame = sys._current_frames().get(runtime.thread)
+    if not running:
+        where = "its event loop does not run\n"
+    elif frame is None:
+        where = "its event loop's thread is gone\n"
+    else:
+        stack = "".join(traceback.format_stack(frame)[-_ATTEMPTS:])
+        where = (
+            f"its event loop is blocked; the thread has been busy for over {_PATIENCE:g} s, and is here now:\n{stack}"
+        )
+    del frame
+    for _ in range(_ATTEMPTS):
+        with contextlib.suppress(Exception):  # what is walked over has changed: there is nothing else to fail here
+            return f"{where}{explain_all(runtime)}"
+    return f"{where}{runtime!r}"
+
+
+def _forget() -> None:
+    """This is the child of a fork, where the thread is not, and the pipe is the parent's."""
+    if _pipe and _SIGNAL is not None:
+        faulthandler.unregister(_SIGNAL)
+        _pipe.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

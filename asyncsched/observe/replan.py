@@ -1,0 +1,193 @@
+"""`python -m asyncsched replan run.json`: what other limits and streams would make of a recorded run.
+
+A sweep of replays in virtual time, as a table: how long, how many bytes at most, how long the program waited for room.
+Then the smallest limit under which it finishes, what twice the recorded limit would buy, and (`--plot`) a picture.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any, Final
+
+from .._arguments import parse_bytes
+from .recording import Recording
+from .replay import Outcome, Program
+
+MIB: Final = 2**20
+_CLOSE: Final = 1.01  # the smallest limit is found to within 1%
+_ASSUMED: Final = "Assumed: each body takes as long as it took, and the program does the same things in the same order."
+_SHARED: Final = (
+    "On the CPU streams share processors and BLAS threads, so with more of them bodies take longer than assumed."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Those of the command line."""
+    parser.add_argument("trace", help="a file that asyncsched.Trace wrote")
+    parser.add_argument(
+        "--max-bytes", help='limits: "64MiB..1GiB" (doubling), or "64MiB,100MiB"; default around the peak'
+    )
+    parser.add_argument("--streams", default=None, help='streams of each device: "2", "1..4"; default as recorded')
+    parser.add_argument("--plot", metavar="FILE", help="draw time and peak by limit (needs matplotlib)")
+
+
+def report(options: argparse.Namespace) -> str:
+    """What the command prints.
+
+    Raises:
+        ValueError, OSError: for a file that is no trace, or a range that is none.
+    """
+    program = Program.of(Recording.read(options.trace))
+    recorded = _recorded(program)
+    limits = limits_of(options.max_bytes) if options.max_bytes else _around(program)
+    streams = counts_of(options.streams) if options.streams else [_streams(program)]
+    outcomes = sweep(program, limits, streams)
+    lines = [recorded, "", *_table(outcomes), "", *[_smallest(program, count) for count in streams]]
+    if (more := _twice(program, streams[0])) is not None:
+        lines.append(more)
+    lines.append(_ASSUMED)
+    if max(streams) > _streams(program):
+        lines.append(_SHARED)
+    if program.recording.lost or not program.recording.complete:
+        lines.append("This trace is not complete: what is not in it was not replayed.")
+    if options.plot:
+        plot(outcomes, options.plot)
+        lines.append(f"drawn: {options.plot}")
+    return "\n".join(lines)
+
+
+def sweep(program: Program, limits: Sequence[int | None], streams: Sequence[int]) -> list[Outcome]:
+    """Replay a program under each limit in bytes, on each number of streams."""
+    return [_run(program, limit, count) for count in streams for limit in limits]
+
+
+def smallest_limit(program: Program, streams: int) -> int:
+    """The smallest limit in bytes under which a program finishes, from above, to within 1%."""
+    high = max(1, _run(program, None, streams).peak_bytes)
+    low = max(1, max(task.cost for task in program.recording.tasks))
+    if _finishes(program, low, streams):
+        return low
+    while high > low * _CLOSE and high - low > 1:
+        middle = int((low * high) ** 0.5) if high > 2 * low else (low + high) // 2
+        low, high = (low, middle) if _finishes(program, middle, streams) else (middle, high)
+    return high
+
+
+def limits_of(text: str) -> list[int | None]:
+    """Limits in bytes: a list, or a range of which each is twice the one before."""
+    if ".." not in text:
+        return [parse_bytes(part.strip(), "--max-bytes") for part in text.split(",")]
+    first, last = (parse_bytes(part.strip(), "--max-bytes") for part in text.split("..", 1))
+    if not 0 < first <= last:
+        raise ValueError(f"--max-bytes {text}: the range goes from the smaller limit to the larger, as in 64MiB..1GiB")
+    limits: list[int | None] = []
+    while first < last:
+        limits.append(first)
+        first *= 2
+    return [*limits, last]
+
+
+def counts_of(text: str) -> list[int]:
+    """Numbers of streams: one, a list, or a range."""
+    first, dots, last = text.partition("..")
+    try:
+        found = list(range(int(first), int(last) + 1)) if dots else [int(part) for part in text.split(",")]
+    except ValueError:
+        found = []
+    if not found or min(found) < 1:
+        raise ValueError(f"--streams {text}: numbers from 1, as in 2, or 1..4")
+    return found
+
+
+def plot(outcomes: Sequence[Outcome], path: str) -> None:
+    """Time and peak by limit, a line for each number of streams."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError('--plot needs matplotlib: pip install "asyncsched[demos]"') from error
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    time, peak = figure.subplots(1, 2)
+    limits = sorted({o.max_bytes / MIB for o in outcomes if o.max_bytes is not None})
+    for number, count in enumerate(dict.fromkeys(outcome.streams for outcome in outcomes)):
+        mine = [o for o in outcomes if o.streams == count and o.finished and o.max_bytes is not None]
+        sizes: list[Any] = [o.max_bytes / MIB for o in mine if o.max_bytes is not None]
+        style = {"linestyle": ("-", "--", "-.", ":")[number % 4], "marker": "osvD"[number % 4], "fillstyle": "none"}
+        name = f"{count} stream{'s' if count > 1 else ''}"
+        time.plot(sizes, [o.seconds for o in mine], label=name, **style)
+        peak.plot(sizes, [o.peak_bytes / MIB for o in mine], label=name, **style)
+    peak.plot(limits, limits, color="gray", linewidth=1, label="the limit")
+    for axes, what in ((time, "predicted time (s), lower is better"), (peak, "predicted peak of tracked bytes (MiB)")):
+        axes.set(xscale="log", xlabel="max_bytes (MiB)", ylabel=what)
+        axes.set_xticks(limits, [f"{limit:,.4g}" for limit in limits])
+        axes.minorticks_off()
+        axes.set_ylim(bottom=0)
+        axes.grid(alpha=0.3)
+        axes.legend(frameon=False)
+    figure.savefig(path, dpi=120)
+
+
+def _run(program: Program, limit: int | None, streams: int) -> Outcome:
+    return program.run(max_bytes=limit, max_ops=program.recording.metadata["max_ops"], streams=streams)
+
+
+def _finishes(program: Program, limit: int, streams: int) -> bool:
+    return _run(program, limit, streams).finished
+
+
+def _streams(program: Program) -> int:
+    tasks = program.recording.tasks
+    used = {(task.device, task.stream) for task in tasks if task.stream and not task.copies and not task.inline}
+    return max(1, len(used) // max(1, len({device for device, _ in used})))
+
+
+def _around(program: Program) -> list[int | None]:
+    """Limits from an eighth of what the program takes without any to that."""
+    peak = _run(program, None, _streams(program)).peak_bytes
+    return [*[max(1, peak * part // 8) for part in (1, 2, 4, 8)], None]
+
+
+def _recorded(program: Program) -> str:
+    recording = program.recording
+    seconds = max(task.done for task in recording.tasks) - min(task.submitted for task in recording.tasks)
+    limit = recording.metadata["max_bytes"]
+    return (
+        f"recorded: {len(recording.tasks):,} tasks in {seconds:.3f} s, max_bytes {_size(limit)},"
+        f" {_streams(program)} stream(s); the same replayed:"
+        f" {_run(program, limit, _streams(program)).seconds:.3f} s"
+    )
+
+
+def _table(outcomes: Sequence[Outcome]) -> list[str]:
+    lines = ["streams   max_bytes        time   peak tracked   waited for room   streams busy"]
+    for o in outcomes:
+        head = f"{o.streams:7}   {_size(o.max_bytes):>9}"
+        if o.finished:
+            peak = f"{o.peak_bytes / MIB:,.1f} MiB"
+            lines.append(f"{head}   {o.seconds:7.3f} s   {peak:>12}   {o.waited:13.3f} s   {o.busy:12.0%}")
+        else:
+            lines.append(f"{head}   does not finish: {o.why}")
+    return lines
+
+
+def _smallest(program: Program, streams: int) -> str:
+    limit = smallest_limit(program, streams)
+    found = _run(program, limit, streams)
+    on = "1 stream" if streams == 1 else f"{streams} streams"
+    return f"The smallest limit that finishes, on {on}: {_size(limit)}, in {found.seconds:.3f} s."
+
+
+def _twice(program: Program, streams: int) -> str | None:
+    limit = program.recording.metadata["max_bytes"]
+    if limit is None:
+        return None
+    now, then = (_run(program, nbytes, streams) for nbytes in (limit, 2 * limit))
+    if not now.finished:
+        return None
+    gain = 1 - then.seconds / now.seconds
+    bought = f"{gain:.0%} of the time" if gain >= 0.01 else "nothing: the time is spent elsewhere"
+    return f"Twice the recorded limit ({_size(2 * limit)}) would buy {bought}."
+
+
+def _size(nbytes: int | None) -> str:
+    return "none" if nbytes is None else f"{nbytes / MIB:,.1f} MiB" if nbytes >= MIB else f"{nbytes:,} B"

@@ -1,0 +1,367 @@
+"""Running a recorded program again in virtual time, under other limits and on other streams.
+
+Theory of operation. The scheduler's own engine decides again who is admitted when: only the streams and the program
+are stand-ins. A simulated stream runs bodies one after the other, each for as long as it took, when what it reads from
+other streams is there. The program is what the event loop's thread did, in the recorded order: it submits, runs quick
+rows, opens and leaves scopes, drops results, and waits; and between two of these it takes the time that it took. Where
+it waited for a task, it waits for that task again, and where the task is admitted later now, it goes on later.
+
+What is not known is assumed. Bodies take as long as they took, however many streams run at the same time. All
+coroutines are one: a wait holds up whatever came after it. A result that was freed as its last reader ended is freed so
+again, any other when the program gets to where it was dropped. Tenants and weights of scopes are not in a trace; queues
+and priorities are.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from itertools import count
+from statistics import median
+from typing import Any, Final
+
+from .._core.completions import Completions
+from .._core.engine import Engine
+from .._core.model import DONE, LAUNCHED, Lane, Scope, Task, Value
+from ..errors import TaskTooLarge
+from .recording import Recording, TaskRecord
+
+_FREED_WITH: Final = 1e-4  # seconds after a reader's end at which what it read is told to be freed, at most
+_TYPICAL: Final = 200  # bodies from which the streams' own delays are taken
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a replay came to. Times are in seconds, sizes in bytes.
+
+    Attributes:
+        finished: whether everything was submitted and ran; else the program stands still under these limits.
+        seconds: from the first submission to the last end.
+        peak_bytes: the highest tracked bytes.
+        waited: how long the program waited for admission.
+        busy: the share of the time that the compute streams ran, on average.
+        why: for what is not finished, the first task that cannot be admitted.
+    """
+
+    max_bytes: int | None
+    max_ops: int | None
+    streams: int
+    finished: bool
+    seconds: float
+    peak_bytes: int
+    waited: float
+    busy: float
+    why: str = ""
+
+
+@dataclass(slots=True)
+class _Event:
+    """Something that the program did: `act` is called, and says for which task to wait until which state, if any."""
+
+    delay: float  # since the event before it, or since the task got there
+    act: Callable[[Replay], Any]
+    awaited: int = -1
+    state: int = DONE
+
+
+@dataclass(slots=True)
+class _Stream:
+    lane: Lane
+    free: float = 0.0
+    busy: float = 0.0
+
+
+@dataclass(slots=True)
+class Program:
+    """A recording as a program: made once, replayed often."""
+
+    recording: Recording
+    events: list[_Event] = field(default_factory=list)
+    hop: float = 0.0  # from a launch on an idle stream to the body
+    between: float = 0.0  # from a body's end to the next one's beginning
+    wake: float = 0.0  # from a body's end to when the loop knows
+
+    @classmethod
+    def of(cls, recording: Recording) -> Program:
+        """What the event loop's thread did, in order.
+
+        Raises:
+            ValueError: for a recording without a single task.
+        """
+        if not recording.tasks:
+            raise ValueError("this trace has no tasks: let it run while something is computed")
+        program = cls(recording)
+        program._measure()
+        last = recording.tasks[0].submitted
+        for when, _, awaited, state, act in sorted(_moments(recording), key=lambda moment: moment[:2]):
+            anchor = last
+            if awaited is not None:
+                reached = awaited.launched if state == LAUNCHED else awaited.done
+                anchor = max(last, reached if reached is not None else last)
+            program.events.append(_Event(max(0.0, when - anchor), act, -1 if awaited is None else awaited.seq, state))
+            last = max(last, when)
+        return program
+
+    def _measure(self) -> None:
+        """What the streams take beside the bodies, typically."""
+        ran: dict[str, list[TaskRecord]] = defaultdict(list)
+        for task in self.recording.tasks:
+            if task.began is not None and task.launched is not None and not task.inline:
+                ran[task.stream].append(task)
+        hops, pauses, wakes = [0.0], [0.0], [0.0]
+        for tasks in ran.values():
+            tasks.sort(key=lambda task: task.began or 0.0)
+            for before, task in zip([None, *tasks], tasks, strict=False):
+                assert task.began is not None and task.launched is not None and task.ended is not None  # noqa: PT018
+                free = 0.0 if before is None or before.ended is None else before.ended
+                (hops if task.launched > free else pauses).append(task.began - max(task.launched, free))
+                wakes.append(task.done - task.ended)
+        self.hop, self.between = _typical(hops), _typical(pauses)
+        self.wake = sorted(wakes)[len(wakes) // 20]  # most are told later, when nobody waits for them
+
+    def run(self, *, max_bytes: int | None, max_ops: int | None, streams: int) -> Outcome:
+        """Replay it under these limits, on so many compute streams of each device."""
+        return Replay(self, max_bytes, max_ops, streams).run()
+
+
+def _typical(times: list[float]) -> float:
+    return max(0.0, median(times[-_TYPICAL:]))
+
+
+def _moments(recording: Recording) -> Iterator[tuple[float, int, TaskRecord | None, int, Callable[[Replay], Any]]]:
+    """What the loop's thread did: when, the order of what happened at once, what it waited for, and what it did."""
+    tasks = {task.seq: task for task in recording.tasks}
+    ends = sorted((task.done, task.seq) for task in recording.tasks)
+    times = [when for when, _ in ends]
+    readers: dict[int, TaskRecord] = {}
+    for task in recording.tasks:
+        for seq in task.inputs:
+            if seq not in readers or task.done > readers[seq].done:
+                readers[seq] = task
+        if task.inline:
+            yield task.submitted, 3, None, DONE, _ran_inline(task)
+        else:
+            yield task.submitted, 3, None, DONE, _submitted(task)
+    for seq, task in tasks.items():
+        reader = readers.get(seq)
+        by_reader = (
+            task.released is not None
+            and reader is not None
+            and reader.ended is not None
+            and reader.ended <= task.released <= reader.done + _FREED_WITH
+        )
+        if by_reader and reader is not None:  # the program dropped it before: at the latest when that was submitted
+            yield reader.submitted, 4, None, DONE, _dropped(seq)
+        elif task.released is not None:
+            yield task.released, 0, None, DONE, _dropped(seq)
+        elif not task.kept:
+            yield task.done, 0, None, DONE, _dropped(seq)
+    for began, ended, seq, number in recording.waits:
+        awaited = tasks.get(seq)
+        if awaited is None:
+            continue
+        admission = awaited.claim or ended < awaited.done
+        if not admission and number > 1:  # the last of several to end
+            at = bisect_right(times, ended) - 1
+            if at >= 0 and times[at] >= began and ends[at][1] <= seq:
+                awaited = tasks[ends[at][1]]
+        yield ended, 2, awaited, LAUNCHED if admission else DONE, _nothing
+    for scope in recording.scopes.values():
+        if scope.own_queue:
+            yield scope.opened, 1, None, DONE, _opened(scope.number)
+            if scope.closed is not None:
+                yield scope.closed, 5, None, DONE, _closed(scope.number)
+
+
+def _nothing(replay: Replay) -> None:
+    pass
+
+
+def _submitted(task: TaskRecord) -> Callable[[Replay], None]:
+    return lambda replay: replay.submit(task)
+
+
+def _ran_inline(task: TaskRecord) -> Callable[[Replay], None]:
+    return lambda replay: replay.ran_inline(task)
+
+
+def _dropped(seq: int) -> Callable[[Replay], None]:
+    return lambda replay: replay.drop(seq)
+
+
+def _opened(number: int) -> Callable[[Replay], None]:
+    return lambda replay: replay.open(number)
+
+
+def _closed(number: int) -> Callable[[Replay], None]:
+    return lambda replay: replay.close(number)
+
+
+class Replay:
+    """One run of a program."""
+
+    def __init__(self, program: Program, max_bytes: int | None, max_ops: int | None, streams: int) -> None:
+        self._program = program
+        self._count = streams
+        self._limits = max_bytes, max_ops
+        self.now = 0.0
+        self._completions = Completions(lambda: None)
+        self.engine = Engine(
+            max_ops=max_ops, max_bytes=max_bytes, max_pending=None, completions=self._completions, launch=self._launch
+        )
+        self._heap: list[tuple[float, int, Task]] = []
+        self._order = count()
+        self._streams: dict[Lane, _Stream] = {}
+        self._lanes: dict[tuple[str, bool], list[Lane]] = {}
+        self._tasks: dict[int, Task] = {}  # unfinished
+        self._records: dict[Task, TaskRecord] = {}
+        self._ends: dict[Task, float] = {}  # of bodies, known at launch
+        self._values: dict[int, Value] = {}  # that the program holds
+        self._scopes: dict[int, Scope] = {0: self.engine.root}
+        self._events = deque(program.events)
+        self._waited = 0.0
+
+    # -- what the program does --------------------------------------------------------------------------------------
+
+    def submit(self, record: TaskRecord) -> None:
+        """A task joins the backlog."""
+        if record.launched is None and record.state != "pending":
+            return  # it was cancelled, or failed, before it could run
+        scope = self._scope(record.scope)
+        inputs = tuple([value for seq in record.inputs if (value := self._values.get(seq)) is not None])
+        value = Value(scope.account, None, None, record.kept)
+        lanes = [] if record.claim else self._lanes_of(record)
+        task = Task(scope, record.name, value, None, inputs, None, None, lanes, record.cost)
+        task.expedited = record.expedited
+        self._values[record.seq] = value
+        self._tasks[record.seq] = task
+        self._records[task] = record
+        del value, inputs
+        self.engine.submit(task, bounded=False)
+
+    def ran_inline(self, record: TaskRecord) -> None:
+        """A quick row: its result is there at once."""
+        engine, scope = self.engine, self._scope(record.scope)
+        value = self._values[record.seq] = Value(scope.account, None, None, record.kept)
+        value.charge = record.kept
+        scope.account.used += record.kept
+        engine.note_peak(engine.admission.in_flight + 1)
+
+    def drop(self, seq: int) -> None:
+        """The program lets go of a result."""
+        self._values.pop(seq, None)
+
+    def open(self, number: int) -> None:
+        """A scope is opened."""
+        record = self._program.recording.scopes[number]
+        parent = self._scope(record.parent)
+        self._scopes[number] = self.engine.open_scope(record.name, parent, priority=record.priority or None)
+
+    def close(self, number: int) -> None:
+        """A scope is left: what of it is unfinished counts as its parent's."""
+        scope = self._scopes.pop(number, None)
+        if scope is not None and not scope.tasks:
+            self.engine.close_scope(scope)
+
+    def _scope(self, number: int) -> Scope:
+        scopes = self._program.recording.scopes
+        while number not in self._scopes and number in scopes:
+            number = scopes[number].parent
+        return self._scopes.get(number, self.engine.root)
+
+    # -- what the streams do ----------------------------------------------------------------------------------------
+
+    def _lanes_of(self, record: TaskRecord) -> list[Lane]:
+        """The lanes a task may run on: those of its device, of which a recorded trace names those that were used."""
+        key = record.device, record.copies
+        if key not in self._lanes:
+            lanes = [Lane(copies=record.copies) for _ in range(1 if record.copies else self._count)]
+            self._lanes[key] = lanes
+            self._streams |= {lane: _Stream(lane) for lane in lanes}
+        return self._lanes[key]
+
+    def _launch(self, task: Task) -> bool:
+        record, program = self._records[task], self._program
+        assert task.lane is not None
+        stream = self._streams[task.lane]
+        start = max(self.now + program.hop, stream.free + program.between)
+        for value in task.inputs:
+            start = max(start, self._ends.get(value.task, 0.0) if value.task is not None else 0.0)
+        took = (record.ended or 0.0) - (record.began or 0.0)
+        stream.free, stream.busy = start + took, stream.busy + took
+        self._ends[task] = stream.free
+        heappush(self._heap, (stream.free + program.wake, next(self._order), task))
+        return False
+
+    def _end(self, task: Task) -> None:
+        """The loop hears of a body's end."""
+        record, value = self._records.pop(task), task.value
+        assert value is not None
+        value.charge, task.refund = record.kept, task.cost - record.kept
+        del value
+        task.value, task.inputs = None, ()
+        self._ends.pop(task, None)
+        self._tasks.pop(record.seq, None)
+        self._completions.items.append(task)
+        del task
+        self.engine.dispatch()
+
+    # -- running ----------------------------------------------------------------------------------------------------
+
+    def run(self) -> Outcome:
+        """Everything, to the end or to where nothing moves."""
+        began = self.now
+        while self._events:
+            event = self._events[0]
+            since = self.now
+            while not self._there(event):
+                if not self._step():
+                    return self._outcome(began, finished=False)
+            if event.state == LAUNCHED:
+                self._waited += self.now - since
+            self._until(self.now + event.delay)
+            self._events.popleft()
+            try:
+                event.act(self)
+            except TaskTooLarge as error:
+                return self._outcome(began, finished=False, why=f"one task alone needs {error.needed:,} bytes")
+            self.engine.dispatch()
+        while self._step():
+            pass
+        return self._outcome(began, finished=not self.engine.admission.pending)
+
+    def _there(self, event: _Event) -> bool:
+        task = self._tasks.get(event.awaited)
+        return task is None or task.state >= event.state
+
+    def _until(self, when: float) -> None:
+        """Time passes, and bodies end."""
+        while self._heap and self._heap[0][0] <= when:
+            self._step()
+        self.now = max(self.now, when)
+
+    def _step(self) -> bool:
+        """The next end of a body; whether there was one."""
+        if not self._heap:
+            self.engine.dispatch()
+            if not self._heap:
+                return False
+        when, _, task = heappop(self._heap)
+        self.now = max(self.now, when)
+        self._end(task)
+        return True
+
+    def _outcome(self, began: float, *, finished: bool, why: str = "") -> Outcome:
+        seconds = max(self.now - began, 1e-9)
+        compute = [stream for stream in self._streams.values() if not stream.lane.copies]
+        busy = sum(stream.busy for stream in compute) / (seconds * max(1, len(compute)))
+        waiting = self.engine.admission.tasks()
+        if waiting and not finished and not why:
+            why = f"{waiting[0].name} ({waiting[0].cost:,} bytes) is never admitted"
+        max_bytes, max_ops = self._limits
+        return Outcome(
+            max_bytes, max_ops, self._count, finished, seconds, self.engine.peak_bytes, self._waited, busy, why
+        )

@@ -1,0 +1,155 @@
+"""Where the time goes: per operation and per stream, and what happens now."""
+
+from __future__ import annotations
+
+from collections import deque
+from threading import get_ident
+from time import perf_counter
+from typing import Any, Final
+
+from .._core.callsite import CallSite, line_of
+from .._core.instrument import Instrument
+from .._core.model import FAILED, Lane, Scope, Task
+from . import snapshot
+from .snapshot import Operation, Snapshot, StreamState
+
+MOST_NAMES: Final = 100
+OTHERS: Final = "(others)"
+_FAILURES_KEPT = 5
+
+
+class Summary(Instrument):
+    """An instrument that adds up the time of each operation and each stream, and tells with it what happens now.
+
+    The first hundred names of tasks have a sum each, the others one for all.
+
+    >>> async def main():
+    ...     summary = asc.observe.Summary()
+    ...     async with asc.Scheduler("cpu", instruments=[summary]) as s:
+    ...         await s.call(max, 1, 2)
+    ...         found = summary.read()
+    ...         print(found.operations[0].name, found.operations[0].count, [stream.tasks for stream in found.streams])
+    >>> asc.run(main)
+    max 1 [0, 0]
+    """
+
+    def __init__(self) -> None:
+        self._scheduler: Any = None
+        self._began = 0.0
+        self._tallies: dict[int, _Tally] = {}  # by thread: an addition is two steps, between which others may run
+        self._running: dict[Lane, tuple[Task, CallSite | None, float]] = {}
+        self._shown: dict[Lane, float] = {}  # the time told, which only grows
+        self._failures: deque[str] = deque(maxlen=_FAILURES_KEPT)
+
+    def attached(self, scheduler: Any) -> None:
+        if self._scheduler is not None:
+            raise RuntimeError(f"this {type(self).__name__} has a scheduler already: make another")
+        self._scheduler = scheduler
+        self._began = perf_counter()
+
+    def body_began(self, task: Task) -> None:
+        assert task.lane is not None
+        self._running[task.lane] = task, task.site, perf_counter()
+
+    def body_ended(self, task: Task, began: float, ended: float) -> None:
+        lane = task.lane
+        assert lane is not None
+        running = self._running.get(lane)
+        if running is not None and running[0] is task:
+            del self._running[lane]
+        tally = self._tallies.get(get_ident()) or self._tallies.setdefault(get_ident(), _Tally())
+        tally.busy[lane] = tally.busy.get(lane, 0.0) + ended - began
+        tally.add(task.name, ended - began)
+
+    def row_ran_inline(
+        self,
+        name: str,
+        scope: Scope,
+        meta: Any,
+        nbytes: int,
+        site: CallSite | None,
+        began: float,
+        ended: float,
+        *_: Any,
+    ) -> None:
+        tally = self._tallies.get(get_ident()) or self._tallies.setdefault(get_ident(), _Tally())
+        tally.add(name, ended - began)
+
+    def task_ended(self, task: Task) -> None:
+        failure = task.failure
+        if task.state == FAILED and failure is not None and failure.upstream is None:
+            self._failures.append(f"{task.name}: {failure.kind}, {line_of(failure.site)}")
+
+    def read(self) -> Snapshot:
+        """What there is to tell now, on the loop's thread, of which it takes some 0.2 ms.
+
+        Raises:
+            RuntimeError: if it was given to no scheduler yet.
+        """
+        scheduler = self._scheduler
+        if scheduler is None:
+            raise RuntimeError("this instrument has no scheduler yet: give it to Scheduler(instruments=[...])")
+        runtime = scheduler._runtime
+        scopes, scope_count, iterations = snapshot.scopes(runtime.engine.root)
+        return Snapshot(
+            name=repr(scheduler),
+            seconds=perf_counter() - self._began,
+            statistics=scheduler.statistics(),
+            load=scheduler.load(),
+            operations=self.operations(),
+            streams=self.streams(),
+            waiting=snapshot.waiting(runtime),
+            waiting_count=len(runtime.parked),
+            scopes=scopes,
+            scope_count=scope_count,
+            iterations=iterations,
+            failures=tuple(self._failures),
+        )
+
+    def operations(self) -> tuple[Operation, ...]:
+        """What ran so far by name, what took longest first. On any thread."""
+        found: dict[str, tuple[int, float]] = {}
+        for tally in list(self._tallies.values()):
+            for name, (count, seconds) in list(tally.operations.items()):
+                if name not in found and len(found) >= MOST_NAMES:
+                    name = OTHERS
+                before = found.get(name, (0, 0.0))
+                found[name] = before[0] + count, before[1] + seconds
+        operations = [Operation(name, count, seconds) for name, (count, seconds) in found.items()]
+        return tuple(sorted(operations, key=lambda operation: -operation.seconds))
+
+    def streams(self) -> tuple[StreamState, ...]:
+        """Every stream: those that compute first. On the loop's thread."""
+        runtime = self._scheduler._runtime
+        lanes = [
+            lane for by_device in (runtime.lanes, runtime.copy_lanes) for those in by_device.values() for lane in those
+        ]
+        return tuple(self._stream(lane) for lane in lanes)
+
+    def _stream(self, lane: Lane) -> StreamState:
+        running = self._running.get(lane)
+        name, seconds, line = None, 0.0, ""
+        if running is not None:
+            task, site, since = running
+            name, seconds, line = task.name, max(0.0, perf_counter() - since), line_of(site)
+        busy = sum(tally.busy.get(lane, 0.0) for tally in list(self._tallies.values())) + seconds
+        self._shown[lane] = max(busy, self._shown.get(lane, 0.0))
+        return StreamState(lane.stream.name, self._shown[lane], lane.load, name, seconds, line)
+
+
+class _Tally:
+    """What one thread has added up."""
+
+    __slots__ = ("busy", "operations")
+
+    def __init__(self) -> None:
+        self.busy: dict[Lane, float] = {}
+        self.operations: dict[str, tuple[int, float]] = {}
+
+    def add(self, name: str, seconds: float) -> None:
+        found = self.operations.get(name)
+        if found is None:
+            if len(self.operations) >= MOST_NAMES:
+                name = OTHERS
+            found = self.operations.get(name, (0, 0.0))
+        self.operations[name] = found[0] + 1, found[1] + seconds

@@ -1,0 +1,185 @@
+"""Timing what is issued first and finished later.
+
+A clock around lines that only issue work says how fast Python is. What a reader takes such a time for needs a barrier
+on either side: one before, so that nothing older is paid for, and one after, so that nothing is left out. Both times
+are worth knowing, so both are kept: until the last line had been issued, and until all was finished.
+
+All times are seconds, by `time.perf_counter`. A barrier goes through the event loop, also when nothing is left to wait
+for: that is some microseconds of each time until the finish, and of none until the issue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from inspect import iscoroutine
+from math import isnan, nan
+from time import perf_counter
+from typing import Any, Self
+
+import numpy as np
+
+from .._arguments import check_int
+from ..flow.scope import Submitter
+from ..runtime.context import find
+
+
+class Timer:
+    """Times a block: until it was issued, and until all that it issued was finished.
+
+    It is `await s.barrier()`, the block, and the barrier again. So inside a scope or a window it waits for that one's
+    tasks; whatever else the scheduler runs meanwhile is timed with it.
+
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu") as s:
+    ...         x = await s.put(np.ones((300, 300)))
+    ...         async with asc.Timer("a product") as t:
+    ...             y = x @ x
+    ...         print(y.done(), t.issue < t.seconds)
+    ...         print(t)
+    >>> asc.run(main)
+    True True
+    a product: ... issued in ...
+
+    A block that raises is not waited for: its exception leaves, and both times stay `nan`. So they do when a barrier
+    is cancelled, which takes nothing back: what the block has issued goes on.
+
+    Args:
+        name: for the line it prints as.
+        scheduler: a scheduler or a scope; default the ambient one.
+
+    Raises:
+        SchedulerClosed: when entered, if no scheduler is open.
+        ExceptionGroup: by either barrier, of the failures that nobody has seen.
+    """
+
+    issue = nan
+    """Seconds until the block was left."""
+    seconds = nan
+    """Seconds until everything it had issued was finished."""
+
+    def __init__(self, name: str = "", *, scheduler: Submitter | None = None) -> None:
+        self.name = name
+        self._scheduler = scheduler
+        self._on: Submitter | None = None
+        self._started = nan
+
+    async def __aenter__(self) -> Self:
+        if self._on is not None:
+            raise RuntimeError("a timer times one block at a time: make another with `asc.Timer()`")
+        on = self._scheduler or Submitter(find())
+        self.issue = self.seconds = nan
+        await on.barrier()
+        self._on, self._started = on, perf_counter()
+        return self
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        issue = perf_counter() - self._started
+        on, self._on = self._on, None
+        if error is not None or on is None:
+            return
+        await on.barrier()
+        self.issue, self.seconds = issue, perf_counter() - self._started
+
+    def __repr__(self) -> str:
+        name = f"{self.name}: " if self.name else ""
+        if self._on is not None:
+            return f"{name}running"
+        if isnan(self.seconds):
+            return f"{name}nothing timed"
+        return f"{name}{duration(self.seconds)}, issued in {duration(self.issue)}"
+
+
+@dataclass(frozen=True)
+class Times:
+    """The same thing, timed several times."""
+
+    seconds: tuple[float, ...]
+    """One a round, in their order."""
+
+    @property
+    def median(self) -> float:
+        """Half of the rounds took less."""
+        return float(np.median(self.seconds))
+
+    @property
+    def best(self) -> float:
+        """The shortest: what others on the machine do can only add."""
+        return min(self.seconds)
+
+    @property
+    def quartiles(self) -> tuple[float, float]:
+        """Between these is the middle half of the rounds."""
+        low, high = np.quantile(self.seconds, (0.25, 0.75))
+        return float(low), float(high)
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What `measure` found. Prints as one line: the median to the finish, with quartiles, and to the issue."""
+
+    name: str
+    issue: Times
+    """Until what the round does was issued."""
+    finish: Times
+    """Until it was finished."""
+
+    def __str__(self) -> str:
+        low, high = self.finish.quartiles
+        return (
+            f"{self.name}: {duration(self.finish.median)} ({duration(low)} to {duration(high)}),"
+            f" issued in {duration(self.issue.median)}; {len(self.finish.seconds)} rounds"
+        )
+
+
+async def measure(
+    fn: Callable[[], Any], n: int = 10, *, warm_up: int = 2, name: str | None = None, scheduler: Submitter | None = None
+) -> Measurement:
+    """Call a function `n` times, with a barrier before and after each; after some rounds that warm up.
+
+    The function runs on the event loop's thread, a coroutine function as part of this task; a tensor that it returns
+    is not awaited, since that is what the barrier does. It is called without arguments (use `functools.partial`), and
+    its result is dropped. Cancelled, this ends at an `await` of the function or at a barrier; what has been issued goes
+    on.
+
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu") as s:
+    ...         x = await s.put(np.ones((300, 300)))
+    ...         found = await asc.measure(lambda: x @ x, 5, name="a product")
+    ...         low, high = found.finish.quartiles
+    ...         print(low <= found.finish.median <= high, len(found.issue.seconds))
+    ...         print(found)
+    >>> asc.run(main)
+    True 5
+    a product: ... (... to ...), issued in ...; 5 rounds
+
+    Args:
+        n: how many rounds count.
+        warm_up: how many come first, and do not.
+        name: for the line it prints as; default the function's.
+        scheduler: as of `Timer`.
+
+    Raises:
+        SchedulerClosed: if no scheduler is open.
+        ExceptionGroup: of the failures of a round that nobody has seen; what the function raises leaves as it is.
+    """
+    check_int("n", n)
+    check_int("warm_up", warm_up, 0)
+    timer, rounds = Timer(scheduler=scheduler), []
+    for number in range(warm_up + n):
+        async with timer:
+            made = fn()
+            if iscoroutine(made):
+                await made
+            del made  # before the barrier: it may be the last to hold what was computed
+        if number >= warm_up:
+            rounds.append((timer.issue, timer.seconds))
+    issue, finish = zip(*rounds, strict=True)
+    return Measurement(name or str(getattr(fn, "__name__", fn)), Times(issue), Times(finish))
+
+
+def duration(seconds: float) -> str:
+    """Seconds as text, with three digits, in the unit that suits."""
+    unit, scale = ("s", 1.0) if seconds >= 1 else ("ms", 1e3) if seconds >= 1e-3 else ("us", 1e6)
+    value = seconds * scale
+    return f"{value:,.0f} {unit}" if value >= 100 else f"{value:.3g} {unit}"

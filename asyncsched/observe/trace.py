@@ -1,0 +1,246 @@
+"""`Trace`: writes down what a scheduler does, for a viewer, for a reader and for a replay."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from os import PathLike
+from time import perf_counter, thread_time
+from types import SimpleNamespace, TracebackType
+from typing import Any, Final
+
+from .._core.callsite import CallSite
+from .._core.instrument import Instrument
+from .._core.model import DONE as STATE_DONE
+from .._core.model import Account, Scope, Task
+from ..runtime.context import find
+from .chunks import BEGAN, CLAIM, DONE, ENDED, FULL, HEAD, INLINE, KEPT, LANE, LAUNCHED, STATE
+from .trace_file import TraceFile
+
+_EVERY: Final = 2e-3  # seconds between two samples of the counters, at least
+_SHOWN_SCOPES: Final = 32  # whose bytes are counters, of those with a reserve
+_BEHIND: Final = 30_000  # rows not written yet at which the loop's thread takes a share
+
+
+class Trace(Instrument):
+    """Writes what a scheduler does to a file that Perfetto (https://ui.perfetto.dev) and chrome://tracing open.
+
+    A thread of its own writes, a few times a second, so the file is valid whenever the process is killed. What has not
+    ended by then is not in it. `asc.observe.Recording.read` reads it again, and `python -m asyncsched trace` says where
+    the time went.
+
+    In the picture each stream is a track, with a slice for each operation; quick rows that ran inline are slices on the
+    loop's track. Each scope, window's iteration and wait is a slice of its own track, and queue, slots and bytes are
+    counters. Of the first tasks, `details`, there is more: from submission to end in phases, an arrow from where it was
+    submitted to where it ran, and the user's line. The record that is read and replayed has all that of every task.
+
+    Give it to `Scheduler(instruments=[...])` or `s.add_instrument`; or trace a part of a program with it, `with` or
+    `async with`, where the scheduler is the ambient one or `scheduler=`. The last waits until the file is complete, as
+    does `close`, on another thread than the loop's. It is for one scheduler, once. If the disk is full the trace ends,
+    with a message in the log, and the scheduler goes on.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> async def main(path):
+    ...     async with asc.Scheduler("cpu") as s:
+    ...         async with asc.Trace(path):
+    ...             x = await s.put(np.ones(1000))
+    ...             await (x @ x).item()
+    >>> with TemporaryDirectory() as folder:
+    ...     asc.run(lambda: main(f"{folder}/run.json"))
+    ...     [task.name for task in asc.observe.Recording.read(f"{folder}/run.json").tasks]
+    ['put', 'matmul']
+
+    Args:
+        path: of the file, written anew; compressed if it ends in ".gz".
+        details: so many tasks are shown with all there is. A task takes about 1,500 bytes then, else about 90.
+        scheduler: for `with`; default the ambient one.
+
+    Raises:
+        OSError: if the file cannot be opened.
+        ValueError: when given to a second scheduler.
+    """
+
+    def __init__(self, path: str | PathLike[str], *, details: int = 5_000, scheduler: Any = None) -> None:
+        self._file = TraceFile(path, details)
+        self._scheduler = scheduler
+        self._tasks: dict[Task, list[Any]] = {}  # unfinished, with what is known of them: see `chunks.COLUMNS`
+        self._rows: deque[list[Any]] = self._file.rows  # of those that ended
+        self._scopes: dict[Scope, int] = {}  # open, and their numbers
+        self._count = 0
+        self._last: dict[Any, float] = {}  # when the last task of a queue was launched
+        self._full = False  # whether no slot was free after the last launch
+        self._waits: dict[int, tuple[float, int, int]] = {}
+        self._in_flight = 0  # bytes
+        self._next = 0.0  # when the counters are sampled again
+        self._runtime: Any = None
+        self._engine: Any = None
+
+    # -- its life -------------------------------------------------------------------------------------------------
+
+    def attached(self, scheduler: Any) -> None:
+        if self._runtime is not None:
+            raise ValueError("a Trace is for one scheduler, once: make another, with a file of its own")
+        self._runtime = scheduler._runtime
+        self._engine = self._runtime.engine
+        self._file.begin(self._runtime)
+
+    def detached(self) -> None:
+        now = perf_counter()
+        for row in self._tasks.values():  # as far as they got
+            row[DONE] = now
+            self._rows.append(row)
+        self._tasks.clear()
+        for scope, number in self._scopes.items():  # an iteration that is over may not be closed yet
+            self._file.scopes_closed.append((number, now, scope.reserve))
+        self._sample(now)
+        self._file.end()
+
+    def close(self) -> None:
+        """Wait until the file is complete: until the scheduler has closed or this was removed from it, and a little
+        longer. Blocks, on any thread but the loop's."""
+        self._file.join()
+
+    def __enter__(self) -> Trace:
+        self._attach()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._detach()
+
+    async def __aenter__(self) -> Trace:
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self._detach()
+        await asyncio.to_thread(self.close)
+
+    def _attach(self) -> None:
+        runtime = find(self._scheduler)
+        runtime.instruments.add(self, SimpleNamespace(_runtime=runtime))
+
+    def _detach(self) -> None:
+        if not self._file.ending:  # the scheduler has not closed
+            self._runtime.instruments.remove(self)
+
+    # -- tasks ----------------------------------------------------------------------------------------------------
+
+    def task_submitted(self, task: Task) -> None:
+        now = perf_counter()
+        assert task.value is not None
+        self._tasks[task] = [
+            task.seq, task.name, None, now, 0.0, 0.0, 0.0, 0.0, 0.0, 0, task.cost, 0,
+            self._scopes.get(task.scope) or self._number(task.scope), task.value.site, task.expedited, False,
+            [value.seq for value in task.inputs],
+        ]  # fmt: skip
+
+    def task_launched(self, task: Task) -> None:
+        row = self._tasks.get(task)
+        if row is None:
+            return  # submitted before the trace began
+        now = perf_counter()
+        queue = task.scope.queue
+        row[HEAD] = self._last.get(queue, 0.0)
+        row[LAUNCHED] = self._last[queue] = now
+        row[LANE] = task.lane or CLAIM
+        row[FULL] = self._full
+        self._full = self._engine.admission.free <= 0
+        self._in_flight += task.cost
+
+    def body_ended(self, task: Task, began: float, ended: float) -> None:
+        row = self._tasks.get(task)
+        if row is not None:
+            row[BEGAN] = began
+            row[ENDED] = ended
+
+    def task_ended(self, task: Task) -> None:
+        row = self._tasks.pop(task, None)
+        if row is None:
+            return
+        row[DONE] = now = perf_counter()
+        row[STATE] = task.state
+        if row[LAUNCHED]:
+            self._in_flight -= task.cost
+            row[KEPT] = task.cost - task.refund
+        self._rows.append(row)
+        if now > self._next:
+            self._sample(now)
+
+    def row_ran_inline(
+        self,
+        name: str,
+        scope: Scope,
+        meta: Any,
+        nbytes: int,
+        site: CallSite | None,
+        began: float,
+        ended: float,
+        seq: int,
+    ) -> None:
+        number = self._scopes.get(scope) or self._number(scope)
+        self._rows.append(
+            [seq, name, INLINE, began, began, began, began, ended, ended, STATE_DONE, nbytes, nbytes, number, site,
+             False, False, ()]
+        )  # fmt: skip
+        if ended > self._next:
+            self._sample(ended)
+
+    # -- bytes and scopes -----------------------------------------------------------------------------------------
+
+    def bytes_released(self, account: Account, nbytes: int, seq: int) -> None:
+        self._file.released.append((perf_counter(), seq, nbytes))
+
+    def scope_opened(self, scope: Scope) -> None:
+        self._number(scope)
+
+    def scope_left(self, scope: Scope) -> None:
+        if scope in self._scopes:
+            self._file.left[self._scopes[scope]] = perf_counter()
+
+    def scope_closed(self, scope: Scope) -> None:
+        number = self._scopes.pop(scope, None)
+        if number is not None:
+            self._file.scopes_closed.append((number, perf_counter(), scope.reserve))
+        if scope.parent is None or scope.queue is not scope.parent.queue:
+            self._last.pop(scope.queue, None)
+
+    def batch_formed(self, scope: Scope, items: int) -> None:
+        self._file.batches.append((self._scopes.get(scope, 0), perf_counter(), items))
+
+    def _number(self, scope: Scope) -> int:
+        """The scope's number, from 1. One that was open before the trace counts as opened now."""
+        found = self._scopes.get(scope)
+        if found is None:
+            parent = 0 if scope.parent is None else self._number(scope.parent)
+            self._count = found = self._count + 1
+            self._scopes[scope] = found
+            own = scope.parent is None or scope.queue is not scope.parent.queue
+            level = scope.queue.tenant.priority.level
+            self._file.scopes_opened.append((found, parent, scope.name, perf_counter(), own, level))
+        return found
+
+    # -- who waits, and the counters --------------------------------------------------------------------------------
+
+    def wait_began(self, tasks: Sequence[Task]) -> None:
+        if tasks:
+            self._waits[id(tasks)] = perf_counter(), tasks[-1].seq, len(tasks)
+
+    def wait_ended(self, tasks: Sequence[Task]) -> None:
+        began = self._waits.pop(id(tasks), None)
+        if began is not None:
+            self._file.waits.append((*began, perf_counter()))
+
+    def _sample(self, now: float) -> None:
+        self._next = now + _EVERY
+        engine, admission = self._engine, self._engine.admission
+        used = engine.account.used
+        scopes = []
+        if engine.reserved:
+            scopes = [(number, scope.account.used) for scope, number in self._scopes.items() if scope.reserve]
+        self._file.counters.append(
+            (now, admission.pending, admission.in_flight, self._in_flight, used, thread_time(), scopes[:_SHOWN_SCOPES])
+        )
+        if len(self._rows) > _BEHIND:
+            self._file.help()

@@ -1,0 +1,198 @@
+"""Snapshots as pictures for a terminal of any size, by rich."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from time import perf_counter
+
+from rich.console import Console
+from rich.text import Text
+
+from .snapshot import Snapshot, mib
+
+Row = Sequence[Text]
+_BAR = 20  # columns
+
+
+class View:
+    """Draws one snapshot after the other. Shares and rates are of the time between two."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._now: Snapshot | None = None
+        self._before: Snapshot | None = None
+        self._came = 0.0
+
+    def picture(self, snapshot: Snapshot | None, *, over: bool = False) -> Text:
+        """The picture of a snapshot; with none that of the last one, and how old it is. When all is over, that of the
+        whole time."""
+        if snapshot is not None:
+            self._before, self._now, self._came = self._now, snapshot, perf_counter()
+        if self._now is None:
+            return Text("asyncsched: nothing yet")
+        late = 0.0 if snapshot is not None else perf_counter() - self._came
+        size = self._console.size
+        text = draw(self._now, None if over else self._before, size.width, size.height - 1, late)
+        return text.append("\n") if over else text  # what is printed now stands below it
+
+
+def draw(now: Snapshot, before: Snapshot | None, width: int, height: int, late: float = 0.0) -> Text:
+    """A snapshot, in at most `height` lines.
+
+    Args:
+        before: an earlier one, for shares and rates; None for those of the whole time.
+        late: seconds since there should have been another.
+    """
+    bar = max(4, min(_BAR, width // 5))
+    sections: list[tuple[str, list[Row]]] = [
+        ("streams", _streams(now, before, bar)),
+        (f"operations ({len(now.operations)})", _operations(now, bar)),
+        (f"waiting ({now.waiting_count})", _waiting(now)),
+        (f"scopes ({now.scope_count})", _scopes(now)),
+        ("failures", [[Text(_short(failure), "red")] for failure in reversed(now.failures)]),
+    ]
+    lines = [_head(now, before, late), *_lines(_gauges(now, bar), width)]
+    for (title, rows), count in zip(
+        sections, allot([len(rows) for _, rows in sections], height - len(lines)), strict=True
+    ):
+        if count:
+            lines += [Text(title, "bold"), *_lines(rows[:count], width)]
+    for line in lines:
+        line.truncate(width, overflow="ellipsis")
+    return Text("\n", no_wrap=True).join(lines[:height])
+
+
+def allot(wanted: Sequence[int], room: int) -> list[int]:
+    """How many of its rows each section shows: one more each in turn, while there is room for it and the title."""
+    given, before = [0] * len(wanted), -1
+    while sum(given) != before:
+        before = sum(given)
+        for i, most in enumerate(wanted):
+            lines = 1 if given[i] else 2
+            if given[i] < most and lines <= room:
+                given[i] += 1
+                room -= lines
+    return given
+
+
+def _head(now: Snapshot, before: Snapshot | None, late: float) -> Text:
+    name = re.sub(r";.*", ")", now.name)
+    text = Text.assemble(("asyncsched ", "bold"), f"{name}  {now.seconds:.1f} s ")
+    ended = _ended(now) - (0 if before is None else _ended(before))
+    seconds = now.seconds - (0.0 if before is None else before.seconds)
+    if late:
+        return text.append(f" the loop has not turned for {late:.1f} s", "bold red")
+    return text.append(f" {ended / max(seconds, 1e-9):,.0f} tasks/s, {mib(now.load.drain_rate_bytes)}/s", "cyan")
+
+
+def _ended(found: Snapshot) -> int:
+    s = found.statistics
+    return s.tasks_completed + s.tasks_failed + s.tasks_cancelled
+
+
+def _gauges(now: Snapshot, bar: int) -> list[Row]:
+    """The limits, and how near they are. The bytes in flight drain by themselves; those retained do not."""
+    s = now.statistics
+    slots = f"{s.tasks_in_flight:,} of {_limit(s.max_ops)} in flight, {s.tasks_pending:,} pending"
+    iterations = f", {now.iterations} iterations of windows" if now.iterations else ""
+    unused = max(0, now.load.bytes_tracked - s.bytes_in_flight - s.bytes_retained)
+    reserved = f" + {mib(unused)} reserved" if s.bytes_reserved else ""
+    limit = "no limit" if s.max_bytes is None else mib(s.max_bytes)
+    nbytes = f"{mib(s.bytes_in_flight)} in flight + {mib(s.bytes_retained)} retained{reserved} of {limit}"
+    taken = s.tasks_in_flight / (s.max_ops or max(s.peak_tasks_in_flight, 1))
+    most = s.max_bytes or max(s.peak_bytes, 1)
+    parts = ((s.bytes_in_flight, "cyan"), (s.bytes_retained, "yellow"), (unused, "grey50"))
+    return [
+        [Text("slots"), _bar([(taken, "cyan")], bar), Text(slots + iterations)],
+        [
+            Text("bytes"),
+            _bar([(part / most, style) for part, style in parts], bar),
+            Text(f"{nbytes}; peak {mib(s.peak_bytes)}"),
+        ],
+    ]
+
+
+def _streams(now: Snapshot, before: Snapshot | None, bar: int) -> list[Row]:
+    seconds = max(now.seconds - (0.0 if before is None else before.seconds), 1e-9)
+    known = {} if before is None else {stream.name: stream.busy_seconds for stream in before.streams}
+    rows: list[Row] = []
+    for stream in now.streams:
+        share = min(1.0, max(0.0, (stream.busy_seconds - known.get(stream.name, 0.0)) / seconds))
+        what = Text("idle", "dim")
+        if stream.running is not None:
+            what = Text.assemble(
+                (stream.running, "green"), f" for {_time(stream.running_seconds)}, {_short(stream.line)}"
+            )
+        more = f"+{stream.tasks - 1} " if stream.tasks > 1 else ""
+        rows.append([Text(stream.name), _bar([(share, "green")], bar), Text(f"{share:4.0%}"), Text(more) + what])
+    return rows
+
+
+def _operations(now: Snapshot, bar: int) -> list[Row]:
+    total = max(sum(operation.seconds for operation in now.operations), 1e-9)
+    return [
+        [
+            Text(operation.name),
+            _bar([(operation.seconds / total, "magenta")], bar),
+            Text(_time(operation.seconds).rjust(9)),
+            Text(f"{operation.count:,} x {_time(operation.seconds / operation.count)}"),
+        ]
+        for operation in now.operations
+    ]
+
+
+def _waiting(now: Snapshot) -> list[Row]:
+    rows: list[Row] = []
+    for waiting in now.waiting:
+        more = f" and {waiting.more:,} more" if waiting.more else ""
+        awaited = f"{waiting.name}{more} ({waiting.state}), {_short(waiting.line)}" if waiting.name else "its turn"
+        rows.append([Text(f"{waiting.count} x"), Text(_short(waiting.place)), Text(f"for {awaited}")])
+    return rows
+
+
+def _scopes(now: Snapshot) -> list[Row]:
+    rows: list[Row] = []
+    for scope in now.scopes:
+        reserve = f"{mib(scope.used)} of the {mib(scope.reserve)} it reserved" if scope.reserve else ""
+        rows.append([Text(scope.name), Text(f"{scope.tasks:,} tasks"), Text(reserve)])
+    return rows
+
+
+def _lines(rows: Sequence[Row], width: int) -> list[Text]:
+    """Rows as lines in columns: cut off where there is no room, never broken; the last has what the others leave."""
+    widths = [min(width // 3, max(map(len, cells))) for cells in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        line = Text()
+        for cell, room in zip(row[:-1], widths, strict=False):
+            cell.truncate(room, overflow="ellipsis", pad=True)
+            line.append_text(cell).append(" ")
+        lines.append(line.append_text(row[-1]))
+    return lines
+
+
+def _bar(parts: Sequence[tuple[float, str]], width: int) -> Text:
+    """Shares of a whole, one after the other."""
+    text, room = Text(), width
+    for share, style in parts:
+        halves = min(2 * room, round(2 * width * share) or (1 if share > 0 else 0))
+        cells = "━" * (halves // 2) + "╸" * (halves % 2)
+        text.append(cells, style)
+        room -= len(cells)
+    return text.append("━" * room, "grey23")
+
+
+def _limit(limit: int | None) -> str:
+    return "any number" if limit is None else f"{limit:,}"
+
+
+def _time(seconds: float) -> str:
+    if seconds < 1e-3:
+        return f"{1e6 * seconds:.0f} us"
+    return f"{1e3 * seconds:.1f} ms" if seconds < 1 else f"{seconds:.1f} s"
+
+
+def _short(line: str) -> str:
+    """A line without its file's folder."""
+    return re.sub(r"\S*[/\\]", "", line)

@@ -1,0 +1,57 @@
+"""Parts of one row on several threads: what the calling thread may share its work with.
+
+Who runs rows on several threads says so once in each of them (`share_by`); kernels cut their work by its shape and the
+number of threads alone, and never by who has time. Elsewhere parts are called one after the other.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any, Final
+
+from .pace import pace_of
+
+Part = Callable[[], Any]
+
+# A part takes at least this long, by estimate: it takes some tens of microseconds until another thread has begun.
+PART_SECONDS: Final = 1e-4
+_PASSES: Final = 3e-9  # seconds for an element of a row that has no pace of its own: it goes over it several times
+
+
+class _Here(threading.local):
+    threads = 1
+    run: Callable[[Sequence[Part]], None] | None = None
+
+
+_here = _Here()
+
+
+def share_by(run: Callable[[Sequence[Part]], None], threads: int) -> None:
+    """From now on the calling thread's parts go to `run`, which has so many threads for them."""
+    _here.run, _here.threads = run, threads
+
+
+def run(parts: Sequence[Part]) -> None:
+    """Call all parts, in any order, perhaps at the same time. Raises what one of them raised."""
+    if _here.run is None or len(parts) < 2:
+        for part in parts:
+            part()
+    else:
+        _here.run(parts)
+
+
+def ranges(places: int, seconds: float) -> list[slice]:
+    """So many places in equal ranges for the threads; one range where more are not worth a thread's while.
+
+    Args:
+        seconds: what all of them take on one thread, by estimate.
+    """
+    number = max(1, min(_here.threads, int(seconds / PART_SECONDS), places))
+    return [slice(low, high) for low, high in pairwise([places * i // number for i in range(number + 1)])]
+
+
+def seconds_of(name: str, elements: int, itemsize: int) -> float:
+    """What a row takes on one thread, by estimate."""
+    return pace_of(name, _PASSES) * elements * max(1, itemsize / 4)

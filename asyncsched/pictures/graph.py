@@ -1,0 +1,202 @@
+"""A graph of tasks and what they read, as text for Graphviz, as SVG, and in notebooks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any, Final
+
+from .collapse import Box, collapse, in_order
+from .layers import Layout, layout
+
+MOST: Final = 60  # boxes that one can still read
+# Of each state the colours of a box and of its frame. Text is dark on all of them, on a light page and on a dark one.
+COLOURS: Final = {
+    "pending": ("#fff3cd", "#c69500"),
+    "launched": ("#cfe2ff", "#2f6fd6"),
+    "done": ("#d9f2e0", "#2f9e5b"),
+    "failed": ("#f8d7da", "#c93545"),
+    "cancelled": ("#e9ecef", "#7a828a"),
+}
+_OTHER: Final = ("#f1f3f5", "#adb5bd")
+_WIDTH, _HEIGHT, _MARGIN, _LEGEND = 164, 46, 16, 34
+_NAME, _DETAIL = 19, 27  # characters that a box has room for
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One task, or a result that is there.
+
+    Attributes:
+        name: the operation's, or the function's.
+        shape, dtype: of the result, if it is an array.
+        state: "pending", "launched", "done", "failed" or "cancelled".
+        device: where it runs, or is.
+        inputs: the places, in the same sequence, of what it reads.
+        line: the one that submitted it.
+    """
+
+    name: str
+    shape: tuple[int | None, ...] | None = None
+    dtype: str = ""
+    state: str = "pending"
+    device: str = ""
+    inputs: tuple[int, ...] = ()
+    line: str = ""
+
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """What it has in common with others that are drawn as one."""
+        return self.name, self.shape, self.dtype, self.state, self.device
+
+
+class TaskGraph:
+    """What depends on what. Made by `s.graph()`, or of records of your own; a notebook shows the picture.
+
+    >>> from asyncsched.observe import Node, TaskGraph
+    >>> graph = TaskGraph([Node("put", (3,), "float64", "done"), Node("sum", (), "float64", inputs=(0,))])
+    >>> graph
+    TaskGraph(2 tasks: 1 done, 1 pending)
+    >>> print(graph.dot())
+    digraph tasks {
+      node [shape=box, style="filled,rounded", fontname="sans-serif"]
+      0 [label="put\\n(3,) float64", fillcolor="#d9f2e0", color="#2f9e5b"]
+      1 [label="sum\\n() float64", fillcolor="#fff3cd", color="#c69500"]
+      0 -> 1
+    }
+
+    Raises:
+        ValueError: if the tasks go round in a circle, or read what is not among them.
+    """
+
+    def __init__(self, nodes: Iterable[Node]) -> None:
+        self.nodes = tuple(nodes)
+        self._order = in_order([node.inputs for node in self.nodes])
+
+    def dot(self) -> str:
+        """The whole graph in Graphviz's language."""
+        lines = ["digraph tasks {", '  node [shape=box, style="filled,rounded", fontname="sans-serif"]']
+        for place, node in enumerate(self.nodes):
+            fill, frame = COLOURS.get(node.state, _OTHER)
+            label = "\\n".join(_quoted(text) for text in (node.name, _details(node)) if text)
+            lines.append(f'  {place} [label="{label}", fillcolor="{fill}", color="{frame}"]')
+        lines += [
+            f"  {read} -> {place}" for place, node in enumerate(self.nodes) for read in dict.fromkeys(node.inputs)
+        ]
+        return "\n".join([*lines, "}"])
+
+    def svg(self, most: int = MOST) -> str:
+        """A picture, in layers, each task below or to the right of what it reads.
+
+        Args:
+            most: boxes to draw. If there are more tasks, runs of equal ones and equal parts are drawn as one, with
+                their number; then what is last is left out, which the picture says.
+        """
+        boxes, left_out = collapse(self.nodes, self._order, most)
+        found = layout([box.inputs for box in boxes], _WIDTH, _HEIGHT)
+        width, height = found.width + 2 * _MARGIN, found.height + 2 * _MARGIN + _LEGEND
+        width = max(width, 430.0)
+        parts = [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}"'
+            f' height="{height:.0f}" font-family="system-ui, sans-serif" role="img">',
+            f"<title>{escape(repr(self))}</title>",
+            f'<g transform="translate({_MARGIN} {_MARGIN})">',
+            *_edges(boxes, found),
+            *[_box(box, *found.places[i]) for i, box in enumerate(boxes)],
+            "</g>",
+            _legend(self.nodes, left_out, height - _LEGEND + 6),
+            "</svg>",
+        ]
+        return "\n".join(parts)
+
+    def save(self, path: str | Path) -> None:
+        """Write the picture, or for a name that ends in .dot or .gv the text for Graphviz."""
+        path = Path(path)
+        path.write_text(self.dot() if path.suffix in (".dot", ".gv") else self.svg(), encoding="utf-8")
+
+    def _repr_svg_(self) -> str:
+        return self.svg()
+
+    def _repr_html_(self) -> str:
+        return f'<div style="overflow:auto;max-height:800px">{self.svg()}</div>'
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
+        return {"text/plain": repr(self), "text/html": self._repr_html_(), "image/svg+xml": self.svg()}
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    def __repr__(self) -> str:
+        states = Counter(node.state for node in self.nodes)
+        told = ", ".join(f"{count:,} {state}" for state, count in sorted(states.items()))
+        return f"TaskGraph({len(self.nodes):,} task{'' if len(self.nodes) == 1 else 's'}{': ' * bool(told)}{told})"
+
+
+def _details(node: Node) -> str:
+    shape = "" if node.shape is None else str(node.shape)
+    return " ".join(text for text in (shape, node.dtype, node.device) if text)
+
+
+def _quoted(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"')
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "\N{HORIZONTAL ELLIPSIS}"
+
+
+def _box(box: Box, x: float, y: float) -> str:
+    node = box.node
+    fill, frame = COLOURS.get(node.state, _OTHER)
+    times = "" if box.count == 1 or not node.state else f" \N{MULTIPLICATION SIGN}{box.count:,}"
+    name = _cut(node.name, _NAME - len(times)) + times
+    tip = "\n".join(text for text in (node.name + times, _details(node), node.state, node.line) if text)
+    left, top, dashes = x - _WIDTH / 2, y - _HEIGHT / 2, "" if node.state else ' stroke-dasharray="4 3"'
+    details = _cut(_details(node), _DETAIL)
+    shift = 3 if details else -4
+    lines = f'<text x="{x:.1f}" y="{y - shift:.1f}" font-size="13" font-weight="600">{escape(name)}</text>'
+    if details:
+        lines += f'<text x="{x:.1f}" y="{y + 14:.1f}" font-size="11">{escape(details)}</text>'
+    return (
+        f'<g text-anchor="middle" fill="#1b1f24"><title>{escape(tip)}</title><rect x="{left:.1f}" y="{top:.1f}"'
+        f' width="{_WIDTH}" height="{_HEIGHT}" rx="7" fill="{fill}" stroke="{frame}" stroke-width="1.5"{dashes}/>'
+        f"{lines}</g>"
+    )
+
+
+def _edges(boxes: list[Box], found: Layout) -> Iterable[str]:
+    """Curves from each box to those that read it, with a head."""
+    for reader, box in enumerate(boxes):
+        for read in box.inputs:
+            yield _curve(found.edges[read, reader], found.downwards)
+
+
+def _curve(points: list[tuple[float, float]], downwards: bool) -> str:
+    (x, y), *rest = points
+    path = [f"M{x:.1f} {y:.1f}"]
+    for to_x, to_y in rest:
+        half_x, half_y = (x + to_x) / 2, (y + to_y) / 2
+        bends = (x, half_y, to_x, half_y) if downwards else (half_x, y, half_x, to_y)
+        path.append("C" + " ".join(f"{number:.1f}" for number in (*bends, to_x, to_y)))
+        x, y = to_x, to_y
+    head = f"M{x - 4:.1f} {y - 7:.1f}l4 7l4 -7z" if downwards else f"M{x - 7:.1f} {y - 4:.1f}l7 4l-7 4z"
+    return (
+        f'<path d="{" ".join(path)}" fill="none" stroke="#8a929a" stroke-width="1.3"/><path d="{head}" fill="#8a929a"/>'
+    )
+
+
+def _legend(nodes: Iterable[Node], left_out: int, y: float) -> str:
+    """Which colour is which state, and how many tasks are in it; what is not drawn."""
+    states, parts, x = Counter(node.state for node in nodes), [], float(_MARGIN)
+    for state, (fill, frame) in COLOURS.items():
+        if states[state]:
+            text = f"{states[state]:,} {state}"
+            parts.append(f'<rect x="{x}" y="{y}" width="12" height="12" rx="3" fill="{fill}" stroke="{frame}"/>')
+            parts.append(f'<text x="{x + 17}" y="{y + 10}">{text}</text>')
+            x += 32 + 6.5 * len(text)
+    if left_out:
+        parts.append(f'<text x="{x}" y="{y + 10}">{left_out:,} more are left out</text>')
+    return f'<g font-size="12" fill="#8a929a">{"".join(parts)}</g>'

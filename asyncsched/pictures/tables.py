@@ -1,0 +1,73 @@
+"""Tables of names and values as HTML, for notebooks: no style sheet, and colours that any page's text is read on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import fields
+from html import escape
+from typing import Any, Final
+
+import numpy as np
+
+_FRAME: Final = "border:1px solid rgba(128,128,128,.4);border-radius:6px;padding:6px 10px;display:inline-block"
+_CELL: Final = "padding:1px 12px 1px 0;text-align:left;vertical-align:top;border:none;background:none"
+_SHOWN: Final = 100  # elements up to which a preview has all
+_EDGE: Final = 3
+
+
+def table(title: str, rows: Iterable[tuple[str, Any]], more: str = "") -> str:
+    """Rows of a name and a value each, escaped; below them `more`, which is HTML, as is a value of type `Markup`."""
+    cells = ((escape(name), _text(value)) for name, value in rows)
+    names = f"{_CELL};opacity:.65"
+    lines = "".join(
+        f'<tr style="background:none"><td style="{names}">{name}</td><td style="{_CELL}">{value}</td></tr>'
+        for name, value in cells
+    )
+    inner = f'<table style="border-collapse:collapse;margin:2px 0;font-size:inherit">{lines}</table>' if lines else ""
+    return f'<div style="{_FRAME}"><b>{escape(title)}</b>{inner}{more}</div>'
+
+
+class Markup(str):
+    """Text that is HTML already."""
+
+    __slots__ = ()
+
+
+def used(amount: int, limit: int | None, unit: str = "") -> Markup:
+    """How much of a limit is used, with a bar if there is one."""
+    if limit is None:
+        return Markup(f"{amount:,}{unit} (no limit)")
+    part = min(1.0, amount / limit) if limit else 0.0
+    shape = "height:8px;border-radius:4px"
+    bar = (
+        f'<span style="display:inline-block;width:120px;margin-right:8px;{shape};background:rgba(128,128,128,.3)">'
+        f'<span style="display:block;width:{100 * part:.0f}%;{shape};background:#2f6fd6"></span></span>'
+    )
+    return Markup(f"{bar}{amount:,} of {limit:,}{unit}")
+
+
+def fields_of(record: Any) -> str:
+    """A dataclass."""
+    rows = [(field.name.replace("_", " "), getattr(record, field.name)) for field in fields(record)]
+    return table(type(record).__name__, rows)
+
+
+def preview(array: np.ndarray[Any, Any]) -> str:
+    """An array's elements: of a large one those at its edges, of one with many axes the first part."""
+    part = array[(0,) * (array.ndim - 2)] if array.ndim > 2 and array.size else array
+    text = np.array2string(part, threshold=_SHOWN, edgeitems=_EDGE, max_line_width=100)
+    first = "" if part is array else f"the first of {array.shape[:-2]}:\n"
+    style = "margin:4px 0 0;max-height:300px;overflow:auto;background:none;color:inherit"
+    return f'<pre style="{style}">{escape(first + text)}</pre>'
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, Markup):
+        return value
+    if isinstance(value, list):
+        return escape(", ".join(map(str, value)))
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.3g}"
+    return escape("no limit" if value is None else str(value))

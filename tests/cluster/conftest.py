@@ -1,0 +1,38 @@
+"""One cluster for all tests here: starting one takes seconds. And for each test of `get` a scheduler of its own."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+import asyncsched as asc
+
+from .local import cluster
+
+
+@pytest.fixture(scope="session")
+def address() -> Iterator[str]:
+    """Of the scheduler of a cluster with two workers."""
+    distributed = pytest.importorskip("distributed", reason="the extra `cluster` is not installed")
+    distributed.versions.get_versions()  # which starts a process: what makes a client of its own is not to do it
+    with cluster(2) as address:
+        yield address
+
+
+@pytest.fixture
+async def d(address: str, blockbuster: Any) -> AsyncIterator[asc.Scheduler]:
+    """A scheduler on the cluster."""
+    async with asc.Scheduler(asc.cluster.DaskDevice(address, workers=2)) as scheduler:
+        yield scheduler
+
+
+@pytest.fixture
+def kept() -> Iterator[None]:
+    """No scheduler that `get` keeps open before, nor after."""
+    from asyncsched.cluster import compute
+
+    before = compute._kept.replace({"device": "cpu", "streams": 2})
+    yield
+    compute._kept.replace(before)

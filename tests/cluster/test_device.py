@@ -1,0 +1,266 @@
+"""Dask's workers as streams: the same programs, the same results, the same bounds."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import asyncsched as asc
+from asyncsched.cluster.connection import ResultLost
+from asyncsched.cluster.device import DaskDevice
+from tests.waiting import until
+
+A = np.arange(12.0).reshape(3, 4)
+
+
+async def test_operations_are_computed_on_workers_and_brought_when_awaited(d):
+    x = await d.put(A)
+    y = x @ x.T + 1
+    assert np.array_equal(await y, A @ A.T + 1)
+    mine = await y.numpy()
+    mine[0] = 0  # a copy that is ours
+    assert await y.sum().item() == (A @ A.T + 1).sum()
+    a, b = await asc.gather(y[0], x.mean())
+    assert np.array_equal(a, (A @ A.T + 1)[0])
+    assert b == A.mean()
+    with pytest.raises(asyncio.InvalidStateError, match="await"):
+        y.result()
+
+
+@pytest.mark.one_loop
+async def test_views_are_no_tasks_of_dasks_and_shapes_that_depend_on_data_come_back(d):
+    x = await d.put(A)
+    sent = []
+    device = d.devices[0]
+    send, device.send = device.send, lambda name, *rest: sent.append(name) or send(name, *rest)
+    view = x[1:, ::2].T
+    assert np.array_equal(await view, A[1:, ::2].T)
+    assert np.array_equal(await (view * 2), A[1:, ::2].T * 2)
+    assert sent == ["multiply"]
+    found = asc.nonzero(x)[0]
+    assert np.array_equal(await found, np.nonzero(A)[0])
+    assert found.shape == (11,)
+    x[0] = 7.0
+    assert (await x)[0].tolist() == [7.0] * 4
+
+
+@pytest.mark.one_loop
+async def test_functions_run_there_and_what_they_raise_says_where(d):
+    x = await d.put(A)
+    assert await d.call(lambda a, b: {"sum": a.sum(), "b": b}, x, [1, 2]) == {"sum": 66.0, "b": [1, 2]}
+    total = d.submit_nowait(np.sum, x, shape=(), dtype=float)
+    assert await (total + 1).item() == 67
+
+    def broken(a):
+        raise LookupError("broken")
+
+    failed = d.submit_nowait(broken, x, shape=(2,), dtype=float)
+    with pytest.raises(LookupError) as caught:
+        await (failed + 1)
+    told = "\n".join(caught.value.__notes__)
+    assert "on the worker" in told
+    assert "tcp://" in told
+    assert "broken' , submitted at".replace(" ,", ",") in told
+    assert "reached through add <- " in told
+    with pytest.raises(ValueError, match="read-only"):
+        await d.call(lambda a: a.fill(0), x)
+    with pytest.raises(ValueError, match="declare what the function returns"):
+        await d.submit_nowait(np.sum, x, shape=(3,), dtype=float)
+
+
+@pytest.mark.one_loop
+async def test_results_are_charged_as_long_as_they_are_held_and_bounds_hold(address):
+    device = DaskDevice(address, most_per_worker=2)
+    async with asc.Scheduler(device, max_ops=6, max_bytes=64_000) as s:
+        xs = [await s.put(np.full(1000, i)) for i in range(4)]
+        assert s.statistics().bytes_retained == 32_000
+        found = [(x * 2).sum() for x in xs for _ in range(4)]
+        assert [n.tolist() for n in await asc.gather(*found)] == [n * 2000 for n in range(4) for _ in range(4)]
+        del found
+        told = s.statistics()
+        assert told.peak_bytes <= 64_000
+        assert told.peak_tasks_in_flight <= 6
+        t = await s.submit(lambda x: x[:100].tolist(), xs[0])  # of what nobody said how large it is
+        await t
+        assert s.statistics().bytes_retained > 32_000 + 8 * 100
+        del xs, t
+        await until(lambda: s.statistics().bytes_retained == 0)
+    with pytest.raises(asc.TaskTooLarge):
+        async with asc.Scheduler(DaskDevice(address), max_bytes=1000) as s:
+            await s.put(np.ones(1000))
+
+
+def wait_for(path: str, result: Any = None) -> Any:
+    """A task's body that says that it began, and ends when it may."""
+    Path(path + ".began").touch()
+    for _ in range(3000):
+        if Path(path).exists():
+            return result
+        time.sleep(0.01)
+    raise TimeoutError
+
+
+async def began(path: Path) -> None:
+    while not await asyncio.to_thread(Path(f"{path}.began").exists):
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.one_loop
+async def test_a_cancelled_task_keeps_its_slot_until_its_worker_is_free(d, tmp_path):
+    path = tmp_path / "go"
+    task = await d.submit(wait_for, str(path))
+    after = d.submit_nowait(partial(print), task)
+    await began(path)
+    assert task.cancel()
+    with pytest.raises(asc.TaskCancelled):
+        await task
+    with pytest.raises(asc.TaskCancelled):
+        await after
+    await asyncio.sleep(0.2)  # it may not end in this time: nothing says when a message was not sent
+    assert d.statistics().tasks_in_flight >= 1
+    await asyncio.to_thread(path.touch)
+    await until(lambda: d.statistics().tasks_in_flight == 0)
+
+
+@pytest.mark.one_loop
+async def test_what_was_not_sent_never_is(address, tmp_path):
+    path, other = tmp_path / "go", tmp_path / "other"
+    async with asc.Scheduler(DaskDevice(address, workers=1, most_per_worker=1)) as s:
+        first = await s.submit(wait_for, str(path))
+        second = await s.submit(wait_for, str(other))
+        await began(path)
+        assert s.statistics().tasks_in_flight == 2
+        second.cancel()
+        await asyncio.to_thread(path.touch)
+        await first
+        await s.barrier()
+    assert not await asyncio.to_thread(Path(f"{other}.began").exists)
+
+
+async def train(s: asc.Scheduler) -> list[np.ndarray]:
+    rng = np.random.default_rng(0)
+    model = asc.nn.Sequential(asc.nn.Linear(8, 16, rng=1), asc.nn.ReLU(), asc.nn.Linear(16, 3, rng=2))
+    optimizer = asc.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    X, Y = rng.standard_normal((3, 32, 8)).astype(np.float32), rng.integers(0, 3, (3, 32))
+    window, losses = s.window(2), []
+    for x, y in zip(X, Y, strict=True):
+        async with window:
+            loss = asc.nn.cross_entropy(model(await s.put(x)), await s.put(y))
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss)
+    return [*await asc.gather(*losses), *await asc.gather(*model.parameters())]
+
+
+@pytest.mark.one_loop
+async def test_a_training_gives_the_bits_of_one_machine(d):
+    with asc.exact():
+        there = await train(d)
+        async with asc.Scheduler("cpu") as s:
+            here = await train(s)
+    for a, b in zip(there, here, strict=True):
+        assert np.array_equal(a, b)
+
+
+@pytest.mark.one_loop
+async def test_a_step_with_a_failed_gradient_is_skipped(d):
+    w = await d.put(np.ones(3))
+    w.requires_grad = True
+    optimizer = asc.optim.SGD([w], lr=0.5)
+    bad = d.submit_nowait(lambda: 1 / 0, shape=(3,), dtype=float)
+    (w * bad).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    (w * 2).sum().backward()
+    optimizer.step()
+    assert (await w).tolist() == [0, 0, 0]
+    with pytest.raises(ZeroDivisionError):
+        await bad
+
+
+@pytest.mark.one_loop
+async def test_a_pipeline_feeds_it(d):
+    async with d.scope(name="epoch") as scope:
+        pipe = d.pipeline(range(12)).map(float, workers=2).batch(4).to_device(depth=2)
+        async with pipe.open() as items:
+            sums = [(await scope.call(np.sum, batch)).item() async for batch in items]
+    assert sums == [6, 22, 38]
+
+
+@pytest.mark.one_loop
+async def test_a_captured_step_is_one_task_of_dasks(d):
+    x, w = await d.put(A), await d.put(A.T)
+
+    def step(x: asc.Tensor) -> tuple[asc.Tensor, asc.Tensor]:
+        y = asc.tanh(x @ w / 100) + 1
+        return y, (y * y).sum(axis=0)
+
+    graph = await d.capture(step, x)
+    sent = []
+    device = d.devices[0]
+    send, device.send = device.send, lambda name, *rest: sent.append(name) or send(name, *rest)
+    y, total = graph(x)
+    expected = np.tanh(A @ A.T / 100) + 1
+    assert np.array_equal(await y, expected)
+    assert np.array_equal(await total, (expected * expected).sum(axis=0))
+    assert len(sent) == 1
+
+
+@pytest.mark.one_loop
+async def test_a_client_is_used_as_it_is_and_left_open(address):
+    from distributed import Client
+
+    async with Client(address, asynchronous=True) as client:
+        async with asc.Scheduler(DaskDevice(client, workers=[0])) as s:
+            y = await s.put(A) + 1
+            assert len(s.devices[0].streams) == 1
+        assert np.array_equal(await y, A + 1)  # after the scheduler closed, while the client is open
+        del y
+        await until(lambda: not client.futures)
+        with pytest.raises(RuntimeError, match=r"no workers \['nobody'\]"):
+            async with asc.Scheduler(DaskDevice(client, workers=["nobody"])):
+                pass
+
+
+@pytest.mark.one_loop
+async def test_from_and_to_another_device(address):
+    async with asc.Scheduler(["cpu", DaskDevice(address)]) as s:
+        x = await s.put(A)
+        y = (x.to("dask") * 2).to("cpu:0") + 1
+        assert np.array_equal(await y, A * 2 + 1)
+
+
+@pytest.mark.one_loop
+async def test_what_comes_from_many_results_is_put_anew_and_those_are_forgotten(d, monkeypatch):
+    monkeypatch.setattr("asyncsched.cluster.device.DEEPEST", 4)
+    x = await d.put(A)
+    for _ in range(6):
+        x = x + 1
+    assert np.array_equal(await x, A + 6)
+    client = d.devices[0].connection.client
+
+    async def known() -> int:
+        return await client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks))
+
+    while await known() > 4:  # what was put, and six sums, without that
+        await asyncio.sleep(0.02)
+    assert np.array_equal(await (x + 1), A + 7)
+
+
+@pytest.mark.one_loop
+async def test_the_error_says_what_is_gone(d):
+    x = await d.put(A)
+    y = x * 2
+    await d.barrier()
+    device = d.devices[0]
+    await device.connection.client.cancel([y._value.array.future], force=True)
+    with pytest.raises(ResultLost, match="the result of 'multiply' is gone"):
+        await y
+    assert np.array_equal(await x, A)

@@ -1,0 +1,327 @@
+"""`s.explain`: each thing that a task may wait for is named, and nothing is changed by asking."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import sys
+
+import numpy as np
+import pytest
+
+import asyncsched as asc
+from asyncsched import nn, optim
+from asyncsched.devices.sim import SimDevice
+from asyncsched.runtime.context import outside
+from tests.waiting import cancelled, fail, held, settled, until
+
+HERE = __file__
+
+
+def lines(text: str) -> list[str]:
+    return [line.strip() for line in text.splitlines()]
+
+
+def here(back: int = 1) -> str:
+    """The line before the one that calls this, as it is told."""
+    frame = sys._getframe(1)
+    return f"{HERE}:{frame.f_lineno - back} in {frame.f_code.co_name}"
+
+
+async def test_down_from_an_input_to_a_body_that_runs(gate):
+    async with asc.Scheduler("cpu", max_ops=1) as s:
+        slow = await s.submit(held, gate, name="slow")
+        slow_line = here()
+        await until(lambda: "now at" in s.explain(slow))
+        s.submit_nowait(pow, 2, 3)
+        pow_line = here()
+        x = s.submit_nowait(np.ones, 3, shape=(3,), dtype=float)
+        x_line = here()
+        y = x + 1
+        y_line = here()
+        *found, last = lines(s.explain(y))
+        assert found == [
+            f"add #3 ({y_line}) is pending",
+            f"which waits for an input: ones #2 ({x_line})",
+            f"which is behind 1 other in the queue of the scheduler, whose head is pow #1 ({pow_line})",
+            f"which waits for a slot: 1 of 1 tasks (max_ops) are in flight, the oldest: slow #0 ({slow_line})",
+        ]
+        assert last.startswith("which runs on cpu stream 0, now at ")
+        assert lines(s.explain(slow)) == [f"slow #0 ({slow_line}) is launched", last]
+        gate.set()
+
+
+@pytest.mark.one_loop
+async def test_where_a_body_is(gate):
+    def body() -> None:
+        assert gate.wait(60)
+
+    async with asc.Scheduler("cpu") as s:
+        task = await s.submit(body)
+        place = f", now at {HERE}:{body.__code__.co_firstlineno + 1} in test_where_a_body_is.<locals>.body"
+        await until(lambda: f"{place}, inside " in s.explain(task))
+        gate.set()
+
+
+async def test_behind_others_on_a_stream(gate):
+    async with asc.Scheduler("cpu", streams=1) as s:
+        await s.submit(held, gate, name="slow")
+        line = here()
+        for _ in range(2):
+            s.submit_nowait(pow, 2, 3)
+        found = lines(s.explain(s.submit_nowait(pow, 2, 4)))
+        assert found[1] == f"which is launched on cpu stream 0 behind 3 others, the first: slow #0 ({line})"
+        assert found[2].startswith("which runs on cpu stream 0")
+        gate.set()
+
+
+async def test_an_input_on_another_stream_and_a_copy(gate):
+    async with asc.Scheduler(["cpu", "cpu"]) as s:
+        x = await s.submit(held, gate, np.ones(3), shape=(3,), dtype=float, name="slow")
+        line = here()
+        found = lines(s.explain(x.to("cpu:1")))
+        expected = f"which is the next on cpu:1 copies, and waits for an input on another stream: slow #0 ({line})"
+        assert found[1] == expected
+        assert found[2].startswith("which runs on cpu:0 stream 0")
+        gate.set()
+
+
+async def test_bytes_that_a_coroutine_holds():
+    async with asc.Scheduler("cpu", max_bytes=10_000) as s:
+
+        async def holder() -> None:
+            kept = await s.put(np.ones(1000))
+            await release.wait()
+            del kept
+
+        release = asyncio.Event()
+        task = asyncio.ensure_future(holder())
+        await until(lambda: s.statistics().bytes_retained)
+        waiting = asyncio.ensure_future(s.put(np.ones(500)))
+        await until(lambda: s.statistics().tasks_pending)
+        who, first, held_by, cure = lines(s.explain())[1:]
+        assert who.startswith(f"task {waiting.get_name()!r}, which waits in ")
+        assert "put #1 (" in who
+        free = "8,000 of 10,000 are taken, and nothing in flight will free any"
+        assert first == f"which waits for 4,000 bytes: {free}"
+        assert f"8,000 bytes created at {HERE}:{holder.__code__.co_firstlineno + 1} in holder: held by" in held_by
+        assert f"(variable 'kept'), which waits at {HERE}:{holder.__code__.co_firstlineno + 2}" in held_by
+        assert cure == "(a limit of 12,000 bytes would have sufficed for all that waits)"
+        release.set()
+        await asyncio.gather(task, waiting)
+
+
+async def test_bytes_that_who_asks_holds():
+    """No look for referrers finds what a function holds that runs, nor who awaits the coroutine that does."""
+    async with asc.Scheduler("cpu", max_bytes=10_000) as s:
+
+        def asks(given: list[asc.Tensor]) -> str:
+            return s.explain()
+
+        async def asker() -> tuple[str, str]:
+            kept = await s.put(np.ones(1000))
+            waiting = asyncio.ensure_future(s.put(np.ones(500)))
+            await until(lambda: s.statistics().tasks_pending)
+            first, box = s.explain(), [kept]
+            del kept
+            second = asks([box.pop()])
+            await waiting
+            return first, second
+
+        first, second = await asker()
+        assert "(variable 'kept'), which waits at " in first
+        assert "(variable 'given'), which asks at " in second
+        assert "unseen" not in first + second
+
+
+async def test_bytes_in_flight_and_reserved(gate):
+    async with asc.Scheduler("cpu", max_bytes=10_000) as s:
+        slow = await s.submit(held, gate, nbytes=2000, name="slow")
+        line = here()
+        async with s.scope(name="request 7", reserve=6000) as scope:
+            kept = await s.put(np.ones(500))  # from the reserve of the scope
+            inside = scope.submit_nowait(pow, 2, 3, nbytes=3000)
+            taken = "4,000 of 6,000 of the reserve of scope 'request 7' are taken, and nothing in flight will free any"
+            assert lines(s.explain(inside))[1] == f"which waits for 3,000 bytes: {taken}"
+            assert "4,000 bytes created at" in s.explain(inside)
+            inside.cancel()
+            with outside():
+                more = s.submit_nowait(pow, 2, 3, nbytes=3000)
+            found = lines(s.explain(more))
+            assert found[1:4] == [
+                "which waits for 3,000 bytes: 8,000 of 10,000 are taken",
+                "2,000 bytes: those of 1 task in flight, which give back what is not kept",
+                "6,000 bytes: the reserve of scope 'request 7', which is open",
+            ]
+            assert found[-2] == f"and for those in flight, the oldest: slow #0 ({line})"
+            assert found[-1].startswith("which runs on cpu stream 0")
+            del kept
+        gate.set()
+        await asc.gather(slow, more)
+
+
+async def test_a_failure_is_told_and_not_seen(s):
+    task = await settled(s.submit_nowait(fail, "no such thing"))
+    line = here()
+    x = await settled(s.submit_nowait(np.negative, task))
+    after = here()
+    assert lines(s.explain(x)) == [
+        f"negative ({after}) failed",
+        "LookupError: no such thing",
+        f"raised by the task 'fail', submitted at {line}",
+        f"reached through negative <- fail; the last was submitted at {after}",
+    ]
+    with pytest.raises(ExceptionGroup) as caught:
+        await s.barrier()
+    assert len(caught.value.exceptions) == 1
+
+
+async def test_a_cancelled_one_that_still_runs(s, gate):
+    task = await s.submit(held, gate, name="slow")
+    line = here()
+    await until(lambda: "now at" in s.explain(task))
+    task.cancel()
+    first, why, body, runs = lines(s.explain(task))
+    assert (first, why) == (
+        f"slow ({line}) was cancelled",
+        "asyncsched.errors.TaskCancelled: slow was cancelled by cancel()",
+    )
+    assert body == "its body has not ended, and keeps its slot and bytes until then"
+    assert runs.startswith("which runs on cpu stream 0")
+    gate.set()
+
+
+async def test_one_that_is_done(s):
+    x = await s.put(np.ones(3))
+    line = here()
+    assert s.explain(x) == f"done: made by a task of {line}; 24 bytes on cpu are charged for it"
+    assert s.explain(x[1:]).endswith("a view of 24 bytes on cpu")
+    y = x + 1
+    assert s.explain(y).startswith("done: made at once, on the event loop's thread; 24 bytes")
+    kept = await y
+    assert s.explain(y).endswith(", also while only an array that was given away is held")
+    del kept
+
+
+async def test_who_waits(s, gate):
+    assert s.explain().endswith("nothing is unfinished, and nobody waits")
+    task = await s.submit(held, gate, name="slow")
+    assert "nobody waits; of what is unfinished, the oldest: slow #0 (" in s.explain()
+
+    async def waits() -> None:
+        await task
+
+    waiting = [asyncio.ensure_future(waits()) for _ in range(3)]
+    await asyncio.sleep(0)
+    status, who, *_ = lines(s.explain())
+    assert status == repr(s)
+    place = f"{HERE}:{waits.__code__.co_firstlineno + 1} in test_who_waits.<locals>.waits"
+    assert who.startswith(f"task {waiting[0].get_name()!r}, which waits at {place}, and 2 more: slow #0 (")
+    for one in waiting:
+        await cancelled(one)
+    gate.set()
+
+
+async def test_a_commit(s, gate):
+    model = nn.Linear(3, 2, rng=0)
+    optimizer = optim.SGD(model.parameters(), lr=0.1)
+    await s.barrier()
+    x = await s.submit(held, gate, np.ones((4, 3), np.float32), shape=(4, 3), dtype=np.float32, name="slow")
+    model(x).sum().backward()
+    optimizer.step()
+    found = s.explain(next(iter(model.parameters())))
+    assert "part of the commit 'step()'" in found
+    assert "slow #" in found
+    gate.set()
+
+
+async def test_what_is_recorded_has_no_value(s):
+    told: list[str] = []
+
+    def step(x: asc.Tensor) -> asc.Tensor:
+        y = x + 1
+        told.append(s.explain(y))
+        return y
+
+    await s.capture(step, await s.put(np.ones(3)))
+    assert "CaptureError" in told[0]
+
+
+@pytest.mark.one_loop
+async def test_a_chain_of_many_is_told_by_its_ends_and_nothing_changes(gate):
+    async with asc.Scheduler("cpu", max_ops=1, max_pending=None) as s:
+        await s.submit(held, gate)
+        x = asc.ones(1)
+        for _ in range(20_000):
+            x = x + 1
+        before = s.statistics()
+        found = lines(s.explain(x))
+        after = s.statistics()
+        s._runtime.engine.validate()
+        s._runtime.cancel_all(s._runtime.engine.root.unfinished(), "the test")
+        gate.set()
+    assert after == before
+    assert len(found) == 11
+    assert found[4] == "... 19,993 more, each of which waits for the next ..."
+    assert found[-1].startswith("which runs on")
+
+
+@pytest.mark.one_loop
+@pytest.mark.parametrize("seed", range(6))
+async def test_at_any_moment_of_anything(seed):
+    """Whatever state tasks are in, on a device of adversarial order: something is told, and nothing changed by it."""
+    chance = random.Random(seed)
+    with contextlib.suppress(ExceptionGroup):
+        async with asc.Scheduler(SimDevice(seed, 2, fault_rate=0.05), max_ops=3, max_bytes=4_000) as s:
+            known = [await settled(s.put_nowait(np.ones(20)))]
+            for _ in range(60):
+                x, y = chance.choices(known, k=2)
+                match chance.randrange(5):
+                    case 0 | 1:
+                        known.append(x + y)
+                    case 2:
+                        known.append(s.submit_nowait(np.negative, x, shape=20, dtype=float))
+                    case 3:
+                        known.pop(chance.randrange(len(known))).cancel() if len(known) > 3 else None
+                    case 4:
+                        await asyncio.sleep(0)
+                before = s.statistics()
+                assert s.explain(chance.choice(known))
+                assert s.explain().startswith("Scheduler(sim; ")
+                assert len(s.graph()) >= before.tasks_pending
+                assert s.statistics() == before
+                s._runtime.engine.validate()
+            del x, y
+            known.clear()
+
+
+async def test_what_cannot_be_explained(s):
+    with pytest.raises(TypeError, match="not int"):
+        s.explain(3)
+    async with asc.Scheduler("cpu") as other:
+        x = await other.put(np.ones(3))
+        with pytest.raises(ValueError, match="another scheduler"):
+            s.explain(x)
+    assert "done" in other.explain(x)  # when it is closed, too
+
+
+async def test_the_chain_of_awaits_leads_to_the_wait(s, gate):
+    """What debuggers and `asyncio.Task.get_coro` show of a task that awaits a tensor."""
+    task = await s.submit(held, gate)
+
+    async def inner() -> None:
+        await task
+
+    async def outer() -> None:
+        await inner()
+
+    waiting = asyncio.ensure_future(outer())
+    await asyncio.sleep(0)
+    names, step = [], waiting.get_coro()
+    while step is not None and hasattr(step, "__qualname__"):
+        names.append(step.__qualname__.rpartition(".")[2])
+        step = getattr(step, "cr_await", None) or getattr(step, "gi_yieldfrom", None)
+    assert names == ["outer", "inner", "__await__", "wait"]
+    gate.set()
+    await waiting

@@ -1,0 +1,143 @@
+"""A process that asked for it explains itself on SIGUSR1, also while its event loop is blocked."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from asyncsched.__main__ import main
+
+pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="no SIGUSR1 here")
+linux = pytest.mark.skipif(sys.platform != "linux", reason="who listens is seen in /proc")
+
+# It does as it is told by lines of its input: reads one on the loop's thread, or on another.
+PROGRAM = """
+import asyncio, logging, sys
+import numpy as np
+import asyncsched as asc
+
+logging.disable()  # of what it tells of itself, after a second
+
+async def main():
+    async with asc.Scheduler("cpu", max_bytes=10_000) as s:
+        kept = await s.put(np.ones(1000))
+        waiting = asyncio.ensure_future(s.put(np.ones(500)))
+        asc.observe.explain_on_signal()
+        asc.observe.explain_on_signal()
+        while not s.statistics().tasks_pending:
+            await asyncio.sleep(0)
+        print("ready", flush=True)
+        await asyncio.to_thread(sys.stdin.readline)
+        print("blocks", flush=True)
+        sys.stdin.readline()  # the line that blocks
+        del kept
+        await waiting
+    print("closed", flush=True)
+    sys.stdin.readline()
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture(autouse=True)
+def blockbuster():
+    """Not here: nothing runs on a loop of this process."""
+
+
+@contextmanager
+def process(*code: str) -> Iterator[subprocess.Popen[str]]:
+    there = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [sys.executable, "-c", *code], stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=there
+    ) as started:
+        try:
+            yield started
+        finally:
+            started.kill()
+
+
+def told(by: subprocess.Popen[str], last: str) -> str:
+    """What it tells, up to the line with this in it."""
+    assert by.stderr is not None
+    found = ""
+    for line in by.stderr:
+        found += line
+        if last in line:
+            return found
+    raise AssertionError(found)
+
+
+@linux
+def test_it_says_what_it_waits_for_and_where_it_is_blocked():
+    with process(PROGRAM) as started:
+        assert started.stdin is not None
+        assert started.stdout is not None
+        assert started.stdout.readline() == "ready\n"
+        assert main(["explain", str(started.pid)]) == f"process {started.pid} prints it to its stderr"
+        text = told(started, "would have sufficed")
+        assert text.startswith(
+            f"asyncsched, process {started.pid}:\nScheduler(cpu; 1 pending, 0 in flight, 8,000 bytes)"
+        )
+        assert "which waits in Tasks.put: put #1" in text
+        assert "held by coroutine main (variable 'kept')" in text
+
+        started.stdin.write("\n")
+        started.stdin.flush()
+        assert started.stdout.readline() == "blocks\n"
+        main(["explain", str(started.pid)])
+        text = told(started, "and nothing in flight will free any")
+        assert "its event loop is blocked" in text
+        line = PROGRAM[: PROGRAM.index("  # the line that blocks")].count("\n") + 1
+        assert f'File "<string>", line {line}, in main\n' in text
+        assert "Scheduler(cpu; 1 pending, 0 in flight, 8,000 bytes)" in text
+
+        started.stdin.write("\n")
+        started.stdin.flush()
+        assert started.stdout.readline() == "closed\n"
+        main(["explain", str(started.pid)])
+        assert "no scheduler is open\n" in told(started, "no scheduler is open")
+        assert started.poll() is None
+
+
+@linux
+def test_who_does_not_listen_is_not_sent_the_signal_which_would_end_it():
+    with process("print(flush=True); input()") as started:
+        assert started.stdout is not None
+        started.stdout.readline()
+        with pytest.raises(SystemExit, match="does not listen: call `asyncsched.observe.explain_on_signal"):
+            main(["explain", str(started.pid)])
+        assert started.poll() is None
+    with pytest.raises(SystemExit, match=f"there is no process {started.pid}"):
+        main(["explain", str(started.pid)])
+
+
+@linux
+def test_the_child_of_a_fork_has_not_asked():
+    code = """
+import os, asyncsched
+asyncsched.observe.explain_on_signal()
+child = os.fork()
+if not child:
+    input()
+print(child, flush=True)
+os.wait()
+"""
+    with process(code) as started:
+        assert started.stdout is not None
+        child = int(started.stdout.readline())
+        with pytest.raises(SystemExit, match="does not listen"):
+            main(["explain", str(child)])
+        os.kill(child, signal.SIGKILL)
+
+
+def test_other_arguments_are_refused():
+    for given in (["explain"], ["explain", "me"], ["sketch", "3"]):
+        with pytest.raises(SystemExit, match="usage: "):
+            main(given)

@@ -1,0 +1,129 @@
+"""Pictures of graphs: what is drawn, what is drawn as one, and that nothing covers anything else."""
+
+from __future__ import annotations
+
+import random
+import xml.etree.ElementTree as ET
+from itertools import pairwise
+
+import pytest
+
+from asyncsched.observe import Node, TaskGraph
+from asyncsched.pictures.layers import layout
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def drawn(graph: TaskGraph, most: int = 60) -> list[str]:
+    """The names in the boxes."""
+    return [text.text or "" for text in parsed(graph, most).iter(f"{SVG}text") if text.get("font-weight")]
+
+
+def parsed(graph: TaskGraph, most: int = 60) -> ET.Element:
+    return ET.fromstring(graph.svg(most))
+
+
+def legend(graph: TaskGraph, most: int = 60) -> str:
+    return "; ".join(text.text or "" for text in list(parsed(graph, most))[-1].iter(f"{SVG}text"))
+
+
+def chain(length: int, *names: str) -> list[Node]:
+    return [Node(names[i % len(names)], inputs=(i - 1,) if i else ()) for i in range(length)]
+
+
+def test_a_box_says_everything_and_escapes_it():
+    name = 'of <b>"mine"</b> & others, which is long'
+    graph = TaskGraph(
+        [Node("put", (3,), "float64", "done", "cpu"), Node(name, None, "", "failed", "", (0, 0), "a.py:3")]
+    )
+    root = parsed(graph)
+    first, second = [box for box in root.iter(f"{SVG}g") if box.get("text-anchor")]
+    assert [text.text for text in first.iter(f"{SVG}text")] == ["put", "(3,) float64 cpu"]
+    assert [title.text for title in second.iter(f"{SVG}title")] == [f"{name}\nfailed\na.py:3"]
+    assert [text.text for text in second.iter(f"{SVG}text")] == ['of <b>"mine"</b> &\N{HORIZONTAL ELLIPSIS}']
+    assert sum(path.get("fill") == "none" for path in root.iter(f"{SVG}path")) == 1
+    assert legend(graph) == "1 done; 1 failed"
+    assert r'1 [label="of <b>\"mine\"</b> & others' in graph.dot()
+    assert graph.dot().count("->") == 1
+
+
+def test_what_a_notebook_and_a_file_get(tmp_path):
+    graph = TaskGraph([Node("put")])
+    bundle = graph._repr_mimebundle_()
+    assert bundle["text/plain"] == "TaskGraph(1 task: 1 pending)"
+    assert bundle["image/svg+xml"] == graph._repr_svg_() == graph.svg()
+    assert graph.svg() in bundle["text/html"]
+    for name in ("graph.svg", "graph.dot"):
+        graph.save(tmp_path / name)
+    assert (tmp_path / "graph.svg").read_text() == graph.svg()
+    assert (tmp_path / "graph.dot").read_text() == graph.dot()
+    assert repr(TaskGraph([])) == "TaskGraph(0 tasks)"
+    assert drawn(TaskGraph([])) == []
+    assert len(graph) == 1
+
+
+def test_runs_and_equal_parts_are_drawn_once():
+    times = "\N{MULTIPLICATION SIGN}"
+    assert drawn(TaskGraph([Node("put"), *chain(1, "sum")])) == ["put", "sum"]
+    run = [Node("put"), *[Node("add", inputs=(i,)) for i in range(100)]]
+    assert drawn(TaskGraph(run)) == ["put", f"add {times}100"]
+    assert len(drawn(TaskGraph(run[:60]))) == 60
+    fan = [Node("put"), *[Node("add", inputs=(0,)) for _ in range(100)], Node("sum", inputs=tuple(range(1, 101)))]
+    assert drawn(TaskGraph(fan)) == ["put", f"add {times}100", "sum"]
+    apart = [Node(name, inputs=(i - 1,) if i % 2 else ()) for i in range(100) for name in [("put", "add")[i % 2]]]
+    assert drawn(TaskGraph(apart)) == [f"put {times}50", f"add {times}50"]
+    branches = [Node("put")]
+    for _ in range(40):
+        for i in range(5):
+            branches.append(Node("add" if i < 4 else "exp", inputs=(len(branches) - 1 if i else 0,)))
+    assert drawn(TaskGraph(branches)) == ["put", f"add {times}160", f"exp {times}40"]
+
+
+def test_a_stretch_of_different_ones_is_shortened():
+    graph = TaskGraph(chain(500, "add", "exp", "mul"))
+    assert drawn(graph) == ["add", "exp", "496 more", "add", "exp"]
+    assert legend(graph) == "500 pending"
+
+
+def test_the_last_are_left_out_of_what_is_too_large():
+    random.seed(0)
+    nodes = [Node(f"f{i}", inputs=tuple({random.randrange(i) for _ in range(2)}) if i else ()) for i in range(100)]
+    graph = TaskGraph(nodes)
+    assert len(drawn(graph)) == 60
+    assert legend(graph) == "100 pending; 40 more are left out"
+    assert len(drawn(graph, most=100)) == 100
+    assert graph.dot().count("label=") == 100
+
+
+@pytest.mark.parametrize("inputs", [(3,), (-1,), (0,)])
+def test_what_is_no_graph_is_refused(inputs):
+    with pytest.raises(ValueError, match="reads node|circle"):
+        TaskGraph([Node("add", inputs=inputs)])
+
+
+def test_a_large_graph_needs_no_stack():
+    graph = TaskGraph([Node("add", inputs=(i + 1,) if i < 19_999 else ()) for i in range(20_000)])  # the last is first
+    assert drawn(graph) == ["add \N{MULTIPLICATION SIGN}20,000"]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_two_boxes_overlap_and_edges_go_forward(seed):
+    chance = random.Random(seed)
+    inputs = [
+        sorted({chance.randrange(max(0, i - 12), i) for _ in range(chance.randint(0, 3))} if i else ())
+        for i in range(50)
+    ]
+    found = layout(inputs, 160, 40)
+    for i, (x, y) in enumerate(found.places):
+        assert 80 <= x <= found.width - 80 + 1e-6
+        assert 20 <= y <= found.height - 20 + 1e-6
+        assert all(abs(x - a) >= 160 - 1e-6 or abs(y - b) >= 40 - 1e-6 for a, b in found.places[:i])
+    assert set(found.edges) == {(read, reader) for reader, reads in enumerate(inputs) for read in reads}
+    axis = 1 if found.downwards else 0
+    for points in found.edges.values():
+        assert all(p[axis] <= q[axis] for p, q in pairwise(points))
+
+
+def test_a_wide_graph_is_turned():
+    assert layout([[]] + [[0]] * 2, 160, 40).downwards
+    assert not layout([[]] + [[0]] * 20, 160, 40).downwards
