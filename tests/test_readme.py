@@ -53,8 +53,9 @@ async def run(code: str, names: dict[str, Any]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def blockbuster():
-    """Not here: an example may import something on the event loop, which reads files, and look for a file."""
+def may_block(blockbuster):
+    """An example may import something on the event loop, which reads files, and look for a file."""
+    blockbuster.deactivate()
 
 
 def test_every_block_is_run_below():
@@ -70,6 +71,7 @@ def test_every_block_is_run_below():
         "Testing": 3,
         "Notebooks": 1,
         "Ctrl-C": 1,
+        "Beyond one machine": 1,
     }
 
 
@@ -124,6 +126,18 @@ async def test_a_framework_of_ones_own(s, names):
     assert last < first
     assert not torch.equal(model.weight, before)
     assert {name for name, _ in names["cost"]._known} == {"forward", "backward", "move"}
+
+
+def test_beyond_one_machine(capsys):
+    dask = pytest.importorskip("dask", reason="Dask is not installed")
+    from asyncsched.cluster import compute
+
+    with dask.config.set(scheduler="threads"):  # and what it was before at the end
+        exec(blocks("Beyond one machine")[0], {})
+        found = asc.cluster.statistics()
+    compute._kept.replace(compute.DEFAULTS)
+    assert found.peak_bytes <= found.max_bytes == 64 * 2**20
+    assert capsys.readouterr().out.startswith("0.288")
 
 
 async def test_a_server(names):

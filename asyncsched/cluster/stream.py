@@ -18,8 +18,9 @@ end in order, and the count of those that ended, for which other devices' stream
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from functools import partial
+from time import perf_counter
 from typing import Any, Protocol
 
 from .._core.failure import Failure
@@ -31,6 +32,7 @@ from ..errors import TaskCancelled
 from ..ops.meta import meta
 from ..ops.row import Row
 from ..runtime.threads import in_thread
+from .connection import Connection
 from .memory import DaskMemory, Remote, standing
 from .work import Step, Work
 
@@ -38,19 +40,16 @@ from .work import Step, Work
 class Sender(Protocol):
     """What a stream needs of its device."""
 
+    connection: Connection
     memory: DaskMemory
 
-    def send(self, name: str, work: Work, operands: Sequence[Any], worker: Any) -> Any: ...
-
-    async def outcome(self, future: Any, task: Task) -> BaseException | None: ...
-
-    async def describe(self, future: Any) -> tuple[Any, Any, bool, int]: ...
+    def send(self, name: str, work: Work, operands: Sequence[Any], stream: DaskStream) -> Any: ...
 
     async def renewed(self, name: str, remote: Remote) -> Any: ...
 
-    def next_worker(self) -> Any: ...
+    def expected(self, name: str) -> float: ...
 
-    def keep(self, coroutine: Coroutine[Any, Any, None]) -> Any: ...
+    def took(self, name: str, seconds: float) -> None: ...
 
 
 class DaskStream:
@@ -61,6 +60,8 @@ class DaskStream:
         self.worker = worker
         self.launched = 0
         self.finished = Counter()
+        self.expected = 0.0  # seconds until it has done what was launched
+        self._ran_dry = 0.0  # when its last task ended
         self._device = device
         self._slots = asyncio.Semaphore(most)
         self._ended: set[int] = set()  # beyond the oldest that has not
@@ -69,10 +70,12 @@ class DaskStream:
         self.launched += 1
         assert task.value is not None
         remote = task.value.block = Remote(self)
-        self._device.keep(self._run(task, remote, waits, self.launched))
+        expected = self._device.expected(task.name)
+        self.expected += expected
+        self._device.connection.keep(self._run(task, remote, waits, self.launched, expected))
         return self.launched
 
-    async def _run(self, task: Task, remote: Remote, waits: Sequence[Point], number: int) -> None:
+    async def _run(self, task: Task, remote: Remote, waits: Sequence[Point], number: int, expected: float) -> None:
         """Take a task from its launch to its end. What it raises is the task's failure."""
         task.refund = task.cost
         try:
@@ -87,6 +90,7 @@ class DaskStream:
             execution.fail(task, Failure.of(TaskCancelled(f"{task.name}: its loop ended"), task.name, task.site))
         except BaseException as error:
             execution.fail(task, Failure.of(error, task.name, task.site))
+        self.expected -= expected
         self._end(task, remote, number)
 
     async def _compute(self, task: Task, remote: Remote) -> None:
@@ -105,7 +109,13 @@ class DaskStream:
             remote.depth = 1 + max([_depth(value) for value in task.inputs], default=0)
             remote.future = await self._send(task)
             remote.sent.set()
-            error = await self._device.outcome(remote.future, task)
+            sent = perf_counter()
+            error = await self._device.connection.outcome(remote.future)
+            if task.cancelled:
+                await self._device.connection.stopped()
+            now = perf_counter()
+            self._device.took(task.name, now - max(sent, self._ran_dry))
+            self._ran_dry = now
         await _all_over(task.inputs)  # Dask fails a task for what it reads: that is told first, though it may be late
         if self._not_wanted(task):
             return
@@ -134,7 +144,7 @@ class DaskStream:
             form = task.value.meta.shape, task.value.meta.dtype
         options = (task.options or {}) if isinstance(task.call, Row) else {}
         work = Work(task.call, task.args, options, tuple(views), form)
-        return self._device.send(task.name, work, operands, self.worker or self._device.next_worker())
+        return self._device.send(task.name, work, operands, self)
 
     async def _finish(self, task: Task, remote: Remote) -> None:
         """Give the value what stands for it, and the task its refund."""
@@ -144,7 +154,7 @@ class DaskStream:
         if value.meta is None and task.options and task.options["unmeasured"]:
             nbytes = task.options["unmeasured"]  # as declared
         elif value.meta is None or not value.meta.known:
-            shape, dtype, contiguous, nbytes = await self._device.describe(remote.future)
+            shape, dtype, contiguous, nbytes = await self._device.connection.described(remote.future)
             if value.meta is not None:
                 value.meta = meta(shape, dtype, contiguous)
         if task.failure is not None:  # cancelled meanwhile

@@ -34,9 +34,10 @@ _number = itertools.count(1)
 class Graph:
     """A captured step. Call it with tensors like the examples; it gives what the function gave, as one task.
 
-    Made by `s.capture`. Replays run one after the other, on one stream. Tensors from outside that the function read are
-    read as they were when it was captured. A replay is not recorded: a function that would have to be raises when it is
-    captured, and an argument with `requires_grad` when it is called, unless that is done `with no_grad()`.
+    Made by `s.capture`. Replays run one after the other, on one stream, but on a cluster each where its data is.
+    Tensors from outside that the function read are read as they were when it was captured. A replay is not recorded: a
+    function that would have to be raises when it is captured, and an argument with `requires_grad` when it is called,
+    unless that is done `with no_grad()`.
 
     >>> async def main():
     ...     async with asc.Scheduler("cpu") as s:
@@ -63,7 +64,7 @@ class Graph:
         self._program = recorder.program(found)
         self._name = f"{name} (captured, {next(_number)})"  # one name for each: a device learns by name what it ran
         lanes = runtime.lanes[self._device]
-        self._lanes = [lanes[runtime.engine.sequence % len(lanes)]]
+        self._lanes = lanes if self._device.remote else [lanes[runtime.engine.sequence % len(lanes)]]
 
     @property
     def owned(self) -> int:

@@ -15,7 +15,8 @@ from .local import cluster
 @pytest.fixture(scope="session")
 def address() -> Iterator[str]:
     """Of the scheduler of a cluster with two workers."""
-    pytest.importorskip("distributed", reason="the extra `cluster` is not installed")
+    distributed = pytest.importorskip("distributed", reason="the extra `cluster` is not installed")
+    distributed.versions.get_versions()  # which starts a process: what makes a client of its own is not to do it
     with cluster(2) as address:
         yield address
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +102,8 @@ def test_a_scope_of_its_own_takes_turns_and_a_reserve_is_a_claim() -> None:
 async def test_a_trace_is_replayed_under_its_own_limits(tmp_path: Path) -> None:
     """Peak and order of a real run: with each step awaited they do not depend on who was quicker."""
     path = tmp_path / "run.json"
-    async with asc.Scheduler("cpu", streams=1, max_bytes="4 MiB", instruments=[asc.Trace(path)]) as s:
+    trace = asc.Trace(path)
+    async with asc.Scheduler("cpu", streams=1, max_bytes="4 MiB", instruments=[trace]) as s:
         x = await s.put(np.ones((256, 256), np.float32))
         for _ in range(5):
             y = asc.tanh(x) @ x
@@ -109,7 +111,8 @@ async def test_a_trace_is_replayed_under_its_own_limits(tmp_path: Path) -> None:
             del y
         peak = s.statistics().peak_bytes
         del x
-    program = Program.of(Recording.read(path))
+    await asyncio.to_thread(trace.close)
+    program = Program.of(await asyncio.to_thread(Recording.read, path))
     found = replay(program, 4 << 20)
     assert found.finished
     assert found.peak_bytes == pytest.approx(peak, rel=0.05)

@@ -1,0 +1,125 @@
+"""Workers that are killed at any moment: nothing is lost, bounds hold, nothing is left.
+
+How many: ASYNCSCHED_KILLS=50 for a sweep; by default as many as a suite can afford.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import asyncsched as asc
+from asyncsched.cluster.device import DaskDevice
+from tests.waiting import until
+
+from .local import cluster
+
+KILLS = int(os.environ.get("ASYNCSCHED_KILLS", "2"))
+LIMIT = 4_000_000  # bytes
+
+pytestmark = [pytest.mark.one_loop, pytest.mark.timeout(60 + 60 * KILLS)]
+
+
+class Killer:
+    """Kills a worker after a random while, again and again, if another is there."""
+
+    def __init__(self, client: Any, seed: int) -> None:
+        self.kills = 0
+        self._client = client
+        self._random = random.Random(seed)
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(self._random.uniform(0.05, 1.0))
+            found = [pid for pid in (await self._client.run(os.getpid, on_error="ignore")).values() if pid]
+            if len(found) >= 2:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self._random.choice(found), signal.SIGKILL)
+                    self.kills += 1
+
+
+def tasks(dask_scheduler: Any) -> int:
+    """How many results and tasks Dask's scheduler knows of."""
+    return len(dask_scheduler.tasks)
+
+
+@contextlib.asynccontextmanager
+async def killed(client: Any, seed: int) -> AsyncIterator[Killer]:
+    """A block during which workers die."""
+    killer = Killer(client, seed)
+    task = asyncio.create_task(killer.run())
+    try:
+        yield killer
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+def slowly(x: np.ndarray, i: int) -> np.ndarray:
+    time.sleep(0.05)
+    return x * i
+
+
+async def mapped(s: asc.Scheduler) -> list[float]:
+    x = await s.put(np.arange(50_000.0))
+    found = [s.submit_nowait(slowly, x, i, shape=x.shape, dtype=x.dtype).sum() for i in range(24)]
+    return [float(n) for n in await asc.gather(*found)]
+
+
+async def trained(s: asc.Scheduler) -> list[np.ndarray]:
+    rng = np.random.default_rng(0)
+    model = asc.nn.Sequential(asc.nn.Linear(16, 32, rng=1), asc.nn.Tanh(), asc.nn.Linear(32, 1, rng=2))
+    optimizer = asc.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    window = s.window(2)
+    for _ in range(6):
+        async with window:
+            x, y = [await s.put(rng.standard_normal((64, n)).astype(np.float32)) for n in (16, 1)]
+            ((model(x) - y) ** 2).mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return list(await asc.gather(*model.parameters()))
+
+
+@pytest.fixture(scope="module")
+def mortals() -> Iterator[str]:
+    """The address of a cluster of three workers that may be killed at any time."""
+    distributed = pytest.importorskip("distributed", reason="the extra `cluster` is not installed")
+    distributed.versions.get_versions()  # see `address`
+    with cluster(3, mortal=True) as address:
+        yield address
+
+
+@pytest.mark.parametrize("program", [mapped, trained])
+async def test_no_kill_changes_a_result(mortals, program):
+    from distributed import Client
+
+    async with asc.Scheduler("cpu") as s:
+        expected = await program(s)
+    kills = rounds = 0
+    async with Client(mortals, asynchronous=True) as client:
+        while kills < (KILLS + 1) // 2:
+            device = DaskDevice(client, workers=2)
+            async with killed(client, rounds) as killer, asc.Scheduler(device, max_ops=16, max_bytes=LIMIT) as s:
+                found = await program(s)
+                told = s.statistics()
+                assert told.peak_bytes <= LIMIT
+                assert told.peak_tasks_in_flight <= 16
+                await until(lambda s=s: s.statistics().bytes_retained == 0)
+            for a, b in zip(found, expected, strict=True):
+                assert np.array_equal(a, b)
+            kills, rounds = kills + killer.kills, rounds + 1
+            print(f"{program.__name__}: round {rounds}, {kills} kills", file=sys.stderr)
+        await until(lambda: not client.futures)
+        while await client.run_on_scheduler(tasks):  # the last of those dropped are told a moment later
+            await asyncio.sleep(0.05)
