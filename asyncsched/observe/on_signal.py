@@ -37,7 +37,7 @@ _SIGNAL: Final = getattr(signal, "SIGUSR1", None)
 # The thread's name as others see it. The signal ends a process that does not listen, and that one is caught says
 # nothing: a shell does so in order to end.
 _THREAD: Final = "asc explains"
-_OWN_NAME: Final = Path("/proc/thread-self/comm")
+_THREADS: Final = Path("/proc/self/task")
 _pipe: list[int] = []  # its ends, once asked for
 
 
@@ -61,7 +61,10 @@ def explain_on_signal() -> None:
     os.set_blocking(writing, False)
     _pipe.extend((reading, writing))
     faulthandler.register(_SIGNAL, file=writing, all_threads=False)
-    threading.Thread(target=_listen, args=(reading,), name="asyncsched explains", daemon=True).start()
+    thread = threading.Thread(target=_listen, args=(reading,), name="asyncsched explains", daemon=True)
+    thread.start()
+    with contextlib.suppress(OSError):  # by this `ask` knows the process; only on Linux
+        (_THREADS / f"{thread.native_id}" / "comm").write_text(_THREAD)
 
 
 def ask(pid: int) -> str:
@@ -71,7 +74,7 @@ def ask(pid: int) -> str:
         SystemExit: if there is none such, or it does not listen, so that the signal would end it.
     """
     threads = Path(f"/proc/{pid}/task")
-    if _SIGNAL is None or not _OWN_NAME.exists():
+    if _SIGNAL is None or not _THREADS.exists():
         _give_up(f"cannot tell here whether process {pid} listens; if it does: kill -USR1 {pid}")
     if not threads.exists():
         _give_up(f"there is no process {pid}")
@@ -94,8 +97,6 @@ def _give_up(why: str) -> NoReturn:
 
 
 def _listen(pipe: int) -> None:
-    with contextlib.suppress(OSError):  # by this `ask` knows the process; only on Linux
-        _OWN_NAME.write_text(_THREAD)
     while written := os.read(pipe, 65_536):
         if _HEAD in written:  # a traceback comes in many pieces, of which this is one
             found = [_explained(runtime) for runtime in opened()]
