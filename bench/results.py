@@ -90,7 +90,8 @@ def setting(result: Mapping[str, Any]) -> str:
     on = result["machine"]
     where = f"{on['cpus']} processors ({on['processor']}), {on['system']}, Python {on['python']}"
     busy = f", busy with other work (load {on['load']:.1f})" if on["load"] >= _BUSY else ""
-    return f"{result['date'][:10]}, {where}{busy}; medians of {result['rounds']} rounds"
+    rounds = f"medians of {result['rounds']} rounds, fewer of what takes seconds"
+    return f"{result['date'][:10]}, {where}{busy}; {rounds}"
 
 
 def contestants(result: Mapping[str, Any]) -> str:
