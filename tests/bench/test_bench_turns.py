@@ -120,7 +120,7 @@ def test_the_table_for_the_readme_has_ratios_where_there_are_some_and_names_who_
     table = peers.table(result | {"missing": {"mxnet": "no wheels for Python 3.14"}})
     assert table.splitlines()[:3] == ["| what | NumPy | Ray |", "| --- | --- | --- |", "| `x + 1` | 0.50 us | 160x |"]
     assert "2026-11-22, 2 processors (a processor), Linux, Python 3.11.7, busy with other work (load 3.0)" in table
-    assert "medians of 7 rounds. ray 2." in table
+    assert "medians of 7 rounds, fewer of what takes seconds. ray 2." in table
     assert table.endswith("mxnet: no wheels for Python 3.14.")
     readme = f"before {peers.BEGIN} old {peers.END} after"
     assert peers.with_table(readme, result | {"missing": {}}).startswith(f"before {peers.BEGIN}\n| what |")
