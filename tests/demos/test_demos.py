@@ -138,3 +138,21 @@ def test_pytorch_is_a_guest() -> None:
     lines = run("pytorch_guest", "--requests", 40)
     assert "0 answers differ from PyTorch's" in said(lines, "40 requests in ")
     assert "bad input failed alone" in lines[-1]
+
+
+@needs("dask", "distributed", "matplotlib", "psutil")
+def test_a_dask_array_is_reduced_under_a_limit(tmp_path: Path) -> None:
+    plot = tmp_path / "dask_array.png"
+    lines = run("dask_array", "--fields", 8, "--threads", 2, "--max-bytes", "160 MiB", "--plot", plot)
+    told = said(lines, "The results are equal to rounding.")
+    assert "within its limit of 160 MiB" in told
+    assert "NOT" not in told
+    assert plot.read_bytes().startswith(PNG)
+
+
+@needs("sklearn", "distributed")
+def test_a_cluster_trains_as_one_machine_though_a_worker_is_killed() -> None:
+    lines = run("cluster", "--steps", 4, "--workers", 2)
+    assert said(lines, "    step 2: killed the worker")
+    for way in ("this machine alone", "1 worker", "2 workers", "one worker killed"):
+        assert float(said(lines, f"{way}: ").split("off by ")[1].split()[0]) < 1e-4
