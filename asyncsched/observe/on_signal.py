@@ -31,6 +31,7 @@ from ..runtime.runtime import Runtime
 
 _PATIENCE: Final = 1.0  # seconds in which a loop that is not blocked comes to what it is asked
 _ANSWER: Final = 30.0  # seconds for its answer then
+_PIECES: Final = 0.05  # seconds without one after which no more come
 _ATTEMPTS: Final = 10  # at reading what another thread changes
 
 _SIGNAL: Final = getattr(signal, "SIGUSR1", None)
@@ -90,12 +91,12 @@ def _listen(pipe: int) -> None:
     with contextlib.suppress(OSError):  # by this `ask` knows the process; only on Linux
         _OWN_NAME.write_text(_THREAD)
     while select([pipe], [], []):
+        # A traceback is written in many pieces. Once they have come, another signal is another question.
+        while select([pipe], [], [], _PIECES)[0]:
+            os.read(pipe, 65_536)
         found = [_explained(runtime) for runtime in opened()]
         told = "\n".join(found or ["no scheduler is open"])
         print(f"asyncsched, process {os.getpid()}:\n{told}", file=sys.stderr, flush=True)
-        with contextlib.suppress(BlockingIOError):  # now that all has come: a traceback is written in many pieces
-            while os.read(pipe, 65_536):
-                pass
 
 
 def _explained(runtime: Runtime) -> str:
