@@ -64,6 +64,7 @@ def test_every_block_is_run_below():
         "Checkpoints": 1,
         "Seeds": 1,
         "Servers": 1,
+        "Beyond one machine": 1,  # in tests/cluster, where there is one
         "Bring your own framework": 1,
         "Testing": 3,
         "Notebooks": 1,
