@@ -136,7 +136,7 @@ def _cell(row: Mapping[str, Any], column: str) -> str:
         return "failed" if "error" in cell else ""
     first = column == row["reference"]
     text = f"{number(cell['value'])} {row['unit']}" if first else f"{number(cell['ratio'])}x"
-    if target is None:
+    if target is None or target["met"] is None:
         return text
     limit = f"{number(target['limit'])}{' ' + row['unit'] if target['absolute'] else 'x'}"
     return f"{text} ({'<=' if target['met'] else '! >'} {limit})"

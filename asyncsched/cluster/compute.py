@@ -28,7 +28,10 @@ from .run import Run
 from .sizes import Sizes
 from .watching import Watchers
 
-_kept: Final = Kept("cluster", {"device": "cpu", "streams": CPU_COUNT})
+_UNKNOWN: Final = 4  # tasks of which nothing is known that run at once, at most. A guess
+
+DEFAULTS: Final[dict[str, Any]] = {"device": "cpu", "streams": CPU_COUNT}
+_kept: Final = Kept("cluster", DEFAULTS)
 
 
 def get(
@@ -90,7 +93,7 @@ def get(
                 watchers.begin(nodes, wanted)
             device = _device(runtime)
             limit = runtime.engine.account.limit
-            sizes = Sizes(dsk, 0 if limit is None else limit // len(device.streams))
+            sizes = Sizes(dsk, 0 if limit is None else limit // min(len(device.streams), _UNKNOWN))
             run = Run(runtime, device, nodes, wanted, sizes, contextvars.copy_context(), watchers)
             found = _wait(run, watchers)
             if run.failed is not None:
@@ -126,7 +129,7 @@ class using(Using):
     """
 
     def __init__(self, *, streams: int | None = None, **limits: Any) -> None:
-        super().__init__(_kept, {"device": "cpu", "streams": streams or CPU_COUNT, **limits})
+        super().__init__(_kept, DEFAULTS | {"streams": streams or CPU_COUNT} | limits)
 
 
 def statistics() -> Statistics:

@@ -3,11 +3,12 @@
 Theory of operation. A graph names functions and not sizes, but bounds need sizes before a task runs. There are three
 sources. (1) *Told*: the layers of Dask's arrays know their chunks and dtype, so a block's bytes are known. Where Dask
 has fused several tasks into one, the blocks in between are workspace; two of them are there at a time at most, where
-they follow one on the other. (2) *Measured*: `dask.sizeof` of each result. From the first of a layer on that is
-believed where it says something else: what reductions tell of their first step is the size of what they read, and
-nobody tells anything of an object's. (3) *Guessed*: the first tasks of a name of which nobody tells anything are
-charged what their inputs are, or a stream's share of the limit, so that there are no more of them at once than streams;
-and no less than one of that name made in an earlier graph. Then one of them has been measured.
+they follow one on the other. So is the block that a step of a reduction makes of those it reads. (2) *Measured*:
+`dask.sizeof` of each result. From the first of a layer on that is believed where it says something else: what
+reductions tell of their first step is the size of what they read, and nobody tells anything of an object's. (3)
+*Guessed*: the first tasks of a name of which nobody tells anything are charged what their inputs are, or a share of the
+limit, so that few of them run at once; and no less than one of that name made in an earlier graph. Then one of them has
+been measured.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 from dask._expr import Expr, HLGExpr
-from dask._task_spec import GraphNode, Task, _execute_subgraph
+from dask._task_spec import GraphNode, List, Task, _execute_subgraph, _identity_cast
 from dask.highlevelgraph import HighLevelGraph
 from dask.sizeof import sizeof
 
@@ -27,6 +28,8 @@ from ..devices.memory import owner_of
 Told: TypeAlias = tuple[tuple[tuple[int, ...], ...], int]  # chunks, and the bytes of an element
 
 _NOTHING: Final = (type(None), bool, int, float, complex, np.generic)
+_SMALL: Final = 128  # bytes that are not worth being counted, as those of a number are not
+_FEW: Final = 16  # parts of a result that are looked at one by one
 _REMEMBERED: Final = 1024
 
 # The most bytes that a task of a name made, by the name without its token. Written by streams, one step at a time.
@@ -36,10 +39,11 @@ _known: dict[str, int] = {}
 class Kind:
     """Tasks of one layer, or of one name: what is known of them."""
 
-    __slots__ = ("chunks", "itemsize", "made", "name", "told", "workspace")
+    __slots__ = ("chunks", "itemsize", "joins", "made", "name", "told", "workspace")
 
-    def __init__(self, name: str, told: Told | None, workspace: tuple[int, ...]) -> None:
+    def __init__(self, name: str, told: Told | None, workspace: tuple[int, ...], joins: bool) -> None:
         self.name = name
+        self.joins = joins  # it makes one block of those it reads, and reduces that
         self.chunks: tuple[tuple[int, ...], ...] | None
         self.chunks, self.itemsize = told or (None, 0)
         self.told = None if told is None else _most(told)
@@ -88,7 +92,7 @@ class Sizes:
             inner, made = _within(node)
             told = self._told.get(_layer(key if made is None else made))
             sizes = sorted((_most(self._told.get(_layer(other))) for other in inner), reverse=True)
-            found = self._kinds[name] = Kind(_prefix(name), told, (*sizes, 0, 0)[:2])
+            found = self._kinds[name] = Kind(_prefix(name), told, (*sizes, 0, 0)[:2], told is not None and _joins(node))
         return found
 
     def cost(self, kind: Kind, key: Any, node: GraphNode) -> int:
@@ -99,27 +103,35 @@ class Sizes:
             guess = sum(self._share if n is None else n for n in known) if known else self._share
             output = max(guess, _known.get(kind.name, 0))
         largest, second = kind.workspace
+        if kind.joins:
+            output += sum(self.kind(other).output(other) or 0 for other in node.dependencies)
         return largest + max(output, second) if largest else output
 
 
 def nbytes(made: object, values: Mapping[Any, Any]) -> tuple[int, Any]:
     """What a task's result takes that was not there before, and of which of its `values` it is a view: a key."""
+    if isinstance(made, _NOTHING):
+        return 0, None
+    for key, value in values.items():
+        if value is made:
+            return 0, key
     if isinstance(made, np.ndarray):
         if made.base is not None:
             owner = owner_of(made)
             for key, value in values.items():
                 if isinstance(value, np.ndarray) and owner_of(value) is owner:
                     return 0, key
-        return (made.nbytes if 0 not in made.strides else sizeof(made)), None
-    if isinstance(made, _NOTHING):
-        return 0, None
-    for key, value in values.items():
-        if value is made:
-            return 0, key
+        return _worth_it(made.nbytes if 0 not in made.strides else sizeof(made)), None
+    if isinstance(made, dict | list | tuple) and len(made) <= _FEW:
+        return sum(nbytes(part, values)[0] for part in (made.values() if isinstance(made, dict) else made)), None
     try:
-        return int(sizeof(made)), None
+        return _worth_it(int(sizeof(made))), None
     except Exception:  # a user's object, which may not be able to say
         return 0, None
+
+
+def _worth_it(size: int) -> int:
+    return size if size > _SMALL else 0
 
 
 def _most(told: Told | None) -> int:
@@ -152,6 +164,13 @@ def _within(node: GraphNode | None) -> tuple[list[Any], Any]:
     keys = [key for key in inner if key != made]
     deeper, last = _within(inner.get(made))
     return [*keys, *deeper], made if last is None else last
+
+
+def _joins(node: GraphNode | None) -> bool:
+    """Whether a node reads a list of blocks, as the further steps of reductions do."""
+    return isinstance(node, Task) and any(
+        isinstance(arg, List) or (isinstance(arg, Task) and arg.func is _identity_cast) for arg in node.args
+    )
 
 
 def _layer(key: Any) -> str:

@@ -7,6 +7,7 @@ from .._core.model import STATE_NAMES
 from ..pictures.graph import Node, TaskGraph
 from .live import Live
 from .loop_guard import LoopGuard
+from .marks import Marks
 from .on_signal import explain_on_signal
 from .recording import Recording
 from .snapshot import Snapshot
@@ -18,6 +19,7 @@ __all__ = [
     "Instrument",
     "Live",
     "LoopGuard",
+    "Marks",
     "Node",
     "Recording",
     "Snapshot",

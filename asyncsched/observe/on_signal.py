@@ -130,7 +130,7 @@ def _seen_from_outside(runtime: Runtime, running: bool) -> str:
         )
     del frame
     for _ in range(_ATTEMPTS):
-        with contextlib.suppress(RuntimeError):  # what is walked over has changed
+        with contextlib.suppress(Exception):  # what is walked over has changed: there is nothing else to fail here
             return f"{where}{explain_all(runtime)}"
     return f"{where}{runtime!r}"
 

@@ -37,7 +37,8 @@ class Trace(Instrument):
 
     Give it to `Scheduler(instruments=[...])` or `s.add_instrument`; or trace a part of a program with it, `with` or
     `async with`, where the scheduler is the ambient one or `scheduler=`. The last waits until the file is complete, as
-    does `close`, on another thread than the loop's. It is for one scheduler, once.
+    does `close`, on another thread than the loop's. It is for one scheduler, once. If the disk is full the trace ends,
+    with a message in the log, and the scheduler goes on.
 
     >>> from tempfile import TemporaryDirectory
     >>> async def main(path):
@@ -96,7 +97,8 @@ class Trace(Instrument):
         self._file.end()
 
     def close(self) -> None:
-        """Wait until the file is complete, which it is soon after the scheduler closed. Blocks; on any thread."""
+        """Wait until the file is complete: until the scheduler has closed or this was removed from it, and a little
+        longer. Blocks, on any thread but the loop's."""
         self._file.join()
 
     def __enter__(self) -> Trace:

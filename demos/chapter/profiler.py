@@ -2,9 +2,9 @@
 
 For a closer look the text points to the tools of chip vendors, NVIDIA's Nsight and Intel's VTune. What they draw is a
 track for each thread or stream with a slice for each piece of work, beside counters. `asc.Trace` writes the same of a
-scheduler, with the names of operations: into a file that https://ui.perfetto.dev opens, that `python -m asyncsched
-trace` sums up, and that is read here. Three training steps, at most two in flight: the host issues ahead (each tick a
-task), the stream works through what is queued, and the queue grows and empties.
+scheduler, with the names of operations: into a file that https://ui.perfetto.dev opens, that
+`python -m asyncsched trace` sums up, and that is read here. Three training steps, at most two in flight: the host
+issues ahead (each tick a task), the stream works through what is queued, and the queue grows and empties.
 """
 
 from collections import Counter

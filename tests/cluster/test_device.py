@@ -269,7 +269,7 @@ async def test_the_error_says_what_is_gone(d):
 
 @pytest.mark.one_loop
 async def test_the_readme_says_how(address, capsys):
-    (code,) = blocks("Beyond one machine")
+    _, code = blocks("Beyond one machine")
     code = code.replace("tcp://scheduler:8786", address).replace("workers=4", "workers=2")
     await run(code, {"asc": asc, "array": A[:, :3]})
     assert float(capsys.readouterr().out) == (A[:, :3] @ A[:, :3] + 1).sum()

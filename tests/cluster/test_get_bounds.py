@@ -80,12 +80,14 @@ def test_what_is_measured_corrects_what_was_told():
 
 def test_views_and_what_was_there_cost_nothing():
     a, pair = np.ones((10, 10)), [1, 2]
-    assert nbytes(np.ones(5), {}) == (40, None)
+    assert nbytes(np.ones(50), {}) == (400, None)
     assert nbytes(a[2:5].T, {"b": np.ones(3), "a": a}) == (0, "a")
     assert nbytes(pair, {"b": 1, "pair": pair}) == (0, "pair")
     assert nbytes(3.5, {}) == nbytes(None, {}) == (0, None)
-    assert nbytes(np.broadcast_to(1.0, (1000, 1000)), {})[0] < 100
-    assert nbytes({"a": a}, {})[0] > 800
+    assert nbytes(np.broadcast_to(1.0, (1000, 1000)), {}) == (0, None)
+    assert nbytes({"mean": a, "n": np.broadcast_to(1.0, (1000, 1000)), "was": [pair[0], a[:3]]}, {"a": a}) == (0, None)
+    assert nbytes(({"mean": a}, a + 1), {}) == (1600, None)
+    assert nbytes(list(range(1000)), {})[0] > 1000
     assert nbytes(Mute(), {}) == (0, None)
 
 

@@ -140,6 +140,16 @@ def test_pytorch_is_a_guest() -> None:
     assert "bad input failed alone" in lines[-1]
 
 
+@needs("dask", "distributed", "matplotlib", "psutil")
+def test_a_dask_array_is_reduced_under_a_limit(tmp_path: Path) -> None:
+    plot = tmp_path / "dask_array.png"
+    lines = run("dask_array", "--fields", 8, "--threads", 2, "--max-bytes", "160 MiB", "--plot", plot)
+    told = said(lines, "The results are equal to rounding.")
+    assert "within its limit of 160 MiB" in told
+    assert "NOT" not in told
+    assert plot.read_bytes().startswith(PNG)
+
+
 @needs("sklearn", "distributed")
 def test_a_cluster_trains_as_one_machine_though_a_worker_is_killed() -> None:
     lines = run("cluster", "--steps", 4, "--workers", 2)
