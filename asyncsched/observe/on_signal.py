@@ -22,6 +22,7 @@ import threading
 import traceback
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from select import select
 from typing import Final, NoReturn
 
 from ..runtime.context import opened
@@ -30,7 +31,7 @@ from ..runtime.runtime import Runtime
 
 _PATIENCE: Final = 1.0  # seconds in which a loop that is not blocked comes to what it is asked
 _ANSWER: Final = 30.0  # seconds for its answer then
-_HEAD: Final = b"most recent call first"  # once in what is written for a signal
+_PIECES: Final = 0.05  # seconds without one after which no more come
 _ATTEMPTS: Final = 10  # at reading what another thread changes
 
 _SIGNAL: Final = getattr(signal, "SIGUSR1", None)
@@ -60,7 +61,8 @@ def explain_on_signal() -> None:
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     _pipe.extend((reading, writing))
-    faulthandler.register(_SIGNAL, file=writing, all_threads=False)
+    # All threads: of the current one alone nothing is written where the signal comes to one that is not Python's.
+    faulthandler.register(_SIGNAL, file=writing, all_threads=True)
     thread = threading.Thread(target=_listen, args=(reading,), name="asyncsched explains", daemon=True)
     thread.start()
     with contextlib.suppress(OSError):  # by this `ask` knows the process; only on Linux
@@ -97,11 +99,13 @@ def _give_up(why: str) -> NoReturn:
 
 
 def _listen(pipe: int) -> None:
-    while written := os.read(pipe, 65_536):
-        if _HEAD in written:  # a traceback comes in many pieces, of which this is one
-            found = [_explained(runtime) for runtime in opened()]
-            told = "\n".join(found or ["no scheduler is open"])
-            print(f"asyncsched, process {os.getpid()}:\n{told}", file=sys.stderr, flush=True)
+    while select([pipe], [], []):
+        # What is written comes in many pieces. Once they have come, another signal is another question.
+        while select([pipe], [], [], _PIECES)[0]:
+            os.read(pipe, 65_536)
+        found = [_explained(runtime) for runtime in opened()]
+        told = "\n".join(found or ["no scheduler is open"])
+        print(f"asyncsched, process {os.getpid()}:\n{told}", file=sys.stderr, flush=True)
 
 
 def _explained(runtime: Runtime) -> str:
