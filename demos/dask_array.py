@@ -9,7 +9,7 @@ as many threads. Each runs in a process of its own, whose resident set is sample
 What a function takes while it runs is not all known beforehand, so the resident set is somewhat above what is tracked.
 Both give freed blocks back to the system at once (glibc keeps them otherwise, and the picture would show its heap).
 
-    python demos/dask_array.py [--fields 96] [--threads 8] [--max-bytes "160 MiB"] [--plot PATH]
+    python demos/dask_array.py [--fields 96] [--threads 8] [--max-bytes "192 MiB"] [--plot PATH]
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--fields", type=int, default=96, help="of 8 MiB each")
     parser.add_argument("--threads", type=int, default=8)
-    parser.add_argument("--max-bytes", default="160 MiB", help="the limit of asyncsched")
+    parser.add_argument("--max-bytes", default="192 MiB", help="the limit of asyncsched")
     parser.add_argument("--plot", metavar="PATH", default="dask_array.png")
     parser.add_argument("--way", choices=WAYS, help=argparse.SUPPRESS)
     main(parser.parse_args())
