@@ -1,6 +1,7 @@
 """`python -m asyncsched`: what this machine offers.
 
-`... explain PID`: what a process of yours waits for. `... replan TRACE`: what other limits would make of a run.
+`... explain PID`: what a process of yours waits for. `... trace TRACE`: where the time of a run went. `... replan
+TRACE`: what other limits would make of it.
 """
 
 from __future__ import annotations
@@ -24,16 +25,18 @@ def main(arguments: list[str]) -> str:
             from .observe.on_signal import ask
 
             return ask(int(pid))
-        case ["replan", *rest]:
-            from .observe import replan
+        case ["trace" | "replan" as name, *rest]:
+            from .observe import replan, report
 
-            parser = argparse.ArgumentParser("python -m asyncsched replan", description=replan.__doc__)
-            replan.add_arguments(parser)
+            command = report if name == "trace" else replan
+            parser = argparse.ArgumentParser(f"python -m asyncsched {name}", description=command.__doc__)
+            command.add_arguments(parser)
             try:
-                return replan.report(parser.parse_args(rest))
+                text: str = command.report(parser.parse_args(rest))
             except (OSError, ValueError, ImportError) as error:
                 parser.error(str(error))
-    raise SystemExit("usage: python -m asyncsched [explain PID | replan TRACE]")
+            return text
+    raise SystemExit("usage: python -m asyncsched [explain PID | trace TRACE | replan TRACE]")
 
 
 if __name__ == "__main__":

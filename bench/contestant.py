@@ -14,6 +14,26 @@ from math import ceil
 from time import perf_counter
 from typing import Any, TextIO
 
+from .libraries import Jax, JaxJit, Library, MXNet, NumPy, Ours, OursNumba, OursStreams, OursUvloop, Torch
+from .runners import Dask, Distributed, Executor, ExecutorUvloop, Ray, ToThread
+
+LIBRARIES: dict[str, type[Library]] = {
+    "numpy": NumPy,
+    "torch": Torch,
+    "jax": Jax,
+    "jax jit": JaxJit,
+    "mxnet": MXNet,
+    "dask": Dask,
+    "distributed": Distributed,
+    "ray": Ray,
+    "run_in_executor": Executor,
+    "run_in_executor uvloop": ExecutorUvloop,
+    "to_thread": ToThread,
+    "asyncsched": Ours,
+    "asyncsched streams": OursStreams,
+    "asyncsched uvloop": OursUvloop,
+    "asyncsched numba": OursNumba,
+}
 ROUND = 0.2  # seconds that a round takes at least
 
 
@@ -76,12 +96,8 @@ async def main(library: Any, answers: TextIO) -> None:
 
 
 def run(spec: dict[str, Any]) -> None:
-    if spec.get("processors"):
-        os.sched_setaffinity(0, range(spec["processors"]))
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a library prints is no answer
-    from .libraries import LIBRARIES
-
     library = LIBRARIES[spec["contestant"]]()
     library.quick = bool(spec.get("quick"))
     with asyncio.Runner(loop_factory=type(library).loop_factory) as runner:

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from .measure import cpus
-from .results import found, number, print_table, setting
+from .results import print_table, setting
 from .turns import Row
 
 COUNTS = (10, 100, 1_000, 10_000, 100_000, 1_000_000)
 WIDTHS = (1, 10, 100, 1_000, 10_000)
 PANELS = {"issued": "tiny operations issued", "pending": "operations pending", "width": "independent tasks"}
 _ON = {"NumPy": "numpy", "PyTorch": "torch", "asyncsched": "asyncsched streams"}
+_COLOURS = {"asyncsched": "C0", "NumPy": "C7", "PyTorch": "C1", "run_in_executor": "C2", "to_thread": "C3"}
 _SCALED = {
     "large": "`x + 1` on (1000, 1000)",
     "training": "a training step",
@@ -86,26 +87,37 @@ def draw(path: Path, result: Mapping[str, Any]) -> None:
 
 
 def _draw_processors(axes: Any, rows: Any) -> None:
+    styles = dict(zip(_SCALED.values(), ("-", "--", ":", "-."), strict=True))
     for row in rows:
         cells = {int(column.split()[0]): cell["ratio"] for column, cell in row["cells"].items() if "ratio" in cell}
-        style = "-" if "asyncsched" in row["work"] else ":"
-        axes.plot(cells.keys(), cells.values(), f"o{style}", label=row["work"].replace("`", ""))
+        title, _, name = row["work"].rpartition(", ")
+        label = row["work"].replace("`", "")
+        axes.plot(cells.keys(), cells.values(), f"o{styles[title]}", color=_COLOURS[name], label=label)
     counts = sorted({int(column.split()[0]) for row in rows for column in row["cells"]})
-    axes.set(xlabel="processors", ylabel="time, to one processor's", xticks=counts, ylim=(0, None))
+    axes.set(xlabel="processors", ylabel="time, to one processor's", xticks=counts, yscale="log")
+    _plain_numbers(axes.yaxis)
     axes.legend(fontsize=6)
     axes.grid(alpha=0.3)
 
 
 def _draw_growth(axes: Any, rows: Any, title: str) -> None:
-    for column in sorted(found({"rows": rows})):
+    for column in dict.fromkeys(column for row in rows for column in row["cells"]):
         points = [
             (_size(row), row["cells"][column]["value"]) for row in rows if "value" in row["cells"].get(column, {})
         ]
-        axes.plot(*zip(*points, strict=True), "o-" if column == "asyncsched" else "o:", label=column)
+        axes.plot(
+            *zip(*points, strict=True), "o-" if column == "asyncsched" else "o:", color=_COLOURS[column], label=column
+        )
     axes.set(xscale="log", yscale="log", xlabel=title, ylabel="us for one")
-    axes.yaxis.set_major_formatter(lambda value, _: number(value))
+    _plain_numbers(axes.yaxis)
     axes.legend(fontsize=8)
     axes.grid(alpha=0.3)
+
+
+def _plain_numbers(axis: Any) -> None:
+    axis.set_major_formatter(lambda value, _: f"{value:g}")
+    axis.set_minor_formatter(lambda value, _: f"{value:g}")
+    axis.set_tick_params(which="both", labelsize=7)
 
 
 def _size(row: Mapping[str, Any]) -> int:

@@ -1,7 +1,6 @@
-"""The contestants of `bench.peers` and `bench.beside`, each by the few things that a work asks of it.
+"""What has operators: NumPy, PyTorch, JAX, MXNet, asyncsched; each by the few things that a work asks of it.
 
-What has operators (NumPy, PyTorch, JAX, MXNet, asyncsched) is used by them; what runs functions (Dask, Ray, executors)
-by `apply`. Nothing is imported before its contestant is opened, in a child process of its own.
+Nothing is imported before its contestant is opened, in a child process of its own.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import importlib
 import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
 from typing import Any
 
@@ -99,7 +97,7 @@ class JaxJit(Jax):
 
     async def open(self) -> None:
         await super().open()
-        self.apply = _once_each(self.xp.jit)
+        self.apply = once_each(self.xp.jit)
 
 
 class MXNet(Library):
@@ -126,113 +124,6 @@ class MXNet(Library):
         block = Block()
         block.hybridize(static_alloc=True, static_shape=True)
         return block
-
-
-class Dask(Library):
-    """Delayed functions on threads: what is issued runs at the barrier."""
-
-    module = needs = "dask"
-    slow = 10
-
-    async def open(self) -> None:
-        await super().open()
-        self.xp.config.set(scheduler="threads", num_workers=self.threads)
-        self.apply = lambda fn, *args: self.xp.delayed(fn, pure=False, traverse=False)(*args)
-        self.wait = lambda result: result.compute()
-
-    async def finish(self, results: Sequence[Any]) -> None:
-        self.xp.compute(*results)
-
-    async def compiled(self, fn: Chain, x: Any) -> Callable[[Any], Any]:
-        run = _chain_of(fn)
-        return lambda x: self.apply(run, x)  # type: ignore[misc]
-
-
-class Distributed(Library):
-    """A client and one worker with threads, in this process."""
-
-    module = needs = "distributed"
-    slow = 10
-    compiled = Dask.compiled
-
-    async def open(self) -> None:
-        await super().open()
-        options = {"processes": False, "n_workers": 1, "threads_per_worker": self.threads}
-        self.client = self.xp.Client(dashboard_address=None, **options)
-        self.apply = lambda fn, *args: self.client.submit(fn, *args, pure=False)
-        self.wait = lambda result: result.result()
-
-    async def close(self) -> None:
-        self.client.close()
-
-    async def put(self, array: Array) -> Any:
-        return self.client.scatter(array)
-
-    async def finish(self, results: Sequence[Any]) -> None:
-        self.xp.wait(results)
-
-
-class Ray(Library):
-    """Worker processes, with an object store that they share."""
-
-    module = needs = "ray"
-    slow = 10
-    compiled = Dask.compiled
-
-    async def open(self) -> None:
-        os.environ |= {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_USAGE_STATS_ENABLED": "0"}
-        await super().open()
-        self.xp.init(num_cpus=self.threads, include_dashboard=False, log_to_driver=False, logging_level="error")
-        remote = _once_each(lambda fn: self.xp.remote(fn).remote)
-        self.apply, self.wait = remote, self.xp.get
-
-    async def close(self) -> None:
-        self.xp.shutdown()
-
-    async def put(self, array: Array) -> Any:
-        return self.xp.put(array)
-
-    async def finish(self, results: Sequence[Any]) -> None:
-        self.xp.wait(results, num_returns=len(results), fetch_local=False)
-
-
-class Executor(Library):
-    """`run_in_executor`; a function of what is not done yet waits for that in a coroutine."""
-
-    compiled = Dask.compiled
-
-    async def open(self) -> None:
-        await super().open()
-        loop = asyncio.get_running_loop()
-        loop.set_default_executor(ThreadPoolExecutor(self.threads))
-        self.call = lambda fn, *args: loop.run_in_executor(None, fn, *args)
-        self.apply = self._apply
-
-    def _apply(self, fn: Callable[..., Any], *args: Any) -> Any:
-        for arg in args:
-            if isinstance(arg, asyncio.Future):
-                return asyncio.ensure_future(self._later(fn, args))
-        assert self.call is not None
-        return asyncio.ensure_future(self.call(fn, *args))
-
-    async def _later(self, fn: Callable[..., Any], args: Sequence[Any]) -> Any:
-        assert self.call is not None
-        return await self.call(fn, *[await arg if isinstance(arg, asyncio.Future) else arg for arg in args])
-
-    async def finish(self, results: Sequence[Any]) -> None:
-        await asyncio.gather(*results)
-
-
-class ExecutorUvloop(Executor):
-    loop_factory = uvloop_factory()
-
-
-class ToThread(Executor):
-    """`asyncio.to_thread`, in a task of its own where it is not awaited at once."""
-
-    async def open(self) -> None:
-        await super().open()
-        self.call = asyncio.to_thread
 
 
 class Ours(Library):
@@ -288,33 +179,10 @@ class OursUvloop(Ours):
     loop_factory = uvloop_factory()
 
 
-LIBRARIES: dict[str, type[Library]] = {
-    "numpy": NumPy,
-    "torch": Torch,
-    "jax": Jax,
-    "jax jit": JaxJit,
-    "mxnet": MXNet,
-    "dask": Dask,
-    "distributed": Distributed,
-    "ray": Ray,
-    "run_in_executor": Executor,
-    "run_in_executor uvloop": ExecutorUvloop,
-    "to_thread": ToThread,
-    "asyncsched": Ours,
-    "asyncsched streams": OursStreams,
-    "asyncsched uvloop": OursUvloop,
-    "asyncsched numba": OursNumba,
-}
-
-
-def _once_each(make: Callable[[Any], Callable[..., Any]]) -> Callable[..., Any]:
+def once_each(make: Callable[[Any], Callable[..., Any]]) -> Callable[..., Any]:
     """Calls what is made of a function, once for each."""
     made: dict[Any, Callable[..., Any]] = {}
     return lambda fn, *args: (made.get(fn) or made.setdefault(fn, make(fn)))(*args)
-
-
-def _chain_of(fn: Chain) -> Callable[[Any], Any]:
-    return lambda x: fn(np, x)
 
 
 def _compile() -> None:

@@ -23,8 +23,8 @@ import numpy as np
 
 import asyncsched as asc
 
+from .graphs import add_repeatedly, plus_one
 from .measure import NO_UVLOOP, Asked, Contestant, Report, Row, compare, on_loop, run_bench, timed, uvloop_factory
-from .works import add_repeatedly, plus_one
 
 TINY = (1, 2)
 # The last is too large to run on the loop's thread, so that it takes the way over a stream.

@@ -32,7 +32,7 @@ def draw(path: Path, result: Mapping[str, Any], title: str, ours: Sequence[str])
             _bar(axes, row, column, BARS[bars.index(column)], y, place, len(here))
     for column, colour in zip(bars, BARS, strict=False):
         axes.barh([0], [0], color=colour, label=column)
-    if any(row["targets"] for row in rows):
+    if any(target["met"] is not None for row in rows for target in row["targets"].values()):
         axes.plot([], [], color=TARGET, linewidth=2.5, label="target")
     peers = [c for c in dict.fromkeys(c for row in rows for c in row["cells"]) if c not in bars and c in found(result)]
     for mark, column in zip(MARKS, peers, strict=False):
@@ -46,7 +46,7 @@ def draw(path: Path, result: Mapping[str, Any], title: str, ours: Sequence[str])
     axes.set_xlabel("ratio to the first column that has a number in its row (logarithmic; left is faster, or less)")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}x")
     axes.grid(axis="x", alpha=0.3)
-    axes.set_title(f"{title}\n{setting(result)}", fontsize=9)
+    figure.suptitle(f"{title}\n{setting(result)}", fontsize=9)
     figure.legend(loc="outside lower center", ncols=6, fontsize=8)
     figure.savefig(path, dpi=110)
     plt.close(figure)
@@ -58,7 +58,7 @@ def _bar(axes: Any, row: Mapping[str, Any], column: str, colour: str, y: int, pl
     at = y + 0.38 - height * (place + 0.5)
     axes.barh(at, row["cells"][column]["ratio"] - 1, height, left=1, color=colour, zorder=2)
     target = row["targets"].get(column)
-    if target is not None and not target["absolute"]:
+    if target is not None and target["met"] is not None:
         axes.plot([target["limit"]] * 2, [at - height / 2, at + height / 2], color=TARGET, linewidth=2.5, zorder=3)
 
 

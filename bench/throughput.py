@@ -22,8 +22,8 @@ import numpy as np
 import asyncsched as asc
 
 from . import synthetic
+from .graphs import add_repeatedly, plus_one
 from .measure import ROOT, Asked, Contestant, Report, Row, compare, on_loop, run_bench, timed
-from .works import add_repeatedly, plus_one
 
 WORKERS = 2
 MAX_OPS = (1, 2, 4, 16, 64, 256, None)

@@ -12,7 +12,7 @@ from typing import Any
 from zlib import crc32
 
 import pytest
-from blockbuster import BlockBuster, blockbuster_ctx
+from blockbuster import BlockBuster
 
 import asyncsched as asc
 
@@ -74,15 +74,24 @@ def nothing_unhandled() -> Iterator[None]:
     assert not _unhandled
 
 
+@pytest.fixture(scope="session")
+def guard() -> Iterator[BlockBuster]:
+    """Set up once: each of its functions takes time to find and to replace."""
+    guard = BlockBuster()
+    del guard.functions["io.TextIOWrapper.write"]  # where log records go is the user's business
+    for function in guard.functions.values():
+        # Else the end of a test's time would fail to tell so, and what it raised instead could be swallowed.
+        function.can_block_in("pytest_timeout.py", "timeout_sigalrm")
+    guard.activate()
+    yield guard
+    guard.deactivate()
+
+
 @pytest.fixture(autouse=True)
-def blockbuster() -> Iterator[BlockBuster]:
-    """Blocking calls on a thread that runs a loop raise."""
-    with blockbuster_ctx() as guard:
-        guard.functions["io.TextIOWrapper.write"].deactivate()  # where log records go is the user's business
-        for function in guard.functions.values():
-            # Else the end of a test's time would fail to tell so, and what it raised instead could be swallowed.
-            function.can_block_in("pytest_timeout.py", "timeout_sigalrm")
-        yield guard
+def blockbuster(guard: BlockBuster) -> Iterator[BlockBuster]:
+    """Blocking calls on a thread that runs a loop raise, unless a test deactivates it."""
+    yield guard
+    guard.activate()
 
 
 @pytest.fixture

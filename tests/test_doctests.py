@@ -53,8 +53,9 @@ EXAMPLES = examples()
 
 
 @pytest.fixture(autouse=True)
-def blockbuster():
-    """Not here: an example may import something on the event loop, which reads files when it is imported."""
+def may_block(blockbuster):
+    """An example may import something on the event loop, which reads files when it is imported."""
+    blockbuster.deactivate()
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=[example.name for example in EXAMPLES])

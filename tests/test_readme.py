@@ -19,6 +19,7 @@ import pytest
 import asyncsched as asc
 from asyncsched import nn, optim
 from asyncsched.serving import Serving
+from tests.waiting import settled
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
 EXTRAS = Path(__file__).parents[1] / "pyproject.toml"
@@ -52,8 +53,9 @@ async def run(code: str, names: dict[str, Any]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def blockbuster():
-    """Not here: an example may import something on the event loop, which reads files, and look for a file."""
+def may_block(blockbuster):
+    """An example may import something on the event loop, which reads files, and look for a file."""
+    blockbuster.deactivate()
 
 
 def test_every_block_is_run_below():
@@ -64,11 +66,12 @@ def test_every_block_is_run_below():
         "Checkpoints": 1,
         "Seeds": 1,
         "Servers": 1,
+        "Seeing what it does": 1,
         "Bring your own framework": 1,
         "Testing": 3,
         "Notebooks": 1,
         "Ctrl-C": 1,
-        "Beyond one machine": 1,
+        "Beyond one machine": 2,  # the second in tests/cluster
     }
 
 
@@ -216,6 +219,14 @@ async def test_a_notebook(names):
     assert await (names["x"] + 1).sum().item() == 6.0
     del names["x"]
     await names["s"].aclose()
+
+
+async def test_seeing_what_it_does(s, names, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(asc.observe, "explain_on_signal", lambda: None)
+    await run(blocks("Seeing what it does")[0], names | {"s": s, "y": await settled(asc.ones(3) + 1)})
+    assert capsys.readouterr().out.startswith("done: ")
+    assert (tmp_path / "y.svg").read_text().startswith("<svg ")
 
 
 async def test_interrupted_and_saved(names, tmp_path):

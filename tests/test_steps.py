@@ -182,17 +182,19 @@ CASES += [("two streams", 2, "Adam"), ("one at a time", 2, "RMSprop"), ("CUDA", 
 @pytest.mark.parametrize(("which", "depth", "kind"), CASES)
 @pytest.mark.parametrize("hit", [break_body, cancel])
 async def test_whatever_is_hit_the_model_is_that_of_the_last_whole_step(which, hit, kind, depth):
-    nth, count = -1, 0
+    """Each task in turn; of the second optimiser on CUDA each third, from the commit back: the others are the same."""
+    stride = 3 if (which, kind) == ("CUDA", "RMSprop") else 1
     with fake_cupy(seed=3, laziness=0.0) if which == "CUDA" else contextlib.nullcontext() as fake:
         whole, without = await references(kind, "cuda" if fake else "cpu")
         async with SCHEDULERS[which]() as s:
-            while nth < count:
+            state, _, count = await hit_training(s, hit, -1, 1 + depth % 3, kind)
+            assert state == whole
+            for nth in range(count - 1, -1, -stride):
                 state, failed, seen = await hit_training(s, hit, nth, 1 + depth % 3, kind)
-                count = max(count, seen)
+                assert seen <= count
                 allowed = (without,) if failed else (whole, without) if hit is cancel else (whole,)
                 differing = [{name for name in state if state[name] != other[name]} for other in allowed]
                 assert set() in differing, (nth, failed)
-                nth += 1
             gc.collect()
             engine = s._runtime.engine
             engine.take()

@@ -19,7 +19,7 @@ from typing import Any, Final, NoReturn
 from ..errors import QueueFull, TaskTooLarge
 from .admission import Admission
 from .audit import Audit
-from .commit import Commit
+from .commit import Commit, Move
 from .completions import Completions
 from .failure import Failure
 from .instrument import Instrument
@@ -276,32 +276,43 @@ class Engine(Audit):
 
         A launched task is settled for everyone who waits, and keeps its slot and bytes until it physically ends.
         """
-        found = self._cancel(task, failure)
-        todo = [(task, failure)] if found else []
-        while todo:
-            task, failure = todo.pop()
-            for dependent in () if task.move is not None else task.dependents or ():
-                passed = failure.passed_to(dependent.name, dependent.site)
-                if self._cancel(dependent, passed):
-                    todo.append((dependent, passed))
-        return found
-
-    def _cancel(self, task: Task, failure: Failure) -> bool:
-        move = task.move  # one read, as below
+        move = task.move  # one read: the stream lets go of it when the result is there, as of `value` below
         if move is not None:
             return self._give_up(move.commit)
         if task.state == PENDING:
             self.settle(task, failure)
             return True
-        value = task.value  # one read: the stream lets go of it when the result is there
-        if task.settled() or value is None:
+        below = _below(
+            task
+        )  # as long as it has not ended, nothing has that reads it, nor let go of its part in a commit
+        if task.settled():
+            return False
+        # From this look to the two marks nothing is called, so no other thread runs (a thread gives the GIL away in
+        # calls and at the ends of loops alone): it has not ended before it is marked, or it is not marked.
+        if task.value is None:
             return False
         task.failure = failure
         task.cancelled = True
+        self._tell_cancelled(task)
+        for producer, dependent, move in below:
+            above = producer.failure
+            if above is None:
+                continue
+            if move is not None:
+                self._give_up(move.commit)
+            elif dependent.state == PENDING:
+                self.settle(dependent, above.passed_to(dependent.name, dependent.site))
+            elif dependent.state == LAUNCHED and dependent.failure is None:
+                # It may have its result by now: both may have ended since the mark. Nobody was told of that yet.
+                dependent.failure = above.passed_to(dependent.name, dependent.site)
+                dependent.cancelled = True
+                self._tell_cancelled(dependent)
+        return True
+
+    def _tell_cancelled(self, task: Task) -> None:
         if task.waiters is not None:
             self._news.append(task)
         self.on_cancel(task)
-        return True
 
     def settle(self, task: Task, failure: Failure) -> bool:
         """End a pending task that will never be launched, and its dependents. Without recursion: graphs are deep.
@@ -500,6 +511,25 @@ class Engine(Audit):
             child = moved.pop()
             child.account = child.account.open
             moved += child.children
+
+
+def _below(task: Task) -> list[tuple[Task, Task, Move | None]]:
+    """What depends on a launched task, each after one that it reads, with its part in a commit.
+
+    Down to the first that is pending, or part of a commit: what depends on those ends with them, or goes on.
+    """
+    found: list[tuple[Task, Task, Move | None]] = []
+    todo, seen = [task], {task}
+    while todo:
+        producer = todo.pop()
+        for dependent in producer.dependents or ():
+            if dependent not in seen:
+                seen.add(dependent)
+                move = dependent.move
+                found.append((producer, dependent, move))
+                if move is None and dependent.state == LAUNCHED:
+                    todo.append(dependent)
+    return found
 
 
 def _follow(task: Task) -> Failure | None:

@@ -58,7 +58,10 @@ class Instrument:
         """It was given its slot and its bytes, and is about to be put on the stream `task.lane`."""
 
     def body_began(self, task: Task) -> None:
-        """On the stream's thread: its body is about to run; on CUDA, to be enqueued."""
+        """On the stream's thread: its body is about to run; on CUDA, to be enqueued.
+
+        There, with `inline_launch`, it may be told twice: again, if it could not be enqueued from the loop's thread.
+        """
 
     def body_ended(self, task: Task, began: float, ended: float) -> None:
         """Its body ran, in seconds of `time.perf_counter`; on CUDA as the device did. On a thread of the stream."""

@@ -12,7 +12,9 @@
   `create_graph` they are recorded themselves, for higher orders.
 - `await gradcheck(fn, *arrays)` compares with central differences.
 
-Only real floating-point tensors are recorded. What `await`, `submit` and `call` read is a constant to the tape.
+Leaves are real floating-point tensors. Between them and the result there may be complex ones, as of a Fourier
+transform: `rules.complex` has what may be done with those. What `await`, `submit` and `call` read is a constant to the
+tape.
 
 The tape. What is computed from a tracked tensor gets a `Node`, which holds the nodes of its operands and those values
 that its derivatives read (residuals: charged to the byte budget like any value that is held), but never a handle. So

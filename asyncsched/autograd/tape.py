@@ -14,9 +14,10 @@ from ..devices.contract import Device
 from ..ops.meta import Meta
 from ..ops.row import Row
 from ..runtime.deadlock import CHAINED
+from ..tensors.functions._common import op
 from ..tensors.tensor import Tensor
 from .mode import recording
-from .rules import COMPOSED, RULES, Partial
+from .rules import COMPLEX, COMPOSED, HOLOMORPHIC, RULES, Partial
 
 _NAMES: Final = "xyz"  # of the first operands, as rules have them
 
@@ -46,6 +47,7 @@ class Node:
     out: Value | None = None  # the result, if a derivative reads that
     parents: tuple[Any, ...] = ()  # the operands' nodes, None where no gradient goes; empty once all is dropped
     grad: Tensor | None = None
+    complex: bool = False  # whether its tensor is
     number: int = field(default_factory=count().__next__)  # larger than those of its operands
 
     @property
@@ -63,23 +65,22 @@ class Node:
         """Put the result of an operation with tracked operands on the tape.
 
         Raises:
-            NotImplementedError: if there is no rule for it, or its result is complex.
+            NotImplementedError: if there is no rule for it, or none for complex numbers.
         """
         kind = result._value.meta.dtype.kind
         if kind not in "fc" or not recording.get():
             return
-        if kind == "c" or row.name not in RULES:
-            why = "gradients of complex numbers are not known" if kind == "c" else "no derivative is known"
-            raise NotImplementedError(
-                f"{row.name}: {why}: use `t.detach()` or `with no_grad():` to leave it out,"
-                " or add one to autograd.RULES"
-            )
-        rule, value = RULES[row.name], result._value
+        rule, value = RULES.get(row.name) if kind == "f" else None, result._value
+        if rule is None:
+            rule = _rule(row.name, kind == "c")
         parents: list[Node | None] = []
         partials: list[Partial | None] = []
         for place, operand in enumerate(operands):
-            node = operand._node if isinstance(operand, Tensor) else None
-            partial = None if node is None else rule[min(place, len(rule) - 1)]
+            node, partial = operand._node if isinstance(operand, Tensor) else None, None
+            if node is not None:
+                if node.complex:
+                    rule = _rule(row.name, True)
+                partial = rule[min(place, len(rule) - 1)]
             partials.append(partial)
             parents.append(None if partial is None else node)
         if any(parents):
@@ -87,6 +88,8 @@ class Node:
             kept = tuple([_kept(place, operand, needs) for place, operand in enumerate(operands)])
             out = value if "out" in needs else None
             result._node = Node(value.device, row, partials, options, kept, out, tuple(parents))
+            if kind == "c":
+                result._node.complex = True
 
     def pull(self, place: int, gradient: Tensor, tracked: bool) -> Tensor:
         """The gradient of an operand, from that of the result. If `tracked` it is recorded itself."""
@@ -94,8 +97,17 @@ class Node:
         if tracked and self.row is not None and self.row.name in COMPOSED:
             rule = COMPOSED[self.row.name]
             partial = rule[min(place, len(rule) - 1)]
+        if gradient.dtype.kind == "c":
+            gradient = self._turned(gradient)
         given = {name: self._argument(name, place, gradient, tracked) for name in _needs((partial,))}
-        return fit(partial(**given), _meta(self.operands[place]))
+        found = partial(**given)
+        if found.dtype.kind == "c":
+            found = self._turned(found)
+        return fit(found, _meta(self.operands[place]))
+
+    def _turned(self, x: Tensor) -> Tensor:
+        """What goes into a rule of real numbers, or comes out of it, where the numbers are complex."""
+        return op("conj", x) if self.row is not None and self.row.name in HOLOMORPHIC else x
 
     def _argument(self, name: str, place: int, gradient: Tensor, tracked: bool) -> Any:
         if name == "g":
@@ -127,6 +139,16 @@ class Node:
 CHAINED.add(Node)
 
 
+def _rule(name: str, has_complex: bool) -> tuple[Partial | None, ...]:
+    """The derivatives of a row with complex numbers, one for each operand; or why there are none."""
+    if has_complex and (name in COMPLEX or name in HOLOMORPHIC):
+        return COMPLEX[name] if name in COMPLEX else RULES[name]
+    cure = "use `t.detach()` or `with no_grad():` to leave it out"
+    if has_complex:
+        raise NotImplementedError(f"{name}: no derivative is known for complex numbers: {cure}")
+    raise NotImplementedError(f"{name}: no derivative is known: {cure}, or add one to autograd.RULES")
+
+
 def handle(value: Any, node: Node | None) -> Any:
     """A value as a tensor again, with its node if what is done with it is to be recorded; a number as it is."""
     if type(value) is not Value:
@@ -138,6 +160,8 @@ def handle(value: Any, node: Node | None) -> Any:
 
 def fit(gradient: Tensor, meta: Meta) -> Tensor:
     """A gradient in the shape and dtype of what it is the gradient of: summed over what was broadcast."""
+    if gradient.dtype.kind == "c" and meta.dtype.kind != "c":
+        gradient = op("real", gradient)
     shape, wanted = gradient.shape, meta.shape
     if shape != wanted:
         extra = len(shape) - len(wanted)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Coroutine, Sequence
-from importlib import import_module
+from collections.abc import Callable, Sequence
 from typing import Any
-from uuid import uuid4
 
 import numpy as np
 
@@ -15,27 +13,22 @@ from .._arguments import check_int
 from .._core.completions import Completions
 from .._core.model import Lane, Task, Value
 from ..devices.contract import Job
-from ..errors import AsyncSchedError
 from ..ops.program import Program, ref
+from .connection import Connection, Worker, load
 from .memory import DaskMemory, Remote, standing
 from .stream import DaskStream
-from .work import Fused, Work, describe, hold, over, perform, view_of
+from .work import Fused, Work, hold, perform, view_of
 
 # Of the workers' memory, where no max_bytes is given. The rest is for what is not tracked: copies that Dask makes on
 # other workers of what is read there, work in progress, Python.
 SHARE_OF_MEMORY = 0.5
 MOST_PER_WORKER = 16  # a guess: enough that a worker is busy while the next tasks travel
-DEEPEST = 512  # results that one comes from, the longest way: then it is brought here and put anew
+DEEPEST = 128  # results that one comes from, the longest way: then it is brought here and put anew
 BROUGHT_WHOLE = 256 * 1024  # bytes of a result that is brought for the sake of a part of it
-LOOK_EVERY, SECONDS_PER_LOOK = 1.0, 2e-3  # seconds between two looks at where the workers are, and for each of them
 # Guesses, of the same kind as Dask's own: what decides between a busy worker that has the data, and an idle one.
 _BYTES_PER_SECOND, _SECONDS_PER_TASK = 100e6, 1e-3
 _LATEST = 0.3  # the part of the last task of a name in what the next is expected to take
 _NAMES = 4096
-
-
-class ResultLost(AsyncSchedError):
-    """A result that was on a worker is gone, and Dask cannot compute it again."""
 
 
 class DaskDevice:
@@ -96,83 +89,36 @@ class DaskDevice:
         check_int("most_per_worker", most_per_worker)
         self.name = name
         self.streams: list[DaskStream] = []
-        self.client: Any = None
-        self._given = cluster
+        self.connection = Connection(cluster)
         self._wanted = workers
         self._most = most_per_worker
-        self._found: dict[Any, dict[str, Any]] = {}  # the workers by name, as Dask described them
-        self._addresses: dict[Any, str] = {}  # of all workers, by name: where each is, or was last
+        self._workers: dict[Any, Worker] = {}
         self._seconds: dict[str, float] = {}  # what tasks take, by name
-        self._look_at = 0.0  # when to look for them next
-        self._running: set[asyncio.Task[Any]] = set()
-        self._stopped: list[Any] = []  # futures of tasks to be ended soon
-        self._ending: asyncio.Task[None] | None = None
 
     # -- opening and closing ------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Load Dask's client, which takes a second, and what it asks of this machine."""
-        try:
-            import_module("distributed.versions").get_versions()  # which starts a process, and would on the loop
-        except ImportError as error:
-            raise RuntimeError('a cluster needs Dask: pip install "asyncsched[cluster]"') from error
+        load()
 
     async def connect(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._look_at = self._loop.time() + LOOK_EVERY
-        self.client = await self._connected()
-        if isinstance(self._wanted, int):
-            await self.client.wait_for_workers(self._wanted)
-        found = await self._look()
-        if isinstance(self._wanted, int) or self._wanted is None:
-            self._found = dict(itertools.islice(found.items(), self._wanted))
-        else:
-            names = {self._addresses[name]: name for name in found} | {name: name for name in found}
-            if missing := [wanted for wanted in self._wanted if wanted not in names]:
-                raise RuntimeError(f"no workers {missing} in this cluster: it has {list(found)}")
-            self._found = {names[wanted]: found[names[wanted]] for wanted in self._wanted}
-        if not self._found:
-            raise RuntimeError("the cluster has no workers yet: workers=2 waits for two")
-
-    async def _look(self) -> dict[Any, dict[str, Any]]:
-        """The workers by name, as Dask describes them; notes where each is."""
-        known = (await self.client.scheduler.identity(n_workers=-1))["workers"]
-        self._addresses.update({worker["name"]: address for address, worker in known.items()})
-        return {worker["name"]: worker for worker in known.values()}
-
-    def _look_again(self) -> None:
-        """Now and then, while there is work: a worker that died comes back under its name, at another address."""
-        if self._loop.time() > self._look_at:
-            self._look_at = self._loop.time() + LOOK_EVERY + SECONDS_PER_LOOK * len(self._addresses)
-            self.keep(self._look())
-
-    async def _connected(self) -> Any:
-        client_of: Any = import_module("distributed").Client
-        given = self._given
-        if isinstance(given, client_of):
-            if given.asynchronous and given.loop.asyncio_loop is self._loop:
-                return given
-            given = given.scheduler.address
-        return await client_of(given, asynchronous=True)
+        self._workers = await self.connection.open(self._wanted)
 
     def default_bytes(self) -> int | None:
         """A share of all the workers' limits; no limit if one has none."""
-        limits = [worker["memory_limit"] for worker in self._found.values()]
+        limits = [worker["memory_limit"] for worker in self._workers.values()]
         return int(sum(limits) * SHARE_OF_MEMORY) if all(limits) else None
 
     def open(self, completions: Completions, max_bytes: int | None) -> None:
         self.memory = DaskMemory(completions)
-        self.streams = [DaskStream(f"{self.name} worker {name}", self, name, self._most) for name in self._found]
+        self.streams = [DaskStream(f"{self.name} worker {name}", self, name, self._most) for name in self._workers]
         self.copier = DaskStream(f"{self.name} copies in", self, None, self._most * len(self.streams))
-        self._turns = itertools.cycle(self._found)
+        self._turns = itertools.cycle(self._workers)
 
     def close(self) -> None:
         """Nothing to stop: the workers are not ours."""
 
     async def disconnect(self) -> None:
-        client, given = self.client, self._given
-        if client is not None and client is not given:
-            await client.close()
+        await self.connection.close()
 
     # -- the contract -------------------------------------------------------------------------------------------
 
@@ -184,34 +130,28 @@ class DaskDevice:
             for lane in task.lanes:
                 if not isinstance(found, Remote) or found.stream is not lane.stream:
                     missing[lane] += value.owner.nbytes
-
-        def begins(lane: Lane) -> float:
-            return missing[lane] / _BYTES_PER_SECOND + float(lane.stream.expected)
-
-        return min(task.lanes, key=begins)
+        return min(task.lanes, key=lambda lane: missing[lane] / _BYTES_PER_SECOND + float(lane.stream.expected))
 
     def stop(self, task: Task) -> None:
         """Have Dask drop a task. One that runs goes on: its worker says when its thread is free."""
         found = None if task.value is None else task.value.block
         if isinstance(found, Remote) and found.future is not None and not found.over.is_set():
-            if not self._stopped:
-                self._ending = self.keep(self._stop_all())
-            self._stopped.append(found.future)
+            self.connection.stop(found.future)
 
     async def bring(self, array: Any) -> Any:
         if isinstance(array, Remote):
             future, views = array.future, array.views
             if views and array.nbytes > BROUGHT_WHOLE:
-                future = self.send("view", Work(np.array, (ref(0),), {}, (views,)), [future], array.stream.worker)
+                future = self.send("view", Work(np.array, (ref(0),), {}, (views,)), [future], array.stream)
                 views = ()
-            array = view_of(await self._gathered(future), views)
+            array = view_of(await self.connection.gathered(future), views)
             if isinstance(array, np.ndarray) and array.flags.writeable and array.flags.owndata:
                 return array
         return np.array(array) if isinstance(array, np.ndarray) else array
 
     def fetch(self, array: Any) -> Any:
         """As `bring`. Blocks the calling thread, which is never the loop's."""
-        return asyncio.run_coroutine_threadsafe(self.bring(array), self._loop).result()
+        return asyncio.run_coroutine_threadsafe(self.bring(array), self.connection.loop).result()
 
     def reclaim(self, value: Value) -> None:
         self.memory.reclaim(value)
@@ -230,36 +170,20 @@ class DaskDevice:
 
     # -- what a stream needs ------------------------------------------------------------------------------------
 
-    def keep(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Run a coroutine to its end."""
-        running = self._loop.create_task(coroutine)
-        self._running.add(running)
-        running.add_done_callback(self._running.discard)
-        return running
+    def send(self, name: str, work: Work, operands: Sequence[Any], stream: DaskStream) -> Any:
+        """Give Dask a task, for the stream's worker; for none it is the next one's turn. Returns its future."""
+        return self.connection.submit(name, self._worker(stream), perform, work, *operands)
 
-    def next_worker(self) -> Any:
-        """The worker for the next array that is put."""
-        return next(self._turns)
-
-    def send(self, name: str, work: Work, operands: Sequence[Any], worker: Any) -> Any:
-        """Give Dask a task. Returns its future."""
-        return self._submitted(name, worker, perform, work, *operands)
-
-    def _submitted(self, name: str, worker: Any, *call: Any) -> Any:
-        import dask
-
-        self._look_again()
-        # Dask would rather not have data in a graph. That is where it is kept on purpose, see the class.
-        with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 PiB"}):
-            return self.client.submit(
-                *call,
-                key=f"{name}-{uuid4().hex}",
-                workers=[
-                    self._addresses[worker]
-                ],  # not by name: one that is gone has none, and Dask takes it for a host
-                allow_other_workers=True,
-                pure=False,
-            )
+    async def renewed(self, name: str, remote: Remote) -> Any:
+        """The future to hold a result by: another if it comes from so many that Dask is to forget them."""
+        if remote.depth < DEEPEST:
+            return remote.future
+        remote.depth = 0
+        found = await self.connection.gathered(remote.future)
+        anew = self.connection.submit(name, self._worker(remote.stream), hold, found)
+        if (error := await self.connection.outcome(anew)) is not None:
+            raise error
+        return anew
 
     def expected(self, name: str) -> float:
         """Seconds that a task of this name takes on its worker."""
@@ -271,56 +195,8 @@ class DaskDevice:
             self._seconds.clear()
         self._seconds[name] = seconds * _LATEST + self._seconds.get(name, seconds) * (1 - _LATEST)
 
-    async def outcome(self, future: Any, task: Task) -> BaseException | None:
-        """Wait until a task has ended. Returns why it failed, if it did."""
-        error: BaseException | None = await future.exception()
-        if error is not None:
-            return error.with_traceback(await future.traceback())
-        if not future.cancelled():
-            return None
-        if task.cancelled:
-            if self._ending is not None:
-                await asyncio.wait([self._ending])
-            return None
-        return _lost(task.name)
-
-    async def describe(self, future: Any) -> tuple[Any, Any, bool, int]:
-        """Shape, dtype, whether in C order, and bytes of a result."""
-        found: tuple[Any, Any, bool, int] = await self._gathered(self.client.submit(describe, future, pure=False))
-        return found
-
-    async def renewed(self, name: str, remote: Remote) -> Any:
-        """The future to hold a result by: another if it comes from so many that Dask is to forget them."""
-        if remote.depth < DEEPEST:
-            return remote.future
-        remote.depth = 0
-        anew = self._submitted(
-            name, remote.stream.worker or self.next_worker(), hold, await self._gathered(remote.future)
-        )
-        await anew.exception()
-        return anew
-
-    async def _gathered(self, future: Any) -> Any:
-        from distributed.client import FutureCancelledError
-
-        try:
-            return (await self.client.gather([future]))[0]
-        except FutureCancelledError as error:
-            raise _lost(str(future.key).rpartition("-")[0]) from error
-
-    async def _stop_all(self) -> None:
-        """Have Dask drop those that were stopped in this turn of the loop, and wait until no worker runs one."""
-        futures, self._stopped = self._stopped, []
-        keys = [future.key for future in futures]
-        await self.client.cancel(futures)
-        await self.client.run(over, keys, on_error="ignore")
+    def _worker(self, stream: DaskStream) -> Any:
+        return next(self._turns) if stream.worker is None else stream.worker
 
     def __repr__(self) -> str:
         return self.name
-
-
-def _lost(name: str) -> ResultLost:
-    return ResultLost(
-        f"the result of {name!r} is gone from the cluster, and cannot be computed again: the connection to Dask's"
-        " scheduler ended, it was restarted, or somebody else cancelled the task there"
-    )

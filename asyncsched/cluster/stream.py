@@ -18,7 +18,7 @@ end in order, and the count of those that ended, for which other devices' stream
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from functools import partial
 from time import perf_counter
 from typing import Any, Protocol
@@ -32,6 +32,7 @@ from ..errors import TaskCancelled
 from ..ops.meta import meta
 from ..ops.row import Row
 from ..runtime.threads import in_thread
+from .connection import Connection
 from .memory import DaskMemory, Remote, standing
 from .work import Step, Work
 
@@ -39,23 +40,16 @@ from .work import Step, Work
 class Sender(Protocol):
     """What a stream needs of its device."""
 
+    connection: Connection
     memory: DaskMemory
 
-    def send(self, name: str, work: Work, operands: Sequence[Any], worker: Any) -> Any: ...
+    def send(self, name: str, work: Work, operands: Sequence[Any], stream: DaskStream) -> Any: ...
+
+    async def renewed(self, name: str, remote: Remote) -> Any: ...
 
     def expected(self, name: str) -> float: ...
 
     def took(self, name: str, seconds: float) -> None: ...
-
-    async def outcome(self, future: Any, task: Task) -> BaseException | None: ...
-
-    async def describe(self, future: Any) -> tuple[Any, Any, bool, int]: ...
-
-    async def renewed(self, name: str, remote: Remote) -> Any: ...
-
-    def next_worker(self) -> Any: ...
-
-    def keep(self, coroutine: Coroutine[Any, Any, Any]) -> Any: ...
 
 
 class DaskStream:
@@ -78,7 +72,7 @@ class DaskStream:
         remote = task.value.block = Remote(self)
         expected = self._device.expected(task.name)
         self.expected += expected
-        self._device.keep(self._run(task, remote, waits, self.launched, expected))
+        self._device.connection.keep(self._run(task, remote, waits, self.launched, expected))
         return self.launched
 
     async def _run(self, task: Task, remote: Remote, waits: Sequence[Point], number: int, expected: float) -> None:
@@ -116,7 +110,9 @@ class DaskStream:
             remote.future = await self._send(task)
             remote.sent.set()
             sent = perf_counter()
-            error = await self._device.outcome(remote.future, task)
+            error = await self._device.connection.outcome(remote.future)
+            if task.cancelled:
+                await self._device.connection.stopped()
             now = perf_counter()
             self._device.took(task.name, now - max(sent, self._ran_dry))
             self._ran_dry = now
@@ -148,7 +144,7 @@ class DaskStream:
             form = task.value.meta.shape, task.value.meta.dtype
         options = (task.options or {}) if isinstance(task.call, Row) else {}
         work = Work(task.call, task.args, options, tuple(views), form)
-        return self._device.send(task.name, work, operands, self.worker or self._device.next_worker())
+        return self._device.send(task.name, work, operands, self)
 
     async def _finish(self, task: Task, remote: Remote) -> None:
         """Give the value what stands for it, and the task its refund."""
@@ -158,7 +154,7 @@ class DaskStream:
         if value.meta is None and task.options and task.options["unmeasured"]:
             nbytes = task.options["unmeasured"]  # as declared
         elif value.meta is None or not value.meta.known:
-            shape, dtype, contiguous, nbytes = await self._device.describe(remote.future)
+            shape, dtype, contiguous, nbytes = await self._device.connection.described(remote.future)
             if value.meta is not None:
                 value.meta = meta(shape, dtype, contiguous)
         if task.failure is not None:  # cancelled meanwhile

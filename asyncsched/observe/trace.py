@@ -26,9 +26,10 @@ _BEHIND: Final = 30_000  # rows not written yet at which the loop's thread takes
 class Trace(Instrument):
     """Writes what a scheduler does to a file that Perfetto (https://ui.perfetto.dev) and chrome://tracing open.
 
-    A thread of its own writes, a few times a second, so the file is valid whenever the process is killed. What has not
-    ended by then is not in it. `asc.observe.Recording.read` reads it again, and `python -m asyncsched trace` says where
-    the time went.
+    A thread of its own writes whole events, ten times a second, so the file is valid when the process is killed; what
+    has not ended by then is not in it. (Killed in the midst of a write, which takes microseconds, it may end within an
+    event. `Recording` reads it all the same; for a viewer delete the last line.) `asc.observe.Recording.read` gives a
+    program what was recorded, and `python -m asyncsched trace` says where the time went.
 
     In the picture each stream is a track, with a slice for each operation; quick rows that ran inline are slices on the
     loop's track. Each scope, window's iteration and wait is a slice of its own track, and queue, slots and bytes are
@@ -37,7 +38,8 @@ class Trace(Instrument):
 
     Give it to `Scheduler(instruments=[...])` or `s.add_instrument`; or trace a part of a program with it, `with` or
     `async with`, where the scheduler is the ambient one or `scheduler=`. The last waits until the file is complete, as
-    does `close`, on another thread than the loop's. It is for one scheduler, once.
+    does `close`, on another thread than the loop's. It is for one scheduler, once. If the disk is full the trace ends,
+    with a message in the log, and the scheduler goes on.
 
     >>> from tempfile import TemporaryDirectory
     >>> async def main(path):
@@ -96,7 +98,8 @@ class Trace(Instrument):
         self._file.end()
 
     def close(self) -> None:
-        """Wait until the file is complete, which it is soon after the scheduler closed. Blocks; on any thread."""
+        """Wait until the file is complete: until the scheduler has closed or this was removed from it, and a little
+        longer. Blocks, on any thread but the loop's."""
         self._file.join()
 
     def __enter__(self) -> Trace:

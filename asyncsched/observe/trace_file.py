@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import gzip
+import logging
 import os
 import platform
 import sys
@@ -24,6 +25,8 @@ import numpy as np
 
 from .chunks import COUNTED, FORMAT, deltas, line, pack_tasks, ticks
 from .trace_picture import Picture, event
+
+log = logging.getLogger("asyncsched")
 
 _PAUSE: Final = 0.1  # seconds between two looks
 _ROWS: Final = 1024  # of one chunk, at most: some milliseconds, in steps of less than one
@@ -69,7 +72,7 @@ class TraceFile:
         self._picture = Picture(self._origin, self._details)
         self._thread = threading.Thread(target=self._write_all, name="asyncsched trace", daemon=True)
         self._thread.start()
-        atexit.register(self.join)
+        atexit.register(self._at_exit)
 
     def end(self) -> None:
         """Nothing more is noted: the thread writes what is left, and ends."""
@@ -77,26 +80,43 @@ class TraceFile:
         self._ended.set()
 
     def join(self) -> None:
-        """Wait until all is written; what a scheduler that was never closed has noted so far, too."""
+        """Wait until all is written."""
         if self._thread is not None:
-            self._ended.set()
             self._thread.join()
         else:
             self._raw.close()
 
+    def _at_exit(self) -> None:
+        """The scheduler was never closed: write what it did so far."""
+        self.end()
+        self.join()
+
     # -- the thread -----------------------------------------------------------------------------------------------
 
     def _write_all(self) -> None:
-        zipped: Any = gzip.GzipFile(fileobj=self._raw, mode="wb", compresslevel=6) if self._zipped else self._raw
-        with self._raw, zipped as file:
-            while not self._ended.wait(_PAUSE):
+        try:
+            zipped: Any = gzip.GzipFile(fileobj=self._raw, mode="wb", compresslevel=6) if self._zipped else self._raw
+            with self._raw, zipped as file:
+                while not self._ended.wait(_PAUSE):
+                    self._write(file)
                 self._write(file)
-            self._write(file)
-            if not self._begun:
-                file.write(self._head())
-            file.write(event(ph="M", pid=1, name="asyncsched.end", args={"lost": self._lost})[:-2].encode() + b"\n]\n")
-        atexit.unregister(self.join)
+                if not self._begun:
+                    file.write(self._head())
+                last = event(ph="M", pid=1, name="asyncsched.end", args={"lost": self._lost})
+                file.write(last[:-2].encode() + b"\n]\n")
+        except OSError:
+            log.exception(f"the trace {self._raw.name} ends here, since it cannot be written")
+            while not self._ended.wait(_PAUSE):
+                self._drop()
+            self._drop()
+        atexit.unregister(self._at_exit)
         self._runtime = None
+
+    def _drop(self) -> None:
+        for noted in (self.rows, self.released, self.scopes_opened, self.scopes_closed, self.batches, self.waits):
+            noted.clear()
+        for left in (self.counters, self.left, self._texts):
+            left.clear()
 
     def _head(self) -> bytes:
         self._begun = True
@@ -110,9 +130,9 @@ class TraceFile:
                 more = self._make(_ROWS)
             while self._texts:
                 file.write(self._texts.popleft())
+                file.flush()
             if not more:
                 break
-        file.flush()
 
     def help(self) -> None:
         """Make some of the text, unless the thread is doing so."""
@@ -164,7 +184,8 @@ class TraceFile:
             columns[5] = ticks(columns[5], 0).tolist()
             record["counters"] = dict(zip(COUNTED, columns, strict=True))
         record |= picture.new_names()
-        self._texts.append("".join((*texts, line("record", {k: v for k, v in record.items() if v}))).encode())
+        kept = line("record", {name: what for name, what in record.items() if what})
+        self._texts.append("".join((kept, *texts)).encode())
         return True
 
     def _ticks(self, when: float) -> int:

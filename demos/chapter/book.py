@@ -1,19 +1,26 @@
 """What the cells share: what the text printed, tables and pictures of both, and a quick mode for the tests.
 
 The text is the chapter "Asynchronous Computation" of *Dive into Deep Learning* (https://d2l.ai), in its MXNet
-version. It was printed with the outputs of its cells twice with other numbers: the edition of 2020 makes 1,000
-increments and has the training loop and four exercises, that of 2022 makes 10,000 increments. Its machines were
-others: ratios compare, and seconds do not.
+version. What its cells printed is taken from two editions, each with its outputs. That of 2022 makes 10,000
+increments (notebook `chapter_computational-performance/async-computation.ipynb` of
+https://github.com/d2l-ai/d2l-en-sagemaker); that of 2020 has the training loop and four exercises (the same of
+https://github.com/ReneEnjilian/d2l-en, a copy). Their machines were others: ratios compare, and seconds do not.
+
+Each cell is a script of this folder, which runs alone, too. `python demos/chapter/build.py` makes the notebook anew.
+BLAS leaves one processor to the host: its threads wait for each other, and one that shares makes all of them slow.
 """
 
 import os
+import platform
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import matplotlib
 import matplotlib.pyplot as plt
+import numpy as np
 from threadpoolctl import threadpool_limits
 
 from asyncsched.observe.timer import duration
@@ -28,7 +35,14 @@ SECONDS_OF_2022 = {
 SECONDS_OF_2020 = {"barrier": 9.1496, "no barrier": 9.2689, "no barrier, issued": 0.3506}
 MEGABYTES_OF_2020 = {"barrier": 4.892, "no barrier": 2.068}
 
+PROCESSORS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 TEXT, HERE, LIGHT = "tab:gray", "tab:blue", "tab:orange"
+
+
+def machine() -> None:
+    """Where the numbers are from, and how many others wanted its processors at that time."""
+    print(f"Python {platform.python_version()}, NumPy {np.__version__}, {datetime.now(UTC):%Y-%m-%d}")
+    print(f"{platform.machine()}, {PROCESSORS} processors, load average before: {os.getloadavg()[0]:.1f}")
 
 
 @dataclass(frozen=True)
@@ -73,7 +87,6 @@ def show(figure: Any, name: str) -> None:
     plt.close(figure)
 
 
-# BLAS leaves a processor to the host: its threads wait for each other, and one that shares makes all of them slow.
-threadpool_limits(max(1, (os.cpu_count() or 1) - 1), user_api="blas")
+threadpool_limits(max(1, PROCESSORS - 1), user_api="blas")
 if "ipykernel" not in sys.modules:
     matplotlib.use("Agg")

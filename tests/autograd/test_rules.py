@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 import asyncsched as asc
 from asyncsched.autograd import RULES, grad, gradcheck
+from asyncsched.autograd.rules import COMPLEX, HOLOMORPHIC
 from asyncsched.autograd.rules.along_axes import ALONG_AXES
 from asyncsched.autograd.rules.decompositions import DECOMPOSITIONS
 from asyncsched.autograd.rules.einsum import EINSUM
 from asyncsched.autograd.rules.elementwise import ELEMENTWISE
+from asyncsched.autograd.rules.fourier import FOURIER
 from asyncsched.autograd.rules.matrices import MATRICES
 from asyncsched.autograd.rules.shapes import SHAPES
 from asyncsched.ops.table import TABLE
@@ -19,7 +23,7 @@ from asyncsched.ops.table import TABLE
 from .cases import CASES, FIRST_ORDER, Case
 
 pytestmark = pytest.mark.one_loop
-OURS = {**ELEMENTWISE, **ALONG_AXES, **SHAPES, **MATRICES, **DECOMPOSITIONS, **EINSUM}
+OURS = {**ELEMENTWISE, **ALONG_AXES, **SHAPES, **MATRICES, **DECOMPOSITIONS, **EINSUM, **FOURIER}
 
 
 def each(*tables: dict[str, list[Case]]) -> list[Any]:
@@ -70,3 +74,35 @@ async def test_gradients_of_gradients_are_too(s, name, fn, arrays):
         return asc.concat([asc.reshape(part, -1) for part in first])
 
     await gradcheck(gradient, *arrays, atol=1e-4)
+
+
+# Whose cases cast to real numbers, take those alone, or compare.
+NOT_COMPLEX = {"astype", "ihfft", "rfft", "rfftn", "where"}
+
+
+@pytest.mark.parametrize(
+    ("name", "fn", "arrays"),
+    each({name: CASES[name][:1] for name in sorted(HOLOMORPHIC | set(COMPLEX)) if name not in NOT_COMPLEX}),
+)
+async def test_gradients_of_complex_numbers_are_those_of_their_parts(s, name, fn, arrays):
+    def parts(*tensors: asc.Tensor) -> asc.Tensor:
+        half = len(tensors) // 2
+        found = fn(*[x + y * 1j for x, y in zip(tensors[:half], tensors[half:], strict=True)])
+        return asc.real(found) - asc.imag(found) * 0.7 if found.dtype.kind == "c" else found
+
+    await gradcheck(parts, *arrays, *[array[..., ::-1] * 0.3 if array.ndim else array * 0.3 for array in arrays])
+
+
+async def test_a_spectrum_leads_back_to_its_signal(s):
+    """By Parseval's theorem the energy of the spectrum is n times that of the signal."""
+    x = await s.put(np.random.default_rng(0).normal(size=32).astype("f4"))
+    x.requires_grad = True
+    (asc.abs(asc.fft.fft(x)) ** 2).sum().backward()
+    assert x.grad.dtype == np.float32
+    assert_allclose(await x.grad, 64 * await x, rtol=1e-4)
+    x.grad = None
+    asc.real(asc.fft.ifftshift(asc.fft.fftshift(asc.fft.fft(x))) * 2).sum().backward()
+    assert_allclose(await x.grad, [64] + [0] * 31, atol=1e-4)
+    low, x.grad = asc.arange(32) < 3, None  # a filter's gradient is filtered
+    asc.real(asc.where(low, asc.fft.fft(x.astype("c8")), 0)).sum().backward()
+    assert_allclose(await x.grad, np.real(np.fft.fft(np.arange(32) < 3)), atol=1e-4)

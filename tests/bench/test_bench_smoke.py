@@ -53,6 +53,10 @@ ROWS = {
         "b": "resident growth",
         "c": "tries, from half of what it takes unlimited; tries, from 1 MiB",
     },
+    "replan": {
+        "a": "loader, the smallest limit: time; loader, the smallest limit: peak; loader, what it takes: peak",
+        "b": "training, the smallest limit: time; training, between: peak; training, what it takes: time",
+    },
     "guests": {
         "a": "plain loop; asyncsched",
         "b": ("plain loop, decodes; DataLoader(num_workers=2); asyncsched, 2 threads decode; plain loop, data ready"),
@@ -78,6 +82,7 @@ ASKED = {
     "guests": 2,
     "networks": 0,
     "training": 2,
+    "replan": 0,
     "pipeline": 3,
     "overhead": 9,
     "throughput": 2,

@@ -12,7 +12,8 @@ from typing import Any
 import matplotlib
 import pytest
 
-from bench import beside, growth, libraries, peers, works
+from bench import beside, growth, peers, readme, works
+from bench.contestant import LIBRARIES
 from bench.environments import NEEDS, Needs, Unavailable, python_for
 from bench.measure import ROOT
 from bench.picture import draw
@@ -73,24 +74,26 @@ def test_the_chart_has_a_line_for_each_work_that_has_a_number(tmp_path):
 def test_each_contestant_and_work_that_a_row_names_exists():
     for row in (*peers.ROWS, *beside.ROWS, *growth.rows()):
         for contestant, work in row.cells.values():
-            assert contestant.partition(" on ")[0] in libraries.LIBRARIES
+            assert contestant.partition(" on ")[0] in LIBRARIES
             assert work in works.WORKS
         assert all(target.why for target in row.targets.values())
-    assert {library.needs for library in libraries.LIBRARIES.values()} <= NEEDS.keys()
+    assert {library.needs for library in LIBRARIES.values()} <= NEEDS.keys()
 
 
 def test_a_peer_that_is_not_there_or_cannot_do_a_work_is_named_with_the_reason(monkeypatch, tmp_path):
     monkeypatch.setenv("ASYNCSCHED_BENCH_CACHE", str(tmp_path))
     monkeypatch.setitem(NEEDS, "mxnet", Needs("no_such_module", ("no-such-module==1",)))
+    # What a target is a ratio to has no number: it is not judged.
     cells = {"NumPy": ("numpy", "svd"), "MXNet": ("mxnet", "svd"), "run_in_executor": ("run_in_executor", "svd")}
     turns = Turns(rounds=1, quick=True, install=False)
     try:
-        found = turns.measure(Row("svd", "ms", cells))
+        found = turns.measure(Row("svd", "ms", cells, {"run_in_executor": Target(2.0, "a reason")}))
     finally:
         turns.close()
     assert found["reference"] == "run_in_executor"
     assert found["cells"]["NumPy"] == {"error": "NotImplementedError: numpy has no functions to await"}
     assert found["cells"]["MXNet"] == {"error": "not installed (`pip install no-such-module==1`)"}
+    assert found["targets"]["run_in_executor"]["met"] is None
     assert turns.missing == {"mxnet": "not installed (`pip install no-such-module==1`)"}
     assert turns.facts.keys() == {"numpy", "run_in_executor"}
 
@@ -117,7 +120,12 @@ def test_the_table_for_the_readme_has_ratios_where_there_are_some_and_names_who_
     table = peers.table(result | {"missing": {"mxnet": "no wheels for Python 3.14"}})
     assert table.splitlines()[:3] == ["| what | NumPy | Ray |", "| --- | --- | --- |", "| `x + 1` | 0.50 us | 160x |"]
     assert "2026-11-22, 2 processors (a processor), Linux, Python 3.11.7, busy with other work (load 3.0)" in table
-    assert "medians of 7 rounds. ray 2." in table
+    assert "medians of 7 rounds, fewer of what takes seconds. ray 2." in table
     assert table.endswith("mxnet: no wheels for Python 3.14.")
     readme = f"before {peers.BEGIN} old {peers.END} after"
     assert peers.with_table(readme, result | {"missing": {}}).startswith(f"before {peers.BEGIN}\n| what |")
+
+
+def test_no_number_of_the_readmes_other_table_is_typed():
+    text = readme.README.read_text("utf-8")
+    assert readme.with_table(text) == text

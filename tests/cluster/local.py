@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import select
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,9 +11,13 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def cluster(workers: int = 2) -> Iterator[str]:
-    """The address of a cluster of so many worker processes, of one thread each."""
-    command = [sys.executable, "-m", __name__, str(workers)]
+def cluster(workers: int, *, mortal: bool = False) -> Iterator[str]:
+    """The address of a cluster of so many worker processes, of one thread each.
+
+    If they are `mortal`, they have no nannies, since one whose worker dies while it starts starts no other: each is
+    started again under its name however it ended.
+    """
+    command = [sys.executable, "-m", __name__, str(workers), str(int(mortal))]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdin is not None
@@ -21,13 +27,34 @@ def cluster(workers: int = 2) -> Iterator[str]:
             process.stdin.close()
 
 
+def start(address: str, name: int) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "distributed.cli.dask_worker", address, "--no-nanny", "--no-dashboard"]
+    limits = ["--nthreads", "1", "--name", str(name), "--memory-limit", "1 GiB", "--local-directory", "/tmp"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    return subprocess.Popen([*command, *limits], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def watch(address: str, count: int) -> None:
+    """Start each worker again when it has ended, until the input ends."""
+    workers = {name: start(address, name) for name in range(count)}
+    while not select.select([sys.stdin], [], [], 0.05)[0]:
+        for name, worker in workers.items():
+            if worker.poll() is not None:
+                workers[name] = start(address, name)
+    for worker in workers.values():
+        worker.kill()
+        worker.wait()
+
+
 if __name__ == "__main__":
     import dask
     from distributed import LocalCluster
 
-    dask.config.set({"distributed.scheduler.allowed-failures": 100})  # of a task's workers: some tests kill many
-    with LocalCluster(
-        n_workers=int(sys.argv[1]), threads_per_worker=1, processes=True, dashboard_address=None, memory_limit="1 GiB"
-    ) as started:
+    dask.config.set({"distributed.scheduler.allowed-failures": 1000})  # of a task's workers: some tests kill many
+    count, mortal = int(sys.argv[1]), sys.argv[2] == "1"
+    options = {"threads_per_worker": 1, "processes": True, "dashboard_address": None, "memory_limit": "1 GiB"}
+    with LocalCluster(n_workers=0 if mortal else count, **options) as started:
         print(started.scheduler_address, flush=True)
+        if mortal:
+            watch(started.scheduler_address, count)
         sys.stdin.read()

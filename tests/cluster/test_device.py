@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
+from asyncsched.cluster.connection import ResultLost
 from asyncsched.cluster.device import DaskDevice
+from tests.test_readme import blocks, run
 from tests.waiting import until
 
 A = np.arange(12.0).reshape(3, 4)
@@ -234,3 +236,40 @@ async def test_from_and_to_another_device(address):
         x = await s.put(A)
         y = (x.to("dask") * 2).to("cpu:0") + 1
         assert np.array_equal(await y, A * 2 + 1)
+
+
+@pytest.mark.one_loop
+async def test_what_comes_from_many_results_is_put_anew_and_those_are_forgotten(d, monkeypatch):
+    monkeypatch.setattr("asyncsched.cluster.device.DEEPEST", 4)
+    x = await d.put(A)
+    for _ in range(6):
+        x = x + 1
+    assert np.array_equal(await x, A + 6)
+    client = d.devices[0].connection.client
+
+    async def known() -> int:
+        return await client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks))
+
+    while await known() > 4:  # what was put, and six sums, without that
+        await asyncio.sleep(0.02)
+    assert np.array_equal(await (x + 1), A + 7)
+
+
+@pytest.mark.one_loop
+async def test_the_error_says_what_is_gone(d):
+    x = await d.put(A)
+    y = x * 2
+    await d.barrier()
+    device = d.devices[0]
+    await device.connection.client.cancel([y._value.array.future], force=True)
+    with pytest.raises(ResultLost, match="the result of 'multiply' is gone"):
+        await y
+    assert np.array_equal(await x, A)
+
+
+@pytest.mark.one_loop
+async def test_the_readme_says_how(address, capsys):
+    _, code = blocks("Beyond one machine")
+    code = code.replace("tcp://scheduler:8786", address).replace("workers=4", "workers=2")
+    await run(code, {"asc": asc, "array": A[:, :3]})
+    assert float(capsys.readouterr().out) == (A[:, :3] @ A[:, :3] + 1).sum()

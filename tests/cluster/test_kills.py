@@ -12,7 +12,7 @@ import random
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,8 @@ import asyncsched as asc
 from asyncsched.cluster.device import DaskDevice
 from tests.waiting import until
 
+from .local import cluster
+
 KILLS = int(os.environ.get("ASYNCSCHED_KILLS", "2"))
 LIMIT = 4_000_000  # bytes
 
@@ -29,31 +31,22 @@ pytestmark = [pytest.mark.one_loop, pytest.mark.timeout(60 + 60 * KILLS)]
 
 
 class Killer:
-    """Kills a worker after a random while, again and again; not before the one killed last is back."""
+    """Kills a worker after a random while, again and again, if another is there."""
 
-    def __init__(self, client: Any, seed: int) -> None:
+    def __init__(self, client: Any, seed: int, pause: float) -> None:
         self.kills = 0
+        self._pause = pause
         self._client = client
         self._random = random.Random(seed)
 
     async def run(self) -> None:
         while True:
-            await asyncio.sleep(self._random.uniform(0.2, 1.5))
-            await self.kill()
-
-    async def kill(self) -> None:
-        await self._client.wait_for_workers(2)
-        found = (await self._client.run(worker_process, nanny=True, on_error="ignore")).values()
-        # A worker that dies while its nanny still starts it is not started again.
-        if len(found) == 2 and all(status == "running" for status, _ in found):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._random.choice([process for _, process in found]), signal.SIGKILL)
-                self.kills += 1
-
-
-def worker_process(dask_worker: Any) -> tuple[str, int]:
-    """Of a nanny: how it is, and the process of its worker."""
-    return dask_worker.status.name, dask_worker.pid
+            await asyncio.sleep(self._random.uniform(0.05, self._pause))
+            found = [pid for pid in (await self._client.run(os.getpid, on_error="ignore")).values() if pid]
+            if len(found) >= 2:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self._random.choice(found), signal.SIGKILL)
+                    self.kills += 1
 
 
 def tasks(dask_scheduler: Any) -> int:
@@ -62,9 +55,9 @@ def tasks(dask_scheduler: Any) -> int:
 
 
 @contextlib.asynccontextmanager
-async def killed(client: Any, seed: int) -> AsyncIterator[Killer]:
+async def killed(client: Any, seed: int, pause: float) -> AsyncIterator[Killer]:
     """A block during which workers die."""
-    killer = Killer(client, seed)
+    killer = Killer(client, seed, pause)
     task = asyncio.create_task(killer.run())
     try:
         yield killer
@@ -99,17 +92,27 @@ async def trained(s: asc.Scheduler) -> list[np.ndarray]:
     return list(await asc.gather(*model.parameters()))
 
 
-@pytest.mark.parametrize("program", [mapped, trained])
-async def test_no_kill_changes_a_result(address, program):
+@pytest.fixture(scope="module")
+def mortals() -> Iterator[str]:
+    """The address of a cluster of three workers that may be killed at any time."""
+    distributed = pytest.importorskip("distributed", reason="the extra `cluster` is not installed")
+    distributed.versions.get_versions()  # see `address`
+    with cluster(3, mortal=True) as address:
+        yield address
+
+
+# A training goes on from what it has: deaths that come faster than that is computed again would keep it for ever.
+@pytest.mark.parametrize(("program", "pause"), [(mapped, 1.0), (trained, 6.0)])
+async def test_no_kill_changes_a_result(mortals, program, pause):
     from distributed import Client
 
     async with asc.Scheduler("cpu") as s:
         expected = await program(s)
     kills = rounds = 0
-    async with Client(address, asynchronous=True) as client:
+    async with Client(mortals, asynchronous=True) as client:
         while kills < (KILLS + 1) // 2:
             device = DaskDevice(client, workers=2)
-            async with killed(client, rounds) as killer, asc.Scheduler(device, max_ops=16, max_bytes=LIMIT) as s:
+            async with killed(client, rounds, pause) as killer, asc.Scheduler(device, max_ops=16, max_bytes=LIMIT) as s:
                 found = await program(s)
                 told = s.statistics()
                 assert told.peak_bytes <= LIMIT

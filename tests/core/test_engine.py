@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextvars
 import gc
 import weakref
+from typing import Any
 
 import pytest
 
 from asyncsched._core.failure import Failure
-from asyncsched._core.model import CANCELLED, DONE, FAILED, KEPT_FAILURES, LAUNCHED, PENDING
+from asyncsched._core.model import CANCELLED, DONE, FAILED, KEPT_FAILURES, LAUNCHED, PENDING, Task
 from asyncsched.errors import MemoryDeadlockError, QueueFull, TaskTooLarge
 
 from .rig import Rig, answered, cancellation, ended, execute
@@ -284,6 +285,48 @@ def test_a_launched_dependent_of_a_cancelled_task_ends_as_cancelled(rig):
     assert dependent.state == CANCELLED
     assert y.failure.root is task.failure
     assert rig.engine.failed == 0
+
+
+def ends_on_its_stream(rig: Rig, task: Task) -> None:
+    """It comes to its end with a result, which is posted and not taken in. It had begun before any of this."""
+    assert task.lane is not None
+    value = task.value
+    assert value is not None
+    value.array, task.refund = object(), task.cost
+    task.value, task.inputs, task.move = None, (), None
+    rig.streams[task.lane].remove(task)
+    rig.post(task)
+
+
+@pytest.mark.parametrize("when", ["before the mark", "after the mark"])
+def test_what_ends_while_it_is_cancelled_and_what_reads_it_end_alike(rig, monkeypatch, when):
+    """Both end on their streams in the middle of `cancel`, at each point where another thread may run."""
+    tasks, values = [], ()
+    for _ in range(3):
+        task, value = rig.submit(*values)
+        tasks.append(task)
+        values = (value,)
+    rig.dispatch()
+
+    def streams_run(*_: Any) -> bool:
+        for task in tasks:
+            if task.value is not None:
+                ends_on_its_stream(rig, task)
+        return False
+
+    if when == "after the mark":
+        rig.engine.on_cancel = streams_run
+    else:
+        monkeypatch.setattr(Task, "settled", streams_run)
+    found = rig.engine.cancel(tasks[0], cancellation(tasks[0]))
+    monkeypatch.undo()
+    rig.engine.on_cancel = lambda task: None
+    rig.dispatch()
+    assert found == (when == "after the mark")
+    assert {task.state for task in tasks} == {CANCELLED if found else DONE}
+    assert value.done
+    assert (value.failure is not None) == found
+    rig.engine.validate()
 
 
 @pytest.mark.parametrize("launched", range(5))

@@ -16,11 +16,11 @@ CHAPTER = DEMOS / "chapter"
 NOTEBOOK = CHAPTER / "asynchronous_computation.ipynb"
 SHARED = {"book", "build"}
 LEAST_SEEN = {
-    "dependency_graph": "multiply  reads 0, 1",
+    "dependency_graph": "2 done, 2 pending",
     "issue_bound": "t1 + n t2",
     "overlap_by_one": "window(2)",
     "profiler": "linear_weight_grad",
-    "stages": "fails",
+    "stages": "t1 + n t2 + t3",
     "training": "no barrier",
 }
 
@@ -33,7 +33,7 @@ def told(cell: dict[str, Any]) -> tuple[str, int]:
     """What a cell printed, and how many pictures it drew."""
     assert not [output for output in cell["outputs"] if output["output_type"] == "error"]
     text = "".join("".join(output.get("text", "")) for output in cell["outputs"])
-    return text, sum("image/png" in output.get("data", {}) for output in cell["outputs"])
+    return text, sum(any("image/" in kind for kind in output.get("data", ())) for output in cell["outputs"])
 
 
 def quick(*command: object, **options: Any) -> str:
@@ -59,7 +59,7 @@ def test_the_notebook_is_what_the_scripts_make_and_runs(tmp_path: Path) -> None:
         (name, cell["source"]) for name, cell in now.items()
     ]
     scripts = {path.stem for path in CHAPTER.glob("*.py")} - SHARED
-    assert scripts == {name for name, cell in now.items() if cell["cell_type"] == "code"}
+    assert scripts | {"machine"} == {name for name, cell in now.items() if cell["cell_type"] == "code"}
     for name in scripts:
         text, pictures = told(now[name])
         assert pictures == told(committed[name])[1] >= 1

@@ -70,7 +70,7 @@ def assert_ledgers_zero(s: asc.Scheduler) -> None:
 @asynccontextmanager
 async def opened(streams: int = 2, **options: Any) -> AsyncIterator[asc.Scheduler]:
     """A scheduler on the fake; options of the device and of the scheduler."""
-    own = {name: options.pop(name) for name in ("inline_launch", "spin", "nvtx") if name in options}
+    own = {name: options.pop(name) for name in ("inline_launch", "spin") if name in options}
     async with asc.Scheduler(CUDADevice(0, streams, **own), **options) as s:
         yield s
 

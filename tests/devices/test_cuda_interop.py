@@ -14,7 +14,7 @@ from asyncsched.devices import guests
 from asyncsched.devices.cuda.device import CUDADevice
 from tests.fake_cupy import Fake, fake_cupy
 
-from .conftest import BLOCK, Exported, assert_ledgers_zero, ended, opened, until
+from .conftest import BLOCK, Exported, assert_ledgers_zero, ended, opened
 
 
 def test_another_librarys_stream_is_waited_for() -> None:
@@ -117,21 +117,6 @@ async def test_an_array_of_jax_is_put(fake: Fake, theirs: dict[str, Any], device
             assert (x.shape, x.dtype) == (expected.shape, expected.dtype)
             assert (await x.numpy()).tobytes() == expected.tobytes()
             assert (await (x + 1).numpy()).tobytes() == (expected + 1).tobytes()
-
-
-async def test_each_task_is_a_range_from_its_issue_to_its_end(fake: Fake) -> None:
-    """Start and end, not push and pop: it begins on one thread and ends on another, and ranges overlap."""
-    async with opened(2, nvtx=True, inline_launch=True, max_ops=None) as s:
-        x = await s.put(BLOCK)
-        with fake.pause():
-            tensors = [x + i for i in range(10)]
-            await until(lambda: len(fake.ranges) == 10)
-            assert set(fake.ranges.values()) == {"add"}
-        await asc.gather(*tensors)
-        await s.barrier()
-        del tensors, x
-    assert fake.ranges == {}
-    assert fake.statistics["ranges"] >= 11
 
 
 async def test_leaving_waits_for_what_is_in_flight(fake: Fake) -> None:

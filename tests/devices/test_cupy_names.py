@@ -30,6 +30,7 @@ DEVICE_CALLS = {
     "cuda.nvtx.RangeEnd": "range_id",
     "cuda.graph.Graph.launch": "stream",
     "cuda.get_current_stream": "",
+    "cuda.get_elapsed_time": "start_event end_event",
     "cuda.Stream.wait_event": "event",
     "cuda.Stream.begin_capture": "mode",
     "cuda.Stream.end_capture": "",

@@ -83,6 +83,7 @@ class Fake:
         self.free_pointers: list[int] = []
         self.events: dict[int, Recording | None] = {}
         self.event_gpus: dict[int, GPU] = {}
+        self.timed: set[int] = set()  # events that note when the device passes them
         self.shared: dict[tuple[int, str], Block] = {}
         self.default_pool: Any = None
         self.default_pinned_pool: Any = None

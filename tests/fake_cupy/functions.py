@@ -165,8 +165,7 @@ def _launch(
     targets = [views[id(a)] for a in fresh]
 
     def run() -> None:
-        with np.errstate(all="ignore"):
-            found = called(*opened(later_args), **opened(later_options))
+        found = called(*opened(later_args), **opened(later_options))
         for target, value in zip(targets, itertools.compress(flat(found), new), strict=True):
             np.copyto(target, value, casting="unsafe")
 

@@ -10,7 +10,8 @@ import random
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -36,6 +37,7 @@ class Recording:
     clock: Clock
     capture: Capture | None = None
     done: bool = False
+    at: float = field(default_factory=perf_counter)  # when the device passed it
 
 
 class Capture:
@@ -71,8 +73,7 @@ class Queue:
         self.capture: Capture | None = None
 
     def ready(self) -> bool:
-        if not self.work:
-            return False
+        """Whether its next step, which there must be, can be taken."""
         wait = self.work[0].wait
         return wait is None or wait.done or bool(wait.gpu.fault)
 
@@ -168,6 +169,7 @@ class GPU:
             with fake.lock:
                 queue.work.popleft()
                 if work.signal is not None:
+                    work.signal.at = perf_counter()
                     work.signal.done = True
                     fake.launched.notify_all()  # another GPU may wait for it
                 if work.signal is not None or not queue.work:
@@ -178,7 +180,9 @@ class GPU:
         """Wait for a stream that can take a step, and let the host run ahead now and then. None to stop."""
         fake = self.fake
         while not fake.stopped:
-            ready = [] if fake.paused else [q for q in self.queues if q.ready() and q.pointer not in fake.held]
+            ready = [] if fake.paused else [q for q in self.queues if q.work and q.ready()]
+            if fake.held:
+                ready = [q for q in ready if q.pointer not in fake.held]
             if not ready:
                 fake.launched.wait(LOST)
             elif not fake.hurried and self.random.random() < fake.laziness:

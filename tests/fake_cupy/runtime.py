@@ -164,6 +164,8 @@ def eventCreateWithFlags(flags: int) -> int:
         fake.event_gpus[pointer] = fake.gpu()
         fake.statistics["events"] += 1
         fake.statistics[f"events with flags {flags}"] += 1
+        if not flags & 2:  # cudaEventDisableTiming
+            fake.timed.add(pointer)
         return pointer
 
 
@@ -216,6 +218,21 @@ def eventSynchronize(event: int) -> None:
             return
         fake.wait_until(lambda: recording.done, gpu)
         merge(fake.seen, recording.clock)
+
+
+def eventElapsedTime(start: int, end: int) -> float:
+    """In milliseconds, between two events that note their times and have passed; negative the other way round."""
+    fake = current()
+    with fake.lock:
+        if not (start in fake.timed and end in fake.timed):
+            raise CUDARuntimeError(errors.INVALID_HANDLE)
+        first, last = _recording(start), _recording(end)
+        gpu_works(fake.event_gpus[end])
+        if first is None or last is None:
+            raise CUDARuntimeError(errors.INVALID_HANDLE)
+        if not (first.done and last.done):
+            raise CUDARuntimeError(errors.NOT_READY)
+        return float(last.at - first.at) * 1e3
 
 
 def _recording(event: int) -> Any:

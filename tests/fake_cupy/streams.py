@@ -57,6 +57,10 @@ class Event:
         runtime.eventSynchronize(self.ptr)
 
 
+def get_elapsed_time(start_event: Event, end_event: Event) -> float:
+    return runtime.eventElapsedTime(start_event.ptr, end_event.ptr)
+
+
 class _BaseStream:
     """What all streams can do."""
 

@@ -6,13 +6,15 @@ so is what comes of NaN and of infinities: as PyTorch settles it.
 
 from .along_axes import ALONG_AXES, RUNNING
 from .common import Partial, Rules
+from .complex import COMPLEX, HOLOMORPHIC
 from .decompositions import ANEW, DECOMPOSITIONS
 from .einsum import EINSUM
 from .elementwise import ELEMENTWISE
+from .fourier import FOURIER
 from .matrices import MATRICES
 from .shapes import SHAPES
 
-__all__ = ["COMPOSED", "RULES", "Partial"]
+__all__ = ["COMPLEX", "COMPOSED", "HOLOMORPHIC", "RULES", "Partial"]
 
-RULES: Rules = {**ELEMENTWISE, **ALONG_AXES, **SHAPES, **MATRICES, **DECOMPOSITIONS, **EINSUM}
+RULES: Rules = {**ELEMENTWISE, **ALONG_AXES, **SHAPES, **MATRICES, **DECOMPOSITIONS, **EINSUM, **FOURIER}
 COMPOSED: Rules = {**RUNNING, **ANEW}

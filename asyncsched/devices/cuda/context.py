@@ -13,6 +13,7 @@ from typing import Any
 from ..._core.failure import Failure
 from ..._core.model import Task
 from .. import execution
+from .clock import Clock
 from .pool import PrivatePool
 from .requirements import missing
 
@@ -32,6 +33,7 @@ class CUDAContext:
         name, number: "cuda:1", and the 1.
         cupy, runtime: CuPy, and its bindings of the CUDA runtime.
         pool: its memory, from `open` on.
+        clock: for those that observe.
         fault: why the device is lost, from then on until its streams have ended.
 
     Raises:
@@ -40,7 +42,7 @@ class CUDAContext:
 
     pool: PrivatePool
 
-    def __init__(self, name: str, number: int, *, nvtx: bool) -> None:
+    def __init__(self, name: str, number: int) -> None:
         lacks = [f"{lack.how}: {lack.cure}" for lack in missing()]
         if lacks:
             raise RuntimeError(f'{name} cannot be used: {"; ".join(lacks)}. Or use Scheduler("cpu")')
@@ -54,8 +56,8 @@ class CUDAContext:
         self._cure = f"{name} is unusable from here on: restart the process"
         self._fault_lock = threading.Lock()
         self._events: deque[Any] = deque()
+        self.clock = Clock(cupy, self.current)
         self._reached: set[int] = set()  # devices that copies came from
-        self._nvtx: Any = cupy.cuda.nvtx if nvtx else None
         found = self.runtime.getDeviceCount()
         if number >= found:
             raise RuntimeError(f"{name}: CUDA finds {found} devices here: `python -m asyncsched` lists them")
@@ -167,14 +169,3 @@ class CUDAContext:
             if self.runtime.streamQuery(stream.ptr) not in (0, _NOT_READY):
                 error.add_note(self._cure)
             raise
-
-    # -- NVTX ---------------------------------------------------------------------------------------------------------
-
-    def start_range(self, name: str) -> Any:
-        """Begin a range for a profiler, if those are switched on. It may end on any thread."""
-        return self._nvtx.RangeStart(name, None) if self._nvtx else None
-
-    def end_range(self, started: Any) -> None:
-        """End a range."""
-        if started is not None:
-            self._nvtx.RangeEnd(started)

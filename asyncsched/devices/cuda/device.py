@@ -33,7 +33,7 @@ class CUDADevice:
 
         async with asyncsched.Scheduler("cuda") as s:                   # the first device, 2 streams
             ...
-        device = asyncsched.devices.cuda.CUDADevice(1, streams=4, nvtx=True)
+        device = asyncsched.devices.cuda.CUDADevice(1, streams=4, spin=1e-4)
         async with asyncsched.Scheduler(device, max_bytes="4 GiB") as s:
             x = await s.put(array)                                      # host -> device, on a stream of its own
             y = await (x @ x + 1)                                       # a cupy.ndarray
@@ -48,7 +48,6 @@ class CUDADevice:
             the event loop's thread, instead of handing it to the stream's issuing thread.
         spin: seconds to ask again and again whether a task is done before sleeping until it is. Shorter waits for a
             busier processor.
-        nvtx: mark every task, from when it is issued until the host sees its end, as an NVTX range of its name.
     """
 
     kind = "cuda"
@@ -57,16 +56,13 @@ class CUDADevice:
     owns_captures = True
     rest: Callable[[], None] | None = None
 
-    def __init__(
-        self, number: int = 0, streams: int = 2, *, inline_launch: bool = False, spin: float = 0.0, nvtx: bool = False
-    ) -> None:
+    def __init__(self, number: int = 0, streams: int = 2, *, inline_launch: bool = False, spin: float = 0.0) -> None:
         self.name = f"cuda:{number}"
         self.number = number
         self.dlpack = (2, number)
         self.streams: list[CUDAStream] = []
         self._make_stream = partial(CUDAStream, inline_launch=inline_launch, spin=spin)
         self._count = streams
-        self._nvtx = nvtx
         self._running: set[CUDAStream] = set()  # streams whose threads have not ended
         self._ending = threading.Lock()
         self._graphs: weakref.WeakSet[CUDAGraph] = weakref.WeakSet()
@@ -79,7 +75,7 @@ class CUDADevice:
         Raises:
             RuntimeError: if there is no such device, or something is missing: the driver, CuPy, parts of the toolkit.
         """
-        self.context = context = CUDAContext(self.name, self.number, nvtx=self._nvtx)
+        self.context = context = CUDAContext(self.name, self.number)
         self.xp: Any = context.cupy
         with context.current():
             self.streams = [self._make_stream(context, f"{self.name} stream {i}") for i in range(self._count)]

@@ -39,6 +39,7 @@ from .. import execution
 from ..contract import Job, Point, enter_stream_thread, leave_stream_thread
 from ..counter import Counter
 from . import threads
+from .clock import Times
 from .context import CUDAContext
 from .doubts import Doubt
 from .memory import CUDAMemory
@@ -64,7 +65,9 @@ class CUDAStream:
         self._inline_launch = inline_launch
         self._spin = spin
         self._queue: SimpleQueue[tuple[Task, Sequence[Point], int] | Job | None] = SimpleQueue()
-        self._in_flight: SimpleQueue[tuple[Task, Sequence[Point], int, Any, Sequence[Doubt]] | None] = SimpleQueue()
+        self._in_flight: SimpleQueue[tuple[Task, Sequence[Point], int, Times | None, Sequence[Doubt]] | None] = (
+            SimpleQueue()
+        )
 
     def open(self, memory: CUDAMemory, ended: Callable[[CUDAStream], None]) -> None:
         """Start the threads, which run tasks with `memory`. The last to end calls `ended`."""
@@ -126,23 +129,29 @@ class CUDAStream:
     def _issue(self, task: Task, waits: Sequence[Point], number: int) -> None:
         """Enqueue a task's kernels. Runs with this device current."""
         context = self.context
-        nvtx_range = context.start_range(task.name)
+        observer, times = self._memory.observer, None
+        if observer is not None:
+            observer.body_began(task)
+            times = Times(context.clock)
         try:
             with self.cuda:
                 self._wait_for(waits)
+                if times is not None:
+                    times.record_began(self.cuda)
                 if context.fault is None:  # asked only now: a producer that was skipped is issued as well
                     execution.run(task, self._memory)
+                if times is not None:
+                    times.record_ended(self.cuda)
                 event = context.take_event()
                 event.record(self.cuda)
                 self.recorded[number] = event
         except execution.MustBlock:
-            context.end_range(nvtx_range)
             raise
         except Exception as error:  # a task's own are its failure by now: the stream itself is lost
             context.lose(error, task)
         doubts = self._doubts_of(task)  # before it counts as issued, since others take them over then
         self.issued.step()
-        self._in_flight.put((task, waits, number, nvtx_range, doubts))
+        self._in_flight.put((task, waits, number, times, doubts))
         del task  # as in `execution.run`
 
     def _doubts_of(self, task: Task) -> Sequence[Doubt]:
@@ -174,7 +183,7 @@ class CUDAStream:
             self._ended(self)
 
     def _finish(
-        self, task: Task, waits: Sequence[Point], number: int, nvtx_range: Any, doubts: Sequence[Doubt]
+        self, task: Task, waits: Sequence[Point], number: int, times: Times | None, doubts: Sequence[Doubt]
     ) -> bool:
         """See a task end, and tell of it. Returns whether to wake the event loop.
 
@@ -196,10 +205,12 @@ class CUDAStream:
                     execution.fail(task, failure if mine else failure.passed_to(task.name, task.site))
         else:
             execution.void(task, context.fault.passed_to(task.name, task.site))
-        context.end_range(nvtx_range)
         for other, passed in waits:
             other.finished.reach(passed)
         execution.release(task)
+        observer = self._memory.observer
+        if observer is not None and times is not None:
+            observer.body_ended(task, *times.read(context.fault is None))
         self.finished.step()
         return self._memory.completions.completed(task, self._in_flight.empty() and self._queue.empty())
 

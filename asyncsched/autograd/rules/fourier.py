@@ -1,0 +1,94 @@
+"""Derivatives of Fourier transforms: each is linear, and its rule multiplies by the transpose of its matrix.
+
+A transform's matrix is symmetric, so it is its own transpose; the operand was cut off or filled up before, so that is
+undone after. Of what is real and keeps half of the result, the other half of the gradient is zero. Of what takes half
+and gives real numbers, that is the real part of a transform that counts twice what the half stands for twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ...tensors import functions as f
+from ...tensors.functions._common import op
+from ...tensors.tensor import Tensor
+from .common import Rules, scatter
+
+_OPPOSITE = {"backward": "forward", "forward": "backward", "ortho": "ortho"}
+
+
+def _axes(call: Any) -> tuple[list[int], list[int]]:
+    """Along which axes, and in how many points each."""
+    shape, options = call.metas[0].shape, call.options
+    if "axis" in options:
+        axes, points = [options["axis"]], None if options["n"] is None else [options["n"]]
+    else:
+        axes = list(range(len(shape)) if options["axes"] is None else options["axes"])
+        points = options["s"]
+    axes = [axis % len(shape) for axis in axes]
+    lengths = [shape[axis] for axis in axes]
+    return axes, [length if n in (None, -1) else n for n, length in zip(points or lengths, lengths, strict=True)]
+
+
+def _lengths(x: Tensor) -> tuple[int, ...]:
+    return x.shape  # type: ignore[return-value]  # transforms refuse what is not known
+
+
+def _resized(x: Tensor, shape: Sequence[int]) -> Tensor:
+    """Cut off, or filled up with zeros."""
+    part = tuple([slice(0, min(n, m)) for n, m in zip(_lengths(x), shape, strict=True)])
+    x = x[part]
+    return x if x.shape == tuple(shape) else scatter(x, part, tuple(shape))
+
+
+def _transform(name: str, g: Tensor, axes: list[int], points: list[int], norm: str) -> Tensor:
+    return op(name, g, s=tuple(points), axes=tuple(axes), norm=norm) if axes else g
+
+
+def _whole(name: str) -> Any:
+    """Of a transform, also one of real numbers that keeps half of it: the rest of the gradient is zero."""
+
+    def rule(g: Tensor, call: Any) -> Tensor:
+        axes, points = _axes(call)
+        return _resized(_transform(name, g, axes, points, call.options["norm"]), call.metas[0].shape)
+
+    return rule
+
+
+def _from_half(g: Tensor, call: Any) -> Tensor:
+    return _half(g, call, call.options["norm"])
+
+
+def _half(g: Tensor, call: Any, norm: str) -> Tensor:
+    """Of one that takes half and gives real numbers."""
+    axes, points = _axes(call)
+    last = axes[-1]
+    n = points[-1] = _lengths(g)[last]  # by default not what there was
+    found = _transform("ifftn", g, axes, points, norm)
+
+    def part(start: int, stop: int) -> Tensor:
+        return found[(slice(None),) * last + (slice(start, stop),)]
+
+    once, twice = (n + 1) // 2, n // 2 + 1  # from there on, those that the half stands for once
+    parts = [part(0, 1), part(1, once) * 2, part(once, twice)]
+    return _resized(f.concat(parts, axis=last), call.metas[0].shape)
+
+
+def _hermitian(g: Tensor, call: Any) -> Tensor:
+    """It conjugates its operand first, and scales the other way."""
+    return _half(g, call, _OPPOSITE[call.options["norm"]])
+
+
+FOURIER: Rules = {
+    "fft": (_whole("fftn"),),
+    "ifft": (_whole("ifftn"),),
+    "fftn": (_whole("fftn"),),
+    "ifftn": (_whole("ifftn"),),
+    "rfft": (_whole("fftn"),),
+    "rfftn": (_whole("fftn"),),
+    "ihfft": (_whole("ifftn"),),
+    "irfft": (_from_half,),
+    "irfftn": (_from_half,),
+    "hfft": (_hermitian,),
+}

@@ -1,0 +1,167 @@
+"""The way to Dask: a client on our own loop, where its workers are, and the futures of what it was given."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Coroutine, Sequence
+from importlib import import_module
+from typing import Any
+from uuid import uuid4
+
+from ..errors import AsyncSchedError
+from .work import describe, over
+
+LOOK_EVERY, SECONDS_PER_LOOK = 1.0, 2e-3  # seconds between two looks at where the workers are, and for each of them
+Worker = dict[str, Any]  # as Dask describes it
+
+
+class ResultLost(AsyncSchedError):
+    """A result that was on a worker is gone, and Dask cannot compute it again."""
+
+
+def load() -> None:
+    """Import Dask's client, and have it ask what it asks of this machine: that takes seconds, and starts a process."""
+    try:
+        import_module("distributed.versions").get_versions()
+    except ImportError as error:
+        raise RuntimeError('a cluster needs Dask: pip install "asyncsched[cluster]"') from error
+
+
+class Connection:
+    """A client of Dask's on the loop that runs: no other loop, and no thread.
+
+    Args:
+        given: the address of a cluster's scheduler, or a client.
+    """
+
+    client: Any
+
+    def __init__(self, given: Any) -> None:
+        self._given = given
+        self._addresses: dict[Any, str] = {}  # of all workers, by name: where each is, or was last
+        self._running: set[asyncio.Task[Any]] = set()
+        self._stopped: list[Any] = []  # futures of tasks to be ended soon
+        self._ending: asyncio.Task[Any] | None = None
+
+    # -- opening and closing ------------------------------------------------------------------------------------
+
+    async def open(self, wanted: int | Sequence[Any] | None) -> dict[Any, Worker]:
+        """Connect. Returns the workers that are wanted, by name."""
+        self.loop = asyncio.get_running_loop()
+        self._look_at = self.loop.time() + LOOK_EVERY
+        self.client = await self._connected()
+        if isinstance(wanted, int):
+            await self.client.wait_for_workers(wanted)
+        found = await self._look()
+        if isinstance(wanted, int) or wanted is None:
+            found = dict(itertools.islice(found.items(), wanted))
+        else:
+            names = {self._addresses[name]: name for name in found} | {name: name for name in found}
+            if missing := [name for name in wanted if name not in names]:
+                raise RuntimeError(f"no workers {missing} in this cluster: it has {list(found)}")
+            found = {names[name]: found[names[name]] for name in wanted}
+        if not found:
+            raise RuntimeError("the cluster has no workers yet: workers=2 waits for two")
+        return found
+
+    async def _connected(self) -> Any:
+        client_of: Any = import_module("distributed").Client
+        given = self._given
+        if isinstance(given, client_of):
+            if given.asynchronous and given.loop.asyncio_loop is self.loop:
+                return given
+            given = given.scheduler.address
+        return await client_of(given, asynchronous=True)
+
+    async def close(self) -> None:
+        """Close the client, unless it was given."""
+        client = getattr(self, "client", None)
+        if client is not None and client is not self._given:
+            await client.close()
+
+    async def _look(self) -> dict[Any, Worker]:
+        """The workers by name; notes where each is."""
+        known = (await self.client.scheduler.identity(n_workers=-1))["workers"]
+        self._addresses.update({worker["name"]: address for address, worker in known.items()})
+        return {worker["name"]: worker for worker in known.values()}
+
+    def _look_again(self) -> None:
+        """Now and then, while there is work: a worker that died comes back under its name, at another address."""
+        if self.loop.time() > self._look_at:
+            self._look_at = self.loop.time() + LOOK_EVERY + SECONDS_PER_LOOK * len(self._addresses)
+            self.keep(self._look())
+
+    # -- tasks --------------------------------------------------------------------------------------------------
+
+    def keep(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Run a coroutine to its end."""
+        running = self.loop.create_task(coroutine)
+        self._running.add(running)
+        running.add_done_callback(self._running.discard)
+        return running
+
+    def submit(self, name: str, worker: Any, *call: Any) -> Any:
+        """Give Dask a call, for a worker if that is there. Returns its future."""
+        import dask
+
+        self._look_again()
+        # Dask would rather not have data in a graph. That is where it is kept on purpose, see `DaskDevice`.
+        with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 PiB"}):
+            return self.client.submit(
+                *call,
+                key=f"{name}-{uuid4().hex}",
+                workers=[self._addresses[worker]],  # the name of one that is gone breaks Dask's scheduler
+                allow_other_workers=True,
+                pure=False,
+            )
+
+    async def outcome(self, future: Any) -> BaseException | None:
+        """Wait until a call has ended. Returns why it failed, if it did."""
+        error: BaseException | None = await future.exception()
+        if error is not None:
+            return error.with_traceback(await future.traceback())
+        return _lost(future) if future.cancelled() else None
+
+    async def gathered(self, future: Any) -> Any:
+        """A result, here."""
+        from distributed.client import FutureCancelledError
+
+        try:
+            return (await self.client.gather([future]))[0]
+        except FutureCancelledError as error:
+            raise _lost(future) from error
+
+    async def described(self, future: Any) -> tuple[Any, Any, bool, int]:
+        """Shape, dtype, whether in C order, and bytes of a result."""
+        found: tuple[Any, Any, bool, int] = await self.gathered(self.client.submit(describe, future, pure=False))
+        return found
+
+    # -- cancellation -------------------------------------------------------------------------------------------
+
+    def stop(self, future: Any) -> None:
+        """Have Dask drop a call. If it runs, it goes on: `stopped` waits for that."""
+        if not self._stopped:
+            self._ending = self.keep(self._stop_all(self._ending))
+        self._stopped.append(future)
+
+    async def stopped(self) -> None:
+        """Wait until no worker runs what was stopped last, or before."""
+        if self._ending is not None:
+            await asyncio.wait([self._ending])
+
+    async def _stop_all(self, before: asyncio.Task[Any] | None) -> None:
+        futures, self._stopped = self._stopped, []
+        keys = [future.key for future in futures]
+        await self.client.cancel(futures)
+        await self.client.run(over, keys, on_error="ignore")
+        if before is not None:
+            await asyncio.wait([before])
+
+
+def _lost(future: Any) -> ResultLost:
+    name = str(future.key).rpartition("-")[0]
+    return ResultLost(
+        f"the result of {name!r} is gone from the cluster, and cannot be computed again: the connection to Dask's"
+        " scheduler ended, it was restarted, or somebody else cancelled the task there"
+    )

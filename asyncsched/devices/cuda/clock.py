@@ -1,0 +1,93 @@
+"""When the device did what: timing events, read against one whose time on the host is known.
+
+Only where an instrument is told of it, since such an event takes the device longer to record. CUDA gives the time
+between two events in milliseconds as a float of 32 bits, so the base is taken anew every `_KEPT` seconds: else what is
+read would grow coarse.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any, Final
+
+_KEPT: Final = 10.0  # seconds: after so long it is read to a microsecond
+
+
+class Clock:
+    """Of one device.
+
+    Args:
+        current: a context manager in which it is CUDA's current device.
+    """
+
+    def __init__(self, cupy: Any, current: Callable[[], Any]) -> None:
+        self._cupy = cupy
+        self._current = current
+        self._spare: deque[Any] = deque()
+        self._lock = threading.Lock()  # held while the base is taken
+        self._stream: Any = None  # a stream of its own, on which nothing is ever waited for
+        self._base: tuple[Any, float] | None = None
+
+    def take(self) -> Any:
+        """An event that notes its time, perhaps one that was given back."""
+        try:
+            return self._spare.pop()
+        except IndexError:
+            return self._cupy.cuda.Event(block=True, disable_timing=False)
+
+    def give(self, event: Any) -> None:
+        """Take back an event that was read, or will not be."""
+        self._spare.append(event)
+
+    def base(self) -> tuple[Any, float]:
+        """An event that was passed, and when that was, in seconds of `perf_counter`."""
+        found = self._base
+        if found is None or perf_counter() - found[1] > _KEPT:
+            with self._lock, self._current():
+                if self._stream is None:
+                    self._stream = self._cupy.cuda.Stream(non_blocking=True)
+                event = self._cupy.cuda.Event(block=False, disable_timing=False)
+                event.record(self._stream)
+                event.synchronize()
+                found = self._base = event, perf_counter()
+        return found
+
+    def seconds(self, event: Any) -> float:
+        """When the device passed an event, in seconds of `perf_counter`. The host has seen that it did."""
+        base, at = self.base()
+        return at + float(self._cupy.cuda.get_elapsed_time(base, event)) * 1e-3
+
+
+class Times:
+    """When a task began and ended on the device; on the host, if the device is lost."""
+
+    __slots__ = ("_began", "_clock", "_ended", "_issued")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._issued = perf_counter()
+        self._began: Any = None
+        self._ended: Any = None
+
+    def record_began(self, stream: Any) -> None:
+        """What the task does comes next on the stream."""
+        self._began = self._clock.take()
+        self._began.record(stream)
+
+    def record_ended(self, stream: Any) -> None:
+        """What it does is on the stream."""
+        self._ended = self._clock.take()
+        self._ended.record(stream)
+
+    def read(self, healthy: bool) -> tuple[float, float]:
+        """Both, in seconds of `perf_counter`; once."""
+        if not healthy or self._ended is None:
+            return self._issued, max(self._issued, perf_counter())
+        clock = self._clock
+        began, ended = clock.seconds(self._began), clock.seconds(self._ended)
+        clock.give(self._began)
+        clock.give(self._ended)
+        return began, max(began, ended)

@@ -1,0 +1,273 @@
+"""Where the time of a recorded run went.
+
+Two questions are asked of a recording. *Phases*: what each task waited for, one thing after the other, added up by
+operation. *Idleness*: at each moment in which a stream was idle, why; of several reasons the first in `WHY` counts,
+which is the one that more of something would have cured. The second gives the verdict: a task that waits while every
+stream is busy loses nothing.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+from .recording import Recording, TaskRecord
+
+# Why a stream was idle, of several reasons the first.
+WHY: Final = ("handed over", "bytes", "slots", "inputs", "awaited", "loop")
+PHASES: Final = ("queue", "slots", "bytes", "inputs", "stream", "running", "told")
+_NOTICED: Final = 50e-6  # seconds: to be admitted at once takes less
+
+Times = list[tuple[float, float]]
+
+
+@dataclass(slots=True)
+class Operation:
+    """Tasks of one name on one device: how many, and the seconds of each phase, added up."""
+
+    name: str
+    device: str
+    count: int = 0
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
+
+
+@dataclass(slots=True)
+class Analysis:
+    """What a recording says.
+
+    Attributes:
+        span: seconds from the first submission to the last end.
+        tasks, inline: how many tasks ran, and rows inline.
+        operations: the longest running first; rows that ran inline are on the device "event loop".
+        streams: (device, stream, share of the span that it was busy, tasks), for copies in too.
+        busy: share of the span that the compute streams were busy, on average.
+        idle: share of the span that they were idle, by `WHY`.
+        loop: share of the span that the loop's thread ran; None where the trace is too short to tell.
+        path: the critical path, from the first to the last: (kind, name, seconds), where the kind is "run" or "loop".
+        peak: most tracked bytes, and the limit.
+    """
+
+    span: float
+    tasks: int
+    inline: int
+    operations: list[Operation]
+    streams: list[tuple[str, str, float, int]]
+    busy: float
+    idle: dict[str, float]
+    loop: float | None
+    path: list[tuple[str, str, float]]
+    peak: int
+    limit: int | None
+
+
+def analyse(recording: Recording) -> Analysis:
+    """Find out where the time went."""
+    tasks = recording.tasks
+    first = min((task.submitted for task in tasks), default=0.0)
+    last = max((task.done for task in tasks), default=0.0)
+    span = max(last - first, 1e-9)
+    by_seq = {task.seq: task for task in tasks}
+    operations, streams = _added_up(tasks, by_seq), _streams(tasks, span)
+    capacity = sum(device["streams"] for device in recording.metadata.get("devices", ())) or 1
+    busy, idle = _idleness(recording, by_seq, capacity, first, last)
+    curve = memory_curve(recording)
+    return Analysis(
+        span, sum(not task.inline for task in tasks), sum(task.inline for task in tasks), operations, streams, busy,
+        idle, _loop_share(recording), critical_path(tasks, by_seq), max((used for _, used in curve), default=0),
+        recording.metadata.get("max_bytes"),
+    )  # fmt: skip
+
+
+def inputs_ready(task: TaskRecord, by_seq: dict[int, TaskRecord]) -> float:
+    """When the last of the results that it reads was there; 0 if they were before the trace."""
+    ready = 0.0
+    for seq in task.inputs:
+        producer = by_seq.get(seq)
+        if producer is not None and producer.ended is not None:
+            ready = max(ready, producer.ended)
+    return ready
+
+
+def phases(task: TaskRecord, by_seq: dict[int, TaskRecord]) -> list[tuple[str, float, float]]:
+    """What a task did from its submission to its end: (one of `PHASES`, from, to), without gaps."""
+    if task.inline:
+        return [("running", task.submitted, task.done)]
+    if task.launched is None:
+        return [("queue", task.submitted, task.done)]
+    found = [("queue", task.submitted, task.head), (task.waited_for, task.head, task.launched)]
+    if task.began is None or task.ended is None:
+        return [*found, ("told", task.launched, task.done)]
+    ready = min(max(inputs_ready(task, by_seq), task.launched), task.began)
+    found += [("inputs", task.launched, ready), ("stream", ready, task.began), ("running", task.began, task.ended)]
+    return [*found, ("told", task.ended, task.done)]
+
+
+def _added_up(tasks: Iterable[TaskRecord], by_seq: dict[int, TaskRecord]) -> list[Operation]:
+    found: dict[tuple[str, str], Operation] = {}
+    for task in tasks:
+        if task.claim:
+            continue
+        device = task.stream if task.inline else task.device
+        operation = found.setdefault((task.name, device), Operation(task.name, device))
+        operation.count += 1
+        for phase, since, until in phases(task, by_seq):
+            operation.seconds[phase] += until - since
+    return sorted(found.values(), key=lambda one: -one.seconds["running"])
+
+
+def _streams(tasks: Iterable[TaskRecord], span: float) -> list[tuple[str, str, float, int]]:
+    busy: dict[tuple[str, str], float] = defaultdict(float)
+    count: dict[tuple[str, str], int] = defaultdict(int)
+    for task in tasks:
+        if task.began is not None and task.ended is not None and not task.inline:
+            busy[task.device, task.stream] += task.ended - task.began
+            count[task.device, task.stream] += 1
+    return [(*key, min(1.0, busy[key] / span), count[key]) for key in sorted(busy)]
+
+
+def _loop_share(recording: Recording) -> float | None:
+    times, ran = recording.counters["time"], recording.counters["loop_cpu"]
+    if len(times) < 3 or times[-1] <= times[0]:
+        return None
+    return min(1.0, float(ran[-1] - ran[0]) / float(times[-1] - times[0]))
+
+
+# -- idleness -----------------------------------------------------------------------------------------------------
+
+
+def _idleness(
+    recording: Recording, by_seq: dict[int, TaskRecord], capacity: int, first: float, last: float
+) -> tuple[float, dict[str, float]]:
+    own: dict[tuple[str, str], dict[str, Times]] = {}  # by stream
+    shared: dict[str, Times] = {"bytes": [], "slots": []}
+    for task in recording.tasks:
+        if task.inline or task.copies:
+            continue
+        mine = own.setdefault((task.device, task.stream), {"running": [], "inputs": [], "stream": []})
+        for phase, since, until in phases(task, by_seq):
+            if phase in shared and until - since > _NOTICED:
+                shared[phase].append((since, until))
+            elif phase in mine:
+                mine[phase].append((since, until))
+    own.pop(("", ""), None)  # what was never launched, and claims
+    shared["awaited"] = [(since, until) for since, until, *_ in recording.waits]
+    moments = [t for times in (*shared.values(), *(t for mine in own.values() for t in mine.values())) for t in times]
+    grid = np.unique(np.array([first, last, *(t for pair in moments for t in pair)]))
+    grid = grid[(grid >= first) & (grid <= last)]
+    long, span = np.diff(grid), max(last - first, 1e-9) * max(capacity, len(own))
+    waited = {reason: _how_many(times, grid) > 0 for reason, times in shared.items()}
+    busy, found = 0.0, dict.fromkeys(WHY, 0.0)
+    never: dict[str, Times] = {"running": [], "inputs": [], "stream": []}
+    for mine in (*own.values(), *[never] * (capacity - len(own))):
+        told = _how_many(mine["running"], grid) > 0
+        busy += float(long[told].sum() / span)
+        here = {"handed over": _how_many(mine["stream"], grid) > 0, "inputs": _how_many(mine["inputs"], grid) > 0}
+        for reason in WHY:
+            now = ~told & (waited | here).get(reason, True)
+            found[reason] += float(long[now].sum() / span)
+            told |= now
+    return busy, found
+
+
+def _how_many(times: Times, grid: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """How many of these go on in each interval of the grid."""
+    if not times:
+        return np.zeros(len(grid) - 1, np.int64)
+    starts, ends = (np.sort(np.array(column)) for column in zip(*times, strict=True))
+    since = grid[:-1]
+    return np.searchsorted(starts, since, "right") - np.searchsorted(ends, since, "right")
+
+
+# -- the critical path ----------------------------------------------------------------------------------------------
+
+
+def critical_path(tasks: Sequence[TaskRecord], by_seq: dict[int, TaskRecord]) -> list[tuple[str, str, float]]:
+    """What had to happen one after the other: from the end back, always to what the task began right after.
+
+    That is an input, the one before it on its stream, or its launch. A launch that waited came right after an end of
+    another task, which gave back its slot or its bytes; else what was before is the loop's, back to the end that
+    it was told of last.
+    """
+    ran = sorted((t for t in tasks if t.ended is not None and t.began is not None), key=lambda task: task.done)
+    if not ran:
+        return []
+    done_times = [task.done for task in ran]
+    on_stream: dict[tuple[str, str], list[TaskRecord]] = defaultdict(list)
+    for task in sorted(ran, key=_end):
+        on_stream[task.device, task.stream].append(task)
+    ends = {key: [_end(task) for task in those] for key, those in on_stream.items()}
+    task, path = ran[-1], [("loop", "taken in", ran[-1].done - _end(ran[-1]))]
+    while len(path) < 2 * len(ran):
+        began, stream = task.began or 0.0, (task.device, task.stream)
+        path.append(("loop" if task.inline else "run", task.name, _end(task) - began))
+        candidates = [p for seq in task.inputs if (p := by_seq.get(seq)) is not None and 0 < _end(p) <= began]
+        place = bisect_right(ends[stream], began) - 1
+        if place >= 0 and on_stream[stream][place] is not task:
+            candidates.append(on_stream[stream][place])
+        latest = max(candidates, key=_end, default=None)
+        launched = task.submitted if task.launched is None else task.launched
+        if latest is not None and _end(latest) >= launched and latest.began != began:
+            path.append(("loop", "handed over", began - _end(latest)))
+            task = latest
+            continue
+        place = bisect_right(done_times, launched) - 1
+        if place < 0 or _end(ran[place]) >= _end(task):
+            path.append(("loop", "submitted", began - tasks[0].submitted))
+            break
+        path.append(("loop", "submitted", began - _end(ran[place])))
+        task = ran[place]
+    return path[::-1]
+
+
+def _end(task: TaskRecord) -> float:
+    return task.ended or 0.0
+
+
+# -- memory -----------------------------------------------------------------------------------------------------------
+
+
+def memory_curve(recording: Recording) -> list[tuple[float, int]]:
+    """Tracked bytes after each change: (seconds, bytes). A scope's reserve counts from its claim to its end."""
+    reserved = {number: scope for number, scope in recording.scopes.items() if scope.reserve}
+    home: dict[int, int] = {}
+
+    def account(number: int) -> int:
+        """The scope whose reserve this one's tasks use; 0 for the scheduler's limit."""
+        while number and number not in reserved:
+            number = recording.scopes[number].parent if number in recording.scopes else 0
+        return number
+
+    owner = {task.seq: home.setdefault(task.scope, account(task.scope)) for task in recording.tasks if not task.claim}
+    changes: list[tuple[float, int, int]] = []
+    for task in recording.tasks:
+        if task.launched is None:
+            continue
+        if task.claim:
+            parent = recording.scopes[task.scope].parent if task.scope in recording.scopes else 0
+            changes.append((task.done, account(parent), task.kept))
+            continue
+        where = owner[task.seq]
+        changes.append((task.launched, where, task.cost))
+        if task.cost != task.kept:
+            changes.append((task.done, where, task.kept - task.cost))
+    changes += [(when, owner.get(seq, 0), -nbytes) for when, seq, nbytes in recording.released]
+    changes += [(scope.closed, -number, 0) for number, scope in reserved.items() if scope.closed is not None]
+    changes.sort(key=lambda change: change[0])
+    used: dict[int, int] = defaultdict(int)
+    used[0], curve = recording.metadata.get("bytes_before", 0), []
+    outer: dict[int, int] = {}  # of reserves that were given back
+    for when, where, nbytes in changes:
+        if where < 0:
+            outer[-where] = account(recording.scopes[-where].parent)
+            where, nbytes = outer[-where], used[-where] - reserved[-where].reserve
+        while where in outer:
+            where = outer[where]
+        used[where] += nbytes
+        if where == 0:
+            curve.append((when, used[0]))
+    return curve

@@ -1,0 +1,194 @@
+"""`python -m asyncsched trace run.json`: where the time of a recorded run went, in words."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+from .analysis import PHASES, Analysis, analyse
+from .page import page
+from .recording import Recording
+
+_MOST_ROWS: Final = 12
+_TINY: Final = 30e-6  # seconds: an operation that takes about as long as to issue it and to hear of its end
+
+_IDLE: Final = {
+    "bytes": "tasks waited for bytes",
+    "slots": "tasks waited for a slot",
+    "inputs": "tasks waited for inputs that were being made",
+    "handed over": "a task was on its way to its stream",
+    "awaited": "nothing else had been submitted, and the program awaited a result",
+    "loop": "nothing more had been submitted",
+}
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """The command's arguments."""
+    parser.add_argument("trace", help="a file that asyncsched.Trace wrote")
+    parser.add_argument("--html", metavar="PAGE", help="write a page with the timeline and the memory curve, too")
+
+
+def report(arguments: Namespace) -> str:
+    """What `python -m asyncsched trace` prints.
+
+    Raises:
+        OSError, ValueError: if the file cannot be read, or is no trace.
+    """
+    recording = Recording.read(arguments.trace)
+    text = describe(recording, arguments.trace)
+    if arguments.html:
+        Path(arguments.html).write_text(page(recording, text), encoding="utf-8")
+        text += f"\n\nThe picture: {arguments.html}"
+    return text
+
+
+def describe(recording: Recording, name: str) -> str:
+    """Where the time went, and what to do about it."""
+    if not recording.tasks:
+        return f"{name}: no task ended while this trace was written."
+    found = analyse(recording)
+    parts = [_heading(recording, found, name), verdict(found), _idle(found), _path(found)]
+    parts += [_table(found), _streams(found)]
+    if not recording.complete:
+        parts.append("The trace was cut off: the process was killed, or runs still. What had not ended is not in it.")
+    if recording.lost:
+        parts.append(f"{recording.lost:,} tasks were left out, since the disk could not keep up.")
+    return "\n\n".join(part for part in parts if part)
+
+
+def _heading(recording: Recording, found: Analysis, name: str) -> str:
+    limits = recording.metadata
+    devices = ", ".join(f"{d['name']} ({_count(d['streams'], 'stream')})" for d in limits.get("devices", ()))
+    rows = f" and {_count(found.inline, 'inline row')}" if found.inline else ""
+    bounds = f"max_ops {limits['max_ops'] or 'none'}, max_bytes {_size(found.limit) if found.limit else 'none'}"
+    return (
+        f"{name}: {_count(found.tasks, 'task')}{rows} in {_time(found.span)}, on {devices}; {bounds}."
+        f" At most {_size(found.peak)} were tracked."
+    )
+
+
+def verdict(found: Analysis) -> str:
+    """The bottleneck in one sentence, and the cure."""
+    idle = found.idle
+    tasks = max(found.tasks, 1)
+    if not found.tasks:
+        return (
+            "All ran inline, on the loop's thread: `graph = await s.capture(fn, x)` makes one task of many small rows."
+        )
+    if found.busy >= 0.85:
+        top = found.operations[0]
+        share = top.seconds["running"] / max(sum(one.seconds["running"] for one in found.operations), 1e-9)
+        return (
+            f"The streams are busy {found.busy:.0%} of the time, {share:.0%} of it with {top.name}: what is computed"
+            " sets the pace. Compute less or in lower precision there, or give more processors or devices."
+        )
+    reason = max(idle, key=lambda why: idle[why])
+    lost = f"The streams are idle {1 - found.busy:.0%} of the time, mostly ({idle[reason]:.0%}) because"
+    if reason == "bytes":
+        limit = f"above {_size(found.limit)}" if found.limit else ""
+        return (
+            f"{lost} tasks wait for bytes: raise max_bytes {limit}, or drop results sooner."
+            " `python -m asyncsched replan` says what which limit would give."
+        )
+    if reason == "slots":
+        return f"{lost} tasks wait for a slot while those that have one wait for each other: raise max_ops."
+    if reason == "inputs":
+        return (
+            f"{lost} each task waits for the one before it: the critical path below is what it takes. Work that does"
+            " not depend on it, submitted at the same time, would fill the streams."
+        )
+    mean = sum(one.seconds["running"] for one in found.operations if one.device != "event loop") / tasks
+    if (found.loop or 0.0) >= 0.7 or (mean < _TINY and reason in ("loop", "handed over", "awaited")):
+        busy = "" if found.loop is None or found.loop < 0.5 else f", whose thread works {found.loop:.0%} of the time"
+        return (
+            f"The loop is the bottleneck{busy}: to issue operations of {_time(mean)} each, and to take in their ends,"
+            " takes longer than what they compute. Capture them, `graph = await s.capture(fn, x)`, which makes one"
+            " task of many; or make each larger."
+        )
+    if reason == "handed over":
+        return f"{lost} tasks are on their way from the loop to a stream: make each larger, or submit further ahead."
+    if reason == "awaited":
+        return (
+            f"{lost} the program awaits each result before it submits what comes next: submit ahead, and await late;"
+            " `async with s.window(2)` bounds how far."
+        )
+    return (
+        f"{lost} nothing was submitted: the program was busy with something else, or waited for it"
+        " (`asc.observe.LoopGuard` tells what blocks the loop)."
+    )
+
+
+def _idle(found: Analysis) -> str:
+    shares = [(share, _IDLE[why]) for why, share in found.idle.items() if share >= 0.005]
+    shares.sort(reverse=True)
+    rest = "; ".join(f"{share:.0%} {what}" for share, what in shares)
+    loop = "" if found.loop is None else f" The loop's thread worked {found.loop:.0%} of the time."
+    return f"Busy {found.busy:.0%}" + (f", and idle: {rest}." if rest else ".") + loop
+
+
+def _path(found: Analysis) -> str:
+    total = sum(seconds for *_, seconds in found.path)
+    if not total:
+        return ""
+    by_name: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for kind, name, seconds in found.path:
+        by_name[kind, "" if kind == "loop" else name].append(seconds)
+    longest = sorted(by_name.items(), key=lambda item: -sum(item[1]))
+    told = [
+        f"{_time(sum(times))} ({sum(times) / total:.0%}) "
+        + ("in the loop and on the way to the streams" if kind == "loop" else f"{name}, {len(times):,} times")
+        for (kind, name), times in longest[:4]
+        if sum(times) >= 0.005 * total
+    ]
+    return f"The critical path, what had to come one after the other, took {_time(total)}: {'; '.join(told)}."
+
+
+def _table(found: Analysis) -> str:
+    heads = ("operation", "on", "count", "running", "each", "queue", "slots", "bytes", "inputs", "stream", "told")
+    rows: list[Sequence[str]] = [heads]
+    for one in found.operations[:_MOST_ROWS]:
+        each = {phase: _time(one.seconds[phase] / one.count) for phase in PHASES}
+        waits = [each[phase] if one.seconds[phase] else "" for phase in heads[5:]]
+        running = _time(one.seconds["running"])
+        rows.append((one.name, one.device, f"{one.count:,}", running, each["running"], *waits))
+    more = len(found.operations) - _MOST_ROWS
+    under = f"\n... and {more} more" if more > 0 else ""
+    said = "From `queue` on: what one waited for, on average, one after the other, from its submission to its end."
+    return _aligned(rows) + under + "\n" + said
+
+
+def _streams(found: Analysis) -> str:
+    rows = [("stream", "tasks", "busy")]
+    rows += [(stream, f"{count:,}", f"{busy:.1%}") for _, stream, busy, count in found.streams]
+    return _aligned(rows) if len(rows) > 1 else ""
+
+
+def _aligned(rows: Iterable[Sequence[str]]) -> str:
+    columns = list(zip(*rows, strict=True))
+    wide = [max(map(len, column)) for column in columns]
+    texts = [
+        [cell.ljust(width) if i == 0 else cell.rjust(width) for cell in column]
+        for i, (column, width) in enumerate(zip(columns, wide, strict=True))
+    ]
+    return "\n".join("  ".join(cells).rstrip() for cells in zip(*texts, strict=True))
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def _time(seconds: float) -> str:
+    for unit, scale in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= scale:
+            return f"{seconds / scale:.3g} {unit}" if seconds < 1000 else f"{seconds:,.0f} s"
+    return f"{seconds * 1e6:.3g} us"
+
+
+def _size(nbytes: int) -> str:
+    for unit, scale in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if nbytes >= scale:
+            return f"{nbytes / scale:.4g} {unit}"
+    return f"{nbytes} bytes"

@@ -1,0 +1,145 @@
+"""What is said of a recorded run: phases without gaps, why streams were idle, the critical path, the bytes."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asyncsched.__main__ import main
+from asyncsched.observe.analysis import analyse, critical_path, memory_curve, phases
+from asyncsched.observe.page import page
+from asyncsched.observe.recording import Recording, ScopeRecord, TaskRecord
+from asyncsched.observe.report import describe, verdict
+
+
+def task(seq: int, began: float, ended: float, **more: Any) -> TaskRecord:
+    """One that ran on the only stream, launched at 0 unless said otherwise."""
+    stream = f"cpu stream {more.pop('stream', 0)}"
+    known: dict[str, Any] = {
+        "seq": seq, "name": "matmul", "site": "model.py:3 in step", "device": "cpu", "stream": stream, "copies": False,
+        "state": "done", "claim": False, "scope": 1, "expedited": False, "inputs": (), "cost": 100, "kept": 100,
+        "submitted": 0.0, "head": 0.0, "launched": 0.0, "began": began, "ended": ended, "done": ended,
+        "waited_for": "slots",
+    }  # fmt: skip
+    known |= more
+    if "submitted" in more and "head" not in more:
+        known["head"] = known["launched"] = more["submitted"]
+    return TaskRecord(**known)
+
+
+def recorded(*tasks: TaskRecord, streams: int = 1, **more: Any) -> Recording:
+    limits = {"max_ops": 8, "max_bytes": 1000, "devices": [{"name": "cpu", "kind": "cpu", "streams": streams}]}
+    found = Recording(metadata=limits, tasks=list(tasks), complete=True)
+    for name, value in more.items():
+        setattr(found, name, value)
+    return found
+
+
+def test_phases_follow_each_other_without_gaps() -> None:
+    first, second = task(0, 1.0, 3.0), task(1, 4.0, 5.0, inputs=(0,), head=0.5, launched=1.5, done=6.0)
+    found = phases(second, {0: first, 1: second})
+    assert [name for name, *_ in found] == ["queue", "slots", "inputs", "stream", "running", "told"]
+    assert [t for _, *t in found] == [[0, 0.5], [0.5, 1.5], [1.5, 3.0], [3.0, 4.0], [4.0, 5.0], [5.0, 6.0]]
+
+
+CASES = {
+    "busy": (recorded(task(0, 0.0, 5.0), task(1, 5.0, 10.0)), "are busy 100%", "less or in lower precision"),
+    "bytes": (
+        recorded(task(0, 0.0, 1.0), task(1, 9.0, 10.0, launched=9.0, waited_for="bytes")),
+        "idle 80% of the time, mostly (80%) because tasks wait for bytes", "raise max_bytes above 1000 bytes",
+    ),
+    "slots": (
+        recorded(task(0, 0.0, 1.0), task(1, 9.0, 10.0, launched=9.0)),
+        "wait for a slot", "raise max_ops",
+    ),
+    "inputs": (
+        recorded(task(0, 0.0, 5.0), task(1, 5.0, 10.0, stream=1, inputs=(0,)), streams=2),
+        "idle 50% of the time, mostly (25%) because each task waits", "the critical path below",
+    ),
+    "loop": (
+        recorded(*[task(i, i + 0.5, i + 0.500002, submitted=float(i)) for i in range(10)]),
+        "The loop is the bottleneck", "s.capture(fn, x)",
+    ),
+    "awaited": (
+        recorded(*[task(i, i * 1.0, i + 0.3, submitted=float(i)) for i in range(10)], waits=[(0.0, 10.0, 9, 1)]),
+        "awaits each result", "s.window(2)",
+    ),
+    "elsewhere": (
+        recorded(*[task(i, i * 1.0, i + 0.3, submitted=float(i)) for i in range(10)]),
+        "nothing was submitted", "LoopGuard",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_bottleneck_is_named_with_its_cure(name: str) -> None:
+    recording, said, cure = CASES[name]
+    found = analyse(recording)
+    assert said in verdict(found)
+    assert cure in verdict(found)
+    assert found.busy + sum(found.idle.values()) == pytest.approx(1.0)
+    assert verdict(found) in describe(recording, "run.json")
+
+
+def test_the_critical_path_fills_the_time_from_the_first_submission_to_the_end() -> None:
+    tasks = [
+        task(0, 0.5, 2.0, name="long"),
+        task(1, 0.5, 1.0, name="short", stream=1),
+        task(2, 2.25, 4.0, name="reads", stream=1, inputs=(0, 1)),
+        task(3, 5.0, 6.0, name="late", submitted=4.5),
+    ]
+    found = critical_path(tasks, {one.seq: one for one in tasks})
+    assert [name for kind, name, _ in found if kind == "run"] == ["long", "reads", "late"]
+    assert sum(seconds for *_, seconds in found) == pytest.approx(6.0)
+
+
+def test_bytes_are_those_of_the_ledger_also_where_a_scope_has_a_reserve() -> None:
+    claim = task(1, 0.0, 0.0, claim=True, scope=2, cost=500, kept=500, done=1.0)
+    claim.began = claim.ended = None
+    inside = task(2, 2.0, 3.0, scope=2, cost=300, kept=200, submitted=2.0)
+    outside = task(3, 2.0, 4.0, scope=1, cost=50, kept=0, submitted=2.0)
+    scopes = {1: ScopeRecord(1, 0, "root", 0.0, True, 0), 2: ScopeRecord(2, 1, "request", 0.0, True, 0)}
+    scopes[2].reserve, scopes[2].closed = 500, 5.0
+    released = [(6.0, 2, 200)]
+    curve = memory_curve(recorded(claim, inside, outside, scopes=scopes, released=released))
+    assert curve == [(1.0, 500), (2.0, 550), (4.0, 500), (5.0, 200), (6.0, 0)]
+
+
+def test_a_page_needs_nothing_else() -> None:
+    recording = recorded(task(0, 0.0, 5.0, site="</script> & co"))
+    text = page(recording, "a < b")
+    assert "a &lt; b" in text
+    assert "@DATA@" not in text
+    assert not re.findall(r"(?:src|href)=|https?://|@import|url\(", text)
+    (data,) = re.findall(r"const data = (.*);", text)
+    assert "</script>" not in data
+    found = json.loads(data)
+    assert found["slices"] == [[0, 0, 0.0, 5e6, 0.0, 0.0, 0, 100, 0]]
+    assert found["limit"] == 1000
+
+
+def test_the_command_reports_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import numpy as np, asyncsched as asc\n"
+        "async def main():\n"
+        "    async with asc.Scheduler('cpu', instruments=[asc.Trace('run.json')]) as s:\n"
+        "        x = await s.put(np.ones((200, 200)))\n"
+        "        print(await s.call(np.trace, x @ x))\n"
+        "asc.run(main)\n"
+    )
+    subprocess.run([sys.executable, program], cwd=tmp_path, check=True, capture_output=True)  # ended at exit
+    run = [sys.executable, "-m", "asyncsched", "trace", "run.json", "--html", "run.html"]
+    said = subprocess.run(run, cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+    assert "run.json: 3 tasks in " in said
+    assert "cpu stream 0" in said
+    assert (tmp_path / "run.html").read_text().startswith("<!doctype html>")
+    with pytest.raises(SystemExit):
+        main(["trace", str(program)])
+    assert "is no trace" in capsys.readouterr().err

@@ -1,0 +1,208 @@
+"""The file of a trace: what viewers ask of it, its size, and what becomes of it when a process or a disk dies."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import asyncsched as asc
+from asyncsched.observe import Recording
+from asyncsched.observe.chunks import COLUMNS, pack_tasks, unpack_tasks
+
+MOST_BYTES = 104  # a task: a million in 100 MiB
+
+
+def check(events: list[dict[str, Any]]) -> None:
+    """That a viewer finds these in order: every slice nests, every beginning has its end, every arrow two ends."""
+    slices: dict[Any, list[tuple[float, float]]] = defaultdict(list)
+    spans: dict[Any, list[str]] = defaultdict(list)
+    arrows: dict[Any, list[str]] = defaultdict(list)
+    named = {event["tid"] for event in events if event["name"] == "thread_name"}
+    for event in events:
+        phase = event["ph"]
+        assert phase in "XbensfCM"
+        assert isinstance(event["name"], str)
+        assert event["pid"] == 1
+        if phase == "M":
+            continue
+        assert event["ts"] >= 0
+        if phase == "C":
+            assert all(isinstance(value, int) for value in event["args"].values())
+            continue
+        assert event["tid"] in named
+        key = event.get("cat"), event.get("id")
+        if phase == "X":
+            assert event["dur"] >= 0
+            slices[event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
+        elif phase in "sf":
+            arrows[key].append(phase)
+        elif phase != "n":
+            spans[key].append(phase)
+    for track in slices.values():
+        around: list[float] = []
+        for since, until in sorted(track, key=lambda pair: (pair[0], -pair[1])):
+            while around and around[-1] <= since + 0.11:  # a tenth of a microsecond: times are rounded
+                around.pop()
+            assert not around or until <= around[-1] + 0.11
+            around.append(until)
+    assert all(ends.count("b") == ends.count("e") for ends in spans.values())
+    assert all(sorted(ends) == ["f", "s"] for ends in arrows.values())
+    assert slices
+    assert spans
+    assert arrows
+
+
+async def everything(s: asc.Scheduler) -> None:
+    """Something of each kind."""
+    x = await s.put(np.ones((100, 100)))
+    window = s.window(2)
+    async with s.scope(name='a "request"', reserve="1 MiB"):
+        await asc.gather(*[x @ x + i for i in range(5)])
+    for _ in range(4):
+        async with window:
+            loss = (x * 2).sum()
+    await loss
+    small = await s.put(np.ones(3))
+    for _ in range(5):
+        small = small + 1
+    batcher = asc.Batcher(lambda items: items, scheduler=s)
+    await asyncio.gather(batcher(1), batcher(2))
+    bad = s.submit_nowait(divmod, 1, 0)
+    dropped = s.submit_nowait(repr, bad)
+    dropped.cancel()
+    for task in (bad, dropped):
+        with pytest.raises((ZeroDivisionError, asc.TaskCancelled)):
+            await task
+
+
+async def test_a_viewer_finds_it_in_order(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    trace = asc.Trace(path)
+    async with asc.Scheduler("cpu", streams=2, max_ops=4, instruments=[trace]) as s:
+        await everything(s)
+    await asyncio.to_thread(trace.close)
+    events = json.loads(await asyncio.to_thread(path.read_text))
+    check(events)
+    shown = {(event["ph"], event["name"]) for event in events}
+    assert {("X", "matmul"), ("b", 'a "request"'), ("b", "iteration 1"), ("n", "batch"), ("C", "tasks")} <= shown
+    assert ("b", "runs") in shown
+    assert any(name.startswith("await ") for _, name in shown)
+    lines = [event["args"]["line"] for event in events if event["ph"] == "X" and event["name"] == "matmul"]
+    assert lines
+    assert all("test_trace_file.py" in line for line in lines)
+    scopes = [event["name"] for event in events if event["ph"] == "C" and "a scope" not in event["name"]]
+    assert {"tasks", "bytes"} <= set(scopes)
+
+
+async def test_a_part_is_traced_and_nothing_of_it_is_kept(s: asc.Scheduler, tmp_path: Path) -> None:
+    before = await s.put(np.ones(8))
+    async with asc.Trace(tmp_path / "part.json") as trace:
+        inside = before + 1
+        await s.call(max, 1, 2)
+    assert (inside + 1).shape == (8,)
+    found = await asyncio.to_thread(Recording.read, tmp_path / "part.json")
+    assert [task.name for task in found.tasks] == ["add", "max"]
+    assert found.metadata["bytes_before"] == 64
+    assert found.complete
+    assert [*trace._tasks, *trace._rows, *trace._waits] == []
+    with pytest.raises(ValueError, match="for one scheduler, once"):
+        s.add_instrument(trace)
+
+
+@pytest.mark.one_loop
+async def test_a_million_would_take_less_than_100_mib(tmp_path: Path) -> None:
+    path, count = tmp_path / "run.json", 4000
+    trace = asc.Trace(path, details=0)
+    async with asc.Scheduler("cpu", instruments=[trace]) as s:
+        x = await s.put(np.ones((1, 2048), np.float32))
+        for i in range(count // 500):
+            s._runtime.inline_thread = 0  # as tasks, not inline
+            for _ in range(500):
+                y = x + i
+            await s.barrier()
+        del y
+    await asyncio.to_thread(trace.close)
+    size = (await asyncio.to_thread(path.stat)).st_size
+    assert size / count < MOST_BYTES
+    found = await asyncio.to_thread(Recording.read, path)
+    assert len(found.tasks) == count + 1
+    assert {task.inputs for task in found.tasks[1:]} == {(0,)}
+
+
+def test_what_a_killed_process_wrote_is_whole(tmp_path: Path) -> None:
+    program = (
+        "import numpy as np, asyncsched as asc\n"
+        "async def main():\n"
+        "    async with asc.Scheduler('cpu', instruments=[asc.Trace('run.json')]) as s:\n"
+        "        while True:\n"
+        "            await s.call(max, 1, 2)\n"
+        "asc.run(main)\n"
+    )
+    path = tmp_path / "run.json"
+    with subprocess.Popen([sys.executable, "-c", program], cwd=tmp_path) as process:
+        while not path.exists() or path.read_bytes().count(b"asyncsched.record") < 2:  # so one is whole
+            assert process.poll() is None
+        os.kill(process.pid, signal.SIGKILL)
+    text = path.read_text()
+    text = text[: text.rindex("},\n") + 1]  # the kernel may give up a write on the way: then one event is cut
+    assert len(json.loads(text + "]")) > 100
+    found = Recording.read(path)
+    assert found.tasks
+    assert not found.complete
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full here")
+async def test_a_full_disk_ends_the_trace_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+    trace = asc.Trace("/dev/full")
+    with caplog.at_level(logging.ERROR, "asyncsched"):
+        async with asc.Scheduler("cpu", instruments=[trace]) as s:
+            for _ in range(20):
+                assert await s.call(max, 1, 2) == 2
+        await asyncio.to_thread(trace.close)
+    assert "cannot be written" in caplog.text
+    assert not trace._rows
+
+
+async def test_the_loop_takes_a_share_where_the_thread_falls_behind(
+    s: asc.Scheduler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("asyncsched.observe.trace._BEHIND", 10)
+    monkeypatch.setattr("asyncsched.observe.trace._EVERY", 0.0)
+    monkeypatch.setattr("asyncsched.observe.trace_file._PAUSE", 3600.0)
+    async with asc.Trace(tmp_path / "run.json") as trace:
+        for _ in range(100):
+            await s.call(max, 1, 2)
+            assert len(trace._rows) <= 11
+    found = await asyncio.to_thread(Recording.read, tmp_path / "run.json")
+    assert len(found.tasks) == 100
+
+
+def test_columns_are_unpacked_as_they_were_packed() -> None:
+    names: list[Any] = []
+
+    def number(column: int, item: Any) -> int:
+        names.append(item)
+        return len(names) - 1
+
+    times = [1.0, 1.5, 2.0, 2.5, 3.0, 4.0]
+    rows = [
+        [7, "a", None, *times, 2, 10, 5, 1, None, False, True, [3, -1]],
+        [6, "a", None, 2.0, 0.0, 0.0, 0.0, 0.0, 2.25, 4, 10, 0, 1, None, False, True, ()],
+    ]
+    found = [dict(zip(COLUMNS, row, strict=True)) for row in unpack_tasks(pack_tasks(rows, 1.0, number))]
+    assert [row["inputs"] for row in found] == [(3, -1), ()]
+    assert [row["seq"] for row in found] == [7, 6]
+    order = ("submitted", "head", "launched", "began", "ended", "done")
+    assert [found[0][name] for name in order] == [0, 5_000_000, 10_000_000, 15_000_000, 20_000_000, 30_000_000]
+    assert [found[1][name] for name in order] == [10_000_000, 10_000_000, 10_000_000, None, None, 12_500_000]
