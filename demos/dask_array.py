@@ -129,12 +129,13 @@ def draw(results: dict[str, Result], options: argparse.Namespace) -> None:
 
     figure, axes = plt.subplots(figsize=(9, 5), layout="constrained")
     end = max(r["resident"][-1][0] for r in results.values())
+    limit = results["asyncsched"]["limit"] / MIB
     for way, colour in (("threads", "tab:red"), ("asyncsched", "tab:blue")):
         times, sizes = np.array(results[way]["resident"]).T
         axes.plot(times, sizes / MIB, color=colour, linewidth=1.6)
         label = f" {way}: {mib(growth(results[way]))} at most"
-        axes.text(times[sizes.argmax()], sizes.max() / MIB, label, color=colour, va="bottom")
-    limit = results["asyncsched"]["limit"] / MIB
+        above = sizes.max() / MIB if way == "threads" else max(sizes.max() / MIB, limit)
+        axes.text(times[sizes.argmax()], above, label, color=colour, va="bottom")
     axes.axhline(limit, color="tab:blue", linestyle=":", linewidth=1)
     axes.text(1.24 * end, limit, "limit of what is tracked", color="tab:blue", ha="right", va="top", fontsize="small")
     axes.set(xlabel="time since the computation began (s)", ylabel="memory beyond that at the start (MiB)")
