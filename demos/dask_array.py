@@ -9,7 +9,7 @@ as many threads. Each runs in a process of its own, whose resident set is sample
 What a function takes while it runs is not all known beforehand, so the resident set is somewhat above what is tracked.
 Both give freed blocks back to the system at once (glibc keeps them otherwise, and the picture would show its heap).
 
-    python demos/dask_array.py [--fields 96] [--threads 8] [--max-bytes "160 MiB"] [--plot PATH]
+    python demos/dask_array.py [--fields 96] [--threads 8] [--max-bytes "192 MiB"] [--plot PATH]
 """
 
 from __future__ import annotations
@@ -129,12 +129,13 @@ def draw(results: dict[str, Result], options: argparse.Namespace) -> None:
 
     figure, axes = plt.subplots(figsize=(9, 5), layout="constrained")
     end = max(r["resident"][-1][0] for r in results.values())
+    limit = results["asyncsched"]["limit"] / MIB
     for way, colour in (("threads", "tab:red"), ("asyncsched", "tab:blue")):
         times, sizes = np.array(results[way]["resident"]).T
         axes.plot(times, sizes / MIB, color=colour, linewidth=1.6)
         label = f" {way}: {mib(growth(results[way]))} at most"
-        axes.text(times[sizes.argmax()], sizes.max() / MIB, label, color=colour, va="bottom")
-    limit = results["asyncsched"]["limit"] / MIB
+        above = sizes.max() / MIB if way == "threads" else max(sizes.max() / MIB, limit)
+        axes.text(times[sizes.argmax()], above, label, color=colour, va="bottom")
     axes.axhline(limit, color="tab:blue", linestyle=":", linewidth=1)
     axes.text(1.24 * end, limit, "limit of what is tracked", color="tab:blue", ha="right", va="top", fontsize="small")
     axes.set(xlabel="time since the computation began (s)", ylabel="memory beyond that at the start (MiB)")
@@ -149,7 +150,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--fields", type=int, default=96, help="of 8 MiB each")
     parser.add_argument("--threads", type=int, default=8)
-    parser.add_argument("--max-bytes", default="160 MiB", help="the limit of asyncsched")
+    parser.add_argument("--max-bytes", default="192 MiB", help="the limit of asyncsched")
     parser.add_argument("--plot", metavar="PATH", default="dask_array.png")
     parser.add_argument("--way", choices=WAYS, help=argparse.SUPPRESS)
     main(parser.parse_args())
