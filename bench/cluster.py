@@ -19,8 +19,8 @@ from distributed import LocalCluster
 
 import asyncsched as asc
 
-SIZES = (8, 128, 512, 1024, 1536)
-TASKS, ROUNDS, STEPS = 32, 3, 20
+SIZES = (8, 256, 512, 1024)
+TASKS, ROUNDS, STEPS = 16, 3, 20
 Times = tuple[float, float]  # milliseconds a task, and of those this process was busy
 
 

@@ -23,7 +23,7 @@ from .work import Fused, Work, hold, perform, view_of
 # other workers of what is read there, work in progress, Python.
 SHARE_OF_MEMORY = 0.5
 MOST_PER_WORKER = 16  # a guess: enough that a worker is busy while the next tasks travel
-DEEPEST = 512  # results that one comes from, the longest way: then it is brought here and put anew
+DEEPEST = 128  # results that one comes from, the longest way: then it is brought here and put anew
 BROUGHT_WHOLE = 256 * 1024  # bytes of a result that is brought for the sake of a part of it
 # Guesses, of the same kind as Dask's own: what decides between a busy worker that has the data, and an idle one.
 _BYTES_PER_SECOND, _SECONDS_PER_TASK = 100e6, 1e-3

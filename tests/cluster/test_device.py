@@ -14,6 +14,7 @@ import pytest
 import asyncsched as asc
 from asyncsched.cluster.connection import ResultLost
 from asyncsched.cluster.device import DaskDevice
+from tests.test_readme import blocks, run
 from tests.waiting import until
 
 A = np.arange(12.0).reshape(3, 4)
@@ -264,3 +265,11 @@ async def test_the_error_says_what_is_gone(d):
     with pytest.raises(ResultLost, match="the result of 'multiply' is gone"):
         await y
     assert np.array_equal(await x, A)
+
+
+@pytest.mark.one_loop
+async def test_the_readme_says_how(address, capsys):
+    _, code = blocks("Beyond one machine")
+    code = code.replace("tcp://scheduler:8786", address).replace("workers=4", "workers=2")
+    await run(code, {"asc": asc, "array": A[:, :3]})
+    assert float(capsys.readouterr().out) == (A[:, :3] @ A[:, :3] + 1).sum()

@@ -22,7 +22,7 @@ import asyncio, logging, sys
 import numpy as np
 import asyncsched as asc
 
-logging.disable()  # of what it tells of itself, after a second
+logging.disable()  # of the stall, which is told there, too
 
 async def main():
     async with asc.Scheduler("cpu", max_bytes=10_000) as s:
