@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-from .analysis import memory_curve
+from .memory_curve import memory_curve
 from .recording import INLINE_STREAM, Recording
 
 _MOST: Final = 60_000  # slices, and points of the curve: more a browser draws slowly, and nobody tells apart

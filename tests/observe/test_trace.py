@@ -13,7 +13,7 @@ import pytest
 import asyncsched as asc
 from asyncsched.devices.sim import SimDevice
 from asyncsched.observe import Recording
-from asyncsched.observe.analysis import memory_curve
+from asyncsched.observe.memory_curve import memory_curve
 
 
 async def traced(path: Path, program: Any, **options: Any) -> Recording:
