@@ -102,7 +102,7 @@ def mortals() -> Iterator[str]:
 
 
 # A training goes on from what it has: deaths that come faster than that is computed again would keep it for ever.
-@pytest.mark.parametrize(("program", "pause"), [(mapped, 1.0), (trained, 6.0)])
+@pytest.mark.parametrize(("program", "pause"), [(mapped, 1.0), (trained, 8.0)])
 async def test_no_kill_changes_a_result(mortals, program, pause):
     from distributed import Client
 
