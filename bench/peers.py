@@ -46,6 +46,7 @@ ROWS = (
     _row("a training step, 512-2048-512-1, batch 1024", "ms", "training"),
     _row("memory at the peak of 20 such steps", "MiB", "peak", fresh=True),
 )
+NOTE = "Dask, distributed and Ray issue a tenth of the smallest operations: ratios are of the time of one"
 BEGIN, END = "<!-- bench.peers: begin -->", "<!-- bench.peers: end -->"
 
 
@@ -60,6 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     result = measured("peers", ROWS, options)
     print_table(result, list(PEERS))
+    print(NOTE)
     if options.json and not options.quick:
         draw(
             Path(options.json).with_suffix(".png"),
@@ -86,7 +88,7 @@ def table(result: Mapping[str, Any]) -> str:
     text = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
     missing = "".join(f" {peer}: {reason}." for peer, reason in result["missing"].items())
     why = "A dash: no number, for the reason in `bench/results/peers.json`."
-    return f"{text}\n\n{setting(result)}. {contestants(result)}. {why}{missing}"
+    return f"{text}\n\n{setting(result)}. {contestants(result)}. {NOTE}. {why}{missing}"
 
 
 def _cell(row: Mapping[str, Any], column: str) -> str:

@@ -23,7 +23,7 @@ def add_options(parser: argparse.ArgumentParser, name: str) -> None:
     parser.add_argument("--quick", action="store_true", help="a smoke run of one round: the numbers mean nothing")
     parser.add_argument("--rounds", type=int, default=7, help="how often each takes its turn (7)")
     parser.add_argument("--contestants", metavar="NAMES", help="these alone, by commas")
-    parser.add_argument("--works", metavar="TEXT", help="only rows with this in their title")
+    parser.add_argument("--works", metavar="TEXTS", help="only rows with one of these in their title, by commas")
     parser.add_argument("--no-install", action="store_true", help="do without what is not installed")
     parser.add_argument("--json", metavar="PATH", help=f"where results go (bench/results/{name}.json; quick: nowhere)")
 
@@ -38,7 +38,7 @@ def measured(name: str, rows: Sequence[Row], options: argparse.Namespace) -> dic
     try:
         done = []
         for row in rows:
-            if not options.works or options.works in row.title:
+            if not options.works or any(text in row.title for text in options.works.split(",")):
                 note(f"{time.monotonic() - started:4.0f} s  {row.title} ...")
                 done.append(turns.measure(row))
     finally:
@@ -90,7 +90,8 @@ def setting(result: Mapping[str, Any]) -> str:
     on = result["machine"]
     where = f"{on['cpus']} processors ({on['processor']}), {on['system']}, Python {on['python']}"
     busy = f", busy with other work (load {on['load']:.1f})" if on["load"] >= _BUSY else ""
-    return f"{result['date'][:10]}, {where}{busy}; medians of {result['rounds']} rounds"
+    rounds = f"medians of {result['rounds']} rounds, fewer of what takes seconds"
+    return f"{result['date'][:10]}, {where}{busy}; {rounds}"
 
 
 def contestants(result: Mapping[str, Any]) -> str:

@@ -514,7 +514,10 @@ class Engine(Audit):
 
 
 def _below(task: Task) -> list[tuple[Task, Task, Move | None]]:
-    """All that depends on a task, each after one that it reads, with its part in a commit; beyond that, nothing."""
+    """What depends on a launched task, each after one that it reads, with its part in a commit.
+
+    Down to the first that is pending, or part of a commit: what depends on those ends with them, or goes on.
+    """
     found: list[tuple[Task, Task, Move | None]] = []
     todo, seen = [task], {task}
     while todo:
@@ -524,7 +527,7 @@ def _below(task: Task) -> list[tuple[Task, Task, Move | None]]:
                 seen.add(dependent)
                 move = dependent.move
                 found.append((producer, dependent, move))
-                if move is None:
+                if move is None and dependent.state == LAUNCHED:
                     todo.append(dependent)
     return found
 

@@ -30,7 +30,7 @@ from .watching import Watchers
 
 _UNKNOWN: Final = 4  # tasks of which nothing is known that run at once, at most. A guess
 
-DEFAULTS: Final[dict[str, Any]] = {"device": "cpu", "streams": CPU_COUNT}
+DEFAULTS: Final[dict[str, Any]] = {"device": "cpu", "streams": CPU_COUNT, "max_ops": 128}  # for tiny tasks
 _kept: Final = Kept("cluster", DEFAULTS)
 
 
@@ -121,7 +121,7 @@ class using(Using):
 
     Args:
         streams: how many tasks run at once; by default as many as Dask's threads, one for each processor.
-        limits: `max_ops`, `max_bytes` and what else `Scheduler` takes.
+        limits: `max_ops` (128 by default), `max_bytes` and what else `Scheduler` takes.
 
     Raises:
         TypeError, ValueError: for arguments that `Scheduler` refuses; nothing has changed then.

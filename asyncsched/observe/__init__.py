@@ -1,18 +1,39 @@
 """Seeing what a scheduler does: instruments, and those that the package brings; why tasks wait, told on a signal;
 graphs of tasks."""
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from .._core.callsite import line_of
 from .._core.instrument import Instrument
 from .._core.model import STATE_NAMES
-from ..pictures.graph import Node, TaskGraph
-from .live import Live
-from .loop_guard import LoopGuard
-from .marks import Marks
-from .on_signal import explain_on_signal
-from .recording import Recording
-from .snapshot import Snapshot
-from .summary import Summary
-from .trace import Trace
+
+if TYPE_CHECKING:
+    from ..pictures.graph import Node, TaskGraph
+    from .live import Live
+    from .loop_guard import LoopGuard
+    from .marks import Marks
+    from .on_signal import explain_on_signal
+    from .recording import Recording
+    from .snapshot import Snapshot
+    from .summary import Summary
+    from .trace import Trace
+
+# What is imported when its name is first used, and from where: a server imports the summary, and few programs all.
+_WHEN_USED = {
+    "Live": ".live",
+    "LoopGuard": ".loop_guard",
+    "Marks": ".marks",
+    "Node": "..pictures.graph",
+    "Recording": ".recording",
+    "Snapshot": ".snapshot",
+    "Summary": ".summary",
+    "TaskGraph": "..pictures.graph",
+    "Trace": ".trace",
+    "explain_on_signal": ".on_signal",
+}
 
 __all__ = [
     "STATE_NAMES",
@@ -29,3 +50,16 @@ __all__ = [
     "explain_on_signal",
     "line_of",
 ]
+
+
+if not TYPE_CHECKING:  # for which any name would be there then, also a misspelt one
+
+    def __getattr__(name: str) -> Any:
+        if name not in _WHEN_USED:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        found = globals()[name] = getattr(import_module(_WHEN_USED[name], __name__), name)
+        return found
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__doc__"]

@@ -79,7 +79,7 @@ class Live(Summary):
 
             self._console = Console(stderr=True)
         self._loop = asyncio.get_running_loop()
-        if self._console.is_terminal:
+        if self._console.is_interactive:
             self._screen = _Screen(self._console)
             self._tick()
 

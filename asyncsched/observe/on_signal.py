@@ -22,7 +22,6 @@ import threading
 import traceback
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from select import select
 from typing import Final, NoReturn
 
 from ..runtime.context import opened
@@ -31,13 +30,14 @@ from ..runtime.runtime import Runtime
 
 _PATIENCE: Final = 1.0  # seconds in which a loop that is not blocked comes to what it is asked
 _ANSWER: Final = 30.0  # seconds for its answer then
+_HEAD: Final = b"most recent call first"  # once in what is written for a signal
 _ATTEMPTS: Final = 10  # at reading what another thread changes
 
 _SIGNAL: Final = getattr(signal, "SIGUSR1", None)
 # The thread's name as others see it. The signal ends a process that does not listen, and that one is caught says
 # nothing: a shell does so in order to end.
 _THREAD: Final = "asc explains"
-_OWN_NAME: Final = Path("/proc/thread-self/comm")
+_THREADS: Final = Path("/proc/self/task")
 _pipe: list[int] = []  # its ends, once asked for
 
 
@@ -58,11 +58,13 @@ def explain_on_signal() -> None:
     if _pipe:
         return
     reading, writing = os.pipe()
-    os.set_blocking(reading, False)
     os.set_blocking(writing, False)
     _pipe.extend((reading, writing))
     faulthandler.register(_SIGNAL, file=writing, all_threads=False)
-    threading.Thread(target=_listen, args=(reading,), name="asyncsched explains", daemon=True).start()
+    thread = threading.Thread(target=_listen, args=(reading,), name="asyncsched explains", daemon=True)
+    thread.start()
+    with contextlib.suppress(OSError):  # by this `ask` knows the process; only on Linux
+        (_THREADS / f"{thread.native_id}" / "comm").write_text(_THREAD)
 
 
 def ask(pid: int) -> str:
@@ -72,14 +74,22 @@ def ask(pid: int) -> str:
         SystemExit: if there is none such, or it does not listen, so that the signal would end it.
     """
     threads = Path(f"/proc/{pid}/task")
-    if _SIGNAL is None or not _OWN_NAME.exists():
+    if _SIGNAL is None or not _THREADS.exists():
         _give_up(f"cannot tell here whether process {pid} listens; if it does: kill -USR1 {pid}")
     if not threads.exists():
         _give_up(f"there is no process {pid}")
-    if _THREAD not in {name.read_text().strip() for name in threads.glob("*/comm")}:
+    if _THREAD not in _names_in(threads):
         _give_up(f"process {pid} does not listen: call `asyncsched.observe.explain_on_signal()` in it")
     os.kill(pid, _SIGNAL)
     return f"process {pid} prints it to its stderr"
+
+
+def _names_in(threads: Path) -> set[str]:
+    found = set()
+    for name in threads.glob("*/comm"):
+        with contextlib.suppress(OSError):  # one that has ended
+            found.add(name.read_text().strip())
+    return found
 
 
 def _give_up(why: str) -> NoReturn:
@@ -87,15 +97,11 @@ def _give_up(why: str) -> NoReturn:
 
 
 def _listen(pipe: int) -> None:
-    with contextlib.suppress(OSError):  # by this `ask` knows the process; only on Linux
-        _OWN_NAME.write_text(_THREAD)
-    while select([pipe], [], []):
-        found = [_explained(runtime) for runtime in opened()]
-        told = "\n".join(found or ["no scheduler is open"])
-        print(f"asyncsched, process {os.getpid()}:\n{told}", file=sys.stderr, flush=True)
-        with contextlib.suppress(BlockingIOError):  # now that all has come: a traceback is written in many pieces
-            while os.read(pipe, 65_536):
-                pass
+    while written := os.read(pipe, 65_536):
+        if _HEAD in written:  # a traceback comes in many pieces, of which this is one
+            found = [_explained(runtime) for runtime in opened()]
+            told = "\n".join(found or ["no scheduler is open"])
+            print(f"asyncsched, process {os.getpid()}:\n{told}", file=sys.stderr, flush=True)
 
 
 def _explained(runtime: Runtime) -> str:

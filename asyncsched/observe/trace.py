@@ -26,9 +26,10 @@ _BEHIND: Final = 30_000  # rows not written yet at which the loop's thread takes
 class Trace(Instrument):
     """Writes what a scheduler does to a file that Perfetto (https://ui.perfetto.dev) and chrome://tracing open.
 
-    A thread of its own writes, a few times a second, so the file is valid whenever the process is killed. What has not
-    ended by then is not in it. `asc.observe.Recording.read` reads it again, and `python -m asyncsched trace` says where
-    the time went.
+    A thread of its own writes whole events, ten times a second, so the file is valid when the process is killed; what
+    has not ended by then is not in it. (Killed in the midst of a write, which takes microseconds, it may end within an
+    event. `Recording` reads it all the same; for a viewer delete the last line.) `asc.observe.Recording.read` gives a
+    program what was recorded, and `python -m asyncsched trace` says where the time went.
 
     In the picture each stream is a track, with a slice for each operation; quick rows that ran inline are slices on the
     loop's track. Each scope, window's iteration and wait is a slice of its own track, and queue, slots and bytes are

@@ -184,7 +184,8 @@ class TraceFile:
             columns[5] = ticks(columns[5], 0).tolist()
             record["counters"] = dict(zip(COUNTED, columns, strict=True))
         record |= picture.new_names()
-        self._texts.append("".join((*texts, line("record", {k: v for k, v in record.items() if v}))).encode())
+        kept = line("record", {name: what for name, what in record.items() if what})
+        self._texts.append("".join((kept, *texts)).encode())
         return True
 
     def _ticks(self, when: float) -> int:

@@ -7,19 +7,20 @@ scheduler, with the names of operations: into a file that https://ui.perfetto.de
 issues ahead (each tick a task), the stream works through what is queued, and the queue grows and empties.
 """
 
-from collections import Counter
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from textwrap import fill
 
 import matplotlib.pyplot as plt
 import numpy as np
-from book import HERE, LIGHT, QUICK, duration, show
+from book import HERE, LIGHT, QUICK, show
 
 import asyncsched as asc
 from asyncsched import nn
 from asyncsched.observe import Recording
+from asyncsched.observe.report import describe
 
-BATCH, STEPS, MIB = 64 if QUICK else 1024, 3, 2**20
+BATCH, STEPS = 64 if QUICK else 1024, 3
 
 
 async def profiler() -> None:
@@ -31,9 +32,8 @@ async def profiler() -> None:
             await steps(s, net, trainer)  # warm up
             async with asc.Trace(path):
                 await steps(s, net, trainer)
-        size, recording = path.stat().st_size, Recording.read(path)
-    print(f"{len(recording.tasks)} tasks, in a file of {size / 1024:.0f} KiB\n")
-    summary(recording)
+        recording = Recording.read(path)
+    print("\n".join(fill(line, 110) for line in describe(recording, path.name).splitlines()))
     show(draw(recording), "profiler")
 
 
@@ -45,16 +45,6 @@ async def steps(s: asc.Scheduler, net: nn.Module, trainer: asc.optim.SGD) -> Non
             trainer.step()
             trainer.zero_grad()
     await s.barrier()
-
-
-def summary(recording: Recording) -> None:
-    seconds, count = Counter(), Counter()
-    for task in recording.tasks:
-        if task.began is not None and task.ended is not None:
-            seconds[task.name] += task.ended - task.began
-            count[task.name] += 1
-    for name, busy in seconds.most_common(6):
-        print(f"{name:24}{count[name]:4} times{duration(busy):>10}{busy / seconds.total():8.0%}")
 
 
 def draw(recording: Recording) -> object:

@@ -82,6 +82,7 @@ ASKED = {
     "guests": 2,
     "networks": 0,
     "training": 2,
+    "replan": 0,
     "pipeline": 3,
     "overhead": 9,
     "throughput": 2,

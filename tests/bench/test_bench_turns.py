@@ -12,7 +12,7 @@ from typing import Any
 import matplotlib
 import pytest
 
-from bench import beside, growth, peers, works
+from bench import beside, growth, peers, readme, works
 from bench.contestant import LIBRARIES
 from bench.environments import NEEDS, Needs, Unavailable, python_for
 from bench.measure import ROOT
@@ -120,7 +120,12 @@ def test_the_table_for_the_readme_has_ratios_where_there_are_some_and_names_who_
     table = peers.table(result | {"missing": {"mxnet": "no wheels for Python 3.14"}})
     assert table.splitlines()[:3] == ["| what | NumPy | Ray |", "| --- | --- | --- |", "| `x + 1` | 0.50 us | 160x |"]
     assert "2026-11-22, 2 processors (a processor), Linux, Python 3.11.7, busy with other work (load 3.0)" in table
-    assert "medians of 7 rounds. ray 2." in table
+    assert "medians of 7 rounds, fewer of what takes seconds. ray 2." in table
     assert table.endswith("mxnet: no wheels for Python 3.14.")
     readme = f"before {peers.BEGIN} old {peers.END} after"
     assert peers.with_table(readme, result | {"missing": {}}).startswith(f"before {peers.BEGIN}\n| what |")
+
+
+def test_no_number_of_the_readmes_other_table_is_typed():
+    text = readme.README.read_text("utf-8")
+    assert readme.with_table(text) == text

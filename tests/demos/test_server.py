@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from .browser import BROWSER, DRIVER, Browser, until
-from .test_demos import DEMOS, needs
+from .test_demos import ALONE, DEMOS, needs
 
 pytestmark = needs("sklearn", "starlette", "uvicorn", "safetensors")
 in_a_browser = pytest.mark.skipif(
@@ -38,7 +38,7 @@ class Server:
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         command = [sys.executable, str(DEMOS / "server.py"), "--port", str(port), *options]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | ALONE)
         assert self.process.stdout is not None
         assert self.process.stdout.readline().endswith("Loading ...\n")
         self.said = self.process.stdout.readline()

@@ -48,24 +48,34 @@ def block(until: Callable[[], object]) -> None:
         pass
 
 
-async def test_the_line_that_blocks_is_told_while_it_does(told: Told) -> None:
+@pytest.fixture
+def all_told(told: Told, monkeypatch: pytest.MonkeyPatch) -> Told:
+    """Blocks are told however many there are: a test's loop that others keep from running is late, too."""
+    monkeypatch.setattr("asyncsched.observe.loop_guard._EVERY", 0.0)
+    return told
+
+
+async def test_the_line_that_blocks_is_told_while_it_does(all_told: Told) -> None:
+    def about_it() -> list[str]:
+        return [line for line in all_told.lines if "test_loop_guard.py" in line]
+
     def guilty() -> weakref.ref[Held]:
         held = Held()
-        block(lambda: told.lines)
+        block(about_it)
         return weakref.ref(held)
 
     async with asc.Scheduler("cpu", instruments=[asc.observe.LoopGuard(0.02)]) as s:
         assert guilty()() is None  # nobody kept the frame
-        await until(lambda: len(told.lines) == 2)
+        await until(lambda: len(about_it()) > 1)
         assert await s.call(max, 1, 2) == 2
-    first, second = told.lines
+    first, second, *_ = about_it()
     assert first.startswith("the event loop is blocked, since ")
-    assert " in guilty\n    block(lambda" in first
+    assert " in guilty\n    block(about_it)" in first
     assert "await s.call(fn" in first
     assert "run_until_complete" not in first  # what is below the callback says nothing
     assert second.startswith("the event loop was blocked for ")
     assert " s of a processor), at " in second
-    assert " in block" in second or "in <lambda>" in second
+    assert any(f" in {name}" in second for name in ("block", "about_it", "<listcomp>"))
 
 
 async def test_its_thread_and_its_timer_end_with_the_scheduler(told: Told) -> None:
@@ -75,13 +85,13 @@ async def test_its_thread_and_its_timer_end_with_the_scheduler(told: Told) -> No
         return [thread.name for thread in threading.enumerate() if thread.name == "asyncsched loop guard"]
 
     async with asc.Scheduler("cpu", instruments=[guard]):
-        assert len(watching()) == 1
+        await until(lambda: len(watching()) == 1)  # a former one may be on its way out
         with pytest.raises(RuntimeError, match="make another"):
             asc.Scheduler("cpu", instruments=[guard])
     await until(lambda: not watching())
     async with asc.Scheduler("cpu") as s:
         s.add_instrument(guard)
-        assert len(watching()) == 1
+        await until(lambda: len(watching()) == 1)  # a former one may be on its way out
         s.remove_instrument(guard)
         await until(lambda: not watching())
     known = weakref.ref(guard)
@@ -195,9 +205,15 @@ def test_a_debugger_at_work_on_the_loop_is_no_block(told: Told, monkeypatch: pyt
     assert told.lines == []
 
 
-async def test_a_callback_in_c_has_no_line(told: Told, blockbuster: Any) -> None:
+async def test_a_callback_in_c_has_no_line(all_told: Told, blockbuster: Any) -> None:
     blocked = threading.Event()
-    told.emit = lambda record: (told.lines.append(record.getMessage()), blocked.set())  # type: ignore[method-assign,assignment,func-returns-value]
+
+    def emit(record: logging.LogRecord) -> None:
+        all_told.lines.append(record.getMessage())
+        if " at C code\n" in all_told.lines[-1]:
+            blocked.set()
+
+    all_told.emit = emit  # type: ignore[method-assign]
     blockbuster.deactivate()
     lock = threading.Lock()
     lock.acquire()
@@ -209,5 +225,5 @@ async def test_a_callback_in_c_has_no_line(told: Told, blockbuster: Any) -> None
     threading.Thread(target=release, daemon=True).start()
     async with asc.Scheduler("cpu", instruments=[asc.observe.LoopGuard(0.02)]):
         asyncio.get_running_loop().call_soon(lock.acquire)
-        await until(lambda: len(told.lines) == 2)
-    assert "at C code\n" in told.lines[0]
+        await until(blocked.is_set)
+    assert lock.locked()  # it was had in the end

@@ -18,9 +18,11 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="who listens is seen 
 
 # It does as it is told by lines of its input: reads one on the loop's thread, or on another.
 PROGRAM = """
-import asyncio, sys
+import asyncio, logging, sys
 import numpy as np
 import asyncsched as asc
+
+logging.disable()  # of the stall, which is told there, too
 
 async def main():
     async with asc.Scheduler("cpu", max_bytes=10_000) as s:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from operator import index
 from typing import Any, TypeAlias
 
@@ -11,6 +11,7 @@ from numpy.typing import DTypeLike
 
 from ...ops.exactly import chosen
 from ...ops.packed import UNPACK, offsets
+from ...ops.row import Row, plan_key
 from ...ops.table import TABLE
 from ..options import axes
 from ..tensor import Scalar, Tensor, apply
@@ -37,16 +38,31 @@ def several(name: str, *operands: Any, placed: Mapping[str, Any] | None = None, 
         if isinstance(operand, Tensor):
             known_shape(operand, name)
     packed = apply(row, operands, options, **(placed or {}))
-    forms, _ = row.parts(name, tuple([o._value.meta if isinstance(o, Tensor) else o for o in operands]), options)
-    places = zip(offsets(forms)[0], forms, strict=True)
-    found = [
-        apply(UNPACK, (packed,), {"start": start, "shape": form.shape, "dtype": form.dtype}) for start, form in places
-    ]
+    found = [apply(UNPACK, (packed,), place) for place in _places(row, operands, options)]
     node = next((o._node for o in operands if isinstance(o, Tensor) and o._node is not None), None)
     if node is not None:
         all_of_it = (*operands, *[result.detach() for result in found])
         for part, result in enumerate(found):
             node.record(row, all_of_it, {**options, "part": part}, result)
+    return found
+
+
+_known_places: dict[Hashable, list[dict[str, Any]]] = {}
+_MOST_PLACES = 1024
+
+
+def _places(row: Row, operands: Sequence[Any], options: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Where each result will be in what they are packed in: from a cache, by what a plan depends on, too."""
+    forms = tuple([o._value.meta if isinstance(o, Tensor) else o for o in operands])
+    key = row.name, plan_key(forms, options)
+    found = _known_places.get(key)
+    if found is None:
+        parts, _ = row.parts(row.name, forms, options)
+        starts = offsets(parts)[0]
+        found = [{"start": at, "shape": p.shape, "dtype": p.dtype} for at, p in zip(starts, parts, strict=True)]
+        if len(_known_places) >= _MOST_PLACES:
+            _known_places.clear()
+        _known_places[key] = found
     return found
 
 
