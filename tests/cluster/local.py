@@ -18,7 +18,10 @@ def cluster(workers: int, *, mortal: bool = False) -> Iterator[str]:
     started again under its name however it ended.
     """
     command = [sys.executable, "-m", __name__, str(workers), str(int(mortal))]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    # Who wants to connect to a worker that died tries for so long, half a minute otherwise.
+    environment = os.environ | ({"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "2s"} if mortal else {})
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment) as process:
         assert process.stdout is not None
         assert process.stdin is not None
         try:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import random
 import signal
@@ -102,7 +103,7 @@ def mortals() -> Iterator[str]:
 
 
 # A training goes on from what it has: deaths that come faster than that is computed again would keep it for ever.
-@pytest.mark.parametrize(("program", "pause"), [(mapped, 1.0), (trained, 6.0)])
+@pytest.mark.parametrize(("program", "pause"), [(mapped, 1.0), (trained, 3.0)])
 async def test_no_kill_changes_a_result(mortals, program, pause):
     from distributed import Client
 
@@ -117,6 +118,7 @@ async def test_no_kill_changes_a_result(mortals, program, pause):
                 told = s.statistics()
                 assert told.peak_bytes <= LIMIT
                 assert told.peak_tasks_in_flight <= 16
+                gc.collect()  # a model and its optimiser hold each other
                 await until(lambda s=s: s.statistics().bytes_retained == 0)
             for a, b in zip(found, expected, strict=True):
                 assert np.array_equal(a, b)
