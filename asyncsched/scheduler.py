@@ -274,10 +274,7 @@ class Scheduler(Submitter):
         Raises:
             TypeError, ValueError: for what is no Instrument, or is there already.
         """
-        runtime = self._runtime
-        runtime.instruments.add(instrument, self)
-        if runtime.life is Life.OPEN:
-            instrument.opened()
+        self._runtime.add_instrument(instrument, self)
 
     def remove_instrument(self, instrument: Instrument) -> None:
         """Tell it no more.

@@ -84,7 +84,9 @@ class Trace(Instrument):
             raise ValueError("a Trace is for one scheduler, once: make another, with a file of its own")
         self._runtime = scheduler._runtime
         self._engine = self._runtime.engine
-        self._file.begin(self._runtime)
+
+    def opened(self) -> None:
+        self._file.begin(self._runtime)  # what its devices are is known now
 
     def detached(self) -> None:
         now = perf_counter()
@@ -120,7 +122,7 @@ class Trace(Instrument):
 
     def _attach(self) -> None:
         runtime = find(self._scheduler)
-        runtime.instruments.add(self, SimpleNamespace(_runtime=runtime))
+        runtime.add_instrument(self, SimpleNamespace(_runtime=runtime))
 
     def _detach(self) -> None:
         if not self._file.ending:  # the scheduler has not closed

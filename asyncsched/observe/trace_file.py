@@ -78,13 +78,13 @@ class TraceFile:
         """Nothing more is noted: the thread writes what is left, and ends."""
         self.ending = True
         self._ended.set()
+        if self._thread is None:  # it was never opened
+            self._raw.close()
 
     def join(self) -> None:
         """Wait until all is written."""
         if self._thread is not None:
             self._thread.join()
-        else:
-            self._raw.close()
 
     def _at_exit(self) -> None:
         """The scheduler was never closed: write what it did so far."""

@@ -21,6 +21,7 @@ from .._core.callsite import line_of
 from .._core.completions import Completions
 from .._core.engine import Engine
 from .._core.failure import Failure
+from .._core.instrument import Instrument
 from .._core.model import LAUNCHED, Lane, Task, Value
 from .._core.refcounts import require_gil
 from ..devices.contract import Device, Point, RemoteDevice
@@ -189,6 +190,12 @@ class Runtime:
         """The smallest that a device asks for, so that none is ever overfilled."""
         limits = [limit for device in self.devices if (limit := device.default_bytes()) is not None]
         self.engine.account.limit = min(limits, default=None)
+
+    def add_instrument(self, instrument: Instrument, scheduler: Any) -> None:
+        """Have an instrument told what happens from now on. Raises as `Instruments.add`."""
+        self.instruments.add(instrument, scheduler)
+        if self.life is Life.OPEN:
+            instrument.opened()
 
     def _observe(self, observer: Instruments | None) -> None:
         self.engine.observer = observer

@@ -133,3 +133,26 @@ async def test_bytes_added_up_from_a_trace_are_those_of_the_scheduler(tmp_path: 
     curve = memory_curve(await asyncio.to_thread(Recording.read, tmp_path / "run.json"))
     assert curve[-1][1] == statistics.bytes_retained
     assert max(used for _, used in curve) == pytest.approx(statistics.peak_bytes, abs=1600)  # two in the same tick
+
+
+async def test_a_trace_of_a_scheduler_that_opens_late_knows_its_devices(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    trace = asc.Trace(path)
+    s = asc.Scheduler("cpu", streams=2, max_bytes="auto", instruments=[trace])
+    async with s:
+        await s.call(max, 1, 2)
+        limit = s.statistics().max_bytes
+    await asyncio.to_thread(trace.close)
+    found = await asyncio.to_thread(Recording.read, path)
+    assert found.metadata["max_bytes"] == limit
+    assert [device["streams"] for device in found.metadata["devices"]] == [2]
+
+
+async def test_a_trace_of_a_scheduler_that_never_opens_is_closed(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    trace = asc.Trace(path)
+    s = asc.Scheduler("cpu", instruments=[trace])
+    s.remove_instrument(trace)
+    trace.close()
+    with pytest.raises(ValueError, match="is no trace"):
+        await asyncio.to_thread(Recording.read, path)
