@@ -109,11 +109,15 @@ class DaskStream:
             remote.depth = 1 + max([_depth(value) for value in task.inputs], default=0)
             remote.future = await self._send(task)
             remote.sent.set()
-            sent = perf_counter()
+            observer, sent = self._device.memory.observer, perf_counter()
+            if observer is not None:
+                observer.body_began(task)
             error = await self._device.connection.outcome(remote.future)
             if task.cancelled:
                 await self._device.connection.stopped()
             now = perf_counter()
+            if observer is not None:
+                observer.body_ended(task, sent, now)
             self._device.took(task.name, now - max(sent, self._ran_dry))
             self._ran_dry = now
         await _all_over(task.inputs)  # Dask fails a task for what it reads: that is told first, though it may be late

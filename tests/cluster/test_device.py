@@ -273,3 +273,21 @@ async def test_the_readme_says_how(address, capsys):
     code = code.replace("tcp://scheduler:8786", address).replace("workers=4", "workers=2")
     await run(code, {"asc": asc, "array": A[:, :3]})
     assert float(capsys.readouterr().out) == (A[:, :3] @ A[:, :3] + 1).sum()
+
+
+async def test_instruments_are_told_of_bodies_on_workers(address):
+    class Bodies(asc.observe.Instrument):
+        def __init__(self):
+            self.seen = []
+
+        def body_began(self, task):
+            self.seen.append(("began", task.name))
+
+        def body_ended(self, task, began, ended):
+            assert began <= ended
+            self.seen.append(("ended", task.name))
+
+    bodies = Bodies()
+    async with asc.Scheduler(asc.cluster.DaskDevice(address, workers=2), instruments=[bodies]) as s:
+        await s.call(max, 1, 2)
+    assert bodies.seen == [("began", "max"), ("ended", "max")]
