@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, islice
 from math import prod, sqrt
 from typing import Any
 
@@ -93,7 +93,7 @@ def _bias(xp: Any, q: Any, k: Any, mask: Any, causal: bool) -> Any:
 
 
 def _attend(xp: Any, q: Any, k: Any, v: Any, bias: Any, scale: float, out: Any) -> None:
-    def some(groups: list[Any]) -> None:
+    def some(groups: Iterator[Any]) -> None:
         for heads in groups:
             weights, factor = _weights(xp, q[heads] * scale, k[heads], None if bias is None else bias[heads])
             xp.matmul(weights, v[heads], out=out[heads])
@@ -105,7 +105,7 @@ def _attend(xp: Any, q: Any, k: Any, v: Any, bias: Any, scale: float, out: Any) 
 def _attend_backward(xp: Any, q: Any, k: Any, v: Any, grad: Any, bias: Any, scale: float, grads: Any) -> None:
     dq, dk, dv = grads
 
-    def some(groups: list[Any]) -> None:
+    def some(groups: Iterator[Any]) -> None:
         for heads in groups:
             queries, keys = q[heads] * scale, k[heads]
             weights, factor = _weights(xp, queries, keys, None if bias is None else bias[heads])
@@ -120,11 +120,12 @@ def _attend_backward(xp: Any, q: Any, k: Any, v: Any, grad: Any, bias: Any, scal
     _share(xp, q, k, some)
 
 
-def _share(xp: Any, q: Any, k: Any, some: Callable[[list[Any]], None]) -> None:
+def _share(xp: Any, q: Any, k: Any, some: Callable[[Iterator[Any]], None]) -> None:
     """Call `some` with all groups of heads: at once, or with some on each of several threads."""
-    groups = list(_groups(xp, q, k))
+    count = sum(1 for _ in _groups(xp, q, k))  # which may be many: none is kept
     seconds = parallel.seconds_of("attention", prod(q.shape[:-1]) * k.shape[-2], q.itemsize)
-    parallel.run([partial(some, groups[part]) for part in parallel.ranges(len(groups), seconds)])
+    ranges = parallel.ranges(count, seconds)
+    parallel.run([partial(some, islice(_groups(xp, q, k), part.start, part.stop)) for part in ranges])
 
 
 def _weights(xp: Any, queries: Any, keys: Any, bias: Any) -> tuple[Any, Any]:
