@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import inspect
 import sys
 import traceback
@@ -182,17 +181,23 @@ def _copy(exception: BaseException) -> BaseException:
     Its class is not called, since it may have made these arguments out of others. The few kinds that Python keeps
     in a form of their own copy themselves; classes derived from those are left alone.
     """
+    copied: BaseException
     kind = built_in = type(exception)
     while built_in.__flags__ & _HEAP_TYPE:
         built_in = built_in.__base__ or object
     if built_in.__basicsize__ == BaseException.__basicsize__:
-        copied: BaseException = built_in.__new__(kind, *exception.args)
+        copied = built_in.__new__(kind, *exception.args)
         state: Any = object.__getstate__(exception)
         for attributes in state if isinstance(state, tuple) else (state,):
             for name, held in (attributes or {}).items():
                 object.__setattr__(copied, name, held)
     elif kind in (built_in, ExceptionGroup):
-        copied = copy.copy(exception)
+        # As `copy.copy` does, but for what others have it do instead: libraries that pickle tracebacks.
+        reduced: Any = exception.__reduce__()
+        make, given, *more = reduced
+        copied = make(*given)
+        if more and more[0]:
+            copied.__setstate__(more[0])
     else:
         return exception
     object.__setattr__(copied, "__cause__", exception.__cause__)

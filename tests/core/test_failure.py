@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import copyreg
 import gc
 import inspect
 import sys
@@ -405,7 +406,14 @@ class Denied(PermissionError):
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_each_delivery_is_a_copy(error):
+@pytest.mark.parametrize("pickled", [False, True])
+def test_each_delivery_is_a_copy(error, pickled, monkeypatch):
+    if pickled:  # by a library in its own way, as tblib has it for all exceptions there are
+
+        def lost(error):
+            return type(error).__new__, (type(error),)
+
+        monkeypatch.setitem(copyreg.dispatch_table, type(error), lost)
     object.__setattr__(error, "__cause__", OSError("the cause"))  # a frozen one refuses an assignment
     failure = Failure.of(error, "a", None)
     first, second = caught(failure), caught(failure.passed_to("b", None))
