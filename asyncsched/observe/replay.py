@@ -7,9 +7,9 @@ rows, opens and leaves scopes, drops results, and waits; and between two of thes
 it waited for a task, it waits for that task again, and where the task is admitted later now, it goes on later.
 
 What is not known is assumed. Bodies take as long as they took, however many streams run at the same time. All
-coroutines are one: a wait holds up whatever came after it. A result that was freed as its last reader ended is freed so
-again, any other when the program gets to where it was dropped. Tenants and weights of scopes are not in a trace; queues
-and priorities are.
+coroutines are one: a wait holds up whatever came after it. A result that was freed as its last reader ended, or while
+the program waited, is freed with its last reader again; any other when the program gets to where it was dropped.
+Tenants and weights of scopes are not in a trace; queues and priorities are.
 """
 
 from __future__ import annotations
@@ -137,6 +137,7 @@ def _moments(recording: Recording) -> Iterator[tuple[float, int, TaskRecord | No
     ends = sorted((task.done, task.seq) for task in recording.tasks)
     times = [when for when, _ in ends]
     readers: dict[int, TaskRecord] = {}
+    waiting = _waiting(recording)
     for task in recording.tasks:
         for seq in task.inputs:
             if seq not in readers or task.done > readers[seq].done:
@@ -147,18 +148,15 @@ def _moments(recording: Recording) -> Iterator[tuple[float, int, TaskRecord | No
             yield task.submitted, 3, None, DONE, _submitted(task)
     for seq, task in tasks.items():
         reader = readers.get(seq)
-        by_reader = (
-            task.released is not None
-            and reader is not None
-            and reader.ended is not None
-            and reader.ended <= task.released <= reader.done + _FREED_WITH
-        )
-        if by_reader and reader is not None:  # the program dropped it before: at the latest when that was submitted
-            yield reader.submitted, 4, None, DONE, _dropped(seq)
-        elif task.released is not None:
+        if task.released is None:
+            if not task.kept:
+                yield task.done, 0, None, DONE, _dropped(seq)
+        elif reader is not None and (waiting(task.released) or _freed_by(reader, task.released)):
+            yield reader.submitted, 4, None, DONE, _dropped(seq)  # the program dropped it before: then, at the latest
+        elif waiting(task.released):
+            yield task.submitted, 4, None, DONE, _dropped(seq)
+        else:
             yield task.released, 0, None, DONE, _dropped(seq)
-        elif not task.kept:
-            yield task.done, 0, None, DONE, _dropped(seq)
     for began, ended, seq, number in recording.waits:
         awaited = tasks.get(seq)
         if awaited is None:
@@ -174,6 +172,29 @@ def _moments(recording: Recording) -> Iterator[tuple[float, int, TaskRecord | No
             yield scope.opened, 1, None, DONE, _opened(scope.number)
             if scope.closed is not None:
                 yield scope.closed, 5, None, DONE, _closed(scope.number)
+
+
+def _freed_by(reader: TaskRecord, released: float) -> bool:
+    """Whether what the task read was freed as it ended."""
+    return reader.ended is not None and reader.ended <= released <= reader.done + _FREED_WITH
+
+
+def _waiting(recording: Recording) -> Callable[[float], bool]:
+    """Whether the program waited at a time: then what happened was not its doing."""
+    begins: list[float] = []
+    ends: list[float] = []
+    for began, ended, _, _ in sorted(recording.waits):
+        if ends and began <= ends[-1]:
+            ends[-1] = max(ends[-1], ended)
+        else:
+            begins.append(began)
+            ends.append(ended)
+
+    def waiting(when: float) -> bool:
+        at = bisect_right(begins, when) - 1
+        return at >= 0 and when < ends[at]
+
+    return waiting
 
 
 def _nothing(replay: Replay) -> None:
