@@ -39,6 +39,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .._core.model import STATE_NAMES
+from ..pictures.graph import Node, TaskGraph
 from .chunks import CLAIM, COUNTED, FORMAT, INLINE, NOWHERE, TICK, content, running, unpack_tasks
 
 
@@ -157,6 +158,22 @@ class Recording:
             if (task := by_seq.get(seq)) is not None and nbytes:
                 task.released = when
         return found
+
+    def graph(self) -> TaskGraph:
+        """What depended on what, to be drawn, with what each charged; claims of bytes are left out."""
+        tasks = [task for task in self.tasks if not task.claim]
+        places = {task.seq: place for place, task in enumerate(tasks)}
+        return TaskGraph(
+            Node(
+                task.name,
+                dtype=f"{task.cost:,} B",
+                state=task.state,
+                device=task.device,
+                inputs=tuple(dict.fromkeys([places[seq] for seq in task.inputs if seq in places])),
+                line=task.site,
+            )
+            for task in tasks
+        )
 
 
 class _Reader:

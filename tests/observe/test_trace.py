@@ -156,3 +156,18 @@ async def test_a_trace_of_a_scheduler_that_never_opens_is_closed(tmp_path: Path)
     trace.close()
     with pytest.raises(ValueError, match="is no trace"):
         await asyncio.to_thread(Recording.read, path)
+
+
+async def test_what_depended_on_what_is_drawn_from_a_trace(tmp_path: Path) -> None:
+    async def program(s: asc.Scheduler) -> None:
+        x = await s.put(np.ones((100, 100)))
+        y = s.submit_nowait(np.matmul, x, x, shape=(100, 100), dtype=np.float64)
+        await s.call(np.sum, y)
+
+    graph = (await traced(tmp_path / "run.json", program)).graph()
+    assert [(node.name, node.dtype, node.state, node.inputs) for node in graph.nodes] == [
+        ("put", "80,000 B", "done", ()),
+        ("matmul", "80,000 B", "done", (0,)),
+        ("sum", "80,000 B", "done", (1,)),
+    ]
+    assert "matmul" in graph.svg()
