@@ -1,10 +1,11 @@
 """What an operation costs on a cluster of processes, and from which size on one pays.
 
-    python -m bench.cluster
+    python -m bench.cluster       writes bench/results/cluster.json
 
 Independent products of square matrices of several sizes, on this machine's streams and on a local cluster of as many
 workers of one thread each; and twenty operations on one array, one by one and as a captured step. The cluster pays from
-where its column is the smaller one; the rest of the table says what a task costs there however small it is.
+where its column is the smaller one, which is nowhere if its workers have but the processors that the streams have; the
+rest of the table says what a task costs there however small it is.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ import numpy as np
 from distributed import LocalCluster
 
 import asyncsched as asc
+
+from .measure import ROOT, Row, keep
 
 SIZES = (8, 256, 512, 1024)
 TASKS, ROUNDS, STEPS = 16, 3, 20
@@ -63,14 +66,18 @@ async def main() -> None:
             await products(there, 8), await products(here, 8)
             print(f"ms a product of n x n float32, {workers} streams or workers, medians of {ROUNDS}")
             print(f"{'n':>6} {'machine':>10} {'cluster':>10} {'of those in this process':>25}")
+            rows: list[Row] = []
             for n in SIZES:
                 rounds = [(await products(here, n), await products(there, n)) for _ in range(ROUNDS)]
                 local, remote, own = (median(one) for one in zip(*((a[0], b[0], b[1]) for a, b in rounds), strict=True))
                 print(f"{n:>6} {local:>10.3f} {remote:>10.3f} {own:>25.3f}")
+                rows.append(Row(f"a product, n={n}", remote, "ms", [remote / local], "this machine"))
             for captured in (False, True):
                 what = "as a captured step" if captured else "one by one"
                 local, remote = await steps(here, captured), await steps(there, captured)
                 print(f"ms of {STEPS} operations {what}: machine {local:.2f}, cluster {remote:.2f}")
+                rows.append(Row(f"{STEPS} operations {what}", remote, "ms", [remote / local], "this machine"))
+    keep("cluster", rows, str(ROOT / "bench" / "results" / "cluster.json"))
 
 
 if __name__ == "__main__":

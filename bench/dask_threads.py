@@ -1,6 +1,6 @@
 """`asyncsched.cluster.get` beside Dask's threaded scheduler: what a task costs, and how much a graph of roots holds.
 
-    python -m bench.dask_threads [threads]
+    python -m bench.dask_threads [threads]       writes bench/results/dask_threads.json
 
 *Tree*: 20,010 tasks that add two integers each. Both in turn, seven times; medians. *Roots*: the mean of 96
 blocks of 8 MiB, four by four, under a limit of 192 MiB. Each in a process of its own, three times; medians.
@@ -17,6 +17,8 @@ from operator import add
 from statistics import median
 from time import perf_counter, process_time
 from typing import Any
+
+from .measure import ROOT, Row, keep
 
 LEAVES, BLOCKS, LIMIT, MIB = 10_001, 96, "192 MiB", 2**20
 WAYS = ("asyncsched", "dask")
@@ -107,6 +109,12 @@ def main() -> None:
         print(f"{name:12}{clock:15.1f}{processor:12.1f}{held[name][0]:10.2f} s{held[name][1]:8.0f} MiB")
     ours, theirs = ([*tasks[name], *held[name]] for name in WAYS)
     ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
+    what = {"a task": "s", "a task, processor": "s", "roots, time": "s", "roots, memory": "MiB"}
+    rows = [
+        Row(name, mine, unit, [ratio], "Dask's threads")
+        for (name, unit), mine, ratio in zip(what.items(), ours, ratios, strict=True)
+    ]
+    keep("dask_threads", rows, str(ROOT / "bench" / "results" / "dask_threads.json"))
     print(f"{'ratio':12}{ratios[0]:15.2f}{ratios[1]:12.2f}{ratios[2]:12.2f}{ratios[3]:12.2f}")
 
 

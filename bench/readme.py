@@ -120,6 +120,23 @@ TABLE: Final = (
         "all at their share",
     ),
     (
+        "Dask's graphs on `cluster.get`: processor time a task; memory and time of a mean over 96 blocks",
+        "{dask_threads: a task, processor}; {dask_threads: roots, memory}, {dask_threads: roots, time}",
+        "Dask's threads",
+    ),
+    (
+        "on a cluster of two processes: a tiny product; twenty operations on 256 x 256, one by one, captured",
+        "{cluster: a product, n=8; median}; {cluster: 20 operations one by one; median},"
+        " {cluster: 20 operations as a captured step; median}",
+        "",
+    ),
+    (
+        "what `replan` predicts of a loader and a training at the limit between: time, peak",
+        "{replan: a loader, between: time}, {replan: a loader, between: peak};"
+        " {replan: b training, between: time}, {replan: b training, between: peak}",
+        "what happens",
+    ),
+    (
         "lag of a 5 ms ticker beside saturated streams, 99th percentile",
         "{loop_lag: asyncio: asyncsched, streams=1, p99; median}, two streams"
         " {loop_lag: asyncio: asyncsched, streams=2, p99; median} (inline {loop_lag: asyncio: inline, p99; median},"
