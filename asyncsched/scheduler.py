@@ -274,7 +274,7 @@ class Scheduler(Submitter):
         Raises:
             TypeError, ValueError: for what is no Instrument, or is there already.
         """
-        self._runtime.add_instrument(instrument, self)
+        self._runtime.add_instrument(instrument)
 
     def remove_instrument(self, instrument: Instrument) -> None:
         """Tell it no more.

@@ -20,7 +20,8 @@ from distributed import LocalCluster
 
 import asyncsched as asc
 
-from .measure import ROOT, Row, keep
+from .measure import Report, Row
+from .results import RESULTS
 
 SIZES = (8, 256, 512, 1024)
 TASKS, ROUNDS, STEPS = 16, 3, 20
@@ -77,7 +78,7 @@ async def main() -> None:
                 local, remote = await steps(here, captured), await steps(there, captured)
                 print(f"ms of {STEPS} operations {what}: machine {local:.2f}, cluster {remote:.2f}")
                 rows.append(Row(f"{STEPS} operations {what}", remote, "ms", [remote / local], "this machine"))
-    keep("cluster", rows, str(ROOT / "bench" / "results" / "cluster.json"))
+    Report("cluster", rows).save(str(RESULTS / "cluster.json"))
 
 
 if __name__ == "__main__":

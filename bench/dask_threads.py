@@ -18,7 +18,8 @@ from statistics import median
 from time import perf_counter, process_time
 from typing import Any
 
-from .measure import ROOT, Row, keep
+from .measure import Report, Row
+from .results import RESULTS
 
 LEAVES, BLOCKS, LIMIT, MIB = 10_001, 96, "192 MiB", 2**20
 WAYS = ("asyncsched", "dask")
@@ -114,7 +115,7 @@ def main() -> None:
         Row(name, mine, unit, [ratio], "Dask's threads")
         for (name, unit), mine, ratio in zip(what.items(), ours, ratios, strict=True)
     ]
-    keep("dask_threads", rows, str(ROOT / "bench" / "results" / "dask_threads.json"))
+    Report("dask_threads", rows).save(str(RESULTS / "dask_threads.json"))
     print(f"{'ratio':12}{ratios[0]:15.2f}{ratios[1]:12.2f}{ratios[2]:12.2f}{ratios[3]:12.2f}")
 
 

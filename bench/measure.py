@@ -135,14 +135,6 @@ def _row(contestant: Contestant, to: str, measured: dict[str, list[float]]) -> R
     return Row(contestant.name, scaled, contestant.unit, ratios, to, contestant.asked, note)
 
 
-def keep(bench: str, rows: Sequence[Row], path: str) -> None:
-    """Write rows as JSON, with where and when."""
-    machine = {"python": platform.python_version(), "numpy": np.__version__, "cpus": cpus()}
-    date = datetime.now(UTC).isoformat(timespec="seconds")
-    result = {"bench": bench, **machine, "date": date, "rows": [row.record() for row in rows]}
-    Path(path).write_text(json.dumps(result, indent=1) + "\n", "utf-8")
-
-
 def timed(work: Callable[[], object]) -> float:
     """Seconds that a call takes."""
     started = time.perf_counter()

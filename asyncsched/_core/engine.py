@@ -282,9 +282,8 @@ class Engine(Audit):
         if task.state == PENDING:
             self.settle(task, failure)
             return True
-        below = _below(
-            task
-        )  # as long as it has not ended, nothing has that reads it, nor let go of its part in a commit
+        # As long as it has not ended nothing has that reads it, nor let go of its part in a commit.
+        below = _below(task)
         if task.settled():
             return False
         # From this look to the two marks nothing is called, so no other thread runs (a thread gives the GIL away in

@@ -7,10 +7,28 @@ which hands on to all (`runtime.instruments`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from .callsite import CallSite
 from .model import Account, Scope, Task
+
+
+class InlineRow(NamedTuple):
+    """A quick row that ran on the loop's thread."""
+
+    name: str
+    scope: Scope
+    meta: Any
+    """Of the result, with `shape` and `dtype`."""
+    nbytes: int
+    """What the result is charged."""
+    site: CallSite | None
+    """The user's line."""
+    began: float
+    """In seconds of `time.perf_counter`, as `ended`."""
+    ended: float
+    seq: int
+    """Its number, among those of the tasks."""
 
 
 class Instrument:
@@ -69,25 +87,8 @@ class Instrument:
     def task_ended(self, task: Task) -> None:
         """It is done, failed or cancelled: `task.state`. What was charged and not kept, `task.refund`, is back."""
 
-    def row_ran_inline(
-        self,
-        name: str,
-        scope: Scope,
-        meta: Any,
-        nbytes: int,
-        site: CallSite | None,
-        began: float,
-        ended: float,
-        seq: int,
-    ) -> None:
-        """A quick row ran on the loop's thread, in seconds of `time.perf_counter`, without becoming a task.
-
-        Args:
-            meta: of the result, with `shape` and `dtype`.
-            nbytes: what the result is charged.
-            site: the user's line.
-            seq: its number, among those of the tasks.
-        """
+    def row_ran_inline(self, row: InlineRow) -> None:
+        """A quick row ran on the loop's thread, without becoming a task."""
 
     # -- bytes and scopes -------------------------------------------------------------------------------------------
 

@@ -64,9 +64,7 @@ class Live(Summary):
         self._screen: _Screen | None = None
 
     def __enter__(self) -> Self:
-        runtime = context.find(self._given)
-        scheduler: Any = runtime.scheduler and runtime.scheduler()
-        scheduler.add_instrument(self)
+        context.find(self._given).add_instrument(self)
         return self
 
     def __exit__(self, *error: object) -> None:

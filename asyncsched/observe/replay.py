@@ -20,8 +20,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
+from operator import methodcaller
 from statistics import median
-from typing import Any, Final
+from typing import Final
 
 from .._core.completions import Completions
 from .._core.engine import Engine
@@ -59,10 +60,10 @@ class Outcome:
 
 @dataclass(slots=True)
 class _Event:
-    """Something that the program did: `act` is called, and says for which task to wait until which state, if any."""
+    """Something that the program did. If it waited, then for a task until that had come to a state."""
 
     delay: float  # since the event before it, or since the task got there
-    act: Callable[[Replay], Any]
+    act: methodcaller | None  # of a replay; None where it did nothing but wait
     awaited: int = -1
     state: int = DONE
 
@@ -83,6 +84,8 @@ class Program:
     hop: float = 0.0  # from a launch on an idle stream to the body
     between: float = 0.0  # from a body's end to the next one's beginning
     wake: float = 0.0  # from a body's end to when the loop knows
+    # By limits: a replay is always the same.
+    _known: dict[tuple[int | None, int | None, int], Outcome] = field(default_factory=dict)
 
     @classmethod
     def of(cls, recording: Recording) -> Program:
@@ -124,14 +127,17 @@ class Program:
 
     def run(self, *, max_bytes: int | None, max_ops: int | None, streams: int) -> Outcome:
         """Replay it under these limits, on so many compute streams of each device."""
-        return Replay(self, max_bytes, max_ops, streams).run()
+        limits = max_bytes, max_ops, streams
+        if limits not in self._known:
+            self._known[limits] = Replay(self, *limits).run()
+        return self._known[limits]
 
 
 def _typical(times: list[float]) -> float:
     return max(0.0, median(times[-_TYPICAL:]))
 
 
-def _moments(recording: Recording) -> Iterator[tuple[float, int, TaskRecord | None, int, Callable[[Replay], Any]]]:
+def _moments(recording: Recording) -> Iterator[tuple[float, int, TaskRecord | None, int, methodcaller | None]]:
     """What the loop's thread did: when, the order of what happened at once, what it waited for, and what it did."""
     tasks = {task.seq: task for task in recording.tasks}
     ends = sorted((task.done, task.seq) for task in recording.tasks)
@@ -142,21 +148,25 @@ def _moments(recording: Recording) -> Iterator[tuple[float, int, TaskRecord | No
         for seq in task.inputs:
             if seq not in readers or task.done > readers[seq].done:
                 readers[seq] = task
-        if task.inline:
-            yield task.submitted, 3, None, DONE, _ran_inline(task)
-        else:
-            yield task.submitted, 3, None, DONE, _submitted(task)
+        did = "ran_inline" if task.inline else "submit"
+        yield task.submitted, 3, None, DONE, methodcaller(did, task)
     for seq, task in tasks.items():
         reader = readers.get(seq)
         if task.released is None:
             if not task.kept:
-                yield task.done, 0, None, DONE, _dropped(seq)
+                yield task.done, 0, None, DONE, methodcaller("drop", seq)
         elif reader is not None and (waiting(task.released) or _freed_by(reader, task.released)):
-            yield reader.submitted, 4, None, DONE, _dropped(seq)  # the program dropped it before: then, at the latest
+            yield (
+                reader.submitted,
+                4,
+                None,
+                DONE,
+                methodcaller("drop", seq),
+            )  # the program dropped it before: then, at the latest
         elif waiting(task.released):
-            yield task.submitted, 4, None, DONE, _dropped(seq)
+            yield task.submitted, 4, None, DONE, methodcaller("drop", seq)
         else:
-            yield task.released, 0, None, DONE, _dropped(seq)
+            yield task.released, 0, None, DONE, methodcaller("drop", seq)
     for began, ended, seq, number in recording.waits:
         awaited = tasks.get(seq)
         if awaited is None:
@@ -166,12 +176,12 @@ def _moments(recording: Recording) -> Iterator[tuple[float, int, TaskRecord | No
             at = bisect_right(times, ended) - 1
             if at >= 0 and times[at] >= began and ends[at][1] <= seq:
                 awaited = tasks[ends[at][1]]
-        yield ended, 2, awaited, LAUNCHED if admission else DONE, _nothing
+        yield ended, 2, awaited, LAUNCHED if admission else DONE, None
     for scope in recording.scopes.values():
         if scope.own_queue:
-            yield scope.opened, 1, None, DONE, _opened(scope.number)
+            yield scope.opened, 1, None, DONE, methodcaller("open", scope.number)
             if scope.closed is not None:
-                yield scope.closed, 5, None, DONE, _closed(scope.number)
+                yield scope.closed, 5, None, DONE, methodcaller("close", scope.number)
 
 
 def _freed_by(reader: TaskRecord, released: float) -> bool:
@@ -195,30 +205,6 @@ def _waiting(recording: Recording) -> Callable[[float], bool]:
         return at >= 0 and when < ends[at]
 
     return waiting
-
-
-def _nothing(replay: Replay) -> None:
-    pass
-
-
-def _submitted(task: TaskRecord) -> Callable[[Replay], None]:
-    return lambda replay: replay.submit(task)
-
-
-def _ran_inline(task: TaskRecord) -> Callable[[Replay], None]:
-    return lambda replay: replay.ran_inline(task)
-
-
-def _dropped(seq: int) -> Callable[[Replay], None]:
-    return lambda replay: replay.drop(seq)
-
-
-def _opened(number: int) -> Callable[[Replay], None]:
-    return lambda replay: replay.open(number)
-
-
-def _closed(number: int) -> Callable[[Replay], None]:
-    return lambda replay: replay.close(number)
 
 
 class Replay:
@@ -346,7 +332,8 @@ class Replay:
             self._until(self.now + event.delay)
             self._events.popleft()
             try:
-                event.act(self)
+                if event.act is not None:
+                    event.act(self)
             except TaskTooLarge as error:
                 return self._outcome(began, finished=False, why=f"one task alone needs {error.needed:,} bytes")
             self.engine.dispatch()

@@ -8,8 +8,8 @@ from time import perf_counter
 from typing import Any, Final
 
 from .._core.callsite import CallSite, line_of
-from .._core.instrument import Instrument
-from .._core.model import FAILED, Lane, Scope, Task
+from .._core.instrument import InlineRow, Instrument
+from .._core.model import FAILED, Lane, Task
 from . import snapshot
 from .snapshot import Operation, Snapshot, StreamState
 
@@ -61,19 +61,9 @@ class Summary(Instrument):
         tally.busy[lane] = tally.busy.get(lane, 0.0) + ended - began
         tally.add(task.name, ended - began)
 
-    def row_ran_inline(
-        self,
-        name: str,
-        scope: Scope,
-        meta: Any,
-        nbytes: int,
-        site: CallSite | None,
-        began: float,
-        ended: float,
-        *_: Any,
-    ) -> None:
+    def row_ran_inline(self, row: InlineRow) -> None:
         tally = self._tallies.get(get_ident()) or self._tallies.setdefault(get_ident(), _Tally())
-        tally.add(name, ended - began)
+        tally.add(row.name, row.ended - row.began)
 
     def task_ended(self, task: Task) -> None:
         failure = task.failure

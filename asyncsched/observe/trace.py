@@ -7,11 +7,10 @@ from collections import deque
 from collections.abc import Sequence
 from os import PathLike
 from time import perf_counter, thread_time
-from types import SimpleNamespace, TracebackType
+from types import TracebackType
 from typing import Any, Final
 
-from .._core.callsite import CallSite
-from .._core.instrument import Instrument
+from .._core.instrument import InlineRow, Instrument
 from .._core.model import DONE as STATE_DONE
 from .._core.model import Account, Scope, Task
 from ..runtime.context import find
@@ -105,7 +104,7 @@ class Trace(Instrument):
         self._file.join()
 
     def __enter__(self) -> Trace:
-        self._attach()
+        find(self._scheduler).add_instrument(self)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
@@ -119,10 +118,6 @@ class Trace(Instrument):
     ) -> None:
         self._detach()
         await asyncio.to_thread(self.close)
-
-    def _attach(self) -> None:
-        runtime = find(self._scheduler)
-        runtime.add_instrument(self, SimpleNamespace(_runtime=runtime))
 
     def _detach(self) -> None:
         if not self._file.ending:  # the scheduler has not closed
@@ -171,17 +166,8 @@ class Trace(Instrument):
         if now > self._next:
             self._sample(now)
 
-    def row_ran_inline(
-        self,
-        name: str,
-        scope: Scope,
-        meta: Any,
-        nbytes: int,
-        site: CallSite | None,
-        began: float,
-        ended: float,
-        seq: int,
-    ) -> None:
+    def row_ran_inline(self, row: InlineRow) -> None:
+        name, scope, _, nbytes, site, began, ended, seq = row
         number = self._scopes.get(scope) or self._number(scope)
         self._rows.append(
             [seq, name, INLINE, began, began, began, began, ended, ended, STATE_DONE, nbytes, nbytes, number, site,

@@ -191,9 +191,9 @@ class Runtime:
         limits = [limit for device in self.devices if (limit := device.default_bytes()) is not None]
         self.engine.account.limit = min(limits, default=None)
 
-    def add_instrument(self, instrument: Instrument, scheduler: Any) -> None:
+    def add_instrument(self, instrument: Instrument) -> None:
         """Have an instrument told what happens from now on. Raises as `Instruments.add`."""
-        self.instruments.add(instrument, scheduler)
+        self.instruments.add(instrument, self.scheduler and self.scheduler())
         if self.life is Life.OPEN:
             instrument.opened()
 

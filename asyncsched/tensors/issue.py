@@ -12,6 +12,7 @@ import numpy as np
 
 from .._core.callsite import call_site
 from .._core.failure import Failure
+from .._core.instrument import InlineRow
 from .._core.model import Lane, Scope, Task, Value
 from ..devices.contract import Device
 from ..devices.memory import owner_of
@@ -135,7 +136,9 @@ def run_inline(
         value.seq = engine.sequence
         engine.sequence += 1
         ended = perf_counter()
-        observer.row_ran_inline(row.name, scope, plan.meta, value.charge, call_site(), began, ended, value.seq)
+        observer.row_ran_inline(
+            InlineRow(row.name, scope, plan.meta, value.charge, call_site(), began, ended, value.seq)
+        )
     if plan.seconds:
         runtime.spend(plan.seconds)
     return value

@@ -48,11 +48,10 @@ class Log(asc.observe.Instrument):
     def task_ended(self, task: Any) -> None:
         self.seen.append(("ended", task.name, asc.observe.STATE_NAMES[task.state]))
 
-    def row_ran_inline(
-        self, name: str, scope: Any, meta: Any, nbytes: int, site: Any, began: float, ended: float, seq: int
-    ) -> None:
-        assert ended >= began
-        self.seen.append(("inline", name, meta.shape, nbytes, asc.observe.line_of(site).rpartition(" in ")[2]))
+    def row_ran_inline(self, row: Any) -> None:
+        assert row.ended >= row.began
+        line = asc.observe.line_of(row.site).rpartition(" in ")[2]
+        self.seen.append(("inline", row.name, row.meta.shape, row.nbytes, line))
 
     def bytes_released(self, account: Any, nbytes: int, seq: int) -> None:
         self.seen.append(("released", nbytes))
