@@ -151,22 +151,16 @@ def _moments(recording: Recording) -> Iterator[tuple[float, int, TaskRecord | No
         did = "ran_inline" if task.inline else "submit"
         yield task.submitted, 3, None, DONE, methodcaller(did, task)
     for seq, task in tasks.items():
-        reader = readers.get(seq)
+        reader, drop = readers.get(seq), methodcaller("drop", seq)
         if task.released is None:
             if not task.kept:
-                yield task.done, 0, None, DONE, methodcaller("drop", seq)
+                yield task.done, 0, None, DONE, drop
         elif reader is not None and (waiting(task.released) or _freed_by(reader, task.released)):
-            yield (
-                reader.submitted,
-                4,
-                None,
-                DONE,
-                methodcaller("drop", seq),
-            )  # the program dropped it before: then, at the latest
+            yield reader.submitted, 4, None, DONE, drop  # the program let go of it before: then, at the latest
         elif waiting(task.released):
-            yield task.submitted, 4, None, DONE, methodcaller("drop", seq)
+            yield task.submitted, 4, None, DONE, drop
         else:
-            yield task.released, 0, None, DONE, methodcaller("drop", seq)
+            yield task.released, 0, None, DONE, drop
     for began, ended, seq, number in recording.waits:
         awaited = tasks.get(seq)
         if awaited is None:
