@@ -10,9 +10,11 @@ from typing import Any
 from uuid import uuid4
 
 from ..errors import AsyncSchedError
+from .card import RESOURCE, look
 from .work import describe, over
 
 LOOK_EVERY, SECONDS_PER_LOOK = 1.0, 2e-3  # seconds between two looks at where the workers are, and for each of them
+_LOOK_FOR_CARDS = 0.1  # seconds between two looks for workers that join
 Worker = dict[str, Any]  # as Dask describes it
 
 
@@ -33,12 +35,17 @@ class Connection:
 
     Args:
         given: the address of a cluster's scheduler, or a client.
+        gpu: whether tasks are to run on the workers' cards; None if all the workers have one.
+
+    Attributes:
+        gpu: whether they do, once it is open.
     """
 
     client: Any
 
-    def __init__(self, given: Any) -> None:
+    def __init__(self, given: Any, gpu: bool | None) -> None:
         self._given = given
+        self.gpu = gpu
         self._addresses: dict[Any, str] = {}  # of all workers, by name: where each is, or was last
         self._running: set[asyncio.Task[Any]] = set()
         self._stopped: list[Any] = []  # futures of tasks to be ended soon
@@ -53,17 +60,57 @@ class Connection:
         self.client = await self._connected()
         if isinstance(wanted, int):
             await self.client.wait_for_workers(wanted)
-        found = await self._look()
+            while self.gpu and len(await self._candidates()) < wanted:  # noqa: ASYNC110  # there is no event of it
+                await asyncio.sleep(_LOOK_FOR_CARDS)  # as Dask waits for workers, too
+        found = await self._candidates()
         if isinstance(wanted, int) or wanted is None:
             found = dict(itertools.islice(found.items(), wanted))
         else:
             names = {self._addresses[name]: name for name in found} | {name: name for name in found}
             if missing := [name for name in wanted if name not in names]:
-                raise RuntimeError(f"no workers {missing} in this cluster: it has {list(found)}")
+                raise RuntimeError(f"no workers {missing} {self._kind}in this cluster: it has {list(found)}")
             found = {names[name]: found[names[name]] for name in wanted}
         if not found:
-            raise RuntimeError("the cluster has no workers yet: workers=2 waits for two")
+            raise RuntimeError(f"the cluster has no workers {self._kind}yet: workers=2 waits for two")
+        self._decide(found)
         return found
+
+    async def _candidates(self) -> dict[Any, Worker]:
+        """The workers that may be chosen, by name."""
+        found = await self._look()
+        return {name: worker for name, worker in found.items() if _has_card(worker)} if self.gpu else found
+
+    @property
+    def _kind(self) -> str:
+        return f"with {RESOURCE}=1 " if self.gpu else ""
+
+    def _decide(self, workers: dict[Any, Worker]) -> None:
+        """Where tasks run, if nobody said: on cards, if all workers have one."""
+        if self.gpu is None:
+            without = [name for name, worker in workers.items() if not _has_card(worker)]
+            if without and len(without) < len(workers):
+                raise RuntimeError(
+                    f"some of these workers have Dask's resource {RESOURCE}, and {without} have not, so an array could"
+                    f" be CuPy's here and NumPy's there: gpu=True takes those that have it, gpu=False runs on NumPy on"
+                    f" all, workers=[...] names the ones to take"
+                )
+            self.gpu = not without
+
+    async def cards(self, workers: dict[Any, Worker]) -> dict[Any, int]:
+        """The workers' cards, and the free bytes of each. Workers may share one.
+
+        Raises:
+            RuntimeError: if a worker has none that it can use.
+        """
+        names = {self._addresses[name]: name for name in workers}
+        found = await self.client.run(look, workers=list(names))
+        for address, card in found.items():
+            if "lacks" in card:
+                raise RuntimeError(
+                    f"the worker {names[address]} has Dask's resource {RESOURCE}, and no card that it can use:"
+                    f" {card['lacks']}. Or gpu=False runs on NumPy"
+                )
+        return {card["card"]: card["bytes"] for card in found.values()}
 
     async def _connected(self) -> Any:
         client_of: Any = import_module("distributed").Client
@@ -111,10 +158,17 @@ class Connection:
             return self.client.submit(
                 *call,
                 key=f"{name}-{uuid4().hex}",
-                workers=[self._addresses[worker]],  # the name of one that is gone breaks Dask's scheduler
-                allow_other_workers=True,
                 pure=False,
+                **self._restrictions(worker),
             )
+
+    def _restrictions(self, worker: Any) -> dict[str, Any]:
+        """Who may run a task. One for a card may wait for a worker that has one, and then Dask chooses, by where the
+        data is: what it is told of preferred workers it forgets with the resource, once they are gone."""
+        if self.gpu:
+            return {"resources": {RESOURCE: 1}}
+        # By address: the name of one that is gone breaks Dask's scheduler.
+        return {"workers": [self._addresses[worker]], "allow_other_workers": True}
 
     async def outcome(self, future: Any) -> BaseException | None:
         """Wait until a call has ended. Returns why it failed, if it did."""
@@ -134,7 +188,9 @@ class Connection:
 
     async def described(self, future: Any) -> tuple[Any, Any, bool, int]:
         """Shape, dtype, whether in C order, and bytes of a result."""
-        found: tuple[Any, Any, bool, int] = await self.gathered(self.client.submit(describe, future, pure=False))
+        resources = {RESOURCE: 1} if self.gpu else None
+        asked = self.client.submit(describe, future, pure=False, resources=resources)
+        found: tuple[Any, Any, bool, int] = await self.gathered(asked)
         return found
 
     # -- cancellation -------------------------------------------------------------------------------------------
@@ -157,6 +213,10 @@ class Connection:
         await self.client.run(over, keys, on_error="ignore")
         if before is not None:
             await asyncio.wait([before])
+
+
+def _has_card(worker: Worker) -> bool:
+    return bool(worker["resources"].get(RESOURCE, 0) >= 1)
 
 
 def _lost(future: Any) -> ResultLost:

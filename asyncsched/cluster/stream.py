@@ -23,6 +23,8 @@ from functools import partial
 from time import perf_counter
 from typing import Any, Protocol
 
+import numpy as np
+
 from .._core.failure import Failure
 from .._core.model import Task, Value, failure_above
 from ..devices import execution
@@ -32,6 +34,7 @@ from ..errors import TaskCancelled
 from ..ops.meta import meta
 from ..ops.row import Row
 from ..runtime.threads import in_thread
+from .card import OnCard
 from .connection import Connection
 from .memory import DaskMemory, Remote, standing
 from .work import Step, Work
@@ -43,7 +46,12 @@ class Sender(Protocol):
     connection: Connection
     memory: DaskMemory
 
-    def send(self, name: str, work: Work, operands: Sequence[Any], stream: DaskStream) -> Any: ...
+    @property
+    def gpu(self) -> bool: ...
+
+    def next_worker(self) -> Any: ...
+
+    def send(self, name: str, work: Work, operands: Sequence[Any], worker: Any) -> Any: ...
 
     async def renewed(self, name: str, remote: Remote) -> Any: ...
 
@@ -69,7 +77,7 @@ class DaskStream:
     def launch(self, task: Task, waits: Sequence[Point]) -> int:
         self.launched += 1
         assert task.value is not None
-        remote = task.value.block = Remote(self)
+        remote = task.value.block = Remote(self._device.next_worker() if self.worker is None else self.worker)
         expected = self._device.expected(task.name)
         self.expected += expected
         self._device.connection.keep(self._run(task, remote, waits, self.launched, expected))
@@ -107,7 +115,7 @@ class DaskStream:
             if self._not_wanted(task):
                 return
             remote.depth = 1 + max([_depth(value) for value in task.inputs], default=0)
-            remote.future = await self._send(task)
+            remote.future = await self._send(task, remote.home)
             remote.sent.set()
             observer, sent = self._device.memory.observer, perf_counter()
             if observer is not None:
@@ -135,20 +143,24 @@ class DaskStream:
             execution.fail(task, upstream.passed_to(task.name, task.site))
         return upstream is not None or task.failure is not None
 
-    async def _send(self, task: Task) -> Any:
+    async def _send(self, task: Task, worker: Any) -> Any:
+        gpu = self._device.gpu
         operands, views = [], []
         for value in task.inputs:
             found = standing(value)
             if not isinstance(found, Remote) and not value.device.remote and not value.device.inline:
                 found = await in_thread(partial(value.device.fetch, found), "copies out")
-            operands.append(found.future if isinstance(found, Remote) else found)
+            operands.append(found.future if isinstance(found, Remote) else _for_card(found) if gpu else found)
             views.append(found.views if isinstance(found, Remote) else ())
         form = None
         if not isinstance(task.call, Row) and task.value is not None and task.value.meta is not None:
             form = task.value.meta.shape, task.value.meta.dtype
         options = (task.options or {}) if isinstance(task.call, Row) else {}
-        work = Work(task.call, task.args, options, tuple(views), form)
-        return self._device.send(task.name, work, operands, self)
+        args = task.args
+        if gpu and isinstance(task.call, Row) and args is not None:
+            args = tuple([_for_card(a) for a in args])
+        work = Work(task.call, args, options, tuple(views), form, gpu)
+        return self._device.send(task.name, work, operands, worker)
 
     async def _finish(self, task: Task, remote: Remote) -> None:
         """Give the value what stands for it, and the task its refund."""
@@ -179,6 +191,10 @@ class DaskStream:
         completions = self._device.memory.completions
         if completions.completed(task, self.finished.count == self.launched):
             completions.notify()
+
+
+def _for_card(found: Any) -> Any:
+    return OnCard(found) if isinstance(found, np.ndarray) else found
 
 
 def _view(task: Task) -> Step | None:

@@ -74,7 +74,7 @@ def apply(
             _refuse_mixed(inputs[0], value)
     found = plan(row, tuple(forms), options)
     made, lanes = None, None
-    if row.resource and not place.inline:
+    if row.resource and not place.inline and not place.remote:
         lanes = runtime.lane_of(row.resource, place)
     elif found.small and first is not None:
         arrays = tuple([a.array if type(a) is Value else a for a in args])
