@@ -32,7 +32,7 @@ HostArray = np.ndarray[Any, Any]
 _here = threading.local()
 
 
-class CardOutOfMemory(AsyncSchedError, MemoryError):
+class CardOutOfMemory(AsyncSchedError):
     """An array found no room on a worker's card."""
 
 
@@ -92,42 +92,31 @@ def on_host(found: Any) -> Any:
 
 @contextmanager
 def computing() -> Iterator[Any]:
-    """Gives CuPy, whose current stream is this thread's. At the end of the block all is done.
-
-    Raises:
-        CardOutOfMemory: where CuPy found no room.
-        RuntimeError: for other errors of CuPy's and CUDA's.
-    """
+    """Gives CuPy, whose current stream is this thread's. At the end of the block all is done."""
     cupy = import_module("cupy")
-    try:
-        with cupy.cuda.Device(0), _stream(cupy) as stream:
-            try:
-                yield cupy
-            finally:
-                stream.synchronize()
-    except Exception as error:
-        if (ours := _ours(cupy, error)) is None:
-            raise
-        raise ours.with_traceback(error.__traceback__) from None
+    with cupy.cuda.Device(0), _stream(cupy) as stream:
+        try:
+            yield cupy
+        finally:
+            stream.synchronize()
 
 
-def _ours(cupy: Any, error: Exception) -> Exception | None:
-    """What stands for an error of CuPy's or CUDA's: theirs cannot be unpickled where there is no CuPy."""
-    ours: Exception
+def told(error: BaseException) -> BaseException:
+    """What a task on a card raises for an error: CuPy's own cannot be unpickled where there is no CuPy."""
+    cupy, ours = import_module("cupy"), error
     if isinstance(error, cupy.cuda.memory.OutOfMemoryError):
         ours = CardOutOfMemory(
-            f"{error} on the card of this worker. Cure: a smaller max_bytes=, fewer or smaller tasks with arrays of"
-            " their own, or more workers with cards"
+            f"{error} Cure: a smaller max_bytes=, fewer or smaller tasks with arrays of their own, or more workers with"
+            " cards"
         )
     elif isinstance(error, cupy.cuda.runtime.CUDARuntimeError):
         ours = RuntimeError(f"{error}. Cure: if all fails on this worker from here on, start it again")
     elif type(error).__module__.startswith("cupy"):
         ours = RuntimeError(f"{type(error).__name__}: {error}")
-    else:
-        return None
-    for note in getattr(error, "__notes__", ()):
-        ours.add_note(note)
-    return ours
+    if ours is not error:
+        for note in getattr(error, "__notes__", ()):
+            ours.add_note(note)
+    return ours.with_traceback(error.__traceback__)
 
 
 async def look() -> dict[str, Any]:

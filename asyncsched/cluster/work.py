@@ -65,8 +65,12 @@ def perform(work: Work, *operands: Any) -> Any:
     try:
         return _perform_on_card(work, operands) if work.gpu else _perform(work, operands, np)
     except BaseException as error:
-        error.add_note(f"raised on the worker {_worker()}")
-        raise
+        failed = card.told(error) if work.gpu else error
+    failed.add_note(f"raised on the worker {_worker()}")
+    try:
+        raise failed  # here, where it has no context: Dask pickles that, too
+    finally:
+        del failed
 
 
 def view_of(array: Any, steps: Sequence[Step], xp: Any = np) -> Any:

@@ -24,6 +24,7 @@ from asyncsched.cluster.device import DaskDevice
 from tests.waiting import until
 
 from .local import cluster
+from .on_cards import weigh
 
 KILLS = int(os.environ.get("ASYNCSCHED_KILLS", "2"))
 LIMIT = 4_000_000  # bytes
@@ -82,6 +83,7 @@ async def mapped(s: asc.Scheduler) -> list[float]:
 async def trained(s: asc.Scheduler) -> list[np.ndarray]:
     rng = np.random.default_rng(0)
     model = asc.nn.Sequential(asc.nn.Linear(16, 32, rng=1), asc.nn.Tanh(), asc.nn.Linear(32, 1, rng=2))
+    await weigh(s, model)
     optimizer = asc.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     window = s.window(2)
     for _ in range(6):
