@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -16,7 +15,7 @@ from asyncsched.cluster.device import DaskDevice
 from . import on_cards
 from .local import cluster
 from .on_cards import A, here
-from .test_kills import KILLS, killed, mapped, trained
+from .test_kills import KILLS, SWEEP, killed, mapped, trained
 
 pytestmark = [pytest.mark.one_loop, pytest.mark.timeout(120 + 60 * KILLS)]
 
@@ -47,17 +46,13 @@ def wrong() -> list[str]:
     return [line for line in fake.problems() if not line.startswith("blocked the loop")]  # as pickling does
 
 
-async def test_operations_run_on_cards_and_what_leaves_is_numpys(d):
-    await on_cards.operations(d)
-    assert {await task for task in [await d.submit(here) for _ in range(6)]} <= {0, 1}
+@pytest.mark.parametrize("program", on_cards.PROGRAMS)
+async def test_a_program_runs_on_cards(d, program):
+    await program(d)
 
 
-async def test_functions_are_given_cupys_arrays_and_what_they_make_stays_there(d):
-    await on_cards.functions(d)
-
-
-async def test_arrays_of_several_cards_meet_on_one(d):
-    await on_cards.transfers(d)
+async def test_no_task_is_run_where_there_is_no_card(d):
+    assert {await task for task in [await d.submit(here) for _ in range(12)]} <= {0, 1}
 
 
 async def test_a_training_gives_the_weights_of_one_machine_to_rounding(d):
@@ -66,10 +61,6 @@ async def test_a_training_gives_the_weights_of_one_machine_to_rounding(d):
         here = await on_cards.train(s)
     for a, b in zip(there, here, strict=True):
         assert np.allclose(a, b, rtol=1e-5, atol=1e-6)
-
-
-async def test_a_captured_step_is_one_task_of_dasks(d):
-    await on_cards.captured(d)
 
 
 async def test_random_numbers_are_the_same_from_run_to_run(d):
@@ -83,10 +74,6 @@ async def test_what_is_put_anew_is_on_a_card_again(d, monkeypatch):
     for _ in range(5):
         x = x + 1
     assert np.array_equal(await x, A + 5)
-
-
-async def test_a_full_card_is_told_of_by_the_workers_name(d):
-    await on_cards.full(d)
 
 
 async def test_errors_of_cuda_come_back_where_there_is_no_cupy(d):
@@ -107,7 +94,7 @@ async def test_bytes_are_those_of_the_cards(mixed):
         del x
 
 
-@pytest.mark.parametrize("program", [mapped, trained] if "ASYNCSCHED_KILLS" in os.environ else [mapped])
+@pytest.mark.parametrize("program", [mapped, trained] if SWEEP else [mapped])
 async def test_no_kill_changes_a_result(mixed, program):
     from distributed import Client
 
