@@ -149,3 +149,17 @@ async def survives(address: str, program: Any, pause: float) -> None:
         await until(lambda: not client.futures)
         while await client.run_on_scheduler(tasks):  # the last of those dropped are told a moment later
             await asyncio.sleep(0.05)
+
+
+async def test_what_was_put_outlives_its_worker(mortals):
+    from distributed import Client
+
+    async with Client(mortals, asynchronous=True) as client, asc.Scheduler(DaskDevice(client, workers=2)) as s:
+        x = await s.put(np.arange(1000.0))
+        [held] = (await client.who_has([x._value.array.future])).values()
+        for pid in (await client.run(os.getpid, workers=list(held))).values():
+            os.kill(pid, signal.SIGKILL)
+        assert np.array_equal(await (x + 1), np.arange(1000.0) + 1)
+        assert np.array_equal(await x, np.arange(1000.0))
+        [again] = (await client.who_has([x._value.array.future])).values()
+        assert not set(held) & set(again)  # it came from Dask's scheduler
