@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine
 from importlib import import_module
 from typing import Any
 from uuid import uuid4
 
 from ..errors import AsyncSchedError
 from .card import RESOURCE, look
+from .choice import Choice, Worker
 from .work import describe, over
 
 LOOK_EVERY, SECONDS_PER_LOOK = 1.0, 2e-3  # seconds between two looks at where the workers are, and for each of them
 _LOOK_FOR_CARDS = 0.1  # seconds between two looks for workers that join
-Worker = dict[str, Any]  # as Dask describes it
 
 
 class ResultLost(AsyncSchedError):
@@ -35,17 +34,16 @@ class Connection:
 
     Args:
         given: the address of a cluster's scheduler, or a client.
-        gpu: whether tasks are to run on the workers' cards; None if all the workers have one.
 
     Attributes:
-        gpu: whether they do, once it is open.
+        gpu: whether tasks run on the workers' cards.
     """
 
     client: Any
+    gpu: bool
 
-    def __init__(self, given: Any, gpu: bool | None) -> None:
+    def __init__(self, given: Any) -> None:
         self._given = given
-        self.gpu = gpu
         self._addresses: dict[Any, str] = {}  # of all workers, by name: where each is, or was last
         self._running: set[asyncio.Task[Any]] = set()
         self._stopped: list[Any] = []  # futures of tasks to be ended soon
@@ -53,48 +51,18 @@ class Connection:
 
     # -- opening and closing ------------------------------------------------------------------------------------
 
-    async def open(self, wanted: int | Sequence[Any] | None) -> dict[Any, Worker]:
-        """Connect. Returns the workers that are wanted, by name."""
+    async def open(self, choice: Choice) -> dict[Any, Worker]:
+        """Connect. Returns the workers that are chosen, by name."""
         self.loop = asyncio.get_running_loop()
         self._look_at = self.loop.time() + LOOK_EVERY
         self.client = await self._connected()
-        if isinstance(wanted, int):
-            await self.client.wait_for_workers(wanted)
-            while self.gpu and len(await self._candidates()) < wanted:  # noqa: ASYNC110  # there is no event of it
-                await asyncio.sleep(_LOOK_FOR_CARDS)  # as Dask waits for workers, too
-        found = await self._candidates()
-        if isinstance(wanted, int) or wanted is None:
-            found = dict(itertools.islice(found.items(), wanted))
-        else:
-            names = {self._addresses[name]: name for name in found} | {name: name for name in found}
-            if missing := [name for name in wanted if name not in names]:
-                raise RuntimeError(f"no workers {missing} {self._kind}in this cluster: it has {list(found)}")
-            found = {names[name]: found[names[name]] for name in wanted}
-        if not found:
-            raise RuntimeError(f"the cluster has no workers {self._kind}yet: workers=2 waits for two")
-        self._decide(found)
+        if choice.count:
+            await self.client.wait_for_workers(choice.count)
+        while not choice.enough(await self._look()):  # noqa: ASYNC110  # Dask's client looks again and again, too
+            await asyncio.sleep(_LOOK_FOR_CARDS)
+        found = choice.among(await self._look())
+        self.gpu = choice.on_cards(found)
         return found
-
-    async def _candidates(self) -> dict[Any, Worker]:
-        """The workers that may be chosen, by name."""
-        found = await self._look()
-        return {name: worker for name, worker in found.items() if _has_card(worker)} if self.gpu else found
-
-    @property
-    def _kind(self) -> str:
-        return f"with {RESOURCE}=1 " if self.gpu else ""
-
-    def _decide(self, workers: dict[Any, Worker]) -> None:
-        """Where tasks run, if nobody said: on cards, if all workers have one."""
-        if self.gpu is None:
-            without = [name for name, worker in workers.items() if not _has_card(worker)]
-            if without and len(without) < len(workers):
-                raise RuntimeError(
-                    f"some of these workers have Dask's resource {RESOURCE}, and {without} have not, so an array could"
-                    f" be CuPy's here and NumPy's there: gpu=True takes those that have it, gpu=False runs on NumPy on"
-                    f" all, workers=[...] names the ones to take"
-                )
-            self.gpu = not without
 
     async def cards(self, workers: dict[Any, Worker]) -> dict[Any, int]:
         """The workers' cards, and the free bytes of each. Workers may share one.
@@ -102,7 +70,7 @@ class Connection:
         Raises:
             RuntimeError: if a worker has none that it can use.
         """
-        names = {self._addresses[name]: name for name in workers}
+        names = {worker["address"]: name for name, worker in workers.items()}
         found = await self.client.run(look, workers=list(names))
         for address, card in found.items():
             if "lacks" in card:
@@ -131,7 +99,7 @@ class Connection:
         """The workers by name; notes where each is."""
         known = (await self.client.scheduler.identity(n_workers=-1))["workers"]
         self._addresses.update({worker["name"]: address for address, worker in known.items()})
-        return {worker["name"]: worker for worker in known.values()}
+        return {worker["name"]: worker | {"address": address} for address, worker in known.items()}
 
     def _look_again(self) -> None:
         """Now and then, while there is work: a worker that died comes back under its name, at another address."""
@@ -213,10 +181,6 @@ class Connection:
         await self.client.run(over, keys, on_error="ignore")
         if before is not None:
             await asyncio.wait([before])
-
-
-def _has_card(worker: Worker) -> bool:
-    return bool(worker["resources"].get(RESOURCE, 0) >= 1)
 
 
 def _lost(future: Any) -> ResultLost:

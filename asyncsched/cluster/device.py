@@ -15,7 +15,8 @@ from .._core.model import Lane, Task, Value
 from ..devices.contract import Job
 from ..ops.program import Program, ref
 from .card import on_host
-from .connection import Connection, Worker, load
+from .choice import Choice, Worker
+from .connection import Connection, load
 from .memory import CARDS_GRANULE, DaskMemory, Remote, standing
 from .programs import Fused
 from .stream import DaskStream
@@ -95,8 +96,8 @@ class DaskDevice:
         check_int("most_per_worker", most_per_worker)
         self.name = name
         self.streams: list[DaskStream] = []
-        self.connection = Connection(cluster, gpu)
-        self._wanted = workers
+        self.connection = Connection(cluster)
+        self._choice = Choice(workers, gpu)
         self._most = most_per_worker
         self._workers: dict[Any, Worker] = {}
         self._cards: dict[Any, int] = {}
@@ -108,7 +109,7 @@ class DaskDevice:
         load()
 
     async def connect(self) -> None:
-        self._workers = await self.connection.open(self._wanted)
+        self._workers = await self.connection.open(self._choice)
         if self.connection.gpu:
             self._cards = await self.connection.cards(self._workers)
             self.xp = None  # the workers' CuPy, which need not be installed here
@@ -187,7 +188,7 @@ class DaskDevice:
     @property
     def gpu(self) -> bool:
         """Whether tasks run on the workers' cards."""
-        return bool(self.connection.gpu)
+        return self.connection.gpu
 
     def next_worker(self) -> Any:
         """Whose turn it is to be given an array."""

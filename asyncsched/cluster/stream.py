@@ -23,8 +23,6 @@ from functools import partial
 from time import perf_counter
 from typing import Any, Protocol
 
-import numpy as np
-
 from .._core.failure import Failure
 from .._core.model import Task, Value, failure_above
 from ..devices import execution
@@ -32,12 +30,11 @@ from ..devices.contract import Point
 from ..devices.counter import Counter
 from ..errors import TaskCancelled
 from ..ops.meta import meta
-from ..ops.row import Row
 from ..runtime.threads import in_thread
-from .card import OnCard
 from .connection import Connection
 from .memory import DaskMemory, Remote, standing
-from .work import Step, Work
+from .packing import packed, view_made
+from .work import Work
 
 
 class Sender(Protocol):
@@ -102,7 +99,7 @@ class DaskStream:
         self._end(task, remote, number)
 
     async def _compute(self, task: Task, remote: Remote) -> None:
-        view = _view(task)
+        view = view_made(task)
         await (_all_over if view is not None else _all_sent)(task.inputs)
         if self._not_wanted(task):
             return
@@ -115,7 +112,8 @@ class DaskStream:
             if self._not_wanted(task):
                 return
             remote.depth = 1 + max([_depth(value) for value in task.inputs], default=0)
-            remote.future = await self._send(task, remote.home)
+            work, operands = await packed(task, self._device.gpu)
+            remote.future = self._device.send(task.name, work, operands, remote.home)
             remote.sent.set()
             observer, sent = self._device.memory.observer, perf_counter()
             if observer is not None:
@@ -142,25 +140,6 @@ class DaskStream:
         if upstream is not None:
             execution.fail(task, upstream.passed_to(task.name, task.site))
         return upstream is not None or task.failure is not None
-
-    async def _send(self, task: Task, worker: Any) -> Any:
-        gpu = self._device.gpu
-        operands, views = [], []
-        for value in task.inputs:
-            found = standing(value)
-            if not isinstance(found, Remote) and not value.device.remote and not value.device.inline:
-                found = await in_thread(partial(value.device.fetch, found), "copies out")
-            operands.append(found.future if isinstance(found, Remote) else _for_card(found) if gpu else found)
-            views.append(found.views if isinstance(found, Remote) else ())
-        form = None
-        if not isinstance(task.call, Row) and task.value is not None and task.value.meta is not None:
-            form = task.value.meta.shape, task.value.meta.dtype
-        options = (task.options or {}) if isinstance(task.call, Row) else {}
-        args = task.args
-        if gpu and isinstance(task.call, Row) and args is not None:
-            args = tuple([_for_card(a) for a in args])
-        work = Work(task.call, args, options, tuple(views), form, gpu)
-        return self._device.send(task.name, work, operands, worker)
 
     async def _finish(self, task: Task, remote: Remote) -> None:
         """Give the value what stands for it, and the task its refund."""
@@ -191,19 +170,6 @@ class DaskStream:
         completions = self._device.memory.completions
         if completions.completed(task, self.finished.count == self.launched):
             completions.notify()
-
-
-def _for_card(found: Any) -> Any:
-    return OnCard(found) if isinstance(found, np.ndarray) else found
-
-
-def _view(task: Task) -> Step | None:
-    """The view that a task makes, if it is a view of known shape of something on a worker."""
-    value, row = task.value, task.call
-    if value is None or value.base is None or not value.meta.known or not isinstance(row, Row) or not row.view:
-        return None
-    known = len(task.inputs) == 1 and isinstance(standing(task.inputs[0]), Remote)
-    return Step(row, task.args, task.options or {}) if known and task.move is None else None
 
 
 async def _all_sent(values: Sequence[Value]) -> None:
