@@ -24,6 +24,7 @@ NAMED_BY_WHO_HAS_IT = {  # what has to do with it alone, and is imported by nobo
     "cluster.sizes": {"dask"},
     "cluster.graph": {"dask"},
     "cluster.node": {"dask"},
+    "cluster.results": {"dask"},
     "cluster.run": {"dask"},
     "cluster.watching": {"dask"},
 }

@@ -31,14 +31,3 @@ def in_order(graph: Mapping[Any, Any], wanted: set[Any], cache: Mapping[Any, Any
                 needed.add(other)
                 todo.append(other)
     return {key: nodes[key] for key in sorted(needed, key=order(nodes).__getitem__)}
-
-
-def count_readers(nodes: Mapping[Any, GraphNode], wanted: set[Any]) -> dict[Any, int]:
-    """How many nodes read each; whoever wants one counts as another."""
-    found = dict.fromkeys(nodes, 0)
-    for node in nodes.values():
-        for other in node.dependencies:
-            found[other] += 1
-    for key in wanted:
-        found[key] += 1
-    return found

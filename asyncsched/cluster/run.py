@@ -38,8 +38,8 @@ from ..flow.scope import Scope, Sharing
 from ..runtime.context import current_scope
 from ..runtime.runtime import Runtime
 from ..runtime.waiting import ADMITTED, Steps, checkpoint, drained, wait
-from .graph import count_readers
 from .node import Node
+from .results import Results
 from .sizes import Sizes
 
 log = logging.getLogger("asyncsched")
@@ -80,10 +80,7 @@ class Run:
         self.stopped = False  # what has not begun is not to run any more
         self._lanes = runtime.lanes[device]
         self._device = device
-        self._wanted = wanted
-        self._values: dict[Any, Value] = {}  # what tasks make, until all that read it are submitted
-        self._data: dict[Any, Any] = {}  # what was there
-        self._readers = count_readers(nodes, wanted)
+        self._results = Results(nodes, wanted)
         self._core: CoreScope | None = None
         self._waiting: asyncio.Task[Any] | None = None
         self._cancelled: Failure | None = None
@@ -108,7 +105,7 @@ class Run:
                 return {}
             if self._cancelled is not None:
                 self._cancelled.rethrow()
-            return {} if self.stopped else self._results()
+            return {} if self.stopped else self._results.wanted()
         except asyncio.CancelledError:
             if self.error is None or self._waiting is None or self._waiting.uncancel():
                 raise
@@ -117,8 +114,7 @@ class Run:
             self.stopped = True
             runtime.reclaimers.discard(self._go_first)
             self._core = self._waiting = None
-            self._values.clear()
-            self._data.clear()
+            self._results.clear()
             _tell(runtime, before, len(self.nodes))
 
     async def _submit_all(self, core: CoreScope) -> None:
@@ -155,47 +151,24 @@ class Run:
 
     def _task(self, core: CoreScope, key: Any, node: GraphNode) -> Task | None:
         """The task for a node, with all it reads; None where there is nothing to run."""
+        results = self._results
         if isinstance(node, DataNode):
-            self._data[key] = node.value
+            results.data[key] = node.value
             return None
-        values, given = self._values, {}
-        keys, inputs = [], []
-        for other in node.dependencies:
-            value = values.get(other)
-            if value is None:
-                given[other] = self._data[other]
-            else:
-                keys.append(other)
-                inputs.append(value)
-            self._readers[other] -= 1
-            if not self._readers[other]:
-                values.pop(other, None)
-                self._data.pop(other, None)
+        keys, inputs, given = results.read(node)
         if self.watch is None and isinstance(node, Alias):
             if inputs:
-                values[key] = inputs[0]
+                results.made[key] = inputs[0]
             else:
-                self._data[key] = given[node.target]
+                results.data[key] = given[node.target]
             return None
         kind = self.sizes.kind(key, node)
         cost, limit = self.sizes.cost(kind, key, node), core.account.limit
         if limit is not None and cost > limit:  # a guess may be wrong: it is tried with all there is
             cost = limit
-        made = values[key] = Value(core.account, self._device, None)
+        made = results.made[key] = Value(core.account, self._device, None)
         body = Node(self, key, node, kind, keys, given)
         return Task(core, kind.name, made, body, inputs, None, None, self._lanes, cost)
-
-    def _results(self) -> dict[Any, Any]:
-        found = {}
-        for key in self._wanted:
-            value = self._values.get(key)
-            if value is None:
-                found[key] = self._data[key]
-            else:
-                if value.failure is not None:
-                    value.failure.rethrow()
-                found[key] = value.array
-        return found
 
     def stop(self, error: BaseException, node: GraphNode, given: dict[Any, Any]) -> None:
         """A task raised: nothing more is to run. On a stream's thread."""
