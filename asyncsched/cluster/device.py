@@ -17,6 +17,7 @@ from ..ops.program import Program, ref
 from .card import on_host
 from .choice import Choice, Worker
 from .connection import Connection, load
+from .durations import Durations
 from .memory import CARDS_GRANULE, DaskMemory, Remote, standing
 from .programs import Fused
 from .stream import DaskStream
@@ -28,10 +29,7 @@ SHARE_OF_MEMORY = 0.5
 MOST_PER_WORKER = 16  # a guess: enough that a worker is busy while the next tasks travel
 DEEPEST = 128  # results that one comes from, the longest way: then it is brought here and put anew
 BROUGHT_WHOLE = 256 * 1024  # bytes of a result that is brought for the sake of a part of it
-# Guesses, of the same kind as Dask's own: what decides between a busy worker that has the data, and an idle one.
-_BYTES_PER_SECOND, _SECONDS_PER_TASK = 100e6, 1e-3
-_LATEST = 0.3  # the part of the last task of a name in what the next is expected to take
-_NAMES = 4096
+_BYTES_PER_SECOND = 100e6  # a guess, as Dask's own: for choosing between a busy worker with the data, and an idle one
 
 
 class DaskDevice:
@@ -59,6 +57,12 @@ class DaskDevice:
 
     Bytes that Dask copies from worker to worker are not tracked; nor are the context variables of who submits a
     callable known to it.
+
+    *Workers with cards*, started with Dask's resource `GPU=1`, compute with CuPy. Results stay on their cards, and what
+    is awaited becomes NumPy's on the worker. Then it is for Dask to choose among them, by where the data is, and the
+    bytes that are limited are those of the cards::
+
+        device = asc.cluster.DaskDevice("tcp://scheduler:8786", gpu=True)  # those that have the resource
 
     Args:
         cluster: the scheduler's address; or a client. An asynchronous one of this loop's is used as it is and left
@@ -101,7 +105,7 @@ class DaskDevice:
         self._most = most_per_worker
         self._workers: dict[Any, Worker] = {}
         self._cards: dict[Any, int] = {}
-        self._seconds: dict[str, float] = {}  # what tasks take, by name
+        self.durations = Durations()
 
     # -- opening and closing ------------------------------------------------------------------------------------
 
@@ -208,16 +212,6 @@ class DaskDevice:
         if (error := await self.connection.outcome(anew)) is not None:
             raise error
         return anew
-
-    def expected(self, name: str) -> float:
-        """Seconds that a task of this name takes on its worker."""
-        return self._seconds.get(name, _SECONDS_PER_TASK)
-
-    def took(self, name: str, seconds: float) -> None:
-        """A task did, with its way there and back."""
-        if len(self._seconds) >= _NAMES:
-            self._seconds.clear()
-        self._seconds[name] = seconds * _LATEST + self._seconds.get(name, seconds) * (1 - _LATEST)
 
     def __repr__(self) -> str:
         return self.name

@@ -32,6 +32,7 @@ from ..errors import TaskCancelled
 from ..ops.meta import meta
 from ..runtime.threads import in_thread
 from .connection import Connection
+from .durations import Durations
 from .memory import DaskMemory, Remote, standing
 from .packing import packed, view_made
 from .work import Work
@@ -42,6 +43,7 @@ class Sender(Protocol):
 
     connection: Connection
     memory: DaskMemory
+    durations: Durations
 
     @property
     def gpu(self) -> bool: ...
@@ -51,10 +53,6 @@ class Sender(Protocol):
     def send(self, name: str, work: Work, operands: Sequence[Any], worker: Any) -> Any: ...
 
     async def renewed(self, name: str, remote: Remote) -> Any: ...
-
-    def expected(self, name: str) -> float: ...
-
-    def took(self, name: str, seconds: float) -> None: ...
 
 
 class DaskStream:
@@ -75,7 +73,7 @@ class DaskStream:
         self.launched += 1
         assert task.value is not None
         remote = task.value.block = Remote(self._device.next_worker() if self.worker is None else self.worker)
-        expected = self._device.expected(task.name)
+        expected = self._device.durations.expected(task.name)
         self.expected += expected
         self._device.connection.keep(self._run(task, remote, waits, self.launched, expected))
         return self.launched
@@ -124,7 +122,7 @@ class DaskStream:
             now = perf_counter()
             if observer is not None:
                 observer.body_ended(task, sent, now)
-            self._device.took(task.name, now - max(sent, self._ran_dry))
+            self._device.durations.took(task.name, now - max(sent, self._ran_dry))
             self._ran_dry = now
         await _all_over(task.inputs)  # Dask fails a task for what it reads: that is told first, though it may be late
         if self._not_wanted(task):
