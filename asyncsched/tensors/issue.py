@@ -114,7 +114,12 @@ def run_inline(
     observer = engine.observer
     began = 0.0 if observer is None else perf_counter()
     try:
-        array = runtime.quiet.run(row.kernels.get(np) or resolve(row, np), *args, **options)
+        kernel = row.kernels.get(np) or resolve(row, np)
+        if options or len(args) != 2:
+            array = runtime.quiet.run(kernel, *args, **options)
+        else:
+            a, b = args
+            array = runtime.quiet.run(kernel, a, b)
     except Exception as error:
         return _failed(scope, row, first, plan, Failure.of(error, row.name, call_site()))
     value = Value(account, first.device, plan.meta)

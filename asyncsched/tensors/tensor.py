@@ -120,7 +120,8 @@ def _operators(name: str) -> tuple[_Operator, _Operator]:
             found = plans.get((a.meta, kind))
             if found is not None and found.int_bounds is None and self._node is None:
                 if found.small and (a.array is not None or a.failure is not None):
-                    made = run_inline(row, found, _NO_OPTIONS, a, (a.array, other), a.failure if a.task else None)
+                    number = other if found.numbers is None else found.numbers[other]
+                    made = run_inline(row, found, _NO_OPTIONS, a, (a.array, number), a.failure if a.task else None)
                 if made is None:
                     made = issue(a.account.runtime, a.device, row, found, (a,), (_FIRST, other), _NO_OPTIONS)
                 return Tensor(made)
