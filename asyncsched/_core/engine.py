@@ -71,6 +71,7 @@ class Engine(Audit):
         self.sequence = 0
         self.unfinished = 0
         self.submitted = self.completed = self.failed = self.cancelled = 0
+        self.ran_inline = 0  # what never was a task, and counts among neither
         self.peak_in_flight = self.peak_bytes = 0
         self.reserved = 0
         self.observer: Instrument | None = None  # told of every transition
