@@ -40,13 +40,14 @@ class Completions:
     holds any more. What they are is for the engine to know.
     """
 
-    __slots__ = ("awake", "items", "returning", "threshold", "wake", "wants_bytes", "wants_slots")
+    __slots__ = ("awake", "direct", "items", "returning", "threshold", "wake", "wants_bytes", "wants_slots")
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self.items: deque[Any] = deque()
         self.returning: dict[int, Any] = {}  # memory that is on its way back, by identity
         self.wake = wake
         self.awake = False  # an iteration of the loop that takes everything in is scheduled
+        self.direct = 0  # the loop's thread, while its own drops may be taken in at once: nothing is unfinished
         self.wants_slots = False  # tasks are pending: wake at `threshold` completions, or when a stream runs dry
         self.threshold = 1
         self.wants_bytes = False  # a pending task lacks bytes: every drop matters

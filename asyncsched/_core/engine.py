@@ -92,6 +92,7 @@ class Engine(Audit):
             QueueFull: if the backlog is full.
         """
         completions, admission, account = self.completions, self.admission, task.scope.account
+        completions.direct = 0  # a scan for what fits is told of every drop by way of the completions
         # Its inputs are charged, or will be: where there is room for all that, there is for them.
         if account.limit is not None and account.used + admission.pending_bytes + task.cost > account.limit:
             self.require(task)

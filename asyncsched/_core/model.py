@@ -8,6 +8,7 @@ when somebody finds that it is done. The value of a failed task keeps it: it has
 
 from __future__ import annotations
 
+from _thread import get_ident
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -108,8 +109,12 @@ class Value:
             self.device.reclaim(self)
         elif self.charge:
             self.array = None  # the memory first, its bytes second: others may be waiting for them on another thread
-            completions = self.account.completions  # written out, as in `dropped`: every tiny result comes here
-            completions.items.append((self.account, self.charge, self.seq))
+            account = self.account
+            completions = account.completions  # written out, as in `dropped`: every tiny result comes here
+            if completions.direct == get_ident() and not account.closed:
+                account.used -= self.charge
+                return
+            completions.items.append((account, self.charge, self.seq))
             if completions.wants_bytes:
                 completions.notify()
 

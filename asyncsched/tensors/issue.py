@@ -84,10 +84,11 @@ def run_inline(
         args: the operands: arrays, each None until it is there; and scalars.
         above: why one of the operands failed, if one did.
     """
-    runtime = first.account.runtime
-    if runtime.inline_thread != _get_ident():
+    runtime, thread = first.account.runtime, _get_ident()
+    if runtime.inline_thread != thread:
         return None
     engine, in_flight = runtime.engine, 1
+    observer = engine.observer
     if engine.unfinished:
         admission = engine.admission
         if admission.pending or admission.free <= 0:
@@ -97,8 +98,12 @@ def run_inline(
                 if arg is None:
                     return None
         in_flight += admission.in_flight
-    elif runtime.completions.items:
-        engine.take()  # drops alone, since nothing is unfinished
+    else:
+        completions = runtime.completions
+        if completions.items:
+            engine.take()  # drops alone, since nothing is unfinished
+        if observer is None:
+            completions.direct = thread
     here = ambient.get()  # as in `issue`
     if here is not None and here.runtime is runtime and not here.core.closed:
         scope = here.core
@@ -112,7 +117,6 @@ def run_inline(
         return None
     if above is not None:
         return _failed(scope, row, first, plan, above.passed_to(row.name, call_site()))
-    observer = engine.observer
     began = 0.0 if observer is None else perf_counter()
     try:
         if options or len(args) != 2:
