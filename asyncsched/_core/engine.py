@@ -71,6 +71,7 @@ class Engine(Audit):
         self.sequence = 0
         self.unfinished = 0
         self.submitted = self.completed = self.failed = self.cancelled = 0
+        self.ran_inline = 0  # what never was a task, and counts among neither
         self.peak_in_flight = self.peak_bytes = 0
         self.reserved = 0
         self.observer: Instrument | None = None  # told of every transition
@@ -91,6 +92,7 @@ class Engine(Audit):
             QueueFull: if the backlog is full.
         """
         completions, admission, account = self.completions, self.admission, task.scope.account
+        completions.direct = 0  # a scan for what fits is told of every drop by way of the completions
         # Its inputs are charged, or will be: where there is room for all that, there is for them.
         if account.limit is not None and account.used + admission.pending_bytes + task.cost > account.limit:
             self.require(task)

@@ -202,6 +202,7 @@ class Runtime:
 
     def _observe(self, observer: Instruments | None) -> None:
         self.engine.observer = observer
+        self.completions.direct = 0
         if self.lanes:  # the devices are open
             for device in self.devices:
                 device.memory.observer = observer
