@@ -24,13 +24,12 @@ _ERFC_SERIES = (
 )  # fmt: skip
 # P of `_single_factor`, highest power first: Phi is a logistic function of an odd one. Fitted to the error of x Phi(x)
 # on [-6, 6], where that is 7e-8 before rounding; beyond, x P(x^2) is above 10 and tanh 1, and so Phi 0 or 1.
-LOGISTIC = (
+_LOGISTIC = (
     1.8142221936310022e-09, -1.3379631070710292e-07, 3.9742821182102225e-06, -5.52749253748139e-05,
     -3.302159852366926e-05, 0.036334142422667484, 0.797884270490518,
 )  # fmt: skip
-SATURATED = 6.0
 # As arrays: a Python number costs half a microsecond more, with the interpreter's lock held.
-_SINGLE_LOGISTIC = [np.array(c, np.float32) for c in LOGISTIC]
+_SINGLE_LOGISTIC = [np.array(c, np.float32) for c in _LOGISTIC]
 _HALF = np.array(0.5, np.float32)
 _RELU_BLOCK = 1 << 17  # bytes
 _SINGLE_TERMS = 11  # of the series for single precision, where the next is below the rounding
