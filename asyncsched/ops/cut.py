@@ -5,16 +5,18 @@ what works element by element, or along each row, gives the same bits in parts.
 
 Not taken: to cut matrix products. In parts some kernels of a BLAS give other bits; and measured on two processors, a
 training step with cut products took 1.06 times as long as with whole ones, since there are other tasks for the other
-stream. Nor rows of many short calls, such as layer_norm and convolution: two threads take as long for them as one.
+stream. Nor rows of many short calls, such as convolution: two threads take as long for them as one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import gcd, prod
 from typing import Any, Final
 
 import numpy as np
 
+from .kernels.layers import ROWS
 from .parallel import ranges, seconds_of
 from .row import Kernel, Row
 
@@ -30,7 +32,8 @@ _BY_ELEMENTS: Final = frozenset(
         "where",
     }
 )  # fmt: skip
-_BY_ROWS: Final = frozenset({"softmax", "softmax_backward"})  # ... or each row is
+# ... or each row is: of the last axis, or of as many as the weight has.
+_BY_ROWS: Final = frozenset({"layer_norm", "softmax", "softmax_backward"})
 
 
 def parts(row: Row, kernel: Kernel, args: Sequence[Any], out: Array) -> list[Part]:
@@ -45,11 +48,16 @@ def parts(row: Row, kernel: Kernel, args: Sequence[Any], out: Array) -> list[Par
     if not universal and row.name not in _BY_ELEMENTS and row.name not in _BY_ROWS:
         return []
     seconds = seconds_of(row.name, out.size, out.itemsize)
-    axes = out.ndim - (row.name in _BY_ROWS)
+    axes, unit = out.ndim, 1
+    if row.name in _BY_ROWS:
+        axes -= args[1].ndim if row.name == "layer_norm" else 1
+        unit = ROWS
     # The first that has more than one place, so that what is in one piece has parts in one piece.
     axis = next((i for i in range(axes) if out.shape[i] > 1), None)
-    found = [] if axis is None else ranges(out.shape[axis], seconds)
-    if axis is None or len(found) < 2:
+    if axis is None:
+        return []
+    found = ranges(out.shape[axis], seconds, unit=unit // gcd(unit, prod(out.shape[axis + 1 : axes])))
+    if len(found) < 2:
         return []
     slices = [(*[slice(None)] * axis, one) for one in found]
     return [([_slice(a, out, one) for a in args], out[one]) for one in slices]
