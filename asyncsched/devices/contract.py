@@ -124,7 +124,7 @@ class Device(Protocol):
         """An array of this device over one of another library, by DLPack, to be put."""
 
     def run_here(self, task: Task) -> None:
-        """Run a tiny host-to-device copy on the calling thread, the loop's. Only where `inline`."""
+        """Run a tiny copy in, or a quick row whose operands are there, on the loop's thread. Only where `inline`."""
 
     def offload(self, job: Job) -> None:
         """Run a job on a stream for copies, and tell the completions of its end."""
