@@ -47,14 +47,17 @@ def run(parts: Sequence[Part]) -> None:
         _here.run(parts)
 
 
-def ranges(places: int, seconds: float, *, unit: int = 1) -> list[slice]:
+def ranges(places: int, seconds: float, *, unit: int = 1, each: int = 1, least: int = 1) -> list[slice]:
     """So many places in equal ranges for the threads; one range where more are not worth a thread's while.
 
     Args:
         seconds: what all of them take on one thread, by estimate.
         unit: ranges begin at multiples of this.
+        each: how many ranges for a thread, if there are several threads.
+        least: so many `PART_SECONDS` each takes at least.
     """
-    number = max(1, min(_here.threads, int(seconds / PART_SECONDS), places // unit))
+    most = each * _here.threads if _here.threads > 1 else 1
+    number = max(1, min(most, int(seconds / (least * PART_SECONDS)), places // unit))
     starts = [places * i // number // unit * unit for i in range(number)]
     return [slice(low, high) for low, high in pairwise([*starts, places])]
 

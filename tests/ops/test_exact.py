@@ -14,6 +14,7 @@ import pytest
 import asyncsched as asc
 from asyncsched import nn
 from asyncsched.ops import TABLE, Row, resolve
+from asyncsched.ops.cut import PRODUCTS
 from asyncsched.ops.kernels import compiled
 
 pytestmark = pytest.mark.one_loop
@@ -36,6 +37,7 @@ def given(scale: float, seed: int = 0) -> dict[str, list[tuple[tuple[Any, ...], 
         "softmax": [((x,), {"log": log}) for log in (False, True)],
         "layer_norm": [((rows, w / scale, b / scale), {"eps": 1e-5}) for rows in (x, far, uneven)],
         "cross_entropy": [((x, target), ENTROPY | {"label_smoothing": smooth}) for smooth in (0.0, 0.1)],
+        **{name: [] for name in PRODUCTS},  # in parts alone: see `devices/test_team.py`
     }
 
 
