@@ -77,12 +77,13 @@ class Admission:
             self._waiting[account] = None
         account.pending += 1
         # A task that cannot go gives no reason to look for one: the scan would be in vain, once per submission.
-        limit = account.limit
-        if not task.blockers and (limit is None or account.used + task.cost <= limit or account.fits(task)):
+        limit, cost = account.limit, task.cost
+        if not task.blockers and (limit is None or account.used + cost <= limit or account.fits(task)):
             account.changed = True
         self.pending += 1
-        self.pending_bytes += task.cost
-        self.claims += not task.lanes
+        self.pending_bytes += cost
+        if not task.lanes:
+            self.claims += 1
 
     def remove(self, task: Task) -> None:
         """A task leaves its queue, settled or launched; its state says so already. If launched, it takes its slot and

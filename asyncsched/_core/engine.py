@@ -110,7 +110,8 @@ class Engine(Audit):
         task.seq = self.sequence
         self.sequence += 1
         self.unfinished += 1
-        self.submitted += bool(task.lanes)
+        if task.lanes:
+            self.submitted += 1
         task.scope.tasks[task] = None
         failed = None
         for value in task.inputs:
