@@ -18,7 +18,7 @@ queues, tenants of a class share by cost, and the scopes of a tenant alternate: 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Sized
+from collections.abc import Hashable, Iterable, Sized
 from math import inf
 from typing import Final
 from weakref import WeakValueDictionary
@@ -115,6 +115,10 @@ class Admission:
                 account.in_flight += 1
                 self.in_flight += 1
                 self.free -= 1
+
+    def waiting(self) -> Iterable[Account]:
+        """The accounts with pending tasks."""
+        return self._waiting
 
     def ran(self, queue: Queue, account: Account, count: int, cost: int) -> None:
         """So many tasks at the head of a queue have left it and ended: as `remove`, and back with slots and bytes."""

@@ -12,6 +12,7 @@ waits. Notices are given only there, never in the middle of a change of state; s
 
 from __future__ import annotations
 
+from _thread import get_ident
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Final, NoReturn
@@ -79,6 +80,7 @@ class Engine(Audit):
         self.sequence = 0
         self.unfinished = 0
         self.submitted = self.completed = self.failed = self.cancelled = 0
+        self.ran_inline = 0  # what never was a task, and counts among neither
         self.peak_in_flight = self.peak_bytes = 0
         self.reserved = 0
         self.observer: Instrument | None = None  # told of every transition
@@ -99,6 +101,7 @@ class Engine(Audit):
             QueueFull: if the backlog is full.
         """
         completions, admission, account = self.completions, self.admission, task.scope.account
+        completions.direct = 0  # a scan for what fits is told of every drop by way of the completions
         # Its inputs are charged, or will be: where there is room for all that, there is for them.
         if account.limit is not None and account.used + admission.pending_bytes + task.cost > account.limit:
             self.require(task)
@@ -257,7 +260,7 @@ class Engine(Audit):
         many there were.
 
         It is what `admission.next`, `_start` and `_complete` do with such tasks one after the other, with the sums made
-        at the end: nothing else moves meanwhile.
+        at the end: nothing else moves meanwhile. So drops may go the shorter way, see `completions`.
         """
         admission, queue, account = self.admission, scope.queue, scope.account
         if queue.expedited or queue.rotating or account.grace or account.earmark is not None:
@@ -273,10 +276,12 @@ class Engine(Audit):
                 if (limit is not None and used > limit) or not run(task):
                     break
                 tasks.popleft()
+                if not ran:
+                    self.completions.direct = get_ident()  # what is dropped from now on is free at once
                 ran += 1
                 cost += task.cost
                 task.state = DONE
-                account.used = used - task.refund
+                account.used += task.cost - task.refund
                 if used > self.peak_bytes and account is self.account:
                     self.peak_bytes = used
                 if task.dependents is not None:
@@ -289,7 +294,9 @@ class Engine(Audit):
                     self._news.append(task)
         finally:
             if ran:
-                account.changed = True
+                self.completions.direct = 0
+                for waiting in admission.waiting():
+                    waiting.changed = True
                 self.unfinished -= ran
                 self.completed += ran
                 admission.ran(queue, account, ran, cost)

@@ -153,8 +153,13 @@ class RemoteDevice(Device, Protocol):
     """A device whose arrays lie in other processes.
 
     Before `open` it is connected, after `close` it is disconnected. What leaves it is brought, as a copy: so no array
-    of it ever escapes, and `offload` is never asked for.
+    of it ever escapes, and `offload` is never asked for. Its streams may run several tasks at a time.
+
+    Attributes:
+        serial: streams that do not, from `open` on.
     """
+
+    serial: Sequence[Any]
 
     async def connect(self) -> None:
         """What opening needs of the event loop. After `prepare`."""

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from functools import partial
 from queue import SimpleQueue
 
 import numpy as np
@@ -50,6 +51,7 @@ class CPUStream:
         self.queue: SimpleQueue[_Item] = SimpleQueue()
         self._memory = memory
         self._team = team
+        self._waits_for: Counter | None = None
         thread = threading.Thread(target=self._run, name=f"asyncsched {name}", daemon=True)
         thread.start()
         self.thread = thread.ident  # where a body that runs can be looked at
@@ -65,12 +67,21 @@ class CPUStream:
         """Whether it has nothing to do, as far as can be seen from another thread."""
         return self.finished.count == self.launched and self.queue.empty()
 
+    def wake(self, shared: Shared) -> None:
+        """If it sleeps, have it help with parts. Called on another stream's thread."""
+        counter = self._waits_for
+        if counter is not None:
+            counter.wake()
+        elif self.idle():
+            self.queue.put(shared)
+
     def _run(self) -> None:
         enter_stream_thread()
         np.seterr(all="ignore")
         if self._team is not None:
             share_by(self._team.run, self._team.size)
-        get, memory, completions = self.queue.get, self._memory, self._memory.completions
+        memory, completions = self._memory, self._memory.completions
+        get = self.queue.get if self._team is None else partial(self._next, self._team)
         while (item := get()) is not None:
             if isinstance(item, Job):
                 item.run()
@@ -81,7 +92,7 @@ class CPUStream:
             else:
                 task, waits = item
                 for stream, number in waits:
-                    stream.finished.reach(number)
+                    self._reach(stream.finished, number)
                 execute(task, memory)
                 self.finished.step()
                 wake = completions.completed(task, self.queue.empty())
@@ -90,6 +101,25 @@ class CPUStream:
             if wake:
                 completions.notify()
         leave_stream_thread()
+
+    def _next(self, team: Team) -> _Item:
+        """What to do next: to help, where it would sleep else."""
+        return (self.queue.empty() and team.open()) or self.queue.get()
+
+    def _reach(self, counter: Counter, number: int) -> None:
+        """Wait for another stream, and help meanwhile."""
+        team = self._team
+        if team is None:
+            counter.reach(number)
+            return
+        self._waits_for = counter
+        while counter.count < number:
+            counter.reach(number, team.open)
+            shared = team.open() if counter.count < number else None
+            if shared is not None:
+                shared.help()
+                shared = None
+        self._waits_for = None
 
 
 class CPUDevice(HostDevice):

@@ -113,6 +113,7 @@ class Runtime:
         self.abandoned = False  # the loop ended while something ran: nothing is waited for any more
         self.sink: Sink | None = None  # where tasks go instead of the backlog
         self.lanes: dict[Any, list[Lane]] = {}
+        self.serial_lanes: dict[Any, list[Lane]] = {}  # whose tasks run one after the other
         self.copy_lanes: dict[Any, list[Lane]] = {}
         self.loop_lanes: dict[Any, Lane] = {}  # for what runs on the loop's thread
         self._overrun_told = False
@@ -163,8 +164,10 @@ class Runtime:
             for device in self.devices:
                 device.open(self.completions, self.engine.account.limit)
                 device.memory.observer = self.engine.observer
-                place = cast(RemoteDevice, device).place if device.remote else None
-                self.lanes[device] = [Lane(device, stream, place=place) for stream in device.streams]
+                remote = cast(RemoteDevice, device) if device.remote else None
+                place = None if remote is None else remote.place
+                lanes = self.lanes[device] = [Lane(device, stream, place=place) for stream in device.streams]
+                self.serial_lanes[device] = lanes if remote is None else [Lane(device, one) for one in remote.serial]
                 self.copy_lanes[device] = [Lane(device, device.copier, copies=True)]
                 self.loop_lanes[device] = Lane(device, LoopStream())
         except BaseException:
@@ -204,6 +207,7 @@ class Runtime:
 
     def _observe(self, observer: Instruments | None) -> None:
         self.engine.observer = observer
+        self.completions.direct = 0
         if self.lanes:  # the devices are open
             for device in self.devices:
                 device.memory.observer = observer
@@ -280,7 +284,7 @@ class Runtime:
 
     def lane_of(self, resource: Hashable, device: Device) -> list[Lane]:
         """The one stream on which a device's tasks that use a resource run."""
-        lanes = self.lanes[device]
+        lanes = self.serial_lanes[device]
         return [lanes[hash(resource) % len(lanes)]]
 
     def device(self, wanted: object) -> Device:

@@ -52,7 +52,8 @@ async def test_streams_share_the_blas_threads_while_several_run(many: list[int])
     gate = threading.Event()
     async with asc.Scheduler("cpu", streams=4) as s:
         x = await s.put(BLOCK)
-        y = x @ x  # alone
+        with asc.exact():
+            y = x @ x  # alone, and not in parts
         assert threads() == many
         assert (await y)[0, 0] == 200
         running = s.submit_nowait(held, gate)
