@@ -18,7 +18,8 @@ flight, so that the streams never run out of work meanwhile.
 
 There is one shorter way. While nothing is unfinished, nobody is in the middle of looking for what fits: so what the
 loop's own thread then drops is given back in `Value.__del__` itself. `direct` names that thread from a quick row on,
-which found nothing unfinished, until the next task is submitted or somebody wants to be told of drops.
+which found nothing unfinished, until the next task is submitted or somebody wants to be told of drops; and while the
+engine runs quick tasks one after the other, which looks again afterwards.
 
 Memory may be *on its way back*: nobody holds it, and its bytes come by themselves once a device has done what was asked
 of it. Until then it is neither in flight nor held, and what is decided where nothing else moves (to let others go

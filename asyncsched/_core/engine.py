@@ -12,6 +12,7 @@ waits. Notices are given only there, never in the middle of a change of state; s
 
 from __future__ import annotations
 
+from _thread import get_ident
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Final, NoReturn
@@ -112,7 +113,8 @@ class Engine(Audit):
         task.seq = self.sequence
         self.sequence += 1
         self.unfinished += 1
-        self.submitted += bool(task.lanes)
+        if task.lanes:
+            self.submitted += 1
         task.scope.tasks[task] = None
         failed = None
         for value in task.inputs:
@@ -258,7 +260,7 @@ class Engine(Audit):
         many there were.
 
         It is what `admission.next`, `_start` and `_complete` do with such tasks one after the other, with the sums made
-        at the end: nothing else moves meanwhile.
+        at the end: nothing else moves meanwhile. So drops may go the shorter way, see `completions`.
         """
         admission, queue, account = self.admission, scope.queue, scope.account
         if queue.expedited or queue.rotating or account.grace or account.earmark is not None:
@@ -274,10 +276,12 @@ class Engine(Audit):
                 if (limit is not None and used > limit) or not run(task):
                     break
                 tasks.popleft()
+                if not ran:
+                    self.completions.direct = get_ident()  # what is dropped from now on is free at once
                 ran += 1
                 cost += task.cost
                 task.state = DONE
-                account.used = used - task.refund
+                account.used += task.cost - task.refund
                 if used > self.peak_bytes and account is self.account:
                     self.peak_bytes = used
                 if task.dependents is not None:
@@ -290,7 +294,9 @@ class Engine(Audit):
                     self._news.append(task)
         finally:
             if ran:
-                account.changed = True
+                self.completions.direct = 0
+                for waiting in admission.waiting():
+                    waiting.changed = True
                 self.unfinished -= ran
                 self.completed += ran
                 admission.ran(queue, account, ran, cost)

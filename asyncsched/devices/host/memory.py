@@ -58,6 +58,7 @@ def run_small(task: Task) -> bool:
         if type(array) is not np.ndarray or (producer is not None and producer.failure is not None):
             return False
         arrays.append(array)
+    operand = producer = None  # type: ignore[assignment]  # which would count as holders
     if (args := task.args) is not None:
         if len(args) == 2 and args[0] is _FIRST:  # an operator with a number: most of all
             arrays.append(args[1])
