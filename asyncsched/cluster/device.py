@@ -181,6 +181,9 @@ class DaskDevice:
     def adopt(self, source: Any) -> Any:
         raise TypeError(f"this {type(source).__name__} is on a device: copy the array to the host first")
 
+    def rouse(self) -> None:
+        pass
+
     def run_here(self, task: Task) -> None:
         raise AssertionError("nothing runs in this process")
 

@@ -123,6 +123,12 @@ class Device(Protocol):
     def adopt(self, source: Any) -> Any:
         """An array of this device over one of another library, by DLPack, to be put."""
 
+    def rouse(self) -> None:
+        """A function is about to be launched, perhaps: the thread that will run it, if one will, may wake up meanwhile.
+
+        On the loop's thread.
+        """
+
     def run_here(self, task: Task) -> None:
         """Run a tiny copy in, or a quick row whose operands are there, on the loop's thread. Only where `inline`."""
 

@@ -108,6 +108,9 @@ class HostDevice:
             " Scheduler([...]), or copy the array to the host first"
         )
 
+    def rouse(self) -> None:
+        pass
+
     def fetch(self, array: Any) -> Any:
         return np.array(array)
 
