@@ -26,7 +26,7 @@ from .kernels.scratch import scratch
 from .meta import Meta
 from .program import Program, Ref, Step
 from .run_loop import loop_of
-from .runs import runs, slots_of, written
+from .runs import last_reads, runs, slots_of, written
 
 _WORTH_A_BUFFER = 65_536  # bytes: below, fresh memory costs nothing
 _LEAST_BLOCK = 16_384  # elements: fewer are done before the next call is made
@@ -45,10 +45,10 @@ class FusedProgram:
     def __init__(self, program: Program, take: Callable[[int], Any], give: Callable[[Any], None]) -> None:
         self._program = program
         self._take, self._give = take, give
-        last = program.last_uses()
+        last, reads = program.last_uses(), last_reads(program)
         self._parts: list[tuple[Run | None, range, list[int]]] = []
         for steps in runs(program, lambda i: _run_shape(program, program.steps[i])):
-            run = Run.of(program, steps) if len(steps) > 1 else None
+            run = Run.of(program, steps, reads) if len(steps) > 1 else None
             self._parts.append((run, steps, [slot for i in steps for slot in last[i]]))
 
     def run(self, xp: Any, arrays: Sequence[Any], outs: Sequence[Any] | None = None) -> list[Any]:
@@ -148,9 +148,9 @@ class Run:
     loop: list[Any]  # what numba compiled, if it did
 
     @classmethod
-    def of(cls, program: Program, steps: range) -> Run:
+    def of(cls, program: Program, steps: range, last: dict[int, int]) -> Run:
         form = program.steps[steps[0]].form
-        run = _Writer(program, steps, form).run()
+        run = _Writer(program, steps, last, form).run()
         if prod(form.bound) >= compiled.WORTH and not run.tiles and not asked():
             loop = loop_of(program, steps, run.reads, [slot for slot, _ in run.writes])
             if loop is not None:
@@ -208,12 +208,11 @@ class Run:
 class _Writer:
     """Writes the function of a run: allocates registers, step by step."""
 
-    def __init__(self, program: Program, steps: range, form: Meta) -> None:
+    def __init__(self, program: Program, steps: range, last: dict[int, int], form: Meta) -> None:
         self._program, self._form = program, form
         self._steps = {program.inputs + i: program.steps[i] for i in steps}
-        uses = {slot: i for i, step in enumerate(program.steps) for slot in slots_of(step)}
-        self._written = written(program, steps)
-        self._last = {slot: program.inputs + uses.get(slot, slot - program.inputs) for slot in self._steps}
+        self._written = written(program, steps, last)
+        self._last = {slot: program.inputs + last.get(slot, slot - program.inputs) for slot in self._steps}
         self._reads: dict[int, str] = {}
         self._tiles: dict[str, tuple[int | None, Any, np.dtype[Any]]] = {}
         self._registers: list[np.dtype[Any]] = []

@@ -28,11 +28,15 @@ def runs(program: Program, shape_of: Callable[[int], Any]) -> Iterator[range]:
         yield range(start, len(program.steps))
 
 
-def written(program: Program, steps: range) -> list[int]:
+def last_reads(program: Program) -> dict[int, int]:
+    """By slot, the last step that reads it; for a result one after all."""
+    found = {slot: i for i, step in enumerate(program.steps) for slot in slots_of(step)}
+    return found | dict.fromkeys(program.outputs, len(program.steps))
+
+
+def written(program: Program, steps: range, last: dict[int, int]) -> list[int]:
     """The slots of a run's results that are read outside of it. The others never need to be arrays."""
-    outside = set(program.outputs)
-    outside.update(slot for i, step in enumerate(program.steps) if i not in steps for slot in slots_of(step))
-    return [program.inputs + i for i in steps if program.inputs + i in outside]
+    return [program.inputs + i for i in steps if last.get(program.inputs + i, -1) >= steps.stop]
 
 
 def slots_of(step: Step) -> list[int]:

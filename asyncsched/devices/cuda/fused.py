@@ -20,11 +20,11 @@ from typing import Any
 
 from ...ops.exactly import asked
 from ...ops.program import Program
-from ...ops.runs import runs, slots_of, written
+from ...ops.runs import last_reads, runs, slots_of, written
 from .expressions import Expression, NotElementwise, expression
 
 _ARGUMENT_BYTES = 3_800  # of one kernel: CUDA's limit is 4 KiB
-_MOST_ROWS = 128  # of one kernel: a guess at how many compile in a second, and leave registers free
+_MOST_LINES = 1024  # of one kernel, some 200 functions: a guess at how many compile in a second or two
 _OPTIONS = ("--std=c++17", "--fmad=false")
 _log = logging.getLogger(__name__)
 
@@ -76,6 +76,8 @@ class FusedProgram:
         """Launch a run's kernel, unless arrays lie otherwise than was thought when it was captured."""
         if place in self._failed or not all(slots[slot].flags.c_contiguous for slot in run.reads):
             return False
+        if not run.writes:  # nobody reads any of it
+            return True
         forms = [self._program.form(slot) for slot in run.writes]
         outs = [xp.empty(form.bound, form.dtype) for form in forms]
         try:
@@ -100,6 +102,8 @@ def _parts(cupy: Any, program: Program) -> Iterator[tuple[range, Run | None]]:
     """The program's steps, each run of them with its kernel."""
     found = {} if asked() or not hasattr(cupy.ufunc, "_ops") else _expressions(cupy, program)
 
+    last = last_reads(program)
+
     def shape_of(i: int) -> Any:
         return program.steps[i].form.bound if i in found else None
 
@@ -107,9 +111,9 @@ def _parts(cupy: Any, program: Program) -> Iterator[tuple[range, Run | None]]:
         if steps[0] not in found:
             yield steps, None
             continue
-        for part in _small_enough(program, steps, found):
+        for part in _small_enough(program, steps, last, found):
             single = len(part) == 1 and isinstance(program.steps[part[0]].row.kernel, str)
-            yield part, None if single else _run(program, part, found)
+            yield part, None if single else _run(program, part, last, found)
 
 
 def _expressions(cupy: Any, program: Program) -> dict[int, Expression]:
@@ -127,19 +131,21 @@ def _expressions(cupy: Any, program: Program) -> dict[int, Expression]:
     return found
 
 
-def _small_enough(program: Program, steps: range, found: dict[int, Expression]) -> Iterator[range]:
-    """The run, or halves of it, whose kernel's arguments CUDA takes."""
-    arrays = len(_reads(program, steps)) + len(written(program, steps))
+def _small_enough(
+    program: Program, steps: range, last: dict[int, int], found: dict[int, Expression]
+) -> Iterator[range]:
+    """The run, or parts of it whose kernels compile soon, and whose arguments CUDA takes."""
+    arrays = len(_reads(program, steps)) + len(written(program, steps, last))
     axes = len(program.steps[steps[0]].form.bound)
     numbers = sum(len(found[i].numbers) for i in steps)
-    if len(steps) <= _MOST_ROWS and (arrays + 2) * 16 * (1 + axes) + 8 * numbers <= _ARGUMENT_BYTES:
+    lines = sum(len(found[i].lines) for i in steps)
+    fits = lines <= _MOST_LINES and (arrays + 2) * 16 * (1 + axes) + 8 * numbers <= _ARGUMENT_BYTES
+    if fits or len(steps) == 1:
         yield steps
-    elif len(steps) > 1:
-        middle = steps.start + len(steps) // 2
-        for half in (range(steps.start, middle), range(middle, steps.stop)):
-            yield from _small_enough(program, half, found)
-    else:
-        yield steps
+        return
+    middle = steps.start + len(steps) // 2
+    for half in (range(steps.start, middle), range(middle, steps.stop)):
+        yield from _small_enough(program, half, last, found)
 
 
 def _reads(program: Program, steps: range) -> list[int]:
@@ -147,8 +153,8 @@ def _reads(program: Program, steps: range) -> list[int]:
     return list(dict.fromkeys(slot for i in steps for slot in slots_of(program.steps[i]) if slot not in own))
 
 
-def _run(program: Program, steps: range, found: dict[int, Expression]) -> Run:
-    reads, writes = _reads(program, steps), written(program, steps)
+def _run(program: Program, steps: range, last: dict[int, int], found: dict[int, Expression]) -> Run:
+    reads, writes = _reads(program, steps), written(program, steps, last)
     numbers = {name: number for i in steps for name, number in found[i].numbers.items()}
     preambles = {preamble: None for i in steps for preamble in found[i].preambles}
     ins = [
