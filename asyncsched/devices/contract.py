@@ -143,10 +143,12 @@ class Device(Protocol):
 
     # -- a captured step --------------------------------------------------------------------------------------------
 
-    def capture(self, program: Program, inputs: int) -> Callable[..., list[Any]]:
-        """What runs a program on (array namespace, arrays), of which the first `inputs` change from run to run.
+    def capture(self, program: Program, inputs: int) -> tuple[Callable[..., list[Any]], int]:
+        """What runs a program on (array namespace, arrays), of which the first `inputs` change from run to run; and the
+        most bytes that its intermediates and results take at once.
 
-        Unless it `owns_captures`, it may be given arrays to put the results in, as the third argument.
+        Unless it `owns_captures`, it may be given arrays to put the results in, as the third argument. Called in the
+        context of whoever captures, and takes no memory of the device.
         """
 
     # -- the end ----------------------------------------------------------------------------------------------------

@@ -98,8 +98,9 @@ class HostDevice:
         allowed = allowed_memory()  # read by `prepare`
         return allowed and allowed // 2
 
-    def capture(self, program: Program, inputs: int) -> Callable[..., list[Any]]:
-        return FusedProgram(program, self.memory.pool.take, self.memory.give).run
+    def capture(self, program: Program, inputs: int) -> tuple[Callable[..., list[Any]], int]:
+        fused = FusedProgram(program, self.memory.pool.take, self.memory.give)
+        return fused.run, program.peak(self.memory.footprint)
 
     def adopt(self, source: Any) -> Any:
         """Refuse: only what is not on the host comes here."""
