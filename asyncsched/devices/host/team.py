@@ -37,8 +37,8 @@ PRODUCTS: Final = frozenset(
 # ... and for small ones among other work, none of which is worth several threads of it.
 SMALL_PRODUCTS: Final = frozenset(
     {
-        "attention", "attention_backward", "cross_entropy", "cross_entropy_backward", "layer_norm",
-        "layer_norm_input_grad", "layer_norm_weight_grad", "linear_bias_grad", "self_attention",
+        "attention", "attention_backward", "attention_unpacked", "cross_entropy", "cross_entropy_backward",
+        "layer_norm", "layer_norm_input_grad", "layer_norm_weight_grad", "linear_bias_grad", "self_attention",
         "self_attention_backward", "softmax", "softmax_backward", "vecdot",
     }
 )  # fmt: skip
