@@ -102,7 +102,7 @@ class Value:
             completions = self.account.completions  # written out, as in `dropped`: every tiny result comes here
             completions.items.append((self.account, self.charge, self.seq))
             if completions.wants_bytes:
-                completions.notify()
+                completions.freed(self.charge)
 
 
 class Task:

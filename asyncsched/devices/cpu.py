@@ -127,6 +127,7 @@ class CPUDevice(HostDevice):
     def run_here(self, task: Task) -> None:
         """Run a tiny task on the calling thread, the loop's."""
         execute(task, self.memory)
+        self.memory.completions.ending = False
         self.memory.completions.items.append(task)
 
     def offload(self, job: Job) -> None:

@@ -227,9 +227,11 @@ def _run_call(task: Task, memory: Memory) -> None:
             )
     if value.failure is not None:
         return
-    inputs = {id(owner_of(a)) for a in _arrays([arrays, task.args], memory)}
-    owners = {id(o): o for a in _arrays(result, memory) if id(o := owner_of(a)) not in inputs}
-    value.block = tuple((owner, memory.footprint(owner.nbytes)) for owner in owners.values())
+    value.block = ()
+    if returned := list(_arrays(result, memory)):  # else no input is of interest, and there may be many
+        inputs = {id(owner_of(a)) for a in _arrays([arrays, task.args], memory)}
+        owners = {id(o): o for a in returned if id(o := owner_of(a)) not in inputs}
+        value.block = tuple((owner, memory.footprint(owner.nbytes)) for owner in owners.values())
     charge = made = sum(nbytes for _, nbytes in value.block)
     if not value.block and options and not isinstance(result, (*memory.arrays, *_WEIGHTLESS)):
         charge = options["unmeasured"] if found is None else found.kept  # until the handle drops
