@@ -49,6 +49,7 @@ class Job:
     result: Any = None
     error: BaseException | None = None
     waiters: list[Waiter] | None = None
+    refund: int = 0  # none was charged
 
     def run(self) -> None:
         """Call the function, keep what it gave, and let go of it."""

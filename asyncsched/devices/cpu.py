@@ -179,6 +179,7 @@ class CPUDevice(HostDevice):
 
     def run_here(self, task: Task) -> None:
         execute(task, self.memory)
+        self.memory.completions.ending = False
 
     def offload(self, job: Job) -> None:
         self.copier.queue.put(job)

@@ -37,6 +37,8 @@ def execute(task: Task, memory: HostMemory) -> None:
         began = perf_counter()
     if not run_small(task):
         execution.run(task, memory)
+        if memory.completions.wants_bytes:
+            memory.completions.ending = True
         execution.release(task)
     if observer is not None:
         observer.body_ended(task, began, perf_counter())
