@@ -108,7 +108,7 @@ def _by_planes(xp: Any, name: str, some: Callable[..., None], *arrays: Any) -> N
             some(*[plane[block] for plane in planes])
 
     seconds = parallel.seconds_of(name, arrays[0].size, arrays[0].itemsize)
-    parallel.run([partial(work, part) for part in parallel.ranges(len(cut), seconds)])
+    parallel.run([partial(work, part) for part in parallel.ranges(len(cut), seconds, each=3)])
 
 
 def _padded(xp: Any, images: Any, padding: Pair, value: Any) -> Any:
