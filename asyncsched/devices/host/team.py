@@ -35,9 +35,9 @@ PRODUCTS: Final = frozenset({"linear", "linear_weight_grad", "matmul"})
 # ... and for small ones among other work, none of which is worth several threads of it.
 SMALL_PRODUCTS: Final = frozenset(
     {
-        "attention", "attention_backward", "conv2d", "conv2d_input_grad", "conv2d_weight_grad", "cross_entropy",
-        "cross_entropy_backward", "layer_norm", "layer_norm_input_grad", "layer_norm_weight_grad", "linear_bias_grad",
-        "self_attention", "self_attention_backward", "softmax", "softmax_backward", "vecdot",
+        "attention", "attention_backward", "attention_unpacked", "conv2d", "conv2d_input_grad", "conv2d_weight_grad",
+        "cross_entropy", "cross_entropy_backward", "layer_norm", "layer_norm_input_grad", "layer_norm_weight_grad",
+        "linear_bias_grad", "self_attention", "self_attention_backward", "softmax", "softmax_backward", "vecdot",
     }
 )  # fmt: skip
 
