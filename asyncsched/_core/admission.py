@@ -115,6 +115,20 @@ class Admission:
                 self.in_flight += 1
                 self.free -= 1
 
+    def ran(self, queue: Queue, account: Account, count: int, cost: int) -> None:
+        """So many tasks at the head of a queue have left it and ended: as `remove`, and back with slots and bytes."""
+        queue.live -= count
+        queue.sweep()
+        if not queue.live:
+            del self._queues[queue]
+        account.pending -= count
+        if not account.pending:
+            del self._waiting[account]
+        self.pending -= count
+        self.pending_bytes -= cost
+        self.ended_tasks += count
+        self.ended_bytes += cost
+
     def next(self) -> Task | None:
         """The task to admit now, if any. The caller launches it, and has `remove` charge it."""
         if not self.pending:

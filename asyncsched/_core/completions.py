@@ -16,6 +16,10 @@ completion alone wakes it only if somebody waits for that very task, if its stre
 or if a pending task lacks bytes. Else completions gather until `threshold` of them are there: about half of what is in
 flight, so that the streams never run out of work meanwhile.
 
+There is one shorter way. While nothing is unfinished, nobody is in the middle of looking for what fits: so what the
+loop's own thread then drops is given back in `Value.__del__` itself. `direct` names that thread from a quick row on,
+which found nothing unfinished, until the next task is submitted or somebody wants to be told of drops.
+
 Memory may be *on its way back*: nobody holds it, and its bytes come by themselves once a device has done what was asked
 of it. Until then it is neither in flight nor held, and what is decided where nothing else moves (to let others go
 first, to look for a deadlock) waits for it. So whoever waits for the device notes it in `returning` before anything
@@ -40,13 +44,14 @@ class Completions:
     holds any more. What they are is for the engine to know.
     """
 
-    __slots__ = ("awake", "items", "returning", "threshold", "wake", "wants_bytes", "wants_slots")
+    __slots__ = ("awake", "direct", "items", "returning", "threshold", "wake", "wants_bytes", "wants_slots")
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self.items: deque[Any] = deque()
         self.returning: dict[int, Any] = {}  # memory that is on its way back, by identity
         self.wake = wake
         self.awake = False  # an iteration of the loop that takes everything in is scheduled
+        self.direct = 0  # the thread whose drops are given back at once; 0 if none are
         self.wants_slots = False  # tasks are pending: wake at `threshold` completions, or when a stream runs dry
         self.threshold = 1
         self.wants_bytes = False  # a pending task lacks bytes: every drop matters

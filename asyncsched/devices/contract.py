@@ -124,7 +124,7 @@ class Device(Protocol):
         """An array of this device over one of another library, by DLPack, to be put."""
 
     def run_here(self, task: Task) -> None:
-        """Run a tiny host-to-device copy on the calling thread, the loop's. Only where `inline`."""
+        """Run a tiny copy in, or a quick row whose operands are there, on the loop's thread. Only where `inline`."""
 
     def offload(self, job: Job) -> None:
         """Run a job on a stream for copies, and tell the completions of its end."""
@@ -153,8 +153,13 @@ class RemoteDevice(Device, Protocol):
     """A device whose arrays lie in other processes.
 
     Before `open` it is connected, after `close` it is disconnected. What leaves it is brought, as a copy: so no array
-    of it ever escapes, and `offload` is never asked for.
+    of it ever escapes, and `offload` is never asked for. Its streams may run several tasks at a time.
+
+    Attributes:
+        serial: streams that do not, from `open` on.
     """
+
+    serial: Sequence[Any]
 
     async def connect(self) -> None:
         """What opening needs of the event loop. After `prepare`."""

@@ -1,23 +1,21 @@
 """How a row is cut into parts from outside, on which several threads work at once.
 
-Each part is the row itself, applied to slices:
-what works element by element, or along each row, gives the same bits in parts.
+Each part is the row itself, applied to slices: what works element by element, or along each row, gives the same bits.
 
 A product of matrices is cut along the longer side of its result, at multiples of 64, into two parts for each thread: so
 one that is kept from its part by other work, the event loop's say, has the rest done by others. On some processors a
 BLAS gives other bits in parts, so inside `asc.exact()` products stay whole.
-
-Not taken: rows of many short calls, such as layer_norm and convolution: two threads take as long for them as one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
+from math import gcd, prod
 from typing import Any, Final
 
 import numpy as np
 
+from .kernels.layers import ROWS
 from .parallel import ranges, seconds_of
 from .row import Kernel, Row
 
@@ -33,7 +31,8 @@ _BY_ELEMENTS: Final = frozenset(
         "where",
     }
 )  # fmt: skip
-_BY_ROWS: Final = frozenset({"softmax", "softmax_backward"})  # ... or each row is
+# ... or each row is: of the last axis, or of as many as the weight has.
+_BY_ROWS: Final = frozenset({"layer_norm", "softmax", "softmax_backward"})
 
 PRODUCTS: Final = frozenset({"linear", "linear_weight_grad", "matmul"})
 _MULTIPLICATION: Final = 2e-11  # seconds for one of a large product in single precision, from above
@@ -56,12 +55,16 @@ def parts(row: Row, kernel: Kernel, args: Sequence[Any], out: Array) -> list[Par
     if not universal and row.name not in _BY_ELEMENTS and row.name not in _BY_ROWS:
         return []
     seconds = seconds_of(row.name, out.size, out.itemsize)
-    axes = out.ndim - (row.name in _BY_ROWS)
+    axes, unit = out.ndim, 1
+    if row.name in _BY_ROWS:
+        axes -= args[1].ndim if row.name == "layer_norm" else 1
+        unit = ROWS
     # The first that has more than one place, so that what is in one piece has parts in one piece.
     axis = next((i for i in range(axes) if out.shape[i] > 1), None)
     if axis is None:
         return []
-    found = _several(ranges(out.shape[axis], seconds))
+    whole = unit // gcd(unit, prod(out.shape[axis + 1 : axes]))
+    found = _several(ranges(out.shape[axis], seconds, unit=whole))
     slices = [(*[slice(None)] * axis, one) for one in found]
     return [([_slice(a, out, one) for a in args], out[one]) for one in slices]
 
@@ -76,8 +79,7 @@ def _of_product(name: str, args: Sequence[Any], out: Array) -> list[Part]:
         return [([_slice(a, out, (one,)) for a in args], out[one]) for one in _several(ranges(len(out), seconds))]
     if not args[0].ndim == args[1].ndim == 2:
         return []
-    found = _several(ranges(-(-max(out.shape) // _EDGE), seconds, each=_EACH, least=_LEAST))
-    sides = [slice(one.start * _EDGE, one.stop * _EDGE) for one in found]
+    sides = _several(ranges(max(out.shape), seconds, unit=_EDGE, each=_EACH, least=_LEAST))
     every, long = slice(None), out.shape[1] > out.shape[0]
     places = [(every, side) if long else (side, every) for side in sides]
     return [(_factors(name, args, *place), out[place]) for place in places]

@@ -25,6 +25,7 @@ from .._core.instrument import Instrument
 from .._core.model import LAUNCHED, Lane, Task, Value
 from .._core.refcounts import require_gil
 from ..devices.contract import Device, Point, RemoteDevice
+from ..devices.host.memory import run_small
 from ..errors import QueueFull, SchedulerClosed, TaskCancelled
 from .cancellation import to_its_end
 from .commits import commit
@@ -85,6 +86,9 @@ class Runtime:
         auto_bytes: bool = False,
     ) -> None:
         self.devices = devices
+        # Rows that run inline do so in a context of their own, where NumPy's error state is quiet.
+        self.quiet = contextvars.Context()
+        self.quiet.run(np.seterr, all="ignore")
         self.completions = Completions(_waker(self))
         self.engine = Engine(
             max_ops=max_ops,
@@ -92,6 +96,8 @@ class Runtime:
             max_pending=max_pending,
             completions=self.completions,
             launch=self._launch,
+            here=self._here,
+            run=self._run_small,
             on_overrun=self._on_overrun,
             on_cancel=self._on_cancel,
             runtime=self,
@@ -107,7 +113,9 @@ class Runtime:
         self.abandoned = False  # the loop ended while something ran: nothing is waited for any more
         self.sink: Sink | None = None  # where tasks go instead of the backlog
         self.lanes: dict[Any, list[Lane]] = {}
+        self.serial_lanes: dict[Any, list[Lane]] = {}  # whose tasks run one after the other
         self.copy_lanes: dict[Any, list[Lane]] = {}
+        self.loop_lanes: dict[Any, Lane] = {}  # for what runs on the loop's thread
         self._overrun_told = False
         self.instruments = Instruments(self._observe)
         self.scheduler: weakref.ref[Any] | None = None  # whose this is
@@ -116,9 +124,6 @@ class Runtime:
         # The asyncio tasks that wait, and for which tasks: where a search for a deadlock begins.
         self.parked: dict[asyncio.Future[None], tuple[asyncio.Task[Any] | None, Sequence[Task]]] = {}
         self.reclaimers: set[Callable[[], bool]] = set()  # asked, when the queue is stuck, to free what they can spare
-        # Rows that run inline do so in a context of their own, where NumPy's error state is quiet.
-        self.quiet = contextvars.Context()
-        self.quiet.run(np.seterr, all="ignore")
 
     def __repr__(self) -> str:
         admission, names = self.engine.admission, ", ".join(device.name for device in self.devices)
@@ -159,9 +164,12 @@ class Runtime:
             for device in self.devices:
                 device.open(self.completions, self.engine.account.limit)
                 device.memory.observer = self.engine.observer
-                place = cast(RemoteDevice, device).place if device.remote else None
-                self.lanes[device] = [Lane(device, stream, place=place) for stream in device.streams]
+                remote = cast(RemoteDevice, device) if device.remote else None
+                place = None if remote is None else remote.place
+                lanes = self.lanes[device] = [Lane(device, stream, place=place) for stream in device.streams]
+                self.serial_lanes[device] = lanes if remote is None else [Lane(device, one) for one in remote.serial]
                 self.copy_lanes[device] = [Lane(device, device.copier, copies=True)]
+                self.loop_lanes[device] = Lane(device, LoopStream())
         except BaseException:
             self.close()
             await self.disconnect()
@@ -199,6 +207,7 @@ class Runtime:
 
     def _observe(self, observer: Instruments | None) -> None:
         self.engine.observer = observer
+        self.completions.direct = 0
         if self.lanes:  # the devices are open
             for device in self.devices:
                 device.memory.observer = observer
@@ -275,7 +284,7 @@ class Runtime:
 
     def lane_of(self, resource: Hashable, device: Device) -> list[Lane]:
         """The one stream on which a device's tasks that use a resource run."""
-        lanes = self.lanes[device]
+        lanes = self.serial_lanes[device]
         return [lanes[hash(resource) % len(lanes)]]
 
     def device(self, wanted: object) -> Device:
@@ -346,12 +355,44 @@ class Runtime:
             task.expedited = expedited
             engine.submit(task, bounded=False, hold=True)
 
+    def _here(self, task: Task) -> Lane | None:
+        """The lane for a quick task that is about to be launched, if it may run here, now: all that it reads is there.
+
+        It is the moment that `tensors.issue.run_inline` waits for, come later.
+        """
+        if not self.inline_thread or task.move is not None:
+            return None
+        for value in task.inputs:
+            if type(value.array) is not np.ndarray:
+                return None
+        assert task.value is not None
+        return self.loop_lanes[task.value.device]
+
+    def _run_small(self, task: Task) -> bool:
+        """Run a quick task with a small result here, to its end, if it may."""
+        if not self.inline_thread:
+            return False
+        seconds = task.quick.seconds
+        if not self.quiet.run(run_small, task):
+            return False
+        if self.meter.since is None:
+            self.meter.since = self.meter.clock()
+        if seconds:
+            self.spend(seconds)
+        return True
+
     def _launch(self, task: Task) -> bool:
-        """Put an admitted task on its stream. Returns whether it has run already: a tiny copy does, here."""
+        """Put an admitted task on its stream. Returns whether it has run already: what is quick does, here."""
         lane = task.lane
         assert lane is not None
         if self.meter.since is None:  # there is work, after a rest
             self.meter.since = self.meter.clock()
+        if task.quick is not None and type(lane.stream) is LoopStream:
+            seconds = task.quick.seconds
+            self.quiet.run(lane.device.run_here, task)
+            if seconds:
+                self.spend(seconds)
+            return True
         if lane.copies and task.cost <= INLINE_COPY and not task.inputs and lane.device.inline:
             lane.device.run_here(task)
             return True
@@ -410,6 +451,12 @@ class Runtime:
             found += self.engine.cancel(task, Failure.of(error, task.name, task.site))
         self.dispatch()
         return found
+
+
+class LoopStream:
+    """The event loop's thread, where streams are listed."""
+
+    name = "event loop"
 
 
 class _Gathered:

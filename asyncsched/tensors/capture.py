@@ -21,7 +21,7 @@ from ..devices.contract import Device
 from ..errors import CaptureError
 from ..ops.meta import Meta, meta
 from ..ops.packed import UNPACK, offsets, pack, unpacked
-from ..ops.row import Plan, Row, plan
+from ..ops.row import Inferred, Plan, Row, plan
 from ..runtime.runtime import Runtime
 from .handles import runtime_of
 from .issue import issue
@@ -77,7 +77,7 @@ class Graph:
         starts, nbytes = offsets(self._metas)
         single, metas = len(self._metas) == 1, self._metas
         form = self._metas[0] if single else meta((nbytes,), np.dtype(np.uint8))
-        self._plan = Plan(form, form.nbytes, 0 if self._device.owns_captures else self._peak, None, None)
+        self._plan = Plan(Inferred(form, 0 if self._device.owns_captures else self._peak), form.nbytes)
         self._starts = starts
 
         def kernel(xp: Any, *arrays: Any, out: Any = None, _: Value | None = claim) -> Any:

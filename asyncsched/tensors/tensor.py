@@ -77,7 +77,7 @@ def apply(
             _refuse_mixed(inputs[0], value)
     found = plan(row, tuple(forms), options)
     made, lanes = None, None
-    if row.resource and not place.inline:
+    if row.resource and not place.inline and not place.remote:
         lanes = runtime.lane_of(row.resource, place)
     elif found.small and first is not None:
         arrays = tuple([a.array if type(a) is Value else a for a in args])
@@ -122,10 +122,11 @@ def _operators(name: str) -> tuple[_Operator, _Operator]:
         if kind is int or kind is float:
             found = plans.get((a.meta, kind))
             if found is not None and found.int_bounds is None and self._node is None:
+                number = other if found.numbers is None or not a.device.inline else found.numbers[other]
                 if found.small and (a.array is not None or a.failure is not None):
-                    made = run_inline(row, found, _NO_OPTIONS, a, (a.array, other), a.failure if a.task else None)
+                    made = run_inline(row, found, _NO_OPTIONS, a, (a.array, number), a.failure if a.task else None)
                 if made is None:
-                    made = issue(a.account.runtime, a.device, row, found, (a,), (_FIRST, other), _NO_OPTIONS)
+                    made = issue(a.account.runtime, a.device, row, found, (a,), (_FIRST, number), _NO_OPTIONS)
                 return Tensor(made)
         elif kind is Tensor:
             b = other._value

@@ -72,9 +72,15 @@ async def test_parts_have_the_bits_of_the_whole(
     assert found[0] == found[1]
 
 
+def _of_two_axes(x: Any, w: Any) -> Any:
+    return F.layer_norm(asc.reshape(x, (7, 100, *w.shape)), w.shape, w, w)
+
+
 LAYERS: list[tuple[str, Function]] = [
     ("gelu", lambda x, w: F.gelu(x)),
     ("softmax", lambda x, w: F.softmax(x, -1)),
+    ("layer_norm", lambda x, w: F.layer_norm(x, w.shape, w, w)),
+    ("layer_norm of two axes", lambda x, w: _of_two_axes(x, asc.reshape(w, (30, 30)))),
     ("linear", lambda x, w: F.linear(x, x, x[:, 0])),
     ("linear of more axes", lambda x, w: F.linear(asc.reshape(x, (7, 100, 900)), x[:200], w[:200])),
     ("matmul", lambda x, w: x @ asc.matrix_transpose(x)),
@@ -324,6 +330,26 @@ def test_small_rows_and_those_along_the_only_axis_stay_whole() -> None:
 def test_no_more_parts_than_the_first_axis_has_places() -> None:
     x = np.ones((3, 10**7), np.float32)
     assert [out.shape for _, out in cut.parts(*_row("add"), (x, x), x)] == [(1, 10**7)] * 3
+
+
+@pytest.mark.usefixtures("of_eight")
+@pytest.mark.parametrize("shape", [(1001, 600), (1, 37, 9, 600)])
+def test_rows_are_cut_where_they_have_the_bits_of_the_whole(monkeypatch: pytest.MonkeyPatch, shape: Any) -> None:
+    monkeypatch.setattr(parallel, "PART_SECONDS", 1e-6)
+    x, w = np.resize(X, shape), WEIGHT[:600]
+    for name, args, options in (
+        ("layer_norm", (x, w, w), {"eps": 1e-5}),
+        ("softmax", (x,), {}),
+        ("softmax", (x,), {"log": True}),
+    ):
+        row, kernel = _row(name)
+        whole, out = kernel(*args, **options), np.empty_like(x)
+        found = cut.parts(row, kernel, args, out)
+        assert len(found) > 1
+        assert all(where.size // 600 % 16 == 0 for _, where in found[:-1])
+        for some, where in found:
+            kernel(*some, out=where, **options)
+        assert out.tobytes() == whole.tobytes()
 
 
 def test_alone_nothing_is_cut() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import operator
 import threading
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 import asyncsched as asc
 from asyncsched.ops import TABLE, plan
+from asyncsched.ops.row import Numbers
 from asyncsched.runtime.runtime import INLINE_BUDGET
 from tests.waiting import held
 
@@ -41,6 +43,98 @@ async def test_what_fails_beside_a_callable_fails_at_its_await(s, gate):
         await z
     gate.set()
     await busy
+
+
+NUMBERS = (1, 3, -2, 0, 300, 2.5, 0.1, -0.0, 0.0, 1e300, -1e300, float("inf"), float("nan"), 2**70, 10**400)
+SIGNS = (operator.add, operator.sub, operator.mul, operator.truediv, operator.floordiv, operator.lt, operator.eq)
+
+
+@pytest.mark.parametrize("dtype", ["?", "i1", "u2", "i8", "f2", "f4", "f8", "c8", "c16"])
+@pytest.mark.parametrize("as_task", [False, True])
+async def test_a_number_gives_the_bits_that_it_gives_numpy(s, gate, dtype, as_task):
+    """Each number twice, since the second time it is known; and zeros of both signs one after the other."""
+    array = np.array([[0, 1, 5]]).astype(dtype)
+    x = await s.put(array)
+    if as_task:
+        x = await s.submit(x_when_open, gate, x, shape=array.shape, dtype=array.dtype)
+        gate.set()
+    for sign in SIGNS:
+        for number in NUMBERS * 2:
+            try:
+                with np.errstate(all="ignore"):
+                    expected = sign(array, number)
+            except (OverflowError, TypeError) as error:
+                with pytest.raises(type(error)):
+                    await sign(x, number)
+                continue
+            found = await sign(x, number)
+            assert found.dtype == expected.dtype
+            assert found.tobytes() == expected.tobytes(), (sign, number)
+
+
+def x_when_open(gate, x):
+    held(gate)
+    return x.copy()
+
+
+def test_numbers_are_kept_as_long_as_they_are_few():
+    numbers = Numbers(np.dtype("f4"))
+    kept = [numbers[float(i)] for i in range(1, 100)]
+    assert len(numbers) == 64
+    assert kept[0] is numbers[1.0]
+    assert kept[0].dtype == "f4"
+    assert not kept[0].flags.writeable
+    assert kept[-1] == 99.0
+    assert type(kept[-1]) is float
+
+
+async def test_what_is_dropped_between_two_of_them_is_free_at_once(s):
+    x = await s.put(LINE)
+    used = s._runtime.engine.account.used
+    y = x + 1
+    assert s._runtime.engine.account.used == used + LINE.nbytes
+    del y
+    assert not s._runtime.completions.items
+    assert s._runtime.engine.account.used == used
+    assert s.statistics().bytes_retained == used
+
+
+async def test_a_drop_on_another_thread_is_told_to_the_loop(s):
+    x = await s.put(LINE)
+    kept = [x + 1]
+    thread = threading.Thread(target=kept.clear)
+    thread.start()
+    thread.join()
+    assert len(s._runtime.completions.items) == 1
+    assert s.statistics().bytes_retained == LINE.nbytes
+
+
+async def test_a_drop_while_something_waits_for_room_is_told_to_the_loop(gate):
+    async with asc.Scheduler("cpu", max_bytes=4 * LINE.nbytes) as s:
+        x = await s.put(LINE)
+        y, z = x + 1, x + 2
+        waits = s.submit_nowait(np.copy, x, nbytes=2 * LINE.nbytes)
+        assert not waits.done()
+        del y
+        assert len(s._runtime.completions.items) == 1
+        assert np.array_equal(await waits, LINE)
+        assert np.array_equal(await z, LINE + 2)
+
+
+async def test_an_instrument_is_told_of_the_drops_of_what_came_before_it(s):
+    class Listens(asc.observe.Instrument):
+        freed = 0
+
+        def bytes_released(self, account, nbytes, seq):
+            self.freed += nbytes
+
+    x = await s.put(LINE)
+    y = x + 1
+    found = Listens()
+    s._runtime.add_instrument(found)
+    del y
+    s.statistics()
+    assert found.freed == LINE.nbytes
 
 
 async def test_it_overtakes_nobody_who_waits(gate):

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from .basic import kept
-from .conv import Pair, Windows, inside
 from .layers import blocks
+from .windows import Pair, Windows
 
 
 def max_pool2d(xp: Any, x: Any, *, kernel: Pair, stride: Pair, padding: Pair, out: Any = None) -> Any:
@@ -44,7 +44,7 @@ def max_pool2d_backward(
             else:
                 there += kept(xp, g, chosen, out=part)
         if total is not result:
-            result[...] = total[inside(windows, x.shape)]
+            result[...] = total[windows.inside(x.shape)]
     return out
 
 
@@ -56,7 +56,7 @@ def max_pool2d_gather(
     out = xp.empty(y.shape, y.dtype) if out is None else out
     for images, largest, others, result in _planes(xp, x, y, other, out):
         padded = xp.zeros(_padded_plane(images, padding), x.dtype)
-        padded[inside(windows, x.shape)] = others
+        padded[windows.inside(x.shape)] = others
         result[...] = 0
         for place, chosen in _choices(xp, windows, images, largest):
             result += kept(xp, xp.ascontiguousarray(padded[place]), chosen)
@@ -70,7 +70,7 @@ def _choices(xp: Any, windows: Windows, images: Any, largest: Any) -> Iterator[t
     so it equals nothing, in a window of -inf either.
     """
     padded = _padded(xp, images, windows.padding, xp.nan)
-    places = [(slice(None), *place) for _, _, place in windows.places(largest.shape[1:])]
+    places = [place for _, _, place in windows.places(slice(0, largest.shape[1]), largest.shape[2])]
     done = padded[places[0]] == largest
     yield places[0], done
     equal, chosen = xp.empty_like(done), xp.empty_like(done)

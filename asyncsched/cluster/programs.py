@@ -1,0 +1,79 @@
+"""Rows and captured programs on their way to a worker.
+
+Rows of the table travel by name, since the worker has the same table. A captured step travels as its program, pickled
+once, which the worker keeps: it comes again and again.
+"""
+
+from __future__ import annotations
+
+import copyreg
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from ..ops.fused import FusedProgram
+from ..ops.meta import Meta, meta
+from ..ops.packed import UNPACK, UNPACK_FOUND
+from ..ops.program import Program
+from ..ops.row import Row
+from ..ops.table import TABLE
+
+_KEPT_PROGRAMS = 64
+_UNPACKING = {row.name: row for row in (UNPACK, UNPACK_FOUND)}
+
+
+class Fused:
+    """A captured program as a worker runs it. Pickled once, whatever the number of its replays."""
+
+    def __init__(self, program: Program) -> None:
+        from cloudpickle import dumps
+
+        self._pickled: bytes = dumps(program)
+
+    def __call__(self, xp: Any, arrays: Sequence[Any], outs: Sequence[Any] | None = None) -> list[Any]:
+        if xp is np:
+            return _fused(self._pickled).run(xp, arrays, outs)
+        return _program(self._pickled).run(xp, arrays)
+
+
+@lru_cache(_KEPT_PROGRAMS)
+def _program(pickled: bytes) -> Program:
+    from pickle import loads
+
+    found: Program = loads(pickled)
+    return found
+
+
+@lru_cache(_KEPT_PROGRAMS)
+def _fused(pickled: bytes) -> FusedProgram:
+    return FusedProgram(_program(pickled), _take, _give)
+
+
+def _take(nbytes: int) -> Any:
+    return np.empty(nbytes, np.uint8)
+
+
+def _give(block: Any) -> None:
+    """It goes by itself."""
+
+
+def _row(name: str, exactly: bool) -> Row:
+    row = _UNPACKING[name] if name in _UNPACKING else TABLE[name]
+    return (row.exact or row) if exactly else row
+
+
+def _reduce_row(row: Row) -> tuple[Callable[..., Row], tuple[Any, ...]]:
+    known = _UNPACKING.get(row.name) or TABLE.get(row.name)
+    if known is not None and row in (known, known.exact):
+        return _row, (row.name, row is not known)
+    return Row, (row.name, row.kernel, None)  # of a captured step; nobody asks its rule
+
+
+def _reduce_meta(form: Meta) -> tuple[Callable[..., Meta], tuple[Any, ...]]:
+    return meta, (form.shape, form.dtype, form.contiguous, None if form.known else form.bound)
+
+
+copyreg.pickle(Row, _reduce_row)
+copyreg.pickle(Meta, _reduce_meta)
