@@ -12,6 +12,7 @@ waits. Notices are given only there, never in the middle of a change of state; s
 
 from __future__ import annotations
 
+from _thread import get_ident
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Final, NoReturn
@@ -112,7 +113,8 @@ class Engine(Audit):
         task.seq = self.sequence
         self.sequence += 1
         self.unfinished += 1
-        self.submitted += bool(task.lanes)
+        if task.lanes:
+            self.submitted += 1
         task.scope.tasks[task] = None
         failed = None
         for value in task.inputs:
@@ -181,17 +183,19 @@ class Engine(Audit):
             # Flags first, a look at the deque second: see `completions`.
             completions.wants_slots = admission.pending > 0
             completions.threshold = admission.in_flight // 2 or 1
-            completions.wants_bytes = completions.wants_slots and admission.free > 0
+            completions.wants_bytes = lacking = (
+                admission.lacking() if completions.wants_slots and admission.free > 0 else 0
+            )
             if ran >= _MOST_HERE:
                 completions.notify()
                 return
             arrived = len(completions.items)
-            if not arrived or not (completions.wants_bytes or arrived >= completions.threshold):
+            if not arrived or not (lacking or arrived >= completions.threshold):
                 break
             if turn == _MOST_ROUNDS - 1:
                 completions.notify()
-        if completions.wants_bytes or self._stuck:
-            stuck = admission.stuck() if completions.wants_bytes and not completions.items else []
+        if lacking or self._stuck:
+            stuck = admission.stuck() if lacking and not completions.items else []
             self._stuck = bool(stuck)
             self.on_stuck(stuck)
 
@@ -258,7 +262,7 @@ class Engine(Audit):
         many there were.
 
         It is what `admission.next`, `_start` and `_complete` do with such tasks one after the other, with the sums made
-        at the end: nothing else moves meanwhile.
+        at the end: nothing else moves meanwhile. So drops may go the shorter way, see `completions`.
         """
         admission, queue, account = self.admission, scope.queue, scope.account
         if queue.expedited or queue.rotating or account.grace or account.earmark is not None:
@@ -274,10 +278,12 @@ class Engine(Audit):
                 if (limit is not None and used > limit) or not run(task):
                     break
                 tasks.popleft()
+                if not ran:
+                    self.completions.direct = get_ident()  # what is dropped from now on is free at once
                 ran += 1
                 cost += task.cost
                 task.state = DONE
-                account.used = used - task.refund
+                account.used += task.cost - task.refund
                 if used > self.peak_bytes and account is self.account:
                     self.peak_bytes = used
                 if task.dependents is not None:
@@ -290,7 +296,9 @@ class Engine(Audit):
                     self._news.append(task)
         finally:
             if ran:
-                account.changed = True
+                self.completions.direct = 0
+                for waiting in admission.waiting():
+                    waiting.changed = True
                 self.unfinished -= ran
                 self.completed += ran
                 admission.ran(queue, account, ran, cost)

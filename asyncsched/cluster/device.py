@@ -175,11 +175,14 @@ class DaskDevice:
     def reclaim(self, value: Value) -> None:
         self.memory.reclaim(value)
 
-    def capture(self, program: Program, inputs: int) -> Callable[..., list[Any]]:
-        return Fused(program)
+    def capture(self, program: Program, inputs: int) -> tuple[Callable[..., list[Any]], int]:
+        return Fused(program), program.peak(self.memory.footprint)
 
     def adopt(self, source: Any) -> Any:
         raise TypeError(f"this {type(source).__name__} is on a device: copy the array to the host first")
+
+    def rouse(self) -> None:
+        pass
 
     def run_here(self, task: Task) -> None:
         raise AssertionError("nothing runs in this process")

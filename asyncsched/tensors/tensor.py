@@ -116,8 +116,10 @@ def _operators(name: str) -> tuple[_Operator, _Operator]:
     row = TABLE[name]
     plans, exact = row.plans, row.exact
     _UFUNC_OPERATORS[row.kernel if isinstance(row.kernel, str) else name] = name
+    template: tuple[Any, Any] = (_FIRST, None)  # the last one: a constant is one object, however often it is added
 
     def forward(self: Tensor, other: Any) -> Tensor:
+        nonlocal template
         a, kind, made = self._value, type(other), None
         if kind is int or kind is float:
             found = plans.get((a.meta, kind))
@@ -126,7 +128,10 @@ def _operators(name: str) -> tuple[_Operator, _Operator]:
                 if found.small and (a.array is not None or a.failure is not None):
                     made = run_inline(row, found, _NO_OPTIONS, a, (a.array, number), a.failure if a.task else None)
                 if made is None:
-                    made = issue(a.account.runtime, a.device, row, found, (a,), (_FIRST, number), _NO_OPTIONS)
+                    args = template  # one read: another scheduler's thread may be here too
+                    if args[1] is not number:
+                        args = template = (_FIRST, number)
+                    made = issue(a.account.runtime, a.device, row, found, (a,), args, _NO_OPTIONS)
                 return Tensor(made)
         elif kind is Tensor:
             b = other._value
