@@ -116,7 +116,7 @@ class Value:
                 return
             completions.items.append((account, self.charge, self.seq))
             if completions.wants_bytes:
-                completions.notify()
+                completions.freed(self.charge)
 
 
 class Task:
@@ -140,6 +140,7 @@ class Task:
         "number",
         "options",
         "passed",
+        "quick",
         "refund",
         "scope",
         "seq",
@@ -170,6 +171,7 @@ class Task:
         self.options = options
         self.context: Any = None
         self.move: Any = None  # its part in a commit
+        self.quick: Any = None  # what says that it may run on the loop's thread, and for how long; opaque here
         self.lanes = lanes  # the streams it may run on; none for a claim of bytes, which takes no slot either
         self.cost = cost  # bytes of output and workspace, charged at admission
         self.refund = 0  # bytes to return at completion: what of `cost` the value did not take over

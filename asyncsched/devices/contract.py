@@ -49,6 +49,7 @@ class Job:
     result: Any = None
     error: BaseException | None = None
     waiters: list[Waiter] | None = None
+    refund: int = 0  # none was charged
 
     def run(self) -> None:
         """Call the function, keep what it gave, and let go of it."""
@@ -123,8 +124,14 @@ class Device(Protocol):
     def adopt(self, source: Any) -> Any:
         """An array of this device over one of another library, by DLPack, to be put."""
 
+    def rouse(self) -> None:
+        """A function is about to be launched, perhaps: the thread that will run it, if one will, may wake up meanwhile.
+
+        On the loop's thread.
+        """
+
     def run_here(self, task: Task) -> None:
-        """Run a tiny host-to-device copy on the calling thread, the loop's. Only where `inline`."""
+        """Run a tiny copy in, or a quick row whose operands are there, on the loop's thread. Only where `inline`."""
 
     def offload(self, job: Job) -> None:
         """Run a job on a stream for copies, and tell the completions of its end."""
@@ -155,8 +162,13 @@ class RemoteDevice(Device, Protocol):
     """A device whose arrays lie in other processes.
 
     Before `open` it is connected, after `close` it is disconnected. What leaves it is brought, as a copy: so no array
-    of it ever escapes, and `offload` is never asked for.
+    of it ever escapes, and `offload` is never asked for. Its streams may run several tasks at a time.
+
+    Attributes:
+        serial: streams that do not, from `open` on.
     """
+
+    serial: Sequence[Any]
 
     async def connect(self) -> None:
         """What opening needs of the event loop. After `prepare`."""

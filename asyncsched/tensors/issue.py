@@ -59,8 +59,11 @@ def issue(
     value = Value(scope.account, device, plan.meta, nbytes, call_site(3))  # 3: above is `apply`, or an operator
     if row.view and not plan.nbytes:
         value.base = inputs[0]
-    cost, lanes = nbytes + plan.workspace, lanes or runtime.lanes[device]
-    runtime.submit(Task(scope, row.name, value, row, inputs, template, options, lanes, cost), hold=hold)
+    cost = nbytes + plan.workspace
+    task = Task(scope, row.name, value, row, inputs, template, options, lanes or runtime.lanes[device], cost)
+    if plan.small and lanes is None:
+        task.quick = plan
+    runtime.submit(task, hold=hold)
     return value
 
 

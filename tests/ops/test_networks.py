@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from conftest import meta_of
 
-from asyncsched.ops import TABLE, plan, resolve
+from asyncsched.ops import TABLE, parallel, plan, resolve
+from asyncsched.ops.kernels import layers
 from asyncsched.ops.kernels.activation import _normal_tail
 from asyncsched.ops.table_nn import network_rows
 from tests.network_rows import MEAN, POOL, WINDOWS, network_rows_given
@@ -218,3 +219,28 @@ def test_a_target_outside_the_classes_is_an_index_error():
     for target in (3, -1):
         with pytest.raises(IndexError, match="use 0 to 2"):
             kernel(real(2, 3), np.array([0, target]), **ENTROPY)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_blocks_begin_where_rows_have_the_bits_of_the_whole(monkeypatch, threads):
+    monkeypatch.setattr(parallel._here, "threads", threads)
+    found = layers.long_blocks(np, 1000, 1001)
+    assert [block.start for block in found[1:]] == [block.stop for block in found[:-1]]
+    assert all(block.start % layers.ROWS == 0 for block in found)
+    assert (found[0].start, found[-1].stop) == (0, 1000)
+    assert len(found) == (11 if threads == 1 else 3)
+    assert len(layers.long_blocks(np, 3, 10**7)) == 3
+
+
+def test_without_numpys_buffers_the_bits_are_the_same_and_they_are_back_afterwards(monkeypatch):
+    size, sizes = np.getbufsize(), []
+    rows, column = real(300, 700), real(300, 1)
+    expected = rows - column
+    with pytest.raises(ValueError, match="on purpose"), layers.unbuffered(np, 700):
+        sizes.append(np.getbufsize())
+        assert (rows - column).tobytes() == expected.tobytes()
+        raise ValueError("on purpose")
+    with layers.unbuffered(np, 20):  # short rows want them
+        sizes.append(np.getbufsize())
+    assert sizes == [16, size]
+    assert np.getbufsize() == size

@@ -263,3 +263,98 @@ async def test_in_another_thread_it_is_refused(s):
     thread.start()
     await asyncio.to_thread(thread.join)
     assert "event loop's thread alone" in told[0]
+
+
+# -- pending -----------------------------------------------------------------------------------------------------------
+
+
+def launches(s):
+    """How many tasks were given to streams."""
+    return sum(stream.launched for device in s.devices for stream in device.streams)
+
+
+async def test_what_was_pending_runs_on_the_loops_thread(gate):
+    async with asc.Scheduler("cpu", max_ops=2) as s:
+        x = await s.put(LINE)
+        busy = [await s.submit(held, gate) for _ in range(2)]
+        begun = launches(s)
+        y = x
+        for _ in range(1_000):
+            y = y + 1
+        view = y[10:20]
+        assert s.statistics().tasks_pending == 1_001
+        gate.set()
+        assert np.array_equal(await view, LINE[10:20] + 1_000)
+        await asc.gather(*busy)
+        assert launches(s) == begun
+        assert s.statistics().peak_tasks_in_flight == 2
+
+
+async def test_the_loop_turns_while_many_that_were_pending_run(gate):
+    async with asc.Scheduler("cpu", max_ops=1) as s:
+        x = await s.put(np.ones(2))
+        busy = await s.submit(held, gate)
+        many = [x + 1 for _ in range(1_000)]
+        gate.set()
+        await busy
+        seen = set()
+        while not many[-1].done():
+            seen.add(s.statistics().tasks_pending)
+            await asyncio.sleep(0)
+        assert len(seen) >= 3
+
+
+async def test_it_waits_for_what_was_submitted_before_it(gate):
+    class Order(asc.observe.Instrument):
+        def __init__(self):
+            self.told = []
+
+        def task_launched(self, task):
+            self.told.append(("launched", task.name, task.lane.stream.name))
+
+        def body_ended(self, task, began, ended):
+            if task.lane.stream.name == "event loop":
+                assert threading.current_thread() is threading.main_thread()
+                self.told.append(("ran", task.name))
+
+        def task_ended(self, task):
+            self.told.append(("ended", task.name))
+
+    order = Order()
+    async with asc.Scheduler("cpu", streams=1, max_ops=1) as s:
+        x, large = await s.put(LINE), await s.put(np.ones((300, 300)))
+        busy = await s.submit(held, gate)
+        s.add_instrument(order)
+        first, second, third = large @ large, x + 1, x - 1
+        gate.set()
+        await asc.gather(first, second, third, busy)
+    assert [one for one in order.told if "held" not in one] == [
+        ("launched", "matmul", "cpu stream 0"),
+        ("ended", "matmul"),
+        ("launched", "add", "event loop"),
+        ("ran", "add"),
+        ("ended", "add"),
+        ("launched", "subtract", "event loop"),
+        ("ran", "subtract"),
+        ("ended", "subtract"),
+    ]
+
+
+@pytest.mark.parametrize("watched", [False, True])
+async def test_what_was_pending_and_fails_there_fails_at_its_await(gate, watched):
+    async with asc.Scheduler("cpu", max_ops=1, instruments=[asc.observe.Instrument()] * watched) as s:
+        x, place = await s.put(np.zeros((2, 2))), await s.put(np.array([5]))
+        busy = await s.submit(held, gate)
+        y = asc.take(x, place, axis=0)
+        z, cancelled, fine = y + 1, x + 3, x + 2
+        cancelled.cancel()
+        gate.set()
+        assert np.array_equal(await fine, np.full((2, 2), 2.0))
+        for failed in y, z:
+            with pytest.raises(IndexError, match="5 is out of bounds"):
+                await failed
+        with pytest.raises(asc.TaskCancelled):
+            await cancelled
+        await busy
+        found = s.statistics()
+    assert (found.tasks_failed, found.tasks_cancelled, found.tasks_pending, found.tasks_in_flight) == (2, 1, 0, 0)

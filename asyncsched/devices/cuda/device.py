@@ -122,6 +122,9 @@ class CUDADevice:
 
     # -- the contract -------------------------------------------------------------------------------------------
 
+    def rouse(self) -> None:
+        pass
+
     def run_here(self, task: Task) -> None:
         raise AssertionError("nothing runs on the loop's thread of a CUDA device")
 
