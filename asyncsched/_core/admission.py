@@ -29,6 +29,7 @@ from .tenants import Priority, Tenant
 PATIENCE: Final = 16  # a guess, as is GRACE: small enough to notice, large enough not to thrash
 GRACE: Final = 16
 _REMEMBERED: Final = 1024
+_ASKED: Final = 8  # queues whose heads are looked at for the bytes they lack: a guess
 
 
 class Admission:
@@ -186,6 +187,21 @@ class Admission:
             return []
         found = (self._oldest(account, False) for account in self._waiting if not account.in_flight)
         return [task for task in found if task is not None]
+
+    def lacking(self) -> int:
+        """At least how many bytes must come free before `next`, which gave None though a slot is free, gives a task.
+
+        Below 0 where more than the heads of the queues, or other accounts, come into question: then whatever ends or is
+        dropped may change the answer.
+        """
+        if len(self._waiting) > 1 or len(self._queues) > _ASKED:
+            return -1
+        (account,) = self._waiting
+        if account.limit is None or account.grace or not account.in_flight:
+            return -1
+        heads = [head for queue in self._queues if (head := queue.head()) is not None and not head.blockers]
+        least = min([head.cost for head in heads], default=0) + account.used - account.limit
+        return least if least > 0 else -1
 
     def tasks(self) -> list[Task]:
         """Every pending task, by age."""

@@ -13,8 +13,14 @@ a weak reference's callback), so it appends and at most schedules a callback; it
 
 When is the loop woken? An iteration of the loop costs some tens of microseconds of a core that the streams need, so one
 completion alone wakes it only if somebody waits for that very task, if its stream has run dry while tasks are pending,
-or if a pending task lacks bytes. Else completions gather until `threshold` of them are there: about half of what is in
-flight, so that the streams never run out of work meanwhile.
+or if so many bytes are free now that a pending task which lacked them may go. Else completions gather until `threshold`
+of them are there: about half of what is in flight, so that the streams never run out of work meanwhile.
+
+The loop says how many bytes are lacking, and whoever frees some counts that down. Taking from `wants_bytes` what was
+freed reads and writes it with no call between, so it is one step to other threads. Bytes that were freed before the
+number was set may be counted twice, and those of an account where nobody waits are counted, too: then the loop wakes
+for nothing, never too late. What a task drops when it ends is told with its end, a moment later (`ending`): a wake-up
+in between would hold up its stream, which needs the GIL for the rest.
 
 There is one shorter way. While nothing is unfinished, nobody is in the middle of looking for what fits: so what the
 loop's own thread then drops is given back in `Value.__del__` itself. `direct` names that thread from a quick row on,
@@ -45,7 +51,7 @@ class Completions:
     holds any more. What they are is for the engine to know.
     """
 
-    __slots__ = ("awake", "direct", "items", "returning", "threshold", "wake", "wants_bytes", "wants_slots")
+    __slots__ = ("awake", "direct", "ending", "items", "returning", "threshold", "wake", "wants_bytes", "wants_slots")
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self.items: deque[Any] = deque()
@@ -55,7 +61,8 @@ class Completions:
         self.direct = 0  # the thread whose drops are given back at once; 0 if none are
         self.wants_slots = False  # tasks are pending: wake at `threshold` completions, or when a stream runs dry
         self.threshold = 1
-        self.wants_bytes = False  # a pending task lacks bytes: every drop matters
+        self.wants_bytes = 0  # that a pending task lacks; below 0 every drop and every end matters
+        self.ending = False  # a stream drops what a task held, and looks at `wants_bytes` when it tells of its end
 
     def completed(self, job: Any, dry: bool) -> bool:
         """Tell of a task or another job that ended; `dry` says that its stream has nothing left to run.
@@ -64,14 +71,25 @@ class Completions:
         the GIL away: whoever awaited the job would find it still held, with the frames of what it raised.
         """
         self.items.append(job)
+        self.ending = False
         if job.waiters:
             return True
-        return self.wants_slots and (dry or self.wants_bytes or len(self.items) >= self.threshold)
+        if not self.wants_slots:
+            return False
+        if self.wants_bytes:
+            self.wants_bytes = self.wants_bytes - job.refund or -1
+        return dry or self.wants_bytes < 0 or len(self.items) >= self.threshold
 
     def dropped(self, account: Any, nbytes: int, seq: int = -1) -> None:
         """Tell of bytes that nobody holds any more, and of which task they were the result."""
         self.items.append((account, nbytes, seq))
         if self.wants_bytes:
+            self.freed(nbytes)
+
+    def freed(self, nbytes: int) -> None:
+        """Count what was dropped while bytes are lacking."""
+        self.wants_bytes = self.wants_bytes - nbytes or -1
+        if self.wants_bytes < 0 and not self.ending:
             self.notify()
 
     def returned(self, identity: int) -> None:

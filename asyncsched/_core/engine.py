@@ -186,17 +186,19 @@ class Engine(Audit):
             # Flags first, a look at the deque second: see `completions`.
             completions.wants_slots = admission.pending > 0
             completions.threshold = admission.in_flight // 2 or 1
-            completions.wants_bytes = completions.wants_slots and admission.free > 0
+            completions.wants_bytes = lacking = (
+                admission.lacking() if completions.wants_slots and admission.free > 0 else 0
+            )
             if ran >= _MOST_HERE:
                 completions.notify()
                 return
             arrived = len(completions.items)
-            if not arrived or not (completions.wants_bytes or arrived >= completions.threshold):
+            if not arrived or not (lacking or arrived >= completions.threshold):
                 break
             if turn == _MOST_ROUNDS - 1:
                 completions.notify()
-        if completions.wants_bytes or self._stuck:
-            stuck = admission.stuck() if completions.wants_bytes and not completions.items else []
+        if lacking or self._stuck:
+            stuck = admission.stuck() if lacking and not completions.items else []
             self._stuck = bool(stuck)
             self.on_stuck(stuck)
 

@@ -116,7 +116,7 @@ class Value:
                 return
             completions.items.append((account, self.charge, self.seq))
             if completions.wants_bytes:
-                completions.notify()
+                completions.freed(self.charge)
 
 
 class Task:

@@ -103,20 +103,29 @@ def computing() -> Iterator[Any]:
 
 def told(error: BaseException) -> BaseException:
     """What a task on a card raises for an error: CuPy's own cannot be unpickled where there is no CuPy."""
-    cupy, ours = import_module("cupy"), error
+    ours = _ours(import_module("cupy"), error)
+    if ours is not None:
+        for note in getattr(error, "__notes__", ()):
+            ours.add_note(note)
+        return ours.with_traceback(error.__traceback__)
+    if error.__cause__ is not None:
+        error.__cause__ = told(error.__cause__)
+    elif error.__context__ is not None:
+        error.__context__ = told(error.__context__)
+    return error
+
+
+def _ours(cupy: Any, error: BaseException) -> BaseException | None:
     if isinstance(error, cupy.cuda.memory.OutOfMemoryError):
-        ours = CardOutOfMemory(
+        return CardOutOfMemory(
             f"{error} Cure: a smaller max_bytes=, fewer or smaller tasks with arrays of their own, or more workers with"
             " cards"
         )
-    elif isinstance(error, cupy.cuda.runtime.CUDARuntimeError):
-        ours = RuntimeError(f"{error}. Cure: if all fails on this worker from here on, start it again")
-    elif type(error).__module__.startswith("cupy"):
-        ours = RuntimeError(f"{type(error).__name__}: {error}")
-    if ours is not error:
-        for note in getattr(error, "__notes__", ()):
-            ours.add_note(note)
-    return ours.with_traceback(error.__traceback__)
+    if isinstance(error, cupy.cuda.runtime.CUDARuntimeError):
+        return RuntimeError(f"{error}. Cure: if all fails on this worker from here on, start it again")
+    if type(error).__module__.startswith("cupy"):
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return None
 
 
 async def look() -> dict[str, Any]:

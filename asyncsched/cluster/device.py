@@ -69,6 +69,7 @@ class DaskDevice:
             open, so that results can be read after the scheduler of ours is closed; of another the address is taken.
         workers: names or addresses of those to use, or how many to wait for; default all that are there when it opens.
             One that joins later gets no task of its own. When one is gone, others do its tasks until it is back.
+            With cards they are those that have to be there: Dask chooses among all that have the resource.
         most_per_worker: most tasks that Dask is told of at a time for a worker.
         gpu: True takes the workers that were started with Dask's resource `GPU=1`, and runs tasks on their cards, with
             CuPy; False runs them on NumPy; by default the former if all the workers chosen have the resource.
@@ -175,11 +176,14 @@ class DaskDevice:
     def reclaim(self, value: Value) -> None:
         self.memory.reclaim(value)
 
-    def capture(self, program: Program, inputs: int) -> Callable[..., list[Any]]:
-        return Fused(program)
+    def capture(self, program: Program, inputs: int) -> tuple[Callable[..., list[Any]], int]:
+        return Fused(program), program.peak(self.memory.footprint)
 
     def adopt(self, source: Any) -> Any:
         raise TypeError(f"this {type(source).__name__} is on a device: copy the array to the host first")
+
+    def rouse(self) -> None:
+        pass
 
     def run_here(self, task: Task) -> None:
         raise AssertionError("nothing runs in this process")

@@ -12,6 +12,7 @@ from ..ops.row import Row
 from ..runtime.threads import in_thread
 from .card import OnCard
 from .memory import Remote, standing
+from .programs import is_captured
 from .work import Step, Work
 
 
@@ -22,11 +23,15 @@ async def packed(task: Task, gpu: bool) -> tuple[Work, list[Any]]:
     operands = [one.future if isinstance(one, Remote) else _for_card(one) if gpu else one for one in found]
     if isinstance(task.call, Row):
         args = task.args if task.args is None or not gpu else tuple([_for_card(a) for a in task.args])
-        return Work(task.call, args, task.options or {}, views, gpu=gpu), operands
-    form = None
-    if task.value is not None and task.value.meta is not None:
-        form = task.value.meta.shape, task.value.meta.dtype
-    return Work(task.call, task.args, {}, views, form, gpu), operands
+        form = _form(task) if is_captured(task.call) else None
+        return Work(task.call, args, task.options or {}, views, form, gpu), operands
+    return Work(task.call, task.args, {}, views, _form(task), gpu), operands
+
+
+def _form(task: Task) -> Any:
+    """Shape and dtype of what it is to give, if that is known."""
+    found = None if task.value is None else task.value.meta
+    return None if found is None else (found.shape, found.dtype)
 
 
 def view_made(task: Task) -> Step | None:

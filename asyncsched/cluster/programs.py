@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ..devices.host.pool import Pool
 from ..ops.fused import FusedProgram
 from ..ops.meta import Meta, meta
 from ..ops.packed import UNPACK, UNPACK_FOUND
@@ -21,6 +22,10 @@ from ..ops.row import Row
 from ..ops.table import TABLE
 
 _KEPT_PROGRAMS = 64
+_KEPT_BYTES = 128 * 2**20  # a guess, as the other
+# Of what lives while a program runs. Dask has its workers give freed memory back to the system at once, so else there
+# would be a page fault for every 4 KiB, each time.
+_buffers = Pool(_KEPT_BYTES)
 _UNPACKING = {row.name: row for row in (UNPACK, UNPACK_FOUND)}
 
 
@@ -48,15 +53,12 @@ def _program(pickled: bytes) -> Program:
 
 @lru_cache(_KEPT_PROGRAMS)
 def _fused(pickled: bytes) -> FusedProgram:
-    return FusedProgram(_program(pickled), _take, _give)
+    return FusedProgram(_program(pickled), _buffers.take, _buffers.give)
 
 
-def _take(nbytes: int) -> Any:
-    return np.empty(nbytes, np.uint8)
-
-
-def _give(block: Any) -> None:
-    """It goes by itself."""
+def is_captured(row: Row) -> bool:
+    """Whether it is a captured step's, and no row of the table."""
+    return row.out and row.name not in TABLE
 
 
 def _row(name: str, exactly: bool) -> Row:

@@ -48,7 +48,7 @@ class Work:
         args: the arguments, with a reference by place for each operand; None if they are the operands.
         options: of a row.
         views: for each operand the steps to the view of it that is meant.
-        form: shape and dtype of what a function is to return, if that was said.
+        form: shape and dtype of what a function is to return, if that was said; and of what a captured step gives.
         gpu: whether it is done on the worker's card.
     """
 
@@ -124,8 +124,11 @@ def _perform_on_card(work: Work, operands: Sequence[Any]) -> Any:
 
 def _run_row(work: Work, arrays: list[Any], xp: Any) -> Any:
     args = arrays if work.args is None else [arrays[a.slot] if type(a) is Ref else a for a in work.args]
+    options = work.options
+    if work.form is not None and not work.gpu:
+        options = {**options, "out": np.empty(*work.form)}
     with np.errstate(all="ignore"):
-        return xp.asarray(resolve(work.call, xp)(*args, **work.options))
+        return xp.asarray(resolve(work.call, xp)(*args, **options))
 
 
 def _call(work: Work, arrays: list[Any], xp: Any) -> Any:

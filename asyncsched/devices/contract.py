@@ -49,6 +49,7 @@ class Job:
     result: Any = None
     error: BaseException | None = None
     waiters: list[Waiter] | None = None
+    refund: int = 0  # none was charged
 
     def run(self) -> None:
         """Call the function, keep what it gave, and let go of it."""
@@ -123,6 +124,12 @@ class Device(Protocol):
     def adopt(self, source: Any) -> Any:
         """An array of this device over one of another library, by DLPack, to be put."""
 
+    def rouse(self) -> None:
+        """A function is about to be launched, perhaps: the thread that will run it, if one will, may wake up meanwhile.
+
+        On the loop's thread.
+        """
+
     def run_here(self, task: Task) -> None:
         """Run a tiny copy in, or a quick row whose operands are there, on the loop's thread. Only where `inline`."""
 
@@ -137,10 +144,12 @@ class Device(Protocol):
 
     # -- a captured step --------------------------------------------------------------------------------------------
 
-    def capture(self, program: Program, inputs: int) -> Callable[..., list[Any]]:
-        """What runs a program on (array namespace, arrays), of which the first `inputs` change from run to run.
+    def capture(self, program: Program, inputs: int) -> tuple[Callable[..., list[Any]], int]:
+        """What runs a program on (array namespace, arrays), of which the first `inputs` change from run to run; and the
+        most bytes that its intermediates and results take at once.
 
-        Unless it `owns_captures`, it may be given arrays to put the results in, as the third argument.
+        Unless it `owns_captures`, it may be given arrays to put the results in, as the third argument. Called in the
+        context of whoever captures, and takes no memory of the device.
         """
 
     # -- the end ----------------------------------------------------------------------------------------------------

@@ -29,8 +29,11 @@ def call(torch: Any, function: Callable[..., Any], args: Sequence[Any], stream: 
     in its result become arrays that do not; gradients are not kept. On a CUDA stream PyTorch's own work goes to that
     stream.
     """
+    is_module = isinstance(function, torch.nn.Module)
+    if stream is None and not is_module:
+        return function(*args)
     with _on(torch, stream, device):
-        if not isinstance(function, torch.nn.Module):
+        if not is_module:
             return function(*args)
         given: list[Any] = []
         with torch.no_grad():

@@ -148,11 +148,12 @@ def resolve(row: Row, xp: Any) -> Kernel:
     """
     found = row.kernels.get(xp)
     if found is None:
-        found = row.kernels[xp] = _bind(row.kernel, xp)
+        found = row.kernels[xp] = bind(row.kernel, xp)
     return found
 
 
-def _bind(kernel: str | Kernel, xp: Any) -> Kernel:
+def bind(kernel: str | Kernel, xp: Any) -> Kernel:
+    """A kernel as a function of arrays and options in a namespace."""
     if isinstance(kernel, str):
         function: Kernel = getattr(xp, kernel)
         return partial(_of_truths, function) if kernel.startswith("logical_") and xp is not np else function

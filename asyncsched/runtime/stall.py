@@ -151,7 +151,7 @@ class StallWatch:
         soon.
         """
         completions = self._runtime.completions
-        completions.wants_bytes = False  # what comes free is taken in at once, with no wake-up
+        completions.wants_bytes = 0  # what comes free is taken in at once, with no wake-up
         started = thread_time()  # not by the clock, which counts what other threads and programs do meanwhile
         for generation in (2,) if whole else (0, 1):
             gc.collect(generation)

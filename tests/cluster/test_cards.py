@@ -82,8 +82,17 @@ async def test_errors_of_cuda_come_back_where_there_is_no_cupy(d):
 
         raise cupy.cuda.runtime.CUDARuntimeError(700)
 
+    def fault_told() -> None:
+        try:
+            fault()
+        except RuntimeError as error:
+            raise LookupError from error
+
     with pytest.raises(RuntimeError, match=r"IllegalAddress.*start it again"):
         await d.call(fault)
+    with pytest.raises(LookupError) as caught:
+        await d.call(fault_told)
+    assert type(caught.value.__cause__) is RuntimeError
 
 
 async def test_bytes_are_those_of_the_cards(mixed):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from asyncsched._core.completions import Completions
+from asyncsched._core.model import LAUNCHED, PENDING
 
 from .rig import Rig
 
@@ -47,7 +48,7 @@ def test_an_awaited_completion_wakes_once(rig):
     [
         ({"wants_slots": True, "threshold": 3}, False, 3),
         ({"wants_slots": True, "threshold": 3}, True, 1),
-        ({"wants_slots": True, "threshold": 3, "wants_bytes": True}, False, 1),
+        ({"wants_slots": True, "threshold": 3, "wants_bytes": -1}, False, 1),
         ({"wants_slots": False, "threshold": 3}, True, None),
     ],
 )
@@ -77,6 +78,43 @@ def test_a_drop_wakes_only_if_someone_waits_for_bytes(rig, wants_bytes):
     rig.completions.dropped(rig.engine.account, 3)
     assert list(rig.completions.items)[-1] == (rig.engine.account, 3, -1)
     assert len(rig.woken) == wants_bytes
+
+
+def test_what_is_freed_wakes_once_it_may_suffice():
+    """A head that lacks bytes: drops and ends count together, and nothing wakes before it may go."""
+    rig = Rig(max_bytes=100)
+    rig.woken = []
+    rig.completions.wake = lambda: rig.woken.append(None)
+    kept, value = rig.submit(cost=30)
+    value.charge = 30
+    ended, running = rig.submit(cost=50)[0], rig.submit(cost=20)[0]
+    rig.dispatch()
+    rig.finish(kept, charge=30)
+    rig.dispatch()
+    head, _ = rig.submit(cost=75)
+    rig.dispatch()
+    assert (rig.completions.wants_bytes, rig.woken) == (75, [])
+    rig.completions.dropped(rig.engine.account, 10)
+    assert (rig.completions.wants_bytes, rig.woken) == (65, [])
+    rig.completions.threshold = 10
+    ended.refund = 50
+    rig.post(ended, False)
+    assert (rig.completions.wants_bytes, rig.woken) == (15, [])
+    rig.completions.dropped(rig.engine.account, 15)
+    assert len(rig.woken) == 1
+    assert (head.state, running.state) == (PENDING, LAUNCHED)
+
+
+def test_what_an_ending_task_drops_is_told_with_its_end(rig):
+    """A wake-up in between would take the GIL from a stream that has the rest to do."""
+    task, _ = finished(rig)
+    rig.completions.wants_slots, rig.completions.threshold, rig.completions.wants_bytes = True, 9, 5
+    rig.completions.ending = True
+    rig.completions.dropped(rig.engine.account, 8)
+    assert not rig.woken
+    rig.post(task, False)
+    assert len(rig.woken) == 1
+    assert not rig.completions.ending
 
 
 def test_a_value_without_bytes_posts_nothing(rig):

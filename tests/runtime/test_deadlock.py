@@ -289,17 +289,18 @@ async def test_who_gathers_exceptions_is_told_in_a_few_looks(looks: list[deadloc
 
 async def test_one_of_two_that_hold_goes_on(looks: list[deadlock.Finding]) -> None:
     """Each would go on if the other gave up: so one alone does."""
+    block = np.ones((200, 200))  # too large for a copy at once, so both wait for theirs
 
     async def greedy(s: asc.Scheduler) -> bool:
         try:
-            x = await s.put(BLOCK)
+            x = await s.put(block)
             keep = [x + i for i in range(3)]
             total = await asc.concat(keep).sum().item()
         except asc.MemoryDeadlockError:
             return False
-        return bool(total == 6 * BLOCK.size)
+        return bool(total == 6 * block.size)
 
-    async with asc.Scheduler("cpu", max_bytes=7 * NB + 8) as s:
+    async with asc.Scheduler("cpu", max_bytes=7 * block.nbytes + 8) as s:
         results = await asyncio.gather(greedy(s), greedy(s))
     assert sorted(results) == [False, True]
     assert len(looks) == 1

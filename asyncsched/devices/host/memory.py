@@ -37,6 +37,8 @@ def execute(task: Task, memory: HostMemory) -> None:
         began = perf_counter()
     if not run_small(task):
         execution.run(task, memory)
+        if memory.completions.wants_bytes:
+            memory.completions.ending = True
         execution.release(task)
     if observer is not None:
         observer.body_ended(task, began, perf_counter())
@@ -98,8 +100,9 @@ class HostDevice:
         allowed = allowed_memory()  # read by `prepare`
         return allowed and allowed // 2
 
-    def capture(self, program: Program, inputs: int) -> Callable[..., list[Any]]:
-        return FusedProgram(program, self.memory.pool.take, self.memory.give).run
+    def capture(self, program: Program, inputs: int) -> tuple[Callable[..., list[Any]], int]:
+        fused = FusedProgram(program, self.memory.pool.take, self.memory.give)
+        return fused.run, program.peak(self.memory.footprint)
 
     def adopt(self, source: Any) -> Any:
         """Refuse: only what is not on the host comes here."""
@@ -107,6 +110,9 @@ class HostDevice:
             f"this {type(source).__name__} is on a device that the scheduler does not have: list it in"
             " Scheduler([...]), or copy the array to the host first"
         )
+
+    def rouse(self) -> None:
+        pass
 
     def fetch(self, array: Any) -> Any:
         return np.array(array)

@@ -122,7 +122,7 @@ def gelu(xp: Any, x: Any, *, approximate: str, out: Any = None) -> Any:
         return gelu_exact(xp, x, approximate=approximate, out=out)
     out, result, values = flat(xp, out, x)
     over = np.may_share_memory(out, x)
-    for block in long_blocks(xp, x.size, alive=10):
+    for block in long_blocks(xp, x.size, alive=20):
         v, y = values[block], result[block]
         np.multiply(v, _single_factor(v, scratch(np, 0, v.shape, v.dtype) if over else y), y)
     return out
@@ -148,7 +148,7 @@ def gelu_backward(xp: Any, grad: Any, x: Any, *, approximate: str, out: Any = No
     if xp is not np or x.dtype != np.float32 or approximate == "tanh":
         return gelu_backward_exact(xp, grad, x, approximate=approximate, out=out)
     out, result, grads, values = flat(xp, out, grad, x)
-    for block in long_blocks(xp, x.size, alive=12):
+    for block in long_blocks(xp, x.size, alive=20):
         np.multiply(grads[block], _single_slope(values[block]), out=result[block])
     return out
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from math import prod
+from math import ceil, prod
 from typing import Any
 
 import numpy as np
@@ -33,9 +33,10 @@ _DEVICE_STATES = 65_536  # of a generator on a GPU, which draw at once: equal nu
 
 def blocks(xp: Any, count: int, width: int = 1, *, alive: int = 8, elements: int = BLOCK) -> list[slice]:
     """Slices of `count` rows of `width` elements: at most a block each, or one row; more if few arrays are alive."""
-    step = max(1, (elements * 8 // alive if xp is np else DEVICE_BLOCK) // max(1, width))
+    most = max(1, (elements * 8 // alive if xp is np else DEVICE_BLOCK) // max(1, width))
+    step = ceil(count / ceil(count / most)) if count else 1  # of one length, since a short one is not worth its calls
     if step > ROWS:
-        step -= step % ROWS
+        step = min(ceil(step / ROWS), most // ROWS) * ROWS
     return [slice(start, min(start + step, count)) for start in range(0, count, step)]
 
 

@@ -9,8 +9,10 @@ from typing import Any, NamedTuple
 
 from .scratch import scratch
 
-COLUMNS = 262_144  # elements of the columns, or of the result, made at a time: of 4 bytes, in the second-level cache
+COLUMNS = 524_288  # elements of the columns, or of the result, made at a time: what a processor has caches for
+SPARE = 16  # elements between rows of columns: at a power of two apart, they would drive each other out of the cache
 _FEW = 128  # windows: a product with fewer takes as long as one with these
+_TILES = 8  # of a batch, at least, so that there is work for some threads
 
 Pair = tuple[int, int]
 
@@ -76,7 +78,8 @@ def tile_size(weight: tuple[int, ...], images: int, count: tuple[int, ...]) -> P
     """
     wanted = max(_FEW, COLUMNS // max(1, weight[0], prod(weight[1:])))
     if prod(count) <= wanted:
-        return min(images, max(1, wanted // max(1, prod(count)))), count[0]
+        least = -(-_FEW // max(1, prod(count)))
+        return max(1, min(images, max(least, min(wanted // max(1, prod(count)), -(-images // _TILES))))), count[0]
     return 1, max(1, wanted // max(1, count[1]))
 
 
@@ -87,17 +90,20 @@ def tiles(weight: tuple[int, ...], images: int, count: tuple[int, ...]) -> list[
 
 
 def columns(xp: Any, windows: Windows, x: Any, rows: slice, across: int) -> Any:
-    """Some rows of windows, each `across` long, on all images: (inputs of a window, windows). In scratch memory."""
-    images, channels = x.shape[:2]
+    """Some rows of windows, each `across` long, on all images: (inputs of a window, windows).
+
+    In scratch memory: until the next call on this thread.
+    """
     seen = _rows_of(xp, windows, x, rows)
     image, channel, *steps = seen.strides
-    form = (channels, *windows.kernel, images, rows.stop - rows.start, across)
     dilated, strided = [
         [step * n for step, n in zip(steps, times, strict=True)] for times in (windows.dilation, windows.stride)
     ]
-    found = scratch(xp, 1, form, x.dtype)
-    found[...] = xp.lib.stride_tricks.as_strided(seen, form, (channel, *dilated, image, *strided))
-    return found.reshape(channels * prod(windows.kernel), -1)
+    form = (x.shape[1], *windows.kernel, len(x), rows.stop - rows.start, across)
+    inputs, number = prod(form[:3]), prod(form[3:])
+    found = scratch(xp, 1, (inputs, number + SPARE), x.dtype)[:, :number]
+    found.reshape(form)[...] = xp.lib.stride_tricks.as_strided(seen, form, (channel, *dilated, image, *strided))
+    return found
 
 
 def rows_needed(windows: Windows, rows: int) -> int:

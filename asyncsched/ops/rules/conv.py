@@ -6,7 +6,7 @@ from math import prod
 
 from ..kernels.conv import sums_for
 from ..kernels.layers import BLOCK
-from ..kernels.windows import Pair, Windows, rows_needed, tile_size, tiles
+from ..kernels.windows import SPARE, Pair, Windows, rows_needed, tile_size, tiles
 from ..meta import meta
 from ..row import Inferred, Operand, Options, Row
 from .common import Known, as_meta
@@ -37,7 +37,7 @@ def conv2d_input_grad(row: Row, operands: tuple[Operand, ...], options: Options)
     height, line = windows.padded(result.bound)[2:]
     across = line if windows.stride == (1, 1) else grad[3]
     room = result.bound[1] * (height * line + windows.reach[1])
-    elements = images * (room + (prod(weight[1:]) + 2 * weight[0]) * rows * across)
+    elements = images * (room + (prod(weight[1:]) + weight[0]) * rows * across)
     return Inferred(result, copies(operands) + elements * result.dtype.itemsize + prod(weight))
 
 
@@ -88,7 +88,7 @@ def _tile_elements(windows: Windows, x: Known, weight: Known, count: Known) -> i
     """Elements of all that is made for one tile: rows of padded images, the columns, and a result or its gradient."""
     images, rows = tile_size(weight, x[0], count)
     padded = x[1] * rows_needed(windows, rows) * (x[3] + 2 * windows.padding[1])
-    return images * (padded + (prod(weight[1:]) + weight[0]) * rows * count[1])
+    return images * (padded + (prod(weight[1:]) + weight[0]) * rows * count[1]) + prod(weight[1:]) * SPARE
 
 
 def _pool_bytes(operands: tuple[Operand, ...], padding: Pair, arrays: int) -> int:
