@@ -29,9 +29,9 @@ from .placement import choose
 from .tenants import Tenant
 
 # Rounds of one dispatch while the streams keep up with it, and tasks that run in it: then the event loop gets to
-# breathe. Guesses: so many tasks take half a millisecond.
+# breathe. The first is a guess. With four times as many tasks each costs 5% less, and others wait 0.5 ms longer.
 _MOST_ROUNDS: Final = 4
-_MOST_HERE: Final = 256
+_MOST_HERE: Final = 64
 
 
 class Engine(Audit):
@@ -167,9 +167,12 @@ class Engine(Audit):
         for turn in range(_MOST_ROUNDS):
             if completions.items:
                 self.take()
+            alone = self.observer is None
             while ran < _MOST_HERE and (task := admission.next()) is not None:
-                if task.quick is not None and self.observer is None:
-                    ran += self._run_heads(task.scope, _MOST_HERE - ran)
+                if alone and task.quick is not None:
+                    count = self._run_heads(task.scope, _MOST_HERE - ran)
+                    ran += count
+                    alone = count > 0  # else what stands at the head is no such task: no use to ask for each
                     if task.state != PENDING:
                         continue
                 ran += self._start(task)
