@@ -232,8 +232,8 @@ def _run_call(task: Task, memory: Memory) -> None:
     charge = made = 0
     value.block = ()
     if owners := _made(result, (task.args, arrays), memory):
-        value.block = tuple((owner, memory.footprint(owner.nbytes)) for owner in owners)
-        charge = made = sum(nbytes for _, nbytes in value.block)
+        value.block = tuple([(owner, memory.footprint(owner.nbytes)) for owner in owners])
+        charge = made = sum([nbytes for _, nbytes in value.block])
     elif options and not isinstance(result, (*memory.arrays, *_WEIGHTLESS)):
         charge = options["unmeasured"] if found is None else found.kept  # until the handle drops
     if lesson and found:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections.abc import Callable, Hashable
-from functools import partial
 from inspect import CO_COROUTINE
 from types import FunctionType
 from typing import Any, NamedTuple
@@ -58,11 +57,7 @@ def make_call(
         raise TypeError("shape and dtype go together: with both the result is a Tensor")
     form = None if shape is None else meta(_shape(shape), np.dtype(dtype), contiguous=False)
     inputs: list[Value] = []
-    bound = args
-    for arg in args:
-        if isinstance(arg, _MAY_HOLD):
-            bound = map_leaves(partial(_bind, inputs, runtime), args)
-            break
+    bound = tuple([_bound(arg, inputs, runtime) if isinstance(arg, _MAY_HOLD) else arg for arg in args])
     target = runtime.device(given.device) if given.device is not None or not inputs else inputs[0].device
     result = 0 if form is None else target.memory.footprint(form.nbytes)
     label = given.name or getattr(fn, "__qualname__", None) or type(fn).__name__
@@ -98,10 +93,10 @@ def _shape(shape: Any) -> tuple[int, ...]:
     return tuple([int(n) for n in lengths])
 
 
-def _bind(inputs: list[Value], runtime: Runtime, arg: Any) -> Any:
-    """A handle's place among `inputs`, to which its value is added; anything else as it is."""
+def _bound(arg: Any, inputs: list[Value], runtime: Runtime) -> Any:
+    """A handle's place among `inputs`, to which its value is added, also inside lists, tuples and dicts."""
     if not isinstance(arg, Handle):
-        return arg
+        return map_leaves(lambda leaf: _bound(leaf, inputs, runtime) if isinstance(leaf, Handle) else leaf, arg)
     value = arg._value
     if value.account.runtime is not runtime:
         raise ValueError("an argument belongs to another scheduler: `await` it first")
@@ -122,9 +117,9 @@ def _cost(form: Meta | None, result: int, given: Options, inputs: list[Value]) -
     """What a callable is charged, and how much of that it gives back when it ends."""
     if given.nbytes is given.workspace is None and not inputs:  # as of most functions that are called
         return result, 0
-    workspace = _bytes(given.workspace, "workspace")
+    workspace = 0 if given.workspace is None else _bytes(given.workspace, "workspace")
     if given.nbytes is None:
-        made = result if form is not None else sum(owner.nbytes for owner in {v.owner for v in inputs})
+        made = result if form is not None else sum([owner.nbytes for owner in {v.owner for v in inputs}])
         return made + workspace, workspace
     cost = _bytes(given.nbytes, "nbytes")
     if workspace > cost:
