@@ -34,7 +34,7 @@ _KERNELS = frozenset(
 BITS = """
 template <typename T, typename U> __device__ T asyncsched_bits(U u) {
     T t;
-    memcpy(&t, &u, sizeof(T));
+    for (int k = 0; k < sizeof(T); k++) reinterpret_cast<char*>(&t)[k] = reinterpret_cast<const char*>(&u)[k];
     return t;
 }
 """
