@@ -9,6 +9,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import asyncsched as asc
+from asyncsched.ops import TABLE, resolve
 from asyncsched.optim import SGD, Adam, AdamW, RMSprop
 from tests.autograd.gate import Gate
 
@@ -386,3 +387,17 @@ async def test_a_setting_of_the_optimiser_is_that_of_all_groups(s):
 async def test_groups_that_make_no_sense_are_refused(s, make, message):
     with pytest.raises((ValueError, TypeError), match=message):
         make(*await parameters(s, *draws()))
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_what_is_added_in_blocks_has_the_bits_of_the_formula(dtype: str) -> None:
+    x, y = np.random.default_rng(0).standard_normal((2, 700, 900)).astype(dtype)
+    kernel = resolve(TABLE["axpby"], np)
+    for left in (x, np.zeros((), dtype)):
+        for a in (1.0, 0.9):
+            wanted = left * a + y * -0.1
+            assert kernel(left, y, a, -0.1).tobytes() == wanted.tobytes()
+            assert kernel(np.transpose(left), y.T, a, -0.1).tolist() == wanted.T.tolist()
+    over = x.copy()
+    assert kernel(over, y, 0.9, -0.1, out=over) is over
+    assert over.tobytes() == (x * 0.9 + y * -0.1).tobytes()
