@@ -1,7 +1,6 @@
 """How a row is cut into parts from outside, on which several threads work at once.
 
-Each part is the row itself, applied to slices:
-what works element by element, or along each row, gives the same bits in parts.
+Each part is the row itself, applied to slices: what works element by element, or along each row, gives the same bits.
 
 A product of matrices is cut along the longer side of its result, at multiples of 64, into two parts for each thread: so
 one that is kept from its part by other work, the event loop's say, has the rest done by others. On some processors a
@@ -80,8 +79,7 @@ def _of_product(name: str, args: Sequence[Any], out: Array) -> list[Part]:
         return [([_slice(a, out, (one,)) for a in args], out[one]) for one in _several(ranges(len(out), seconds))]
     if not args[0].ndim == args[1].ndim == 2:
         return []
-    found = _several(ranges(-(-max(out.shape) // _EDGE), seconds, each=_EACH, least=_LEAST))
-    sides = [slice(one.start * _EDGE, one.stop * _EDGE) for one in found]
+    sides = _several(ranges(max(out.shape), seconds, unit=_EDGE, each=_EACH, least=_LEAST))
     every, long = slice(None), out.shape[1] > out.shape[0]
     places = [(every, side) if long else (side, every) for side in sides]
     return [(_factors(name, args, *place), out[place]) for place in places]

@@ -109,7 +109,7 @@ def mortals() -> Iterator[str]:
 def nannies() -> Iterator[str]:
     """The same, of workers that are started again by Dask's nannies."""
     pytest.importorskip("distributed", reason="the extra `cluster` is not installed").versions.get_versions()
-    with cluster(3) as address:
+    with cluster(3 if SWEEP else 2) as address:
         yield address
 
 

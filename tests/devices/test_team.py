@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from threadpoolctl import threadpool_limits
 
 import asyncsched as asc
 import asyncsched.nn.functional as F  # noqa: N812
@@ -280,6 +281,29 @@ async def test_attention_by_heads_on_several_streams(parts: list[int], masked: b
         assert (count in parts) == (count > 1)
     for whole, some in zip(*found, strict=True):
         assert_allclose(some, whole, rtol=1e-11, atol=1e-13)
+
+
+@pytest.fixture
+def one_blas_thread() -> Iterator[None]:
+    with threadpool_limits(1, user_api="blas"):
+        yield
+
+
+@pytest.mark.one_loop
+@pytest.mark.usefixtures("one_blas_thread")
+async def test_convolution_and_pooling_have_the_same_bits_on_any_number_of_streams(parts: list[int]) -> None:
+    images, kernel, bias = [RNG.standard_normal(n, np.float32) for n in ((9, 8, 26, 26), (16, 8, 3, 3), (16,))]
+    found = []
+    for count in (1, 2, 5):
+        async with asc.Scheduler("cpu", streams=count) as s:
+            leaves = [await s.put(array) for array in (images, kernel, bias)]
+            for leaf in leaves:
+                leaf.requires_grad = True
+            pooled = F.max_pool2d(F.conv2d(*leaves, padding=1), 2)
+            (pooled * pooled).sum().backward()
+            found.append([(await t).tobytes() for t in (pooled, *[leaf.grad for leaf in leaves[:2]])])
+        assert (count in parts) == (count > 1)
+    assert found[0] == found[1] == found[2]
 
 
 def test_a_helper_that_comes_late_finds_nothing_and_holds_nothing() -> None:

@@ -25,14 +25,12 @@ from queue import SimpleQueue
 from typing import Final, Protocol
 
 from ..._core.model import Task
-from ...ops import cut
+from ...ops.cut import PRODUCTS
 from ...ops.parallel import Part
 from ...ops.row import Row
 from . import blas
 
-# Rows that take `out` and call a BLAS: for large products, ...
-PRODUCTS: Final = frozenset({"linear", "linear_weight_grad", "matmul"})
-# ... and for small ones among other work, none of which is worth several threads of it.
+# Rows that take `out` and call a BLAS for small products among other work. None is worth several threads of it.
 SMALL_PRODUCTS: Final = frozenset(
     {
         "attention", "attention_backward", "attention_unpacked", "conv2d", "conv2d_input_grad", "conv2d_weight_grad",
@@ -95,8 +93,8 @@ class Team:
         row = task.call if isinstance(task.call, Row) else None
         if row is not None and (row.out or row.view) and row.name not in PRODUCTS and row.name not in SMALL_PRODUCTS:
             return
-        # A large product that is not cut, a library's function or a user's may use them all.
-        narrow = row is not None and (row.name in SMALL_PRODUCTS or (row.name in cut.PRODUCTS and row.exact))
+        # A product that must not be cut, a library's function or a user's may use them all.
+        narrow = row is not None and (row.name in SMALL_PRODUCTS or (row.name in PRODUCTS and row.exact))
         if not narrow and all(stream.idle() for stream in self.streams):
             blas.widen()
         else:

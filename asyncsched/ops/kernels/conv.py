@@ -109,8 +109,9 @@ def _add_products(xp: Any, windows: Windows, grad: Any, x: Any, part: tuple[Sequ
     for tile in cut:
         seen = columns(xp, windows, x[tile.images], tile.rows, grad.shape[3])
         product = scratch(xp, 2, total.shape, total.dtype)
-        total += xp.matmul(seen, _channels_first(grad[tile.images, :, tile.rows]).T, out=product)
-        del seen, product
+        gradient = _channels_first(xp, grad[tile.images, :, tile.rows], grad.shape[3])
+        total += xp.matmul(seen, gradient.T, out=product)
+        del seen, gradient, product
 
 
 def _sum_windows(
@@ -128,26 +129,26 @@ def _sum_windows(
     room[...] = 0
     padded = room[..., : form[2] * form[3]].reshape(form)
     for rows in cut:
-        some = _with_edges(grad[:, :, rows], form[3]) if runs else grad[:, :, rows]
-        parts = scratch(xp, 1, (len(matrix), some.size // some.shape[1]), out.dtype)
-        parts = xp.matmul(matrix, _channels_first(some), out=parts).reshape(form[1], *windows.kernel, form[0], -1)
-        if not runs:
-            parts = parts.reshape(*parts.shape[:-1], *some.shape[2:])
-        for row, column, place in windows.runs(rows, form[3]) if runs else windows.places(rows, some.shape[3]):
+        some = _channels_first(xp, grad[:, :, rows], form[3] if runs else grad.shape[3])
+        parts = xp.matmul(matrix, some, out=scratch(xp, 1, (len(matrix), some.shape[1]), out.dtype))
+        lines = (-1,) if runs else (-1, grad.shape[3])
+        parts = parts.reshape(form[1], *windows.kernel, form[0], *lines)
+        for row, column, place in windows.runs(rows, form[3]) if runs else windows.places(rows, grad.shape[3]):
             there = room[place] if runs else padded[place]
             there += parts[:, row, column].swapaxes(0, 1)
         del some, parts
     out[...] = padded[windows.inside(out.shape)]
 
 
-def _with_edges(grad: Any, line: int) -> Any:
-    """Zeros after each row of windows, up to a row of the padded images."""
-    found = scratch(np, 2, (*grad.shape[:3], line), grad.dtype)
-    found[..., : grad.shape[3]] = grad
-    found[..., grad.shape[3] :] = 0
-    return found
+def _channels_first(xp: Any, grad: Any, line: int) -> Any:
+    """(images, channels, rows, columns) as a matrix (channels, windows), with zeros after each row up to a `line`.
 
-
-def _channels_first(grad: Any) -> Any:
-    """(images, channels, rows, columns) as a matrix (channels, windows): a view of a single image."""
-    return grad.swapaxes(0, 1).reshape(grad.shape[1], -1)
+    A view of a single image with none, else in scratch memory.
+    """
+    images, channels, rows, across = grad.shape
+    if images == 1 and line == across:
+        return grad[0].reshape(channels, -1)
+    found = scratch(xp, 3, (channels, images, rows, line), grad.dtype)
+    found[..., :across] = grad.swapaxes(0, 1)
+    found[..., across:] = 0
+    return found.reshape(channels, -1)

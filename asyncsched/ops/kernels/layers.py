@@ -32,11 +32,11 @@ _DEVICE_STATES = 65_536  # of a generator on a GPU, which draw at once: equal nu
 
 
 def blocks(xp: Any, count: int, width: int = 1, *, alive: int = 8, elements: int = BLOCK) -> list[slice]:
-    """Slices of `count` rows of `width` elements: about a block each, or one row; more if few arrays are alive."""
+    """Slices of `count` rows of `width` elements: at most a block each, or one row; more if few arrays are alive."""
     most = max(1, (elements * 8 // alive if xp is np else DEVICE_BLOCK) // max(1, width))
     step = ceil(count / ceil(count / most)) if count else 1  # of one length, since a short one is not worth its calls
     if step > ROWS:
-        step = ceil(step / ROWS) * ROWS
+        step = min(ceil(step / ROWS), most // ROWS) * ROWS
     return [slice(start, min(start + step, count)) for start in range(0, count, step)]
 
 
@@ -67,7 +67,7 @@ def layer_norm(xp: Any, x: Any, weight: Any, bias: Any, *, eps: float, out: Any 
     out, result, rows = as_rows(xp, out, x, width=weight.size)
     weight, bias = _tiled(xp, 0, weight), _tiled(xp, 1, bias)
     with unbuffered(xp, rows.shape[1]):
-        for block in long_blocks(xp, *rows.shape, alive=5):
+        for block in long_blocks(xp, *rows.shape):
             y, scale = _centre(xp, rows[block], eps, _room(xp, result[block]))
             y *= scale
             _by_tiles(xp.multiply, y, weight, y)

@@ -12,6 +12,7 @@ from .scratch import scratch
 COLUMNS = 524_288  # elements of the columns, or of the result, made at a time: what a processor has caches for
 SPARE = 16  # elements between rows of columns: at a power of two apart, they would drive each other out of the cache
 _FEW = 128  # windows: a product with fewer takes as long as one with these
+_TILES = 8  # of a batch, at least, so that there is work for some threads
 
 Pair = tuple[int, int]
 
@@ -77,7 +78,8 @@ def tile_size(weight: tuple[int, ...], images: int, count: tuple[int, ...]) -> P
     """
     wanted = max(_FEW, COLUMNS // max(1, weight[0], prod(weight[1:])))
     if prod(count) <= wanted:
-        return min(images, max(1, wanted // max(1, prod(count)))), count[0]
+        least = -(-_FEW // max(1, prod(count)))
+        return max(1, min(images, max(least, min(wanted // max(1, prod(count)), -(-images // _TILES))))), count[0]
     return 1, max(1, wanted // max(1, count[1]))
 
 

@@ -37,7 +37,7 @@ def conv2d_input_grad(row: Row, operands: tuple[Operand, ...], options: Options)
     height, line = windows.padded(result.bound)[2:]
     across = line if windows.stride == (1, 1) else grad[3]
     room = result.bound[1] * (height * line + windows.reach[1])
-    elements = images * (room + (prod(weight[1:]) + 2 * weight[0]) * rows * across)
+    elements = images * (room + (prod(weight[1:]) + weight[0]) * rows * across)
     return Inferred(result, copies(operands) + elements * result.dtype.itemsize + prod(weight))
 
 
