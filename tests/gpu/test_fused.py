@@ -117,6 +117,22 @@ async def test_what_networks_have_and_its_gradients(card, dtype):
         await compare(s, networks, any_values(dtype), any_values(dtype, 1))
 
 
+async def test_a_training_step_with_products(card):
+    """It never becomes a graph, since CuPy captures no product; its runs are kernels all the same."""
+
+    def step(x: asc.Tensor, w: asc.Tensor) -> list[asc.Tensor]:
+        leaf = w.detach()
+        leaf.requires_grad = True
+        h = nn.functional.gelu(x @ leaf, "tanh") * 2 - 1
+        loss = (h * h + h).sum()
+        return [loss, *asc.autograd.grad(loss, [leaf])]
+
+    async with asc.Scheduler("cuda", streams=1) as s:
+        graph = await compare(s, step, values(8, 8), values(8, 8, seed=1))
+        if card.fake is None:
+            assert [len(run.writes) for run in runs_of(s) if run], repr(graph)
+
+
 @pytest.mark.gpu
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", range(PROGRAMS))
