@@ -8,7 +8,7 @@ is small, and a dependency of the core would have to earn its place.)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from copy import copy
 from operator import is_
 from typing import Any
@@ -30,7 +30,8 @@ def map_leaves(change: Callable[[Any], Any], tree: Any) -> Any:
         if all(map(is_, changed.values(), tree.values())):
             return tree
         return changed if kind is dict else _with(tree, changed.items())
-    parts = [map_leaves(change, part) for part in tree]
+    # A leaf is changed here, and not a call further down: most arguments are a few leaves.
+    parts = [map_leaves(change, part) if isinstance(part, _NESTED) else change(part) for part in tree]
     if all(map(is_, parts, tree)):
         return tree
     if kind is list:
@@ -48,16 +49,18 @@ def _with(tree: Any, parts: Iterable[tuple[Any, Any]]) -> Any:
     return mapped
 
 
-def leaves(tree: Any) -> Iterator[Any]:
+def leaves(tree: Any) -> list[Any]:
     """Every leaf, in order.
 
-    >>> list(leaves({"a": [1, 2], "b": (3,)}))
+    >>> leaves({"a": [1, 2], "b": (3,)})
     [1, 2, 3]
     """
-    if isinstance(tree, dict):
-        tree = tree.values()
-    elif not isinstance(tree, list | tuple):
-        yield tree
-        return
-    for part in tree:
-        yield from leaves(part)
+    if not isinstance(tree, _NESTED):
+        return [tree]
+    found: list[Any] = []
+    for part in tree.values() if isinstance(tree, dict) else tree:
+        if isinstance(part, _NESTED):
+            found += leaves(part)
+        else:
+            found.append(part)
+    return found

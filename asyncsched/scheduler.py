@@ -303,8 +303,8 @@ class Scheduler(Submitter):
         in_flight = engine.in_flight_bytes()
         admission = engine.admission
         return Statistics(
-            tasks_submitted=engine.submitted,
-            tasks_completed=engine.completed,
+            tasks_submitted=engine.submitted + engine.ran_inline,
+            tasks_completed=engine.completed + engine.ran_inline,
             tasks_failed=engine.failed,
             tasks_cancelled=engine.cancelled,
             tasks_pending=admission.pending - admission.claims,

@@ -3,7 +3,7 @@
 a  small operations: what issuing costs       b  large ones: whether the card is held up
 c  copy in, compute, copy out                 d  from the end of a kernel to the end of its await
 e  training, bounded and unbounded            f  the loop's lag beside a busy card
-g  compute-sanitizer, where it is installed
+g  compute-sanitizer, where it is installed     h  captured elementwise steps: one kernel each
 
 Times are the host's, around a synchronise; beside them is what CUDA's events say. Limits are taken from what is free.
 The exit status is not zero where a target is missed, and the last line says what was not checked. The table is also
@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from . import gpu_chains, gpu_copies, gpu_latency, gpu_training
+from . import gpu_chains, gpu_copies, gpu_fused, gpu_latency, gpu_training
 from .gpu_card import RESULTS, GPUReport, card
 
 
@@ -35,6 +35,7 @@ SECTIONS: dict[str, Callable[[bool, GPUReport], None]] = {
     "e": _training,
     "f": gpu_latency.lag,
     "g": gpu_training.sanitize,
+    "h": gpu_fused.fused,
 }
 
 

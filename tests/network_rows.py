@@ -53,6 +53,9 @@ def network_rows_given(draw: Callable[..., np.ndarray], dtype: str, n: int) -> d
         "cross_entropy": [((x, target), {**how, **smooth}) for how in (MEAN, EACH)],
         "cross_entropy_backward": [((x, target, one), {**MEAN, **smooth})],
         "attention": [((packed, 0), {"shapes": shapes, "causal": False, "scale": None})],
+        "attention_unpacked": [
+            ((r(3 * n, 8, 4), r(3 * n, 6, 4), r(3 * n, 6, 5), mask[:, :6]), {"causal": True, "scale": None})
+        ],
         "attention_backward": [((packed, 0, r(3 * n, 8, 5)), {"shapes": shapes, "causal": True, "scale": 0.5})],
         "self_attention": [((qkv, mask), {"heads": 2, "causal": False})],
         "self_attention_backward": [((qkv, r(8, 8), r(3 * n, 8, 8)), {"heads": 2, "causal": True})],

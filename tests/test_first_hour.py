@@ -83,8 +83,9 @@ async def test_a_scheduler_that_is_opened_stays_open():
 
 def test_a_scheduler_that_is_opened_closes_with_the_interpreter():
     code = """
-import asyncio, asyncsched as asc
+import asyncio, atexit, asyncsched as asc
 loop = asyncio.new_event_loop()
+atexit.register(loop.close)  # or asyncio itself complains
 s = loop.run_until_complete(asc.open("cpu"))
 async def cell():
     return await asc.arange(4).sum().item()

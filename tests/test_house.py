@@ -22,6 +22,9 @@ NAMED_BY_WHO_HAS_IT = {  # what has to do with it alone, and is imported by nobo
     "testing": {"pytest", "pytest_asyncio"},
     "cluster.compute": {"dask"},
     "cluster.sizes": {"dask"},
+    "cluster.graph": {"dask"},
+    "cluster.node": {"dask"},
+    "cluster.results": {"dask"},
     "cluster.run": {"dask"},
     "cluster.watching": {"dask"},
 }

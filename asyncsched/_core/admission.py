@@ -18,7 +18,7 @@ queues, tenants of a class share by cost, and the scopes of a tenant alternate: 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Sized
+from collections.abc import Hashable, Iterable, Sized
 from math import inf
 from typing import Final
 from weakref import WeakValueDictionary
@@ -78,12 +78,13 @@ class Admission:
             self._waiting[account] = None
         account.pending += 1
         # A task that cannot go gives no reason to look for one: the scan would be in vain, once per submission.
-        limit = account.limit
-        if not task.blockers and (limit is None or account.used + task.cost <= limit or account.fits(task)):
+        limit, cost = account.limit, task.cost
+        if not task.blockers and (limit is None or account.used + cost <= limit or account.fits(task)):
             account.changed = True
         self.pending += 1
-        self.pending_bytes += task.cost
-        self.claims += not task.lanes
+        self.pending_bytes += cost
+        if not task.lanes:
+            self.claims += 1
 
     def remove(self, task: Task) -> None:
         """A task leaves its queue, settled or launched; its state says so already. If launched, it takes its slot and
@@ -115,6 +116,24 @@ class Admission:
                 account.in_flight += 1
                 self.in_flight += 1
                 self.free -= 1
+
+    def waiting(self) -> Iterable[Account]:
+        """The accounts with pending tasks."""
+        return self._waiting
+
+    def ran(self, queue: Queue, account: Account, count: int, cost: int) -> None:
+        """So many tasks at the head of a queue have left it and ended: as `remove`, and back with slots and bytes."""
+        queue.live -= count
+        queue.sweep()
+        if not queue.live:
+            del self._queues[queue]
+        account.pending -= count
+        if not account.pending:
+            del self._waiting[account]
+        self.pending -= count
+        self.pending_bytes -= cost
+        self.ended_tasks += count
+        self.ended_bytes += cost
 
     def next(self) -> Task | None:
         """The task to admit now, if any. The caller launches it, and has `remove` charge it."""

@@ -22,6 +22,11 @@ number was set may be counted twice, and those of an account where nobody waits 
 for nothing, never too late. What a task drops when it ends is told with its end, a moment later (`ending`): a wake-up
 in between would hold up its stream, which needs the GIL for the rest.
 
+There is one shorter way. While nothing is unfinished, nobody is in the middle of looking for what fits: so what the
+loop's own thread then drops is given back in `Value.__del__` itself. `direct` names that thread from a quick row on,
+which found nothing unfinished, until the next task is submitted or somebody wants to be told of drops; and while the
+engine runs quick tasks one after the other, which looks again afterwards.
+
 Memory may be *on its way back*: nobody holds it, and its bytes come by themselves once a device has done what was asked
 of it. Until then it is neither in flight nor held, and what is decided where nothing else moves (to let others go
 first, to look for a deadlock) waits for it. So whoever waits for the device notes it in `returning` before anything
@@ -46,13 +51,14 @@ class Completions:
     holds any more. What they are is for the engine to know.
     """
 
-    __slots__ = ("awake", "ending", "items", "returning", "threshold", "wake", "wants_bytes", "wants_slots")
+    __slots__ = ("awake", "direct", "ending", "items", "returning", "threshold", "wake", "wants_bytes", "wants_slots")
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self.items: deque[Any] = deque()
         self.returning: dict[int, Any] = {}  # memory that is on its way back, by identity
         self.wake = wake
         self.awake = False  # an iteration of the loop that takes everything in is scheduled
+        self.direct = 0  # the thread whose drops are given back at once; 0 if none are
         self.wants_slots = False  # tasks are pending: wake at `threshold` completions, or when a stream runs dry
         self.threshold = 1
         self.wants_bytes = 0  # that a pending task lacks; below 0 every drop and every end matters

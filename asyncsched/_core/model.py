@@ -8,6 +8,7 @@ when somebody finds that it is done. The value of a failed task keeps it: it has
 
 from __future__ import annotations
 
+from _thread import get_ident
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -60,17 +61,26 @@ class Value:
     given: ref[Any]  # an array that users were given; set when one first is: most values never leave
     doubts: tuple[Any, ...]  # whether it is there is for the device to tell; opaque here, and seldom set
 
-    def __init__(self, account: Account, device: Any, meta: Any, nbytes: int = 0, site: CallSite | None = None) -> None:
+    def __init__(
+        self,
+        account: Account,
+        device: Any,
+        meta: Any,
+        nbytes: int = 0,
+        site: CallSite | None = None,
+        array: Any = None,
+        charge: int = 0,
+    ) -> None:
         self.account = account
         self.device = device
         self.meta = meta  # shape, dtype and cost of the result; opaque here
         self.nbytes = nbytes  # bytes of the buffer it owns, or will
         self.site = site  # the line that asked for it, if it was not run inline
         self.task: Task | None = None  # its producer, until found done; one that failed stays
-        self.array: Any = None  # the result
+        self.array = array  # the result
         self.block: Any = None  # the pool's buffer under it, if any
         self.base: Value | None = None  # the value whose memory this one is a view of
-        self.charge = 0  # bytes to give back when nobody holds this any more
+        self.charge = charge  # bytes to give back when nobody holds this any more
         self.escaped = False  # the array may be held outside: the buffer is never recycled
         self.seq = -1  # of the task that made it, where an instrument was told of that
 
@@ -99,8 +109,12 @@ class Value:
             self.device.reclaim(self)
         elif self.charge:
             self.array = None  # the memory first, its bytes second: others may be waiting for them on another thread
-            completions = self.account.completions  # written out, as in `dropped`: every tiny result comes here
-            completions.items.append((self.account, self.charge, self.seq))
+            account = self.account
+            completions = account.completions  # written out, as in `dropped`: every tiny result comes here
+            if completions.direct == get_ident() and not account.closed:
+                account.used -= self.charge
+                return
+            completions.items.append((account, self.charge, self.seq))
             if completions.wants_bytes:
                 completions.freed(self.charge)
 
@@ -126,6 +140,7 @@ class Task:
         "number",
         "options",
         "passed",
+        "quick",
         "refund",
         "scope",
         "seq",
@@ -156,6 +171,7 @@ class Task:
         self.options = options
         self.context: Any = None
         self.move: Any = None  # its part in a commit
+        self.quick: Any = None  # what says that it may run on the loop's thread, and for how long; opaque here
         self.lanes = lanes  # the streams it may run on; none for a claim of bytes, which takes no slot either
         self.cost = cost  # bytes of output and workspace, charged at admission
         self.refund = 0  # bytes to return at completion: what of `cost` the value did not take over

@@ -6,14 +6,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .card import CardOutOfMemory as CardOutOfMemory
     from .compute import get as get
     from .compute import statistics as statistics
     from .compute import using as using
+    from .connection import ResultLost as ResultLost
     from .device import DaskDevice as DaskDevice
 
-_WHEN_USED = {"get": ".compute", "statistics": ".compute", "using": ".compute", "DaskDevice": ".device"}
+_WHEN_USED = {
+    "CardOutOfMemory": ".card",
+    "DaskDevice": ".device",
+    "ResultLost": ".connection",
+    "get": ".compute",
+    "statistics": ".compute",
+    "using": ".compute",
+}
 
-__all__ = ["DaskDevice", "get", "statistics", "using"]  # imported when used: Dask takes half a second
+__all__ = list(_WHEN_USED)  # imported when used: Dask takes half a second
 
 if not TYPE_CHECKING:
 

@@ -9,11 +9,9 @@ from concurrent.futures import CancelledError
 from typing import Any, Final, NoReturn
 
 from dask import config
-from dask._task_spec import DataNode, GraphNode, convert_legacy_graph
 from dask.callbacks import local_callbacks
 from dask.core import flatten
 from dask.local import get_sync, nested_get
-from dask.order import order
 from dask.system import CPU_COUNT
 
 from ..background import Kept, Using
@@ -24,6 +22,7 @@ from ..runtime.context import ambient
 from ..runtime.runtime import Life, Runtime, running_loop
 from ..runtime.statistics import Statistics
 from ..scheduler import Scheduler
+from .graph import in_order
 from .run import Run
 from .sizes import Sizes
 from .watching import Watchers
@@ -88,7 +87,7 @@ def get(
         wanted, cache = set(flatten([keys])), config.get("cache", None) if cache is None else cache
         watchers = Watchers(active, graph) if active else None
         try:
-            nodes = _in_order(graph, wanted, cache or {})
+            nodes = in_order(graph, wanted, cache or {})
             if watchers is not None:
                 watchers.begin(nodes, wanted)
             device = _device(runtime)
@@ -164,30 +163,6 @@ def _device(runtime: Runtime) -> Device:
             return device
     names = ", ".join(device.name for device in runtime.devices)
     raise ValueError(f"a Dask graph needs the CPU, and this scheduler has {names}: list it, as Scheduler([..., 'cpu'])")
-
-
-def _in_order(graph: Mapping[Any, Any], wanted: set[Any], cache: Mapping[Any, Any]) -> dict[Any, GraphNode]:
-    """What is needed for the wanted keys, in the order of `dask.order`: each after what it reads.
-
-    Raises:
-        KeyError: for a wanted key that is not there.
-        ValueError: for one that a task reads and that is not there.
-    """
-    nodes = convert_legacy_graph(graph, all_keys={*graph, *cache})
-    nodes |= {key: DataNode(key, made) for key, made in cache.items()}
-    for key in wanted:
-        if key not in nodes:
-            raise KeyError(key)
-    needed, todo = set(wanted), list(wanted)
-    while todo:
-        key = todo.pop()
-        for other in nodes[key].dependencies:
-            if other not in needed:
-                if other not in nodes:
-                    raise ValueError(f"Missing dependency {other!r} for {key!r}")
-                needed.add(other)
-                todo.append(other)
-    return {key: nodes[key] for key in sorted(needed, key=order(nodes).__getitem__)}
 
 
 def _wait(run: Run, watchers: Watchers | None) -> dict[Any, Any]:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine
 from importlib import import_module
 from typing import Any
 from uuid import uuid4
 
 from ..errors import AsyncSchedError
+from .card import RESOURCE, look
+from .choice import Choice, Worker
 from .work import describe, over
 
 LOOK_EVERY, SECONDS_PER_LOOK = 1.0, 2e-3  # seconds between two looks at where the workers are, and for each of them
-Worker = dict[str, Any]  # as Dask describes it
+_LOOK_FOR_CARDS = 0.1  # seconds between two looks for workers that join
 
 
 class ResultLost(AsyncSchedError):
@@ -33,9 +34,13 @@ class Connection:
 
     Args:
         given: the address of a cluster's scheduler, or a client.
+
+    Attributes:
+        gpu: whether tasks run on the workers' cards.
     """
 
     client: Any
+    gpu: bool
 
     def __init__(self, given: Any) -> None:
         self._given = given
@@ -46,24 +51,34 @@ class Connection:
 
     # -- opening and closing ------------------------------------------------------------------------------------
 
-    async def open(self, wanted: int | Sequence[Any] | None) -> dict[Any, Worker]:
-        """Connect. Returns the workers that are wanted, by name."""
+    async def open(self, choice: Choice) -> dict[Any, Worker]:
+        """Connect. Returns the workers that are chosen, by name."""
         self.loop = asyncio.get_running_loop()
         self._look_at = self.loop.time() + LOOK_EVERY
         self.client = await self._connected()
-        if isinstance(wanted, int):
-            await self.client.wait_for_workers(wanted)
-        found = await self._look()
-        if isinstance(wanted, int) or wanted is None:
-            found = dict(itertools.islice(found.items(), wanted))
-        else:
-            names = {self._addresses[name]: name for name in found} | {name: name for name in found}
-            if missing := [name for name in wanted if name not in names]:
-                raise RuntimeError(f"no workers {missing} in this cluster: it has {list(found)}")
-            found = {names[name]: found[names[name]] for name in wanted}
-        if not found:
-            raise RuntimeError("the cluster has no workers yet: workers=2 waits for two")
+        if choice.count:
+            await self.client.wait_for_workers(choice.count)
+        while not choice.enough(await self._look()):  # noqa: ASYNC110  # Dask's client looks again and again, too
+            await asyncio.sleep(_LOOK_FOR_CARDS)
+        found = choice.among(await self._look())
+        self.gpu = choice.on_cards(found)
         return found
+
+    async def cards(self, workers: dict[Any, Worker]) -> dict[Any, int]:
+        """The workers' cards, and the free bytes of each. Workers may share one.
+
+        Raises:
+            RuntimeError: if a worker has none that it can use.
+        """
+        names = {worker["address"]: name for name, worker in workers.items()}
+        found = await self.client.run(look, workers=list(names))
+        for address, card in found.items():
+            if "lacks" in card:
+                raise RuntimeError(
+                    f"the worker {names[address]} has Dask's resource {RESOURCE}, and no card that it can use:"
+                    f" {card['lacks']}. Or gpu=False runs on NumPy"
+                )
+        return {card["card"]: card["bytes"] for card in found.values()}
 
     async def _connected(self) -> Any:
         client_of: Any = import_module("distributed").Client
@@ -84,7 +99,7 @@ class Connection:
         """The workers by name; notes where each is."""
         known = (await self.client.scheduler.identity(n_workers=-1))["workers"]
         self._addresses.update({worker["name"]: address for address, worker in known.items()})
-        return {worker["name"]: worker for worker in known.values()}
+        return {worker["name"]: worker | {"address": address} for address, worker in known.items()}
 
     def _look_again(self) -> None:
         """Now and then, while there is work: a worker that died comes back under its name, at another address."""
@@ -111,10 +126,17 @@ class Connection:
             return self.client.submit(
                 *call,
                 key=f"{name}-{uuid4().hex}",
-                workers=[self._addresses[worker]],  # the name of one that is gone breaks Dask's scheduler
-                allow_other_workers=True,
                 pure=False,
+                **self._restrictions(worker),
             )
+
+    def _restrictions(self, worker: Any) -> dict[str, Any]:
+        """Who may run a task. One for a card may wait for a worker that has one, and then Dask chooses, by where the
+        data is: what it is told of preferred workers it forgets with the resource, once they are gone."""
+        if self.gpu:
+            return {"resources": {RESOURCE: 1}}
+        # By address: the name of one that is gone breaks Dask's scheduler.
+        return {"workers": [self._addresses[worker]], "allow_other_workers": True}
 
     async def outcome(self, future: Any) -> BaseException | None:
         """Wait until a call has ended. Returns why it failed, if it did."""
@@ -134,7 +156,9 @@ class Connection:
 
     async def described(self, future: Any) -> tuple[Any, Any, bool, int]:
         """Shape, dtype, whether in C order, and bytes of a result."""
-        found: tuple[Any, Any, bool, int] = await self.gathered(self.client.submit(describe, future, pure=False))
+        resources = {RESOURCE: 1} if self.gpu else None
+        asked = self.client.submit(describe, future, pure=False, resources=resources)
+        found: tuple[Any, Any, bool, int] = await self.gathered(asked)
         return found
 
     # -- cancellation -------------------------------------------------------------------------------------------

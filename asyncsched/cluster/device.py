@@ -14,10 +14,14 @@ from .._core.completions import Completions
 from .._core.model import Lane, Task, Value
 from ..devices.contract import Job
 from ..ops.program import Program, ref
-from .connection import Connection, Worker, load
-from .memory import DaskMemory, Remote, standing
+from .card import on_host
+from .choice import Choice, Worker
+from .connection import Connection, load
+from .durations import Durations
+from .memory import CARDS_GRANULE, DaskMemory, Remote, standing
+from .programs import Fused
 from .stream import DaskStream
-from .work import Fused, Work, hold, perform, view_of
+from .work import Work, copied, hold, perform, view_of
 
 # Of the workers' memory, where no max_bytes is given. The rest is for what is not tracked: copies that Dask makes on
 # other workers of what is read there, work in progress, Python.
@@ -25,10 +29,7 @@ SHARE_OF_MEMORY = 0.5
 MOST_PER_WORKER = 16  # a guess: enough that a worker is busy while the next tasks travel
 DEEPEST = 128  # results that one comes from, the longest way: then it is brought here and put anew
 BROUGHT_WHOLE = 256 * 1024  # bytes of a result that is brought for the sake of a part of it
-# Guesses, of the same kind as Dask's own: what decides between a busy worker that has the data, and an idle one.
-_BYTES_PER_SECOND, _SECONDS_PER_TASK = 100e6, 1e-3
-_LATEST = 0.3  # the part of the last task of a name in what the next is expected to take
-_NAMES = 4096
+_BYTES_PER_SECOND = 100e6  # a guess, as Dask's own: for choosing between a busy worker with the data, and an idle one
 
 
 class DaskDevice:
@@ -57,17 +58,27 @@ class DaskDevice:
     Bytes that Dask copies from worker to worker are not tracked; nor are the context variables of who submits a
     callable known to it.
 
+    *Workers with cards*, started with Dask's resource `GPU=1`, compute with CuPy. Results stay on their cards, and what
+    is awaited becomes NumPy's on the worker. Then it is for Dask to choose among them, by where the data is, and the
+    bytes that are limited are those of the cards::
+
+        device = asc.cluster.DaskDevice("tcp://scheduler:8786", gpu=True)  # those that have the resource
+
     Args:
         cluster: the scheduler's address; or a client. An asynchronous one of this loop's is used as it is and left
             open, so that results can be read after the scheduler of ours is closed; of another the address is taken.
         workers: names or addresses of those to use, or how many to wait for; default all that are there when it opens.
             One that joins later gets no task of its own. When one is gone, others do its tasks until it is back.
+            With cards they are those that have to be there: Dask chooses among all that have the resource.
         most_per_worker: most tasks that Dask is told of at a time for a worker.
+        gpu: True takes the workers that were started with Dask's resource `GPU=1`, and runs tasks on their cards, with
+            CuPy; False runs them on NumPy; by default the former if all the workers chosen have the resource.
         name: for messages.
 
     Raises:
         OSError: when it is opened, if nobody answers at that address.
-        RuntimeError: when it is opened, if there are no workers, or not those asked for.
+        RuntimeError: when it is opened, if there are no workers, or not those asked for; if some have `GPU=1` and
+            others have not; or if one has it, and no card that CuPy can use.
     """
 
     kind = "dask"
@@ -84,16 +95,18 @@ class DaskDevice:
         workers: int | Sequence[Any] | None = None,
         *,
         most_per_worker: int = MOST_PER_WORKER,
+        gpu: bool | None = None,
         name: str = "dask",
     ) -> None:
         check_int("most_per_worker", most_per_worker)
         self.name = name
         self.streams: list[DaskStream] = []
         self.connection = Connection(cluster)
-        self._wanted = workers
+        self._choice = Choice(workers, gpu)
         self._most = most_per_worker
         self._workers: dict[Any, Worker] = {}
-        self._seconds: dict[str, float] = {}  # what tasks take, by name
+        self._cards: dict[Any, int] = {}
+        self.durations = Durations()
 
     # -- opening and closing ------------------------------------------------------------------------------------
 
@@ -101,16 +114,23 @@ class DaskDevice:
         load()
 
     async def connect(self) -> None:
-        self._workers = await self.connection.open(self._wanted)
+        self._workers = await self.connection.open(self._choice)
+        if self.connection.gpu:
+            self._cards = await self.connection.cards(self._workers)
+            self.xp = None  # the workers' CuPy, which need not be installed here
 
     def default_bytes(self) -> int | None:
-        """A share of all the workers' limits; no limit if one has none."""
+        """A share of all the workers' limits, and of what is free on their cards; no limit if one has none."""
         limits = [worker["memory_limit"] for worker in self._workers.values()]
-        return int(sum(limits) * SHARE_OF_MEMORY) if all(limits) else None
+        found = [sum(limits)] if all(limits) else []
+        if self._cards:
+            found.append(sum(self._cards.values()))
+        return int(min(found) * SHARE_OF_MEMORY) if found else None
 
     def open(self, completions: Completions, max_bytes: int | None) -> None:
-        self.memory = DaskMemory(completions)
+        self.memory = DaskMemory(completions, CARDS_GRANULE if self._cards else 1)
         self.streams = [DaskStream(f"{self.name} worker {name}", self, name, self._most) for name in self._workers]
+        self.serial = [DaskStream(f"{stream.name}, one by one", self, stream.worker, 1) for stream in self.streams]
         self.copier = DaskStream(f"{self.name} copies in", self, None, self._most * len(self.streams))
         self._turns = itertools.cycle(self._workers)
 
@@ -128,7 +148,7 @@ class DaskDevice:
         for value in task.inputs:
             found = standing(value)
             for lane in task.lanes:
-                if not isinstance(found, Remote) or found.stream is not lane.stream:
+                if not isinstance(found, Remote) or found.home != lane.stream.worker:
                     missing[lane] += value.owner.nbytes
         return min(task.lanes, key=lambda lane: missing[lane] / _BYTES_PER_SECOND + float(lane.stream.expected))
 
@@ -142,9 +162,9 @@ class DaskDevice:
         if isinstance(array, Remote):
             future, views = array.future, array.views
             if views and array.nbytes > BROUGHT_WHOLE:
-                future = self.send("view", Work(np.array, (ref(0),), {}, (views,)), [future], array.stream)
-                views = ()
-            array = view_of(await self.connection.gathered(future), views)
+                work = Work(copied, (ref(0),), {}, (views,), gpu=self.gpu)
+                future, views = self.send("view", work, [future], array.home), ()
+            array = view_of(on_host(await self.connection.gathered(future)), views)
             if isinstance(array, np.ndarray) and array.flags.writeable and array.flags.owndata:
                 return array
         return np.array(array) if isinstance(array, np.ndarray) else array
@@ -156,11 +176,14 @@ class DaskDevice:
     def reclaim(self, value: Value) -> None:
         self.memory.reclaim(value)
 
-    def capture(self, program: Program, inputs: int) -> Callable[..., list[Any]]:
-        return Fused(program)
+    def capture(self, program: Program, inputs: int) -> tuple[Callable[..., list[Any]], int]:
+        return Fused(program), program.peak(self.memory.footprint)
 
     def adopt(self, source: Any) -> Any:
         raise TypeError(f"this {type(source).__name__} is on a device: copy the array to the host first")
+
+    def rouse(self) -> None:
+        pass
 
     def run_here(self, task: Task) -> None:
         raise AssertionError("nothing runs in this process")
@@ -170,9 +193,18 @@ class DaskDevice:
 
     # -- what a stream needs ------------------------------------------------------------------------------------
 
-    def send(self, name: str, work: Work, operands: Sequence[Any], stream: DaskStream) -> Any:
-        """Give Dask a task, for the stream's worker; for none it is the next one's turn. Returns its future."""
-        return self.connection.submit(name, self._worker(stream), perform, work, *operands)
+    @property
+    def gpu(self) -> bool:
+        """Whether tasks run on the workers' cards."""
+        return self.connection.gpu
+
+    def next_worker(self) -> Any:
+        """Whose turn it is to be given an array."""
+        return next(self._turns)
+
+    def send(self, name: str, work: Work, operands: Sequence[Any], worker: Any) -> Any:
+        """Give Dask a task, for a worker. Returns its future."""
+        return self.connection.submit(name, worker, perform, work, *operands)
 
     async def renewed(self, name: str, remote: Remote) -> Any:
         """The future to hold a result by: another if it comes from so many that Dask is to forget them."""
@@ -180,23 +212,10 @@ class DaskDevice:
             return remote.future
         remote.depth = 0
         found = await self.connection.gathered(remote.future)
-        anew = self.connection.submit(name, self._worker(remote.stream), hold, found)
+        anew = self.connection.submit(name, remote.home, hold, found)
         if (error := await self.connection.outcome(anew)) is not None:
             raise error
         return anew
-
-    def expected(self, name: str) -> float:
-        """Seconds that a task of this name takes on its worker."""
-        return self._seconds.get(name, _SECONDS_PER_TASK)
-
-    def took(self, name: str, seconds: float) -> None:
-        """A task did, with its way there and back."""
-        if len(self._seconds) >= _NAMES:
-            self._seconds.clear()
-        self._seconds[name] = seconds * _LATEST + self._seconds.get(name, seconds) * (1 - _LATEST)
-
-    def _worker(self, stream: DaskStream) -> Any:
-        return next(self._turns) if stream.worker is None else stream.worker
 
     def __repr__(self) -> str:
         return self.name

@@ -12,6 +12,8 @@ from .._core.model import Value
 from ..devices.memory import Memory
 from .work import Step
 
+CARDS_GRANULE = 512  # bytes: CuPy's pool gives blocks of multiples of it
+
 
 class Remote:
     """A result on a worker. It is there for as long as this is held: the future in it is the holder that Dask knows.
@@ -22,17 +24,17 @@ class Remote:
     Attributes:
         future: Dask's, once it is sent.
         views: the steps from Dask's result to this value, which may be a view of it.
-        stream: where it is, or will be, as far as that is known: Dask may have moved it.
+        home: the worker where it is, or will be, as far as that is known: Dask may have moved it.
         nbytes: of Dask's result.
         depth: how many results Dask would compute again, one after the other, if all were lost.
         sent: set when others may read it: `future` is there, or never will be.
         over: set when its task has ended.
     """
 
-    __slots__ = ("depth", "future", "nbytes", "over", "sent", "stream", "views")
+    __slots__ = ("depth", "future", "home", "nbytes", "over", "sent", "views")
 
-    def __init__(self, stream: Any) -> None:
-        self.stream = stream
+    def __init__(self, home: Any) -> None:
+        self.home = home
         self.future: Any = None
         self.views: tuple[Step, ...] = ()
         self.nbytes = self.depth = 0
@@ -41,7 +43,7 @@ class Remote:
 
     def become(self, other: Remote, step: Step) -> None:
         """Be a view of another."""
-        self.future, self.stream, self.nbytes, self.depth = other.future, other.stream, other.nbytes, other.depth
+        self.future, self.home, self.nbytes, self.depth = other.future, other.home, other.nbytes, other.depth
         self.views = (*other.views, step)
 
 
@@ -56,8 +58,9 @@ class DaskMemory(Memory):
     xp: Any = np
     arrays = (Remote,)
 
-    def __init__(self, completions: Completions) -> None:
+    def __init__(self, completions: Completions, granule: int) -> None:
         super().__init__(completions)
+        self.granule = granule
 
     def reclaim(self, value: Value) -> None:
         value.array = value.block = None  # on any thread: a future tells the client's loop that it is dropped

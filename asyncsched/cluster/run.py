@@ -34,12 +34,13 @@ from .._core.failure import Failure
 from .._core.model import PENDING, Task, Value
 from .._core.model import Scope as CoreScope
 from ..devices.contract import Device
-from ..devices.execution import Body
 from ..flow.scope import Scope, Sharing
 from ..runtime.context import current_scope
 from ..runtime.runtime import Runtime
 from ..runtime.waiting import ADMITTED, Steps, checkpoint, drained, wait
-from .sizes import Kind, Sizes, nbytes
+from .node import Node
+from .results import Results
+from .sizes import Sizes
 
 log = logging.getLogger("asyncsched")
 
@@ -79,10 +80,7 @@ class Run:
         self.stopped = False  # what has not begun is not to run any more
         self._lanes = runtime.lanes[device]
         self._device = device
-        self._wanted = wanted
-        self._values: dict[Any, Value] = {}  # what tasks make, until all that read it are submitted
-        self._data: dict[Any, Any] = {}  # what was there
-        self._readers = _count_readers(nodes, wanted)
+        self._results = Results(nodes, wanted)
         self._core: CoreScope | None = None
         self._waiting: asyncio.Task[Any] | None = None
         self._cancelled: Failure | None = None
@@ -107,7 +105,7 @@ class Run:
                 return {}
             if self._cancelled is not None:
                 self._cancelled.rethrow()
-            return {} if self.stopped else self._results()
+            return {} if self.stopped else self._results.wanted()
         except asyncio.CancelledError:
             if self.error is None or self._waiting is None or self._waiting.uncancel():
                 raise
@@ -116,8 +114,7 @@ class Run:
             self.stopped = True
             runtime.reclaimers.discard(self._go_first)
             self._core = self._waiting = None
-            self._values.clear()
-            self._data.clear()
+            self._results.clear()
             _tell(runtime, before, len(self.nodes))
 
     async def _submit_all(self, core: CoreScope) -> None:
@@ -154,47 +151,24 @@ class Run:
 
     def _task(self, core: CoreScope, key: Any, node: GraphNode) -> Task | None:
         """The task for a node, with all it reads; None where there is nothing to run."""
+        results = self._results
         if isinstance(node, DataNode):
-            self._data[key] = node.value
+            results.data[key] = node.value
             return None
-        values, given = self._values, {}
-        keys, inputs = [], []
-        for other in node.dependencies:
-            value = values.get(other)
-            if value is None:
-                given[other] = self._data[other]
-            else:
-                keys.append(other)
-                inputs.append(value)
-            self._readers[other] -= 1
-            if not self._readers[other]:
-                values.pop(other, None)
-                self._data.pop(other, None)
+        keys, inputs, given = results.read(node)
         if self.watch is None and isinstance(node, Alias):
             if inputs:
-                values[key] = inputs[0]
+                results.made[key] = inputs[0]
             else:
-                self._data[key] = given[node.target]
+                results.data[key] = given[node.target]
             return None
         kind = self.sizes.kind(key, node)
         cost, limit = self.sizes.cost(kind, key, node), core.account.limit
         if limit is not None and cost > limit:  # a guess may be wrong: it is tried with all there is
             cost = limit
-        made = values[key] = Value(core.account, self._device, None)
-        body = _Node(self, key, node, kind, keys, given)
+        made = results.made[key] = Value(core.account, self._device, None)
+        body = Node(self, key, node, kind, keys, given)
         return Task(core, kind.name, made, body, inputs, None, None, self._lanes, cost)
-
-    def _results(self) -> dict[Any, Any]:
-        found = {}
-        for key in self._wanted:
-            value = self._values.get(key)
-            if value is None:
-                found[key] = self._data[key]
-            else:
-                if value.failure is not None:
-                    value.failure.rethrow()
-                found[key] = value.array
-        return found
 
     def stop(self, error: BaseException, node: GraphNode, given: dict[Any, Any]) -> None:
         """A task raised: nothing more is to run. On a stream's thread."""
@@ -217,68 +191,12 @@ class Run:
         """Nothing moves for want of bytes: the first task of this graph is admitted all the same."""
         core = self._core
         head = None if core is None else core.queue.head()
-        if core is None or head is None or not head.cost or not isinstance(head.call, _Node):
+        if core is None or head is None or not head.cost or not isinstance(head.call, Node):
             return False
         self.runtime.engine.admission.pending_bytes -= head.cost
         head.cost = 0
         core.account.changed = True
         return True
-
-
-class _Node(Body):
-    """What runs a node of the graph on a stream's thread."""
-
-    __slots__ = ("_given", "_key", "_keys", "_kind", "_node", "_run")
-
-    def __init__(self, run: Run, key: Any, node: GraphNode, kind: Kind, keys: list[Any], given: dict[Any, Any]) -> None:
-        self._run = run
-        self._key = key
-        self._node = node
-        self._kind = kind
-        self._keys = keys  # of the inputs
-        self._given = given  # what else it reads
-
-    def run(self, task: Task) -> None:
-        run, given = self._run, self._given
-        if run.stopped:
-            return
-        for key, value in zip(self._keys, task.inputs, strict=True):
-            given[key] = value.array
-        try:
-            if run.watch is not None:
-                run.watch(self._key)
-            made = run.context.copy().run(self._node, given)
-        except BaseException as error:
-            trace = error.__traceback__
-            error.__traceback__ = None if trace is None else trace.tb_next  # this frame holds what is charged
-            del trace
-            run.stop(error, self._node, given)
-            failure = Failure(error, task.name, None)
-            failure.seen = True  # whoever computes the graph is told
-            task.failure = failure
-            return
-        charge, source = nbytes(made, given)
-        self._kind.measured(charge)
-        result = task.value
-        assert result is not None
-        if source is not None and source in self._keys:
-            result.base = task.inputs[self._keys.index(source)].owner
-        result.array = made
-        result.charge = charge
-        task.refund = task.cost - charge
-        if run.watch is not None:
-            run.watch(self._key, made)
-
-
-def _count_readers(nodes: Mapping[Any, GraphNode], wanted: set[Any]) -> dict[Any, int]:
-    """How many nodes read each; whoever wants one counts as another."""
-    found = dict.fromkeys(nodes, 0)
-    for node in nodes.values():
-        for other in node.dependencies:
-            found[other] += 1
-    for key in wanted:
-        found[key] += 1
-    return found
 
 
 def _tell(runtime: Runtime, before: int, tasks: int) -> None:

@@ -30,11 +30,12 @@ from ..devices.contract import Point
 from ..devices.counter import Counter
 from ..errors import TaskCancelled
 from ..ops.meta import meta
-from ..ops.row import Row
 from ..runtime.threads import in_thread
 from .connection import Connection
+from .durations import Durations
 from .memory import DaskMemory, Remote, standing
-from .work import Step, Work
+from .packing import packed, view_made
+from .work import Work
 
 
 class Sender(Protocol):
@@ -42,14 +43,16 @@ class Sender(Protocol):
 
     connection: Connection
     memory: DaskMemory
+    durations: Durations
 
-    def send(self, name: str, work: Work, operands: Sequence[Any], stream: DaskStream) -> Any: ...
+    @property
+    def gpu(self) -> bool: ...
+
+    def next_worker(self) -> Any: ...
+
+    def send(self, name: str, work: Work, operands: Sequence[Any], worker: Any) -> Any: ...
 
     async def renewed(self, name: str, remote: Remote) -> Any: ...
-
-    def expected(self, name: str) -> float: ...
-
-    def took(self, name: str, seconds: float) -> None: ...
 
 
 class DaskStream:
@@ -69,8 +72,8 @@ class DaskStream:
     def launch(self, task: Task, waits: Sequence[Point]) -> int:
         self.launched += 1
         assert task.value is not None
-        remote = task.value.block = Remote(self)
-        expected = self._device.expected(task.name)
+        remote = task.value.block = Remote(self._device.next_worker() if self.worker is None else self.worker)
+        expected = self._device.durations.expected(task.name)
         self.expected += expected
         self._device.connection.keep(self._run(task, remote, waits, self.launched, expected))
         return self.launched
@@ -94,7 +97,7 @@ class DaskStream:
         self._end(task, remote, number)
 
     async def _compute(self, task: Task, remote: Remote) -> None:
-        view = _view(task)
+        view = view_made(task)
         await (_all_over if view is not None else _all_sent)(task.inputs)
         if self._not_wanted(task):
             return
@@ -107,7 +110,8 @@ class DaskStream:
             if self._not_wanted(task):
                 return
             remote.depth = 1 + max([_depth(value) for value in task.inputs], default=0)
-            remote.future = await self._send(task)
+            work, operands = await packed(task, self._device.gpu)
+            remote.future = self._device.send(task.name, work, operands, remote.home)
             remote.sent.set()
             observer, sent = self._device.memory.observer, perf_counter()
             if observer is not None:
@@ -118,7 +122,7 @@ class DaskStream:
             now = perf_counter()
             if observer is not None:
                 observer.body_ended(task, sent, now)
-            self._device.took(task.name, now - max(sent, self._ran_dry))
+            self._device.durations.took(task.name, now - max(sent, self._ran_dry))
             self._ran_dry = now
         await _all_over(task.inputs)  # Dask fails a task for what it reads: that is told first, though it may be late
         if self._not_wanted(task):
@@ -134,21 +138,6 @@ class DaskStream:
         if upstream is not None:
             execution.fail(task, upstream.passed_to(task.name, task.site))
         return upstream is not None or task.failure is not None
-
-    async def _send(self, task: Task) -> Any:
-        operands, views = [], []
-        for value in task.inputs:
-            found = standing(value)
-            if not isinstance(found, Remote) and not value.device.remote and not value.device.inline:
-                found = await in_thread(partial(value.device.fetch, found), "copies out")
-            operands.append(found.future if isinstance(found, Remote) else found)
-            views.append(found.views if isinstance(found, Remote) else ())
-        form = None
-        if not isinstance(task.call, Row) and task.value is not None and task.value.meta is not None:
-            form = task.value.meta.shape, task.value.meta.dtype
-        options = (task.options or {}) if isinstance(task.call, Row) else {}
-        work = Work(task.call, task.args, options, tuple(views), form)
-        return self._device.send(task.name, work, operands, self)
 
     async def _finish(self, task: Task, remote: Remote) -> None:
         """Give the value what stands for it, and the task its refund."""
@@ -179,15 +168,6 @@ class DaskStream:
         completions = self._device.memory.completions
         if completions.completed(task, self.finished.count == self.launched):
             completions.notify()
-
-
-def _view(task: Task) -> Step | None:
-    """The view that a task makes, if it is a view of known shape of something on a worker."""
-    value, row = task.value, task.call
-    if value is None or value.base is None or not value.meta.known or not isinstance(row, Row) or not row.view:
-        return None
-    known = len(task.inputs) == 1 and isinstance(standing(task.inputs[0]), Remote)
-    return Step(row, task.args, task.options or {}) if known and task.move is None else None
 
 
 async def _all_sent(values: Sequence[Value]) -> None:

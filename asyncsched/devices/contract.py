@@ -124,8 +124,14 @@ class Device(Protocol):
     def adopt(self, source: Any) -> Any:
         """An array of this device over one of another library, by DLPack, to be put."""
 
+    def rouse(self) -> None:
+        """A function is about to be launched, perhaps: the thread that will run it, if one will, may wake up meanwhile.
+
+        On the loop's thread.
+        """
+
     def run_here(self, task: Task) -> None:
-        """Run a tiny host-to-device copy on the calling thread, the loop's. Only where `inline`."""
+        """Run a tiny copy in, or a quick row whose operands are there, on the loop's thread. Only where `inline`."""
 
     def offload(self, job: Job) -> None:
         """Run a job on a stream for copies, and tell the completions of its end."""
@@ -138,10 +144,12 @@ class Device(Protocol):
 
     # -- a captured step --------------------------------------------------------------------------------------------
 
-    def capture(self, program: Program, inputs: int) -> Callable[..., list[Any]]:
-        """What runs a program on (array namespace, arrays), of which the first `inputs` change from run to run.
+    def capture(self, program: Program, inputs: int) -> tuple[Callable[..., list[Any]], int]:
+        """What runs a program on (array namespace, arrays), of which the first `inputs` change from run to run; and the
+        most bytes that its intermediates and results take at once.
 
-        Unless it `owns_captures`, it may be given arrays to put the results in, as the third argument.
+        Unless it `owns_captures`, it may be given arrays to put the results in, as the third argument. Called in the
+        context of whoever captures, and takes no memory of the device.
         """
 
     # -- the end ----------------------------------------------------------------------------------------------------
@@ -154,8 +162,13 @@ class RemoteDevice(Device, Protocol):
     """A device whose arrays lie in other processes.
 
     Before `open` it is connected, after `close` it is disconnected. What leaves it is brought, as a copy: so no array
-    of it ever escapes, and `offload` is never asked for.
+    of it ever escapes, and `offload` is never asked for. Its streams may run several tasks at a time.
+
+    Attributes:
+        serial: streams that do not, from `open` on.
     """
+
+    serial: Sequence[Any]
 
     async def connect(self) -> None:
         """What opening needs of the event loop. After `prepare`."""

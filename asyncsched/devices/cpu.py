@@ -13,6 +13,11 @@ number on that count, which other streams wait for. When a body has run, three t
 For the same reason the loop below sets its variables to None before it wakes the event loop, and before it sleeps in
 `get`: they would hold the last task until the next one comes, which may be never.
 
+To be woken takes a thread some ten times as long as all that the loop's thread does to launch a task (25 us where the
+processors of a virtual machine had gone to sleep). So that this begins first, whoever is about to launch a function
+has the thread *roused*. By the time it holds the GIL, the task is in its queue; if there is none after all, or another
+stream has it, the thread goes back to sleep.
+
 Alternatives, by argument and not by measurement. `concurrent.futures`: a future with a lock and a condition per task,
 no order within a stream, and the event loop woken for each end. One queue for all threads would balance better, but
 then no two tasks have an order for free, and each dependent waits for a count. Processes: every array would have to lie
@@ -24,7 +29,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from functools import partial
 from queue import SimpleQueue
+from typing import Final
 
 import numpy as np
 
@@ -38,6 +45,7 @@ from .host.memory import HostDevice, HostMemory, execute
 from .host.team import Shared, Team
 
 _Item = tuple[Task, Sequence[Point]] | Job | Shared | None
+_UP: Final = Shared(())  # nothing to do but to be awake
 
 
 class CPUStream:
@@ -48,8 +56,10 @@ class CPUStream:
         self.launched = 0
         self.finished = Counter()
         self.queue: SimpleQueue[_Item] = SimpleQueue()
+        self.roused = False  # `_UP` is in the queue
         self._memory = memory
         self._team = team
+        self._waits_for: Counter | None = None
         thread = threading.Thread(target=self._run, name=f"asyncsched {name}", daemon=True)
         thread.start()
         self.thread = thread.ident  # where a body that runs can be looked at
@@ -61,35 +71,72 @@ class CPUStream:
         self.queue.put((task, waits))
         return self.launched
 
+    def rouse(self) -> None:
+        """Have the thread wake up, if it sleeps: a task is about to be launched."""
+        if not self.roused:
+            self.roused = True
+            self.queue.put(_UP)
+
     def idle(self) -> bool:
         """Whether it has nothing to do, as far as can be seen from another thread."""
-        return self.finished.count == self.launched and self.queue.empty()
+        return self.finished.count == self.launched and self.queue.qsize() <= self.roused
+
+    def wake(self, shared: Shared) -> None:
+        """If it sleeps, have it help with parts. Called on another stream's thread."""
+        counter = self._waits_for
+        if counter is not None:
+            counter.wake()
+        elif self.idle():
+            self.queue.put(shared)
 
     def _run(self) -> None:
         enter_stream_thread()
         np.seterr(all="ignore")
         if self._team is not None:
             share_by(self._team.run, self._team.size)
-        get, memory, completions = self.queue.get, self._memory, self._memory.completions
+        memory, completions = self._memory, self._memory.completions
+        get = self.queue.get if self._team is None else partial(self._next, self._team)
         while (item := get()) is not None:
-            if isinstance(item, Job):
-                item.run()
-                wake = completions.completed(item, True)
-            elif isinstance(item, Shared):
-                item.help()
-                wake = False
-            else:
+            if item is _UP:
+                self.roused = False
+                continue
+            if isinstance(item, tuple):
                 task, waits = item
                 for stream, number in waits:
-                    stream.finished.reach(number)
+                    self._reach(stream.finished, number)
                 execute(task, memory)
                 self.finished.step()
                 wake = completions.completed(task, self.queue.empty())
                 task = waits = None  # type: ignore[assignment]
+            elif isinstance(item, Job):
+                item.run()
+                wake = completions.completed(item, True)
+            else:
+                item.help()
+                wake = False
             item = None
             if wake:
                 completions.notify()
         leave_stream_thread()
+
+    def _next(self, team: Team) -> _Item:
+        """What to do next: to help, where it would sleep else."""
+        return (self.queue.empty() and team.open()) or self.queue.get()
+
+    def _reach(self, counter: Counter, number: int) -> None:
+        """Wait for another stream, and help meanwhile."""
+        team = self._team
+        if team is None:
+            counter.reach(number)
+            return
+        self._waits_for = counter
+        while counter.count < number:
+            counter.reach(number, team.open)
+            shared = team.open() if counter.count < number else None
+            if shared is not None:
+                shared.help()
+                shared = None
+        self._waits_for = None
 
 
 class CPUDevice(HostDevice):
@@ -124,11 +171,15 @@ class CPUDevice(HostDevice):
             team.streams = self.streams
         self.copier = CPUStream(f"{self.name} copies", self.memory)
 
+    def rouse(self) -> None:
+        for stream in self.streams:
+            if stream.finished.count == stream.launched:
+                stream.rouse()
+                return
+
     def run_here(self, task: Task) -> None:
-        """Run a tiny task on the calling thread, the loop's."""
         execute(task, self.memory)
         self.memory.completions.ending = False
-        self.memory.completions.items.append(task)
 
     def offload(self, job: Job) -> None:
         self.copier.queue.put(job)

@@ -5,7 +5,7 @@ The device's memory runs table rows its own way; a user's callable runs the same
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from time import sleep
 from typing import Any, Protocol
 
@@ -208,7 +208,9 @@ def _run_call(task: Task, memory: Memory) -> None:
     value = task.value
     assert value is not None
     arrays = [_handed_out(value) for value in task.inputs]
-    given = map_leaves(lambda leaf: arrays[leaf.slot] if type(leaf) is Ref else leaf, list(task.args))
+    given = list(task.args)
+    if arrays:
+        given = map_leaves(lambda leaf: arrays[leaf.slot] if type(leaf) is Ref else leaf, given)
     options, found = task.options, None
     lesson: Lesson | None = options["lesson"] if options else None
     if lesson and lesson.wanted():
@@ -227,13 +229,12 @@ def _run_call(task: Task, memory: Memory) -> None:
             )
     if value.failure is not None:
         return
+    charge = made = 0
     value.block = ()
-    if returned := list(_arrays(result, memory)):  # else no input is of interest, and there may be many
-        inputs = {id(owner_of(a)) for a in _arrays([arrays, task.args], memory)}
-        owners = {id(o): o for a in returned if id(o := owner_of(a)) not in inputs}
-        value.block = tuple((owner, memory.footprint(owner.nbytes)) for owner in owners.values())
-    charge = made = sum(nbytes for _, nbytes in value.block)
-    if not value.block and options and not isinstance(result, (*memory.arrays, *_WEIGHTLESS)):
+    if owners := _made(result, (task.args, arrays), memory):
+        value.block = tuple((owner, memory.footprint(owner.nbytes)) for owner in owners)
+        charge = made = sum(nbytes for _, nbytes in value.block)
+    elif options and not isinstance(result, (*memory.arrays, *_WEIGHTLESS)):
         charge = options["unmeasured"] if found is None else found.kept  # until the handle drops
     if lesson and found:
         lesson.learn(found.peak, found.kept, made)
@@ -247,6 +248,15 @@ def _handed_out(value: Value) -> Any:
     return hand_out(value) if type(value.array) in value.device.memory.arrays else value.array
 
 
-def _arrays(found: Any, memory: Memory) -> Iterator[Any]:
-    """The arrays in arguments or a result, in lists, tuples and dicts too."""
-    return (leaf for leaf in leaves(found) if isinstance(leaf, memory.arrays))
+def _made(result: Any, given: Any, memory: Memory) -> Collection[Any]:
+    """The arrays that own the memory of a result, in lists, tuples and dicts too, but for what was given."""
+    arrays, owners = memory.arrays, {}
+    for leaf in leaves(result):
+        if isinstance(leaf, arrays):
+            owner = owner_of(leaf)
+            owners[id(owner)] = owner
+    if owners:
+        for leaf in leaves(given):
+            if isinstance(leaf, arrays):
+                owners.pop(id(owner_of(leaf)), None)
+    return owners.values()

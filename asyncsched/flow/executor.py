@@ -26,8 +26,8 @@ T = TypeVar("T")
 class SchedulerExecutor(Executor):
     """Made by `s.as_executor()`. `submit` may be called on any thread, and never waits: what there is no room for does.
 
-    Cancelling a future whose function has not begun cancels the task. `shutdown` refuses new work, and leaves the
-    scheduler open.
+    Cancelling a future whose function has not begun cancels the task. (Of a function on a cluster nobody here knows
+    when it begins: till it has ended it has not.) `shutdown` refuses new work, and leaves the scheduler open.
     """
 
     def __init__(self, tasks: Tasks, runtime: Runtime) -> None:
@@ -103,6 +103,14 @@ class _Future(Future[Any]):
             )
 
 
+def _called(fn: Callable[..., Any]) -> Callable[..., Any]:
+    return partial(_apply, fn)
+
+
+def _apply(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    return fn(*args, **kwargs)
+
+
 class _Work:
     """A function and its future, until that is told how it ended: its exception holds the frames that hold this."""
 
@@ -120,6 +128,10 @@ class _Work:
         del future
         assert fn is not None
         return fn(*args, **kwargs)
+
+    def __reduce__(self) -> Any:
+        """In another process it is the function alone: its future stays here, and is told by `end`."""
+        return _called, (self._fn,)
 
     def end(self, task: asyncio.Task[Any]) -> None:
         """The asyncio task that waited for it is done."""

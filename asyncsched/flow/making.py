@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections.abc import Callable, Hashable
+from functools import partial
+from inspect import CO_COROUTINE
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +24,8 @@ from ..runtime.runtime import Runtime
 from ..tensors.handles import Handle, Task
 from ..tensors.tensor import Tensor
 from .learned import LearnedCost, Lesson
+
+_MAY_HOLD = (Handle, tuple, list, dict)  # arguments that are handles, or may have some in them
 
 
 class Options(NamedTuple):
@@ -39,10 +44,13 @@ def make_call(
     runtime: Runtime, core: CoreScope, fn: Callable[..., Any], args: tuple[Any, ...], given: Options, *, bounded: bool
 ) -> tuple[CoreTask, Any]:
     """A user's callable as a task, and its handle: a Tensor if shape and dtype are given, else a Task."""
+    admission = runtime.engine.admission
+    if not admission.pending and admission.free > 0 and given.device is None:
+        runtime.devices[0].rouse()  # first of all: what follows is done by the time the thread is awake
     shape, dtype = given.shape, given.dtype
     if not callable(fn):
         raise TypeError(f"submit takes a callable, not {type(fn).__name__}")
-    if asyncio.iscoroutinefunction(fn):
+    if _makes_coroutine(fn):
         raise TypeError(
             f"{fn} is a coroutine function: await it, or use asyncio.create_task; streams run plain functions"
         )
@@ -50,7 +58,11 @@ def make_call(
         raise TypeError("shape and dtype go together: with both the result is a Tensor")
     form = None if shape is None else meta(_shape(shape), np.dtype(dtype), contiguous=False)
     inputs: list[Value] = []
-    bound = map_leaves(lambda arg: _bind(arg, inputs, runtime), args)
+    bound = args
+    for arg in args:
+        if isinstance(arg, _MAY_HOLD):
+            bound = map_leaves(partial(_bind, inputs, runtime), args)
+            break
     target = runtime.device(given.device) if given.device is not None or not inputs else inputs[0].device
     result = 0 if form is None else target.memory.footprint(form.nbytes)
     label = given.name or getattr(fn, "__qualname__", None) or type(fn).__name__
@@ -73,6 +85,12 @@ def make_call(
     return task, Task(value, label) if form is None else Tensor(value)
 
 
+def _makes_coroutine(fn: Callable[..., Any]) -> bool:
+    if type(fn) is FunctionType and not vars(fn):  # asked as `inspect` does, but for the marks that it knows
+        return bool(fn.__code__.co_flags & CO_COROUTINE)
+    return asyncio.iscoroutinefunction(fn)
+
+
 def _shape(shape: Any) -> tuple[int, ...]:
     lengths = (shape,) if isinstance(shape, int) else tuple(shape)
     if not all(isinstance(n, int | np.integer) and n >= 0 for n in lengths):
@@ -80,7 +98,7 @@ def _shape(shape: Any) -> tuple[int, ...]:
     return tuple([int(n) for n in lengths])
 
 
-def _bind(arg: Any, inputs: list[Value], runtime: Runtime) -> Any:
+def _bind(inputs: list[Value], runtime: Runtime, arg: Any) -> Any:
     """A handle's place among `inputs`, to which its value is added; anything else as it is."""
     if not isinstance(arg, Handle):
         return arg
@@ -102,6 +120,8 @@ def _learned(cost: LearnedCost, label: str, inputs: list[Value], given: Options)
 
 def _cost(form: Meta | None, result: int, given: Options, inputs: list[Value]) -> tuple[int, int]:
     """What a callable is charged, and how much of that it gives back when it ends."""
+    if given.nbytes is given.workspace is None and not inputs:  # as of most functions that are called
+        return result, 0
     workspace = _bytes(given.workspace, "workspace")
     if given.nbytes is None:
         made = result if form is not None else sum(owner.nbytes for owner in {v.owner for v in inputs})

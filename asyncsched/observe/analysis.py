@@ -44,7 +44,7 @@ class Analysis:
     Attributes:
         span: seconds from the first submission to the last end.
         tasks, inline: how many tasks ran, and rows inline.
-        operations: the longest running first; rows that ran inline are on the device "event loop".
+        operations: the longest running first; what ran on the loop's thread is on the device "event loop".
         streams: (device, stream, share of the span that it was busy, tasks), for copies in too.
         busy: share of the span that the compute streams were busy, on average.
         idle: share of the span that they were idle, by `WHY`.
@@ -113,7 +113,7 @@ def _added_up(tasks: Iterable[TaskRecord], by_seq: dict[int, TaskRecord]) -> lis
     for task in tasks:
         if task.claim:
             continue
-        device = task.stream if task.inline else task.device
+        device = task.stream if task.on_loop else task.device
         operation = found.setdefault((task.name, device), Operation(task.name, device))
         operation.count += 1
         for phase, since, until in phases(task, by_seq):
@@ -125,7 +125,7 @@ def _streams(tasks: Iterable[TaskRecord], span: float) -> list[tuple[str, str, f
     busy: dict[tuple[str, str], float] = defaultdict(float)
     count: dict[tuple[str, str], int] = defaultdict(int)
     for task in tasks:
-        if task.began is not None and task.ended is not None and not task.inline:
+        if task.began is not None and task.ended is not None and not task.on_loop:
             busy[task.device, task.stream] += task.ended - task.began
             count[task.device, task.stream] += 1
     return [(*key, min(1.0, busy[key] / span), count[key]) for key in sorted(busy)]
@@ -149,7 +149,9 @@ def _idleness(
     for task in recording.tasks:
         if task.inline or task.copies:
             continue
-        mine = own.setdefault((task.device, task.stream), {"running": [], "inputs": [], "stream": []})
+        mine: dict[str, Times] = {}
+        if not task.on_loop:
+            mine = own.setdefault((task.device, task.stream), {"running": [], "inputs": [], "stream": []})
         for phase, since, until in phases(task, by_seq):
             if phase in shared and until - since > _NOTICED:
                 shared[phase].append((since, until))

@@ -27,7 +27,7 @@ def critical_path(tasks: Sequence[TaskRecord], by_seq: dict[int, TaskRecord]) ->
     task, path = ran[-1], [("loop", "taken in", ran[-1].done - _end(ran[-1]))]
     while len(path) < 2 * len(ran):
         began, stream = task.began or 0.0, (task.device, task.stream)
-        path.append(("loop" if task.inline else "run", task.name, _end(task) - began))
+        path.append(("loop" if task.on_loop else "run", task.name, _end(task) - began))
         candidates = [p for seq in task.inputs if (p := by_seq.get(seq)) is not None and 0 < _end(p) <= began]
         place = bisect_right(ends[stream], began) - 1
         if place >= 0 and on_stream[stream][place] is not task:

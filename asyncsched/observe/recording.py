@@ -40,6 +40,7 @@ from typing import Any
 
 from .._core.model import STATE_NAMES
 from ..pictures.graph import Node, TaskGraph
+from ..runtime.runtime import LoopStream
 from .chunks import CLAIM, COUNTED, FORMAT, INLINE, NOWHERE, TICK, content, running, unpack_tasks
 
 
@@ -51,7 +52,8 @@ class TaskRecord:
         seq: its number, in the order of submission.
         name: of the operation.
         site: the user's line.
-        device, stream: where it ran; "" if nowhere, and "event loop" as the stream for what ran inline.
+        device, stream: where it ran; "" if nowhere. What ran on the loop's thread has the stream "event loop",
+            and if it ran inline no device.
         copies: whether that stream is for copies in.
         state: "done", "failed", "cancelled", or how far it was when the trace ended.
         claim: whether it is a scope's reserve, which takes bytes and no slot.
@@ -92,6 +94,11 @@ class TaskRecord:
     @property
     def inline(self) -> bool:
         """Whether it ran on the loop's thread without becoming a task."""
+        return self.on_loop and not self.device
+
+    @property
+    def on_loop(self) -> bool:
+        """Whether it ran on the loop's thread: at once, or as a quick task when its turn came."""
         return self.stream == INLINE_STREAM
 
 
@@ -110,7 +117,7 @@ class ScopeRecord:
     reserve: int = 0
 
 
-INLINE_STREAM = "event loop"
+INLINE_STREAM = LoopStream.name
 
 
 @dataclass(slots=True)

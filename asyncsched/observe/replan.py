@@ -137,7 +137,7 @@ def _finishes(program: Program, limit: int, streams: int) -> bool:
 
 def _streams(program: Program) -> int:
     tasks = program.recording.tasks
-    used = {(task.device, task.stream) for task in tasks if task.stream and not task.copies and not task.inline}
+    used = {(task.device, task.stream) for task in tasks if task.stream and not task.copies and not task.on_loop}
     return max(1, len(used) // max(1, len({device for device, _ in used})))
 
 

@@ -112,7 +112,7 @@ class Program:
         """What the streams take beside the bodies, typically."""
         ran: dict[str, list[TaskRecord]] = defaultdict(list)
         for task in self.recording.tasks:
-            if task.began is not None and task.launched is not None and not task.inline:
+            if task.began is not None and task.launched is not None and not task.on_loop:
                 ran[task.stream].append(task)
         hops, pauses, wakes = [0.0], [0.0], [0.0]
         for tasks in ran.values():

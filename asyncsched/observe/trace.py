@@ -80,7 +80,7 @@ class Trace(Instrument):
 
     def attached(self, scheduler: Any) -> None:
         if self._runtime is not None:
-            raise ValueError("a Trace is for one scheduler, once: make another, with a file of its own")
+            raise RuntimeError("a Trace is for one scheduler, once: make another, with a file of its own")
         self._runtime = scheduler._runtime
         self._engine = self._runtime.engine
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from .._core.callsite import line_of
 from .._core.model import STATE_NAMES
+from ..runtime.runtime import LoopStream
 from .chunks import (
     BEGAN,
     COST,
@@ -120,6 +121,11 @@ class Picture:
         began = row[BEGAN]
         return text % ((began - self._origin) * 1e6, (row[ENDED] - began) * 1e6, "")
 
+    def _tid(self, lane: Any) -> int:
+        """The track of a lane. What ran on the loop's thread is on that of the loop."""
+        number = self._lane(lane)
+        return _LOOP if type(lane.stream) is LoopStream else _STREAMS + number
+
     def new_tracks(self) -> str:
         """What names the tracks that are new since this was last asked."""
         new, self._named = self._named, []
@@ -130,8 +136,8 @@ class Picture:
         tid = _LOOP
         if lane is not None and not isinstance(lane, int):
             new = lane not in self._lanes
-            tid = _STREAMS + self._lane(lane)
-            if new:
+            tid = self._tid(lane)
+            if new and tid != _LOOP:
                 self._named.append(self._track(tid, lane.stream.name))
         quoted = json.dumps(name).replace("%", "%%")
         found = f'{{"ph":"X","pid":1,"tid":{tid},"ts":%.1f,"dur":%.1f,"name":{quoted}%s}},\n'
@@ -166,7 +172,7 @@ class Picture:
         if row[ENDED]:
             self._ended[seq] = row[ENDED]
             arrow = {"pid": 1, "cat": "flow", "name": "submit to run", "id": seq}
-            tid, began = _STREAMS + self._lane(row[LANE]), self._us(row[BEGAN])
+            tid, began = self._tid(row[LANE]), self._us(row[BEGAN])
             texts.append(event(ph="s", tid=_LOOP, ts=submitted, **arrow))
             texts.append(event(ph="f", bp="e", tid=tid, ts=max(began, submitted), **arrow))
         since = submitted

@@ -1,20 +1,21 @@
 """How a row is cut into parts from outside, on which several threads work at once.
 
-Each part is the row itself, applied to slices:
-what works element by element, or along each row, gives the same bits in parts.
+Each part is the row itself, applied to slices: what works element by element, or along each row, gives the same bits.
 
-Not taken: to cut matrix products. In parts some kernels of a BLAS give other bits; and measured on two processors, a
-training step with cut products took 1.06 times as long as with whole ones, since there are other tasks for the other
-stream. Nor rows of many short calls, such as layer_norm and convolution: two threads take as long for them as one.
+A product of matrices is cut along the longer side of its result, at multiples of 64, into two parts for each thread: so
+one that is kept from its part by other work, the event loop's say, has the rest done by others. On some processors a
+BLAS gives other bits in parts, so inside `asc.exact()` products stay whole.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import gcd, prod
 from typing import Any, Final
 
 import numpy as np
 
+from .kernels.layers import ROWS
 from .parallel import ranges, seconds_of
 from .row import Kernel, Row
 
@@ -30,7 +31,14 @@ _BY_ELEMENTS: Final = frozenset(
         "where",
     }
 )  # fmt: skip
-_BY_ROWS: Final = frozenset({"softmax", "softmax_backward"})  # ... or each row is
+# ... or each row is: of the last axis, or of as many as the weight has.
+_BY_ROWS: Final = frozenset({"layer_norm", "softmax", "softmax_backward"})
+
+PRODUCTS: Final = frozenset({"linear", "linear_weight_grad", "matmul"})
+_MULTIPLICATION: Final = 2e-11  # seconds for one of a large product in single precision, from above
+_EDGE: Final = 64  # places: of whole blocks of a BLAS's kernel, so that on most processors bits are the same
+_EACH: Final = 2  # parts of a product for each thread, ...
+_LEAST: Final = 5  # ... each so many times as long as others at least: what all read is packed for each
 
 
 def parts(row: Row, kernel: Kernel, args: Sequence[Any], out: Array) -> list[Part]:
@@ -41,18 +49,58 @@ def parts(row: Row, kernel: Kernel, args: Sequence[Any], out: Array) -> list[Par
         args: arrays and scalars.
         out: where the result goes.
     """
+    if row.name in PRODUCTS:
+        return [] if row.exact is None else _of_product(row.name, args, out)
     universal = isinstance(kernel, np.ufunc) and kernel.signature is None
     if not universal and row.name not in _BY_ELEMENTS and row.name not in _BY_ROWS:
         return []
     seconds = seconds_of(row.name, out.size, out.itemsize)
-    axes = out.ndim - (row.name in _BY_ROWS)
+    axes, unit = out.ndim, 1
+    if row.name in _BY_ROWS:
+        axes -= args[1].ndim if row.name == "layer_norm" else 1
+        unit = ROWS
     # The first that has more than one place, so that what is in one piece has parts in one piece.
     axis = next((i for i in range(axes) if out.shape[i] > 1), None)
-    found = [] if axis is None else ranges(out.shape[axis], seconds)
-    if axis is None or len(found) < 2:
+    if axis is None:
         return []
+    whole = unit // gcd(unit, prod(out.shape[axis + 1 : axes]))
+    found = _several(ranges(out.shape[axis], seconds, unit=whole))
     slices = [(*[slice(None)] * axis, one) for one in found]
     return [([_slice(a, out, one) for a in args], out[one]) for one in slices]
+
+
+def _of_product(name: str, args: Sequence[Any], out: Array) -> list[Part]:
+    if name != "matmul":
+        out = _matrix(out)
+        args = [_matrix(args[0]), *([_matrix(args[1])] if name == "linear_weight_grad" else args[1:])]
+    length = args[0].shape[0 if name == "linear_weight_grad" else -1]
+    seconds = _MULTIPLICATION * out.size * length * out.itemsize / 4
+    if out.ndim > 2:
+        return [([_slice(a, out, (one,)) for a in args], out[one]) for one in _several(ranges(len(out), seconds))]
+    if not args[0].ndim == args[1].ndim == 2:
+        return []
+    sides = _several(ranges(max(out.shape), seconds, unit=_EDGE, each=_EACH, least=_LEAST))
+    every, long = slice(None), out.shape[1] > out.shape[0]
+    places = [(every, side) if long else (side, every) for side in sides]
+    return [(_factors(name, args, *place), out[place]) for place in places]
+
+
+def _several(found: list[slice]) -> list[slice]:
+    return found if len(found) > 1 else []
+
+
+def _factors(name: str, args: Sequence[Any], rows: slice, columns: slice) -> Sequence[Any]:
+    """The operands for some rows and columns of the result."""
+    if name == "matmul":
+        return args[0][rows], args[1][:, columns]
+    if name == "linear":
+        return args[0][rows], *[one[columns] for one in args[1:]]  # of a weight and a bias
+    return args[0][:, rows], args[1][:, columns]
+
+
+def _matrix(array: Any) -> Any:
+    """All axes but the last as one."""
+    return array.reshape(prod(array.shape[:-1]), array.shape[-1])
 
 
 def _slice(array: Any, out: Array, part: Slices) -> Any:

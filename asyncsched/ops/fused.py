@@ -10,7 +10,7 @@ with registers of their own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -26,6 +26,7 @@ from .kernels.scratch import scratch
 from .meta import Meta
 from .program import Program, Ref, Step
 from .run_loop import loop_of
+from .runs import last_reads, runs, slots_of, written
 
 _WORTH_A_BUFFER = 65_536  # bytes: below, fresh memory costs nothing
 _LEAST_BLOCK = 16_384  # elements: fewer are done before the next call is made
@@ -44,10 +45,10 @@ class FusedProgram:
     def __init__(self, program: Program, take: Callable[[int], Any], give: Callable[[Any], None]) -> None:
         self._program = program
         self._take, self._give = take, give
-        last = program.last_uses()
+        last, reads = program.last_uses(), last_reads(program)
         self._parts: list[tuple[Run | None, range, list[int]]] = []
-        for steps in _parts(program):
-            run = Run.of(program, steps) if len(steps) > 1 else None
+        for steps in runs(program, lambda i: _run_shape(program, program.steps[i])):
+            run = Run.of(program, steps, reads) if len(steps) > 1 else None
             self._parts.append((run, steps, [slot for i in steps for slot in last[i]]))
 
     def run(self, xp: Any, arrays: Sequence[Any], outs: Sequence[Any] | None = None) -> list[Any]:
@@ -91,22 +92,6 @@ class FusedProgram:
         if slot not in blocks:
             blocks[slot] = self._take(form.nbytes)
         return np.ndarray(form.bound, form.dtype, blocks[slot])
-
-
-def _parts(program: Program) -> Iterator[range]:
-    """The steps, those that may be one run together."""
-    start, shape = 0, None
-    for i, step in enumerate(program.steps):
-        found = _run_shape(program, step)
-        if i > start and (found is None or found != shape):
-            yield range(start, i)
-            start = i
-        shape = found
-        if found is None:
-            yield range(i, i + 1)
-            start = i + 1
-    if start < len(program.steps):
-        yield range(start, len(program.steps))
 
 
 def _run_shape(program: Program, step: Step) -> Any:
@@ -163,13 +148,13 @@ class Run:
     loop: list[Any]  # what numba compiled, if it did
 
     @classmethod
-    def of(cls, program: Program, steps: range) -> Run:
+    def of(cls, program: Program, steps: range, last: dict[int, int]) -> Run:
         form = program.steps[steps[0]].form
-        run = _Writer(program, steps, form).run()
+        run = _Writer(program, steps, last, form).run()
         if prod(form.bound) >= compiled.WORTH and not run.tiles and not asked():
-            written = loop_of(program, steps, run.reads, [slot for slot, _ in run.writes])
-            if written is not None:
-                return replace(run, loop=compiled.later(*written, len(run.writes)))
+            loop = loop_of(program, steps, run.reads, [slot for slot, _ in run.writes])
+            if loop is not None:
+                return replace(run, loop=compiled.later(*loop, len(run.writes)))
         return run
 
     def apply(self, slots: list[Any], place: Callable[[int], Any]) -> bool:
@@ -223,14 +208,11 @@ class Run:
 class _Writer:
     """Writes the function of a run: allocates registers, step by step."""
 
-    def __init__(self, program: Program, steps: range, form: Meta) -> None:
+    def __init__(self, program: Program, steps: range, last: dict[int, int], form: Meta) -> None:
         self._program, self._form = program, form
         self._steps = {program.inputs + i: program.steps[i] for i in steps}
-        uses = {slot: i for i, step in enumerate(program.steps) for slot in _slots(step)}
-        outside = set(program.outputs)
-        outside.update(slot for i, step in enumerate(program.steps) if i not in steps for slot in _slots(step))
-        self._written = [slot for slot in self._steps if slot in outside]
-        self._last = {slot: program.inputs + uses.get(slot, slot - program.inputs) for slot in self._steps}
+        self._written = written(program, steps, last)
+        self._last = {slot: program.inputs + last.get(slot, slot - program.inputs) for slot in self._steps}
         self._reads: dict[int, str] = {}
         self._tiles: dict[str, tuple[int | None, Any, np.dtype[Any]]] = {}
         self._registers: list[np.dtype[Any]] = []
@@ -242,9 +224,9 @@ class _Writer:
 
     def run(self) -> Run:
         lines = [self._line(slot, step) for slot, step in self._steps.items()]
-        written = [f"o{slot}" for slot in self._written]
-        blocks = [*[f"x{slot}" for slot, way in self._reads.items() if way != "number"], *written]
-        arrays = [*[f"x{slot}" for slot in self._reads], *written]
+        results = [f"o{slot}" for slot in self._written]
+        blocks = [*[f"x{slot}" for slot, way in self._reads.items() if way != "number"], *results]
+        arrays = [*[f"x{slot}" for slot in self._reads], *results]
         registers = [*[f"r{i}" for i in range(len(self._registers))], *self._tiles]
         source = "\n".join(
             [
@@ -280,7 +262,7 @@ class _Writer:
             self._name(a.slot) if type(a) is Ref else self._constant(f"c{slot}_{i}", a, dtypes[i], function)
             for i, a in enumerate(args)
         ]
-        for read in dict.fromkeys(_slots(step)):
+        for read in dict.fromkeys(slots_of(step)):
             if read in self._steps and self._last[read] == slot and read not in self._written:
                 self._release(self._names[read], self._steps[read].form.dtype)
         target = self._names[slot] = self._target(slot, step.form.dtype)
@@ -323,10 +305,6 @@ class _Writer:
     def _release(self, name: str, dtype: np.dtype[Any]) -> None:
         until = int(name[1:]) if name[0] == "o" else float("inf")
         self._free.append((name, dtype, until))
-
-
-def _slots(step: Step) -> list[int]:
-    return [a.slot for a in step.args if type(a) is Ref]
 
 
 def _dtypes(function: Any, operands: list[Any]) -> list[Any]:

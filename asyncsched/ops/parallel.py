@@ -33,6 +33,11 @@ def share_by(run: Callable[[Sequence[Part]], None], threads: int) -> None:
     _here.run, _here.threads = run, threads
 
 
+def threads() -> int:
+    """How many threads the calling one shares its work with, itself among them."""
+    return _here.threads
+
+
 def run(parts: Sequence[Part]) -> None:
     """Call all parts, in any order, perhaps at the same time. Raises what one of them raised."""
     if _here.run is None or len(parts) < 2:
@@ -42,14 +47,19 @@ def run(parts: Sequence[Part]) -> None:
         _here.run(parts)
 
 
-def ranges(places: int, seconds: float) -> list[slice]:
+def ranges(places: int, seconds: float, *, unit: int = 1, each: int = 1, least: int = 1) -> list[slice]:
     """So many places in equal ranges for the threads; one range where more are not worth a thread's while.
 
     Args:
         seconds: what all of them take on one thread, by estimate.
+        unit: ranges begin at multiples of this.
+        each: how many ranges for a thread, if there are several threads.
+        least: so many `PART_SECONDS` each takes at least.
     """
-    number = max(1, min(_here.threads, int(seconds / PART_SECONDS), places))
-    return [slice(low, high) for low, high in pairwise([places * i // number for i in range(number + 1)])]
+    most = each * _here.threads if _here.threads > 1 else 1
+    number = max(1, min(most, int(seconds / (least * PART_SECONDS)), places // unit))
+    starts = [places * i // number // unit * unit for i in range(number)]
+    return [slice(low, high) for low, high in pairwise([*starts, places])]
 
 
 def seconds_of(name: str, elements: int, itemsize: int) -> float:

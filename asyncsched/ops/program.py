@@ -72,16 +72,26 @@ class Program:
                 slots[slot] = None
         return [slots[slot] for slot in self.outputs]
 
-    def peak(self, footprint: Callable[[int], int]) -> int:
-        """The most bytes that intermediates and results take at once."""
+    def peak(
+        self, footprint: Callable[[int], int], parts: Sequence[tuple[range, Sequence[int] | None]] | None = None
+    ) -> int:
+        """The most bytes that intermediates and results take at once.
+
+        Args:
+            footprint: the bytes that so many take in the device's memory.
+            parts: the steps that are one kernel each, with the slots that it writes: those of the others take nothing.
+                A step with None is run as it is, and so is each if there are no parts.
+        """
         live = most = 0
-        sizes = [0] * self.inputs
+        sizes = [0] * (self.inputs + len(self.steps))
         last = self.last_uses()
-        for i, step in enumerate(self.steps):
-            sizes.append(footprint(step.nbytes))
-            live += sizes[-1]
-            most = max(most, live + step.workspace)
-            live -= sum(sizes[slot] for slot in last[i])
+        for steps, writes in [(range(i, i + 1), None) for i in range(len(self.steps))] if parts is None else parts:
+            for slot in [self.inputs + i for i in steps] if writes is None else writes:
+                sizes[slot] = footprint(self.steps[slot - self.inputs].nbytes)
+                live += sizes[slot]
+            workspace = max(self.steps[i].workspace for i in steps) if writes is None else 0
+            most = max(most, live + workspace)
+            live -= sum(sizes[slot] for i in steps for slot in last[i])
         return most
 
     def apply(self, index: int, xp: Any, slots: list[Any], out: Any = None) -> Any:

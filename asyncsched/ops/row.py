@@ -17,6 +17,7 @@ Options = Mapping[str, Any]
 Kernel = Callable[..., Any]
 
 _PLAN_LIMIT = 4096
+_NUMBERS = 64  # of one plan
 # The Python types NumPy promotes weakly (bool is not weak, but has a type of its own all the same).
 _PYTHON_SCALARS = frozenset((bool, int, float, complex))
 
@@ -29,6 +30,7 @@ class Inferred(NamedTuple):
     owned: int | None = None  # bytes of memory the result owns; None: all of the result (a view row: none of it)
     int_bounds: tuple[int, int] | None = None
     work: int | None = None  # elements it goes through; None: those of the largest array
+    number: np.dtype[Any] | None = None  # of a Python number as the second operand, where a ufunc makes it one
 
 
 class Bound(NamedTuple):
@@ -38,20 +40,43 @@ class Bound(NamedTuple):
     absolute: float
 
 
+class Numbers(dict[float, Any]):
+    """Python numbers as arrays of the dtype that they have in an operation: NumPy takes half the time with those.
+
+    What has no place here stays a number: zero, whose sign a key does not tell, what is not a number or out of the
+    dtype's bounds, and what comes when there are many.
+    """
+
+    def __init__(self, dtype: np.dtype[Any]) -> None:
+        self.dtype = dtype
+
+    def __missing__(self, number: float) -> Any:
+        if not number or number - number != 0 or len(self) >= _NUMBERS:
+            return number
+        try:
+            with np.errstate(all="ignore"):
+                array = np.array(number, self.dtype)
+        except OverflowError:
+            return number  # the operation says what it finds
+        array.flags.writeable = False
+        self[number] = array
+        return array
+
+
 class Plan:
     """What one application of a row will need: decided at submit, before any memory is touched."""
 
-    __slots__ = ("int_bounds", "meta", "nbytes", "seconds", "small", "workspace")
+    __slots__ = ("int_bounds", "kernel", "meta", "nbytes", "numbers", "seconds", "small", "workspace")
 
-    def __init__(
-        self, meta: Meta, nbytes: int, workspace: int, seconds: float | None, int_bounds: tuple[int, int] | None
-    ) -> None:
-        self.meta = meta  # of the result
+    def __init__(self, inferred: Inferred, nbytes: int, seconds: float | None = None, kernel: Any = None) -> None:
+        self.meta = inferred.meta  # of the result
         self.nbytes = nbytes  # bytes of memory the result will own: 0 for a view
-        self.workspace = workspace  # bytes of temporary memory while it runs
-        self.small = seconds is not None  # may run inline
+        self.workspace = inferred.workspace  # bytes of temporary memory while it runs
+        self.small = seconds is not None  # may run inline, by
+        self.kernel = kernel
         self.seconds = seconds or 0.0  # for which it would then hold the loop's thread longer than a task does
-        self.int_bounds = int_bounds  # Python integers among the operands must lie in here
+        self.int_bounds = inferred.int_bounds  # Python integers among the operands must lie in here
+        self.numbers = None if inferred.number is None else Numbers(inferred.number)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -123,11 +148,12 @@ def resolve(row: Row, xp: Any) -> Kernel:
     """
     found = row.kernels.get(xp)
     if found is None:
-        found = row.kernels[xp] = _bind(row.kernel, xp)
+        found = row.kernels[xp] = bind(row.kernel, xp)
     return found
 
 
-def _bind(kernel: str | Kernel, xp: Any) -> Kernel:
+def bind(kernel: str | Kernel, xp: Any) -> Kernel:
+    """A kernel as a function of arrays and options in a namespace."""
     if isinstance(kernel, str):
         function: Kernel = getattr(xp, kernel)
         return partial(_of_truths, function) if kernel.startswith("logical_") and xp is not np else function
@@ -164,7 +190,7 @@ def _new_plan(row: Row, operands: tuple[Operand, ...], options: Options) -> Plan
     if not row.view or owned or not result.known:
         metas = [operand for operand in operands if isinstance(operand, Meta)]
         seconds = inline_seconds(row.name, result, metas, inferred.workspace, inferred.work)
-    return Plan(result, owned, inferred.workspace, seconds, inferred.int_bounds)
+    return Plan(inferred, owned, seconds, resolve(row, np))
 
 
 def _infer(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:

@@ -34,12 +34,14 @@ Below, `k` and `r` are the kernels and the rules of a theme.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 from . import kernels, rules
+from .cut import PRODUCTS
 from .meta import Meta
 from .packed import packed_row
-from .row import Operand, Row
+from .row import Bound, Operand, Row
 from .table_elementwise import elementwise_rows
 from .table_linalg import fourier_rows, matrix_rows
 from .table_nn import network_rows
@@ -180,7 +182,15 @@ def _updates() -> Iterator[Row]:
     yield Row("adam_step", k.adam_step, update, out=True, inplace=True, doc="A step of Adam.")
 
 
-TABLE: dict[str, Row] = {row.name: row for row in _rows()}
+PRODUCT_BOUND = Bound(3e-6, 3e-5)  # of sums of some thousand products; in double precision it is much less
+
+
+def _in_parts(row: Row) -> Row:
+    """A product that may be cut for several threads, and inside `exact()` is not: its sums may be rounded otherwise."""
+    return replace(row, exact=row, bound=PRODUCT_BOUND, plans={}, kernels={}) if row.name in PRODUCTS else row
+
+
+TABLE: dict[str, Row] = {row.name: _in_parts(row) for row in _rows()}
 
 
 def power_row(base: Meta, exponent: Operand) -> Row:

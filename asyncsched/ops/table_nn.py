@@ -74,6 +74,7 @@ def _losses() -> Iterator[Row]:
 def _attention() -> Iterator[Row]:
     k, r = kernels.attention, rules.attention
     yield _row(k.attention, r.attention, "softmax(q k^T scale + mask) v, of packed q, k and v.")
+    yield _row(k.attention_unpacked, r.attention_unpacked, "The same of q, k and v.")
     yield _row(k.attention_backward, r.attention_backward, "The gradient of attention.")
     yield _row(k.self_attention, r.self_attention, "Attention of heads packed side by side.")
     yield _row(k.self_attention_backward, r.attention_backward, "The gradient of that.")

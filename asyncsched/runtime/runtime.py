@@ -25,12 +25,14 @@ from .._core.instrument import Instrument
 from .._core.model import LAUNCHED, Lane, Task, Value
 from .._core.refcounts import require_gil
 from ..devices.contract import Device, Point, RemoteDevice
+from ..devices.host.memory import run_small
 from ..errors import QueueFull, SchedulerClosed, TaskCancelled
 from .cancellation import to_its_end
 from .commits import commit
 from .instruments import Instruments
 from .rates import Meter
 from .threads import in_thread
+from .wakeup import Wakeup
 
 log = logging.getLogger("asyncsched")
 
@@ -86,13 +88,19 @@ class Runtime:
         auto_bytes: bool = False,
     ) -> None:
         self.devices = devices
+        # Rows that run inline do so in a context of their own, where NumPy's error state is quiet.
+        self.quiet = contextvars.Context()
+        self.quiet.run(np.seterr, all="ignore")
         self.completions = Completions(_waker(self))
+        self._wakeup: Wakeup | None = None
         self.engine = Engine(
             max_ops=max_ops,
             max_bytes=max_bytes,
             max_pending=max_pending,
             completions=self.completions,
             launch=self._launch,
+            here=self._here,
+            run=self._run_small,
             on_overrun=self._on_overrun,
             on_cancel=self._on_cancel,
             runtime=self,
@@ -108,7 +116,9 @@ class Runtime:
         self.abandoned = False  # the loop ended while something ran: nothing is waited for any more
         self.sink: Sink | None = None  # where tasks go instead of the backlog
         self.lanes: dict[Any, list[Lane]] = {}
+        self.serial_lanes: dict[Any, list[Lane]] = {}  # whose tasks run one after the other
         self.copy_lanes: dict[Any, list[Lane]] = {}
+        self.loop_lanes: dict[Any, Lane] = {}  # for what runs on the loop's thread
         self._overrun_told = False
         self.instruments = Instruments(self._observe)
         self.scheduler: weakref.ref[Any] | None = None  # whose this is
@@ -117,9 +127,6 @@ class Runtime:
         # The asyncio tasks that wait, and for which tasks: where a search for a deadlock begins.
         self.parked: dict[asyncio.Future[None], tuple[asyncio.Task[Any] | None, Sequence[Task]]] = {}
         self.reclaimers: set[Callable[[], bool]] = set()  # asked, when the queue is stuck, to free what they can spare
-        # Rows that run inline do so in a context of their own, where NumPy's error state is quiet.
-        self.quiet = contextvars.Context()
-        self.quiet.run(np.seterr, all="ignore")
 
     def __repr__(self) -> str:
         admission, names = self.engine.admission, ", ".join(device.name for device in self.devices)
@@ -160,13 +167,18 @@ class Runtime:
             for device in self.devices:
                 device.open(self.completions, self.engine.account.limit)
                 device.memory.observer = self.engine.observer
-                place = cast(RemoteDevice, device).place if device.remote else None
-                self.lanes[device] = [Lane(device, stream, place=place) for stream in device.streams]
+                remote = cast(RemoteDevice, device) if device.remote else None
+                place = None if remote is None else remote.place
+                lanes = self.lanes[device] = [Lane(device, stream, place=place) for stream in device.streams]
+                self.serial_lanes[device] = lanes if remote is None else [Lane(device, one) for one in remote.serial]
                 self.copy_lanes[device] = [Lane(device, device.copier, copies=True)]
+                self.loop_lanes[device] = Lane(device, LoopStream())
         except BaseException:
             self.close()
             await self.disconnect()
             raise
+        with contextlib.suppress(NotImplementedError, OSError):
+            self._wakeup = self.completions.wake = Wakeup(self.loop, self)
         self.life = Life.OPEN
         self.thread = threading.get_ident()
         self._allow_inline()
@@ -200,6 +212,7 @@ class Runtime:
 
     def _observe(self, observer: Instruments | None) -> None:
         self.engine.observer = observer
+        self.completions.direct = 0
         if self.lanes:  # the devices are open
             for device in self.devices:
                 device.memory.observer = observer
@@ -213,7 +226,19 @@ class Runtime:
         self._move_on(Life.CLOSED)
         self.engine.on_stuck(())
         self.stop_devices()
+        self._stop_wakeup()
         self.instruments.remove_all()
+
+    def _stop_wakeup(self) -> None:
+        """From now on the loop is woken in its own way: a body that `aclose(timeout=)` left behind may have someone
+        waiting for it."""
+        if self._wakeup is None:
+            return
+        self._wakeup.stop()
+        self._wakeup = None
+        self.completions.wake = _waker(self)
+        if self.completions.awake:  # by the one that was stopped, perhaps
+            self.completions.wake()
 
     async def disconnect(self) -> None:
         """Let remote devices go. After `close`."""
@@ -229,6 +254,8 @@ class Runtime:
     def forked(self) -> None:
         """This is the child of a fork."""
         self._move_on(Life.FORKED)
+        if self._wakeup is not None:
+            self._wakeup.forget()
 
     def _move_on(self, life: Life) -> None:
         self.life = life
@@ -276,7 +303,7 @@ class Runtime:
 
     def lane_of(self, resource: Hashable, device: Device) -> list[Lane]:
         """The one stream on which a device's tasks that use a resource run."""
-        lanes = self.lanes[device]
+        lanes = self.serial_lanes[device]
         return [lanes[hash(resource) % len(lanes)]]
 
     def device(self, wanted: object) -> Device:
@@ -347,12 +374,44 @@ class Runtime:
             task.expedited = expedited
             engine.submit(task, bounded=False, hold=True)
 
+    def _here(self, task: Task) -> Lane | None:
+        """The lane for a quick task that is about to be launched, if it may run here, now: all that it reads is there.
+
+        It is the moment that `tensors.issue.run_inline` waits for, come later.
+        """
+        if not self.inline_thread or task.move is not None:
+            return None
+        for value in task.inputs:
+            if type(value.array) is not np.ndarray:
+                return None
+        assert task.value is not None
+        return self.loop_lanes[task.value.device]
+
+    def _run_small(self, task: Task) -> bool:
+        """Run a quick task with a small result here, to its end, if it may."""
+        if not self.inline_thread:
+            return False
+        seconds = task.quick.seconds
+        if not self.quiet.run(run_small, task):
+            return False
+        if self.meter.since is None:
+            self.meter.since = self.meter.clock()
+        if seconds:
+            self.spend(seconds)
+        return True
+
     def _launch(self, task: Task) -> bool:
-        """Put an admitted task on its stream. Returns whether it has run already: a tiny copy does, here."""
+        """Put an admitted task on its stream. Returns whether it has run already: what is quick does, here."""
         lane = task.lane
         assert lane is not None
         if self.meter.since is None:  # there is work, after a rest
             self.meter.since = self.meter.clock()
+        if task.quick is not None and type(lane.stream) is LoopStream:
+            seconds = task.quick.seconds
+            self.quiet.run(lane.device.run_here, task)
+            if seconds:
+                self.spend(seconds)
+            return True
         if lane.copies and task.cost <= INLINE_COPY and not task.inputs and lane.device.inline:
             lane.device.run_here(task)
             return True
@@ -411,6 +470,12 @@ class Runtime:
             found += self.engine.cancel(task, Failure.of(error, task.name, task.site))
         self.dispatch()
         return found
+
+
+class LoopStream:
+    """The event loop's thread, where streams are listed."""
+
+    name = "event loop"
 
 
 class _Gathered:

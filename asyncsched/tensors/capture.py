@@ -1,8 +1,9 @@
 """Capturing a step: its operations are recorded once, and run as one task ever after.
 
 While the step's function runs nothing is issued: its tensors have shapes and dtypes, but never values. What it recorded
-is a program. A CUDA device records the first run of the program once more, as a CUDA graph with buffers of its own, and
-replays that; other devices run the program in one task, and what works element by element in blocks (`ops.fused`).
+is a program. A CUDA device makes one kernel of what works element by element (`devices.cuda.fused`), records the first
+run of the program once more, as a CUDA graph with buffers of its own, and replays that; other devices run the program
+in one task, and what works element by element in blocks (`ops.fused`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ..devices.contract import Device
 from ..errors import CaptureError
 from ..ops.meta import Meta, meta
 from ..ops.packed import UNPACK, offsets, pack, unpacked
-from ..ops.row import Plan, Row, plan
+from ..ops.row import Inferred, Plan, Row, plan
 from ..runtime.runtime import Runtime
 from .handles import runtime_of
 from .issue import issue
@@ -64,6 +65,7 @@ class Graph:
         self._program = recorder.program(found)
         self._name = f"{name} (captured, {next(_number)})"  # one name for each: a device learns by name what it ran
         lanes = runtime.lanes[self._device]
+        self._run, self._peak = self._device.capture(self._program, len(self._forms))
         self._lanes = lanes if self._device.remote else [lanes[runtime.engine.sequence % len(lanes)]]
 
     @property
@@ -73,11 +75,11 @@ class Graph:
 
     def prepare(self, claim: Value | None) -> None:
         """Make it ready to be called. `claim` holds the bytes owned until the last replay is over."""
-        run = self._device.capture(self._program, len(self._forms))
+        run = self._run
         starts, nbytes = offsets(self._metas)
         single, metas = len(self._metas) == 1, self._metas
         form = self._metas[0] if single else meta((nbytes,), np.dtype(np.uint8))
-        self._plan = Plan(form, form.nbytes, 0 if self._device.owns_captures else self._peak, None, None)
+        self._plan = Plan(Inferred(form, 0 if self._device.owns_captures else self._peak), form.nbytes)
         self._starts = starts
 
         def kernel(xp: Any, *arrays: Any, out: Any = None, _: Value | None = claim) -> Any:
@@ -115,10 +117,6 @@ class Graph:
 
     def _issue(self, row: Row, found: Plan, args: tuple[Value, ...], options: Any, lanes: Any) -> Value:
         return issue(self._runtime, self._device, row, found, args, None, options, lanes=lanes)
-
-    @property
-    def _peak(self) -> int:
-        return self._program.peak(self._device.memory.footprint)
 
     @property
     def _input_bytes(self) -> int:

@@ -17,11 +17,12 @@ from .._core.model import Lane, Scope, Task, Value
 from ..devices.contract import Device
 from ..devices.memory import owner_of
 from ..ops.program import ref
-from ..ops.row import Plan, Row, resolve
+from ..ops.row import Plan, Row
 from ..runtime.context import ambient, current_scope
 from ..runtime.runtime import Runtime
 
 _get_ident = threading.get_ident
+_ndarray = np.ndarray
 
 
 def issue(
@@ -58,8 +59,11 @@ def issue(
     value = Value(scope.account, device, plan.meta, nbytes, call_site(3))  # 3: above is `apply`, or an operator
     if row.view and not plan.nbytes:
         value.base = inputs[0]
-    cost, lanes = nbytes + plan.workspace, lanes or runtime.lanes[device]
-    runtime.submit(Task(scope, row.name, value, row, inputs, template, options, lanes, cost), hold=hold)
+    cost = nbytes + plan.workspace
+    task = Task(scope, row.name, value, row, inputs, template, options, lanes or runtime.lanes[device], cost)
+    if plan.small and lanes is None:
+        task.quick = plan
+    runtime.submit(task, hold=hold)
     return value
 
 
@@ -83,10 +87,11 @@ def run_inline(
         args: the operands: arrays, each None until it is there; and scalars.
         above: why one of the operands failed, if one did.
     """
-    runtime = first.account.runtime
-    if runtime.inline_thread != _get_ident():
+    runtime, thread = first.account.runtime, _get_ident()
+    if runtime.inline_thread != thread:
         return None
     engine, in_flight = runtime.engine, 1
+    observer = engine.observer
     if engine.unfinished:
         admission = engine.admission
         if admission.pending or admission.free <= 0:
@@ -96,8 +101,12 @@ def run_inline(
                 if arg is None:
                     return None
         in_flight += admission.in_flight
-    elif runtime.completions.items:
-        engine.take()  # drops alone, since nothing is unfinished
+    else:
+        completions = runtime.completions
+        if completions.items:
+            engine.take()  # drops alone, since nothing is unfinished
+        if observer is None:
+            completions.direct = thread
     here = ambient.get()  # as in `issue`
     if here is not None and here.runtime is runtime and not here.core.closed:
         scope = here.core
@@ -111,25 +120,26 @@ def run_inline(
         return None
     if above is not None:
         return _failed(scope, row, first, plan, above.passed_to(row.name, call_site()))
-    observer = engine.observer
     began = 0.0 if observer is None else perf_counter()
     try:
-        array = runtime.quiet.run(row.kernels.get(np) or resolve(row, np), *args, **options)
+        if options or len(args) != 2:
+            array = runtime.quiet.run(plan.kernel, *args, **options)
+        else:
+            a, b = args  # unpacking them in the call would take as long as the operation
+            array = runtime.quiet.run(plan.kernel, a, b)
     except Exception as error:
         return _failed(scope, row, first, plan, Failure.of(error, row.name, call_site()))
-    value = Value(account, first.device, plan.meta)
-    if type(array) is not np.ndarray:
+    if type(array) is not _ndarray:
         array = np.asarray(array)
-    value.array = array
     spare = plan.workspace  # charged like a task's cost, and given back at once
     if row.out or owner_of(array) is not owner_of(first.array):
-        value.nbytes = value.charge = nbytes
+        value = Value(account, first.device, plan.meta, nbytes, None, array, nbytes)
         account.used += nbytes
     else:
+        value = Value(account, first.device, plan.meta, 0, None, array)
         value.base = first
         spare += nbytes
-    engine.submitted += 1
-    engine.completed += 1
+    engine.ran_inline += 1
     if engine.account.used + spare > engine.peak_bytes or in_flight > engine.peak_in_flight:
         engine.note_peak(in_flight, spare)
     if observer is not None:

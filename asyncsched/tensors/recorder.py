@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
 
 from .._core.callsite import call_site, line_of
 from .._core.failure import Failure
@@ -81,7 +84,7 @@ class Recorder:
         program = Program(tuple([value.meta for value in (*self.inputs, *self.constants)]))
         for value, task in self._steps.items():
             refs = [ref(slots[read]) for read in task.inputs]
-            args = refs if task.args is None else [refs[a.slot] if type(a) is Ref else a for a in task.args]
+            args = refs if task.args is None else [refs[a.slot] if type(a) is Ref else _number(a) for a in task.args]
             workspace = task.cost - value.nbytes
             program.steps.append(
                 Step(task.call, tuple(args), task.options, value.meta, value.nbytes, workspace, line_of(value.site))
@@ -93,3 +96,8 @@ class Recorder:
         """A value that is read: if it comes from outside, it is a constant."""
         if value not in self._steps and value not in self.inputs:
             self.constants[value] = None
+
+
+def _number(arg: Any) -> Any:
+    """A scalar as it was written: see `ops.row.Numbers`."""
+    return arg.item() if type(arg) is np.ndarray else arg

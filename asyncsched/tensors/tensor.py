@@ -12,6 +12,7 @@ from .._core.callsite import line_of
 from .._core.model import Value, failure_above
 from ..devices.contract import Device
 from ..errors import ImplicitBarrierError
+from ..ops.exactly import asked, chosen
 from ..ops.index_keys import encode_key
 from ..ops.meta import Shape
 from ..ops.program import ref
@@ -44,13 +45,15 @@ def apply(
     """Issue one operation of the table; every function and operator ends here.
 
     Args:
-        row: the operation.
+        row: the operation; if it has an exact one, that is taken where it is asked for.
         operands: tensors and scalars.
         options: its keywords, hashable.
         scheduler: whose task it is where no operand is a tensor; default the ambient one.
         device: where to run it where no operand is a tensor; default the scheduler's first.
         hold: do not launch before the scheduler's next step.
     """
+    if row.exact is not None:
+        row = chosen(row)
     args: list[Any] = []
     inputs: list[Value] = []
     forms: list[Any] = []
@@ -74,7 +77,7 @@ def apply(
             _refuse_mixed(inputs[0], value)
     found = plan(row, tuple(forms), options)
     made, lanes = None, None
-    if row.resource and not place.inline:
+    if row.resource and not place.inline and not place.remote:
         lanes = runtime.lane_of(row.resource, place)
     elif found.small and first is not None:
         arrays = tuple([a.array if type(a) is Value else a for a in args])
@@ -111,22 +114,28 @@ _UFUNC_OPERATORS: dict[str, str] = {}
 def _operators(name: str) -> tuple[_Operator, _Operator]:
     """The methods for `t op other` and `other op t`. The hot path: a known plan for something tiny runs at once."""
     row = TABLE[name]
-    plans = row.plans
+    plans, exact = row.plans, row.exact
     _UFUNC_OPERATORS[row.kernel if isinstance(row.kernel, str) else name] = name
+    template: tuple[Any, Any] = (_FIRST, None)  # the last one: a constant is one object, however often it is added
 
     def forward(self: Tensor, other: Any) -> Tensor:
+        nonlocal template
         a, kind, made = self._value, type(other), None
         if kind is int or kind is float:
             found = plans.get((a.meta, kind))
             if found is not None and found.int_bounds is None and self._node is None:
+                number = other if found.numbers is None or not a.device.inline else found.numbers[other]
                 if found.small and (a.array is not None or a.failure is not None):
-                    made = run_inline(row, found, _NO_OPTIONS, a, (a.array, other), a.failure if a.task else None)
+                    made = run_inline(row, found, _NO_OPTIONS, a, (a.array, number), a.failure if a.task else None)
                 if made is None:
-                    made = issue(a.account.runtime, a.device, row, found, (a,), (_FIRST, other), _NO_OPTIONS)
+                    args = template  # one read: another scheduler's thread may be here too
+                    if args[1] is not number:
+                        args = template = (_FIRST, number)
+                    made = issue(a.account.runtime, a.device, row, found, (a,), args, _NO_OPTIONS)
                 return Tensor(made)
         elif kind is Tensor:
             b = other._value
-            found = plans.get((a.meta, b.meta))
+            found = plans.get((a.meta, b.meta)) if exact is None or not asked() else None
             if found is not None and a.device is b.device and self._node is None and other._node is None:
                 if found.small:
                     above = a.failure or b.failure if a.task or b.task else None

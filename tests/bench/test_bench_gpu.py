@@ -32,6 +32,7 @@ ROWS = {
         "; running ahead of all memory, bounded"
     ),
     "f": "lag, asleep, p99",
+    "h": "tanh-GELU on 8 MiB: asyncsched, captured; ten operations on 8 MiB: asyncsched, captured",
 }
 
 

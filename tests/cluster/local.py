@@ -8,16 +8,20 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 
 @contextmanager
-def cluster(workers: int, *, mortal: bool = False) -> Iterator[str]:
-    """The address of a cluster of so many worker processes, of one thread each.
+def cluster(
+    workers: int, *, mortal: bool = False, cards: int = 0, fake: bool = True, threads: int = 1
+) -> Iterator[str]:
+    """The address of a cluster of so many worker processes, of so many threads each.
 
     If they are `mortal`, they have no nannies, since one whose worker dies while it starts starts no other: each is
-    started again under its name however it ended.
+    started again under its name however it ended. The first so many have `cards`, and GPU=1: the fake CuPy's, or those
+    of the CuPy that is installed.
     """
-    command = [sys.executable, "-m", __name__, str(workers), str(int(mortal))]
+    command = [sys.executable, "-m", __name__, *map(str, (workers, int(mortal), cards, int(fake), threads))]
     # Who wants to connect to a worker that died tries for so long, half a minute otherwise.
     environment = os.environ | ({"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "2s"} if mortal else {})
     pipe = subprocess.PIPE
@@ -30,21 +34,24 @@ def cluster(workers: int, *, mortal: bool = False) -> Iterator[str]:
             process.stdin.close()
 
 
-def start(address: str, name: int) -> subprocess.Popen[bytes]:
+def start(address: str, name: int, threads: int, gpu: list[str]) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "distributed.cli.dask_worker", address, "--no-nanny", "--no-dashboard"]
-    limits = ["--nthreads", "1", "--name", str(name), "--memory-limit", "1 GiB", "--local-directory", "/tmp"]
+    limits = ["--nthreads", str(threads), "--name", str(name), "--memory-limit", "1 GiB", "--local-directory", "/tmp"]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    return subprocess.Popen([*command, *limits], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    return subprocess.Popen([*command, *limits, *gpu], env=environment, **quiet)
 
 
-def watch(address: str, count: int) -> None:
-    """Start each worker again when it has ended, until the input ends."""
-    workers = {name: start(address, name) for name in range(count)}
+def watch(address: str, count: int, again: bool, cards: int, fake: bool, threads: int) -> None:
+    """Start workers until the input ends, each `again` when it has ended."""
+    card = ["--resources", "GPU=1", *(["--preload", "tests.cluster.fake_card"] if fake else [])]
+    begin = [partial(start, address, name, threads, card if name < cards else []) for name in range(count)]
+    workers = [start_one() for start_one in begin]
     while not select.select([sys.stdin], [], [], 0.05)[0]:
-        for name, worker in workers.items():
-            if worker.poll() is not None:
-                workers[name] = start(address, name)
-    for worker in workers.values():
+        for name, worker in enumerate(workers):
+            if again and worker.poll() is not None:
+                workers[name] = begin[name]()
+    for worker in workers:
         worker.kill()
         worker.wait()
 
@@ -54,10 +61,11 @@ if __name__ == "__main__":
     from distributed import LocalCluster
 
     dask.config.set({"distributed.scheduler.allowed-failures": 1000})  # of a task's workers: some tests kill many
-    count, mortal = int(sys.argv[1]), sys.argv[2] == "1"
-    options = {"threads_per_worker": 1, "processes": True, "dashboard_address": None, "memory_limit": "1 GiB"}
-    with LocalCluster(n_workers=0 if mortal else count, **options) as started:
+    count, mortal, cards, fake, threads = map(int, sys.argv[1:])
+    options = {"threads_per_worker": threads, "processes": True, "dashboard_address": None, "memory_limit": "1 GiB"}
+    alone = mortal or cards
+    with LocalCluster(n_workers=0 if alone else count, **options) as started:
         print(started.scheduler_address, flush=True)
-        if mortal:
-            watch(started.scheduler_address, count)
+        if alone:
+            watch(started.scheduler_address, count, bool(mortal), cards, bool(fake), threads)
         sys.stdin.read()

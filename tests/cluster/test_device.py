@@ -17,6 +17,8 @@ from asyncsched.cluster.device import DaskDevice
 from tests.test_readme import blocks, run
 from tests.waiting import until
 
+from .on_cards import train
+
 A = np.arange(12.0).reshape(3, 4)
 
 
@@ -144,22 +146,6 @@ async def test_what_was_not_sent_never_is(address, tmp_path):
     assert not await asyncio.to_thread(Path(f"{other}.began").exists)
 
 
-async def train(s: asc.Scheduler) -> list[np.ndarray]:
-    rng = np.random.default_rng(0)
-    model = asc.nn.Sequential(asc.nn.Linear(8, 16, rng=1), asc.nn.ReLU(), asc.nn.Linear(16, 3, rng=2))
-    optimizer = asc.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    X, Y = rng.standard_normal((3, 32, 8)).astype(np.float32), rng.integers(0, 3, (3, 32))
-    window, losses = s.window(2), []
-    for x, y in zip(X, Y, strict=True):
-        async with window:
-            loss = asc.nn.cross_entropy(model(await s.put(x)), await s.put(y))
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            losses.append(loss)
-    return [*await asc.gather(*losses), *await asc.gather(*model.parameters())]
-
-
 @pytest.mark.one_loop
 async def test_a_training_gives_the_bits_of_one_machine(d):
     with asc.exact():
@@ -168,6 +154,8 @@ async def test_a_training_gives_the_bits_of_one_machine(d):
             here = await train(s)
     for a, b in zip(there, here, strict=True):
         assert np.array_equal(a, b)
+    drawn = asc.random.default_rng(0, scheduler=d).normal(size=4)
+    assert np.array_equal(await drawn, np.random.default_rng(0).normal(size=4))
 
 
 @pytest.mark.one_loop

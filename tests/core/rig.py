@@ -8,7 +8,7 @@ from typing import Any
 from asyncsched._core.completions import Completions
 from asyncsched._core.engine import Engine
 from asyncsched._core.failure import Failure
-from asyncsched._core.model import DONE, Lane, Scope, Task, Value, Waiter
+from asyncsched._core.model import DONE, LAUNCHED, Lane, Scope, Task, Value, Waiter
 from asyncsched.errors import TaskCancelled
 
 
@@ -30,9 +30,13 @@ class Rig:
             max_pending=max_pending,
             completions=self.completions,
             launch=self._launch,
+            here=self._here,
+            run=self._run_quick,
             runtime=self,
         )
         self.root = self.engine.root
+        self.loop = Lane()  # where quick tasks run
+        self.ran: list[Task] = []  # the quick ones
         self.lanes = [Lane() for _ in range(lanes)]
         self.streams: dict[Lane, deque[Task]] = {lane: deque() for lane in self.lanes}
         self.claims: dict[Task, Value] = {}
@@ -40,18 +44,39 @@ class Rig:
 
     def _launch(self, task: Task) -> bool:
         assert task.lane is not None
+        if task.lane is self.loop:
+            self._run_quick(task)
+            return True
         self.streams[task.lane].append(task)
         self._launched.append(task)
         return False
 
+    def _here(self, task: Task) -> Lane | None:
+        return (
+            None if any(value.task is not None and value.task.state == LAUNCHED for value in task.inputs) else self.loop
+        )
+
+    def _run_quick(self, task: Task) -> bool:
+        if self._here(task) is None:
+            return False
+        self.ran.append(task)
+        execute(task, task.cost, None)
+        return True
+
     def task(
-        self, *inputs: Value, cost: int = 0, scope: Scope | None = None, name: str = "task", expedited: bool = False
+        self,
+        *inputs: Value,
+        cost: int = 0,
+        scope: Scope | None = None,
+        name: str = "task",
+        expedited: bool = False,
+        quick: bool = False,
     ) -> tuple[Task, Value]:
         """A task that is not submitted yet, and its value."""
         scope = scope or self.root
         value = Value(scope.account, None, None, cost)
         task = Task(scope, name, value, None, inputs, None, None, self.lanes, cost)
-        task.expedited = expedited
+        task.expedited, task.quick = expedited, quick or None
         return task, value
 
     def submit(self, *inputs: Value, bounded: bool = True, **options: Any) -> tuple[Task, Value]:

@@ -19,7 +19,7 @@ from asyncsched.devices.counter import Counter
 from asyncsched.devices.host import blas
 from asyncsched.devices.host.pool import Pool
 from tests.fake_cupy import Fake
-from tests.waiting import fail, held, turns
+from tests.waiting import fail, held, turns, until
 
 BLOCK = np.ones((200, 200))
 CONTROLLER = ThreadpoolController().select(user_api="blas")
@@ -52,7 +52,8 @@ async def test_streams_share_the_blas_threads_while_several_run(many: list[int])
     gate = threading.Event()
     async with asc.Scheduler("cpu", streams=4) as s:
         x = await s.put(BLOCK)
-        y = x @ x  # alone
+        with asc.exact():
+            y = x @ x  # alone, and not in parts
         assert threads() == many
         assert (await y)[0, 0] == 200
         running = s.submit_nowait(held, gate)
@@ -303,3 +304,21 @@ def test_several_threads_take_and_give() -> None:
     pool.take(64)
     assert not errors
     assert pool.live == 64
+
+
+async def test_a_stream_that_is_roused_in_vain_is_idle_all_the_same(s: asc.Scheduler, gate: threading.Event) -> None:
+    (stream,) = s.devices[0].streams
+    await s.call(int)
+    stream.rouse()
+    stream.rouse()
+    assert stream.idle()
+    await until(lambda: not stream.roused)
+    assert stream.queue.empty()
+    with pytest.raises(TypeError, match="takes a callable"):
+        await s.call(3)  # type: ignore[arg-type]
+    assert await s.call(int) == 0
+    running = s.submit_nowait(held, gate, 5)
+    stream.rouse()
+    assert not stream.idle()
+    gate.set()
+    assert await running == 5

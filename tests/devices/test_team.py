@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from threadpoolctl import threadpool_limits
 
 import asyncsched as asc
 import asyncsched.nn.functional as F  # noqa: N812
@@ -16,6 +17,7 @@ from asyncsched.devices.host.team import Shared, Team
 from asyncsched.ops import cut, parallel
 from asyncsched.ops.row import Row, resolve
 from asyncsched.ops.table import TABLE
+from asyncsched.tensors.functions._common import op
 from tests.waiting import held
 
 Function = Callable[..., Any]
@@ -71,9 +73,22 @@ async def test_parts_have_the_bits_of_the_whole(
     assert found[0] == found[1]
 
 
+def _of_two_axes(x: Any, w: Any) -> Any:
+    return F.layer_norm(asc.reshape(x, (7, 100, *w.shape)), w.shape, w, w)
+
+
 LAYERS: list[tuple[str, Function]] = [
     ("gelu", lambda x, w: F.gelu(x)),
     ("softmax", lambda x, w: F.softmax(x, -1)),
+    ("layer_norm", lambda x, w: F.layer_norm(x, w.shape, w, w)),
+    ("layer_norm of two axes", lambda x, w: _of_two_axes(x, asc.reshape(w, (30, 30)))),
+    ("linear", lambda x, w: F.linear(x, x, x[:, 0])),
+    ("linear of more axes", lambda x, w: F.linear(asc.reshape(x, (7, 100, 900)), x[:200], w[:200])),
+    ("matmul", lambda x, w: x @ asc.matrix_transpose(x)),
+    ("a tall product", lambda x, w: asc.matrix_transpose(x) @ x[:, :70]),
+    ("a product with a vector", lambda x, w: x @ w),
+    ("matmul of several", lambda x, w: asc.reshape(x, (7, 100, 900)) @ asc.matrix_transpose(x)),
+    ("several with one", lambda x, w: x[:100] @ asc.reshape(x, (7, 900, 100))),
 ]
 
 
@@ -89,6 +104,36 @@ async def test_layers_in_parts(monkeypatch: pytest.MonkeyPatch, function: Functi
     assert_allclose(found[1], found[0], rtol=2e-5, atol=2e-4)
     assert_allclose(found[3], found[0], rtol=2e-5, atol=2e-4)
     assert found[1].tobytes() == found[2].tobytes()  # by shape and number alone, and never by timing
+
+
+@pytest.mark.one_loop
+async def test_exact_products_stay_whole(parts: list[int]) -> None:
+    async with asc.Scheduler("cpu", streams=2) as s:
+        x = await s.put(X)
+        y = asc.matrix_transpose(x)
+        with asc.exact():
+            found = await asc.gather(x @ y, F.linear(x, x))
+        assert not parts
+        cut = await asc.gather(x @ y, F.linear(x, x), op("linear_weight_grad", x, x))  # the plan is known by now
+    assert parts == [4, 4, 4]
+    for whole, in_parts in zip(found, cut, strict=False):
+        bound = TABLE["matmul"].bound
+        assert bound is not None
+        assert_allclose(in_parts, whole, bound.relative, bound.absolute * np.abs(X).max())
+
+
+@pytest.mark.usefixtures("of_eight")
+@pytest.mark.parametrize(
+    ("name", "shapes"), [("matmul", ((640, 700), (700, 2048))), ("linear", ((2100, 900), (300, 900)))]
+)
+def test_products_are_cut_along_the_longer_side_at_multiples_of_64(name: str, shapes: Any) -> None:
+    args = [np.ones(shape, np.float32) for shape in shapes]
+    out = np.empty((len(args[0]), args[1].shape[name == "matmul"]), np.float32)
+    long = int(out.shape[1] > out.shape[0])
+    lengths = [part.shape[long] for _, part in cut.parts(*_row(name), args, out)]
+    assert len(lengths) == 16
+    assert sum(lengths) == max(out.shape)
+    assert not any(length % 64 for length in lengths[:-1])
 
 
 @pytest.mark.one_loop
@@ -117,8 +162,42 @@ async def test_an_idle_stream_helps_and_a_busy_one_does_not(threads: set[str], g
         threads.clear()
         s.submit_nowait(held, gate)
         assert (await asc.exp(t))[0, 0] == np.exp(np.float32(1))
-        assert not threads
+        assert len(threads) == 1
         gate.set()
+
+
+def _together(gate: threading.Event, both: threading.Barrier, begun: threading.Event) -> None:
+    """Parts that end only if two threads run them at once."""
+
+    def part() -> None:
+        begun.set()
+        both.wait(10)
+
+    assert gate.wait(10)
+    parallel.run([part, part])
+
+
+@pytest.mark.one_loop
+async def test_a_stream_that_waits_for_another_helps_it(gate: threading.Event) -> None:
+    both, begun, other = threading.Barrier(2), threading.Event(), threading.Event()
+    async with asc.Scheduler("cpu", streams=2) as s:
+        shared = s.submit_nowait(_together, gate, both, begun)
+        before = s.submit_nowait(held, other)
+        after = s.submit_nowait(lambda *_: 1, before, shared)  # behind `before`, on the other stream
+        other.set()
+        await before
+        gate.set()
+        assert await after == 1
+
+
+@pytest.mark.one_loop
+async def test_a_stream_that_has_ended_its_task_helps(gate: threading.Event) -> None:
+    both, begun = threading.Barrier(2), threading.Event()
+    async with asc.Scheduler("cpu", streams=2) as s:
+        shared = s.submit_nowait(_together, gate, both, begun)
+        busy = s.submit_nowait(begun.wait, 10)  # until the first part is under way
+        gate.set()
+        await asc.gather(shared, busy)
 
 
 async def test_what_a_part_raises_is_the_tasks_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,24 +283,48 @@ async def test_attention_by_heads_on_several_streams(parts: list[int], masked: b
         assert_allclose(some, whole, rtol=1e-11, atol=1e-13)
 
 
+@pytest.fixture
+def one_blas_thread() -> Iterator[None]:
+    with threadpool_limits(1, user_api="blas"):
+        yield
+
+
+@pytest.mark.one_loop
+@pytest.mark.usefixtures("one_blas_thread")
+async def test_convolution_and_pooling_have_the_same_bits_on_any_number_of_streams(parts: list[int]) -> None:
+    images, kernel, bias = [RNG.standard_normal(n, np.float32) for n in ((9, 8, 26, 26), (16, 8, 3, 3), (16,))]
+    found = []
+    for count in (1, 2, 5):
+        async with asc.Scheduler("cpu", streams=count) as s:
+            leaves = [await s.put(array) for array in (images, kernel, bias)]
+            for leaf in leaves:
+                leaf.requires_grad = True
+            pooled = F.max_pool2d(F.conv2d(*leaves, padding=1), 2)
+            (pooled * pooled).sum().backward()
+            found.append([(await t).tobytes() for t in (pooled, *[leaf.grad for leaf in leaves[:2]])])
+        assert (count in parts) == (count > 1)
+    assert found[0] == found[1] == found[2]
+
+
 def test_a_helper_that_comes_late_finds_nothing_and_holds_nothing() -> None:
     class Idle:
         def __init__(self) -> None:
-            import queue
-
-            self.queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
+            self.woken: list[Shared] = []
 
         def idle(self) -> bool:
             return True
+
+        def wake(self, shared: Shared) -> None:
+            self.woken.append(shared)
 
     late, ran = Idle(), []
     team = Team(2)
     team.streams = [late]
     team.run([lambda i=i: ran.append(i) for i in range(3)])
     assert ran == [0, 1, 2]
-    shared = late.queue.get_nowait()
-    assert isinstance(shared, Shared)
-    assert not shared._parts
+    (shared,) = late.woken
+    assert not shared.left()
+    assert team.open() is None
     shared.help()
 
 
@@ -251,6 +354,26 @@ def test_small_rows_and_those_along_the_only_axis_stay_whole() -> None:
 def test_no_more_parts_than_the_first_axis_has_places() -> None:
     x = np.ones((3, 10**7), np.float32)
     assert [out.shape for _, out in cut.parts(*_row("add"), (x, x), x)] == [(1, 10**7)] * 3
+
+
+@pytest.mark.usefixtures("of_eight")
+@pytest.mark.parametrize("shape", [(1001, 600), (1, 37, 9, 600)])
+def test_rows_are_cut_where_they_have_the_bits_of_the_whole(monkeypatch: pytest.MonkeyPatch, shape: Any) -> None:
+    monkeypatch.setattr(parallel, "PART_SECONDS", 1e-6)
+    x, w = np.resize(X, shape), WEIGHT[:600]
+    for name, args, options in (
+        ("layer_norm", (x, w, w), {"eps": 1e-5}),
+        ("softmax", (x,), {}),
+        ("softmax", (x,), {"log": True}),
+    ):
+        row, kernel = _row(name)
+        whole, out = kernel(*args, **options), np.empty_like(x)
+        found = cut.parts(row, kernel, args, out)
+        assert len(found) > 1
+        assert all(where.size // 600 % 16 == 0 for _, where in found[:-1])
+        for some, where in found:
+            kernel(*some, out=where, **options)
+        assert out.tobytes() == whole.tobytes()
 
 
 def test_alone_nothing_is_cut() -> None:

@@ -53,6 +53,10 @@ def getDeviceProperties(device: int) -> dict[str, Any]:
     }
 
 
+def deviceGetPCIBusId(device: int) -> str:
+    return f"0000:{device:02x}:00.0"
+
+
 def memGetInfo() -> tuple[int, int]:
     fake = current()
     gpu_works(fake.gpu())

@@ -236,6 +236,20 @@ async def test_who_may_attend_to_nothing_gets_zeros(s, mask):
             assert np.isfinite(await x.grad).all()
 
 
+async def test_attention_is_the_same_whether_it_is_tracked_or_not(s):
+    """What no gradient is wanted of is not packed, however it lies in memory."""
+    whole = np.random.default_rng(0).standard_normal((3, 2, 5, 7, 8))
+    ways = [lambda t: t, lambda t: asc.permute_dims(t, (1, 0, 2, 3)), lambda t: t[..., ::2], lambda t: t.mT]
+    for way in ways:
+        q, k, v = [way(await leaf(s, array)) for array in whole]
+        tracked = nn.scaled_dot_product_attention(q, k, v, is_causal=True)
+        untracked = nn.scaled_dot_product_attention(q.detach(), k.detach(), v.detach(), is_causal=True)
+        np.testing.assert_allclose(await untracked, await tracked, rtol=1e-13, atol=1e-15)
+        with asc.autograd.no_grad():
+            again = nn.scaled_dot_product_attention(q, k, v, is_causal=True)
+        assert (await again).tobytes() == (await untracked).tobytes()
+
+
 async def test_attention_to_no_keys_gives_zeros(s):
     q, k, v = [await leaf(s, array) for array in (QUERY, KEY[:, :, :0], VALUE[:, :, :0])]
     y = nn.scaled_dot_product_attention(q, k, v)

@@ -116,7 +116,7 @@ async def test_a_part_is_traced_and_nothing_of_it_is_kept(s: asc.Scheduler, tmp_
     assert found.metadata["bytes_before"] == 64
     assert found.complete
     assert [*trace._tasks, *trace._rows, *trace._waits] == []
-    with pytest.raises(ValueError, match="for one scheduler, once"):
+    with pytest.raises(RuntimeError, match="for one scheduler, once"):
         s.add_instrument(trace)
 
 

@@ -14,6 +14,7 @@ import pytest
 import asyncsched as asc
 from asyncsched import nn
 from asyncsched.ops import TABLE, Row, resolve
+from asyncsched.ops.cut import PRODUCTS
 from asyncsched.ops.kernels import compiled
 
 pytestmark = pytest.mark.one_loop
@@ -28,12 +29,15 @@ def given(scale: float, seed: int = 0) -> dict[str, list[tuple[tuple[Any, ...], 
     rng = np.random.default_rng(seed)
     x, g, w, b = [(scale * rng.standard_normal(shape)).astype("f4") for shape in (SHAPE, SHAPE, SHAPE[1:], SHAPE[1:])]
     target = rng.integers(0, SHAPE[1], SHAPE[0])
+    far = x + np.float32(5 * scale)
+    uneven = np.where(np.arange(SHAPE[1]) < 64, far, x)  # what comes first tells little of the mean
     return {
         "gelu": [((x,), {"approximate": a}) for a in ("none", "tanh")],
         "gelu_backward": [((g, x), {"approximate": a}) for a in ("none", "tanh")],
         "softmax": [((x,), {"log": log}) for log in (False, True)],
-        "layer_norm": [((x, w / scale, b / scale), {"eps": 1e-5})],
+        "layer_norm": [((rows, w / scale, b / scale), {"eps": 1e-5}) for rows in (x, far, uneven)],
         "cross_entropy": [((x, target), ENTROPY | {"label_smoothing": smooth}) for smooth in (0.0, 0.1)],
+        **{name: [] for name in PRODUCTS},  # in parts alone: see `devices/test_team.py`
     }
 
 

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from conftest import meta_of
 
-from asyncsched.ops import TABLE, plan, resolve
+from asyncsched.ops import TABLE, parallel, plan, resolve
+from asyncsched.ops.kernels import layers, windows
 from asyncsched.ops.kernels.activation import _normal_tail
 from asyncsched.ops.table_nn import network_rows
 from tests.network_rows import MEAN, POOL, WINDOWS, network_rows_given
@@ -218,3 +219,60 @@ def test_a_target_outside_the_classes_is_an_index_error():
     for target in (3, -1):
         with pytest.raises(IndexError, match="use 0 to 2"):
             kernel(real(2, 3), np.array([0, target]), **ENTROPY)
+
+
+@pytest.mark.parametrize("stride", [(1, 1), (2, 1)])
+@pytest.mark.parametrize("size", [(9, 7), (40, 300)])
+def test_a_convolution_in_tiles_is_what_the_windows_say(monkeypatch, stride, size):
+    """Several small images at once, or some rows of a large one; padding may be more than a window reaches."""
+    monkeypatch.setattr(windows, "COLUMNS", 9_000)
+    images, kernel, bias = real(5, 2, *size, dtype="f8"), real(3, 2, 2, 3, dtype="f8"), real(3, dtype="f8")
+    options = {"stride": stride, "padding": (2, 1), "dilation": (1, 2)}
+    padded = np.pad(images, ((0, 0), (0, 0), (2, 2), (1, 1)))
+    seen = np.lib.stride_tricks.sliding_window_view(padded, (2, 5), axis=(2, 3))[:, :, :: stride[0], ..., ::2]
+    cut = windows.tiles(kernel.shape, 5, seen.shape[2:4])
+    assert len({tile.images.start for tile in cut}) < 5 if size == (9, 7) else len(cut) > 5
+    y = resolve(TABLE["conv2d"], np)(images, kernel, bias, **options)
+    np.testing.assert_allclose(y, np.einsum("ncijkl,ockl->noij", seen, kernel) + bias[:, None, None], rtol=1e-10)
+    grad = real(*y.shape, dtype="f8")
+    found = resolve(TABLE["conv2d_weight_grad"], np)(grad, images, shape=kernel.shape, **options)
+    np.testing.assert_allclose(found, np.einsum("ncijkl,noij->ockl", seen, grad), rtol=1e-10, atol=1e-10)
+    back = resolve(TABLE["conv2d_input_grad"], np)(grad, kernel, shape=images.shape, **options)
+    other = real(*images.shape, dtype="f8")[::-1]
+    expected = np.vdot(grad, resolve(TABLE["conv2d"], np)(other, kernel, **options))
+    np.testing.assert_allclose(np.vdot(back, other), expected, rtol=1e-10)
+
+
+def test_an_infinite_weight_reaches_no_pixel_that_its_window_does_not_see():
+    kernel, grad = real(1, 1, 1, 2), real(1, 1, 3, 9)
+    kernel[0, 0, 0, 1] = np.inf
+    options = {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1)}
+    with np.errstate(all="ignore"):
+        found = resolve(TABLE["conv2d_input_grad"], np)(grad, kernel, shape=(1, 1, 3, 10), **options)
+    assert np.isfinite(found[..., 0]).all()
+    assert np.isinf(found[..., 1:]).all()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_blocks_begin_where_rows_have_the_bits_of_the_whole(monkeypatch, threads):
+    monkeypatch.setattr(parallel._here, "threads", threads)
+    found = layers.long_blocks(np, 1000, 1001)
+    assert [block.start for block in found[1:]] == [block.stop for block in found[:-1]]
+    assert all(block.start % layers.ROWS == 0 for block in found)
+    assert (found[0].start, found[-1].stop) == (0, 1000)
+    assert len(found) == (11 if threads == 1 else 3)
+    assert len(layers.long_blocks(np, 3, 10**7)) == 3
+
+
+def test_without_numpys_buffers_the_bits_are_the_same_and_they_are_back_afterwards(monkeypatch):
+    size, sizes = np.getbufsize(), []
+    rows, column = real(300, 700), real(300, 1)
+    expected = rows - column
+    with pytest.raises(ValueError, match="on purpose"), layers.unbuffered(np, 700):
+        sizes.append(np.getbufsize())
+        assert (rows - column).tobytes() == expected.tobytes()
+        raise ValueError("on purpose")
+    with layers.unbuffered(np, 20):  # short rows want them
+        sizes.append(np.getbufsize())
+    assert sizes == [16, size]
+    assert np.getbufsize() == size

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import operator
 import threading
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 import asyncsched as asc
 from asyncsched.ops import TABLE, plan
+from asyncsched.ops.row import Numbers
 from asyncsched.runtime.runtime import INLINE_BUDGET
 from tests.waiting import held
 
@@ -41,6 +43,98 @@ async def test_what_fails_beside_a_callable_fails_at_its_await(s, gate):
         await z
     gate.set()
     await busy
+
+
+NUMBERS = (1, 3, -2, 0, 300, 2.5, 0.1, -0.0, 0.0, 1e300, -1e300, float("inf"), float("nan"), 2**70, 10**400)
+SIGNS = (operator.add, operator.sub, operator.mul, operator.truediv, operator.floordiv, operator.lt, operator.eq)
+
+
+@pytest.mark.parametrize("dtype", ["?", "i1", "u2", "i8", "f2", "f4", "f8", "c8", "c16"])
+@pytest.mark.parametrize("as_task", [False, True])
+async def test_a_number_gives_the_bits_that_it_gives_numpy(s, gate, dtype, as_task):
+    """Each number twice, since the second time it is known; and zeros of both signs one after the other."""
+    array = np.array([[0, 1, 5]]).astype(dtype)
+    x = await s.put(array)
+    if as_task:
+        x = await s.submit(x_when_open, gate, x, shape=array.shape, dtype=array.dtype)
+        gate.set()
+    for sign in SIGNS:
+        for number in NUMBERS * 2:
+            try:
+                with np.errstate(all="ignore"):
+                    expected = sign(array, number)
+            except (OverflowError, TypeError) as error:
+                with pytest.raises(type(error)):
+                    await sign(x, number)
+                continue
+            found = await sign(x, number)
+            assert found.dtype == expected.dtype
+            assert found.tobytes() == expected.tobytes(), (sign, number)
+
+
+def x_when_open(gate, x):
+    held(gate)
+    return x.copy()
+
+
+def test_numbers_are_kept_as_long_as_they_are_few():
+    numbers = Numbers(np.dtype("f4"))
+    kept = [numbers[float(i)] for i in range(1, 100)]
+    assert len(numbers) == 64
+    assert kept[0] is numbers[1.0]
+    assert kept[0].dtype == "f4"
+    assert not kept[0].flags.writeable
+    assert kept[-1] == 99.0
+    assert type(kept[-1]) is float
+
+
+async def test_what_is_dropped_between_two_of_them_is_free_at_once(s):
+    x = await s.put(LINE)
+    used = s._runtime.engine.account.used
+    y = x + 1
+    assert s._runtime.engine.account.used == used + LINE.nbytes
+    del y
+    assert not s._runtime.completions.items
+    assert s._runtime.engine.account.used == used
+    assert s.statistics().bytes_retained == used
+
+
+async def test_a_drop_on_another_thread_is_told_to_the_loop(s):
+    x = await s.put(LINE)
+    kept = [x + 1]
+    thread = threading.Thread(target=kept.clear)
+    thread.start()
+    thread.join()
+    assert len(s._runtime.completions.items) == 1
+    assert s.statistics().bytes_retained == LINE.nbytes
+
+
+async def test_a_drop_while_something_waits_for_room_is_told_to_the_loop(gate):
+    async with asc.Scheduler("cpu", max_bytes=4 * LINE.nbytes) as s:
+        x = await s.put(LINE)
+        y, z = x + 1, x + 2
+        waits = s.submit_nowait(np.copy, x, nbytes=2 * LINE.nbytes)
+        assert not waits.done()
+        del y
+        assert len(s._runtime.completions.items) == 1
+        assert np.array_equal(await waits, LINE)
+        assert np.array_equal(await z, LINE + 2)
+
+
+async def test_an_instrument_is_told_of_the_drops_of_what_came_before_it(s):
+    class Listens(asc.observe.Instrument):
+        freed = 0
+
+        def bytes_released(self, account, nbytes, seq):
+            self.freed += nbytes
+
+    x = await s.put(LINE)
+    y = x + 1
+    found = Listens()
+    s._runtime.add_instrument(found)
+    del y
+    s.statistics()
+    assert found.freed == LINE.nbytes
 
 
 async def test_it_overtakes_nobody_who_waits(gate):
@@ -169,3 +263,98 @@ async def test_in_another_thread_it_is_refused(s):
     thread.start()
     await asyncio.to_thread(thread.join)
     assert "event loop's thread alone" in told[0]
+
+
+# -- pending -----------------------------------------------------------------------------------------------------------
+
+
+def launches(s):
+    """How many tasks were given to streams."""
+    return sum(stream.launched for device in s.devices for stream in device.streams)
+
+
+async def test_what_was_pending_runs_on_the_loops_thread(gate):
+    async with asc.Scheduler("cpu", max_ops=2) as s:
+        x = await s.put(LINE)
+        busy = [await s.submit(held, gate) for _ in range(2)]
+        begun = launches(s)
+        y = x
+        for _ in range(1_000):
+            y = y + 1
+        view = y[10:20]
+        assert s.statistics().tasks_pending == 1_001
+        gate.set()
+        assert np.array_equal(await view, LINE[10:20] + 1_000)
+        await asc.gather(*busy)
+        assert launches(s) == begun
+        assert s.statistics().peak_tasks_in_flight == 2
+
+
+async def test_the_loop_turns_while_many_that_were_pending_run(gate):
+    async with asc.Scheduler("cpu", max_ops=1) as s:
+        x = await s.put(np.ones(2))
+        busy = await s.submit(held, gate)
+        many = [x + 1 for _ in range(1_000)]
+        gate.set()
+        await busy
+        seen = set()
+        while not many[-1].done():
+            seen.add(s.statistics().tasks_pending)
+            await asyncio.sleep(0)
+        assert len(seen) >= 3
+
+
+async def test_it_waits_for_what_was_submitted_before_it(gate):
+    class Order(asc.observe.Instrument):
+        def __init__(self):
+            self.told = []
+
+        def task_launched(self, task):
+            self.told.append(("launched", task.name, task.lane.stream.name))
+
+        def body_ended(self, task, began, ended):
+            if task.lane.stream.name == "event loop":
+                assert threading.current_thread() is threading.main_thread()
+                self.told.append(("ran", task.name))
+
+        def task_ended(self, task):
+            self.told.append(("ended", task.name))
+
+    order = Order()
+    async with asc.Scheduler("cpu", streams=1, max_ops=1) as s:
+        x, large = await s.put(LINE), await s.put(np.ones((300, 300)))
+        busy = await s.submit(held, gate)
+        s.add_instrument(order)
+        first, second, third = large @ large, x + 1, x - 1
+        gate.set()
+        await asc.gather(first, second, third, busy)
+    assert [one for one in order.told if "held" not in one] == [
+        ("launched", "matmul", "cpu stream 0"),
+        ("ended", "matmul"),
+        ("launched", "add", "event loop"),
+        ("ran", "add"),
+        ("ended", "add"),
+        ("launched", "subtract", "event loop"),
+        ("ran", "subtract"),
+        ("ended", "subtract"),
+    ]
+
+
+@pytest.mark.parametrize("watched", [False, True])
+async def test_what_was_pending_and_fails_there_fails_at_its_await(gate, watched):
+    async with asc.Scheduler("cpu", max_ops=1, instruments=[asc.observe.Instrument()] * watched) as s:
+        x, place = await s.put(np.zeros((2, 2))), await s.put(np.array([5]))
+        busy = await s.submit(held, gate)
+        y = asc.take(x, place, axis=0)
+        z, cancelled, fine = y + 1, x + 3, x + 2
+        cancelled.cancel()
+        gate.set()
+        assert np.array_equal(await fine, np.full((2, 2), 2.0))
+        for failed in y, z:
+            with pytest.raises(IndexError, match="5 is out of bounds"):
+                await failed
+        with pytest.raises(asc.TaskCancelled):
+            await cancelled
+        await busy
+        found = s.statistics()
+    assert (found.tasks_failed, found.tasks_cancelled, found.tasks_pending, found.tasks_in_flight) == (2, 1, 0, 0)

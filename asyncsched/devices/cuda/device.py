@@ -15,6 +15,7 @@ from ..._core.model import Task, Value
 from ...ops.program import Program
 from ..contract import Job
 from .context import CUDAContext
+from .fused import FusedProgram
 from .graph import CUDAGraph
 from .janitor import Janitor
 from .memory import CUDAMemory
@@ -121,6 +122,9 @@ class CUDADevice:
 
     # -- the contract -------------------------------------------------------------------------------------------
 
+    def rouse(self) -> None:
+        pass
+
     def run_here(self, task: Task) -> None:
         raise AssertionError("nothing runs on the loop's thread of a CUDA device")
 
@@ -136,10 +140,11 @@ class CUDADevice:
         with self.context.here(), stream, self.context.told(stream):
             return self.memory.fetch(array, stream)
 
-    def capture(self, program: Program, inputs: int) -> Callable[..., list[Any]]:
-        graph = CUDAGraph(program, inputs, self._dispose)
+    def capture(self, program: Program, inputs: int) -> tuple[Callable[..., list[Any]], int]:
+        fused = FusedProgram(self.xp, program)
+        graph = CUDAGraph(fused, inputs, self._dispose)
         self._graphs.add(graph)
-        return graph.run
+        return graph.run, fused.peak(self.memory.footprint)
 
     def adopt(self, source: Any) -> Any:
         """An array of this device over another library's, by DLPack; copies in wait for that library's stream."""

@@ -8,8 +8,8 @@ from typing import Any
 
 from ...errors import CaptureError
 from ...ops.kernels import checks
-from ...ops.program import Program
 from .context import CAPTURE_ERRORS, capturing
+from .fused import FusedProgram
 
 
 class CUDAGraph:
@@ -17,6 +17,8 @@ class CUDAGraph:
 
     CuPy (14.2) refuses to call cuBLAS while it captures, so a program with a matrix product never becomes one: it is
     issued operation by operation, in one task all the same.
+
+    What goes element by element is one kernel for each run of rows, see `fused`.
 
     The graph's kernels have the addresses of buffers in them. So it owns them: copies of the inputs, the intermediates
     and the results lie in a pool of its own, from which nobody else is ever given a block. So do the numbers that say
@@ -28,7 +30,7 @@ class CUDAGraph:
         dispose: empties a list of what may block the thread on which it is freed, on another.
     """
 
-    def __init__(self, program: Program, inputs: int, dispose: Callable[[list[Any]], None]) -> None:
+    def __init__(self, program: FusedProgram, inputs: int, dispose: Callable[[list[Any]], None]) -> None:
         self._dispose = dispose
         self._program = program
         self._inputs = inputs

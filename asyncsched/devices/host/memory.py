@@ -17,7 +17,7 @@ from ..._core.model import Task, Value
 from ...ops import parallel
 from ...ops.cut import parts
 from ...ops.fused import FusedProgram
-from ...ops.program import Program
+from ...ops.program import Program, ref
 from ...ops.row import Kernel, Row, resolve
 from .. import execution
 from ..memory import Memory
@@ -25,6 +25,8 @@ from .allowed import allowed_memory
 from .pool import POOLED_BYTES, Block, Pool
 
 Array = np.ndarray[Any, Any]
+_FIRST = ref(0)
+_NO_OPTIONS: Mapping[str, Any] = {}
 
 
 def execute(task: Task, memory: HostMemory) -> None:
@@ -33,39 +35,50 @@ def execute(task: Task, memory: HostMemory) -> None:
     if observer is not None:
         observer.body_began(task)
         began = perf_counter()
-    if not _ran_small(task):
+    if not run_small(task):
         execution.run(task, memory)
-    if memory.completions.wants_bytes:
-        memory.completions.ending = True
-    execution.release(task)
+        if memory.completions.wants_bytes:
+            memory.completions.ending = True
+        execution.release(task)
     if observer is not None:
         observer.body_ended(task, began, perf_counter())
     del task  # as in `execution.run`
 
 
-def _ran_small(task: Task) -> bool:
-    """Run a row with a small result, as most are by number, in few steps. Whatever is out of the ordinary, a kernel
-    that raises too, is left to `execution.run`, which does the same and more."""
+def run_small(task: Task) -> bool:
+    """Run a row with a small result, as most are by number, in few steps, to its end. False, and nothing has happened,
+    for whatever is out of the ordinary, operands that are not there and a kernel that raises too: that is left to
+    `execution.run` and `execution.release`, which do the same and more."""
     row, value, inputs = task.call, task.value, task.inputs
     if type(row) is not Row or not row.out or task.move is not None or task.cancelled:
         return False
     if value is None or value.nbytes >= POOLED_BYTES or value.meta.bound is not value.meta.shape:
         return False
-    arrays = []
-    for i in range(len(inputs)):
-        producer, array = inputs[i].task, inputs[i].array
+    arrays: list[Any] = []
+    for operand in inputs:
+        producer, array = operand.task, operand.array
         if type(array) is not np.ndarray or (producer is not None and producer.failure is not None):
             return False
         arrays.append(array)
+    operand = producer = None  # type: ignore[assignment]  # which would count as holders
+    if (args := task.args) is not None:
+        if len(args) == 2 and args[0] is _FIRST:  # an operator with a number: most of all
+            arrays.append(args[1])
+        else:
+            arrays = execution.arguments(task, arrays)
     try:
-        array = (row.kernels.get(np) or resolve(row, np))(*execution.arguments(task, arrays), **(task.options or {}))
+        array = (row.kernels.get(np) or resolve(row, np))(*arrays, **(task.options or _NO_OPTIONS))
     except Exception:
         return False
     if type(array) is not np.ndarray:
         array = np.asarray(array)
     task.refund = task.cost
-    if task.failure is None:
-        execution.finish(task, value, array, array.nbytes)
+    if task.failure is None:  # as `execution.finish`, of what is known to be of the promised shape
+        value.array = array
+        value.charge = value.nbytes = nbytes = array.nbytes
+        task.refund -= nbytes
+    task.value = task.args = task.call = task.context = task.options = None  # as `execution.release`
+    task.inputs = ()
     return True
 
 
@@ -87,8 +100,9 @@ class HostDevice:
         allowed = allowed_memory()  # read by `prepare`
         return allowed and allowed // 2
 
-    def capture(self, program: Program, inputs: int) -> Callable[..., list[Any]]:
-        return FusedProgram(program, self.memory.pool.take, self.memory.give).run
+    def capture(self, program: Program, inputs: int) -> tuple[Callable[..., list[Any]], int]:
+        fused = FusedProgram(program, self.memory.pool.take, self.memory.give)
+        return fused.run, program.peak(self.memory.footprint)
 
     def adopt(self, source: Any) -> Any:
         """Refuse: only what is not on the host comes here."""
@@ -96,6 +110,9 @@ class HostDevice:
             f"this {type(source).__name__} is on a device that the scheduler does not have: list it in"
             " Scheduler([...]), or copy the array to the host first"
         )
+
+    def rouse(self) -> None:
+        pass
 
     def fetch(self, array: Any) -> Any:
         return np.array(array)

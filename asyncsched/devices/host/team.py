@@ -1,9 +1,14 @@
 """Streams that help each other: a large row is cut into parts, which idle streams take from the one that has the row.
 
-Theory of operation. The stream whose task it is puts the parts in a list, tells idle streams of it by their own queues,
-and then takes parts itself until none is left. So it never waits for help: whoever comes late finds nothing to do, and
-whatever else is in a queue goes first. At the end it waits for the parts that others have begun, each a fraction of the
-row. A task that is cut is one task: it has one slot, one charge, and one end, told by its own stream.
+Theory of operation. The stream whose task it is puts the parts where all see them, wakes streams that have nothing to
+do, and then takes parts itself until none is left. So it never waits for help: whoever comes late finds nothing to do.
+A stream looks for parts before it sleeps: for want of a task, or because its next one waits for another stream's. In a
+training step that is most of the time of all but one, since each layer needs the one before. At the end the stream
+waits for the parts that others have begun, each a fraction of the row. A task that is cut is one task: it has one slot,
+one charge, and one end, told by its own stream.
+
+No word gets lost between who shares and who goes to sleep: the one shows its parts first and looks for sleepers second,
+the other says first that it is about to sleep, and looks for parts second.
 
 Who helps drops what it was given before it tells of the end, as a stream does with a task: reference counts decide who
 may write over what.
@@ -14,25 +19,23 @@ BLAS do, which spin for some 25 ms after each product; with several streams thos
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from queue import SimpleQueue
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from ..._core.model import Task
+from ...ops.cut import PRODUCTS
 from ...ops.parallel import Part
 from ...ops.row import Row
 from . import blas
 
-# Rows that take `out` and call a BLAS: for large products, ...
-PRODUCTS: Final = frozenset(
-    {"conv2d", "conv2d_input_grad", "conv2d_weight_grad", "linear", "linear_weight_grad", "matmul"}
-)
-# ... and for small ones among other work, none of which is worth several threads of it.
+# Rows that take `out` and call a BLAS for small products among other work. None is worth several threads of it.
 SMALL_PRODUCTS: Final = frozenset(
     {
-        "attention", "attention_backward", "cross_entropy", "cross_entropy_backward", "layer_norm",
-        "layer_norm_input_grad", "layer_norm_weight_grad", "linear_bias_grad", "self_attention",
-        "self_attention_backward", "softmax", "softmax_backward", "vecdot",
+        "attention", "attention_backward", "attention_unpacked", "conv2d", "conv2d_input_grad", "conv2d_weight_grad",
+        "cross_entropy", "cross_entropy_backward", "layer_norm", "layer_norm_input_grad", "layer_norm_weight_grad",
+        "linear_bias_grad", "self_attention", "self_attention_backward", "softmax", "softmax_backward", "vecdot",
     }
 )  # fmt: skip
 
@@ -40,10 +43,11 @@ SMALL_PRODUCTS: Final = frozenset(
 class Helper(Protocol):
     """A stream, as its neighbours see it."""
 
-    queue: SimpleQueue[Any]
-
     def idle(self) -> bool:
         """Whether it has nothing to do, as far as can be seen from another thread."""
+
+    def wake(self, shared: Shared) -> None:
+        """If it sleeps, have it help with parts."""
 
 
 class Shared:
@@ -52,6 +56,10 @@ class Shared:
     def __init__(self, parts: Sequence[Part]) -> None:
         self._parts = list(reversed(parts))
         self._ends: SimpleQueue[BaseException | None] = SimpleQueue()
+
+    def left(self) -> bool:
+        """Whether there are parts that nobody has begun."""
+        return bool(self._parts)
 
     def help(self) -> None:
         """Run parts until none is left. Raises nothing."""
@@ -78,30 +86,33 @@ class Team:
     def __init__(self, size: int) -> None:
         self.size = size
         self.streams: Sequence[Helper] = ()
+        self._open: deque[Shared] = deque()  # what has parts left, and perhaps some that has none any more
 
     def before_launch(self, task: Task) -> None:
         """Give BLAS as many threads as suit a task that is about to be launched. On the loop's thread."""
         row = task.call if isinstance(task.call, Row) else None
         if row is not None and (row.out or row.view) and row.name not in PRODUCTS and row.name not in SMALL_PRODUCTS:
             return
-        # A large product, a library's function or a user's may use them all.
-        if (row is None or row.name not in SMALL_PRODUCTS) and all(stream.idle() for stream in self.streams):
+        # A product that must not be cut, a library's function or a user's may use them all.
+        narrow = row is not None and (row.name in SMALL_PRODUCTS or (row.name in PRODUCTS and row.exact))
+        if not narrow and all(stream.idle() for stream in self.streams):
             blas.widen()
         else:
             blas.narrow()
 
     def run(self, parts: Sequence[Part]) -> None:
-        """Run parts on the calling stream and on those that are idle. Raises what one of them raised."""
-        idle = [stream for stream in self.streams if stream.idle()]
-        if not idle:
-            for part in parts:
-                part()
-            return
+        """Run parts on the calling stream and on those that would sleep. Raises what one of them raised."""
         shared = Shared(parts)
-        for stream in idle[: len(parts) - 1]:
-            stream.queue.put(shared)
+        self._open.append(shared)
+        for stream in self.streams:
+            stream.wake(shared)
         shared.help()
+        self._open.remove(shared)
         shared.wait(len(parts))
+
+    def open(self) -> Shared | None:
+        """What has parts that nobody has begun."""
+        return next((shared for shared in tuple(self._open) if shared.left()), None)
 
 
 def _error_of(part: Part) -> BaseException | None:

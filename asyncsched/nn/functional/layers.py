@@ -88,9 +88,13 @@ def scaled_dot_product_attention(
         (..., L, Ev).
     """
     parts = (query, key, value)
+    mask = mask_operand(attn_mask)
+    tracked = any(part._node is not None and part._node.leads_back for part in parts)
+    if not tracked and query.dtype == key.dtype == value.dtype:
+        return op("attention_unpacked", *parts, mask, causal=is_causal, scale=scale)
     packed = concat([part.reshape(-1) for part in parts])
     shapes = tuple([part.shape for part in parts])
-    return op("attention", packed, mask_operand(attn_mask), shapes=shapes, causal=is_causal, scale=scale)
+    return op("attention", packed, mask, shapes=shapes, causal=is_causal, scale=scale)
 
 
 def mask_operand(mask: Tensor | None) -> Any:

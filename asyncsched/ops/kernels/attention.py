@@ -20,6 +20,9 @@ from .layers import blocks
 from .scratch import scratch
 from .softmax import directly, exponentials
 
+# So many arrays of scores might be in a block: there is one, and in what is left are queries, keys and values.
+_ALIVE = 3
+
 
 def attention(
     xp: Any, packed: Any, mask: Any, *, shapes: Any, causal: bool, scale: float | None = None, out: Any = None
@@ -27,6 +30,16 @@ def attention(
     """softmax(q k^T scale + mask) v, with q, k and v one after the other in a flat array; the mask 0 is none."""
     q, k, v = _parts(packed, shapes)
     out = xp.empty((*q.shape[:-1], v.shape[-1]), q.dtype) if out is None else out
+    _attend(xp, q, k, v, _bias(xp, q, k, mask, causal), _scale(q, scale), out)
+    return out
+
+
+def attention_unpacked(
+    xp: Any, q: Any, k: Any, v: Any, mask: Any, *, causal: bool, scale: float | None = None, out: Any = None
+) -> Any:
+    """The same of three arrays: what is not packed need not be copied."""
+    out = xp.empty((*q.shape[:-1], v.shape[-1]), q.dtype) if out is None else out
+    q, k, v = _for_products(xp, q), _for_products(xp, k), _for_products(xp, v)
     _attend(xp, q, k, v, _bias(xp, q, k, mask, causal), _scale(q, scale), out)
     return out
 
@@ -74,6 +87,11 @@ def _split(xp: Any, packed: Any, parts: int, heads: int) -> Any:
     return xp.moveaxis(packed.reshape(*lead, parts, heads, width // (parts * heads)), (-3, -2), (0, -3))
 
 
+def _for_products(xp: Any, array: Any) -> Any:
+    """The array, or a copy where neither its rows nor its columns are in one piece: BLAS takes no such matrices."""
+    return array if array.itemsize in array.strides[-2:] else xp.ascontiguousarray(array)
+
+
 def _scale(q: Any, scale: float | None = None) -> float:
     return 1 / sqrt(q.shape[-1]) if scale is None else scale
 
@@ -99,7 +117,7 @@ def _attend(xp: Any, q: Any, k: Any, v: Any, bias: Any, scale: float, out: Any) 
             xp.matmul(weights, v[heads], out=out[heads])
             out[heads] *= factor
 
-    _share(xp, q, k, some)
+    _share(xp, q, k, some, alive=_ALIVE)
 
 
 def _attend_backward(xp: Any, q: Any, k: Any, v: Any, grad: Any, bias: Any, scale: float, grads: Any) -> None:
@@ -117,15 +135,17 @@ def _attend_backward(xp: Any, q: Any, k: Any, v: Any, grad: Any, bias: Any, scal
             xp.matmul(scores, keys * scale, out=dq[heads])
             xp.matmul(xp.swapaxes(scores, -1, -2), queries, out=dk[heads])
 
-    _share(xp, q, k, some)
+    _share(xp, q, k, some, alive=2 * _ALIVE)
 
 
-def _share(xp: Any, q: Any, k: Any, some: Callable[[Iterator[Any]], None]) -> None:
+def _share(xp: Any, q: Any, k: Any, some: Callable[[Iterator[Any]], None], *, alive: int) -> None:
     """Call `some` with all groups of heads: at once, or with some on each of several threads."""
-    count = sum(1 for _ in _groups(xp, q, k))  # which may be many: none is kept
+    every = prod(q.shape[:-2])
     seconds = parallel.seconds_of("attention", prod(q.shape[:-1]) * k.shape[-2], q.itemsize)
+    most = -(-every // len(parallel.ranges(every, seconds)))  # heads in a group, so that there are as many as threads
+    count = sum(1 for _ in _groups(xp, q, k, most, alive))  # which may be many: none is kept
     ranges = parallel.ranges(count, seconds)
-    parallel.run([partial(some, islice(_groups(xp, q, k), part.start, part.stop)) for part in ranges])
+    parallel.run([partial(some, islice(_groups(xp, q, k, most, alive), part.start, part.stop)) for part in ranges])
 
 
 def _weights(xp: Any, queries: Any, keys: Any, bias: Any) -> tuple[Any, Any]:
@@ -152,11 +172,13 @@ def _scores(xp: Any, queries: Any, keys: Any, bias: Any, out: Any) -> Any:
     return out
 
 
-def _groups(xp: Any, q: Any, k: Any) -> Iterator[Any]:
+def _groups(xp: Any, q: Any, k: Any, most: int, alive: int) -> Iterator[Any]:
     """Indices of as many heads as go into a block; everything if there is no axis of heads."""
     if q.ndim == 2:
         yield ...
         return
+    heads = q.shape[-3]
+    steps = blocks(xp, min(heads, most), q.shape[-2] * k.shape[-2], alive=alive)
     for index in np.ndindex(q.shape[:-3]):
-        for heads in blocks(xp, q.shape[-3], q.shape[-2] * k.shape[-2]):
-            yield (*index, heads)
+        for start in range(0, heads, steps[0].stop if steps else 1):
+            yield (*index, slice(start, start + steps[0].stop))

@@ -1,73 +1,26 @@
 """Kernels of convolution and its derivatives.
 
 A convolution is one matrix product: of the weight, (out channels, inputs of a window), with the windows laid out as
-columns. Images lie innermost while that is done, so that the runs to copy are long however small an image is. As many
-images are taken at a time as have their columns and their results in the cache.
+columns. That is done tile by tile: for some rows of windows of an image, or for some small images, so that what is made
+in between stays in the cache. Tiles are cut by shape alone, and threads take some each: the bits depend on neither.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
+from functools import partial
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-COLUMNS = 262_144  # elements of the columns, or of the result, made at a time
-_SHORT = 256  # elements of a row of windows; longer runs are copied as fast as any
+from .. import parallel
+from .scratch import scratch
+from .windows import Pair, Tile, Windows, columns, even, tile_size, tiles
 
-Pair = tuple[int, int]
-
-
-class Windows(NamedTuple):
-    """How windows lie on images: all of them pairs, of rows and columns."""
-
-    kernel: Pair
-    stride: Pair
-    padding: Pair
-    dilation: Pair
-
-    @property
-    def reach(self) -> list[int]:
-        """How many rows and columns of a padded image a window spans."""
-        return [d * (k - 1) + 1 for k, d in zip(self.kernel, self.dilation, strict=True)]
-
-    def fit(self, shape: tuple[int, ...]) -> Pair:
-        """How many windows fit on an image of (..., height, width): floor((n + 2p - d(k - 1) - 1) / s) + 1."""
-        rows, columns = [
-            (n + 2 * p - r) // s + 1
-            for n, p, r, s in zip(shape[-2:], self.padding, self.reach, self.stride, strict=True)
-        ]  # fmt: skip
-        return rows, columns
-
-    def in_runs(self, shape: tuple[int, ...], count: Pair) -> bool:
-        """Whether windows side by side lie so on padded images (images, channels, height, width), edges included.
-
-        And whether it pays to make columns for the edges too: they cost a little of each product, and whole images are
-        copied at once, where a row of a few small images is a short run.
-        """
-        edges = shape[3] + 2 * self.padding[1] - count[1]
-        return self.stride == (1, 1) and count[1] * shape[0] < _SHORT and edges * 8 <= count[1]
-
-    def places(self, count: Pair) -> Iterator[tuple[int, int, Any]]:
-        """For each place in a window: its row, its column, and where on padded images (height, width, ...) it lies."""
-        for row in range(self.kernel[0]):
-            for column in range(self.kernel[1]):
-                yield row, column, tuple(
-                    slice(at * d, at * d + s * n, s)
-                    for at, d, s, n in zip((row, column), self.dilation, self.stride, count, strict=True)
-                )  # fmt: skip
-
-    def starts(self, line: int, images: int) -> Iterator[tuple[int, int, int]]:
-        """For each place in a window: its row, its column, and where it begins on images in lines."""
-        for row in range(self.kernel[0]):
-            for column in range(self.kernel[1]):
-                yield row, column, row * self.dilation[0] * line + column * self.dilation[1] * images
-
-
-def images_at_once(weight: tuple[int, ...], count: Pair) -> int:
-    """How many images are taken together for a weight of this shape."""
-    return max(1, COLUMNS // max(1, max(weight[0], prod(weight[1:])) * prod(count)))
+_PACE = 2e-11  # seconds for a multiplication
+_SUMS = 8  # sums that a gradient of the weight is added up in, ...
+_SUM_BYTES = 1 << 20  # ... of together at most so much, unless two are more
 
 
 def conv2d(
@@ -75,18 +28,8 @@ def conv2d(
 ) -> Any:
     """The products of a window and the weight, summed: (images, out channels, rows, columns)."""
     windows = Windows(weight.shape[2:], stride, padding, dilation)
-    count = windows.fit(x.shape)
-    out = xp.empty((len(x), len(weight), *count), x.dtype) if out is None else out
-    matrix = weight.reshape(len(weight), -1)
-    for images in _images(x, weight.shape, count):
-        columns = _columns_with_edges if windows.in_runs(x[images].shape, count) else _columns
-        y = (matrix @ columns(xp, windows, x[images], count)).reshape(len(weight), count[0], -1, len(x[images]))
-        y = y[:, :, : count[1]].transpose(3, 0, 1, 2)
-        if bias:
-            xp.add(y, bias[0][:, None, None], out=out[images])
-        else:
-            out[images] = y
-    return out
+    out = xp.empty((len(x), len(weight), *windows.fit(x.shape)), x.dtype) if out is None else out
+    return _convolve(xp, windows, x, weight, bias, out)
 
 
 def conv2d_input_grad(
@@ -94,17 +37,13 @@ def conv2d_input_grad(
 ) -> Any:
     """The gradient of the images: each window's part added where it came from."""
     windows = Windows(weight.shape[2:], stride, padding, dilation)
-    count = windows.fit(shape)
     out = xp.empty(shape, grad.dtype) if out is None else out
-    matrix = weight.reshape(len(weight), -1).T
-    for images in _images(out, weight.shape, count):
-        sizes = (len(out[images]), *shape[1:])
-        if _takes_edges(xp, windows, sizes, count, weight):
-            padded = _summed_with_edges(xp, windows, matrix @ _with_edges(xp, windows, grad[images], sizes), sizes)
-        else:
-            padded = _summed(xp, windows, matrix @ _channels_first(xp, grad[images]), sizes, count)
-        out[images] = padded[inside(windows, shape)].transpose(3, 0, 1, 2)
-        del padded
+    matrix, count = weight.reshape(len(weight), -1).T, grad.shape[2:]
+    by, rows = tile_size(weight.shape, len(grad), count)
+    # In runs over the edges, zeros meet weights, which must not be infinite; on a GPU, asking would wait for it.
+    runs = xp is np and stride == (1, 1) and bool(np.isfinite(weight).all())
+    work = partial(_sum_windows, xp, windows, grad, matrix, even(count[0], rows), runs, out)
+    _share(even(len(grad), by), grad.size * len(matrix), work)
     return out
 
 
@@ -113,98 +52,103 @@ def conv2d_weight_grad(
 ) -> Any:
     """The gradient of the weight: products of the windows and the gradient, summed over windows and images."""
     windows = Windows(shape[2:], stride, padding, dilation)
-    count = windows.fit(x.shape)
     out = xp.empty(shape, grad.dtype) if out is None else out
-    out[...] = 0
-    matrix = out.reshape(shape[0], -1)
-    for images in _images(x, shape, count):
-        if _takes_edges(xp, windows, x[images].shape, count, x[images]):
-            edged = _with_edges(xp, windows, grad[images], x[images].shape)
-            matrix += edged @ _columns_with_edges(xp, windows, x[images], count).T
-            del edged
-        else:
-            matrix += _channels_first(xp, grad[images]) @ _columns(xp, windows, x[images], count).T
+    cut = tiles(shape, len(x), grad.shape[2:])
+    number = sums_for(shape, len(cut), out.dtype.itemsize)
+    sums = xp.zeros((number, prod(shape[1:]), len(out)), out.dtype)
+    groups = [cut[part] for part in even(len(cut), -(-len(cut) // number))]
+    work = partial(_add_products, xp, windows, grad, x)
+    _share(list(zip(groups, sums, strict=False)), grad.size * prod(shape[1:]), work)
+    for one in sums[1:]:
+        sums[0] += one
+    out.reshape(len(out), -1)[...] = sums[0].T
     return out
 
 
-def _images(x: Any, weight: tuple[int, ...], count: Pair) -> list[slice]:
-    step = images_at_once(weight, count)
-    return [slice(start, min(start + step, len(x))) for start in range(0, len(x), step)]
+def sums_for(weight: tuple[int, ...], number: int, itemsize: int) -> int:
+    """How many sums the gradient of a weight of this shape is added up in, of so many tiles."""
+    return max(1, min(_SUMS, number, max(2, _SUM_BYTES // max(1, prod(weight) * itemsize))))
 
 
-def _columns(xp: Any, windows: Windows, x: Any, count: Pair) -> Any:
-    """The windows as a matrix (elements of a window, windows of all images)."""
-    images, channels = x.shape[:2]
-    image = xp.zeros(_padded_shape(windows, x.shape), x.dtype)
-    image[inside(windows, x.shape)] = x.transpose(1, 2, 3, 0)
-    columns = xp.empty((channels, *windows.kernel, *count, images), x.dtype)
-    for row, column, place in windows.places(count):
-        columns[:, row, column] = image[(slice(None), *place)]
-    return columns.reshape(channels * prod(windows.kernel), -1)
+def _share(cut: Sequence[Any], multiplications: int, one: Callable[[Any], None]) -> None:
+    """Call the function for all that was cut, in parts for the threads there are."""
+
+    def some(part: slice) -> None:
+        for each in cut[part]:
+            one(each)
+
+    parallel.run([partial(some, part) for part in parallel.ranges(len(cut), _PACE * multiplications)])
 
 
-def _columns_with_edges(xp: Any, windows: Windows, x: Any, count: Pair) -> Any:
-    """The same with columns of no meaning after each row of windows, where a window would lie across the edge."""
-    room, image, line = _lines(xp, windows, x.shape, x.dtype)
-    image[inside(windows, x.shape)] = x.transpose(1, 2, 3, 0)
-    columns = xp.empty((x.shape[1], *windows.kernel, count[0] * line), x.dtype)
-    for row, column, start in windows.starts(line, len(x)):
-        columns[:, row, column] = room[:, start : start + count[0] * line]
-    return columns.reshape(x.shape[1] * prod(windows.kernel), -1)
+def _convolve(xp: Any, windows: Windows, x: Any, weight: Any, bias: tuple[Any, ...], out: Any) -> Any:
+    matrix = weight.reshape(len(weight), -1)
+    cut = tiles(weight.shape, len(out), out.shape[2:])
+    _share(cut, out.size * matrix.shape[1], partial(_convolve_tile, xp, windows, x, matrix, bias, out))
+    return out
 
 
-def _summed(xp: Any, windows: Windows, columns: Any, shape: tuple[int, ...], count: Pair) -> Any:
-    """The transpose of `_columns`: padded images of (channels, height, width, images), of what the windows have."""
-    image = xp.zeros(_padded_shape(windows, shape), columns.dtype)
-    columns = columns.reshape(shape[1], *windows.kernel, *count, -1)
-    for row, column, place in windows.places(count):
-        image[(slice(None), *place)] += columns[:, row, column]
-    return image
+def _convolve_tile(xp: Any, windows: Windows, x: Any, matrix: Any, bias: tuple[Any, ...], out: Any, tile: Tile) -> None:
+    there = out[tile.images, :, tile.rows]
+    seen = columns(xp, windows, x[tile.images], tile.rows, out.shape[3])
+    if xp is np and len(there) == 1:
+        y = np.matmul(matrix, seen, out=there.reshape(len(matrix), -1, copy=False))
+        if bias:
+            y += bias[0][:, None]
+        return
+    y = xp.matmul(matrix, seen, out=scratch(xp, 2, (len(matrix), seen.shape[1]), out.dtype))
+    y = y.reshape(len(matrix), len(there), *there.shape[2:]).swapaxes(0, 1)
+    if bias:
+        xp.add(y, bias[0][:, None, None], out=there)
+    else:
+        there[...] = y
 
 
-def _summed_with_edges(xp: Any, windows: Windows, columns: Any, shape: tuple[int, ...]) -> Any:
-    """The transpose of `_columns_with_edges`."""
-    room, image, line = _lines(xp, windows, shape, columns.dtype)
-    columns = columns.reshape(shape[1], *windows.kernel, -1)
-    for row, column, start in windows.starts(line, shape[0]):
-        room[:, start : start + columns.shape[-1]] += columns[:, row, column]
-    return image
+def _add_products(xp: Any, windows: Windows, grad: Any, x: Any, part: tuple[Sequence[Tile], Any]) -> None:
+    """The gradient of the weight by some tiles, added to a sum: (inputs of a window, out channels)."""
+    cut, total = part
+    for tile in cut:
+        seen = columns(xp, windows, x[tile.images], tile.rows, grad.shape[3])
+        product = scratch(xp, 2, total.shape, total.dtype)
+        gradient = _channels_first(xp, grad[tile.images, :, tile.rows], grad.shape[3])
+        total += xp.matmul(seen, gradient.T, out=product)
+        del seen, gradient, product
 
 
-def _takes_edges(xp: Any, windows: Windows, shape: tuple[int, ...], count: Pair, times_zero: Any) -> bool:
-    """Whether gradients may be zeros at the edges: where that pays, and what they meet there is finite."""
-    return xp is np and windows.in_runs(shape, count) and bool(np.isfinite(times_zero).all())
+def _sum_windows(
+    xp: Any, windows: Windows, grad: Any, matrix: Any, cut: Sequence[slice], runs: bool, out: Any, images: slice
+) -> None:
+    """The gradient of some images, by way of what each window has of it.
+
+    Args:
+        cut: rows of windows that are taken together.
+        runs: whether a row of windows has zeros where it would go on across the edge, so that all rows are one run.
+    """
+    grad, out = grad[images], out[images]
+    form = windows.padded(out.shape)
+    room = scratch(xp, 0, (*form[:2], form[2] * form[3] + windows.reach[1]), out.dtype)
+    room[...] = 0
+    padded = room[..., : form[2] * form[3]].reshape(form)
+    for rows in cut:
+        some = _channels_first(xp, grad[:, :, rows], form[3] if runs else grad.shape[3])
+        parts = xp.matmul(matrix, some, out=scratch(xp, 1, (len(matrix), some.shape[1]), out.dtype))
+        lines = (-1,) if runs else (-1, grad.shape[3])
+        parts = parts.reshape(form[1], *windows.kernel, form[0], *lines)
+        for row, column, place in windows.runs(rows, form[3]) if runs else windows.places(rows, grad.shape[3]):
+            there = room[place] if runs else padded[place]
+            there += parts[:, row, column].swapaxes(0, 1)
+        del some, parts
+    out[...] = padded[windows.inside(out.shape)]
 
 
-def _with_edges(xp: Any, windows: Windows, grad: Any, shape: tuple[int, ...]) -> Any:
-    """As `_channels_first`, with zeros after each row of windows."""
-    images, channels, rows, columns = grad.shape
-    found = xp.empty((channels, rows, _padded_shape(windows, shape)[2], images), grad.dtype)
-    found[:, :, :columns] = grad.transpose(1, 2, 3, 0)
-    found[:, :, columns:] = 0
+def _channels_first(xp: Any, grad: Any, line: int) -> Any:
+    """(images, channels, rows, columns) as a matrix (channels, windows), with zeros after each row up to a `line`.
+
+    A view of a single image with none, else in scratch memory.
+    """
+    images, channels, rows, across = grad.shape
+    if images == 1 and line == across:
+        return grad[0].reshape(channels, -1)
+    found = scratch(xp, 3, (channels, images, rows, line), grad.dtype)
+    found[..., :across] = grad.swapaxes(0, 1)
+    found[..., across:] = 0
     return found.reshape(channels, -1)
-
-
-def _lines(xp: Any, windows: Windows, shape: tuple[int, ...], dtype: Any) -> tuple[Any, Any, int]:
-    """Zeros for padded images as one line for each channel, with room behind; the images; elements of a row of them."""
-    padded = _padded_shape(windows, shape)
-    line = padded[2] * shape[0]
-    room = xp.zeros((shape[1], padded[1] * line + windows.reach[1] * shape[0]), dtype)
-    return room, room[:, : padded[1] * line].reshape(padded), line
-
-
-def _channels_first(xp: Any, grad: Any) -> Any:
-    """(images, channels, rows, columns) as a matrix (channels, windows), images innermost."""
-    return xp.ascontiguousarray(grad.transpose(1, 2, 3, 0)).reshape(grad.shape[1], -1)
-
-
-def _padded_shape(windows: Windows, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """(channels, height, width, images) with the padding."""
-    images, channels, height, width = shape
-    return channels, height + 2 * windows.padding[0], width + 2 * windows.padding[1], images
-
-
-def inside(windows: Windows, shape: tuple[int, ...]) -> Any:
-    """Where on padded images (..., height, width, ...), with one axis in front, the images themselves are."""
-    (up, left), (height, width) = windows.padding, shape[-2:]
-    return slice(None), slice(up, up + height), slice(left, left + width)

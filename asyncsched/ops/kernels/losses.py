@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .checks import require
-from .layers import blocks, sums
+from .layers import long_blocks, sums, unbuffered
 from .scratch import scratch
 from .softmax import log_softmax_rows, log_sums, softmax_rows
 
@@ -50,7 +50,7 @@ def cross_entropy(
 def each_row(xp: Any, logits: Any, target: Any, label_smoothing: float) -> Any:
     """The losses, in blocks of rows."""
     losses = xp.empty(len(logits), logits.dtype)
-    for block in blocks(xp, *logits.shape):
+    for block in long_blocks(xp, *logits.shape):
         losses[block] = _losses(xp, logits[block], target[block], label_smoothing)
     return losses
 
@@ -74,12 +74,13 @@ def cross_entropy_backward(
         scale /= xp.maximum(valid.sum(dtype=logits.dtype), 1)  # where no row counts all gradients are 0
     out = xp.empty(logits.shape, logits.dtype) if out is None else out
     over = xp is np and np.may_share_memory(out, logits)
-    for block in blocks(xp, *logits.shape):
-        d, s = out[block], scale[block]
-        softmax_rows(xp, logits[block], d, s, over=over)
-        if label_smoothing:
-            d -= (s * (label_smoothing / classes))[:, None]
-        d[xp.arange(len(d)), target[block]] -= (1 - label_smoothing) * s
+    with unbuffered(xp, classes):
+        for block in long_blocks(xp, *logits.shape):
+            d, s = out[block], scale[block]
+            softmax_rows(xp, logits[block], d, s, over=over)
+            if label_smoothing:
+                d -= (s * (label_smoothing / classes))[:, None]
+            d[xp.arange(len(d)), target[block]] -= (1 - label_smoothing) * s
     return out
 
 

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from .. import parallel
 from .basic import kept
-from .conv import Pair, Windows, inside
 from .layers import blocks
+from .windows import Pair, Windows
 
 
 def max_pool2d(xp: Any, x: Any, *, kernel: Pair, stride: Pair, padding: Pair, out: Any = None) -> Any:
     """The largest element of each window: first of the rows in it, which lie together, then of the columns."""
     rows, columns = Windows(kernel, stride, padding, (1, 1)).fit(x.shape)
     out = xp.empty((*x.shape[:-2], rows, columns), x.dtype) if out is None else out
-    for images, result in _planes(xp, x, out):
+
+    def some(images: Any, result: Any) -> None:
         padded = _padded(xp, images, padding, -xp.inf)  # less than anything
         lines = _largest(xp, [padded[:, at : at + stride[0] * rows : stride[0]] for at in range(kernel[0])])
         _largest(xp, [lines[..., at : at + stride[1] * columns : stride[1]] for at in range(kernel[1])], result)
+
+    _by_planes(xp, "max_pool2d", some, x, out)
     return out
 
 
@@ -32,10 +37,11 @@ def max_pool2d_backward(
     out = xp.empty(x.shape, x.dtype) if out is None else out
     apart = kernel[0] <= stride[0] and kernel[1] <= stride[1]  # no element is in two windows
     written = prod(kernel) if apart else 0  # at so many places first: what comes later (see `_choices`) is added
-    for images, largest, g, result in _planes(xp, x, y, grad, out):
+
+    def some(images: Any, largest: Any, g: Any, result: Any) -> None:
         g = xp.ascontiguousarray(g)
         part = xp.empty_like(g)
-        total = result if padding == (0, 0) else xp.empty(_padded_plane(images, padding), x.dtype)
+        total = result if padding == (0, 0) else xp.empty(windows.padded(images.shape), x.dtype)
         total[...] = 0
         for number, (place, chosen) in enumerate(_choices(xp, windows, images, largest)):
             there = total[place]
@@ -44,7 +50,9 @@ def max_pool2d_backward(
             else:
                 there += kept(xp, g, chosen, out=part)
         if total is not result:
-            result[...] = total[inside(windows, x.shape)]
+            result[...] = total[windows.inside(x.shape)]
+
+    _by_planes(xp, "max_pool2d_backward", some, x, y, grad, out)
     return out
 
 
@@ -54,12 +62,15 @@ def max_pool2d_gather(
     """What other images have where the elements lie that were chosen: the transpose of `max_pool2d_backward`."""
     windows = Windows(kernel, stride, padding, (1, 1))
     out = xp.empty(y.shape, y.dtype) if out is None else out
-    for images, largest, others, result in _planes(xp, x, y, other, out):
-        padded = xp.zeros(_padded_plane(images, padding), x.dtype)
-        padded[inside(windows, x.shape)] = others
+
+    def some(images: Any, largest: Any, others: Any, result: Any) -> None:
+        padded = xp.zeros(windows.padded(images.shape), x.dtype)
+        padded[windows.inside(x.shape)] = others
         result[...] = 0
         for place, chosen in _choices(xp, windows, images, largest):
             result += kept(xp, xp.ascontiguousarray(padded[place]), chosen)
+
+    _by_planes(xp, "max_pool2d_gather", some, x, y, other, out)
     return out
 
 
@@ -70,7 +81,7 @@ def _choices(xp: Any, windows: Windows, images: Any, largest: Any) -> Iterator[t
     so it equals nothing, in a window of -inf either.
     """
     padded = _padded(xp, images, windows.padding, xp.nan)
-    places = [(slice(None), *place) for _, _, place in windows.places(largest.shape[1:])]
+    places = [place for _, _, place in windows.places(slice(0, largest.shape[1]), largest.shape[2])]
     done = padded[places[0]] == largest
     yield places[0], done
     equal, chosen = xp.empty_like(done), xp.empty_like(done)
@@ -86,11 +97,18 @@ def _choices(xp: Any, windows: Windows, images: Any, largest: Any) -> Iterator[t
         done |= missing[place]
 
 
-def _planes(xp: Any, *arrays: Any) -> Iterator[list[Any]]:
-    """The last two axes of arrays (..., height, width), as many at a time as the first has in a block."""
+def _by_planes(xp: Any, name: str, some: Callable[..., None], *arrays: Any) -> None:
+    """Call a function for the last two axes of arrays (..., height, width), as many at a time as the first has in a
+    block: in parts for the threads there are."""
     planes = [array.reshape(prod(array.shape[:-2]), *array.shape[-2:]) for array in arrays]
-    for block in blocks(xp, len(planes[0]), prod(arrays[0].shape[-2:])):
-        yield [plane[block] for plane in planes]
+    cut = blocks(xp, len(planes[0]), prod(arrays[0].shape[-2:]))
+
+    def work(part: slice) -> None:
+        for block in cut[part]:
+            some(*[plane[block] for plane in planes])
+
+    seconds = parallel.seconds_of(name, arrays[0].size, arrays[0].itemsize)
+    parallel.run([partial(work, part) for part in parallel.ranges(len(cut), seconds)])
 
 
 def _padded(xp: Any, images: Any, padding: Pair, value: Any) -> Any:
@@ -98,11 +116,6 @@ def _padded(xp: Any, images: Any, padding: Pair, value: Any) -> Any:
     if padding == (0, 0):
         return images
     return xp.pad(images, ((0, 0), *[(one, one) for one in padding]), constant_values=value)
-
-
-def _padded_plane(images: Any, padding: Pair) -> tuple[int, ...]:
-    """Their shape then."""
-    return (len(images), *[n + 2 * p for n, p in zip(images.shape[1:], padding, strict=True)])
 
 
 def _largest(xp: Any, parts: list[Any], out: Any = None) -> Any:

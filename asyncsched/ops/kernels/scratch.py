@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 PLACES = 4  # that a thread keeps at most
-PLACE_BYTES = 1 << 20  # of one at most: what is larger is in no cache, and made for the call
+PLACE_BYTES = 3 << 20  # of one at most, a long block of 8 bytes each: what is larger is made for the call
 
 
 class _Places(threading.local):

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from .basic import vecdot
-from .layers import as_rows, blocks, sums
+from .layers import as_rows, long_blocks, sums, unbuffered
 from .scratch import scratch
 
 LEAST, MOST = 1e-6, 1e30  # sums of exponentials that are ordinary numbers
@@ -24,11 +24,12 @@ def softmax(xp: Any, x: Any, *, log: bool = False, out: Any = None) -> Any:
     """exp(x) over its sum along the last axis, or the logarithm of that."""
     out, result, rows = as_rows(xp, out, x)
     over = xp is np and np.may_share_memory(out, x)
-    for block in blocks(xp, *rows.shape):
-        if log:
-            log_softmax_rows(xp, rows[block], result[block])
-        else:
-            softmax_rows(xp, rows[block], result[block], over=over)
+    with unbuffered(xp, rows.shape[1]):
+        for block in long_blocks(xp, *rows.shape):
+            if log:
+                log_softmax_rows(xp, rows[block], result[block])
+            else:
+                softmax_rows(xp, rows[block], result[block], over=over)
     return out
 
 
@@ -71,16 +72,17 @@ def log_sums(xp: Any, v: Any) -> tuple[Any, Any]:
 def softmax_backward(xp: Any, grad: Any, y: Any, *, log: bool = False, out: Any = None) -> Any:
     """y (grad - sum of grad y), or for the logarithm grad - exp(y) sum of grad."""
     out, result, grads, rows = as_rows(xp, out, grad, y)
-    for block in blocks(xp, *rows.shape):
-        g, v = grads[block], rows[block]
-        if log:
-            e = xp.exp(v, out=scratch(xp, 0, v.shape, v.dtype))
-            e *= sums(xp, g)
-            xp.subtract(g, e, out=result[block])
-        else:
-            dots = vecdot(xp, g, v)[:, None]
-            xp.subtract(g, dots, out=result[block])
-            result[block] *= v
+    with unbuffered(xp, rows.shape[1]):
+        for block in long_blocks(xp, *rows.shape):
+            g, v = grads[block], rows[block]
+            if log:
+                e = xp.exp(v, out=scratch(xp, 0, v.shape, v.dtype))
+                e *= sums(xp, g)
+                xp.subtract(g, e, out=result[block])
+            else:
+                dots = vecdot(xp, g, v)[:, None]
+                xp.subtract(g, dots, out=result[block])
+                result[block] *= v
     return out
 
 

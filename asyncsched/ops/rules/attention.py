@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
 from ..kernels.layers import BLOCK
@@ -10,13 +11,24 @@ from ..row import Inferred, Operand, Options, Row
 from .common import Known, as_meta
 from .layers import copies, floats, like
 
+_BLOCK = BLOCK * 8 // 3  # elements of a block of scores, see `kernels.attention`
+
 
 def attention(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """`attention` of a flat operand, that has q (..., L, E), k (..., S, E) and v (..., S, Ev), and a mask or 0."""
-    q, k, v = options["shapes"]
+    floats(row, operands[0])
+    return _attention(row, options["shapes"], operands, options)
+
+
+def attention_unpacked(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """`attention_unpacked` of q, k and v, and a mask or 0."""
+    return _attention(row, floats(row, *operands[:3]), operands, options)
+
+
+def _attention(row: Row, shapes: Sequence[Known], operands: tuple[Operand, ...], options: Options) -> Inferred:
+    q, k, v = shapes
     if min(len(q), len(k), len(v)) < 2 or q[:-2] != k[:-2] or k[:-1] != v[:-1] or q[-1] != k[-1]:
         raise ValueError(f"{row.name}: shapes {q}, {k} and {v} must be (..., L, E), (..., S, E) and (..., S, Ev)")
-    floats(row, operands[0])
     workspace = _attention_bytes(row, (*q[:-1], k[-2]), max(q[-1], v[-1]), operands, options)
     return Inferred(meta((*q[:-1], v[-1]), as_meta(operands[0]).dtype), workspace)
 
@@ -39,7 +51,7 @@ def attention_backward(row: Row, operands: tuple[Operand, ...], options: Options
 
 def _attention_bytes(row: Row, scores: Known, width: int, operands: tuple[Operand, ...], options: Options) -> int:
     area = scores[-2] * scores[-1]
-    bias, mask = area if options["causal"] else 0, operands[1]
+    bias, mask = area if options["causal"] else 0, operands[-1]
     if isinstance(mask, Meta):
         aligned = zip(reversed(mask.bound), reversed(scores), strict=False)
         if len(mask.bound) > len(scores) or any(length not in (1, whole) for length, whole in aligned):
@@ -47,7 +59,7 @@ def _attention_bytes(row: Row, scores: Known, width: int, operands: tuple[Operan
         if mask.dtype.kind not in "bf":
             raise TypeError(f"{row.name}: the mask must be boolean (True: attend) or floating-point, not {mask.dtype}")
         bias += prod(mask.bound)
-    heads = max(1, min(scores[-3] if len(scores) > 2 else 1, BLOCK // max(area, 1)))
+    heads = max(1, min(scores[-3] if len(scores) > 2 else 1, _BLOCK // max(area, 1)))
     scaled = 3 * heads * sum(scores[-2:]) * width * as_meta(operands[0]).dtype.itemsize
     # The bias is made in double precision, whatever the operands are in.
     return copies(operands) + scaled + 4 * (heads * area + bias) * 8

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from math import prod
 
-from ..kernels.conv import Pair, Windows, images_at_once
+from ..kernels.conv import sums_for
 from ..kernels.layers import BLOCK
+from ..kernels.windows import SPARE, Pair, Windows, rows_needed, tile_size, tiles
 from ..meta import meta
 from ..row import Inferred, Operand, Options, Row
 from .common import Known, as_meta
@@ -22,23 +23,31 @@ def conv2d(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferre
         )
     if bias and bias[0] != weight[:1]:
         raise ValueError(f"conv2d: the bias has shape {bias[0]} and must have {weight[:1]}")
-    count = _count(row, _windows(weight, options), x)
-    result = meta((x[0], weight[0], *count), as_meta(operands[0]).dtype)
-    return Inferred(result, _conv_bytes(x, weight, operands, options))
+    windows, array = _windows(weight, options), as_meta(operands[0])
+    count = _count(row, windows, x)
+    workspace = _tile_elements(windows, x, weight, count) * array.dtype.itemsize
+    return Inferred(meta((x[0], weight[0], *count), array.dtype), copies(operands) + workspace)
 
 
 def conv2d_input_grad(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """The gradient of the images, whose shape is an option; the operands are grad and weight."""
-    _, weight = floats(row, *operands)
-    result = meta(options["shape"], as_meta(operands[0]).dtype)
-    return Inferred(result, _conv_bytes(options["shape"], weight, operands, options))
+    grad, weight = floats(row, *operands)
+    windows, result = _windows(weight, options), meta(options["shape"], as_meta(operands[0]).dtype)
+    images, rows = tile_size(weight, grad[0], grad[2:])
+    height, line = windows.padded(result.bound)[2:]
+    across = line if windows.stride == (1, 1) else grad[3]
+    room = result.bound[1] * (height * line + windows.reach[1])
+    elements = images * (room + (prod(weight[1:]) + weight[0]) * rows * across)
+    return Inferred(result, copies(operands) + elements * result.dtype.itemsize + prod(weight))
 
 
 def conv2d_weight_grad(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """The gradient of the weight, whose shape is an option; the operands are grad and x."""
-    _, x = floats(row, *operands)
-    result = meta(options["shape"], as_meta(operands[0]).dtype)
-    return Inferred(result, _conv_bytes(x, options["shape"], operands, options) + result.nbytes)
+    grad, x = floats(row, *operands)
+    windows, result = _windows(options["shape"], options), meta(options["shape"], as_meta(operands[0]).dtype)
+    elements = _tile_elements(windows, x, result.bound, grad[2:])
+    sums = sums_for(result.bound, len(tiles(result.bound, x[0], grad[2:])), result.dtype.itemsize)
+    return Inferred(result, copies(operands) + elements * result.dtype.itemsize + (sums + 1) * result.nbytes)
 
 
 def max_pool2d(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
@@ -75,17 +84,11 @@ def _count(row: Row, windows: Windows, shape: Known) -> Pair:
     return count
 
 
-def _conv_bytes(x: Known, weight: Known, operands: tuple[Operand, ...], options: Options) -> int:
-    windows = _windows(weight, options)
-    count = windows.fit(x)
-    images = min(x[0], images_at_once(weight, count))
-    padded = prod(n + 2 * p for n, p in zip(x[2:], options["padding"], strict=True)) * x[1]
-    if windows.in_runs((images, *x[1:]), count):
-        count = (count[0], x[3] + 2 * windows.padding[1])
-    columns = x[1] * prod(windows.kernel) * prod(count)
-    per_image = columns + 2 * weight[0] * prod(count) + padded + x[1] * windows.reach[1]
-    block: int = images * per_image * as_meta(operands[0]).dtype.itemsize
-    return copies(operands) + block
+def _tile_elements(windows: Windows, x: Known, weight: Known, count: Known) -> int:
+    """Elements of all that is made for one tile: rows of padded images, the columns, and a result or its gradient."""
+    images, rows = tile_size(weight, x[0], count)
+    padded = x[1] * rows_needed(windows, rows) * (x[3] + 2 * windows.padding[1])
+    return images * (padded + (prod(weight[1:]) + weight[0]) * rows * count[1]) + prod(weight[1:]) * SPARE
 
 
 def _pool_bytes(operands: tuple[Operand, ...], padding: Pair, arrays: int) -> int:

@@ -15,7 +15,8 @@ def ufunc(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred
     """A universal function: NumPy's own choice of loop, the broadcast shape, K-order."""
     resolved = _resolve_dtypes(row, operands)
     result = meta(broadcast(operands), resolved[-1], all_contiguous(operands))
-    return Inferred(result, int_bounds=int_bounds(operands, resolved))
+    number = resolved[1] if len(operands) == 2 and type(operands[1]) in (int, float) else None
+    return Inferred(result, int_bounds=int_bounds(operands, resolved), number=number)
 
 
 def comparison(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:

@@ -9,7 +9,7 @@ from math import prod
 
 import numpy as np
 
-from ..kernels.layers import BLOCK
+from ..kernels.layers import BLOCK, LONG_BLOCK
 from ..meta import Meta, meta
 from ..row import Inferred, Operand, Options, Row
 from .common import Known, all_contiguous, as_meta, lengths, no_axis
@@ -26,14 +26,14 @@ def elementwise(row: Row, operands: tuple[Operand, ...], options: Options) -> In
     """A result like the first operand, made in blocks of elements; tensors after it are of the same shape."""
     tensors = tuple([operand for operand in operands if isinstance(operand, Meta)])
     alike(row, tensors)
-    return like(operands[0], copies(tensors) + 8 * block(tensors[0], 1))
+    return like(operands[0], copies(tensors) + block(tensors[0], 1, 8))
 
 
 def along_rows(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """A result like the first operand, made in blocks of rows."""
     shape = alike(row, operands)
     no_axis(shape, row.name)
-    return like(operands[0], copies(operands) + 6 * block(operands[0], shape[-1]))
+    return like(operands[0], copies(operands) + block(operands[0], shape[-1], 6))
 
 
 def layer_norm(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
@@ -42,7 +42,7 @@ def layer_norm(row: Row, operands: tuple[Operand, ...], options: Options) -> Inf
     if not weight or shape[len(shape) - len(weight) :] != weight or lengths(operands[2]) != weight:
         text = f"{shape}, the weight {weight}, the bias {lengths(operands[2])}"
         raise ValueError(f"layer_norm: x has shape {text}: weight and bias must have the shape of the last axes of x")
-    return like(operands[0], copies(operands) + 8 * block(operands[0], prod(weight)))
+    return like(operands[0], copies(operands) + block(operands[0], prod(weight), 8))
 
 
 def layer_norm_input_grad(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
@@ -54,7 +54,7 @@ def layer_norm_weight_grad(row: Row, operands: tuple[Operand, ...], options: Opt
     """The gradient of the weight, whose shape is an option; the operands are x and grad."""
     alike(row, operands)
     result = meta(options["shape"], as_meta(operands[0]).dtype)
-    return Inferred(result, copies(operands) + 8 * block(operands[0], prod(result.bound)) + result.nbytes)
+    return Inferred(result, copies(operands) + block(operands[0], prod(result.bound), 8) + result.nbytes)
 
 
 def linear(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
@@ -130,7 +130,9 @@ def copies(operands: tuple[Operand, ...]) -> int:
     return sum(operand.nbytes for operand in operands if isinstance(operand, Meta) and not operand.contiguous)
 
 
-def block(operand: Operand, width: int) -> int:
-    """Bytes of one block of rows of an operand."""
+def block(operand: Operand, width: int, count: int) -> int:
+    """Bytes of so many arrays, each one block of rows of an operand; or four long blocks, where they are more."""
     array = as_meta(operand)
-    return min(prod(array.bound), max(BLOCK, width)) * array.dtype.itemsize
+    size = prod(array.bound)
+    arrays = max(count * min(size, max(BLOCK, width)), 4 * min(size, max(LONG_BLOCK, width)))
+    return arrays * array.dtype.itemsize

@@ -35,7 +35,7 @@ def cross_entropy(row: Row, operands: tuple[Operand, ...], options: Options) -> 
     if not 0 <= options["label_smoothing"] <= 1:
         raise ValueError(f"cross_entropy: label_smoothing={options['label_smoothing']} must be from 0 to 1")
     dtype = as_meta(operands[0]).dtype
-    return Inferred(meta(_reduced(row, shape[:1], options), dtype), 6 * block(operands[0], shape[1]) + 40 * shape[0])
+    return Inferred(meta(_reduced(row, shape[:1], options), dtype), block(operands[0], shape[1], 6) + 40 * shape[0])
 
 
 def cross_entropy_backward(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:

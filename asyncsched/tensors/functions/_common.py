@@ -9,7 +9,6 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import DTypeLike
 
-from ...ops.exactly import chosen
 from ...ops.packed import UNPACK, offsets
 from ...ops.row import Row, plan_key
 from ...ops.table import TABLE
@@ -23,8 +22,8 @@ __all__ = ["Axis", "Operand", "axes", "dtype_or_none", "known_shape", "lengths",
 
 
 def op(name: str, *operands: Any, **options: Any) -> Tensor:
-    """Apply a row of the table, or the exact one where that is asked for."""
-    return apply(chosen(TABLE[name]), operands, options)
+    """Apply a row of the table."""
+    return apply(TABLE[name], operands, options)
 
 
 def several(name: str, *operands: Any, placed: Mapping[str, Any] | None = None, **options: Any) -> list[Tensor]:

@@ -1,0 +1,178 @@
+"""A worker's card: what lies there between tasks, and what travels instead.
+
+Theory of operation. Dask hands a result from task to task as it is, and pickles it where it leaves the process: on its
+way to another worker, to who awaits it, to the disk. Of CuPy's own arrays that would ask for CuPy wherever they arrive.
+So a result is an `OnCard`: where it was computed it holds CuPy's array, and pickled it is NumPy's, which is made on the
+worker that sends it. Who awaits it takes that; a worker brings it to its card when the first task reads it, and keeps
+that instead.
+
+A thread that runs tasks has a stream of its own, which knows nothing of the null stream. A task ends by waiting for
+that stream, whether it raised or not. So all that other threads ever see is finished, for others to read, to pickle or
+to drop: no block is given back while a kernel reads it, though CuPy gives it back to the stream that it came from. What
+is brought is waited for before others find it, too. (Not taken: events between the threads' streams. A task of Dask's
+takes a millisecond on its way, and so its worker knows how long it took, and whose fault an error of the card is.)
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from .._tree import map_leaves
+from ..devices.cuda.requirements import missing
+from ..errors import AsyncSchedError
+
+RESOURCE = "GPU"  # of Dask's: a worker that has one runs tasks on its card
+HostArray = np.ndarray[Any, Any]
+_here = threading.local()
+
+
+class CardOutOfMemory(AsyncSchedError):
+    """An array found no room on a worker's card."""
+
+
+class OnCard:
+    """An array of a worker's card; in host memory on its way, and until a task on a card reads it."""
+
+    __slots__ = ("_array",)
+
+    def __init__(self, array: Any) -> None:
+        self._array = array
+
+    def on_card(self, cupy: Any) -> Any:
+        """CuPy's array. Within `computing`."""
+        array = self._array
+        if isinstance(array, np.ndarray):
+            array = _uploaded(cupy, array)
+            cupy.cuda.get_current_stream().synchronize()
+            self._array = array  # two threads may both bring it: either's will do
+        return array
+
+    def on_host(self) -> HostArray:
+        """NumPy's: a copy of what is on the card, with the order of its axes."""
+        array = self._array
+        return array if isinstance(array, np.ndarray) else _downloaded(array)
+
+    @property
+    def nbytes(self) -> int:
+        return int(self._array.nbytes)
+
+    @property
+    def form(self) -> tuple[tuple[int, ...], np.dtype[Any], bool]:
+        """Shape, dtype, and whether it is in C order."""
+        return self._array.shape, self._array.dtype, bool(self._array.flags.c_contiguous)
+
+    def __sizeof__(self) -> int:  # so Dask knows what it takes to bring it elsewhere
+        return self.nbytes + object.__sizeof__(self)
+
+    def __reduce__(self) -> Any:
+        dense, back = _in_order(self.on_host())
+        return _arrived, (dense, back)
+
+
+def on_card(found: Any, cupy: Any) -> Any:
+    """An operand as a task on a card reads it. Within `computing`."""
+    return map_leaves(lambda leaf: leaf.on_card(cupy) if type(leaf) is OnCard else leaf, found)
+
+
+def kept(made: Any, cupy: Any) -> Any:
+    """What a task made, as its worker keeps it."""
+    return map_leaves(lambda leaf: OnCard(leaf) if isinstance(leaf, cupy.ndarray) else leaf, made)
+
+
+def on_host(found: Any) -> Any:
+    """A result as one has it who awaits it."""
+    return map_leaves(lambda leaf: leaf.on_host() if type(leaf) is OnCard else leaf, found)
+
+
+@contextmanager
+def computing() -> Iterator[Any]:
+    """Gives CuPy, whose current stream is this thread's. At the end of the block all is done."""
+    cupy = import_module("cupy")
+    with cupy.cuda.Device(0), _stream(cupy) as stream:
+        try:
+            yield cupy
+        finally:
+            stream.synchronize()
+
+
+def told(error: BaseException) -> BaseException:
+    """What a task on a card raises for an error: CuPy's own cannot be unpickled where there is no CuPy."""
+    ours = _ours(import_module("cupy"), error)
+    if ours is not None:
+        for note in getattr(error, "__notes__", ()):
+            ours.add_note(note)
+        return ours.with_traceback(error.__traceback__)
+    if error.__cause__ is not None:
+        error.__cause__ = told(error.__cause__)
+    elif error.__context__ is not None:
+        error.__context__ = told(error.__context__)
+    return error
+
+
+def _ours(cupy: Any, error: BaseException) -> BaseException | None:
+    if isinstance(error, cupy.cuda.memory.OutOfMemoryError):
+        return CardOutOfMemory(
+            f"{error} Cure: a smaller max_bytes=, fewer or smaller tasks with arrays of their own, or more workers with"
+            " cards"
+        )
+    if isinstance(error, cupy.cuda.runtime.CUDARuntimeError):
+        return RuntimeError(f"{error}. Cure: if all fails on this worker from here on, start it again")
+    if type(error).__module__.startswith("cupy"):
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return None
+
+
+async def look() -> dict[str, Any]:
+    """What there is here, asked on a worker: the `card`, by its host and its place there, and its free `bytes`; or what
+    it `lacks`."""
+    from asyncio import to_thread
+
+    return await to_thread(_look)
+
+
+def _look() -> dict[str, Any]:
+    from socket import gethostname
+
+    if lacks := [f"{lack.how}: {lack.cure}" for lack in missing()]:
+        return {"lacks": "; ".join(lacks)}
+    with computing() as cupy:
+        place = cupy.cuda.runtime.deviceGetPCIBusId(0)
+        free = cupy.cuda.runtime.memGetInfo()[0] + cupy.get_default_memory_pool().total_bytes()
+    return {"card": (gethostname(), place), "bytes": int(free)}
+
+
+def _stream(cupy: Any) -> Any:
+    """This thread's."""
+    found = getattr(_here, "stream", None)
+    if found is None:
+        found = _here.stream = cupy.cuda.Stream(non_blocking=True)
+    return found
+
+
+def _uploaded(cupy: Any, array: HostArray) -> Any:
+    dense, back = _in_order(array)
+    native = np.ascontiguousarray(dense, dense.dtype.newbyteorder("="))
+    return cupy.asarray(native).reshape(dense.shape).transpose(back)
+
+
+def _downloaded(array: Any) -> HostArray:
+    with computing():
+        dense, back = _in_order(array)
+        found: HostArray = dense.get().transpose(back)
+    return found
+
+
+def _in_order(array: Any) -> tuple[Any, tuple[int, ...]]:
+    """An array with its axes as they lie in memory, widest first; and how to order those to have it back."""
+    order = sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis]))
+    return array.transpose(order), tuple(sorted(range(array.ndim), key=order.__getitem__))
+
+
+def _arrived(dense: HostArray, back: tuple[int, ...]) -> OnCard:
+    return OnCard(dense.transpose(back))

@@ -1,0 +1,81 @@
+"""Rows and captured programs on their way to a worker.
+
+Rows of the table travel by name, since the worker has the same table. A captured step travels as its program, pickled
+once, which the worker keeps: it comes again and again.
+"""
+
+from __future__ import annotations
+
+import copyreg
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from ..devices.host.pool import Pool
+from ..ops.fused import FusedProgram
+from ..ops.meta import Meta, meta
+from ..ops.packed import UNPACK, UNPACK_FOUND
+from ..ops.program import Program
+from ..ops.row import Row
+from ..ops.table import TABLE
+
+_KEPT_PROGRAMS = 64
+_KEPT_BYTES = 128 * 2**20  # a guess, as the other
+# Of what lives while a program runs. Dask has its workers give freed memory back to the system at once, so else there
+# would be a page fault for every 4 KiB, each time.
+_buffers = Pool(_KEPT_BYTES)
+_UNPACKING = {row.name: row for row in (UNPACK, UNPACK_FOUND)}
+
+
+class Fused:
+    """A captured program as a worker runs it. Pickled once, whatever the number of its replays."""
+
+    def __init__(self, program: Program) -> None:
+        from cloudpickle import dumps
+
+        self._pickled: bytes = dumps(program)
+
+    def __call__(self, xp: Any, arrays: Sequence[Any], outs: Sequence[Any] | None = None) -> list[Any]:
+        if xp is np:
+            return _fused(self._pickled).run(xp, arrays, outs)
+        return _program(self._pickled).run(xp, arrays)
+
+
+@lru_cache(_KEPT_PROGRAMS)
+def _program(pickled: bytes) -> Program:
+    from pickle import loads
+
+    found: Program = loads(pickled)
+    return found
+
+
+@lru_cache(_KEPT_PROGRAMS)
+def _fused(pickled: bytes) -> FusedProgram:
+    return FusedProgram(_program(pickled), _buffers.take, _buffers.give)
+
+
+def is_captured(row: Row) -> bool:
+    """Whether it is a captured step's, and no row of the table."""
+    return row.out and row.name not in TABLE
+
+
+def _row(name: str, exactly: bool) -> Row:
+    row = _UNPACKING[name] if name in _UNPACKING else TABLE[name]
+    return (row.exact or row) if exactly else row
+
+
+def _reduce_row(row: Row) -> tuple[Callable[..., Row], tuple[Any, ...]]:
+    known = _UNPACKING.get(row.name) or TABLE.get(row.name)
+    if known is not None and row in (known, known.exact):
+        return _row, (row.name, row is not known)
+    return Row, (row.name, row.kernel, None)  # of a captured step; nobody asks its rule
+
+
+def _reduce_meta(form: Meta) -> tuple[Callable[..., Meta], tuple[Any, ...]]:
+    return meta, (form.shape, form.dtype, form.contiguous, None if form.known else form.bound)
+
+
+copyreg.pickle(Row, _reduce_row)
+copyreg.pickle(Meta, _reduce_meta)

@@ -1,0 +1,69 @@
+"""What the tasks of a Dask graph make, for as long as somebody is to read it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dask._task_spec import GraphNode
+
+from .._core.model import Value
+
+
+class Results:
+    """What each node of a graph gives, until all that read it are submitted, and what is wanted to the end.
+
+    Attributes:
+        made: by tasks.
+        data: what was there.
+    """
+
+    def __init__(self, nodes: Mapping[Any, GraphNode], wanted: set[Any]) -> None:
+        self.made: dict[Any, Value] = {}
+        self.data: dict[Any, Any] = {}
+        self._wanted = wanted
+        self._readers = _count_readers(nodes, wanted)
+
+    def read(self, node: GraphNode) -> tuple[list[Any], list[Value], dict[Any, Any]]:
+        """For a node that is submitted: the keys and the values of the tasks that it reads, and the data."""
+        keys, inputs, given = [], [], {}
+        for other in node.dependencies:
+            value = self.made.get(other)
+            if value is None:
+                given[other] = self.data[other]
+            else:
+                keys.append(other)
+                inputs.append(value)
+            self._readers[other] -= 1
+            if not self._readers[other]:
+                self.made.pop(other, None)
+                self.data.pop(other, None)
+        return keys, inputs, given
+
+    def wanted(self) -> dict[Any, Any]:
+        """What is wanted, by key, when all has ended. Raises what a task of it failed with."""
+        found = {}
+        for key in self._wanted:
+            value = self.made.get(key)
+            if value is None:
+                found[key] = self.data[key]
+            else:
+                if value.failure is not None:
+                    value.failure.rethrow()
+                found[key] = value.array
+        return found
+
+    def clear(self) -> None:
+        self.made.clear()
+        self.data.clear()
+
+
+def _count_readers(nodes: Mapping[Any, GraphNode], wanted: set[Any]) -> dict[Any, int]:
+    """How many nodes read each; whoever wants one counts as another."""
+    found = dict.fromkeys(nodes, 0)
+    for node in nodes.values():
+        for other in node.dependencies:
+            found[other] += 1
+    for key in wanted:
+        found[key] += 1
+    return found

@@ -1,0 +1,301 @@
+"""What a row does to one element, as CUDA C++: the row's own kernel, run on elements that have names instead of values.
+
+A kernel is written against an array namespace. `Names` is one in which an operation computes nothing: it notes the line
+of C++ that CuPy's universal function of that name has for these dtypes. So there is no second table of expressions that
+might differ: each line is CuPy's own, each intermediate has the dtype and the rounding that it has there, and a row of
+many operations (gelu, a gradient) is the sequence of them that its kernel is made of.
+
+CuPy's expressions are not part of its public interface. Where a version has none under these names, or a row asks for
+something that is not there, `NotElementwise` is raised, and the row stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ...ops.program import Ref, Step
+from ...ops.row import bind
+
+_DTYPES = "?bBhHiIlLqQefd"
+# NVRTC would contract these to multiply-adds within CuPy's kernel, and is told not to in one of many rows.
+_CONTRACTED = ("cupy_remainder",)
+# Of the rows that are more than one function: those whose kernels go element by element, whatever the shape.
+_KERNELS = frozenset(
+    (
+        "where", "astype", "copy", "relu", "relu_backward", "sigmoid", "leaky_relu", "softplus", "softplus_backward",
+        "gelu", "gelu_backward", "choice_backward", "axpby", "axpby_squared", "sgd_average", "sgd_step", "rms_scaled",
+    )
+)  # fmt: skip
+BITS = """
+template <typename T, typename U> __device__ T asyncsched_bits(U u) {
+    T t;
+    for (int k = 0; k < sizeof(T); k++) reinterpret_cast<char*>(&t)[k] = reinterpret_cast<const char*>(&u)[k];
+    return t;
+}
+"""
+
+
+class NotElementwise(Exception):
+    """The row cannot be told as an expression."""
+
+
+@dataclass(slots=True)
+class Expression:
+    """What a step does to an element: reads `v3`, the element of slot 3, and leaves its own in `v` and its slot.
+
+    Attributes:
+        lines: of C++.
+        numbers: what the lines read beside elements, by name: of the dtypes in which CuPy computes with them.
+        preambles: what stands before the kernel.
+    """
+
+    lines: list[str] = field(default_factory=list)
+    numbers: dict[str, Any] = field(default_factory=dict)
+    preambles: dict[str, None] = field(default_factory=dict)
+
+
+def expression(cupy: Any, step: Step, slot: int, dtype_of: Callable[[int], np.dtype[Any]]) -> Expression:
+    """The expression of a step whose result has this slot.
+
+    Raises:
+        NotElementwise: if it has none.
+    """
+    row = step.row
+    if not isinstance(row.kernel, str) and row.name not in _KERNELS:
+        raise NotElementwise(row.name)
+    names = Names(cupy, f"{slot}_")
+    try:
+        args = [names.element(f"v{a.slot}", dtype_of(a.slot)) if type(a) is Ref else a for a in step.args]
+        result = bind(row.kernel, names)(*args, **step.options)
+        if type(result) is not Element or result.dtype != step.form.dtype:
+            raise NotElementwise(row.name)
+        names.line(f"v{slot}", step.form.dtype, result.name)
+    except (AttributeError, TypeError, ValueError, OverflowError, IndexError) as error:
+        raise NotElementwise(row.name) from error
+    return names.noted
+
+
+class Names:
+    """An array namespace of names: see the module's docstring."""
+
+    float16, float32, float64, bool_, intp = np.float16, np.float32, np.float64, np.bool_, np.intp
+
+    def __init__(self, cupy: Any, prefix: str) -> None:
+        self._cupy = cupy
+        self._prefix = prefix
+        self._count = 0
+        self.noted = Expression()
+
+    def __getattr__(self, name: str) -> Any:
+        function = getattr(self._cupy, name)
+        if not isinstance(function, self._cupy.ufunc):
+            raise AttributeError(f"{name} is no universal function")
+        return partial(self.call, function)
+
+    def element(self, name: str, dtype: Any) -> Element:
+        dtype = np.dtype(dtype)
+        if dtype.char not in _DTYPES:
+            raise NotElementwise(dtype)
+        return Element(self, name, dtype)
+
+    def line(self, target: str, dtype: Any, value: str) -> None:
+        """Note that a new variable has this value, cast to its type as CuPy casts."""
+        self.noted.lines.append(f"{self.ctype(dtype)} {target}; {target} = {value};")
+
+    def new(self) -> str:
+        """A name for a variable."""
+        self._count += 1
+        return f"t{self._prefix}{self._count}"
+
+    def ctype(self, dtype: Any) -> str:
+        """The type in C++."""
+        found: str = self._cupy._core._scalar.get_typename(np.dtype(dtype))
+        return found
+
+    # -- what kernels call that is no universal function ------------------------------------------------------------
+
+    def where(self, condition: Any, x: Any, y: Any) -> Element:
+        return self.call(self._cupy._sorting.search._where_ufunc, condition.astype(bool), x, y)
+
+    def clip(self, x: Any, low: Any, high: Any, out: Element | None = None) -> Element:
+        return self.call(self._cupy._core._routines_math.clip, x, low, high, out=out)
+
+    def empty(self, shape: Any, dtype: Any) -> Element:
+        return self.element("", dtype)
+
+    def empty_like(self, x: Element) -> Element:
+        return self.element("", x.dtype)
+
+    def full_like(self, x: Element, value: Any) -> Element:
+        return self.element(self.number(value, x.dtype), x.dtype)
+
+    # -- operations ---------------------------------------------------------------------------------------------------
+
+    def call(self, ufunc: Any, *args: Any, out: Element | None = None, dtype: Any = None) -> Element:
+        """Note what a universal function does."""
+        op = _loop(ufunc, args, dtype)
+        self.noted.preambles[ufunc._preamble] = None
+        inputs = []
+        for place, (arg, kind) in enumerate(zip(args, op.in_types, strict=True)):
+            value = _cast(arg.name, arg.dtype, kind) if type(arg) is Element else self.number(arg, kind)
+            inputs.append(f"typedef {self.ctype(kind)} in{place}_type; const in{place}_type in{place}({value});")
+        kind = np.dtype(op.out_types[0])
+        ctype, name = self.ctype(kind), self.new()
+        self.noted.lines += [
+            f"{ctype} {name}; {{",
+            *inputs,
+            f"typedef {ctype} out0_type; out0_type out0; {op.routine}; {name} = out0; }}",
+        ]
+        result = self.element(name, kind)
+        if out is None:
+            return result
+        out.become(result)
+        return out
+
+    def number(self, value: Any, dtype: Any) -> str:
+        """The name of a number, of the dtype in which it is computed with. It stays a parameter, as it is in CuPy."""
+        name = f"c{self.new()}"
+        with np.errstate(all="ignore"):
+            self.noted.numbers[name] = (
+                np.array(value).astype(dtype)[()] if type(value) is not int else np.array(value, dtype)[()]
+            )
+        return name
+
+
+class Element:
+    """Stands for an array: has a name, and lines that computed it. What is written to it gives it another name."""
+
+    __slots__ = ("_names", "_of", "_own", "dtype")
+    __array_ufunc__ = None
+
+    ndim, size, shape, strides = 1, 1, (1,), ()
+
+    def __init__(self, names: Names, name: str, dtype: np.dtype[Any], of: Element | None = None) -> None:
+        self._names, self._own, self._of = names, name, of
+        self.dtype = dtype
+
+    @property
+    def name(self) -> str:
+        if self._of is not None:
+            return _bits(self._names, self._of.name, self.dtype)
+        if not self._own:
+            raise NotElementwise("read before it is written")
+        return self._own
+
+    def become(self, other: Element) -> None:
+        """Take another's value, cast to the own dtype."""
+        if other.name == self._own and other.dtype == self.dtype:
+            return
+        name = self._names.new()
+        self._names.line(name, self.dtype, _cast(other.name, other.dtype, self.dtype))
+        if self._of is None:
+            self._own = name
+        else:
+            base = Element(self._names, _bits(self._names, name, self._of.dtype), self._of.dtype)
+            self._of.become(base)
+
+    @property
+    def itemsize(self) -> int:
+        return self.dtype.itemsize
+
+    def astype(self, dtype: Any, copy: bool = True) -> Element:
+        found = self._names.element("", dtype)
+        found.become(self)
+        return found
+
+    def copy(self, order: str = "C") -> Element:
+        return self.astype(self.dtype)
+
+    def view(self, dtype: Any) -> Element:
+        dtype = np.dtype(dtype)
+        if dtype.itemsize != self.dtype.itemsize:
+            raise NotElementwise("of another size")
+        return Element(self._names, "", dtype, self)
+
+    def reshape(self, *shape: Any) -> Element:
+        return self
+
+    def __getitem__(self, key: Any) -> Element:
+        return self
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if value is not self:
+            self.become(value if type(value) is Element else self._names.full_like(self, value))
+
+    def _binary(self, name: str, other: Any) -> Element:
+        return getattr(self._names, name)(self, other)  # type: ignore[no-any-return]
+
+    def _reflected(self, name: str, other: Any) -> Element:
+        return getattr(self._names, name)(other, self)  # type: ignore[no-any-return]
+
+    def _inplace(self, name: str, other: Any) -> Element:
+        return getattr(self._names, name)(self, other, out=self)  # type: ignore[no-any-return]
+
+    def __neg__(self) -> Element:
+        return self._names.call(self._names._cupy.negative, self)
+
+    def __invert__(self) -> Element:
+        return self._names.call(self._names._cupy.invert, self)
+
+
+def _operators() -> None:
+    """The operators that kernels use."""
+    arithmetic = {"add": "add", "sub": "subtract", "mul": "multiply", "truediv": "divide", "and": "bitwise_and"}
+    comparisons = ("less", "less_equal", "greater", "greater_equal", "equal", "not_equal")
+    for operator, name in arithmetic.items():
+        for kind, way in (("", Element._binary), ("r", Element._reflected), ("i", Element._inplace)):
+            setattr(Element, f"__{kind}{operator}__", lambda self, other, way=way, name=name: way(self, name, other))
+    for operator, name in zip(("lt", "le", "gt", "ge", "eq", "ne"), comparisons, strict=True):
+        setattr(Element, f"__{operator}__", lambda self, other, name=name: self._binary(name, other))
+
+
+_operators()
+
+
+def _bits(names: Names, name: str, dtype: Any) -> str:
+    names.noted.preambles[BITS] = None
+    return f"asyncsched_bits<{names.ctype(dtype)}>({name})"
+
+
+def _cast(name: str, source: Any, target: Any) -> str:
+    """How CuPy casts in an assignment."""
+    return f"({name}) ? 1 : 0" if source.kind == "b" and np.dtype(target).kind != "b" else name
+
+
+def _loop(ufunc: Any, args: tuple[Any, ...], dtype: Any) -> Any:
+    """CuPy's choice among the function's expressions."""
+    if ufunc.nin != len(args) or ufunc.nout != 1 or ufunc._loop_prep:
+        raise NotElementwise(ufunc.name)
+    if dtype is not None:
+        op = (ufunc._out_ops or ufunc._ops)._guess_routine_from_dtype(np.dtype(dtype))
+    else:
+        kinds = [_kind(arg) for arg in args]
+        weaks: tuple[Any, ...] = tuple([weak for _, weak in kinds])
+        strong = [_rank(kind) for kind, weak in kinds if not weak]
+        if not strong or max(strong) < max([_rank(kind) for kind, weak in kinds if weak], default=-1):
+            weaks = (False,) * len(args)
+        op = ufunc._ops._guess_routine_from_in_types(tuple([kind for kind, _ in kinds]), weaks)
+    if op is None or not isinstance(op.routine, str) or op._resolution_func is not None:
+        raise NotElementwise(ufunc.name)
+    if ufunc.name in _CONTRACTED and np.dtype(op.in_types[0]).kind == "f":
+        raise NotElementwise(ufunc.name)
+    return op
+
+
+def _kind(arg: Any) -> tuple[np.dtype[Any], Any]:
+    """An operand's dtype, and the Python type by which its dtype gives way, if it does."""
+    if type(arg) is Element:
+        return arg.dtype, False
+    found = np.array(arg).dtype
+    if found.char not in _DTYPES:
+        raise NotElementwise(found)
+    return found, type(arg) if type(arg) in (int, float) else False
+
+
+def _rank(dtype: np.dtype[Any]) -> int:
+    return "biuf".index(dtype.kind) if dtype.kind in "bi" else 1 if dtype.kind == "u" else 2

@@ -1,0 +1,167 @@
+"""A captured program on CuPy: what goes element by element is one kernel for each run, not one for each row.
+
+A run is a sequence of elementwise rows of one shape. Its kernel takes each element through all of them: what only the
+run itself reads stays in a register, and no memory is taken for it. The lines are CuPy's own (see `expressions`), each
+intermediate has its row's dtype, and the compiler may not contract a product and a sum to one operation with one
+rounding: so results have the bits of row by row. What no machine here could check is that NVRTC's own functions (exp,
+tanh) do without such contractions, as they are said to: `asc.exact()` around the capture keeps to the rows.
+
+The kernels are compiled where rows' kernels are: in the first run, on the stream's issuing thread, before the graph is
+recorded. Where compiling fails the rows are run as they are, with more memory than was charged.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from ...ops.exactly import asked
+from ...ops.program import Program
+from ...ops.runs import last_reads, runs, slots_of, written
+from .expressions import Expression, NotElementwise, expression
+
+_ARGUMENT_BYTES = 3_800  # of one kernel: CUDA's limit is 4 KiB
+_MOST_LINES = 1024  # of one kernel, some 200 functions: a guess at how many compile in a second or two
+_OPTIONS = ("--std=c++17", "--fmad=false")
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Steps that are one kernel."""
+
+    reads: tuple[int, ...]
+    numbers: tuple[Any, ...]
+    writes: tuple[int, ...]
+    source: tuple[str, str, str, str]  # in and out parameters, operation, preamble
+
+
+class FusedProgram:
+    """Runs a program on CuPy's arrays.
+
+    Args:
+        cupy: the namespace.
+        program: what to run.
+    """
+
+    def __init__(self, cupy: Any, program: Program) -> None:
+        self._program = program
+        self._parts = list(_parts(cupy, program))
+        last = program.last_uses()
+        self._over = [[slot for i in steps for slot in last[i]] for steps, _ in self._parts]
+        self._failed: set[int] = set()  # parts whose kernel does not compile
+
+    def peak(self, footprint: Callable[[int], int]) -> int:
+        """The most bytes that intermediates and results take at once."""
+        return self._program.peak(
+            footprint, [(steps, None if run is None else run.writes) for steps, run in self._parts]
+        )
+
+    def run(self, xp: Any, arrays: Sequence[Any]) -> list[Any]:
+        """The results."""
+        program = self._program
+        slots: list[Any] = [*arrays, *[None] * len(program.steps)]
+        for place, (steps, run) in enumerate(self._parts):
+            if run is None or not self._apply(xp, place, run, slots):
+                for i in steps:
+                    slots[program.inputs + i] = program.apply(i, xp, slots)
+            for slot in self._over[place]:
+                slots[slot] = None
+        return [slots[slot] for slot in program.outputs]
+
+    def _apply(self, xp: Any, place: int, run: Run, slots: list[Any]) -> bool:
+        """Launch a run's kernel, unless arrays lie otherwise than was thought when it was captured."""
+        if place in self._failed or not all(slots[slot].flags.c_contiguous for slot in run.reads):
+            return False
+        if not run.writes:  # nobody reads any of it
+            return True
+        forms = [self._program.form(slot) for slot in run.writes]
+        outs = [xp.empty(form.bound, form.dtype) for form in forms]
+        try:
+            _kernel(xp, *run.source)(*[slots[slot] for slot in run.reads], *run.numbers, *outs)
+        except xp.cuda.compiler.CompileException:
+            _log.warning("a run of a captured step does not compile: its rows run one by one", exc_info=True)
+            self._failed.add(place)
+            return False
+        for slot, out in zip(run.writes, outs, strict=True):
+            slots[slot] = out
+        return True
+
+
+@lru_cache(maxsize=256)
+def _kernel(cupy: Any, ins: str, outs: str, operation: str, preamble: str) -> Any:
+    return cupy.ElementwiseKernel(
+        ins, outs, operation, "asyncsched_run", preamble=preamble, no_return=True, options=_OPTIONS
+    )
+
+
+def _parts(cupy: Any, program: Program) -> Iterator[tuple[range, Run | None]]:
+    """The program's steps, each run of them with its kernel."""
+    found = {} if asked() or not hasattr(cupy.ufunc, "_ops") else _expressions(cupy, program)
+
+    last = last_reads(program)
+
+    def shape_of(i: int) -> Any:
+        return program.steps[i].form.bound if i in found else None
+
+    for steps in runs(program, shape_of):
+        if steps[0] not in found:
+            yield steps, None
+            continue
+        for part in _small_enough(program, steps, last, found):
+            single = len(part) == 1 and isinstance(program.steps[part[0]].row.kernel, str)
+            yield part, None if single else _run(program, part, last, found)
+
+
+def _expressions(cupy: Any, program: Program) -> dict[int, Expression]:
+    """Those of the steps that have one, by their number."""
+    found = {}
+    for i, step in enumerate(program.steps):
+        form = step.form
+        operands = [program.form(slot) for slot in slots_of(step)]
+        if not all(one.known and one.contiguous for one in (form, *operands)) or not operands or not form.nbytes:
+            continue
+        try:
+            found[i] = expression(cupy, step, program.inputs + i, lambda slot: program.form(slot).dtype)
+        except NotElementwise:
+            continue
+    return found
+
+
+def _small_enough(
+    program: Program, steps: range, last: dict[int, int], found: dict[int, Expression]
+) -> Iterator[range]:
+    """The run, or parts of it whose kernels compile soon, and whose arguments CUDA takes."""
+    arrays = len(_reads(program, steps)) + len(written(program, steps, last))
+    axes = len(program.steps[steps[0]].form.bound)
+    numbers = sum(len(found[i].numbers) for i in steps)
+    lines = sum(len(found[i].lines) for i in steps)
+    fits = lines <= _MOST_LINES and (arrays + 2) * 16 * (1 + axes) + 8 * numbers <= _ARGUMENT_BYTES
+    if fits or len(steps) == 1:
+        yield steps
+        return
+    middle = steps.start + len(steps) // 2
+    for half in (range(steps.start, middle), range(middle, steps.stop)):
+        yield from _small_enough(program, half, last, found)
+
+
+def _reads(program: Program, steps: range) -> list[int]:
+    own = range(program.inputs + steps.start, program.inputs + steps.stop)
+    return list(dict.fromkeys(slot for i in steps for slot in slots_of(program.steps[i]) if slot not in own))
+
+
+def _run(program: Program, steps: range, last: dict[int, int], found: dict[int, Expression]) -> Run:
+    reads, writes = _reads(program, steps), written(program, steps, last)
+    numbers = {name: number for i in steps for name, number in found[i].numbers.items()}
+    preambles = {preamble: None for i in steps for preamble in found[i].preambles}
+    ins = [
+        *[f"{program.form(slot).dtype.name} v{slot}" for slot in reads],
+        *[f"{number.dtype.name} {name}" for name, number in numbers.items()],
+    ]
+    outs = [f"{program.form(slot).dtype.name} o{slot}" for slot in writes]
+    lines = [*[line for i in steps for line in found[i].lines], *[f"o{slot} = v{slot};" for slot in writes]]
+    source = ", ".join(ins), ", ".join(outs), "\n".join(lines), "\n".join(preambles)
+    return Run(tuple(reads), tuple(numbers.values()), tuple(writes), source)

@@ -1,0 +1,133 @@
+"""Windows on images: where they lie, and as the columns of a matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from math import prod
+from typing import Any, NamedTuple
+
+from .scratch import scratch
+
+COLUMNS = 524_288  # elements of the columns, or of the result, made at a time: what a processor has caches for
+SPARE = 16  # elements between rows of columns: at a power of two apart, they would drive each other out of the cache
+_FEW = 128  # windows: a product with fewer takes as long as one with these
+_TILES = 8  # of a batch, at least, so that there is work for some threads
+
+Pair = tuple[int, int]
+
+
+class Windows(NamedTuple):
+    """How windows lie on images: all of them pairs, of rows and columns."""
+
+    kernel: Pair
+    stride: Pair
+    padding: Pair
+    dilation: Pair
+
+    @property
+    def reach(self) -> Pair:
+        """How many rows and columns of a padded image a window spans."""
+        rows, columns = [d * (k - 1) + 1 for k, d in zip(self.kernel, self.dilation, strict=True)]
+        return rows, columns
+
+    def fit(self, shape: tuple[int, ...]) -> Pair:
+        """How many windows fit on an image of (..., height, width): floor((n + 2p - d(k - 1) - 1) / s) + 1."""
+        rows, columns = [
+            (n + 2 * p - r) // s + 1
+            for n, p, r, s in zip(shape[-2:], self.padding, self.reach, self.stride, strict=True)
+        ]  # fmt: skip
+        return rows, columns
+
+    def places(self, rows: slice, across: int) -> Iterator[tuple[int, int, Any]]:
+        """For each place in a window: its row, its column, and where on padded images (..., height, width) it lies in
+        some rows of windows, each `across` long."""
+        (down, right), (below, beside) = self.dilation, self.stride
+        for row in range(self.kernel[0]):
+            lines = slice(row * down + rows.start * below, row * down + rows.stop * below, below)
+            for column in range(self.kernel[1]):
+                yield row, column, (..., lines, slice(column * right, column * right + across * beside, beside))
+
+    def runs(self, rows: slice, line: int) -> Iterator[tuple[int, int, Any]]:
+        """The same of rows of windows that go on over the edge of padded images (..., height * `line`)."""
+        for row in range(self.kernel[0]):
+            for column in range(self.kernel[1]):
+                start = (row * self.dilation[0] + rows.start) * line + column * self.dilation[1]
+                yield row, column, (..., slice(start, start + (rows.stop - rows.start) * line))
+
+    def padded(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape (..., height, width) of images with the padding."""
+        return *shape[:-2], *[n + 2 * p for n, p in zip(shape[-2:], self.padding, strict=True)]
+
+    def inside(self, shape: tuple[int, ...]) -> Any:
+        """Where on padded images the images themselves are."""
+        return ..., *[slice(p, p + n) for n, p in zip(shape[-2:], self.padding, strict=True)]
+
+
+class Tile(NamedTuple):
+    """Windows that are taken together."""
+
+    images: slice
+    rows: slice  # of windows, on each of them
+
+
+def tile_size(weight: tuple[int, ...], images: int, count: tuple[int, ...]) -> Pair:
+    """How many images are taken at a time for a weight of this shape, and how many rows of windows.
+
+    By shape alone, since bits depend on it.
+    """
+    wanted = max(_FEW, COLUMNS // max(1, weight[0], prod(weight[1:])))
+    if prod(count) <= wanted:
+        least = -(-_FEW // max(1, prod(count)))
+        return max(1, min(images, max(least, min(wanted // max(1, prod(count)), -(-images // _TILES))))), count[0]
+    return 1, max(1, wanted // max(1, count[1]))
+
+
+def tiles(weight: tuple[int, ...], images: int, count: tuple[int, ...]) -> list[Tile]:
+    """All windows, in tiles of about one size."""
+    by, rows = tile_size(weight, images, count)
+    return [Tile(some, lines) for some in even(images, by) for lines in even(count[0], rows)]
+
+
+def columns(xp: Any, windows: Windows, x: Any, rows: slice, across: int) -> Any:
+    """Some rows of windows, each `across` long, on all images: (inputs of a window, windows).
+
+    In scratch memory: until the next call on this thread.
+    """
+    seen = _rows_of(xp, windows, x, rows)
+    image, channel, *steps = seen.strides
+    dilated, strided = [
+        [step * n for step, n in zip(steps, times, strict=True)] for times in (windows.dilation, windows.stride)
+    ]
+    form = (x.shape[1], *windows.kernel, len(x), rows.stop - rows.start, across)
+    inputs, number = prod(form[:3]), prod(form[3:])
+    found = scratch(xp, 1, (inputs, number + SPARE), x.dtype)[:, :number]
+    found.reshape(form)[...] = xp.lib.stride_tricks.as_strided(seen, form, (channel, *dilated, image, *strided))
+    return found
+
+
+def rows_needed(windows: Windows, rows: int) -> int:
+    """How many rows of padded images so many rows of windows lie on."""
+    return (rows - 1) * windows.stride[0] + windows.reach[0]
+
+
+def _rows_of(xp: Any, windows: Windows, x: Any, rows: slice) -> Any:
+    """The rows of padded images that some rows of windows lie on."""
+    (up, left), (height, width) = windows.padding, x.shape[2:]
+    first = rows.start * windows.stride[0] - up
+    last = first + rows_needed(windows, rows.stop - rows.start)
+    if windows.padding == (0, 0):
+        return x[:, :, first:last]
+    found = scratch(xp, 0, (*x.shape[:2], last - first, width + 2 * left), x.dtype)
+    found[...] = 0
+    there = slice(max(first, 0), max(0, min(last, height)))
+    found[:, :, there.start - first : there.stop - first, left : left + width] = x[:, :, there]
+    return found
+
+
+def even(number: int, step: int) -> list[slice]:
+    """So many in slices of about one length, of at most so many."""
+    parts = -(-number // max(1, step))
+    return (
+        [slice(low, high) for low, high in pairwise([number * i // parts for i in range(parts + 1)])] if parts else []
+    )

@@ -1,0 +1,224 @@
+"""Captured steps as fused kernels: the bits of row by row, for every elementwise row and dtype."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import asyncsched as asc
+from asyncsched import nn
+from asyncsched.devices.cuda import expressions
+from asyncsched.ops.table import TABLE
+from asyncsched.ops.table_elementwise import elementwise_rows
+from asyncsched.tensors.tensor import apply
+
+from .cases import values
+from .close import strides
+from .conftest import NONE
+
+pytestmark = pytest.mark.one_loop
+PROGRAMS = int(os.environ.get("ASYNCSCHED_CUDA_PROGRAMS", "200")) // 40
+DTYPES = ("?", "i1", "u1", "i2", "i4", "u4", "i8", "u8", "f2", "f4", "f8")
+COMMON = ("?", "u1", "i4", "i8", "f2", "f4", "f8")
+UFUNCS = [row.name for row in elementwise_rows() if type(getattr(np, str(row.kernel), None)) is np.ufunc]
+
+
+def same(ours: np.ndarray, theirs: np.ndarray) -> bool:
+    """Equal bits, but for those of what is not a number."""
+    if ours.dtype != theirs.dtype or ours.shape != theirs.shape:
+        return False
+    if ours.dtype.kind != "f":
+        return ours.tobytes() == theirs.tobytes()
+    nan = np.isnan(ours)
+    return np.array_equal(nan, np.isnan(theirs)) and ours[~nan].tobytes() == theirs[~nan].tobytes()
+
+
+def any_values(dtype: str, seed: int = 0, shape: tuple[int, ...] = (6, 40)) -> np.ndarray:
+    """Numbers of all sizes, zeros, infinities, NaN, and the ends of integers."""
+    rng = np.random.default_rng(seed)
+    kind = np.dtype(dtype)
+    if kind.kind == "b":
+        return rng.random(shape) < 0.5
+    with np.errstate(all="ignore"):
+        found = (rng.normal(size=shape) * 10.0 ** rng.integers(-3, 4, shape)).astype(dtype)
+    special = (
+        [0, -0.0, np.inf, -np.inf, np.nan, 1, -1]
+        if kind.kind == "f"
+        else [0, 1, np.iinfo(kind).max, np.iinfo(kind).min]
+    )
+    found.reshape(-1)[: len(special)] = np.array(special, dtype)
+    rng.shuffle(found.reshape(-1))
+    return found
+
+
+def runs_of(s: asc.Scheduler) -> list[Any]:
+    """The kernels of all graphs, None for rows by themselves."""
+    return [run for graph in s.devices[0]._graphs for _, run in graph._program._parts]  # type: ignore[attr-defined]
+
+
+async def compare(s: asc.Scheduler, step: Callable[..., list[asc.Tensor]], *arrays: np.ndarray) -> asc.Graph:
+    """Capture a step, and see that it gives what its operations give; and again, for other numbers."""
+    tensors = [await s.put(array) for array in arrays]
+    graph = await s.capture(step, *tensors)
+    for again in (tensors, [await s.put(array[::-1].copy()) for array in arrays]):
+        expected = step(*again)
+        for number, (ours, theirs) in enumerate(zip(graph(*again), expected, strict=True)):
+            a, b = await ours.numpy(), await theirs.numpy()
+            assert same(a, b), (number, expected[number], a[a != b], b[a != b])
+    return graph
+
+
+def all_rows(x: asc.Tensor, y: asc.Tensor) -> list[asc.Tensor]:
+    """Every universal function that NumPy has for these dtypes, and every cast."""
+    found = [x.astype(dtype) for dtype in DTYPES] if x.dtype.kind != "f" else [x.astype("f2"), x.astype("f8"), x != 0]
+    for name in UFUNCS:
+        single = getattr(np, str(TABLE[name].kernel)).nin == 1
+        for operands in [(x,)] if single else [(x, y), (x, 3)]:
+            try:
+                found.append(apply(TABLE[name], operands))
+            except (TypeError, OverflowError, ValueError):
+                continue  # NumPy's own refusal
+    return [*found, asc.where(x < y, x, y), asc.where(x, 1, y), asc.clip(x, 1, 5), asc.maximum(asc.abs(x) + 1, y)]
+
+
+@pytest.mark.gpu
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("dtype", DTYPES if PROGRAMS > 5 else COMMON)
+async def test_every_function_of_every_dtype(has_card, dtype):
+    """ASYNCSCHED_CUDA_PROGRAMS=400 takes all dtypes: thousands of CuPy's kernels to compare with."""
+    if not has_card:
+        pytest.skip(NONE)
+    async with asc.Scheduler("cuda", streams=1) as s:
+        pair = [any_values(dtype, seed) for seed in range(2)]
+        if np.dtype(dtype).kind == "i":
+            pair[1] = abs(pair[1] // 2) % 7  # shifts by negative numbers are nobody's promise
+        await compare(s, all_rows, *pair)
+        assert len([run for run in runs_of(s) if run is None]) <= 4, "all are fused, but for the remainder"
+
+
+def networks(x: asc.Tensor, y: asc.Tensor) -> list[asc.Tensor]:
+    f = nn.functional
+    found = [f.relu(x), f.sigmoid(x), f.silu(x), f.leaky_relu(x), f.softplus(x), f.gelu(x), f.gelu(x, "tanh")]
+    for function in (f.relu, f.sigmoid, f.leaky_relu, f.softplus, f.gelu, lambda x: asc.maximum(x, y) * asc.tanh(x)):
+        leaf = x.detach()
+        leaf.requires_grad = True
+        found += asc.autograd.grad((function(leaf) * y).sum(), [leaf])
+    return found
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
+async def test_what_networks_have_and_its_gradients(card, dtype):
+    async with asc.Scheduler("cuda", streams=1) as s:
+        await compare(s, networks, any_values(dtype), any_values(dtype, 1))
+
+
+@pytest.mark.gpu
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("seed", range(PROGRAMS))
+async def test_random_programs_with_broadcasting(has_card, seed):
+    if not has_card:
+        pytest.skip(NONE)
+    rng = random.Random(seed)
+    shapes = [(6, 40), (6, 1), (40,), (1, 1), (), (2, 6, 40), (1, 6, 1)]
+    arrays = [any_values(rng.choice(DTYPES), seed, (6, 40))]
+    arrays += [values(*rng.choice(shapes), dtype=rng.choice(DTYPES), seed=seed) for _ in range(4)]
+
+    def step(*tensors: asc.Tensor) -> list[asc.Tensor]:
+        rng = random.Random(seed)  # the same each time
+        found = list(tensors)
+        while len(found) < 30:
+            name = rng.choice(
+                ["add", "subtract", "multiply", "divide", "maximum", "less", "where", "exp", "abs", "sqrt"]
+            )
+            row, operands = TABLE[name], [rng.choice(found[-8:]) for _ in range(3)]
+            count = {"where": 3, "exp": 1, "abs": 1, "sqrt": 1}.get(name, 2)
+            if count == 2 and rng.random() < 0.3:
+                operands[rng.randrange(2)] = rng.choice([2, 0.5, True])  # type: ignore[call-overload]
+            try:
+                found.append(apply(row, tuple(operands[:count])))
+            except (TypeError, OverflowError):
+                continue
+        return found[-10:]
+
+    async with asc.Scheduler("cuda", streams=1) as s:
+        tensors = [await s.put(array) for array in arrays]
+        graph = await s.capture(step, *tensors)
+        for ours, theirs in zip(graph(*tensors), step(*tensors), strict=True):
+            assert same(await ours.numpy(), await theirs.numpy()), theirs
+
+
+def chain(x: asc.Tensor) -> asc.Tensor:
+    for _ in range(10):
+        x = asc.tanh(x) * 2 + 1
+    return x
+
+
+async def test_a_run_is_one_kernel_and_its_intermediates_take_no_memory(card):
+    """Inside `asc.exact()` it stays rows; and all of it where CuPy's expressions are not to be had, as on the fake."""
+    async with asc.Scheduler("cuda", streams=1) as s:
+        x = await s.put(values(64, 64))
+        graph = await s.capture(chain, x)
+        with asc.exact():
+            rows = await s.capture(chain, x)
+        assert await graph(x).numpy() == pytest.approx(await rows(x).numpy(), abs=0)
+        found = [len([run for run in [part for _, part in one._program._parts] if run]) for one in s.devices[0]._graphs]
+        assert sorted(found) == ([0, 1] if card.fake is None else [0, 0])
+        assert rows.owned == 4 * 64 * 64 * 3
+        assert graph.owned == (4 * 64 * 64 * 2 if card.fake is None else rows.owned)
+        assert same(await graph(x).numpy(), await chain(x).numpy())
+
+
+async def test_more_operands_than_a_kernel_takes_are_several_kernels(card):
+    async with asc.Scheduler("cuda", streams=1) as s:
+        tensors = [await s.put(values(4, 1, 5, seed=seed)) for seed in range(60)]
+
+        def total(*tensors: asc.Tensor) -> list[asc.Tensor]:
+            found = tensors[0] + 1
+            for tensor in tensors[1:]:
+                found = found * 0.5 + tensor
+            return [found]
+
+        graph = await s.capture(total, *tensors)
+        assert same(await graph(*tensors)[0].numpy(), await total(*tensors)[0].numpy())
+        if card.fake is None:
+            assert len([run for run in runs_of(s) if run]) == 2
+
+
+async def test_what_lies_in_another_layout_or_is_empty_stays_rows(card):
+    def step(x: asc.Tensor) -> list[asc.Tensor]:
+        h = x * 2
+        (h + 2) * 3  # which nobody reads
+        return [(h.mT + 1) * 3, (h[:, ::2] + 1) * 3, (h[:0] + 1) * 3, h + 1]
+
+    async with asc.Scheduler("cuda", streams=1) as s:
+        for array in (values(6, 8), np.asfortranarray(values(6, 8))):
+            x = await s.put(array)
+            graph = await s.capture(step, x)
+            for ours, theirs in zip(graph(x), step(x), strict=True):
+                assert same(await ours.numpy(), await theirs.numpy())
+                assert card.fake or strides(await ours) == strides(await theirs)
+
+
+@pytest.mark.gpu
+async def test_where_a_kernel_does_not_compile_the_rows_run(has_card, monkeypatch, caplog):
+    if not has_card:
+        pytest.skip(NONE)
+    monkeypatch.setattr(expressions.Names, "ctype", lambda names, dtype: "nonsense")
+    async with asc.Scheduler("cuda", streams=1) as s:
+        x = await s.put(values(7, 9))
+        graph = await s.capture(chain, x)
+        assert same(await graph(x).numpy(), await chain(x).numpy())
+    assert "does not compile" in caplog.text
+
+
+async def test_on_each_of_two_devices(card, peers):
+    async with asc.Scheduler(["cuda:0", "cuda:1"], streams=1) as s:
+        for device in ("cuda:0", "cuda:1"):
+            x = await s.put(values(16, 16), device=device)
+            graph = await s.capture(chain, x)
+            assert same(await graph(x).numpy(), await chain(x).numpy())
