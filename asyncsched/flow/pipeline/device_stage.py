@@ -32,6 +32,7 @@ import numpy as np
 from ..._tree import leaves, map_leaves
 from ...runtime.runtime import Runtime
 from ..scope import Submitter
+from ..tasks import put_all
 from .links import Numbered
 from .origin import Origin
 from .stages import Stage, stop_if_cancelled
@@ -103,7 +104,7 @@ class DeviceStage(Stage):
         nbytes = sum(memory.footprint(array.nbytes) for array in arrays)
         try:
             async with self._submitter.scope(name=f"stage {self.name}", reserve=nbytes or None) as scope:
-                tensors = iter([await scope.put(array, device=self._device) for array in arrays])
+                tensors = iter(await put_all(scope, arrays, self._device))
         finally:
             self._runtime.parked.pop(self._consumer, None)
         return map_leaves(lambda leaf: next(tensors) if isinstance(leaf, np.ndarray) else leaf, item)
