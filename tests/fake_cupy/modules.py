@@ -156,6 +156,7 @@ def _modules() -> dict[str, types.ModuleType]:
     cupy.__version__ = "14.0.0"
     for name in _DTYPES.split():
         setattr(cupy, name, getattr(np, name))
+    cupy.lib = types.SimpleNamespace(stride_tricks=_Namespace("cupy.lib.stride_tricks", "lib.stride_tricks."))
     cupy.fft, cupy.random = _Namespace("cupy.fft", "fft."), _Namespace("cupy.random", "random.")
     cupy.fft.config, cupy.linalg = types.SimpleNamespace(get_plan_cache=plans.get_plan_cache), linalg.Namespace()
     cupy.random.Generator, cupy.random.Philox4x3210 = Generator, Philox4x3210

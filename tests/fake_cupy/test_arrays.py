@@ -30,7 +30,15 @@ def test_views_share_memory_and_collapse_to_the_owner(one, cupy):
     x = cupy.arange(12).reshape(3, 4)
     owner = x.base
     assert owner.flags.owndata
-    for view in (x[1:], x.T[::-1], x[0, 0], x.reshape(-1), cupy.broadcast_to(x, (2, 3, 4)), cupy.flip(x)):
+    for view in (
+        x[1:],
+        x.T[::-1],
+        x[0, 0],
+        x.reshape(-1),
+        cupy.broadcast_to(x, (2, 3, 4)),
+        cupy.flip(x),
+        cupy.lib.stride_tricks.as_strided(x, (2, 2), (4, 4)),
+    ):
         assert view.base is owner
         assert not view.flags.owndata
     assert x[2, 1].data.ptr == x.data.ptr + 9 * 8
