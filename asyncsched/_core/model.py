@@ -108,12 +108,12 @@ class Value:
         if self.block is not None or self.escaped:
             self.device.reclaim(self)
         elif self.charge:
-            self.array = None  # the memory first, its bytes second: others may be waiting for them on another thread
             account = self.account
             completions = account.completions  # written out, as in `dropped`: every tiny result comes here
             if completions.direct == get_ident() and not account.closed:
                 account.used -= self.charge
                 return
+            self.array = None  # the memory first, its bytes second: others may be waiting for them on another thread
             completions.items.append((account, self.charge, self.seq))
             if completions.wants_bytes:
                 completions.freed(self.charge)

@@ -66,14 +66,23 @@ class Numbers(dict[float, Any]):
 class Plan:
     """What one application of a row will need: decided at submit, before any memory is touched."""
 
-    __slots__ = ("int_bounds", "kernel", "meta", "nbytes", "numbers", "seconds", "small", "workspace")
+    __slots__ = ("int_bounds", "kernel", "meta", "nbytes", "numbers", "pair", "seconds", "small", "workspace")
 
-    def __init__(self, inferred: Inferred, nbytes: int, seconds: float | None = None, kernel: Any = None) -> None:
+    def __init__(
+        self,
+        inferred: Inferred,
+        nbytes: int,
+        seconds: float | None = None,
+        kernel: Any = None,
+        *,
+        pair: bool = False,
+    ) -> None:
         self.meta = inferred.meta  # of the result
         self.nbytes = nbytes  # bytes of memory the result will own: 0 for a view
         self.workspace = inferred.workspace  # bytes of temporary memory while it runs
         self.small = seconds is not None  # may run inline, by
         self.kernel = kernel
+        self.pair = pair  # it takes two operands, and no options
         self.seconds = seconds or 0.0  # for which it would then hold the loop's thread longer than a task does
         self.int_bounds = inferred.int_bounds  # Python integers among the operands must lie in here
         self.numbers = None if inferred.number is None else Numbers(inferred.number)
@@ -190,7 +199,7 @@ def _new_plan(row: Row, operands: tuple[Operand, ...], options: Options) -> Plan
     if not row.view or owned or not result.known:
         metas = [operand for operand in operands if isinstance(operand, Meta)]
         seconds = inline_seconds(row.name, result, metas, inferred.workspace, inferred.work)
-    return Plan(inferred, owned, seconds, resolve(row, np))
+    return Plan(inferred, owned, seconds, resolve(row, np), pair=len(operands) == 2 and not options)
 
 
 def _infer(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:

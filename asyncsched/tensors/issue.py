@@ -122,11 +122,11 @@ def run_inline(
         return _failed(scope, row, first, plan, above.passed_to(row.name, call_site()))
     began = 0.0 if observer is None else perf_counter()
     try:
-        if options or len(args) != 2:
-            array = runtime.quiet.run(plan.kernel, *args, **options)
-        else:
+        if plan.pair:
             a, b = args  # unpacking them in the call would take as long as the operation
             array = runtime.quiet.run(plan.kernel, a, b)
+        else:
+            array = runtime.quiet.run(plan.kernel, *args, **options)
     except Exception as error:
         return _failed(scope, row, first, plan, Failure.of(error, row.name, call_site()))
     if type(array) is not _ndarray:

@@ -124,10 +124,12 @@ def _operators(name: str) -> tuple[_Operator, _Operator]:
         if kind is int or kind is float:
             found = plans.get((a.meta, kind))
             if found is not None and found.int_bounds is None and self._node is None:
-                number = other if found.numbers is None or not a.device.inline else found.numbers[other]
+                number = other if found.numbers is None else found.numbers[other]
                 if found.small and (a.array is not None or a.failure is not None):
                     made = run_inline(row, found, _NO_OPTIONS, a, (a.array, number), a.failure if a.task else None)
                 if made is None:
+                    if not a.device.inline:  # its arrays are not NumPy's
+                        number = other
                     args = template  # one read: another scheduler's thread may be here too
                     if args[1] is not number:
                         args = template = (_FIRST, number)
