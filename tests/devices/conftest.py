@@ -85,9 +85,15 @@ def finished(s: asc.Scheduler) -> int:
     return sum(stream.finished.count for stream in s.devices[0].streams)
 
 
+def threads_of_schedulers() -> list[threading.Thread]:
+    """All but the one that answers signals, for as long as the process lives."""
+    names = ((thread, thread.name) for thread in threading.enumerate())
+    return [thread for thread, name in names if name.startswith("asyncsched") and name != "asyncsched explains"]
+
+
 async def ended() -> None:
     """Let the loop turn until the streams' threads have ended their work, and drop what is garbage."""
-    await until(lambda: not any(thread.name.startswith("asyncsched") for thread in threading.enumerate()))
+    await until(lambda: not threads_of_schedulers())
     gc.collect()
 
 
