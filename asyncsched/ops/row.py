@@ -80,8 +80,8 @@ class Plan:
         self.meta = inferred.meta  # of the result
         self.nbytes = nbytes  # bytes of memory the result will own: 0 for a view
         self.workspace = inferred.workspace  # bytes of temporary memory while it runs
-        self.small = seconds is not None  # may run inline, by
-        self.kernel = kernel
+        self.small = seconds is not None  # may run inline
+        self.kernel = kernel  # NumPy's, which then runs
         self.pair = pair  # it takes two operands, and no options
         self.seconds = seconds or 0.0  # for which it would then hold the loop's thread longer than a task does
         self.int_bounds = inferred.int_bounds  # Python integers among the operands must lie in here

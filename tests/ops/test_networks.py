@@ -143,6 +143,18 @@ def test_a_convolution_of_many_images_is_that_of_each():
     np.testing.assert_allclose(alone[0], np.einsum("cijkl,ockl->oij", windows, kernel), rtol=1e-10)
 
 
+def gradients_fit(images, kernel, windows, options):
+    """The gradients of a convolution are those of a sum over windows of the padded images, (n, c, i, j, k, l)."""
+    grad = real(len(images), len(kernel), *windows.shape[2:4], dtype="f8")
+    found = resolve(TABLE["conv2d_weight_grad"], np)(grad, images, shape=kernel.shape, **options)
+    np.testing.assert_allclose(found, np.einsum("ncijkl,noij->ockl", windows, grad), rtol=1e-10, atol=1e-10)
+    # The gradient of the images is the transpose: <grad, conv(x)> = <input_grad(grad), x> for any x.
+    back = resolve(TABLE["conv2d_input_grad"], np)(grad, kernel, shape=images.shape, **options)
+    other = real(*images.shape, dtype="f8")[::-1]
+    expected = np.vdot(grad, resolve(TABLE["conv2d"], np)(other, kernel, **options))
+    np.testing.assert_allclose(np.vdot(back, other), expected, rtol=1e-10)
+
+
 @pytest.mark.parametrize("padding", [(0, 0), (1, 1), (2, 1)])
 @pytest.mark.parametrize("dilation", [(1, 1), (2, 1)])
 def test_a_convolution_of_images_with_long_rows_is_what_the_windows_say(padding, dilation):
@@ -156,14 +168,7 @@ def test_a_convolution_of_images_with_long_rows_is_what_the_windows_say(padding,
     windows = windows[..., :: dilation[0], :: dilation[1]]
     y = resolve(TABLE["conv2d"], np)(images, kernel, **options)
     np.testing.assert_allclose(y, np.einsum("ncijkl,ockl->noij", windows, kernel), rtol=1e-10, atol=1e-12)
-    grad = real(*y.shape, dtype="f8")
-    found = resolve(TABLE["conv2d_weight_grad"], np)(grad, images, shape=kernel.shape, **options)
-    np.testing.assert_allclose(found, np.einsum("ncijkl,noij->ockl", windows, grad), rtol=1e-10, atol=1e-10)
-    # The gradient of the images is the transpose: <grad, conv(x)> = <input_grad(grad), x> for any x.
-    back = resolve(TABLE["conv2d_input_grad"], np)(grad, kernel, shape=images.shape, **options)
-    other = real(*images.shape, dtype="f8")[::-1]
-    expected = np.vdot(grad, resolve(TABLE["conv2d"], np)(other, kernel, **options))
-    np.testing.assert_allclose(np.vdot(back, other), expected, rtol=1e-10)
+    gradients_fit(images, kernel, windows, options)
 
 
 def test_what_is_infinite_at_an_edge_reaches_no_window_across_it():
@@ -234,13 +239,7 @@ def test_a_convolution_in_tiles_is_what_the_windows_say(monkeypatch, stride, siz
     assert len({tile.images.start for tile in cut}) < 5 if size == (9, 7) else len(cut) > 5
     y = resolve(TABLE["conv2d"], np)(images, kernel, bias, **options)
     np.testing.assert_allclose(y, np.einsum("ncijkl,ockl->noij", seen, kernel) + bias[:, None, None], rtol=1e-10)
-    grad = real(*y.shape, dtype="f8")
-    found = resolve(TABLE["conv2d_weight_grad"], np)(grad, images, shape=kernel.shape, **options)
-    np.testing.assert_allclose(found, np.einsum("ncijkl,noij->ockl", seen, grad), rtol=1e-10, atol=1e-10)
-    back = resolve(TABLE["conv2d_input_grad"], np)(grad, kernel, shape=images.shape, **options)
-    other = real(*images.shape, dtype="f8")[::-1]
-    expected = np.vdot(grad, resolve(TABLE["conv2d"], np)(other, kernel, **options))
-    np.testing.assert_allclose(np.vdot(back, other), expected, rtol=1e-10)
+    gradients_fit(images, kernel, seen, options)
 
 
 def test_an_infinite_weight_reaches_no_pixel_that_its_window_does_not_see():
