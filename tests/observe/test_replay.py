@@ -14,6 +14,7 @@ from asyncsched.__main__ import main
 from asyncsched.observe import Recording, replan
 from asyncsched.observe.recording import ScopeRecord, TaskRecord
 from asyncsched.observe.replay import Outcome, Program
+from asyncsched.runtime.runtime import LoopStream
 
 KIB = 1024
 
@@ -46,6 +47,13 @@ def test_what_is_independent_overlaps_and_what_depends_waits() -> None:
     assert two.seconds == pytest.approx(3.0)
     assert two.busy == pytest.approx(4 / 6)
     assert replay(program, streams=2, max_ops=1).seconds == pytest.approx(4.0)
+
+
+def test_what_ran_on_the_loops_thread_takes_no_stream() -> None:
+    program = recorded(task(0, 1.0), task(1, 1.0, 0, at=1.0, stream=LoopStream.name), task(2, 2.0))
+    found = replay(program)
+    assert found.seconds == pytest.approx(3.0)
+    assert found.busy == pytest.approx(1.0)
 
 
 def loader(steps: int = 4) -> Program:
