@@ -5,8 +5,8 @@ deque, and wake the loop only if no step that drains it is on its way. No lock i
 are each one step to other threads, and the order of two steps does the rest. A thread appends first and looks at the
 flag second; `drain` takes the flag down first and looks at the deque second. So whatever a thread appended while the
 flag was up is seen by the `drain` that will take it down. Two threads may both see it down, and wake the loop twice:
-the second `drain` finds nothing. Who appends and does not wake the loop answers for that
-somebody will. (trio's `EntryQueue` is the same for functions to be called.)
+the second `drain` finds nothing. Who appends and does not wake the loop answers for that somebody will. (trio's
+`EntryQueue` is the same for functions to be called.)
 """
 
 from __future__ import annotations

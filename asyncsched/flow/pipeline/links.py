@@ -11,8 +11,8 @@ never holds more than the sum of its links. Each room goes round:
 
 The items lie in a deque, and nothing is sent per item: only who waits is woken. A burst costs one step of the event
 loop; a single item never waits for others to join it, but where it is of no use alone: who makes batches says how many
-it waits for (`wanted`), and is woken for half a row of them at a time. Who waits for room is woken when half of it is free, for then it
-is worth a step, or when the next stage has nothing left to take.
+it waits for (`wanted`), and is woken for half a row of them at a time. Who waits for room is woken when half of it is
+free, for then it is worth a step, or when the next stage has nothing left to take.
 
 An `asyncio.Queue` between two stages reserves nothing, and wakes somebody for each item: `bench/pipeline.py` compares
 the two.
