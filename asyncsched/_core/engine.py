@@ -103,14 +103,14 @@ class Engine(Audit):
         """
         completions, admission, account = self.completions, self.admission, task.scope.account
         completions.direct = 0  # a scan for what fits is told of every drop by way of the completions
+        if completions.items and not hold:
+            self.take()
         # Its inputs are charged, or will be: where there is room for all that, there is for them.
-        if account.limit is not None and account.used + admission.pending_bytes + task.cost > account.limit:
+        roomy = account.limit is None or account.used + admission.pending_bytes + task.cost <= account.limit
+        if not roomy:
             self.require(task)
-        if bounded:
-            if completions.items:
-                self.take()
-            if self.max_pending is not None and admission.pending >= self.max_pending:
-                self._refuse(task)
+        if bounded and self.max_pending is not None and admission.pending >= self.max_pending:
+            self._refuse(task)
         task.seq = self.sequence
         self.sequence += 1
         self.unfinished += 1
@@ -122,11 +122,19 @@ class Engine(Audit):
             if value.task is not None:
                 failed = _follow(task)
                 break
-        admission.push(task)
+        # What would be the next one anyway need not stand in a queue.
+        at_once = roomy and admission.idle and task.lanes and task.quick is None and failed is None and not hold
+        if not at_once:
+            admission.push(task)
         if self.observer is not None:
             assert task.value is not None
             task.value.seq = task.seq
             self.observer.task_submitted(task)
+        if at_once:
+            self._admit(task)
+            if self._news:
+                self.dispatch()
+            return
         if failed is not None and task.move is None:
             self.settle(task, failed.passed_to(task.name, task.site))
         completions.wants_slots = True  # the flag first, a look at the deque second: see `completions`
@@ -168,6 +176,8 @@ class Engine(Audit):
         if self._running:  # a finaliser in the middle of a quick task: what stands at the head runs already
             completions.notify()
             return
+        if not (completions.items or completions.wants_slots or self._news):
+            return  # nothing has ended since, and nothing is pending
         for turn in range(_MOST_ROUNDS):
             if completions.items:
                 self.take()
@@ -225,15 +235,22 @@ class Engine(Audit):
                 self._news.append(item)
 
     def _start(self, task: Task) -> bool:
-        """Give a task its slot, its bytes and its lane, and launch it. Returns whether it has run already."""
+        """Take a task out of its queue, and admit it. Returns whether it has run already."""
         for value in task.inputs:
             # Its completion is still on its way.
             if value.task is not None and value.task.failure is not None and task.move is None:
                 self.settle(task, value.task.failure.passed_to(task.name, task.site))
                 return False
+        task.state = LAUNCHED  # the queue lets go of what is not pending
+        self.admission.remove(task)
+        return self._admit(task)
+
+    def _admit(self, task: Task) -> bool:
+        """Give a task that is in no queue its slot, its bytes and its lane, and launch it. Returns whether it has run
+        already."""
         task.state = LAUNCHED
         admission = self.admission
-        admission.remove(task)
+        admission.charge(task)
         if task.move is not None:
             task.move.charge(task)
         if self.account.used > self.peak_bytes or admission.in_flight > self.peak_in_flight:

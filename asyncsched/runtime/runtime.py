@@ -11,6 +11,7 @@ import contextvars
 import logging
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum, auto
 from typing import Any, Final, Protocol, cast
@@ -31,6 +32,7 @@ from .cancellation import to_its_end
 from .commits import commit
 from .instruments import Instruments
 from .rates import Meter
+from .resuming import resume
 from .threads import in_thread
 from .wakeup import Wakeup
 
@@ -126,6 +128,7 @@ class Runtime:
         self.meter = Meter(self.engine.admission)
         # The asyncio tasks that wait, and for which tasks: where a search for a deadlock begins.
         self.parked: dict[asyncio.Future[None], tuple[asyncio.Task[Any] | None, Sequence[Task]]] = {}
+        self.answered: deque[asyncio.Future[None]] | None = None  # see `resuming`; None where a future is set at once
         self.reclaimers: set[Callable[[], bool]] = set()  # asked, when the queue is stuck, to free what they can spare
 
     def __repr__(self) -> str:
@@ -441,7 +444,19 @@ class Runtime:
         return False
 
     def on_wake(self) -> None:
-        """What a wake-up schedules; and what has ended is taken in without one."""
+        """What a wake-up schedules: take in what has ended, and have those go on at once who waited for it."""
+        answered: deque[asyncio.Future[None]] = deque()
+        self.answered = answered
+        try:
+            self.catch_up()
+        finally:
+            self.answered = None
+            if answered:
+                assert self.loop is not None
+                resume(answered, self.loop.get_debug())
+
+    def catch_up(self) -> None:
+        """What has ended is taken in, also without a wake-up."""
         self.completions.awake = False
         self.dispatch()  # when closed too: a body that aclose(timeout=) left behind may have someone waiting for it
         if self.meter.since is not None:
