@@ -134,6 +134,8 @@ class Admission:
         queue.sweep()
         if not queue.live:
             del self._queues[queue]
+            if queue.rotating:  # a finaliser in the middle of them submitted elsewhere
+                self._leave(queue)
         account.pending -= count
         if not account.pending:
             del self._waiting[account]

@@ -86,6 +86,7 @@ class Engine(Audit):
         self.observer: Instrument | None = None  # told of every transition
         self._news: list[Any] = []  # tasks and jobs whose waiters are to be told
         self._stuck = False  # whether `on_stuck` was told of any
+        self._running = False  # quick tasks run, one after the other
 
     # -- submitting ---------------------------------------------------------------------------------------------
 
@@ -172,6 +173,9 @@ class Engine(Audit):
     def dispatch(self) -> None:
         """Take in what ended, launch what is admitted, tell who waits; again until nothing is left to do."""
         completions, admission, ran = self.completions, self.admission, 0
+        if self._running:  # a finaliser in the middle of a quick task: what stands at the head runs already
+            completions.notify()
+            return
         if not (completions.items or completions.wants_slots or self._news):
             return  # nothing has ended since, and nothing is pending
         for turn in range(_MOST_ROUNDS):
@@ -282,13 +286,15 @@ class Engine(Audit):
         many there were.
 
         It is what `admission.next`, `_start` and `_complete` do with such tasks one after the other, with the sums made
-        at the end: nothing else moves meanwhile. So drops may go the shorter way, see `completions`.
+        at the end: nothing else moves meanwhile. So drops may go the shorter way, see `completions`. But what a row
+        drops may have a finaliser of a user's, who submits or cancels there: for that all is in order around `run`.
         """
         admission, queue, account = self.admission, scope.queue, scope.account
         if queue.expedited or queue.rotating or account.grace or account.earmark is not None:
             return 0
         run, tasks, limit = self.run, queue.tasks, account.limit
         ran = cost = 0
+        self._running = True
         try:
             while ran < most and tasks:
                 task = tasks[0]
@@ -297,6 +303,9 @@ class Engine(Audit):
                 used = account.used + task.cost
                 if (limit is not None and used > limit) or not run(task):
                     break
+                if task.state != PENDING:  # cancelled meanwhile, and out of the queue
+                    account.used += task.cost - task.refund
+                    continue
                 tasks.popleft()
                 if not ran:
                     self.completions.direct = get_ident()  # what is dropped from now on is free at once
@@ -315,6 +324,7 @@ class Engine(Audit):
                 if task.waiters is not None:
                     self._news.append(task)
         finally:
+            self._running = False
             if ran:
                 self.completions.direct = 0
                 for waiting in admission.waiting():

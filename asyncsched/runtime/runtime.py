@@ -197,7 +197,10 @@ class Runtime:
         """A row held the loop's thread for so long. After `INLINE_BUDGET` none does before the loop has turned."""
         if not self._spent:
             assert self.loop is not None
-            self.loop.call_soon(self._allow_inline)
+            try:
+                self.loop.call_soon(self._allow_inline)
+            except RuntimeError:  # it is closed, and will not turn: `done()` takes in what ended after that
+                self.inline_thread = 0
         self._spent += seconds
         if self._spent > INLINE_BUDGET:
             self.inline_thread = 0
@@ -395,13 +398,25 @@ class Runtime:
         if not self.inline_thread:
             return False
         seconds = task.quick.seconds
-        if not self.quiet.run(run_small, task):
+        try:
+            ran = self.quiet.run(run_small, task)
+        except RuntimeError:  # in use
+            ran = self.quiet.copy().run(run_small, task)
+        if not ran:
             return False
         if self.meter.since is None:
             self.meter.since = self.meter.clock()
         if seconds:
             self.spend(seconds)
         return True
+
+    def quiet_in_use(self) -> bool:
+        """Whether a row runs in it right now, and what asks is a finaliser: a context is entered once at a time."""
+        try:
+            self.quiet.run(bool)
+        except RuntimeError:
+            return True
+        return False
 
     def _launch(self, task: Task) -> bool:
         """Put an admitted task on its stream. Returns whether it has run already: what is quick does, here."""
@@ -411,7 +426,8 @@ class Runtime:
             self.meter.since = self.meter.clock()
         if task.quick is not None and type(lane.stream) is LoopStream:
             seconds = task.quick.seconds
-            self.quiet.run(lane.device.run_here, task)
+            context = self.quiet.copy() if self.quiet_in_use() else self.quiet
+            context.run(lane.device.run_here, task)
             if seconds:
                 self.spend(seconds)
             return True
