@@ -105,10 +105,11 @@ class Engine(Audit):
         completions.direct = 0  # a scan for what fits is told of every drop by way of the completions
         if completions.items and not hold:
             self.take()
+        at_once = task.quick is None and not hold
         # Its inputs are charged, or will be: where there is room for all that, there is for them.
-        roomy = account.limit is None or account.used + admission.pending_bytes + task.cost <= account.limit
-        if not roomy:
+        if account.limit is not None and account.used + admission.pending_bytes + task.cost > account.limit:
             self.require(task)
+            at_once = False
         if bounded and self.max_pending is not None and admission.pending >= self.max_pending:
             self._refuse(task)
         task.seq = self.sequence
@@ -122,19 +123,16 @@ class Engine(Audit):
             if value.task is not None:
                 failed = _follow(task)
                 break
-        # What would be the next one anyway need not stand in a queue.
-        at_once = roomy and admission.idle and task.lanes and task.quick is None and failed is None and not hold
-        if not at_once:
-            admission.push(task)
         if self.observer is not None:
             assert task.value is not None
             task.value.seq = task.seq
             self.observer.task_submitted(task)
-        if at_once:
-            self._admit(task)
+        if at_once and failed is None and task.lanes and admission.idle:
+            self._admit(task)  # it would be the next one anyway, and need not stand in the queue
             if self._news:
                 self.dispatch()
             return
+        admission.push(task)
         if failed is not None and task.move is None:
             self.settle(task, failed.passed_to(task.name, task.site))
         completions.wants_slots = True  # the flag first, a look at the deque second: see `completions`
