@@ -174,7 +174,7 @@ class Engine(Audit):
         if self._running:  # a finaliser in the middle of a quick task: what stands at the head runs already
             completions.notify()
             return
-        if not (completions.items or completions.wants_slots or self._news):
+        if not (completions.wants_slots or completions.items or self._news):
             return  # nothing has ended since, and nothing is pending
         for turn in range(_MOST_ROUNDS):
             if completions.items:
