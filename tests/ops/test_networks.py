@@ -242,6 +242,16 @@ def test_a_convolution_in_tiles_is_what_the_windows_say(monkeypatch, stride, siz
     gradients_fit(images, kernel, seen, options)
 
 
+def test_a_tile_may_lie_on_the_padding_alone():
+    images, kernel = real(1, 2048, 3, 40, dtype="f8"), real(2, 2048, 2, 1, dtype="f8")
+    options = {"stride": (1, 1), "padding": (10, 0), "dilation": (1, 1)}
+    padded = np.pad(images, ((0, 0), (0, 0), (10, 10), (0, 0)))
+    seen = np.lib.stride_tricks.sliding_window_view(padded, (2, 1), axis=(2, 3))
+    y = resolve(TABLE["conv2d"], np)(images, kernel, **options)
+    np.testing.assert_allclose(y, np.einsum("ncijkl,ockl->noij", seen, kernel, optimize=True), rtol=1e-10, atol=1e-12)
+    gradients_fit(images, kernel, seen, options)
+
+
 def test_an_infinite_weight_reaches_no_pixel_that_its_window_does_not_see():
     kernel, grad = real(1, 1, 1, 2), real(1, 1, 3, 9)
     kernel[0, 0, 0, 1] = np.inf

@@ -123,7 +123,8 @@ def _rows_of(xp: Any, windows: Windows, x: Any, rows: slice) -> Any:
         return x[:, :, first:last]
     found = scratch(xp, 0, (*x.shape[:2], last - first, width + 2 * left), x.dtype)
     found[...] = 0
-    there = slice(max(first, 0), max(0, min(last, height)))
+    begin = min(max(first, 0), height)
+    there = slice(begin, max(begin, min(last, height)))  # none, where all of the windows lie on the padding
     found[:, :, there.start - first : there.stop - first, left : left + width] = x[:, :, there]
     return found
 
