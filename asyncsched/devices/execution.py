@@ -225,7 +225,7 @@ def _run_call(task: Task, memory: Memory) -> None:
                 f"{task.name} was submitted with shape={form.shape}, dtype={form.dtype} and returned"
                 f" shape={result.shape}, dtype={result.dtype}: declare what the function returns"
             )
-    if value.failure is not None:
+    if task.failure is not None:
         return
     charge = made = 0
     value.block = ()
@@ -264,7 +264,11 @@ def _made(result: Any, inputs: list[Any], args: Sequence[Any], kinds: tuple[type
             owner = owner_of(leaf)
             owners[id(owner)] = owner
     if owners:
-        for leaf in (*inputs, *leaves(args)):
+        for arg in args:
+            for leaf in () if type(arg) is Ref else leaves(arg):
+                if isinstance(leaf, kinds):
+                    owners.pop(id(owner_of(leaf)), None)
+        for leaf in inputs:
             if isinstance(leaf, kinds):
                 owners.pop(id(owner_of(leaf)), None)
     return owners.values()

@@ -23,21 +23,18 @@ def resume(futures: deque[asyncio.Future[None]], debug: bool) -> None:
     """Set each, and have what awaits it go on before this returns. In a callback of the loop's alone."""
     try:
         while futures:
-            _resume(futures.popleft(), debug)
+            future: Any = futures.popleft()
+            if future.done():
+                continue
+            callbacks = None if debug else getattr(future, "_callbacks", None)  # asyncio's own, in C and in Python
+            if not callbacks or len(callbacks) > 1:
+                future.set_result(None)
+                continue
+            [(go_on, context)] = callbacks
+            future.remove_done_callback(go_on)
+            future.set_result(None)
+            context.run(go_on, future)
     finally:  # what asked the loop to end holds up nobody else
         for future in futures:
             if not future.done():
                 future.set_result(None)
-
-
-def _resume(future: asyncio.Future[None], debug: bool) -> None:
-    if future.done():
-        return
-    callbacks: Any = None if debug else getattr(future, "_callbacks", None)  # asyncio's own, in C and in Python
-    if not callbacks or len(callbacks) > 1:
-        future.set_result(None)
-        return
-    [(go_on, context)] = callbacks
-    future.remove_done_callback(go_on)
-    future.set_result(None)
-    context.run(go_on, future)

@@ -88,7 +88,7 @@ def wait(
         else:
             if not loop.is_running():  # another one does
                 runtime.refuse()
-            runtime.parked[future] = (asyncio.current_task(), tasks)
+            runtime.parked[future] = (asyncio.current_task(loop), tasks)
             for other in others:
                 other.parked[future] = runtime.parked[future]
             yield from future
