@@ -38,7 +38,9 @@ MEETS_FIRST += [asc.Tensor, asc.Tensor.numpy, asc.Tensor.item, asc.Task, asc.gat
 MEETS_FIRST += [asc.Pipeline, asc.Batcher, asc.ImplicitBarrierError, asc.QueueFull, asc.TaskTooLarge]
 MEETS_FIRST += [asc.Timer, asc.measure]
 
-NEEDS_NUMBA = ("ops.kernels.loops", "ops.kernels.tile_loops")  # which nobody imports but where that is installed
+NEEDS_NUMBA = tuple(
+    f"ops.kernels.{name}" for name in ("loops", "tile_loops", "image_loops")
+)  # which nobody imports but where that is installed
 
 
 def examples() -> list[doctest.DocTest]:

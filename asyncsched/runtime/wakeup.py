@@ -6,11 +6,6 @@ Linux's event counters, and a loop that watches files, it watches one of ours: o
 the callback. (A hop to a stream and back: 43 instead of 48 us on asyncio, 36 instead of 37 on uvloop, on one busy
 processor.)
 
-Python's own `os.eventfd_write` lets go of the GIL. The loop's thread wakes up, takes it and keeps it while it issues
-the next step of a training, say: for a millisecond, while the stream that told it could not begin what lies in its
-queue. The counter never blocks, so it is written with the GIL held: the stream goes on, and the loop's thread has the
-GIL as soon as the stream's next kernel lets go of it, or the stream sleeps.
-
 Who holds whom. The loop holds the `Wakeup` as long as it watches, and whoever wakes the loop holds it meanwhile. The
 descriptor is closed when nobody does: so a thread that is about to write never writes to what another file has been
 given the number of. The scheduler is known by a weak reference alone, since an abandoned one is to be collected; then
@@ -24,7 +19,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes  # which NumPy has imported
 import os
 import threading
 import weakref
@@ -57,7 +51,7 @@ class Wakeup:
 
     def __call__(self) -> None:
         if self._loop is not None:
-            _write(self._fd, 1)
+            os.eventfd_write(self._fd, 1)
 
     def _read(self) -> None:
         try:  # noqa: SIM105  # `suppress` takes longer than the rest of this
@@ -96,18 +90,5 @@ class Wakeup:
             os.close(self._fd)
 
 
-def _writer() -> Callable[[int, int], object]:
-    """What adds to an event counter and keeps the GIL."""
-    try:
-        write = ctypes.PyDLL(None).eventfd_write
-    except (AttributeError, OSError, TypeError):  # another C library, or none that can be asked for by no name
-        return lambda fd, count: os.eventfd_write(fd, count)
-    write.argtypes = ctypes.c_int, ctypes.c_uint64
-    return write
-
-
 def _nobody() -> None:
     return None
-
-
-_write = _writer()

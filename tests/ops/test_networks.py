@@ -273,6 +273,16 @@ def test_blocks_begin_where_rows_have_the_bits_of_the_whole(monkeypatch, threads
     assert len(layers.long_blocks(np, 3, 10**7)) == 3
 
 
+@pytest.mark.parametrize(("rows", "width"), [(1001, 512), (129, 2050), (33, 8200), (6, 50_000)])
+def test_a_bias_that_is_laid_out_gives_the_bits_of_one_that_is_not(rows, width):
+    x, weight, bias = real(rows, 3), real(width, 3), real(width)
+    assert rows * width >= layers._LARGE
+    expected = np.matmul(x, weight.T) + bias
+    assert resolve(TABLE["linear"], np)(x, weight, bias).tobytes() == expected.tobytes()
+    out = np.empty((rows, width + 64), np.float32)[:, 64:]  # as the part of a product is
+    assert resolve(TABLE["linear"], np)(x, weight, bias, out=out).tobytes() == expected.tobytes()
+
+
 def test_without_numpys_buffers_the_bits_are_the_same_and_they_are_back_afterwards(monkeypatch):
     size, sizes = np.getbufsize(), []
     rows, column = real(300, 700), real(300, 1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -148,42 +147,3 @@ async def test_the_child_of_a_fork_does_not_wake_its_parent(s: asc.Scheduler) ->
         os.eventfd_read(wake._fd)
     wake._loop = asyncio.get_running_loop()
     assert await s.call(int) == 0
-
-
-@needs_counters
-def test_who_wakes_the_loop_keeps_the_gil(loop: asyncio.AbstractEventLoop) -> None:
-    """Else the loop's thread takes it for as long as it likes, before the stream begins what it has to do next."""
-    times = 100
-    early: list[int] = []
-
-    class Target:
-        woken = 0
-        heard = threading.Event()
-
-        def on_wake(self) -> None:
-            self.woken += 1
-            self.heard.set()
-
-    async def wait() -> None:
-        target = Target()
-        wake = Wakeup(asyncio.get_running_loop(), target)
-
-        def tell() -> None:
-            for _ in range(times):
-                before = target.woken
-                target.heard.clear()
-                wake()
-                sum(range(20_000))  # long enough for the other thread to wake up, and the GIL is kept
-                early.append(target.woken - before)
-                target.heard.wait(10)
-
-        await asyncio.to_thread(tell)
-        wake.stop()
-
-    usual = sys.getswitchinterval()
-    sys.setswitchinterval(10)  # seconds: nobody gives the GIL away but by what it calls
-    try:
-        loop.run_until_complete(wait())
-    finally:
-        sys.setswitchinterval(usual)
-    assert early == [0] * times

@@ -34,37 +34,54 @@ def _loop(result: Any, *signature: Any) -> Any:
 # -- one step ------------------------------------------------------------------------------------------------------
 
 
-class _Lanes:
+class Lanes:
     """Vectors that lie in an array from some place on."""
 
-    def __init__(self, context: Any, builder: Any, array_type: Any, array: Any, at: Any) -> None:
-        self.builder = builder
+    def __init__(self, context: Any, builder: Any, array_type: Any, array: Any, at: Any, count: int = LANES) -> None:
+        self.builder, self.count = builder, count
         self.start = builder.gep(context.make_array(array_type)(context, builder, array).data, [at])
 
     def _at(self, offset: Any) -> Any:
         return self.builder.gep(self.start, [offset])
 
     def load(self, offset: Any) -> Any:
-        return self.builder.load(self.builder.bitcast(self._at(offset), _VECTOR.as_pointer()), align=4)
+        vector = ir.VectorType(_FLOAT, self.count).as_pointer()
+        return self.builder.load(self.builder.bitcast(self._at(offset), vector), align=4)
+
+    def one(self, offset: Any) -> Any:
+        return self.builder.load(self._at(offset))
 
     def store(self, offset: Any, value: Any) -> None:
         self.builder.store(value, self.builder.bitcast(self._at(offset), value.type.as_pointer()), align=4)
 
 
-def _int_of(value: int) -> Any:
+def int_of(value: int) -> Any:
     return ir.Constant(ir.IntType(64), value)
 
 
-def _mixed(builder: Any, a: Any, b: Any, places: list[int]) -> Any:
+def mixed(builder: Any, a: Any, b: Any, places: list[int]) -> Any:
     """A vector of what two have at some places, counted through both."""
     mask = ir.Constant(ir.VectorType(ir.IntType(32), len(places)), places)
     return builder.shuffle_vector(a, b, mask)
 
 
-def _pair(builder: Any, line: _Lanes, at: Any) -> tuple[Any, Any]:
+def pair(builder: Any, line: Lanes, at: Any) -> tuple[Any, Any]:
     """The even and the odd elements of twice as many as there are lanes."""
-    low, high = line.load(at), line.load(builder.add(at, _int_of(LANES)))
-    return tuple([_mixed(builder, low, high, list(range(one, 2 * LANES, 2))) for one in (0, 1)])
+    low, high = line.load(at), line.load(builder.add(at, int_of(line.count)))
+    return tuple([mixed(builder, low, high, list(range(one, 2 * line.count, 2))) for one in (0, 1)])
+
+
+def woven(builder: Any, even: Any, odd: Any) -> Any:
+    """The way back, as one vector."""
+    count = even.type.count
+    return mixed(builder, even, odd, [place for lane in range(count) for place in (lane, lane + count)])
+
+
+def splat(builder: Any, value: Any, count: int = LANES) -> Any:
+    """A vector of one number."""
+    undefined = ir.Constant(ir.VectorType(value.type, count), ir.Undefined)
+    one = builder.insert_element(undefined, value, ir.Constant(ir.IntType(32), 0))
+    return mixed(builder, one, undefined, [0] * count)
 
 
 Four = list[Any]
@@ -94,15 +111,15 @@ def _spread(side: Callable[[Any, list[Any]], list[Any]], size: int) -> Any:
     @intrinsic
     def step(typing: Any, lines: Any, at: Any, line: Any, tiles: Any, to: Any, pitch: Any) -> Any:
         def code(context: Any, b: Any, signature: Any, args: Any) -> Any:
-            source = _Lanes(context, b, signature.args[0], args[0], args[1])
-            target = _Lanes(context, b, signature.args[3], args[3], args[4])
+            source = Lanes(context, b, signature.args[0], args[0], args[1])
+            target = Lanes(context, b, signature.args[3], args[3], args[4])
             rows: list[list[Any]] = []
             for row in range(size):
-                start = b.mul(args[2], _int_of(row))
-                pairs = [_pair(b, source, b.add(start, _int_of(two))) for two in range(0, size, 2)]
+                start = b.mul(args[2], int_of(row))
+                pairs = [pair(b, source, b.add(start, int_of(two))) for two in range(0, size, 2)]
                 rows.append([one for pair in pairs for one in pair])
             for number, value in enumerate([one for row in _squares(b, side, rows) for one in row]):
-                target.store(b.mul(args[5], _int_of(number)), value)
+                target.store(b.mul(args[5], int_of(number)), value)
             return context.get_dummy_value()
 
         return types.void(lines, _int, _int, tiles, _int, _int), code
@@ -119,43 +136,35 @@ def _step_out(typing: Any, tiles: Any, at: Any, pitch: Any, bias: Any, out: Any,
     has what is not finite (or so large that their sum is not)."""
 
     def code(context: Any, b: Any, signature: Any, args: Any) -> Any:
-        source = _Lanes(context, b, signature.args[0], args[0], args[1])
-        target = _Lanes(context, b, signature.args[4], args[4], args[5])
-        places = [source.load(b.mul(args[2], _int_of(number))) for number in range(16)]
+        source = Lanes(context, b, signature.args[0], args[0], args[1])
+        target = Lanes(context, b, signature.args[4], args[4], args[5])
+        places = [source.load(b.mul(args[2], int_of(number))) for number in range(16)]
         squares = _squares(b, _output_side, [places[row : row + 4] for row in range(0, 16, 4)])
-        bias = _splat(b, args[3], ir.Constant(_VECTOR, ir.Undefined))
+        bias = splat(b, args[3])
         squares = [[b.fadd(one, bias) for one in row] for row in squares]
-        for offset, (even, odd) in zip((_int_of(0), args[6]), squares, strict=True):
-            order = [place for lane in range(LANES) for place in (lane, lane + LANES)]
-            target.store(offset, _mixed(b, even, odd, order))
+        for offset, (even, odd) in zip((int_of(0), args[6]), squares, strict=True):
+            target.store(offset, woven(b, even, odd))
         (first, second), (third, fourth) = squares
         total = b.fadd(b.fadd(first, second), b.fadd(third, fourth))
         off = b.fcmp_unordered("une", b.fsub(total, total), ir.Constant(_VECTOR, [0.0] * LANES))
         integers = ir.VectorType(ir.IntType(64), LANES)
-        there = b.icmp_signed(
-            "<", ir.Constant(integers, list(range(LANES))), _splat(b, args[7], ir.Constant(integers, ir.Undefined))
-        )
+        there = b.icmp_signed("<", ir.Constant(integers, list(range(LANES))), splat(b, args[7]))
         found = b.bitcast(b.and_(off, there), ir.IntType(LANES))
         return b.zext(found, ir.IntType(64))
 
     return _int(tiles, _int, _int, types.float32, out, _int, _int, _int), code
 
 
-def _splat(builder: Any, value: Any, undefined: Any) -> Any:
-    one = builder.insert_element(undefined, value, ir.Constant(ir.IntType(32), 0))
-    return _mixed(builder, one, undefined, [0] * LANES)
-
-
 # -- all steps of some images --------------------------------------------------------------------------------------
 
 
 @intrinsic
-def _copy(typing: Any, source: Any, at: Any, target: Any, to: Any, count: Any) -> Any:
+def copy(typing: Any, source: Any, at: Any, target: Any, to: Any, count: Any) -> Any:
     """So many elements from one array to another."""
 
     def code(context: Any, b: Any, signature: Any, args: Any) -> Any:
-        start = _Lanes(context, b, signature.args[0], args[0], args[1]).start
-        there = _Lanes(context, b, signature.args[2], args[2], args[3]).start
+        start = Lanes(context, b, signature.args[0], args[0], args[1]).start
+        there = Lanes(context, b, signature.args[2], args[2], args[3]).start
         cgutils.raw_memcpy(b, there, start, args[4], 4)
         return context.get_dummy_value()
 
@@ -163,12 +172,14 @@ def _copy(typing: Any, source: Any, at: Any, target: Any, to: Any, count: Any) -
 
 
 @njit(error_model="numpy")
-def _fill(images: Any, number: Any, channel: Any, first: Any, left: Any, lines: Any) -> None:
-    """Lines of an image from the first on, where it has them, from place `left` on in each."""
+def fill(
+    images: Any, number: Any, channel: Any, first: Any, count: Any, left: Any, lines: Any, to: Any, line: Any
+) -> None:
+    """So many lines of an image from the first on, where it has them, from place `left` on in each."""
     height, width = images.shape[2:]
     start = (number * images.shape[1] + channel) * height
-    for y in range(max(first, 0), min(first + lines.shape[0], height)):
-        _copy(images, (start + y) * width, lines, (y - first) * lines.shape[1] + left, width)
+    for y in range(max(first, 0), min(first + count, height)):
+        copy(images, (start + y) * width, lines, to + (y - first) * line + left, width)
 
 
 @_loop(types.void, _images, _int, _int, _int, _int, _int, _lines, _tiles)
@@ -178,7 +189,7 @@ def tiles_in(x: Any, first: Any, rows: Any, across: Any, top: Any, left: Any, li
     lines[:] = 0
     for c in range(x.shape[1]):
         for i in range(x.shape[0]):
-            _fill(x, i, c, 2 * first - top, left, lines)
+            fill(x, i, c, 2 * first - top, len(lines), left, lines, 0, line)
             for r in range(rows):
                 to = c * (out.strides[1] // 4) + (i * rows + r) * across
                 for j in range(0, across, LANES):
@@ -192,7 +203,7 @@ def tiles_back(grad: Any, first: Any, rows: Any, across: Any, lines: Any, out: A
     lines[:] = 0
     for c in range(grad.shape[1]):
         for i in range(grad.shape[0]):
-            _fill(grad, i, c, 2 * first, 0, lines)
+            fill(grad, i, c, 2 * first, len(lines), 0, lines, 0, line)
             for r in range(rows):
                 to = c * (out.strides[1] // 4) + (i * rows + r) * across
                 for j in range(0, across, LANES):

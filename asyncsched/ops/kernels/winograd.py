@@ -25,7 +25,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from . import compiled, conv
+from . import compiled, conv, few_channels
 from .scratch import PLACE_BYTES, scratch
 from .windows import LANES, SPARE, Pair, Tile, Windows, even
 
@@ -48,7 +48,7 @@ def conv2d(xp: Any, x: Any, weight: Any, *bias: Any, out: Any = None, **options:
         places = np.matmul(_PLACED, weight.reshape(-1, 9).T).reshape(PLACES, *weight.shape[:2])
         if _convolved(x, places, bias[0] if bias else None, windows.padding, out):
             return out
-    return conv.conv2d(xp, x, weight, *bias, out=out, **options)
+    return few_channels.conv2d(xp, x, weight, *bias, out=out, **options)
 
 
 def conv2d_input_grad(xp: Any, grad: Any, weight: Any, *, shape: Any, out: Any = None, **options: Any) -> Any:
@@ -71,7 +71,7 @@ def conv2d_weight_grad(xp: Any, grad: Any, x: Any, *, shape: Any, out: Any = Non
         np.matmul(_summed(grad, x, windows.padding).reshape(PLACES, -1).T, _PLACED, out=out.reshape(-1, 9))
         if np.isfinite(out).all():
             return out
-    return conv.conv2d_weight_grad(xp, grad, x, shape=shape, out=out, **options)
+    return few_channels.conv2d_weight_grad(xp, grad, x, shape=shape, out=out, **options)
 
 
 def suits(windows: Windows, weight: Sequence[int], images: int, count: Sequence[int]) -> bool:

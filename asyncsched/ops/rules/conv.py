@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from ..kernels import winograd
+from ..kernels import few_channels, winograd
 from ..kernels.conv import sums_for
 from ..kernels.layers import BLOCK
 from ..kernels.windows import SPARE, Pair, Windows, rows_needed, tile_size, tiles
@@ -29,6 +29,8 @@ def conv2d(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferre
     elements = _tile_elements(windows, x, weight, count)
     if winograd.suits(windows, weight, x[0], count):
         elements = max(elements, winograd.elements(weight[:2], x[0], count) + weight[0])
+    if few_channels.suits(windows, weight):
+        elements = max(elements, few_channels.elements(weight, count))
     workspace = elements * array.dtype.itemsize
     return Inferred(meta((x[0], weight[0], *count), array.dtype), copies(operands) + workspace)
 
@@ -56,6 +58,8 @@ def conv2d_weight_grad(row: Row, operands: tuple[Operand, ...], options: Options
     elements += (sums + 1) * prod(result.bound)
     if winograd.suits_weight_grad(windows, result.bound, x[0], grad[2:]):
         elements = max(elements, winograd.elements_weight_grad(result.bound[:2], x[0], grad[2:]))
+    if few_channels.suits(windows, result.bound):
+        elements = max(elements, few_channels.elements_weight_grad(result.bound, x[0], grad[2:]))
     return Inferred(result, copies(operands) + elements * result.dtype.itemsize)
 
 

@@ -1,4 +1,4 @@
-"""Convolution in fewer products: with loops of these tests, and with numba's where that is installed."""
+"""Convolution in fewer products, or of few channels: with loops of these tests, and numba's where that is installed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from conftest import meta_of
 
 from asyncsched.ops import TABLE, parallel, plan, resolve
-from asyncsched.ops.kernels import compiled, winograd
+from asyncsched.ops.kernels import compiled, few_channels, winograd
 from asyncsched.ops.kernels.windows import Windows
 
 pytestmark = pytest.mark.one_loop
@@ -28,6 +28,8 @@ SHAPES = (
     (1, 8, 70, 33, 8, (1, 0)),
     (40, 8, 7, 9, 9, (1, 1)),
 )
+# The same of few channels: many images, rows cut, more padding than a window reaches.
+FEW = ((70, 1, 9, 7, 3, (1, 1)), (2, 3, 50, 61, 9, (0, 2)), (9, 4, 20, 17, 2, (3, 4)))
 
 
 def squares(images: Any, first: Any, rows: int, across: int, around: tuple[int, int], size: int) -> Any:
@@ -62,7 +64,22 @@ def tiles_out(tiles: Any, bias: Any, first: int, rows: int, across: int, lines: 
     return int(not np.isfinite(there).all())
 
 
-LOOPS = {one.__name__: one for one in (tiles_in, tiles_back, tiles_out)}
+def windows_of(x: Any, first: int, rows: int, top: int, left: int) -> Any:
+    padded = np.pad(x, ((0, 0), (0, 0), (top, top), (left, left)))
+    return np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(2, 3))[:, :, first : first + rows]
+
+
+def convolve_few(x, weight, bias, first: int, rows: int, top: int, left: int, lines, run, out) -> None:  # type: ignore[no-untyped-def]
+    seen = windows_of(x, first, rows, top, left)
+    out[:, :, first : first + rows] = np.einsum("ncijkl,ockl->noij", seen, weight) + bias[:, None, None]
+
+
+def weigh_few(grad, x, first: int, rows: int, top: int, left: int, lines, run, out) -> None:  # type: ignore[no-untyped-def]
+    seen = windows_of(x, first, rows, top, left)
+    out[..., 3] += np.einsum("ncijkl,noij->ockl", seen, grad[:, :, first : first + rows]).reshape(out.shape[:3])
+
+
+LOOPS = {one.__name__: one for one in (tiles_in, tiles_back, tiles_out, convolve_few, weigh_few)}
 
 
 @pytest.fixture(params=["plain", "numba"])
@@ -105,10 +122,13 @@ def run(name: str, operands: Any, options: Any, exact: bool = False) -> Any:
         return resolve(row, np)(*operands, **options)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [(name, shape) for shape in (*SHAPES, *FEW) for name in NAMES if name != "conv2d_input_grad" or shape in SHAPES],
+)
 def test_it_is_as_near_the_truth_as_the_plain_kernel(loops, monkeypatch, name, shape):
     monkeypatch.setattr(compiled, "WORTH", 1000)
+    monkeypatch.setattr(few_channels, "_RESULTS", 400)
     monkeypatch.setattr(winograd, "_FEW", 100)  # several blocks, of rows where an image has more
     monkeypatch.setattr(winograd, "_LEAST", 100)
     monkeypatch.setattr(winograd, "_BLOCK", 100)
@@ -133,6 +153,7 @@ def test_without_a_bias_there_is_none(loops):
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_not_finite_is_where_the_plain_kernel_has_it(loops, name, which, value):
     operands, options = given(SHAPES[0])[name]
+    assert np.isfinite(operands[which]).all()
     operands[which][1, 2, 0, 1] = value
     found = run(name, operands, options)
     assert loops
@@ -140,9 +161,21 @@ def test_what_is_not_finite_is_where_the_plain_kernel_has_it(loops, name, which,
     assert np.isfinite(found).any()
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_bits_do_not_depend_on_the_number_of_threads(loops, monkeypatch, name):
-    operands, options = given(SHAPES[0])[name]
+@pytest.mark.parametrize(("which", "value"), [(0, np.inf), (1, -np.inf), (0, np.nan)])
+@pytest.mark.parametrize("name", ["conv2d", "conv2d_weight_grad"])
+def test_what_is_not_finite_in_few_channels_reaches_what_has_a_part_in_it(loops, name, which, value):
+    operands, options = given((12, 2, 30, 30, 4, (1, 1)))[name]
+    operands[which][3, 1, 0, 1] = value
+    found, plain = run(name, operands, options), run(name, operands, options, exact=True)
+    assert loops
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(plain))
+    np.testing.assert_allclose(found, plain, rtol=1e-4, atol=1e-3)
+    assert np.isfinite(found).any()
+
+
+@pytest.mark.parametrize(("name", "shape"), [(name, SHAPES[0]) for name in NAMES] + [("conv2d_weight_grad", FEW[1])])
+def test_bits_do_not_depend_on_the_number_of_threads(loops, monkeypatch, name, shape):
+    operands, options = given(shape)[name]
     found = []
     for threads in (1, 2, 5):
         monkeypatch.setattr(parallel._here, "threads", threads)
@@ -151,9 +184,12 @@ def test_bits_do_not_depend_on_the_number_of_threads(loops, monkeypatch, name):
 
 
 @pytest.mark.parametrize("loops", ["numba"], indirect=True)  # those of these tests make arrays
-@pytest.mark.parametrize("name", NAMES)
-def test_no_more_memory_is_taken_than_the_plan_says(loops, name):
-    operands, options = given((2, 48, 40, 40, 64, (1, 1)))[name]
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [(name, (2, 48, 40, 40, 64, (1, 1))) for name in NAMES] + [("conv2d_weight_grad", (40, 4, 30, 20, 64, (1, 1)))],
+)
+def test_no_more_memory_is_taken_than_the_plan_says(loops, name, shape):
+    operands, options = given(shape)[name]
     found = plan(TABLE[name], tuple(map(meta_of, operands)), options)
     out = np.empty(found.meta.bound, found.meta.dtype)
     tracemalloc.start()
@@ -182,3 +218,20 @@ def test_what_it_is_not_made_for_is_left_to_the_plain_kernel(loops, change):
     run("conv2d", (x[:, ::-1], weight, bias), options)  # not in one piece
     run("conv2d", (x[:0], weight, bias), options)
     assert not loops
+
+
+@pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="numba is not installed")
+@pytest.mark.parametrize("shape", [(40, 5, 28, 28), (40, 9, 15, 21), (70, 8, 9, 8)])
+def test_the_gradient_of_a_pool_has_the_bits_of_the_plain_kernel(monkeypatch, shape):
+    assert compiled.finish()
+    options = {"kernel": (2, 2), "stride": (2, 2), "padding": (0, 0)}
+    x = np.round(RNG.standard_normal(shape), 1).astype("f4")  # some are equal
+    x[RNG.random(shape) < 0.02] = np.nan
+    x[:2] = -np.inf
+    with np.errstate(all="ignore"):
+        y = resolve(TABLE["max_pool2d"], np)(x, **options)
+        grad = RNG.standard_normal(y.shape).astype("f4")
+        found = resolve(TABLE["max_pool2d_backward"], np)(x, y, grad, **options)
+        monkeypatch.setattr(compiled, "_loops", {})
+        plain = resolve(TABLE["max_pool2d_backward"], np)(x, y, grad, **options)
+    assert found.tobytes() == plain.tobytes()
