@@ -29,8 +29,8 @@ from .methods import Methods
 Scalar = bool | int | float | complex | np.generic
 _NO_OPTIONS: Mapping[str, Any] = {}
 _FIRST = ref(0)
-_SCALARS = (bool, int, float, complex, np.generic)
-_OPERANDS = (Handle, np.ndarray, *_SCALARS)
+_NUMBERS: tuple[type[Any], ...] = (bool, int, float, complex)
+_OPERANDS = (Handle, np.ndarray, np.generic, *_NUMBERS)
 
 
 def apply(
@@ -67,8 +67,9 @@ def apply(
             if node is None:
                 node = operand._node
         else:
-            args.append(_scalar(operand))
-            forms.append(operand)
+            number = _scalar(operand)
+            args.append(number)
+            forms.append(number)
     first = inputs[0] if inputs else None
     runtime = find(scheduler) if first is None else first.account.runtime
     place = runtime.device(device) if first is None else first.device
@@ -92,8 +93,11 @@ def apply(
 
 
 def _scalar(operand: object) -> Any:
-    if type(operand) is float or isinstance(operand, _SCALARS):
+    if type(operand) in _NUMBERS or isinstance(operand, np.generic):
         return operand
+    for kind in _NUMBERS:  # an IntEnum is the int that it is
+        if isinstance(operand, kind):
+            return kind(operand)
     if isinstance(operand, np.ndarray):
         raise TypeError(
             "an ndarray is no operand, since it is not the scheduler's: `x = await s.put(a)` makes it a tensor"

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
+from http import HTTPStatus
 from typing import Any
 
 import numpy as np
@@ -305,3 +306,17 @@ async def test_another_thread_is_told_in_the_end(s):
 def test_a_tensor_is_not_made_by_its_class(source: Any) -> None:
     with pytest.raises(TypeError, match=r"await s\.put\(a\)"):
         asc.Tensor(source)
+
+
+async def test_a_number_of_a_class_of_its_own_is_the_number_that_it_is(s: asc.Scheduler) -> None:
+    class Length(float):
+        pass
+
+    x = await s.put(np.arange(3.0))
+    x.requires_grad = True
+    for number in (HTTPStatus.OK, Length(2.5)):
+        assert (await (x + number)).tolist() == (np.arange(3.0) + number).tolist()
+        assert (await asc.maximum(number, x)).tolist() == np.maximum(number, np.arange(3.0)).tolist()
+        (number * x).sum().backward()
+        assert (await x.grad).tolist() == [number] * 3
+        x.grad = None
