@@ -3,7 +3,8 @@
 Theory of operation. Who waits puts a `Waiter` on each task, *then* has the engine take in what has ended, and only then
 sleeps on a future: a stream's thread that ends a task wakes the loop if it sees a waiter there, so a waiter put after
 that look would sleep for ever. The waiter is told of every change of its tasks, decides for itself whether that is what
-it waits for, and settles the future when enough have got there.
+it waits for, and settles the future when enough have got there; in a callback of the loop's the runtime does that for
+it, when all else is done (`resuming`).
 """
 
 from __future__ import annotations
