@@ -60,6 +60,14 @@ def parse_bytes(size: int | str, name: str = "size") -> int:
     return size
 
 
+def format_bytes(nbytes: float) -> str:
+    """Bytes for people: text that `parse_bytes` takes, but for what rounding loses."""
+    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if nbytes >= scale:
+            return f"{nbytes / scale:.1f} {unit}"
+    return f"{nbytes:.0f} B"
+
+
 def check_pickles(fn: Callable[[Any], Any], name: str) -> None:
     """Raise unless another process can get this function."""
     try:

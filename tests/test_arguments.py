@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from asyncsched._arguments import check_int, check_number
+from asyncsched._arguments import check_int, check_number, format_bytes, parse_bytes
 from asyncsched.serving import Serving
 
 
@@ -28,6 +28,11 @@ def test_none_and_zero_where_they_mean_something() -> None:
     check_number("x", 0.0, zero=True)
     check_int("n", None, none="no bound")
     check_int("n", 0, 0)
+
+
+@pytest.mark.parametrize("text", ["1 B", "1023 B", "1.0 KiB", "1.5 MiB", "64.0 GiB", "2048.0 GiB"])
+def test_sizes_are_written_as_they_are_read(text: str) -> None:
+    assert format_bytes(parse_bytes(text)) == text
 
 
 @pytest.mark.parametrize(

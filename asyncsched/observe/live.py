@@ -17,9 +17,9 @@ from importlib.util import find_spec
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Self
 
-from .._arguments import check_number
+from .._arguments import check_number, format_bytes
 from ..runtime import context
-from .snapshot import Snapshot, mib
+from .snapshot import Snapshot
 from .summary import Summary
 
 if TYPE_CHECKING:
@@ -154,10 +154,10 @@ def summary_line(found: Snapshot) -> str:
     """A snapshot in one line."""
     s, seconds = found.statistics, max(found.seconds, 1e-9)
     ended = s.tasks_completed + s.tasks_failed + s.tasks_cancelled
-    limit = "" if s.max_bytes is None else f" of {mib(s.max_bytes)}"
+    limit = "" if s.max_bytes is None else f" of {format_bytes(s.max_bytes)}"
     parts = [f"{ended:,} tasks in {found.seconds:.1f} s ({ended / seconds:,.0f}/s)"]
     parts += [f"{n:,} {what}" for n, what in ((s.tasks_failed, "failed"), (s.tasks_cancelled, "cancelled")) if n]
-    parts += [f"peak {mib(s.peak_bytes)}{limit}"]
+    parts += [f"peak {format_bytes(s.peak_bytes)}{limit}"]
     parts += [f"{x.name} busy {x.busy_seconds / seconds:.0%}" for x in found.streams if x.busy_seconds]
     parts += [f"{x.name} {x.seconds:.2f} s" for x in found.operations[:3]]
     return f"asyncsched: {', '.join(parts)}"

@@ -10,7 +10,7 @@ import argparse
 from collections.abc import Sequence
 from typing import Any, Final
 
-from .._arguments import parse_bytes
+from .._arguments import format_bytes, parse_bytes
 from .recording import Recording
 from .replay import Outcome, Program
 
@@ -152,18 +152,18 @@ def _recorded(program: Program) -> str:
     seconds = max(task.done for task in recording.tasks) - min(task.submitted for task in recording.tasks)
     limit = recording.metadata["max_bytes"]
     return (
-        f"recorded: {len(recording.tasks):,} tasks in {seconds:.3f} s, max_bytes {_size(limit)},"
+        f"recorded: {len(recording.tasks):,} tasks in {seconds:.3f} s, max_bytes {_bound(limit)},"
         f" {_streams(program)} stream(s); the same replayed:"
         f" {_run(program, limit, _streams(program)).seconds:.3f} s"
     )
 
 
 def _table(outcomes: Sequence[Outcome]) -> list[str]:
-    lines = ["streams   max_bytes        time   peak tracked   waited for room   streams busy"]
+    lines = ["streams    max_bytes        time   peak tracked   waited for room   streams busy"]
     for o in outcomes:
-        head = f"{o.streams:7}   {_size(o.max_bytes):>9}"
+        head = f"{o.streams:7}   {_bound(o.max_bytes):>10}"
         if o.finished:
-            peak = f"{o.peak_bytes / MIB:,.1f} MiB"
+            peak = format_bytes(o.peak_bytes)
             lines.append(f"{head}   {o.seconds:7.3f} s   {peak:>12}   {o.waited:13.3f} s   {o.busy:12.0%}")
         else:
             lines.append(f"{head}   does not finish: {o.why}")
@@ -174,7 +174,9 @@ def _smallest(program: Program, streams: int) -> str:
     limit = smallest_limit(program, streams)
     found = _run(program, limit, streams)
     on = "1 stream" if streams == 1 else f"{streams} streams"
-    return f"The smallest limit that finishes, on {on}: {_size(limit)}, in {found.seconds:.3f} s."
+    return (
+        f"The smallest limit that finishes, on {on}: {format_bytes(limit)} ({limit:,} bytes), in {found.seconds:.3f} s."
+    )
 
 
 def _twice(program: Program, streams: int) -> str | None:
@@ -186,8 +188,8 @@ def _twice(program: Program, streams: int) -> str | None:
         return None
     gain = 1 - then.seconds / now.seconds
     bought = f"{gain:.0%} of the time" if gain >= 0.01 else "nothing: the time is spent elsewhere"
-    return f"Twice the recorded limit ({_size(2 * limit)}) would buy {bought}."
+    return f"Twice the recorded limit ({format_bytes(2 * limit)}) would buy {bought}."
 
 
-def _size(nbytes: int | None) -> str:
-    return "none" if nbytes is None else f"{nbytes / MIB:,.1f} MiB" if nbytes >= MIB else f"{nbytes:,} B"
+def _bound(nbytes: int | None) -> str:
+    return "none" if nbytes is None else format_bytes(nbytes)

@@ -2,9 +2,10 @@
 
 Theory of operation. The scheduler's own engine decides again who is admitted when: only the streams and the program
 are stand-ins. A simulated stream runs bodies one after the other, each for as long as it took, when what it reads from
-other streams is there. The program is what the event loop's thread did, in the recorded order: it submits, runs quick
-rows, opens and leaves scopes, drops results, and waits; and between two of these it takes the time that it took. Where
-it waited for a task, it waits for that task again, and where the task is admitted later now, it goes on later.
+other streams is there; what ran on the loop's thread in its turn does so again. The program is what the event loop's
+thread did, in the recorded order: it submits, runs quick rows, opens and leaves scopes, drops results, and waits; and
+between two of these it takes the time that it took. Where it waited for a task, it waits for that task again, and where
+the task is admitted later now, it goes on later.
 
 What is not known is assumed. Bodies take as long as they took, however many streams run at the same time. All
 coroutines are one: a wait holds up whatever came after it. A result that was freed as its last reader ended, or while
@@ -288,13 +289,14 @@ class Replay:
         record, program = self._records[task], self._program
         assert task.lane is not None
         stream = self._streams[task.lane]
-        start = max(self.now + program.hop, stream.free + program.between)
+        start = self.now if record.on_loop else max(self.now + program.hop, stream.free + program.between)
         for value in task.inputs:
             start = max(start, self._ends.get(value.task, 0.0) if value.task is not None else 0.0)
         took = (record.ended or 0.0) - (record.began or 0.0)
-        stream.free, stream.busy = start + took, stream.busy + took
-        self._ends[task] = stream.free
-        heappush(self._heap, (stream.free + program.wake, next(self._order), task))
+        self._ends[task] = told = start + took
+        if not record.on_loop:  # there, nothing goes to a stream or comes back
+            stream.free, stream.busy, told = told, stream.busy + took, told + program.wake
+        heappush(self._heap, (told, next(self._order), task))
         return False
 
     def _end(self, task: Task) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
+from .._arguments import format_bytes
 from .analysis import PHASES, Analysis, analyse
 from .page import page
 from .recording import Recording
@@ -63,10 +64,10 @@ def _heading(recording: Recording, found: Analysis, name: str) -> str:
     limits = recording.metadata
     devices = ", ".join(f"{d['name']} ({_count(d['streams'], 'stream')})" for d in limits.get("devices", ()))
     rows = f" and {_count(found.inline, 'inline row')}" if found.inline else ""
-    bounds = f"max_ops {limits['max_ops'] or 'none'}, max_bytes {_size(found.limit) if found.limit else 'none'}"
+    bounds = f"max_ops {limits['max_ops'] or 'none'}, max_bytes {format_bytes(found.limit) if found.limit else 'none'}"
     return (
         f"{name}: {_count(found.tasks, 'task')}{rows} in {_time(found.span)}, on {devices}; {bounds}."
-        f" At most {_size(found.peak)} were tracked."
+        f" At most {format_bytes(found.peak)} were tracked."
     )
 
 
@@ -88,7 +89,7 @@ def verdict(found: Analysis) -> str:
     reason = max(idle, key=lambda why: idle[why])
     lost = f"The streams are idle {1 - found.busy:.0%} of the time, mostly ({idle[reason]:.0%}) because"
     if reason == "bytes":
-        limit = f"above {_size(found.limit)}" if found.limit else ""
+        limit = f"above {format_bytes(found.limit)}" if found.limit else ""
         return (
             f"{lost} tasks wait for bytes: raise max_bytes {limit}, or drop results sooner."
             " `python -m asyncsched replan` says what which limit would give."
@@ -185,10 +186,3 @@ def _time(seconds: float) -> str:
         if seconds >= scale:
             return f"{seconds / scale:.3g} {unit}" if seconds < 1000 else f"{seconds:,.0f} s"
     return f"{seconds * 1e6:.3g} us"
-
-
-def _size(nbytes: int) -> str:
-    for unit, scale in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if nbytes >= scale:
-            return f"{nbytes / scale:.4g} {unit}"
-    return f"{nbytes} bytes"

@@ -125,8 +125,3 @@ def scopes(root: Scope) -> tuple[tuple[ScopeState, ...], int, int]:
         for scope in others[:_LOOKED_AT]
     )
     return shown, len(others), sum(not scope.over() for scope in iterations)
-
-
-def mib(nbytes: float) -> str:
-    """Bytes for people."""
-    return f"{nbytes / 2**20:,.1f} MiB"

@@ -9,7 +9,8 @@ from time import perf_counter
 from rich.console import Console
 from rich.text import Text
 
-from .snapshot import Snapshot, mib
+from .._arguments import format_bytes as size
+from .snapshot import Snapshot
 
 Row = Sequence[Text]
 _BAR = 20  # columns
@@ -83,7 +84,7 @@ def _head(now: Snapshot, before: Snapshot | None, late: float) -> Text:
     seconds = now.seconds - (0.0 if before is None else before.seconds)
     if late:
         return text.append(f" the loop has not turned for {late:.1f} s", "bold red")
-    return text.append(f" {ended / max(seconds, 1e-9):,.0f} tasks/s, {mib(now.load.drain_rate_bytes)}/s", "cyan")
+    return text.append(f" {ended / max(seconds, 1e-9):,.0f} tasks/s, {size(now.load.drain_rate_bytes)}/s", "cyan")
 
 
 def _ended(found: Snapshot) -> int:
@@ -97,9 +98,9 @@ def _gauges(now: Snapshot, bar: int) -> list[Row]:
     slots = f"{s.tasks_in_flight:,} of {_limit(s.max_ops)} in flight, {s.tasks_pending:,} pending"
     iterations = f", {now.iterations} iterations of windows" if now.iterations else ""
     unused = max(0, now.load.bytes_tracked - s.bytes_in_flight - s.bytes_retained)
-    reserved = f" + {mib(unused)} reserved" if s.bytes_reserved else ""
-    limit = "no limit" if s.max_bytes is None else mib(s.max_bytes)
-    nbytes = f"{mib(s.bytes_in_flight)} in flight + {mib(s.bytes_retained)} retained{reserved} of {limit}"
+    reserved = f" + {size(unused)} reserved" if s.bytes_reserved else ""
+    limit = "no limit" if s.max_bytes is None else size(s.max_bytes)
+    nbytes = f"{size(s.bytes_in_flight)} in flight + {size(s.bytes_retained)} retained{reserved} of {limit}"
     taken = s.tasks_in_flight / (s.max_ops or max(s.peak_tasks_in_flight, 1))
     most = s.max_bytes or max(s.peak_bytes, 1)
     parts = ((s.bytes_in_flight, "cyan"), (s.bytes_retained, "yellow"), (unused, "grey50"))
@@ -108,7 +109,7 @@ def _gauges(now: Snapshot, bar: int) -> list[Row]:
         [
             Text("bytes"),
             _bar([(part / most, style) for part, style in parts], bar),
-            Text(f"{nbytes}; peak {mib(s.peak_bytes)}"),
+            Text(f"{nbytes}; peak {size(s.peak_bytes)}"),
         ],
     ]
 
@@ -154,7 +155,7 @@ def _waiting(now: Snapshot) -> list[Row]:
 def _scopes(now: Snapshot) -> list[Row]:
     rows: list[Row] = []
     for scope in now.scopes:
-        reserve = f"{mib(scope.used)} of the {mib(scope.reserve)} it reserved" if scope.reserve else ""
+        reserve = f"{size(scope.used)} of the {size(scope.reserve)} it reserved" if scope.reserve else ""
         rows.append([Text(scope.name), Text(f"{scope.tasks:,} tasks"), Text(reserve)])
     return rows
 

@@ -155,6 +155,15 @@ async def test_a_backward_pass_is_seen(s: asc.Scheduler, torch: Any) -> None:
     assert s.statistics().bytes_retained == gradients
 
 
+def test_what_was_there_and_goes_makes_room(torch: Any) -> None:
+    there, made = [torch.ones(1000) for _ in range(4)], []
+    with torch_interop.counted(torch) as found:
+        while there:
+            made.append(there[-1] + 1)
+            del there[-1]
+    assert (found.peak, found.kept) == (4000, 16_000)
+
+
 async def test_a_modules_result_is_counted_once(s: asc.Scheduler, torch: Any) -> None:
     x, cost = await s.put(np.ones((10, 100), np.float32)), asc.LearnedCost()
     await s.call(torch.nn.Linear(100, 50), x, nbytes=cost, name="linear")

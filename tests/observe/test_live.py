@@ -77,7 +77,7 @@ async def test_the_picture_tells_all_of_it(gate: threading.Event) -> None:
         r"^matmul .* 1 x ",
         r"^waiting \(1\)$",
         r"^1 x .* for long \(launched\), test_live\.py:\d+ in busy$",
-        r"^request +0 tasks 0\.0 MiB of the 1\.0 MiB it reserved$",
+        r"^request +0 tasks 0 B of the 1\.0 MiB it reserved$",
         r"^bad: LookupError, test_live\.py:\d+ in busy$",
     ):
         assert re.search(expected, text, re.MULTILINE), (expected, text)
@@ -138,7 +138,7 @@ async def test_where_there_is_no_terminal_one_line_is_printed_at_the_end(capsys:
     out, err = capsys.readouterr()
     assert out == ""
     assert re.fullmatch(
-        r"asyncsched: 1 tasks in .* s \(.*/s\), peak 0\.0 MiB of 1\.0 MiB, cpu stream 0 busy .*%, max .* s\n", err
+        r"asyncsched: 1 tasks in .* s \(.*/s\), peak 0 B of 1\.0 MiB, cpu stream 0 busy .*%, max .* s\n", err
     )
 
 

@@ -14,6 +14,7 @@ from asyncsched.__main__ import main
 from asyncsched.observe import Recording, replan
 from asyncsched.observe.recording import ScopeRecord, TaskRecord
 from asyncsched.observe.replay import Outcome, Program
+from asyncsched.runtime.runtime import LoopStream
 
 KIB = 1024
 
@@ -46,6 +47,13 @@ def test_what_is_independent_overlaps_and_what_depends_waits() -> None:
     assert two.seconds == pytest.approx(3.0)
     assert two.busy == pytest.approx(4 / 6)
     assert replay(program, streams=2, max_ops=1).seconds == pytest.approx(4.0)
+
+
+def test_what_ran_on_the_loops_thread_takes_no_stream() -> None:
+    program = recorded(task(0, 1.0), task(1, 1.0, 0, at=1.0, stream=LoopStream.name), task(2, 2.0))
+    found = replay(program)
+    assert found.seconds == pytest.approx(3.0)
+    assert found.busy == pytest.approx(1.0)
 
 
 def loader(steps: int = 4) -> Program:
@@ -125,7 +133,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
     lines = text.splitlines()
     assert lines[0].startswith("recorded: 8 tasks in 4.000 s, max_bytes none, 1 stream(s); the same replayed: 4.0")
     assert sum("does not finish: one task alone needs 8,192 bytes" in line for line in lines) == 2
-    assert any("The smallest limit that finishes, on 2 streams: 8,192 B" in line for line in lines)
+    assert any("The smallest limit that finishes, on 2 streams: 8.0 KiB (8,192 bytes)" in line for line in lines)
     picture = tmp_path / "plan.png"
     pytest.importorskip("matplotlib")
     assert f"drawn: {picture}" in main(["replan", "run.json", "--plot", str(picture)])

@@ -54,7 +54,7 @@ CASES = {
     "busy": (recorded(task(0, 0.0, 5.0), task(1, 5.0, 10.0)), "are busy 100%", "less or in lower precision"),
     "bytes": (
         recorded(task(0, 0.0, 1.0), task(1, 9.0, 10.0, launched=9.0, waited_for="bytes")),
-        "idle 80% of the time, mostly (80%) because tasks wait for bytes", "raise max_bytes above 1000 bytes",
+        "idle 80% of the time, mostly (80%) because tasks wait for bytes", "raise max_bytes above 1000 B",
     ),
     "slots": (
         recorded(task(0, 0.0, 1.0), task(1, 9.0, 10.0, launched=9.0)),
