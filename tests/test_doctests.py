@@ -39,7 +39,7 @@ MEETS_FIRST += [asc.Pipeline, asc.Batcher, asc.ImplicitBarrierError, asc.QueueFu
 MEETS_FIRST += [asc.Timer, asc.measure]
 
 NEEDS_NUMBA = tuple(
-    f"ops.kernels.{name}" for name in ("loops", "tile_loops", "image_loops")
+    f"ops.kernels.{name}" for name in ("loops", "tile_loops", "image_loops", "lanes")
 )  # which nobody imports but where that is installed
 
 

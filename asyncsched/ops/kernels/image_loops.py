@@ -13,7 +13,7 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from .tile_loops import Lanes, copy, fill, int_of, pair, splat, woven
+from .lanes import Lanes, copy, fill, int_of, pair, splat, woven
 from .windows import RUN, WINDOWS
 
 _planes = types.Array(types.float32, 3, "C", readonly=True)

@@ -1,8 +1,6 @@
 """What numba compiles for convolutions in fewer products (see `winograd`): tiles of 4 by 4 elements, and back.
 
-
-LLVM makes vectors of none of these loops by itself: their rows are short, an image's, and go to sixteen places at once.
-So one step, of eight tiles side by side, is written in its own language: it makes of eight lanes what a processor has.
+Imported by `loops` alone. A step takes eight tiles side by side.
 """
 
 from __future__ import annotations
@@ -12,13 +10,12 @@ from typing import Any
 
 from llvmlite import ir
 from numba import njit, types
-from numba.core import cgutils
 from numba.extending import intrinsic
 
+from .lanes import FLOAT, Lanes, fill, int_of, pair, splat, woven
 from .windows import LANES
 
-_FLOAT = ir.FloatType()
-_VECTOR = ir.VectorType(_FLOAT, LANES)
+_VECTOR = ir.VectorType(FLOAT, LANES)
 _images = types.Array(types.float32, 4, "C", readonly=True)
 _tiles = types.Array(types.float32, 3, "A")
 _bias = types.Array(types.float32, 1, "C", readonly=True)
@@ -32,56 +29,6 @@ def _loop(result: Any, *signature: Any) -> Any:
 
 
 # -- one step ------------------------------------------------------------------------------------------------------
-
-
-class Lanes:
-    """Vectors that lie in an array from some place on."""
-
-    def __init__(self, context: Any, builder: Any, array_type: Any, array: Any, at: Any, count: int = LANES) -> None:
-        self.builder, self.count = builder, count
-        self.start = builder.gep(context.make_array(array_type)(context, builder, array).data, [at])
-
-    def _at(self, offset: Any) -> Any:
-        return self.builder.gep(self.start, [offset])
-
-    def load(self, offset: Any) -> Any:
-        vector = ir.VectorType(_FLOAT, self.count).as_pointer()
-        return self.builder.load(self.builder.bitcast(self._at(offset), vector), align=4)
-
-    def one(self, offset: Any) -> Any:
-        return self.builder.load(self._at(offset))
-
-    def store(self, offset: Any, value: Any) -> None:
-        self.builder.store(value, self.builder.bitcast(self._at(offset), value.type.as_pointer()), align=4)
-
-
-def int_of(value: int) -> Any:
-    return ir.Constant(ir.IntType(64), value)
-
-
-def mixed(builder: Any, a: Any, b: Any, places: list[int]) -> Any:
-    """A vector of what two have at some places, counted through both."""
-    mask = ir.Constant(ir.VectorType(ir.IntType(32), len(places)), places)
-    return builder.shuffle_vector(a, b, mask)
-
-
-def pair(builder: Any, line: Lanes, at: Any) -> tuple[Any, Any]:
-    """The even and the odd elements of twice as many as there are lanes."""
-    low, high = line.load(at), line.load(builder.add(at, int_of(line.count)))
-    return tuple([mixed(builder, low, high, list(range(one, 2 * line.count, 2))) for one in (0, 1)])
-
-
-def woven(builder: Any, even: Any, odd: Any) -> Any:
-    """The way back, as one vector."""
-    count = even.type.count
-    return mixed(builder, even, odd, [place for lane in range(count) for place in (lane, lane + count)])
-
-
-def splat(builder: Any, value: Any, count: int = LANES) -> Any:
-    """A vector of one number."""
-    undefined = ir.Constant(ir.VectorType(value.type, count), ir.Undefined)
-    one = builder.insert_element(undefined, value, ir.Constant(ir.IntType(32), 0))
-    return mixed(builder, one, undefined, [0] * count)
 
 
 Four = list[Any]
@@ -156,30 +103,6 @@ def _step_out(typing: Any, tiles: Any, at: Any, pitch: Any, bias: Any, out: Any,
 
 
 # -- all steps of some images --------------------------------------------------------------------------------------
-
-
-@intrinsic
-def copy(typing: Any, source: Any, at: Any, target: Any, to: Any, count: Any) -> Any:
-    """So many elements from one array to another."""
-
-    def code(context: Any, b: Any, signature: Any, args: Any) -> Any:
-        start = Lanes(context, b, signature.args[0], args[0], args[1]).start
-        there = Lanes(context, b, signature.args[2], args[2], args[3]).start
-        cgutils.raw_memcpy(b, there, start, args[4], 4)
-        return context.get_dummy_value()
-
-    return types.void(source, _int, target, _int, _int), code
-
-
-@njit(error_model="numpy")
-def fill(
-    images: Any, number: Any, channel: Any, first: Any, count: Any, left: Any, lines: Any, to: Any, line: Any
-) -> None:
-    """So many lines of an image from the first on, where it has them, from place `left` on in each."""
-    height, width = images.shape[2:]
-    start = (number * images.shape[1] + channel) * height
-    for y in range(max(first, 0), min(first + count, height)):
-        copy(images, (start + y) * width, lines, to + (y - first) * line + left, width)
 
 
 @_loop(types.void, _images, _int, _int, _int, _int, _int, _lines, _tiles)
