@@ -35,7 +35,8 @@ _number = itertools.count(1)
 class Graph:
     """A captured step. Call it with tensors like the examples; it gives what the function gave, as one task.
 
-    Made by `s.capture`. Replays run one after the other, on one stream, but on a cluster each where its data is.
+    Made by `s.capture`. On CUDA replays run one after the other, on one stream, since they share its buffers; elsewhere
+    they are tasks like others.
     Tensors from outside that the function read are read as they were when it was captured. A replay is not recorded: a
     function that would have to be raises when it is captured, and an argument with `requires_grad` when it is called,
     unless that is done `with no_grad()`.
@@ -66,7 +67,9 @@ class Graph:
         self._name = f"{name} (captured, {next(_number)})"  # one name for each: a device learns by name what it ran
         lanes = runtime.lanes[self._device]
         self._run, self._peak = self._device.capture(self._program, len(self._forms))
-        self._lanes = lanes if self._device.remote else [lanes[runtime.engine.sequence % len(lanes)]]
+        if self._device.owns_captures:
+            lanes = [lanes[runtime.engine.sequence % len(lanes)]]
+        self._lanes = lanes
 
     @property
     def owned(self) -> int:

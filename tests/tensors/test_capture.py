@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -15,7 +16,7 @@ from asyncsched.autograd import grad
 from asyncsched.devices.sim import SimDevice
 from asyncsched.optim import SGD
 from tests.fake_cupy import fake_cupy
-from tests.waiting import until
+from tests.waiting import held, until
 
 A = np.random.default_rng(0).random((30, 20))
 W = np.random.default_rng(1).random((20, 20))
@@ -313,3 +314,18 @@ async def test_the_same_answers_inside_a_scope_with_a_reserve(device: Any) -> No
         del graph, x, y
         await s.barrier()
         assert s.statistics().bytes_retained == 0
+
+
+@pytest.mark.one_loop
+async def test_replays_on_the_host_are_spread_over_its_streams(gate: threading.Event) -> None:
+    """They share nothing, so that one need not wait for the other."""
+    async with asc.Scheduler("cpu", streams=2) as s:
+        t = await s.put(np.ones((300, 400)))
+        graph = await s.capture(lambda t: t * 2 + 1, t)
+        busy = [s.submit_nowait(held, gate) for _ in range(2)]
+        replays = [graph(t) for _ in range(4)]
+        assert len({replay._value.task.lane for replay in replays}) == 2
+        gate.set()
+        await asc.gather(*busy)
+        for replay in replays:
+            assert (await replay == 3).all()

@@ -61,23 +61,25 @@ def exp_to_infinity(x: Any) -> Any:
     return y * y if half else y
 
 
-_TANH_OVER = (-2.76076847742355e-16, 2.00018790482477e-13, -8.60467152213735e-11, 5.12229709037114e-08)
+_TANH_OVER = (-5.6416762410444755e-14, 4.087417207402143e-11, -1.7583789182401143e-08, 1.0467499187504161e-05)
 _T0, _T1, _T2, _T3 = [_f(c) for c in _TANH_OVER]
-_T4, _T5, _T6 = _f(1.48572235717979e-05), _f(6.37261928875436e-04), _f(4.89352455891786e-03)
-_TANH_UNDER = (1.19825839466702e-06, 1.18534705686654e-04, 2.26843463243900e-03, 4.89352518554385e-03)
-_U0, _U1, _U2, _U3 = [_f(c) for c in _TANH_UNDER]
+_T4, _T5, _T6 = _f(0.0030360983153184112), _f(0.1302255336823433), _f(0.9999998719479379)
+_TANH_UNDER = (2.4486609330362513e-4, 0.024222763997786688, 0.46355838509634517)
+_U0, _U1, _U2 = [_f(c) for c in _TANH_UNDER]
 _TANH_END = _f(7.90531110763549805)  # where the quotient is 1
 
 
 @_part
 def tanh(x: Any) -> Any:
-    """As a quotient of polynomials, which Eigen has for single precision; off by some units in the last place."""
+    """As a quotient of polynomials, which Eigen has for single precision; off by some units in the last place.
+
+    Over a common factor, so that the last coefficients are about 1: what is tiny passes through unharmed.
+    """
     z = -_TANH_END if x < -_TANH_END else x
     z = _TANH_END if z > _TANH_END else z
     s = z * z
     p = z * ((((((_T0 * s + _T1) * s + _T2) * s + _T3) * s + _T4) * s + _T5) * s + _T6)
-    y = p / (((_U0 * s + _U1) * s + _U2) * s + _U3)
-    return x if abs(x) < _f(4e-4) else y
+    return p / (((_U0 * s + _U1) * s + _U2) * s + _f(1))
 
 
 # Phi(-a) = p(a)^-8, as in Abramowitz and Stegun 7.1.28: p, highest power first, fitted anew to the error of a Phi(-a)
