@@ -92,17 +92,18 @@ class Guest:
     def __init__(self, s: asc.Scheduler, module: torch.nn.Module) -> None:
         self.s, self.module = s, module
         self.optimizer = torch.optim.AdamW(module.parameters(), lr=2e-3)
-        self.cost = asc.LearnedCost(first="8 MiB")
+        self.cost = asc.LearnedCost(first="24 MiB")
         self.moving = False
         # Weights and two moments: a result that is no array stays charged until its handle drops.
         weights = sum(p.nbytes for p in module.parameters())
         self.charged = s.submit_nowait(lambda: module, name="weights and moments", nbytes=3 * weights)
 
     async def step(self, images: asc.Tensor, labels: asc.Tensor) -> asc.Task[float]:
-        """Issue a step. Waits until all of it is admitted. The task is done when the optimiser has moved."""
+        """Issue a step. Waits until its forward pass is admitted; the rest follows. The task is done when the optimiser
+        has moved."""
         loss = await self.s.submit(self.forward, images, labels, nbytes=self.cost, resource=self)
-        loss = await self.s.submit(self.backward, loss, nbytes=self.cost, resource=self)
-        return await self.s.submit(self.move, loss, nbytes=self.cost, resource=self)
+        loss = self.s.submit_nowait(self.backward, loss, nbytes=self.cost, resource=self)
+        return self.s.submit_nowait(self.move, loss, nbytes=self.cost, resource=self)
 
     def forward(self, images: np.ndarray, labels: np.ndarray) -> torch.Tensor:
         """The loss. With its graph it is charged what the pass left behind, until the backward pass is over."""

@@ -29,7 +29,12 @@ NAMED_BY_WHO_HAS_IT = {  # what has to do with it alone, and is imported by nobo
     "cluster.watching": {"dask"},
 }
 # Imported by one function, where that is installed.
-BEHIND_AN_EXTRA = {"ops.kernels.loops": {"numba"}, "observe.view": {"rich"}}
+BEHIND_AN_EXTRA = {
+    "ops.kernels.image_loops": {"numba", "llvmlite"},  # which numba brings
+    "ops.kernels.loops": {"numba"},
+    "ops.kernels.tile_loops": {"numba", "llvmlite"},
+    "observe.view": {"rich"},
+}
 LOADED_ONLY_WHEN_USED = {
     "cloudpickle",
     "cupy",

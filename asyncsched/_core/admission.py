@@ -23,7 +23,7 @@ from math import inf
 from typing import Final
 from weakref import WeakValueDictionary
 
-from .model import LAUNCHED, PENDING, SWEEP, Account, Queue, Task
+from .model import PENDING, SWEEP, Account, Queue, Task
 from .tenants import Priority, Tenant
 
 PATIENCE: Final = 16  # a guess, as is GRACE: small enough to notice, large enough not to thrash
@@ -58,6 +58,11 @@ class Admission:
         self._waiting: dict[Account, None] = {}  # accounts with pending tasks
 
     @property
+    def idle(self) -> bool:
+        """Whether the next task that comes and fits is the one to admit: nothing waits, and a slot is free."""
+        return not self.pending and self.free > 0
+
+    @property
     def full(self) -> bool:
         """Whether every slot is taken."""
         return self.free <= 0
@@ -87,8 +92,7 @@ class Admission:
             self.claims += 1
 
     def remove(self, task: Task) -> None:
-        """A task leaves its queue, settled or launched; its state says so already. If launched, it takes its slot and
-        its bytes."""
+        """A task leaves its queue, settled or launched; its state says so already."""
         queue, account = task.scope.queue, task.scope.account
         queue.live -= 1
         tasks = queue.expedited if task.expedited else queue.tasks
@@ -108,14 +112,17 @@ class Admission:
         self.pending -= 1
         self.pending_bytes -= task.cost
         self.claims -= not task.lanes
-        if task.state == LAUNCHED:
-            account.used += task.cost
-            if account.grace:
-                account.grace -= 1
-            if task.lanes:
-                account.in_flight += 1
-                self.in_flight += 1
-                self.free -= 1
+
+    def charge(self, task: Task) -> None:
+        """A task is admitted: it takes its slot and its bytes."""
+        account = task.scope.account
+        account.used += task.cost
+        if account.grace:
+            account.grace -= 1
+        if task.lanes:
+            account.in_flight += 1
+            self.in_flight += 1
+            self.free -= 1
 
     def waiting(self) -> Iterable[Account]:
         """The accounts with pending tasks."""
@@ -127,6 +134,8 @@ class Admission:
         queue.sweep()
         if not queue.live:
             del self._queues[queue]
+            if queue.rotating:  # a finaliser in the middle of them submitted elsewhere
+                self._leave(queue)
         account.pending -= count
         if not account.pending:
             del self._waiting[account]

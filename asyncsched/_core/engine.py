@@ -100,6 +100,7 @@ class Engine(Audit):
         self.observer: Instrument | None = None  # told of every transition
         self._news: list[Any] = []  # tasks and jobs whose waiters are to be told
         self._stuck = False  # whether `on_stuck` was told of any
+        self._running = False  # quick tasks run, one after the other
 
     # -- submitting ---------------------------------------------------------------------------------------------
 
@@ -116,14 +117,14 @@ class Engine(Audit):
         """
         completions, admission, account = self.completions, self.admission, task.scope.account
         completions.direct = 0  # a scan for what fits is told of every drop by way of the completions
+        if completions.items and not hold:
+            self.take()
         # Its inputs are charged, or will be: where there is room for all that, there is for them.
-        if account.limit is not None and account.used + admission.pending_bytes + task.cost > account.limit:
+        roomy = account.limit is None or account.used + admission.pending_bytes + task.cost <= account.limit
+        if not roomy:
             self.require(task)
-        if bounded:
-            if completions.items:
-                self.take()
-            if self.max_pending is not None and admission.pending >= self.max_pending:
-                self._refuse(task)
+        if bounded and self.max_pending is not None and admission.pending >= self.max_pending:
+            self._refuse(task)
         task.seq = self.sequence
         self.sequence += 1
         self.unfinished += 1
@@ -139,11 +140,19 @@ class Engine(Audit):
                 if value.task is not None:
                     failed = _follow(task)
                     break
-        admission.push(task)
+        # What would be the next one anyway need not stand in a queue.
+        at_once = roomy and admission.idle and task.lanes and task.quick is None and failed is None and not hold
+        if not at_once:
+            admission.push(task)
         if self.observer is not None:
             assert task.value is not None
             task.value.seq = task.seq
             self.observer.task_submitted(task)
+        if at_once:
+            self._admit(task)
+            if self._news:
+                self.dispatch()
+            return
         if failed is not None and task.move is None:
             self.settle(task, failed.passed_to(task.name, task.site))
         completions.wants_slots = True  # the flag first, a look at the deque second: see `completions`
@@ -182,6 +191,11 @@ class Engine(Audit):
     def dispatch(self) -> None:
         """Take in what ended, launch what is admitted, tell who waits; again until nothing is left to do."""
         completions, admission, ran = self.completions, self.admission, 0
+        if self._running:  # a finaliser in the middle of a quick task: what stands at the head runs already
+            completions.notify()
+            return
+        if not (completions.items or completions.wants_slots or self._news):
+            return  # nothing has ended since, and nothing is pending
         for turn in range(_MOST_ROUNDS):
             if completions.items:
                 self.take()
@@ -239,7 +253,7 @@ class Engine(Audit):
                 self._news.append(item)
 
     def _start(self, task: Task) -> bool:
-        """Give a task its slot, its bytes and its lane, and launch it. Returns whether it has run already."""
+        """Take a task out of its queue, and admit it. Returns whether it has run already."""
         reads, above = task.reads, None
         if type(reads) is not Value:
             above = failure_above(reads)
@@ -248,9 +262,16 @@ class Engine(Audit):
         if above is not None and task.move is None:  # its completion is still on its way
             self.settle(task, above.passed_to(task.name, task.site))
             return False
+        task.state = LAUNCHED  # the queue lets go of what is not pending
+        self.admission.remove(task)
+        return self._admit(task)
+
+    def _admit(self, task: Task) -> bool:
+        """Give a task that is in no queue its slot, its bytes and its lane, and launch it. Returns whether it has run
+        already."""
         task.state = LAUNCHED
         admission = self.admission
-        admission.remove(task)
+        admission.charge(task)
         if task.move is not None:
             task.move.charge(task)
         if self.account.used > self.peak_bytes or admission.in_flight > self.peak_in_flight:
@@ -288,13 +309,15 @@ class Engine(Audit):
         many there were.
 
         It is what `admission.next`, `_start` and `_complete` do with such tasks one after the other, with the sums made
-        at the end: nothing else moves meanwhile. So drops may go the shorter way, see `completions`.
+        at the end: nothing else moves meanwhile. So drops may go the shorter way, see `completions`. But what a row
+        drops may have a finaliser of a user's, who submits or cancels there: for that all is in order around `run`.
         """
         admission, queue, account = self.admission, scope.queue, scope.account
         if queue.expedited or queue.rotating or account.grace or account.earmark is not None:
             return 0
         run, tasks, limit = self.run, queue.tasks, account.limit
         ran = cost = 0
+        self._running = True
         try:
             while ran < most and tasks:
                 task = tasks[0]
@@ -303,6 +326,9 @@ class Engine(Audit):
                 used = account.used + task.cost
                 if (limit is not None and used > limit) or not run(task):
                     break
+                if task.state != PENDING:  # cancelled meanwhile, and out of the queue
+                    account.used += task.cost - task.refund
+                    continue
                 tasks.popleft()
                 if not ran:
                     self.completions.direct = get_ident()  # what is dropped from now on is free at once
@@ -322,6 +348,7 @@ class Engine(Audit):
                 if task.waiters is not None:
                     self._news.append(task)
         finally:
+            self._running = False
             if ran:
                 self.completions.direct = 0
                 for waiting in admission.waiting():

@@ -5,7 +5,7 @@ The device's memory runs table rows its own way; a user's callable runs the same
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from time import sleep
 from typing import Any, Protocol
 
@@ -209,9 +209,7 @@ def _run_call(task: Task, memory: Memory) -> None:
     value = task.value
     assert value is not None
     arrays = [_handed_out(value) for value in task.inputs]
-    given = list(task.args)
-    if arrays:
-        given = map_leaves(lambda leaf: arrays[leaf.slot] if type(leaf) is Ref else leaf, given)
+    given = [_filled(arg, arrays) for arg in task.args] if arrays else list(task.args)
     options, found = task.options, None
     lesson: Lesson | None = options["lesson"] if options else None
     if lesson and lesson.wanted():
@@ -228,13 +226,16 @@ def _run_call(task: Task, memory: Memory) -> None:
                 f"{task.name} was submitted with shape={form.shape}, dtype={form.dtype} and returned"
                 f" shape={result.shape}, dtype={result.dtype}: declare what the function returns"
             )
-    if value.failure is not None:
+    if task.failure is not None:
         return
     charge = made = 0
     value.block = ()
-    if owners := _made(result, (task.args, arrays), memory):
-        value.block = tuple([(owner, memory.footprint(owner.nbytes)) for owner in owners])
-        charge = made = sum([nbytes for _, nbytes in value.block])
+    if owners := _made(result, arrays, task.args, memory.arrays):
+        for owner in owners:
+            nbytes = memory.footprint(owner.nbytes)
+            value.block = (*value.block, (owner, nbytes))
+            made += nbytes
+        charge = made
     elif options and not isinstance(result, (*memory.arrays, *_WEIGHTLESS)):
         charge = options["unmeasured"] if found is None else found.kept  # until the handle drops
     if lesson and found:
@@ -249,15 +250,26 @@ def _handed_out(value: Value) -> Any:
     return hand_out(value) if type(value.array) in value.device.memory.arrays else value.array
 
 
-def _made(result: Any, given: Any, memory: Memory) -> Collection[Any]:
+def _filled(arg: Any, arrays: list[Any]) -> Any:
+    """An argument with its inputs' values in place of the references to them."""
+    if type(arg) is Ref:
+        return arrays[arg.slot]
+    return map_leaves(lambda leaf: arrays[leaf.slot] if type(leaf) is Ref else leaf, arg)
+
+
+def _made(result: Any, inputs: list[Any], args: Sequence[Any], kinds: tuple[type, ...]) -> Collection[Any]:
     """The arrays that own the memory of a result, in lists, tuples and dicts too, but for what was given."""
-    arrays, owners = memory.arrays, {}
+    owners = {}
     for leaf in leaves(result):
-        if isinstance(leaf, arrays):
+        if isinstance(leaf, kinds):
             owner = owner_of(leaf)
             owners[id(owner)] = owner
     if owners:
-        for leaf in leaves(given):
-            if isinstance(leaf, arrays):
+        for arg in args:
+            for leaf in () if type(arg) is Ref else leaves(arg):
+                if isinstance(leaf, kinds):
+                    owners.pop(id(owner_of(leaf)), None)
+        for leaf in inputs:
+            if isinstance(leaf, kinds):
                 owners.pop(id(owner_of(leaf)), None)
     return owners.values()

@@ -23,7 +23,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -103,19 +103,28 @@ class Memory:
             value.base.escaped = True
         if not value.escaped:
             self.give(value.block)
-        elif not self._came_back(value) and (owners := _owners(value)):
-            for owner, nbytes in owners:
-                self._watch(value, owner, nbytes)
+        elif not value.charge:
+            return
+        elif type(value.block) is tuple:
+            for owner, nbytes in value.block:
+                self._watch(value, owner, nbytes, 0)
+            if value.block:
+                return
+        elif not self._came_back(value):
+            self._watch(value, owner_of(value.array), value.charge, _pooled(value.block))
             return
         if value.charge:
             self.completions.dropped(value.account, value.charge, value.seq)
 
-    def _watch(self, value: Value, owner: Array, nbytes: int) -> None:
-        escape = Escape(self.anchor(owner), _gone)
+    def _watch(self, value: Value, owner: Array, nbytes: int, pooled: int) -> None:
+        anchor = self.anchor(owner)
+        escape = Escape(anchor, _gone)
         escape.memory, escape.account, escape.nbytes, escape.seq = self, value.account, nbytes, value.seq
-        escape.pooled, escape.site = _pooled(value.block), value.site
-        mine = value.meta is None and isinstance(value.array, self.arrays)  # what a callable returned, as it is
-        escape.given = weakref.ref(value.array) if mine else getattr(value, "given", None)
+        escape.pooled, escape.site, array = pooled, value.site, value.array
+        if value.meta is None and isinstance(array, self.arrays):  # what a callable returned, as it is
+            escape.given = None if array is anchor else weakref.ref(array)
+        else:
+            escape.given = getattr(value, "given", None)
         self.escapes[id(escape)] = escape
 
     @staticmethod
@@ -136,7 +145,7 @@ class Escape(weakref.ref[Array]):
     seq: int  # of the task that made it
     pooled: int  # of the host pool's live bytes
     site: CallSite | None  # the line that asked for it
-    given: weakref.ref[Array] | None  # the array that users got, if it is one
+    given: weakref.ref[Array] | None  # the array that users got, if it is one and not what is watched itself
 
     def visible(self) -> Array | None:
         """The array through which the memory is held, if it is the only one; else the owner, whose holders stay unseen.
@@ -152,9 +161,8 @@ class Escape(weakref.ref[Array]):
         return given if shown else owner
 
 
-def _gone(escape: weakref.ref[Array]) -> None:
-    escape = cast(Escape, escape)
-    memory = escape.memory
+def _gone(escape: Any) -> None:
+    memory: Memory = escape.memory
     memory.escapes.pop(id(escape), None)
     if escape.pooled:
         memory.give(escape.pooled)
@@ -176,19 +184,12 @@ def hand_out(value: Value) -> Array:
 
 def owner_of(array: Array) -> Array:
     """The array that owns the memory. NumPy and CuPy keep such chains short."""
+    if array.base is None:
+        return array
     kind = np.ndarray if isinstance(array, np.ndarray) else type(array)
     while isinstance(array.base, kind):
         array = array.base
     return array
-
-
-def _owners(value: Value) -> list[tuple[Array, int]]:
-    """The arrays that own what a value is charged for, with their bytes."""
-    if not value.charge:
-        return []
-    if isinstance(value.block, tuple):
-        return list(value.block)
-    return [(owner_of(value.array), value.charge)]
 
 
 def _pooled(block: Any) -> int:

@@ -3,8 +3,10 @@
 Nothing here imports PyTorch: a program that uses it did.
 
 How many bytes a body took is told by PyTorch's allocator on CUDA. On the CPU it has no statistics, so each operation is
-watched, backward passes too: what memory its results brought, and when that went. What an operation takes only while it
-runs is not seen there. (PyTorch's profiler sees that, and writes to standard error whenever it is used.)
+watched, backward passes too: what memory its results brought, and when that went. What was there before and goes
+meanwhile makes room for it, as a graph does in its backward pass: whoever made that is charged for it to the end. What
+an operation takes only while it runs is not seen there. (PyTorch's profiler sees that, and writes to standard error
+whenever it is used.)
 """
 
 from __future__ import annotations
@@ -115,7 +117,9 @@ def _counter(torch: Any) -> Any:
     class Counter(base):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
-            self.peak = self.kept = 0
+            self.peak = 0  # the most above what was there at first
+            self.kept = 0  # of what was made
+            self._above = 0
             self._seen: dict[int, weakref.ref[Any]] = {}
 
         def __exit__(self, *error: Any) -> None:
@@ -138,14 +142,17 @@ def _counter(torch: Any) -> Any:
             if not isinstance(found, torch.Tensor) or found.layout is not torch.strided or found.is_meta:
                 return
             storage = found.untyped_storage()
-            place, nbytes = storage._cdata, storage.nbytes() if new else 0
+            place, nbytes = storage._cdata, storage.nbytes()
             if place not in self._seen:
-                self._seen[place] = weakref.ref(storage, partial(self._gone, place, nbytes))
-                self.kept += nbytes
-                self.peak = max(self.peak, self.kept)
+                self._seen[place] = weakref.ref(storage, partial(self._gone, place, nbytes, new))
+                if new:
+                    self.kept += nbytes
+                    self._above += nbytes
+                    self.peak = max(self.peak, self._above)
 
-        def _gone(self, place: int, nbytes: int, _: object) -> None:
+        def _gone(self, place: int, nbytes: int, new: bool, _: object) -> None:
             del self._seen[place]
-            self.kept -= nbytes
+            self._above -= nbytes
+            self.kept -= nbytes * new
 
     return Counter

@@ -43,8 +43,7 @@ def make_call(
     runtime: Runtime, core: CoreScope, fn: Callable[..., Any], args: tuple[Any, ...], given: Options, *, bounded: bool
 ) -> tuple[CoreTask, Any]:
     """A user's callable as a task, and its handle: a Tensor if shape and dtype are given, else a Task."""
-    admission = runtime.engine.admission
-    if not admission.pending and admission.free > 0 and given.device is None:
+    if runtime.engine.admission.idle and given.device is None:
         runtime.devices[0].rouse()  # first of all: what follows is done by the time the thread is awake
     shape, dtype = given.shape, given.dtype
     if not callable(fn):
@@ -57,7 +56,7 @@ def make_call(
         raise TypeError("shape and dtype go together: with both the result is a Tensor")
     form = None if shape is None else meta(_shape(shape), np.dtype(dtype), contiguous=False)
     inputs: list[Value] = []
-    bound = tuple([_bound(arg, inputs, runtime) if isinstance(arg, _MAY_HOLD) else arg for arg in args])
+    bound = [_bound(arg, inputs, runtime) if isinstance(arg, _MAY_HOLD) else arg for arg in args]
     target = runtime.device(given.device) if given.device is not None or not inputs else inputs[0].device
     result = 0 if form is None else target.memory.footprint(form.nbytes)
     label = given.name or getattr(fn, "__qualname__", None) or type(fn).__name__
@@ -73,7 +72,7 @@ def make_call(
     lanes = runtime.lanes[target] if given.resource is None else runtime.lane_of(given.resource, target)
     value = Value(core.account, target, form, cost - workspace if form is None else result, call_site())
     reads = inputs[0] if len(inputs) == 1 else tuple(inputs)
-    task = CoreTask(core, label, value, fn, reads, bound, options, lanes, cost)
+    task = CoreTask(core, label, value, fn, reads, tuple(bound), options, lanes, cost)
     task.context = contextvars.copy_context()
     for read in inputs:
         read.escaped = True  # the function may keep what it is given
@@ -116,12 +115,12 @@ def _learned(cost: LearnedCost, label: str, inputs: list[Value], given: Options)
 
 def _cost(form: Meta | None, result: int, given: Options, inputs: list[Value]) -> tuple[int, int]:
     """What a callable is charged, and how much of that it gives back when it ends."""
-    if given.nbytes is given.workspace is None and not inputs:  # as of most functions that are called
-        return result, 0
     workspace = 0 if given.workspace is None else _bytes(given.workspace, "workspace")
     if given.nbytes is None:
-        made = result if form is not None else sum([owner.nbytes for owner in {v.owner for v in inputs}])
-        return made + workspace, workspace
+        if form is None and inputs:
+            owners = [value if value.base is None else value.owner for value in inputs]
+            result = sum([owner.nbytes for owner in set(owners)]) if len(owners) > 1 else owners[0].nbytes
+        return result + workspace, workspace
     cost = _bytes(given.nbytes, "nbytes")
     if workspace > cost:
         raise ValueError(

@@ -26,7 +26,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from time import perf_counter
-from typing import Any, NoReturn, TypeAlias, TypeVar, cast, overload
+from typing import Any, NoReturn, TypeAlias, TypeVar, overload
 
 from numpy.typing import DTypeLike
 
@@ -154,7 +154,8 @@ class Tasks:
             A Task, or a Tensor if shape and dtype are given.
         """
         self._runtime.check()
-        _refuse(fn, keywords)
+        if keywords:
+            _refuse(fn, keywords)
         await checkpoint()
         given = Options(shape, dtype, nbytes, workspace, name, device, resource)
         task, handle = make_call(self._runtime, self._core(), fn, args, given, bounded=False)
@@ -185,7 +186,8 @@ class Tasks:
         The task joins the backlog, or QueueFull is raised when that is at its limit.
         """
         self._runtime.check()
-        _refuse(fn, keywords)
+        if keywords:
+            _refuse(fn, keywords)
         given = Options(shape, dtype, nbytes, workspace, name, device, resource)
         return make_call(self._runtime, self._core(), fn, args, given, bounded=True)[1]
 
@@ -203,13 +205,15 @@ class Tasks:
         (3, 1)
         """
         self._runtime.check()
-        _refuse(fn, keywords)
+        if keywords:
+            _refuse(fn, keywords)
         given = Options(None, None, nbytes, workspace, name, device, resource)
         task, handle = make_call(self._runtime, self._core(), fn, args, given, bounded=False)
         try:
             if task.state == PENDING:
                 await self._admitted(task)
-            return cast(T, await handle)
+            result: T = await handle
+            return result
         except asyncio.CancelledError:
             handle.cancel()
             raise
@@ -265,11 +269,8 @@ async def put_all(submitter: Tasks, arrays: Sequence[Any], device: object) -> li
         del made, tasks  # as in `put`
 
 
-def _refuse(fn: object, keywords: Mapping[str, object]) -> None:
+def _refuse(fn: object, keywords: Mapping[str, object]) -> NoReturn:
     """Raise for keywords that are no option of a task: they were meant for the function."""
-    if keywords:
-        given = ", ".join(f"{name}=..." for name in keywords)
-        label = getattr(fn, "__name__", "fn")
-        raise TypeError(
-            f"keywords are options of the task, and {given} is none: use functools.partial({label}, {given})"
-        )
+    given = ", ".join(f"{name}=..." for name in keywords)
+    label = getattr(fn, "__name__", "fn")
+    raise TypeError(f"keywords are options of the task, and {given} is none: use functools.partial({label}, {given})")

@@ -81,10 +81,13 @@ def _attention() -> Iterator[Row]:
 
 
 def _convolution() -> Iterator[Row]:
-    k, p, r = kernels.conv, kernels.pool, rules.conv
-    yield _row(k.conv2d, r.conv2d, "The convolution of images with a weight.")
-    yield _row(k.conv2d_input_grad, r.conv2d_input_grad, "The gradient of the images.")
-    yield _row(k.conv2d_weight_grad, r.conv2d_weight_grad, "The gradient of the weight.")
+    k, p, r, w = kernels.conv, kernels.pool, rules.conv, kernels.winograd
+    row = _row(k.conv2d, r.conv2d, "The convolution of images with a weight.")
+    yield _bounded(row, w.conv2d, 3e-6, 1e-4)
+    row = _row(k.conv2d_input_grad, r.conv2d_input_grad, "The gradient of the images.")
+    yield _bounded(row, w.conv2d_input_grad, 3e-6, 1e-4)
+    row = _row(k.conv2d_weight_grad, r.conv2d_weight_grad, "The gradient of the weight.")
+    yield _bounded(row, w.conv2d_weight_grad, 3e-6, 2e-4)
     yield _row(p.max_pool2d, r.max_pool2d, "The largest element of each window.")
     yield _row(p.max_pool2d_backward, r.max_pool2d_backward, "The gradient of max_pool2d.")
     yield _row(p.max_pool2d_gather, r.max_pool2d_gather, "That of this gradient.")

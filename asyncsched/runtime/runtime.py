@@ -11,6 +11,7 @@ import contextvars
 import logging
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum, auto
 from typing import Any, Final, Protocol, cast
@@ -31,6 +32,7 @@ from .cancellation import to_its_end
 from .commits import commit
 from .instruments import Instruments
 from .rates import Meter
+from .resuming import resume
 from .threads import in_thread
 from .wakeup import Wakeup
 
@@ -126,6 +128,7 @@ class Runtime:
         self.meter = Meter(self.engine.admission)
         # The asyncio tasks that wait, and for which tasks: where a search for a deadlock begins.
         self.parked: dict[asyncio.Future[None], tuple[asyncio.Task[Any] | None, Sequence[Task]]] = {}
+        self.answered: deque[asyncio.Future[None]] | None = None  # see `resuming`; None where a future is set at once
         self.reclaimers: set[Callable[[], bool]] = set()  # asked, when the queue is stuck, to free what they can spare
 
     def __repr__(self) -> str:
@@ -194,7 +197,10 @@ class Runtime:
         """A row held the loop's thread for so long. After `INLINE_BUDGET` none does before the loop has turned."""
         if not self._spent:
             assert self.loop is not None
-            self.loop.call_soon(self._allow_inline)
+            try:
+                self.loop.call_soon(self._allow_inline)
+            except RuntimeError:  # it is closed, and will not turn: `done()` takes in what ended after that
+                self.inline_thread = 0
         self._spent += seconds
         if self._spent > INLINE_BUDGET:
             self.inline_thread = 0
@@ -397,13 +403,25 @@ class Runtime:
         if not self.inline_thread:
             return False
         seconds = task.quick.seconds
-        if not self.quiet.run(run_small, task):
+        try:
+            ran = self.quiet.run(run_small, task)
+        except RuntimeError:  # in use
+            ran = self.quiet.copy().run(run_small, task)
+        if not ran:
             return False
         if self.meter.since is None:
             self.meter.since = self.meter.clock()
         if seconds:
             self.spend(seconds)
         return True
+
+    def quiet_in_use(self) -> bool:
+        """Whether a row runs in it right now, and what asks is a finaliser: a context is entered once at a time."""
+        try:
+            self.quiet.run(bool)
+        except RuntimeError:
+            return True
+        return False
 
     def _launch(self, task: Task) -> bool:
         """Put an admitted task on its stream. Returns whether it has run already: what is quick does, here."""
@@ -413,7 +431,8 @@ class Runtime:
             self.meter.since = self.meter.clock()
         if task.quick is not None and type(lane.stream) is LoopStream:
             seconds = task.quick.seconds
-            self.quiet.run(lane.device.run_here, task)
+            context = self.quiet.copy() if self.quiet_in_use() else self.quiet
+            context.run(lane.device.run_here, task)
             if seconds:
                 self.spend(seconds)
             return True
@@ -427,7 +446,19 @@ class Runtime:
         return False
 
     def on_wake(self) -> None:
-        """What a wake-up schedules; and what has ended is taken in without one."""
+        """What a wake-up schedules: take in what has ended, and have those go on at once who waited for it."""
+        answered: deque[asyncio.Future[None]] = deque()
+        self.answered = answered
+        try:
+            self.catch_up()
+        finally:
+            self.answered = None
+            if answered:
+                assert self.loop is not None
+                resume(answered, self.loop.get_debug())
+
+    def catch_up(self) -> None:
+        """What has ended is taken in, also without a wake-up."""
         self.completions.awake = False
         self.dispatch()  # when closed too: a body that aclose(timeout=) left behind may have someone waiting for it
         if self.meter.since is not None:

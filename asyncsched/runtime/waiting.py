@@ -27,9 +27,10 @@ ENDED: Final = 2
 class Waiter:
     """Settles a future when `count` tasks have got as far as `stage`; if `eager`, also when one has failed."""
 
-    __slots__ = ("count", "eager", "future", "stage")
+    __slots__ = ("count", "eager", "future", "runtime", "stage")
 
-    def __init__(self, count: int, future: asyncio.Future[None], stage: int, eager: bool) -> None:
+    def __init__(self, runtime: Runtime, count: int, future: asyncio.Future[None], stage: int, eager: bool) -> None:
+        self.runtime = runtime
         self.count = count
         self.future = future
         self.stage = stage
@@ -43,7 +44,11 @@ class Waiter:
                 return False
         self.count -= 1
         if (self.count <= 0 or (self.eager and task.failure is not None)) and not self.future.done():
-            self.future.set_result(None)
+            to_resume = self.runtime.answered
+            if to_resume is None:
+                self.future.set_result(None)
+            else:
+                to_resume.append(self.future)
         return True
 
 
@@ -67,7 +72,7 @@ def wait(
     loop = runtime.loop
     assert loop is not None
     future: asyncio.Future[None] = loop.create_future()
-    waiter, observer = Waiter(len(tasks), future, stage, eager), runtime.engine.observer
+    waiter, observer = Waiter(runtime, len(tasks), future, stage, eager), runtime.engine.observer
     for task in tasks:
         if not waiter(task):
             task.waiters = [waiter] if task.waiters is None else [*task.waiters, waiter]
@@ -78,12 +83,12 @@ def wait(
         observer.wait_began(tasks)
     try:
         if future.done():
-            runtime.on_wake()  # nothing woke the loop for it
+            runtime.catch_up()  # nothing woke the loop for it
             yield
         else:
             if not loop.is_running():  # another one does
                 runtime.refuse()
-            runtime.parked[future] = (asyncio.current_task(), tasks)
+            runtime.parked[future] = (asyncio.current_task(loop), tasks)
             for other in others:
                 other.parked[future] = runtime.parked[future]
             yield from future

@@ -129,6 +129,8 @@ def run_inline(
         else:
             array = runtime.quiet.run(plan.kernel, *args, **options)
     except Exception as error:
+        if type(error) is RuntimeError and runtime.quiet_in_use():
+            return None
         return _failed(scope, row, first, plan, Failure.of(error, row.name, call_site()))
     if type(array) is not _ndarray:
         array = np.asarray(array)

@@ -48,6 +48,10 @@ class Shares:
             least, most = self.leads[pair] = min(least, self._lead(pair)), max(most, self._lead(pair))
             assert most - least <= 2 + self.largest[pair[0]] + self.largest[pair[1]] + 1e-6, pair
 
+    def wait(self, levels: set[int]) -> None:
+        """These classes wait. What others were passed over by is over."""
+        self.passed = {level: count for level, count in self.passed.items() if level in levels}
+
     def overtaken(self) -> None:
         """A task was admitted out of turn, since no share had one that could go in turn."""
         self.leads = {}

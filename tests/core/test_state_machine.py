@@ -536,6 +536,7 @@ class EngineMachine(RuleBasedStateMachine):
             return
         engine, admission = self.engine, self.engine.admission
         engine.validate()
+        self.shares.wait({job.share[1] for job in self.pending()})
         alive = self.alive()
         for account in self.accounts():
             assert account.used == self.used(account, alive), "bytes are conserved"

@@ -16,8 +16,9 @@ import asyncsched as asc
 from asyncsched._core.model import Task
 from asyncsched.devices.contract import Job
 from asyncsched.devices.counter import Counter
-from asyncsched.devices.host import blas
+from asyncsched.devices.host import blas, memory
 from asyncsched.devices.host.pool import Pool
+from asyncsched.ops.kernels.layers import without_buffers
 from tests.fake_cupy import Fake
 from tests.waiting import fail, held, turns, until
 
@@ -235,6 +236,38 @@ async def test_a_result_in_c_order_goes_into_a_recycled_buffer_whatever_the_layo
     await s.barrier()
     assert isinstance(product._value.block, np.ndarray)
     assert not isinstance(turned._value.block, np.ndarray)  # in Fortran's order, as in NumPy
+
+
+@pytest.mark.one_loop
+@pytest.mark.parametrize("streams", [1, 2])
+async def test_arithmetic_with_a_row_or_a_column_does_without_numpys_buffers(
+    streams: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[tuple[Any, int]] = []
+
+    def noted(function: Any, width: int, *arrays: Any, **options: Any) -> Any:
+        sizes.append((function, width))
+        return without_buffers(function, width, *arrays, **options)
+
+    monkeypatch.setattr(memory, "without_buffers", noted)
+    a = np.random.default_rng(0).standard_normal((1024, 1024)).astype(np.float32)
+    async with asc.Scheduler("cpu", streams=streams) as s:
+        x, row, column = await s.put(a), await s.put(a[0]), await s.put(a[:, :1])
+        assert (await (x - row)).tobytes() == (a - a[0]).tobytes()
+        assert (await (column * row)).tobytes() == (a[:, :1] * a[0]).tobytes()
+        assert set(sizes) == {(np.subtract, 1024), (np.multiply, 1024)}
+        sizes.clear()
+        whole, wide = await s.put(a[:16].reshape(1, -1)), asc.astype(row, asc.float64)
+        for y, expected in (
+            (x + x, a + a),  # nothing is repeated
+            (x * 2.0, a * np.float32(2)),
+            (asc.maximum(x, row), np.maximum(a, a[0])),  # is quicker with them
+            (x + wide, a + a[0].astype(np.float64)),  # needs them
+            (x[:8, :1] + whole, a[:8, :1] + a[:16].reshape(1, -1)),  # rows that are longer
+        ):
+            assert (await y).tobytes() == expected.tobytes()
+        assert not sizes
+        assert await s.call(np.getbufsize) == np.getbufsize()
 
 
 def test_a_buffer_comes_back_last_in_first_out() -> None:

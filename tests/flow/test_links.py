@@ -95,6 +95,31 @@ async def test_a_producer_wakes_when_half_is_free_or_the_consumer_waits() -> Non
     link.close()
 
 
+async def test_who_has_no_use_for_one_item_is_woken_for_half_a_row() -> None:
+    link = Link(8)
+    consumer = asyncio.create_task(link.arrived(6))
+    await turns(3)
+    for i in range(3):
+        link.put(i, i)
+    await turns(3)
+    assert not consumer.done()
+    assert link.lacks(0)
+    assert not link.lacks(1)
+    link.put(3, 3)
+    assert await consumer
+    for _ in range(3):
+        link.take()
+    assert not link.lacks(0)  # nobody waits: a single item is worth a turn
+    consumer = asyncio.create_task(link.arrived(6))
+    await turns(3)
+    assert not consumer.done()
+    link.end()
+    assert await consumer
+    link.take()
+    assert not await link.arrived(6)
+    link.close()
+
+
 async def test_an_end_wakes_every_consumer() -> None:
     link = Link(1)
     waiting = [asyncio.create_task(link.arrived()) for _ in range(3)]

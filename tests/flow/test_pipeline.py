@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
+import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -12,6 +14,8 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
+from asyncsched.flow.pipeline.entry_queue import EntryQueue
+from asyncsched.runtime.threads import YIELDED
 from tests.waiting import turns, until
 
 from .rig import AsyncCounted, Counted, drain, holding, same, same_in_thread
@@ -167,6 +171,56 @@ async def test_batches(s: asc.Scheduler) -> None:
     assert await drain(s.pipeline(range(5)).batch(2, collate=sum)) == [1, 5, 4]
     nested = await drain(s.pipeline(range(8)).batch(2).batch(2))
     assert [batch.tolist() for batch in nested] == [[[0, 1], [2, 3]], [[4, 5], [6, 7]]]
+
+
+async def test_threads_tell_of_a_batch_in_bursts(
+    s: asc.Scheduler, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: dict[EntryQueue[Any], list[int]] = {}
+    drain_as_before = EntryQueue.drain
+
+    def counted(queue: EntryQueue[Any]) -> None:
+        told.setdefault(queue, []).append(len(queue))
+        drain_as_before(queue)
+
+    monkeypatch.setattr(EntryQueue, "drain", counted)
+    pipe = s.pipeline(range(8)).map(lambda i: gate.wait(60) if i == 1 else i).batch(8)
+    async with pipe.open() as items:
+        stage: Any = items._stages[1]
+        await until(lambda: stage._calls.qsize() == 7 and stage.out.wanted == 7)  # six, and the end
+        gate.set()
+        await anext(items)
+        assert told[stage._made][:2] == [1, 7]
+
+
+async def test_what_is_no_batch_yet_is_told_when_the_threads_have_nothing_to_do(s: asc.Scheduler) -> None:
+    more = asyncio.Event()
+
+    async def source() -> AsyncIterator[int]:
+        for i in range(8):
+            if i == 4:
+                await more.wait()
+            yield i
+
+    pipe = s.pipeline(lambda epoch: source()).map(same_in_thread, workers=2).batch(8)
+    async with pipe.open() as items:
+        await until(lambda: pipe.statistics().stages[1].items == 4)
+        more.set()
+        assert (await anext(items)).tolist() == list(range(8))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="niceness is a process's, not a thread's")
+async def test_threads_of_a_pipeline_yield_to_others(s: asc.Scheduler) -> None:
+    def niceness(_: object = None) -> int:
+        return os.getpriority(os.PRIO_PROCESS, 0)
+
+    def source() -> Iterator[int]:
+        yield niceness()
+
+    mine = niceness()
+    pipe = s.pipeline(lambda epoch: source()).map(lambda read: [read, niceness()]).batch(1, collate=lambda made: made)
+    assert await drain(pipe) == [[[min(mine + YIELDED, 19)] * 2]]
+    assert niceness() == mine == await s.call(niceness)
 
 
 async def test_processes(s: asc.Scheduler) -> None:

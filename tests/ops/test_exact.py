@@ -37,7 +37,23 @@ def given(scale: float, seed: int = 0) -> dict[str, list[tuple[tuple[Any, ...], 
         "softmax": [((x,), {"log": log}) for log in (False, True)],
         "layer_norm": [((rows, w / scale, b / scale), {"eps": 1e-5}) for rows in (x, far, uneven)],
         "cross_entropy": [((x, target), ENTROPY | {"label_smoothing": smooth}) for smooth in (0.0, 0.1)],
+        **convolutions(rng, np.float32(scale)),
         **{name: [] for name in PRODUCTS},  # in parts alone: see `devices/test_team.py`
+    }
+
+
+def convolutions(
+    rng: np.random.Generator, scale: np.float32
+) -> dict[str, list[tuple[tuple[Any, ...], dict[str, Any]]]]:
+    """Enough images for a compiled loop."""
+    x, weight, bias, grad = [
+        rng.standard_normal(shape).astype("f4") for shape in ((2, 8, 32, 32), (8, 8, 3, 3), (8,), (2, 8, 32, 32))
+    ]
+    options = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1)}
+    return {
+        "conv2d": [((x * scale, weight, bias), options)],
+        "conv2d_input_grad": [((grad * scale, weight), {"shape": x.shape, **options})],
+        "conv2d_weight_grad": [((grad * scale, x), {"shape": weight.shape, **options})],
     }
 
 

@@ -242,6 +242,16 @@ def test_a_convolution_in_tiles_is_what_the_windows_say(monkeypatch, stride, siz
     gradients_fit(images, kernel, seen, options)
 
 
+def test_a_tile_may_lie_on_the_padding_alone():
+    images, kernel = real(1, 2048, 3, 40, dtype="f8"), real(2, 2048, 2, 1, dtype="f8")
+    options = {"stride": (1, 1), "padding": (10, 0), "dilation": (1, 1)}
+    padded = np.pad(images, ((0, 0), (0, 0), (10, 10), (0, 0)))
+    seen = np.lib.stride_tricks.sliding_window_view(padded, (2, 1), axis=(2, 3))
+    y = resolve(TABLE["conv2d"], np)(images, kernel, **options)
+    np.testing.assert_allclose(y, np.einsum("ncijkl,ockl->noij", seen, kernel, optimize=True), rtol=1e-10, atol=1e-12)
+    gradients_fit(images, kernel, seen, options)
+
+
 def test_an_infinite_weight_reaches_no_pixel_that_its_window_does_not_see():
     kernel, grad = real(1, 1, 1, 2), real(1, 1, 3, 9)
     kernel[0, 0, 0, 1] = np.inf
@@ -261,6 +271,16 @@ def test_blocks_begin_where_rows_have_the_bits_of_the_whole(monkeypatch, threads
     assert (found[0].start, found[-1].stop) == (0, 1000)
     assert len(found) == (11 if threads == 1 else 3)
     assert len(layers.long_blocks(np, 3, 10**7)) == 3
+
+
+@pytest.mark.parametrize(("rows", "width"), [(1001, 512), (129, 2050), (33, 8200), (6, 50_000)])
+def test_a_bias_that_is_laid_out_gives_the_bits_of_one_that_is_not(rows, width):
+    x, weight, bias = real(rows, 3), real(width, 3), real(width)
+    assert rows * width >= layers._LARGE
+    expected = np.matmul(x, weight.T) + bias
+    assert resolve(TABLE["linear"], np)(x, weight, bias).tobytes() == expected.tobytes()
+    out = np.empty((rows, width + 64), np.float32)[:, 64:]  # as the part of a product is
+    assert resolve(TABLE["linear"], np)(x, weight, bias, out=out).tobytes() == expected.tobytes()
 
 
 def test_without_numpys_buffers_the_bits_are_the_same_and_they_are_back_afterwards(monkeypatch):

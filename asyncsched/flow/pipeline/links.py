@@ -10,8 +10,9 @@ never holds more than the sum of its links. Each room goes round:
     take -> put_back                 the next stage returns it: the row is too full until that is taken again
 
 The items lie in a deque, and nothing is sent per item: only who waits is woken. A burst costs one step of the event
-loop; a single item never waits for others to join it. Who waits for room is woken when half of it is free, for then it
-is worth a step, or when the next stage has nothing left to take.
+loop; a single item never waits for others to join it, but where it is of no use alone: who makes batches says how many
+it waits for (`wanted`), and is woken for half a row of them at a time. Who waits for room is woken when half of it is
+free, for then it is worth a step, or when the next stage has nothing left to take.
 
 An `asyncio.Queue` between two stages reserves nothing, and wakes somebody for each item: `bench/pipeline.py` compares
 the two.
@@ -34,7 +35,7 @@ Numbered: TypeAlias = tuple[Origin, Any]
 class Link:
     """A row of at most `capacity` items: made, being made, or about to be. One side puts, the other takes."""
 
-    __slots__ = ("_room", "capacity", "count", "ended", "error", "for_items", "for_room", "items", "taker")
+    __slots__ = ("_room", "capacity", "count", "ended", "error", "for_items", "for_room", "items", "taker", "wanted")
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
@@ -46,6 +47,7 @@ class Link:
         self.for_items = WaitQueue()
         self.for_room = WaitQueue()
         self.taker: asyncio.Task[Any] | None = None  # who last waited for an item
+        self.wanted = 1  # how many items it waits for, while it does
 
     def try_reserve(self) -> bool:
         """Take room for an item, if there is any."""
@@ -79,23 +81,32 @@ class Link:
         """Add an item whose room was reserved."""
         self.items.append((origin, item))
         self.count += 1
-        if self.for_items.waiters:
+        if self.for_items.waiters and len(self.items) >= self.wanted:
             self.for_items.wake()
+
+    def lacks(self, more: int) -> bool:
+        """Whether `more` items would be too few for who waits for them. Asked on any thread."""
+        return len(self.items) + more < self.wanted
 
     def end(self, error: BaseException | None = None) -> None:
         """No more items will be put, because of an error or since there are none."""
         self.ended, self.error = True, error
         self.for_items.wake_all()
 
-    async def arrived(self) -> bool:
-        """Wait for an item; False if there will be none."""
-        while not self.items:
+    async def arrived(self, count: int = 1) -> bool:
+        """Wait for an item; False if there will be none. For who alone takes items and has a use for `count`: wait for
+        these, or for half a row if that is less."""
+        wanted = min(count, self.capacity // 2) or 1
+        while len(self.items) < wanted:
             if self.ended:
-                return False
+                return bool(self.items)
             for _ in range(min(self._room, len(self.for_room.waiters))):
                 self.for_room.wake()
-            self.taker = asyncio.current_task()
-            await self.for_items.wait()
+            self.taker, self.wanted = asyncio.current_task(), wanted
+            try:
+                await self.for_items.wait()
+            finally:
+                self.wanted = 1
         return True
 
     def take(self) -> Numbered:

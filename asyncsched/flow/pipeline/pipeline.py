@@ -70,7 +70,7 @@ class Pipeline(Generic[T]):
         """Apply a function to each item. None is an item like any other.
 
         A coroutine function runs on the event loop, a plain one in threads, or in processes that each epoch starts
-        (the "spawn" method) and ends.
+        (the "spawn" method) and ends. On Linux these yield to the streams: they are nicer by 5 than the loop's thread.
 
         Args:
             fn: takes an item, returns an item. In processes, both it and the items must be picklable.

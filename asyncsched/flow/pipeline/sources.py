@@ -18,7 +18,7 @@ import anyio
 import numpy as np
 
 from ...runtime.cancellation import interrupts_pass
-from ...runtime.threads import in_thread
+from ...runtime.threads import in_thread, yield_to_streams
 from .entry_queue import EntryQueue
 from .links import Link
 from .position import Received
@@ -146,6 +146,7 @@ class ThreadSource(Source):
 
     def _read(self) -> None:
         """The thread."""
+        yield_to_streams()
         iterator, number = None, 0
         try:
             iterator = iter(self.iterable)
@@ -156,7 +157,9 @@ class ThreadSource(Source):
                     self._seconds += perf_counter() - started
                     if not self.skip(number):
                         room -= 1
-                        self._read_so_far.post((number, item))
+                        self._read_so_far.append((number, item))
+                        if not room or not self.out.lacks(len(self._read_so_far)):
+                            self._read_so_far.wake()
                     number += 1
                     del item  # while it waits, a thread holds nothing
         except StopIteration:

@@ -14,7 +14,7 @@ from typing import Any
 import anyio
 
 from ...runtime.cancellation import interrupts_pass
-from ...runtime.threads import in_thread
+from ...runtime.threads import in_thread, yield_to_streams
 from .entry_queue import EntryQueue
 from .origin import Origin
 from .stages import Call, ReorderBuffer, Stage
@@ -66,6 +66,7 @@ class ThreadStage(Stage):
 
     def _work(self) -> None:
         """One thread."""
+        yield_to_streams()
         while not self._stopped and (call := self._calls.get()) is not None:
             started = perf_counter()
             try:
@@ -73,8 +74,11 @@ class ThreadStage(Stage):
             except BaseException as error:
                 call.item, call.error = None, error
             call.seconds = perf_counter() - started
-            self._made.post(call)
+            self._made.append(call)
             del call  # while it waits, a thread holds nothing
+            # Where the loop would only collect, it is told later: the last thread that works finds no call.
+            if self._calls.empty() or not self.out.lacks(len(self._made)):
+                self._made.wake()
 
     def _collect(self, call: Call) -> None:
         self._seconds += call.seconds
@@ -93,7 +97,7 @@ class BatchStage(ThreadStage):
         source = self.source
         while await self.ready():
             taken = [source.take()]
-            while len(taken) < self._size and (source.items or await source.arrived()):
+            while len(taken) < self._size and (source.items or await source.arrived(self._size - len(taken))):
                 taken.append(source.take())
             if len(taken) < self._size and (self._drop_last or source.error is not None):
                 return

@@ -21,4 +21,5 @@ from . import (
     random,
     sets,
     softmax,
+    winograd,
 )

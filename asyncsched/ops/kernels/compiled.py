@@ -21,7 +21,7 @@ from . import softmax as plain
 
 WORTH = 1 << 14  # elements: what is smaller is soon done anyway
 
-Loop = Callable[..., None]
+Loop = Callable[..., Any]
 
 _loops: dict[str, Loop] = {}
 _compiler: threading.Thread | None = None
@@ -84,6 +84,11 @@ def loop(name: str, xp: Any, *arrays: Any) -> Loop | None:
     if not _started:
         _start()
     return _loops.get(name)
+
+
+def loop_of(name: str) -> Loop:
+    """The same where it is known that there is one."""
+    return _loops[name]
 
 
 def later(source: str, constants: dict[str, Any], dimensions: list[int], results: int) -> list[Loop]:

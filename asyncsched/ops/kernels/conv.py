@@ -51,7 +51,7 @@ def conv2d_input_grad(
     # In runs over the edges, zeros meet weights, which must not be infinite; on a GPU, asking would wait for it.
     runs = xp is np and stride == (1, 1) and bool(np.isfinite(weight).all())
     work = partial(_sum_windows, xp, windows, grad, matrix, even(count[0], rows), runs, out)
-    _share(even(len(grad), by), grad.size * len(matrix), work)
+    share(even(len(grad), by), grad.size * len(matrix), work)
     return out
 
 
@@ -66,7 +66,7 @@ def conv2d_weight_grad(
     sums = xp.zeros((number, prod(shape[1:]), len(out)), out.dtype)
     groups = [cut[part] for part in even(len(cut), -(-len(cut) // number))]
     work = partial(_add_products, xp, windows, grad, x)
-    _share(list(zip(groups, sums, strict=False)), grad.size * prod(shape[1:]), work)
+    share(list(zip(groups, sums, strict=False)), grad.size * prod(shape[1:]), work)
     for one in sums[1:]:
         sums[0] += one
     out.reshape(len(out), -1)[...] = sums[0].T
@@ -78,7 +78,7 @@ def sums_for(weight: tuple[int, ...], number: int, itemsize: int) -> int:
     return max(1, min(_SUMS, number, max(2, _SUM_BYTES // max(1, prod(weight) * itemsize))))
 
 
-def _share(cut: Sequence[Any], multiplications: int, one: Callable[[Any], None]) -> None:
+def share(cut: Sequence[Any], multiplications: int, one: Callable[[Any], None]) -> None:
     """Call the function for all that was cut, in parts for the threads there are."""
 
     def some(part: slice) -> None:
@@ -91,7 +91,7 @@ def _share(cut: Sequence[Any], multiplications: int, one: Callable[[Any], None])
 def _convolve(xp: Any, windows: Windows, x: Any, weight: Any, bias: tuple[Any, ...], out: Any) -> Any:
     matrix = weight.reshape(len(weight), -1)
     cut = tiles(weight.shape, len(out), out.shape[2:])
-    _share(cut, out.size * matrix.shape[1], partial(_convolve_tile, xp, windows, x, matrix, bias, out))
+    share(cut, out.size * matrix.shape[1], partial(_convolve_tile, xp, windows, x, matrix, bias, out))
     return out
 
 

@@ -25,6 +25,7 @@ BLOCK = 98_304  # elements worked on at a time: three or four arrays of as many 
 LONG_BLOCK = 4 * BLOCK  # where several threads do so: it goes into the cache that they share
 ROWS = 16  # a block, or a part, has a multiple of so many rows: the kernels of a BLAS give the last ones other bits
 _TILE = 8_192  # elements of a row laid out again and again: longer than what NumPy's loops over rows cost
+_LARGE = 1 << 18  # elements from which on that is worth the laying out
 _WIDE = 512  # elements of a row from which on NumPy's loops over rows are better off without its buffers
 # On a GPU: what a launch takes, it passes over some megabytes. A guess, small enough for what is not charged.
 DEVICE_BLOCK = 1 << 20
@@ -60,6 +61,12 @@ def unbuffered(xp: Any, width: int) -> Iterator[None]:
         yield
     finally:
         np.setbufsize(before)
+
+
+def without_buffers(function: Any, width: int, *arrays: Any, **options: Any) -> Any:
+    """Call a universal function of NumPy's so."""
+    with unbuffered(np, width):
+        return function(*arrays, **options)
 
 
 def layer_norm(xp: Any, x: Any, weight: Any, bias: Any, *, eps: float, out: Any = None) -> Any:
@@ -118,7 +125,10 @@ def linear(xp: Any, x: Any, weight: Any, *bias: Any, out: Any = None) -> Any:
     rows = _matrix(out)
     xp.matmul(_matrix(x), weight.T, out=rows)
     for one in bias:
-        rows += one
+        if xp is np and rows.size >= _LARGE:
+            _by_tiles(xp.add, rows, _tiled(xp, 0, one), rows)
+        else:
+            rows += one
     return out
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numba import njit, types
 
+from . import image_loops, tile_loops
 from .softmax import LEAST, LEAST_LOG, MOST, MOST_LOG
 
 _f = np.float32
@@ -222,6 +223,7 @@ def cross_entropy(x: Any, target: Any, out: Any) -> None:
 
 
 LOOPS = {one.__name__: one for one in (gelu, gelu_tanh, layer_norm, softmax, log_softmax, cross_entropy)}
+LOOPS |= tile_loops.LOOPS | image_loops.LOOPS
 
 
 def compiled_run(source: str, constants: dict[str, Any], dimensions: list[int], results: int) -> Any:

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from .. import parallel
+from . import compiled
 from .basic import kept
 from .layers import blocks
-from .windows import Pair, Windows
+from .windows import WINDOWS, Pair, Windows
 
 
 def max_pool2d(xp: Any, x: Any, *, kernel: Pair, stride: Pair, padding: Pair, out: Any = None) -> Any:
@@ -36,6 +37,11 @@ def max_pool2d_backward(
     windows = Windows(kernel, stride, padding, (1, 1))
     out = xp.empty(x.shape, x.dtype) if out is None else out
     apart = kernel[0] <= stride[0] and kernel[1] <= stride[1]  # no element is in two windows
+    if kernel == stride == (2, 2) and padding == (0, 0) and y.shape[-1] >= WINDOWS:
+        run = compiled.loop("max_pool2d_backward", xp, x, y, grad)
+        if run is not None:
+            _by_planes(xp, "max_pool2d_backward", run, x, y, grad, out)
+            return out
     written = prod(kernel) if apart else 0  # at so many places first: what comes later (see `_choices`) is added
 
     def some(images: Any, largest: Any, g: Any, result: Any) -> None:

@@ -11,6 +11,9 @@ from .scratch import scratch
 
 COLUMNS = 524_288  # elements of the columns, or of the result, made at a time: what a processor has caches for
 SPARE = 16  # elements between rows of columns: at a power of two apart, they would drive each other out of the cache
+LANES = 8  # tiles of results that a compiled loop takes at once, ...
+WINDOWS = 4  # ... windows of a pool, ...
+RUN = 16  # ... and results of a convolution of few channels
 _FEW = 128  # windows: a product with fewer takes as long as one with these
 _TILES = 8  # of a batch, at least, so that there is work for some threads
 
@@ -120,7 +123,8 @@ def _rows_of(xp: Any, windows: Windows, x: Any, rows: slice) -> Any:
         return x[:, :, first:last]
     found = scratch(xp, 0, (*x.shape[:2], last - first, width + 2 * left), x.dtype)
     found[...] = 0
-    there = slice(max(first, 0), max(0, min(last, height)))
+    begin = min(max(first, 0), height)
+    there = slice(begin, max(begin, min(last, height)))  # none, where all of the windows lie on the padding
     found[:, :, there.start - first : there.stop - first, left : left + width] = x[:, :, there]
     return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
+from ..kernels import few_channels, winograd
 from ..kernels.conv import sums_for
 from ..kernels.layers import BLOCK
 from ..kernels.windows import SPARE, Pair, Windows, rows_needed, tile_size, tiles
@@ -25,7 +26,12 @@ def conv2d(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferre
         raise ValueError(f"conv2d: the bias has shape {bias[0]} and must have {weight[:1]}")
     windows, array = _windows(weight, options), as_meta(operands[0])
     count = _count(row, windows, x)
-    workspace = _tile_elements(windows, x, weight, count) * array.dtype.itemsize
+    elements = _tile_elements(windows, x, weight, count)
+    if winograd.suits(windows, weight, x[0], count):
+        elements = max(elements, winograd.elements(weight[:2], x[0], count) + weight[0])
+    if few_channels.suits(windows, weight):
+        elements = max(elements, few_channels.elements(weight, count))
+    workspace = elements * array.dtype.itemsize
     return Inferred(meta((x[0], weight[0], *count), array.dtype), copies(operands) + workspace)
 
 
@@ -38,6 +44,8 @@ def conv2d_input_grad(row: Row, operands: tuple[Operand, ...], options: Options)
     across = line if windows.stride == (1, 1) else grad[3]
     room = result.bound[1] * (height * line + windows.reach[1])
     elements = images * (room + (prod(weight[1:]) + weight[0]) * rows * across)
+    if winograd.suits_input_grad(windows, weight, grad[0], result.bound[2:]):
+        elements = max(elements, winograd.elements(weight[:2], grad[0], result.bound[2:]) + weight[1])
     return Inferred(result, copies(operands) + elements * result.dtype.itemsize + prod(weight))
 
 
@@ -47,7 +55,12 @@ def conv2d_weight_grad(row: Row, operands: tuple[Operand, ...], options: Options
     windows, result = _windows(options["shape"], options), meta(options["shape"], as_meta(operands[0]).dtype)
     elements = _tile_elements(windows, x, result.bound, grad[2:])
     sums = sums_for(result.bound, len(tiles(result.bound, x[0], grad[2:])), result.dtype.itemsize)
-    return Inferred(result, copies(operands) + elements * result.dtype.itemsize + (sums + 1) * result.nbytes)
+    elements += (sums + 1) * prod(result.bound)
+    if winograd.suits_weight_grad(windows, result.bound, x[0], grad[2:]):
+        elements = max(elements, winograd.elements_weight_grad(result.bound[:2], x[0], grad[2:]))
+    if few_channels.suits(windows, result.bound):
+        elements = max(elements, few_channels.elements_weight_grad(result.bound, x[0], grad[2:]))
+    return Inferred(result, copies(operands) + elements * result.dtype.itemsize)
 
 
 def max_pool2d(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:

@@ -1,0 +1,174 @@
+"""What numba compiles for images: convolutions of few channels, and the gradient of pooling. Imported by `loops` alone.
+
+Rows of images are short, so an image lies in lines with zeros around and is taken as one run, over their ends; what a
+run finds there is left out.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from .tile_loops import Lanes, copy, fill, int_of, pair, splat, woven
+from .windows import RUN, WINDOWS
+
+_planes = types.Array(types.float32, 3, "C", readonly=True)
+_planes_out = types.Array(types.float32, 3, "C")
+_images = types.Array(types.float32, 4, "C", readonly=True)
+_images_out = types.Array(types.float32, 4, "C")
+_bias = types.Array(types.float32, 1, "C", readonly=True)
+_run = types.Array(types.float32, 1, "C")
+_int = types.int64
+
+
+def _loop(*signature: Any) -> Any:
+    return njit(types.void(*signature), nogil=True, cache=True, error_model="numpy")
+
+
+# -- convolutions of few channels ----------------------------------------------------------------------------------
+
+
+def _taps(b: Any, context: Any, array_type: Any, lines: Any, at: Any, line: Any) -> list[Any]:
+    """What the nine places of a window see, for some windows side by side."""
+    seen = Lanes(context, b, array_type, lines, at, RUN)
+    return [seen.load(b.add(b.mul(line, int_of(k // 3)), int_of(k % 3))) for k in range(9)]
+
+
+def _added(b: Any, total: Any, one: Any, other: Any) -> Any:
+    return b.fadd(total, b.fmul(one, other, flags=("contract",)), flags=("contract",))
+
+
+@intrinsic
+def _convolve_some(typing: Any, lines: Any, at: Any, line: Any, weight: Any, of: Any, run: Any, to: Any) -> Any:
+    """Adds what some windows have of one channel."""
+
+    def code(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        result = Lanes(context, b, signature.args[5], args[5], args[6], RUN)
+        weights = Lanes(context, b, signature.args[3], args[3], args[4])
+        total = result.load(int_of(0))
+        for k, seen in enumerate(_taps(b, context, signature.args[0], args[0], args[1], args[2])):
+            total = _added(b, total, seen, splat(b, weights.one(int_of(k)), RUN))
+        result.store(int_of(0), total)
+        return context.get_dummy_value()
+
+    return types.void(lines, _int, _int, weight, _int, run, _int), code
+
+
+@intrinsic
+def _weigh_all(typing: Any, lines: Any, at: Any, line: Any, run: Any, steps: Any, sums: Any, to: Any) -> Any:
+    """Adds what a run of gradients finds in one channel, by places of a window and by lanes."""
+
+    def code(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        result = Lanes(context, b, signature.args[5], args[5], args[6], RUN)
+        kept = [cgutils.alloca_once_value(b, result.load(int_of(k * RUN))) for k in range(9)]
+        with cgutils.for_range(b, args[4]) as loop:
+            here = b.mul(loop.index, int_of(RUN))
+            given = Lanes(context, b, signature.args[3], args[3], here, RUN).load(int_of(0))
+            taps = _taps(b, context, signature.args[0], args[0], b.add(args[1], here), args[2])
+            for one, seen in zip(kept, taps, strict=True):
+                b.store(_added(b, b.load(one), seen, given), one)
+        for k, one in enumerate(kept):
+            result.store(int_of(k * RUN), b.load(one))
+        return context.get_dummy_value()
+
+    return types.void(lines, _int, _int, run, _int, sums, _int), code
+
+
+@_loop(_images, _images, _bias, _int, _int, _int, _int, _run, _run, _images_out)
+def convolve_few(
+    x: Any, weight: Any, bias: Any, first: Any, rows: Any, top: Any, left: Any, lines: Any, run: Any, out: Any
+) -> None:
+    """Some rows of results of 3 by 3 weights, from `first` on."""
+    width, channels = out.shape[3], x.shape[1]
+    line, plane = width + 2, (rows + 2) * (width + 2)
+    lines[:] = 0
+    for i in range(len(x)):
+        for c in range(channels):
+            fill(x, i, c, first - top, rows + 2, left, lines, c * plane, line)
+        for o in range(len(weight)):
+            run[:] = bias[o]
+            for c in range(channels):
+                for k in range(0, rows * line, RUN):
+                    _convolve_some(lines, c * plane + k, line, weight, (o * channels + c) * 9, run, k)
+            start = ((i * out.shape[1] + o) * out.shape[2] + first) * width
+            for r in range(rows):
+                copy(run, r * line, out, start + r * width, width)
+
+
+@_loop(_images, _images, _int, _int, _int, _int, _run, _run, _images_out)
+def weigh_few(grad: Any, x: Any, first: Any, rows: Any, top: Any, left: Any, lines: Any, run: Any, out: Any) -> None:
+    """What some rows of gradients add to the gradient of the weight: (out channels, channels, 9, lanes)."""
+    width, channels = grad.shape[3], x.shape[1]
+    line, plane = width + 2, (rows + 2) * (width + 2)
+    lines[:] = 0
+    run[:] = 0
+    for i in range(len(x)):
+        for c in range(channels):
+            fill(x, i, c, first - top, rows + 2, left, lines, c * plane, line)
+        for o in range(grad.shape[1]):
+            start = ((i * grad.shape[1] + o) * grad.shape[2] + first) * width
+            for r in range(rows):
+                copy(grad, start + r * width, run, r * line, width)
+            for c in range(channels):
+                steps = (rows * line + RUN - 1) // RUN
+                _weigh_all(lines, c * plane, line, run, steps, out, (o * channels + c) * 9 * RUN)
+
+
+# -- pooling -------------------------------------------------------------------------------------------------------
+
+
+@intrinsic
+def _give_some(typing: Any, x: Any, at: Any, line: Any, y: Any, grad: Any, to: Any, out: Any) -> Any:
+    """The gradients of some windows side by side, of two by two elements: to the first of the largest, and nothing to
+    the others. Returns other than 0 if there is NaN."""
+
+    def code(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        images, result = [Lanes(context, b, signature.args[k], args[k], args[1], WINDOWS) for k in (0, 6)]
+        largest, gradient = [Lanes(context, b, signature.args[k], args[k], args[5], WINDOWS) for k in (3, 4)]
+        nothing = ir.Constant(ir.VectorType(ir.FloatType(), WINDOWS), [0.0] * WINDOWS)
+        peak, given, given_yet = largest.load(int_of(0)), gradient.load(int_of(0)), None
+        for offset in (int_of(0), args[2]):
+            parts = []
+            for one in pair(b, images, offset):
+                equal = b.fcmp_ordered("==", one, peak)
+                here = equal if given_yet is None else b.and_(equal, b.not_(given_yet))
+                given_yet = equal if given_yet is None else b.or_(given_yet, equal)
+                parts.append(b.select(here, given, nothing))
+            result.store(offset, woven(b, *parts))
+        return b.zext(b.bitcast(b.not_(given_yet), ir.IntType(WINDOWS)), ir.IntType(64))
+
+    return _int(x, _int, _int, y, grad, _int, out), code
+
+
+@njit(error_model="numpy")
+def _give_last(x: Any, at: Any, line: Any, gradient: Any, out: Any) -> None:
+    """The gradient of a window to its last NaN."""
+    for k in (at + line + 1, at + line, at + 1, at):
+        if x[k] != x[k]:
+            out[k] = gradient
+            return
+
+
+@_loop(_planes, _planes, _planes, _planes_out)
+def max_pool2d_backward(x: Any, y: Any, grad: Any, out: Any) -> None:
+    """The gradient of windows of two by two, side by side; at least `WINDOWS` in a row."""
+    height, width = x.shape[1:]
+    images, gradients, largest, result = x.reshape(-1), grad.reshape(-1), y.reshape(-1), out.reshape(-1)
+    if height % 2 or width % 2:
+        out[:] = 0
+    for p in range(len(x)):
+        for i in range(y.shape[1]):
+            for step in range(0, y.shape[2], WINDOWS):
+                j = min(step, y.shape[2] - WINDOWS)  # some again at the end, so that these are as many
+                at, of = (p * height + 2 * i) * width + 2 * j, (p * y.shape[1] + i) * y.shape[2] + j
+                if _give_some(x, at, width, y, grad, of, out):
+                    for k in range(WINDOWS):
+                        if largest[of + k] != largest[of + k]:
+                            _give_last(images, at + 2 * k, width, gradients[of + k], result)
+
+
+LOOPS = {one.__name__: one for one in (convolve_few, weigh_few, max_pool2d_backward)}
