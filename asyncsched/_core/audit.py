@@ -36,10 +36,13 @@ class Audit:
         total = sum(task.cost for task in launched)
         readers = Counter(id(value) for task in launched for value in task.inputs)
         for task in launched:
-            inputs = task.inputs  # one read: the stream's thread may set it to () at any time
+            held = [task.reads]  # one read: the stream's thread may set it to () at any time
+            inputs = held[0] if type(held[0]) is tuple else held
             for i in range(len(inputs)):  # in no variable, see `refcounts`
                 count = readers.pop(id(inputs[i]), 0)
-                if count and inputs[i].charge and not _being_made(inputs[i]) and references(inputs, i) <= count:
+                if not count or not inputs[i].charge or _being_made(inputs[i]):
+                    continue
+                if references(inputs, i) <= count + (inputs is held):  # the list is a holder, then
                     total += inputs[i].charge
         return total
 

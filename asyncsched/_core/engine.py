@@ -24,7 +24,21 @@ from .commit import Commit, Move
 from .completions import Completions
 from .failure import Failure
 from .instrument import Instrument
-from .model import CANCELLED, DONE, FAILED, LAUNCHED, PENDING, Account, Lane, Queue, Scope, Task, Value, Waiter
+from .model import (
+    CANCELLED,
+    DONE,
+    FAILED,
+    LAUNCHED,
+    PENDING,
+    Account,
+    Lane,
+    Queue,
+    Scope,
+    Task,
+    Value,
+    Waiter,
+    failure_above,
+)
 from .placement import choose
 from .tenants import Tenant
 
@@ -118,11 +132,15 @@ class Engine(Audit):
         if task.lanes:
             self.submitted += 1
         task.scope.tasks[task] = None
-        failed = None
-        for value in task.inputs:
-            if value.task is not None:
+        failed, reads = None, task.reads
+        if type(reads) is Value:  # as most: here and below a loop would take twice as long
+            if reads.task is not None:
                 failed = _follow(task)
-                break
+        else:
+            for value in reads:
+                if value.task is not None:
+                    failed = _follow(task)
+                    break
         if self.observer is not None:
             assert task.value is not None
             task.value.seq = task.seq
@@ -234,11 +252,14 @@ class Engine(Audit):
 
     def _start(self, task: Task) -> bool:
         """Take a task out of its queue, and admit it. Returns whether it has run already."""
-        for value in task.inputs:
-            # Its completion is still on its way.
-            if value.task is not None and value.task.failure is not None and task.move is None:
-                self.settle(task, value.task.failure.passed_to(task.name, task.site))
-                return False
+        reads, above = task.reads, None
+        if type(reads) is not Value:
+            above = failure_above(reads)
+        elif reads.task is not None:
+            above = reads.task.failure
+        if above is not None and task.move is None:  # its completion is still on its way
+            self.settle(task, above.passed_to(task.name, task.site))
+            return False
         task.state = LAUNCHED  # the queue lets go of what is not pending
         self.admission.remove(task)
         return self._admit(task)
@@ -253,9 +274,11 @@ class Engine(Audit):
             task.move.charge(task)
         if self.account.used > self.peak_bytes or admission.in_flight > self.peak_in_flight:
             self.note_peak(admission.in_flight)
-        for dependent in task.dependents or ():
-            dependent.blockers -= 1
-            dependent.scope.account.changed = True
+        after = task.after
+        if after is not None:
+            for dependent in (after,) if type(after) is Task else after:
+                dependent.blockers -= 1
+                dependent.scope.account.changed = True
         lanes = task.lanes
         if lanes:
             lane = None if task.quick is None else self.here(task)
@@ -313,11 +336,12 @@ class Engine(Audit):
                 account.used += task.cost - task.refund
                 if used > self.peak_bytes and account is self.account:
                     self.peak_bytes = used
-                if task.dependents is not None:
-                    for dependent in task.dependents:
+                after = task.after
+                if after is not None:
+                    for dependent in (after,) if type(after) is Task else after:
                         dependent.blockers -= 1
                         dependent.scope.account.changed = True
-                    task.dependents = None
+                    task.after = None
                 del task.scope.tasks[task]
                 if task.waiters is not None:
                     self._news.append(task)
@@ -355,10 +379,10 @@ class Engine(Audit):
             self.note_peak(0)
             if account.limit is not None and account.used > account.limit:
                 self.on_overrun(task)
-        failure, dependents = task.failure, task.dependents
+        failure = task.failure
         if failure is None and not task.cancelled:  # as `_end`, of a task whose stream has let go of all else
             task.state = DONE
-            task.value = task.dependents = None
+            task.value = task.after = None
             del task.scope.tasks[task]
             self.unfinished -= 1
             self.completed += 1
@@ -367,8 +391,9 @@ class Engine(Audit):
             if task.waiters is not None:
                 self._news.append(task)
             return
+        dependents = task.dependents
         self._end(task, CANCELLED if task.cancelled or (failure is not None and failure.cancelled) else FAILED)
-        for dependent in dependents or ():
+        for dependent in dependents:
             if failure is not None and dependent.state == PENDING:
                 self.settle(dependent, failure.passed_to(dependent.name, dependent.site))
 
@@ -435,7 +460,7 @@ class Engine(Audit):
             task.failure = failure
             awaited = awaited or bool(task.waiters)
             dependents = []
-            for dependent in task.dependents or ():
+            for dependent in task.dependents:
                 if dependent.move is None:
                     dependents.append((dependent, failure.passed_to(dependent.name, dependent.site)))
                 else:  # it goes on without, and need not wait for this any more
@@ -466,7 +491,7 @@ class Engine(Audit):
 
     def _end(self, task: Task, state: int) -> None:
         task.state = state
-        task.inputs = ()
+        task.reads = ()
         task.args = task.value = task.call = task.context = task.options = None
         del task.scope.tasks[task]
         self.unfinished -= 1
@@ -481,7 +506,7 @@ class Engine(Audit):
             self._record(task, failure)
         else:
             self.cancelled += 1
-        task.dependents = None
+        task.after = None
         if self.observer is not None:
             self.observer.task_ended(task)
         if task.waiters is not None:
@@ -622,7 +647,7 @@ def _below(task: Task) -> list[tuple[Task, Task, Move | None]]:
     todo, seen = [task], {task}
     while todo:
         producer = todo.pop()
-        for dependent in producer.dependents or ():
+        for dependent in producer.dependents:
             if dependent not in seen:
                 seen.add(dependent)
                 move = dependent.move
@@ -634,8 +659,8 @@ def _below(task: Task) -> list[tuple[Task, Task, Move | None]]:
 
 def _follow(task: Task) -> Failure | None:
     """Note for what a task waits among its inputs. Returns the failure of one that has failed."""
-    failed = None
-    for value in task.inputs:
+    failed, reads = None, task.reads
+    for value in (reads,) if type(reads) is Value else reads:
         producer = value.task
         if producer is None:
             continue
@@ -645,10 +670,12 @@ def _follow(task: Task) -> Failure | None:
             if producer.failure is None:
                 value.task = None
             continue
-        if producer.dependents is None:
-            producer.dependents = [task]
+        if producer.after is None:
+            producer.after = task
+        elif type(producer.after) is list:
+            producer.after.append(task)
         else:
-            producer.dependents.append(task)
+            producer.after = [producer.after, task]
         if producer.state == PENDING:
             task.blockers += 1
     return failed

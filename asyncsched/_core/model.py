@@ -120,19 +120,22 @@ class Value:
 
 
 class Task:
-    """One unit of work. It goes once through pending -> launched -> done | failed | cancelled."""
+    """One unit of work. It goes once through pending -> launched -> done | failed | cancelled.
+
+    Python's collector visits whatever is pending some five times while the backlog grows, at the cost of a miss or two
+    of the cache for each object. So a task that reads one value, or that one task waits for, has no container for it.
+    """
 
     __slots__ = (
+        "after",
         "args",
         "blockers",
         "call",
         "cancelled",
         "context",
         "cost",
-        "dependents",
         "expedited",
         "failure",
-        "inputs",
         "lane",
         "lanes",
         "move",
@@ -141,6 +144,7 @@ class Task:
         "options",
         "passed",
         "quick",
+        "reads",
         "refund",
         "scope",
         "seq",
@@ -155,7 +159,7 @@ class Task:
         name: str,
         value: Value,
         call: Any,
-        inputs: Sequence[Value],
+        reads: Value | tuple[Value, ...],
         args: Any,
         options: Any,
         lanes: Sequence[Lane],
@@ -166,7 +170,7 @@ class Task:
         self.value: Value | None = value  # what it makes; let go by the stream
         value.task = self
         self.call = call  # what to run: opaque here, as are args, options and context
-        self.inputs = inputs  # the values it reads; emptied when it ends
+        self.reads: Any = reads  # the value it reads, or a tuple of them: see `inputs`; emptied when it ends
         self.args = args  # the arguments, with a reference by place for each input; None if they are the inputs
         self.options = options
         self.context: Any = None
@@ -180,12 +184,28 @@ class Task:
         self.expedited = False  # queued before the rest of its scope
         self.blockers = 0  # producers that are not launched yet
         self.passed = 0  # times another scope was admitted while this head had no room
-        self.dependents: list[Task] | None = None  # submitted while this was unfinished
+        self.after: Any = None  # the task that reads what this makes, or a list of them: see `dependents`
         self.waiters: list[Waiter] | None = None
         self.lane: Lane | None = None  # the stream it was given
         self.number = 0  # among the tasks of that stream, from 1
         self.failure: Failure | None = None
         self.cancelled = False  # cancelled after launch: it keeps its slot until it physically ends
+
+    @property
+    def inputs(self) -> tuple[Value, ...]:
+        """The values it reads."""
+        reads = self.reads  # one read: the stream lets go of them
+        return (reads,) if type(reads) is Value else reads
+
+    @inputs.setter
+    def inputs(self, inputs: tuple[Value, ...]) -> None:
+        self.reads = inputs
+
+    @property
+    def dependents(self) -> Sequence[Task]:
+        """The tasks that read what it makes, and were submitted while it was unfinished."""
+        after = self.after
+        return () if after is None else (after,) if type(after) is Task else after
 
     @property
     def site(self) -> CallSite | None:

@@ -168,7 +168,7 @@ class Run:
             cost = limit
         made = results.made[key] = Value(core.account, self._device, None)
         body = Node(self, key, node, kind, keys, given)
-        return Task(core, kind.name, made, body, inputs, None, None, self._lanes, cost)
+        return Task(core, kind.name, made, body, tuple(inputs), None, None, self._lanes, cost)
 
     def stop(self, error: BaseException, node: GraphNode, given: dict[Any, Any]) -> None:
         """A task raised: nothing more is to run. On a stream's thread."""

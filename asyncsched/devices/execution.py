@@ -89,7 +89,7 @@ def release(task: Task) -> None:
     if task.refund >= 0 or task.move is not None or task.site is None:
         task.value = None
     task.args = task.call = task.context = task.options = task.move = None
-    task.inputs = ()
+    task.reads = ()
 
 
 def fail(task: Task, failure: Failure) -> None:
@@ -190,9 +190,10 @@ def _held_alone(task: Task, any_input: bool, fits: Callable[[Value], bool]) -> V
     other. Once this task alone holds the value, nobody is left who could give the array away.
     """
     inputs = task.inputs
+    made = inputs is not task.reads  # here, of the one value: it holds that, too
     for i in range(len(inputs) if any_input else min(1, len(inputs))):
         # In no variable here, see `refcounts`.
-        if references(inputs, i) > _times(inputs[i], inputs):
+        if references(inputs, i) > _times(inputs[i], inputs) + made:
             continue
         if not inputs[i].escaped and inputs[i].base is None and fits(inputs[i]):
             return inputs[i]

@@ -71,7 +71,8 @@ def make_call(
         options = {"unmeasured": cost - workspace if declared else 0, "lesson": lesson}
     lanes = runtime.lanes[target] if given.resource is None else runtime.lane_of(given.resource, target)
     value = Value(core.account, target, form, cost - workspace if form is None else result, call_site())
-    task = CoreTask(core, label, value, fn, tuple(inputs), tuple(bound), options, lanes, cost)
+    reads = inputs[0] if len(inputs) == 1 else tuple(inputs)
+    task = CoreTask(core, label, value, fn, reads, tuple(bound), options, lanes, cost)
     task.context = contextvars.copy_context()
     for read in inputs:
         read.escaped = True  # the function may keep what it is given

@@ -77,7 +77,7 @@ def _alone(task: Task, tasks: Sequence[Task], uses: dict[int, int]) -> bool:
         uses |= Counter([id(value) for each in tasks for value in each.inputs])
     count = references(inputs, 0)  # first: what is let go of on a stream's thread meanwhile counts as held, then
     old = inputs[0]
-    known = uses[id(old)] + 2  # its handle, and `versions`
+    known = uses[id(old)] + 2 + (inputs is not task.reads)  # its handle, `versions`, and `inputs` if made here
     producer = old.task
     if producer is not None and producer.state < DONE:
         move = producer.move  # one read, as of `value` and `inputs`: the stream lets go of them
@@ -85,6 +85,6 @@ def _alone(task: Task, tasks: Sequence[Task], uses: dict[int, int]) -> bool:
             return False  # it might be a view, or no buffer that can be written over
         known += producer.value is old
         # The gate waits for what the commit before makes of it.
-        readers = [reader.inputs for reader in producer.dependents or () if reader.move is not None]
+        readers = [reader.inputs for reader in producer.dependents if reader.move is not None]
         known += sum([held is old for read in readers for held in read])
     return count <= known

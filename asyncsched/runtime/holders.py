@@ -66,7 +66,8 @@ class Walk:
         self._asking = {} if self._asker is None else _held_here(self._asker)
         # The pending tasks by the tuples in which they hold what they read, which nobody else has: thousands of them
         # may read one value, and so need no nodes.
-        self._readers = {id(task.inputs): task for task in pending if references([task.inputs], 0) == 2}
+        several = (task for task in pending if type(task.reads) is tuple)  # those of one hold it themselves
+        self._readers = {id(task.reads): task for task in several if references([task.reads], 0) == 2}
         self._futures = futures
         self._ours = {id(self._futures)}  # containers of the investigation itself, alive throughout
         self._owners = _owners(asyncio.all_tasks(loop))

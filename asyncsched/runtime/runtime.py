@@ -387,9 +387,14 @@ class Runtime:
         """
         if not self.inline_thread or task.move is not None:
             return None
-        for value in task.inputs:
-            if type(value.array) is not np.ndarray:
+        reads = task.reads
+        if type(reads) is Value:
+            if type(reads.array) is not np.ndarray:
                 return None
+        else:
+            for value in reads:
+                if type(value.array) is not np.ndarray:
+                    return None
         assert task.value is not None
         return self.loop_lanes[task.value.device]
 
@@ -434,12 +439,9 @@ class Runtime:
         if lane.copies and task.cost <= INLINE_COPY and not task.inputs and lane.device.inline:
             lane.device.run_here(task)
             return True
-        waits: tuple[Point, ...] = ()
-        for value in task.inputs:
-            producer = value.task
-            if producer is not None and producer.state == LAUNCHED and producer.lane is not lane:
-                assert producer.lane is not None
-                waits = (*waits, (producer.lane.stream, producer.number))
+        reads = task.reads
+        waits = () if type(reads) is Value and reads.task is None else _points(task.inputs, lane)
+        reads = None  # the stream may have begun by the end of `launch`: nothing more is to hold what it reads
         task.number = lane.stream.launch(task, waits)
         return False
 
@@ -501,6 +503,17 @@ class Runtime:
             found += self.engine.cancel(task, Failure.of(error, task.name, task.site))
         self.dispatch()
         return found
+
+
+def _points(inputs: Sequence[Value], lane: Lane) -> tuple[Point, ...]:
+    """What a lane's stream has to wait for before it may read these values."""
+    points: tuple[Point, ...] = ()
+    for value in inputs:
+        producer = value.task
+        if producer is not None and producer.state == LAUNCHED and producer.lane is not lane:
+            assert producer.lane is not None
+            points = (*points, (producer.lane.stream, producer.number))
+    return points
 
 
 class LoopStream:

@@ -30,7 +30,7 @@ def issue(
     device: Device,
     row: Row,
     plan: Plan,
-    inputs: tuple[Value, ...],
+    reads: Value | tuple[Value, ...],
     template: tuple[Any, ...] | None,
     options: Mapping[str, Any],
     *,
@@ -40,6 +40,7 @@ def issue(
     """Apply a row to values and scalars of one device, by its plan for them. Returns the result's value at once.
 
     Args:
+        reads: the values, or the only one.
         template: the arguments, with a reference by place for each input; None if they are the inputs.
         lanes: where it may run; default the device's compute streams.
         hold: launch nothing before the next `dispatch`.
@@ -58,9 +59,9 @@ def issue(
     nbytes = plan.nbytes + -plan.nbytes % device.memory.granule
     value = Value(scope.account, device, plan.meta, nbytes, call_site(3))  # 3: above is `apply`, or an operator
     if row.view and not plan.nbytes:
-        value.base = inputs[0]
+        value.base = reads[0] if isinstance(reads, tuple) else reads
     cost = nbytes + plan.workspace
-    task = Task(scope, row.name, value, row, inputs, template, options, lanes or runtime.lanes[device], cost)
+    task = Task(scope, row.name, value, row, reads, template, options, lanes or runtime.lanes[device], cost)
     if plan.small and lanes is None:
         task.quick = plan
     runtime.submit(task, hold=hold)

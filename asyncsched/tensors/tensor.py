@@ -85,7 +85,8 @@ def apply(
         made = run_inline(row, found, options, first, arrays, failure_above(inputs))
     if made is None:
         template = None if len(inputs) == len(args) else template_of(args)
-        made = issue(runtime, place, row, found, tuple(inputs), template, options, lanes=lanes, hold=hold)
+        reads = first if first is not None and len(inputs) == 1 else tuple(inputs)
+        made = issue(runtime, place, row, found, reads, template, options, lanes=lanes, hold=hold)
     result = Tensor(made)
     if node is not None:
         node.record(row, operands, options, result)
@@ -137,7 +138,7 @@ def _operators(name: str) -> tuple[_Operator, _Operator]:
                     args = template  # one read: another scheduler's thread may be here too
                     if args[1] is not number:
                         args = template = (_FIRST, number)
-                    made = issue(a.account.runtime, a.device, row, found, (a,), args, _NO_OPTIONS)
+                    made = issue(a.account.runtime, a.device, row, found, a, args, _NO_OPTIONS)
                 return Tensor(made)
         elif kind is Tensor:
             b = other._value
@@ -339,7 +340,7 @@ class Tensor(Methods):
         row = TABLE["copy"]
         found = plan(row, (value.meta,), _NO_OPTIONS)
         lanes = runtime.copy_lanes[target]
-        result = Tensor(issue(runtime, target, row, found, (value,), None, _NO_OPTIONS, lanes=lanes))
+        result = Tensor(issue(runtime, target, row, found, value, None, _NO_OPTIONS, lanes=lanes))
         if self._node is not None:
             self._node.record(row, (self,), _NO_OPTIONS, result)
         return result

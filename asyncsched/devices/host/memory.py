@@ -52,18 +52,24 @@ def run_small(task: Task) -> bool:
     """Run a row with a small result, as most are by number, in few steps, to its end. False, and nothing has happened,
     for whatever is out of the ordinary, operands that are not there and a kernel that raises too: that is left to
     `execution.run` and `execution.release`, which do the same and more."""
-    row, value, inputs = task.call, task.value, task.inputs
+    row, value, reads = task.call, task.value, task.reads
     if type(row) is not Row or not row.out or task.move is not None or task.cancelled:
         return False
     if value is None or value.nbytes >= POOLED_BYTES or value.meta.bound is not value.meta.shape:
         return False
-    arrays: list[Any] = []
-    for operand in inputs:
-        producer, array = operand.task, operand.array
+    if type(reads) is Value:
+        producer, array = reads.task, reads.array
         if type(array) is not np.ndarray or (producer is not None and producer.failure is not None):
             return False
-        arrays.append(array)
-    operand = producer = None  # type: ignore[assignment]  # which would count as holders
+        arrays = [array]
+    else:
+        arrays = []
+        for operand in reads:
+            producer, array = operand.task, operand.array
+            if type(array) is not np.ndarray or (producer is not None and producer.failure is not None):
+                return False
+            arrays.append(array)
+    operand = producer = reads = None  # which would count as holders
     if (args := task.args) is not None:
         if len(args) == 2 and args[0] is _FIRST:  # an operator with a number: most of all
             arrays.append(args[1])
@@ -81,7 +87,7 @@ def run_small(task: Task) -> bool:
         value.charge = value.nbytes = nbytes = array.nbytes
         task.refund -= nbytes
     task.value = task.args = task.call = task.context = task.options = None  # as `execution.release`
-    task.inputs = ()
+    task.reads = ()
     return True
 
 
