@@ -11,7 +11,6 @@ import contextvars
 import logging
 import threading
 import weakref
-from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum, auto
 from typing import Any, Final, Protocol, cast
@@ -128,7 +127,7 @@ class Runtime:
         self.meter = Meter(self.engine.admission)
         # The asyncio tasks that wait, and for which tasks: where a search for a deadlock begins.
         self.parked: dict[asyncio.Future[None], tuple[asyncio.Task[Any] | None, Sequence[Task]]] = {}
-        self.answered: deque[asyncio.Future[None]] | None = None  # see `resuming`; None where a future is set at once
+        self.answered: list[asyncio.Future[None]] | None = None  # see `resuming`; None where a future is set at once
         self.reclaimers: set[Callable[[], bool]] = set()  # asked, when the queue is stuck, to free what they can spare
 
     def __repr__(self) -> str:
@@ -446,8 +445,8 @@ class Runtime:
         return False
 
     def on_wake(self) -> None:
-        """What a wake-up schedules: take in what has ended, and have those go on at once who waited for it."""
-        answered: deque[asyncio.Future[None]] = deque()
+        """What a wake-up schedules: take in what has ended, and have who waited for it go on at once."""
+        answered: list[asyncio.Future[None]] = []
         self.answered = answered
         try:
             self.catch_up()

@@ -1,0 +1,215 @@
+"""How tasks end: done, failed or cancelled, each with what depends on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .audit import Audit
+from .commit import Commit, Move
+from .failure import Failure
+from .instrument import Instrument
+from .model import CANCELLED, DONE, FAILED, LAUNCHED, PENDING, Task
+
+
+class Ends(Audit):
+    """The part of the engine that ends tasks. Nobody is told here: `dispatch` does that, of what is in `_news`."""
+
+    sequence: int
+    peak_bytes: int
+    observer: Instrument | None
+    on_overrun: Callable[[Task], None]
+    on_cancel: Callable[[Task], None]
+    _news: list[Any]
+
+    def _complete(self, task: Task) -> None:
+        """A launched task physically ended; its `refund`, and its `failure` if it has one, are set."""
+        lane, account, admission = task.lane, task.scope.account, self.admission
+        assert lane is not None
+        lane.load -= 1
+        if lane.tail is task:
+            lane.tail = None
+        account.in_flight -= 1
+        if account.closed:
+            account = account.open
+        account.used -= task.refund
+        account.changed = True
+        admission.in_flight -= 1
+        admission.free += 1
+        admission.ended_tasks += 1
+        admission.ended_bytes += task.cost
+        if task.refund < 0:
+            self.note_peak(0)
+            if account.limit is not None and account.used > account.limit:
+                self.on_overrun(task)
+        failure = task.failure
+        if failure is None and not task.cancelled:  # as `_end`, of a task whose stream has let go of all else
+            task.state = DONE
+            task.value = task.after = None
+            del task.scope.tasks[task]
+            self.unfinished -= 1
+            self.completed += 1
+            if self.observer is not None:
+                self.observer.task_ended(task)
+            if task.waiters is not None:
+                self._news.append(task)
+            return
+        dependents = task.dependents
+        self._end(task, CANCELLED if task.cancelled or (failure is not None and failure.cancelled) else FAILED)
+        for dependent in dependents:
+            if failure is not None and dependent.state == PENDING:
+                self.settle(dependent, failure.passed_to(dependent.name, dependent.site))
+
+    def cancel(self, task: Task, failure: Failure) -> bool:
+        """Cancel a task in any state, and what depends on it. Returns whether it had not ended yet.
+
+        A launched task is settled for everyone who waits, and keeps its slot and bytes until it physically ends.
+        """
+        move = task.move  # one read: the stream lets go of it when the result is there, as of `value` below
+        if move is not None:
+            return self._give_up(move.commit)
+        if task.state == PENDING:
+            self.settle(task, failure)
+            return True
+        # As long as it has not ended nothing has that reads it, nor let go of its part in a commit.
+        below = _below(task)
+        if task.settled():
+            return False
+        # From this look to the two marks nothing is called, so no other thread runs (a thread gives the GIL away in
+        # calls and at the ends of loops alone): it has not ended before it is marked, or it is not marked.
+        if task.value is None:
+            return False
+        task.failure = failure
+        task.cancelled = True
+        self._tell_cancelled(task)
+        for producer, dependent, move in below:
+            above = producer.failure
+            if above is None:
+                continue
+            if move is not None:
+                self._give_up(move.commit)
+            elif dependent.state == PENDING:
+                self.settle(dependent, above.passed_to(dependent.name, dependent.site))
+            elif dependent.state == LAUNCHED and dependent.failure is None:
+                # It may have its result by now: both may have ended since the mark. Nobody was told of that yet.
+                dependent.failure = above.passed_to(dependent.name, dependent.site)
+                dependent.cancelled = True
+                self._tell_cancelled(dependent)
+        return True
+
+    def _tell_cancelled(self, task: Task) -> None:
+        if task.waiters is not None:
+            self._news.append(task)
+        self.on_cancel(task)
+
+    def settle(self, task: Task, failure: Failure) -> bool:
+        """End a pending task that will never be launched, and its dependents. Without recursion: graphs are deep.
+
+        A task of a commit goes on all the same: the commit is given up. Returns whether it was, or whether somebody
+        waits for any of them.
+        """
+        if task.move is not None:
+            given_up = self._give_up(task.move.commit)
+            if given_up:
+                self._record(task, failure)
+            return given_up
+        todo, awaited = [(task, failure)], False
+        while todo:
+            task, failure = todo.pop()
+            if task.state != PENDING:
+                continue
+            task.state = CANCELLED if failure.cancelled else FAILED
+            self.admission.remove(task)
+            task.failure = failure
+            awaited = awaited or bool(task.waiters)
+            dependents = []
+            for dependent in task.dependents:
+                if dependent.move is None:
+                    dependents.append((dependent, failure.passed_to(dependent.name, dependent.site)))
+                else:  # it goes on without, and need not wait for this any more
+                    self._give_up(dependent.move.commit)
+                    dependent.blockers -= 1
+                    dependent.scope.account.changed = True
+            self._end(task, task.state)
+            todo += dependents
+        return awaited
+
+    def _give_up(self, commit: Commit) -> bool:
+        """Decide against a commit. Returns whether it came in time."""
+        if commit.decide(False):
+            return False
+        gate = commit.gate
+        if gate.state == PENDING:  # then it needs no room either
+            self.admission.pending_bytes -= gate.cost
+            gate.cost = 0
+            gate.scope.account.changed = True
+        return True
+
+    @staticmethod
+    def _record(task: Task, failure: Failure) -> None:
+        """Have a root cause told, unless somebody sees it before."""
+        if failure.root is failure:
+            failure.seq = task.seq
+            task.scope.record(failure)
+
+    def _end(self, task: Task, state: int) -> None:
+        task.state = state
+        task.reads = ()
+        task.args = task.value = task.call = task.context = task.options = None
+        del task.scope.tasks[task]
+        self.unfinished -= 1
+        if not task.lanes:
+            pass
+        elif state == DONE:
+            self.completed += 1
+        elif state == FAILED:
+            self.failed += 1
+            failure = task.failure
+            assert failure is not None
+            self._record(task, failure)
+        else:
+            self.cancelled += 1
+        task.after = None
+        if self.observer is not None:
+            self.observer.task_ended(task)
+        if task.waiters is not None:
+            self._news.append(task)
+
+    def failed_inline(self, task: Task, failure: Failure) -> None:
+        """A quick task was submitted, failed and ended in one step, while nothing was pending."""
+        task.seq = self.sequence
+        self.sequence += 1
+        self.submitted += 1
+        self.unfinished += 1
+        self.note_peak(self.admission.in_flight + 1)
+        task.scope.tasks[task] = None
+        if self.observer is not None:
+            self.observer.task_submitted(task)
+        task.failure = failure
+        self._end(task, CANCELLED if failure.cancelled else FAILED)
+
+    def note_peak(self, in_flight: int, workspace: int = 0) -> None:
+        """Keep the highest tracked bytes (`workspace` more than are charged now) and tasks in flight."""
+        if self.account.used + workspace > self.peak_bytes:
+            self.peak_bytes = self.account.used + workspace
+        if in_flight > self.peak_in_flight:
+            self.peak_in_flight = in_flight
+
+
+def _below(task: Task) -> list[tuple[Task, Task, Move | None]]:
+    """What depends on a launched task, each after one that it reads, with its part in a commit.
+
+    Down to the first that is pending, or part of a commit: what depends on those ends with them, or goes on.
+    """
+    found: list[tuple[Task, Task, Move | None]] = []
+    todo, seen = [task], {task}
+    while todo:
+        producer = todo.pop()
+        for dependent in producer.dependents:
+            if dependent not in seen:
+                seen.add(dependent)
+                move = dependent.move
+                found.append((producer, dependent, move))
+                if move is None and dependent.state == LAUNCHED:
+                    todo.append(dependent)
+    return found

@@ -1,0 +1,120 @@
+"""The tree of scopes: opened, ended, closed, and what they hold handed over."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable
+
+from .completions import Completions
+from .ends import Ends
+from .model import Account, Queue, Scope, Value
+
+
+class Scopes(Ends):
+    """The part of the engine that keeps the tree of scopes."""
+
+    completions: Completions
+    reserved: int
+
+    def open_scope(
+        self,
+        name: str,
+        parent: Scope,
+        *,
+        own_queue: bool = True,
+        tenant: Hashable | None = None,
+        weight: float | None = None,
+        priority: int | None = None,
+    ) -> Scope:
+        """A child scope, with a queue of its own or in its parent's. Sweeps out siblings that are over.
+
+        Args:
+            tenant: whose work it is; None for its parent's, or one of its own where that has none.
+            weight: of the tenant from now on; None to leave it.
+            priority: the class; the higher goes first; None for its parent's.
+        """
+        queue = parent.queue
+        if own_queue:
+            queue = Queue(self.admission.tenant(queue.tenant, tenant, weight, priority))
+        elif parent.ended_children:
+            self._sweep(parent.ended_children)
+        scope = Scope(name, queue, parent.account, parent)
+        parent.children[scope] = None
+        if self.observer is not None:
+            self.observer.scope_opened(scope)
+        return scope
+
+    def end_scope(self, scope: Scope) -> None:
+        """Nothing more will be submitted to a scope. Once it is over it closes: when a later one begins in the queue
+        of its parent, at the latest with its parent."""
+        parent = scope.parent
+        assert parent is not None
+        scope.ended = True
+        if parent.ended_children is None:
+            parent.ended_children = deque()
+        parent.ended_children.append(scope)
+        if self.observer is not None:
+            self.observer.scope_left(scope)
+
+    def _sweep(self, ended: deque[Scope]) -> None:
+        """Close those that are over. It looks at two for each one that begins: so they do not pile up, and it costs the
+        same however many others there are."""
+        for _ in range(min(2, len(ended))):
+            scope = ended.popleft()
+            if scope.closed:
+                pass
+            elif scope.over():
+                self.close_scope(scope)
+            else:
+                ended.append(scope)
+
+    def grant_reserve(self, scope: Scope, claim: Value) -> None:
+        """Make the bytes of a claim, charged to the scope's account, the scope's own. Nobody has used the scope yet."""
+        assert not scope.tasks
+        assert not scope.children
+        scope.reserve, claim.charge = claim.charge, 0
+        scope.account = Account(scope.reserve, self.completions, self.account.runtime, scope.account)
+        self.reserved += scope.reserve
+
+    def close_scope(self, scope: Scope) -> None:
+        """Take a finished scope out of the tree; what it still holds is charged to its parent in the same step."""
+        assert not scope.tasks
+        parent = scope.parent
+        self._close(scope)
+        if parent is None:
+            return
+        parent.children.pop(scope, None)
+        if scope.reserve:
+            account = scope.account
+            self.reserved -= scope.reserve
+            assert account.parent is not None
+            account.closed = True
+            outer = account.parent.open
+            outer.used += account.used - scope.reserve
+            self.admission.hand_over(account, outer)
+            self.note_peak(0)
+        self._hand_over(scope, parent)
+
+    def _close(self, scope: Scope) -> None:
+        scope.closed = True
+        if self.observer is not None:
+            self.observer.scope_closed(scope)
+
+    def _hand_over(self, scope: Scope, parent: Scope) -> None:
+        """What is open in a scope that closes goes to its parent; what is over closes, and is reported, with it."""
+        todo, moved = list(scope.children), []
+        while todo:
+            child = todo.pop()
+            if child.ended:
+                self._close(child)
+                todo += child.children
+            else:
+                assert child.parent is not None
+                del child.parent.children[child]
+                child.parent = parent
+                parent.children[child] = None
+                moved.append(child)
+        while moved:
+            child = moved.pop()
+            child.account = child.account.open
+            moved += child.children
