@@ -34,4 +34,7 @@ def resume(futures: list[asyncio.Future[None]], debug: bool) -> None:
     [(go_on, context)] = callbacks
     first.remove_done_callback(go_on)
     first.set_result(None)
-    context.run(go_on, first)
+    try:
+        context.run(go_on, first)
+    finally:  # what an exception there keeps of this frame would hold the task, which holds the exception
+        del first, callbacks, go_on, context
