@@ -15,7 +15,7 @@ _exactly: ContextVar[bool] = ContextVar("asyncsched.exact", default=False)
 def exact() -> Iterator[None]:
     """Operations issued inside give the bits of the plain kernels: `with asc.exact():`.
 
-    Outside, a few rows of networks in float32 have a faster kernel (gelu by a polynomial; softmax, layer_norm,
+    Outside, a few rows of networks in float32 have a faster kernel (gelu by a quotient; softmax, layer_norm,
     cross_entropy and 3 by 3 convolutions with loops compiled by numba, if that is installed, from when they are
     compiled on). The table of operations says how far each may be off: `TABLE["gelu"].bound`. Large matrix products are
     cut into parts for several streams, which may change their last bits. In float32, numba compiles runs of a captured
