@@ -260,11 +260,8 @@ class Engine(Scopes):
             task.move.charge(task)
         if self.account.used > self.peak_bytes or admission.in_flight > self.peak_in_flight:
             self.note_peak(admission.in_flight)
-        after = task.after
-        if after is not None:
-            for dependent in (after,) if type(after) is Task else after:
-                dependent.blockers -= 1
-                dependent.scope.account.changed = True
+        if task.after is not None:
+            _unblock(task)
         lanes = task.lanes
         if lanes:
             lane = None if task.quick is None else self.here(task)
@@ -322,11 +319,8 @@ class Engine(Scopes):
                 account.used += task.cost - task.refund
                 if used > self.peak_bytes and account is self.account:
                     self.peak_bytes = used
-                after = task.after
-                if after is not None:
-                    for dependent in (after,) if type(after) is Task else after:
-                        dependent.blockers -= 1
-                        dependent.scope.account.changed = True
+                if task.after is not None:
+                    _unblock(task)
                     task.after = None
                 del task.scope.tasks[task]
                 if task.waiters is not None:
@@ -366,3 +360,10 @@ def _follow(task: Task) -> Failure | None:
         if producer.state == PENDING:
             task.blockers += 1
     return failed
+
+
+def _unblock(task: Task) -> None:
+    """A task is launched: what reads it need not wait for that any more."""
+    for dependent in task.dependents:
+        dependent.blockers -= 1
+        dependent.scope.account.changed = True

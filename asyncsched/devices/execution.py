@@ -231,11 +231,8 @@ def _run_call(task: Task, memory: Memory) -> None:
     charge = made = 0
     value.block = ()
     if owners := _made(result, arrays, task.args, memory.arrays):
-        for owner in owners:
-            nbytes = memory.footprint(owner.nbytes)
-            value.block = (*value.block, (owner, nbytes))
-            made += nbytes
-        charge = made
+        value.block = tuple([(owner, memory.footprint(owner.nbytes)) for owner in owners])
+        charge = made = sum([nbytes for _, nbytes in value.block])
     elif options and not isinstance(result, (*memory.arrays, *_WEIGHTLESS)):
         charge = options["unmeasured"] if found is None else found.kept  # until the handle drops
     if lesson and found:
@@ -265,11 +262,7 @@ def _made(result: Any, inputs: list[Any], args: Sequence[Any], kinds: tuple[type
             owner = owner_of(leaf)
             owners[id(owner)] = owner
     if owners:
-        for arg in args:
-            for leaf in () if type(arg) is Ref else leaves(arg):
-                if isinstance(leaf, kinds):
-                    owners.pop(id(owner_of(leaf)), None)
-        for leaf in inputs:
+        for leaf in (*inputs, *leaves(args)):
             if isinstance(leaf, kinds):
                 owners.pop(id(owner_of(leaf)), None)
     return owners.values()

@@ -56,7 +56,7 @@ def make_call(
         raise TypeError("shape and dtype go together: with both the result is a Tensor")
     form = None if shape is None else meta(_shape(shape), np.dtype(dtype), contiguous=False)
     inputs: list[Value] = []
-    bound = [_bound(arg, inputs, runtime) if isinstance(arg, _MAY_HOLD) else arg for arg in args]
+    bound = tuple([_bound(arg, inputs, runtime) if isinstance(arg, _MAY_HOLD) else arg for arg in args])
     target = runtime.device(given.device) if given.device is not None or not inputs else inputs[0].device
     result = 0 if form is None else target.memory.footprint(form.nbytes)
     label = given.name or getattr(fn, "__qualname__", None) or type(fn).__name__
@@ -72,7 +72,7 @@ def make_call(
     lanes = runtime.lanes[target] if given.resource is None else runtime.lane_of(given.resource, target)
     value = Value(core.account, target, form, cost - workspace if form is None else result, call_site())
     reads = inputs[0] if len(inputs) == 1 else tuple(inputs)
-    task = CoreTask(core, label, value, fn, reads, tuple(bound), options, lanes, cost)
+    task = CoreTask(core, label, value, fn, reads, bound, options, lanes, cost)
     task.context = contextvars.copy_context()
     for read in inputs:
         read.escaped = True  # the function may keep what it is given
@@ -118,8 +118,7 @@ def _cost(form: Meta | None, result: int, given: Options, inputs: list[Value]) -
     workspace = 0 if given.workspace is None else _bytes(given.workspace, "workspace")
     if given.nbytes is None:
         if form is None and inputs:
-            owners = [value if value.base is None else value.owner for value in inputs]
-            result = sum([owner.nbytes for owner in set(owners)]) if len(owners) > 1 else owners[0].nbytes
+            result = sum([owner.nbytes for owner in {value.owner for value in inputs}])
         return result + workspace, workspace
     cost = _bytes(given.nbytes, "nbytes")
     if workspace > cost:

@@ -154,8 +154,7 @@ class Tasks:
             A Task, or a Tensor if shape and dtype are given.
         """
         self._runtime.check()
-        if keywords:
-            _refuse(fn, keywords)
+        _refuse(fn, keywords)
         await checkpoint()
         given = Options(shape, dtype, nbytes, workspace, name, device, resource)
         task, handle = make_call(self._runtime, self._core(), fn, args, given, bounded=False)
@@ -186,8 +185,7 @@ class Tasks:
         The task joins the backlog, or QueueFull is raised when that is at its limit.
         """
         self._runtime.check()
-        if keywords:
-            _refuse(fn, keywords)
+        _refuse(fn, keywords)
         given = Options(shape, dtype, nbytes, workspace, name, device, resource)
         return make_call(self._runtime, self._core(), fn, args, given, bounded=True)[1]
 
@@ -205,8 +203,7 @@ class Tasks:
         (3, 1)
         """
         self._runtime.check()
-        if keywords:
-            _refuse(fn, keywords)
+        _refuse(fn, keywords)
         given = Options(None, None, nbytes, workspace, name, device, resource)
         task, handle = make_call(self._runtime, self._core(), fn, args, given, bounded=False)
         try:
@@ -269,8 +266,11 @@ async def put_all(submitter: Tasks, arrays: Sequence[Any], device: object) -> li
         del made, tasks  # as in `put`
 
 
-def _refuse(fn: object, keywords: Mapping[str, object]) -> NoReturn:
+def _refuse(fn: object, keywords: Mapping[str, object]) -> None:
     """Raise for keywords that are no option of a task: they were meant for the function."""
-    given = ", ".join(f"{name}=..." for name in keywords)
-    label = getattr(fn, "__name__", "fn")
-    raise TypeError(f"keywords are options of the task, and {given} is none: use functools.partial({label}, {given})")
+    if keywords:
+        given = ", ".join(f"{name}=..." for name in keywords)
+        label = getattr(fn, "__name__", "fn")
+        raise TypeError(
+            f"keywords are options of the task, and {given} is none: use functools.partial({label}, {given})"
+        )

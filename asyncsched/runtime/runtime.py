@@ -386,14 +386,9 @@ class Runtime:
         """
         if not self.inline_thread or task.move is not None:
             return None
-        reads = task.reads
-        if type(reads) is Value:
-            if type(reads.array) is not np.ndarray:
+        for value in task.inputs:
+            if type(value.array) is not np.ndarray:
                 return None
-        else:
-            for value in reads:
-                if type(value.array) is not np.ndarray:
-                    return None
         assert task.value is not None
         return self.loop_lanes[task.value.device]
 
@@ -402,11 +397,7 @@ class Runtime:
         if not self.inline_thread:
             return False
         seconds = task.quick.seconds
-        try:
-            ran = self.quiet.run(run_small, task)
-        except RuntimeError:  # in use
-            ran = self.quiet.copy().run(run_small, task)
-        if not ran:
+        if not self.quiet.copy().run(run_small, task):  # a copy: see `quiet_in_use`
             return False
         if self.meter.since is None:
             self.meter.since = self.meter.clock()
@@ -415,7 +406,7 @@ class Runtime:
         return True
 
     def quiet_in_use(self) -> bool:
-        """Whether a row runs in it right now, and what asks is a finaliser: a context is entered once at a time."""
+        """Whether an inline row runs in it, and who asks is a finaliser: a context is entered once at a time."""
         try:
             self.quiet.run(bool)
         except RuntimeError:
@@ -430,8 +421,7 @@ class Runtime:
             self.meter.since = self.meter.clock()
         if task.quick is not None and type(lane.stream) is LoopStream:
             seconds = task.quick.seconds
-            context = self.quiet.copy() if self.quiet_in_use() else self.quiet
-            context.run(lane.device.run_here, task)
+            self.quiet.copy().run(lane.device.run_here, task)
             if seconds:
                 self.spend(seconds)
             return True

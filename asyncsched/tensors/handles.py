@@ -123,7 +123,7 @@ class Task(Handle[T]):
     __slots__ = ("_name",)
 
     def __init__(self, value: Value, name: str) -> None:
-        self._value = value
+        super().__init__(value)
         self._name = name
 
     def __repr__(self) -> str:

@@ -57,18 +57,12 @@ def run_small(task: Task) -> bool:
         return False
     if value is None or value.nbytes >= POOLED_BYTES or value.meta.bound is not value.meta.shape:
         return False
-    if type(reads) is Value:
-        producer, array = reads.task, reads.array
+    arrays: list[Any] = []
+    for operand in (reads,) if type(reads) is Value else reads:
+        producer, array = operand.task, operand.array
         if type(array) is not np.ndarray or (producer is not None and producer.failure is not None):
             return False
-        arrays = [array]
-    else:
-        arrays = []
-        for operand in reads:
-            producer, array = operand.task, operand.array
-            if type(array) is not np.ndarray or (producer is not None and producer.failure is not None):
-                return False
-            arrays.append(array)
+        arrays.append(array)
     operand = producer = reads = None  # which would count as holders
     if (args := task.args) is not None:
         if len(args) == 2 and args[0] is _FIRST:  # an operator with a number: most of all

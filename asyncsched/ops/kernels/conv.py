@@ -66,9 +66,7 @@ def conv2d_weight_grad(
     cut = tiles(shape, len(x), grad.shape[2:])
     number = sums_for(shape, len(cut), out.dtype.itemsize)
     sums = xp.zeros((number, prod(shape[1:]), len(out)), out.dtype)
-    groups = [cut[part] for part in even(len(cut), -(-len(cut) // number))]
-    work = partial(_add_products, xp, windows, grad, x)
-    share(list(zip(groups, sums, strict=False)), grad.size * prod(shape[1:]), work)
+    share_sums(cut, sums, grad.size * prod(shape[1:]), partial(_add_products, xp, windows, grad, x))
     for one in sums[1:]:
         sums[0] += one
     out.reshape(len(out), -1)[...] = sums[0].T
@@ -78,6 +76,12 @@ def conv2d_weight_grad(
 def sums_for(weight: tuple[int, ...], number: int, itemsize: int) -> int:
     """How many sums the gradient of a weight of this shape is added up in, of so many tiles."""
     return max(1, min(_SUMS, number, max(2, _SUM_BYTES // max(1, prod(weight) * itemsize))))
+
+
+def share_sums(cut: Sequence[Any], sums: Any, multiplications: int, add: Callable[[Any], None]) -> None:
+    """Have each sum added up of some tiles, by a function of (tiles, sum), in parts for the threads there are."""
+    groups = [cut[part] for part in even(len(cut), -(-len(cut) // len(sums)))]
+    share(list(zip(groups, sums, strict=False)), multiplications, add)
 
 
 def share(cut: Sequence[Any], multiplications: int, one: Callable[[Any], None]) -> None:

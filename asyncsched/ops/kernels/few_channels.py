@@ -42,9 +42,8 @@ def conv2d_weight_grad(xp: Any, grad: Any, x: Any, *, shape: Any, out: Any, **op
     if run is not None:
         cut = blocks(len(x), grad.shape[2:])
         sums = np.zeros((sums_for(shape, len(cut)), *shape[:2], 9, RUN), np.float32)
-        groups = [cut[part] for part in even(len(cut), -(-len(cut) // len(sums)))]
         work = partial(_weigh, run, grad, x, windows.padding)
-        conv.share(list(zip(groups, sums, strict=False)), _WORK * grad.size * prod(shape[1:]), work)
+        conv.share_sums(cut, sums, _WORK * grad.size * prod(shape[1:]), work)
         np.sum(sums, (0, -1), out=out.reshape(*shape[:2], 9))
         if np.isfinite(out).all():  # else zeros at the ends of rows may have met what is infinite
             return out

@@ -151,8 +151,7 @@ def _summed(grad: Any, x: Any, padding: Pair) -> Any:
     cut = blocks(channels, len(x), grad.shape[2:])
     number = conv.sums_for((*channels, 4, 4), len(cut), 4)
     sums = np.zeros((number, PLACES, *channels), np.float32)
-    groups = [cut[part] for part in even(len(cut), -(-len(cut) // number))]
-    conv.share(list(zip(groups, sums, strict=False)), grad.size * x.shape[1] * 4, partial(_add, grad, x, padding))
+    conv.share_sums(cut, sums, grad.size * x.shape[1] * 4, partial(_add, grad, x, padding))
     for one in sums[1:]:
         sums[0] += one
     return sums[0]
