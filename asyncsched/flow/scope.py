@@ -63,8 +63,8 @@ class Submitter(Tasks):
         runtime, core = self._runtime, self._core()
         runtime.check()
         before = runtime.engine.sequence
-        await checkpoint()
-        await drained(runtime, core, before)
+        if not await drained(runtime, core, before):
+            await checkpoint()
         report(core, "barrier", before)
 
     async def capture(self, fn: Callable[..., Any], *examples: Tensor) -> Graph:

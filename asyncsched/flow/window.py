@@ -89,14 +89,15 @@ class Window:
             raise RuntimeError(
                 "a window belongs to one coroutine, one block at a time: make another with `s.window(depth)`"
             )
-        await checkpoint()
-        started = perf_counter()
-        while len(self._behind) >= self._depth:
-            oldest = self._behind[0]
-            await drained(runtime, oldest)
+        waited = False
+        if len(self._behind) >= self._depth:
+            oldest, started = self._behind[0], perf_counter()
+            waited = await drained(runtime, oldest)
             self._behind.popleft()
             self._waited += perf_counter() - started
             report(oldest, "window")
+        if not waited:  # a turn of the loop for each iteration, and no more than one
+            await checkpoint()
         self._begun += 1
         core = self._current = runtime.engine.open_scope(
             f"iteration {self._begun}", current_scope(runtime), own_queue=False

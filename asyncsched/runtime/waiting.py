@@ -116,12 +116,16 @@ class Steps(Awaitable[None]):
         return self._steps
 
 
-async def drained(runtime: Runtime, scope: Scope, before: int = sys.maxsize) -> None:
-    """Wait until every task of the scope numbered under `before` has physically ended."""
+async def drained(runtime: Runtime, scope: Scope, before: int = sys.maxsize) -> bool:
+    """Wait until every task of the scope numbered under `before` has physically ended. Returns whether that took a
+    wait, and so a turn of the loop."""
+    waited = False
     runtime.dispatch()
     while tasks := [task for task in scope.unfinished() if task.seq < before]:
         # The youngest alone: a waiter on each would wake the loop for each.
         await Steps(wait(runtime, tasks[-1:], ENDED))
+        waited = True
+    return waited
 
 
 async def shielded(runtime: Runtime, scope: Scope) -> None:
