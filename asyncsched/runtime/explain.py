@@ -20,7 +20,7 @@ from typing import Final
 from .._core.callsite import is_users, line_of
 from .._core.model import DONE, LAUNCHED, PENDING, STATE_NAMES, Account, Scope, Task, Value
 from .deadlock import BUDGET, investigate
-from .holders import where_it_waits
+from .places import where_it_waits
 from .runtime import Runtime
 
 _FIRST, _LAST = 3, 6  # links that are told at the ends of a chain
