@@ -119,9 +119,8 @@ class _Words:
         if wait is Wait.ELSEWHERE:
             return [f"which is the next on {stream}, and waits for an input on another stream{then}"]
         if wait is Wait.BODY:
-            return [
-                f"which {'copies' if task.lane is not None and task.lane.copies else 'runs'} on {stream}{_where_it_runs(task)}"
-            ]
+            does = "copies" if task.lane is not None and task.lane.copies else "runs"
+            return [f"which {does} on {stream}{_where_it_runs(task)}"]
         if wait is Wait.LOOP:
             return ["which has ended, as the event loop learns at its next turn"]
         return ["which nothing keeps: it is launched at the next turn of the event loop"]
@@ -136,9 +135,8 @@ class _Words:
         flying = self._waits.charged_to(account)
         if flying:
             total = sum(other.cost for other in flying)
-            lines.append(
-                f"  {total:,} bytes: those of {len(flying):,} task{'s' * (len(flying) > 1)} in flight, which give back what is not kept"
-            )
+            tasks = "1 task" if len(flying) == 1 else f"{len(flying):,} tasks"
+            lines.append(f"  {total:,} bytes: those of {tasks} in flight, which give back what is not kept")
         for scope in _reserved_in(engine.root, account):
             lines.append(f"  {scope.reserve:,} bytes: the reserve of {_name_of(scope)}, which is open")
         if self._holders is not None:
