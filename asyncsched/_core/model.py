@@ -18,7 +18,8 @@ from weakref import ref
 
 from .callsite import CallSite
 from .completions import Completions
-from .failure import Failure, Unkept
+from .failure import Failure
+from .unseen import Unseen
 
 # States, in the order of a task's life. Plain ints: they are compared several times per task.
 PENDING: Final = 0
@@ -28,7 +29,6 @@ FAILED: Final = 3
 CANCELLED: Final = 4
 STATE_NAMES: Final = ("pending", "launched", "done", "failed", "cancelled")
 
-KEPT_FAILURES: Final = 100
 SWEEP: Final = 64  # tasks of a queue that are not pending any more, beside as many as are
 
 # Told of each change of its task (launched, settled, ended), until it returns True: it has seen enough.
@@ -333,8 +333,7 @@ class Scope:
     parent: Scope | None = None
     children: dict[Scope, None] = field(default_factory=dict)
     tasks: dict[Task, None] = field(default_factory=dict)  # unfinished
-    failures: dict[Failure, None] = field(default_factory=dict)  # root causes that nobody has seen yet
-    unkept: Unkept | None = None  # those beyond KEPT_FAILURES
+    unseen: Unseen | None = None  # failures of its own tasks; None before the first
     reserve: int = 0
     # Nothing more will be submitted: closed when its tasks are finished and its failures reported.
     ended: bool = False
@@ -343,7 +342,7 @@ class Scope:
 
     def over(self) -> bool:
         """Whether it has ended, and nothing here or below is unfinished or unreported."""
-        if not self.ended or self.tasks or self.failures or (self.unkept is not None and self.unkept.count):
+        if not self.ended or self.tasks or self.unseen:
             return False
         return all(child.over() for child in self.children)
 
@@ -357,30 +356,21 @@ class Scope:
         return found
 
     def record(self, failure: Failure) -> None:
-        """Keep a root cause until someone sees it; no longer, since then it holds the frames of who awaited it."""
+        """Report a root cause where the scope ends, or at a barrier, unless someone sees it first."""
         if failure.seen:  # by a dependent on another stream, whose completion came first
             return
-        if len(self.failures) < KEPT_FAILURES:
-            self.failures[failure] = None
-            failure.keeper = self.failures
-            return
-        if self.unkept is None:
-            self.unkept = Unkept()
-        self.unkept.count += 1
-        failure.keeper = self.unkept
+        if self.unseen is None:
+            self.unseen = Unseen()
+        self.unseen.add(failure)
 
     def take_failures(self, before: int | None = None) -> tuple[list[Failure], int]:
         """Root causes nobody has seen, here and below, of tasks numbered under `before`.
 
         And how many more were not kept.
         """
-        mine = [f for f in list(self.failures) if before is None or f.seq < before]
-        lost = 0 if self.unkept is None else self.unkept.count
-        self.unkept = None
+        found, lost = ([], 0) if self.unseen is None else self.unseen.take(before)
         for child in list(self.children):
             below, more = child.take_failures(before)
-            mine += below
+            found += below
             lost += more
-        for failure in mine:
-            failure.see()
-        return mine, lost
+        return found, lost
