@@ -1,4 +1,4 @@
-"""Copies of exceptions, and what an exception holds: neither a copy nor what is stored may pin frames or arrays."""
+"""Copies of exceptions to be raised, and clearing the frames that a stored exception would keep alive."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _HEAP_TYPE: Final = 1 << 9  # `Py_TPFLAGS_HEAPTYPE`: the class was made while ru
 def copied(
     exception: BaseException, traceback: TracebackType | None, context: BaseException | None, notes: list[Any]
 ) -> BaseException:
-    """A copy to be raised in one of several places, with all that may grow there: its own, from here on. The exception
+    """A copy with this traceback, context and notes, to be raised in one of several places. The exception
     itself, where its class does not let that be done."""
     try:
         copy = _copy(exception).with_traceback(traceback)
@@ -29,8 +29,8 @@ def copied(
 def _copy(exception: BaseException) -> BaseException:
     """A copy that can be raised in an exception's place; the exception itself where none is certain to be equal.
 
-    Its class is not called, since it may have made these arguments out of others. The few kinds that Python keeps
-    in a form of their own copy themselves; classes derived from those are left alone.
+    Its class is not called, since it may have made these arguments out of others. The few built-in classes with a
+    layout of their own (OSError, UnicodeError, ...) are copied by `__reduce__`; classes derived from those are not.
     """
     copied: BaseException
     kind = built_in = type(exception)
@@ -43,7 +43,7 @@ def _copy(exception: BaseException) -> BaseException:
             for name, held in (attributes or {}).items():
                 object.__setattr__(copied, name, held)
     elif kind in (built_in, ExceptionGroup):
-        # As `copy.copy` does, but for what others have it do instead: libraries that pickle tracebacks.
+        # As `copy.copy`, but without the reducers that libraries register to pickle tracebacks.
         reduced: Any = exception.__reduce__()
         make, given, *more = reduced
         copied = make(*given)

@@ -1,4 +1,4 @@
-"""What is remembered of a failed task: the exception, who saw it, and the way it took to its dependents."""
+"""The failure of a task: its exception, whether anybody has seen it, and the path by which it reached dependents."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Failure:
         self._root = None if upstream is None else upstream.root  # not itself: that would pin frames until collected
         self.depth: int = 0 if upstream is None else upstream.depth + 1
         self.seen = False
-        self.keeper: Keeper | None = None  # of a root that nobody has seen
+        self.keeper: Keeper | None = None  # where an unseen root is kept or counted
         self.seq = 0
         self._exception = exception
         self._notes: list[Any] = []
@@ -88,7 +88,7 @@ class Failure:
         return Failure(self._exception, name, site, self)
 
     def alongside(self, name: str, site: CallSite | None) -> Failure:
-        """The failure of a task that does not read this one, and ends for the same reason: told once for both."""
+        """The failure of a task that is no dependent and ends for the same reason. Both are reported once."""
         failure = Failure(self._exception, name, site)
         failure._root = self.root
         return failure
@@ -112,16 +112,16 @@ class Failure:
     def exception(self) -> BaseException:
         """A copy of the exception with the body's traceback, context and notes. Counts as seen.
 
-        What is raised gathers the frames it passes, and one of those holds the handle that leads back here: raised
-        itself, what is kept would pin them all until the collector runs, and from Python 3.12 on also the frames of
-        whoever awaits those, since a coroutine's frame that is kept keeps its awaiter's.
+        A raised exception collects the frames that it passes, and one of these holds the handle, which refers back to
+        this failure. If the stored exception itself were raised, this cycle would keep all those frames alive until the
+        garbage collector runs; from Python 3.12 on those of the awaiting coroutines, too.
         """
         root = self.root
         root.see()
         return copied(self._exception, root._traceback, root._context, root._notes + self._path())
 
     def told(self) -> list[str]:
-        """What was raised, and by which way it came, in words. Does not count as seeing it."""
+        """The exception, its notes and its path, as lines of text. Does not count as seeing it."""
         root = self.root
         what = traceback.TracebackException(type(root._exception), root._exception, None).format_exception_only()
         return ["".join(what).strip(), *map(str, root._notes), *self._path()]
@@ -160,6 +160,6 @@ class Failure:
 
 
 class _Note(str):
-    """A note of ours: when another task raises an exception again that it was given, it is left out."""
+    """A note that the package wrote. It is left out when a task raises an exception again that it was given."""
 
     __slots__ = ()
