@@ -345,15 +345,20 @@ class Scope:
         """Whether it has ended, and nothing here or below is unfinished or unreported."""
         if not self.ended or self.tasks or self.failures or (self.unkept is not None and self.unkept.count):
             return False
-        return all(child.over() for child in self.children)
+        for child in self.children:  # noqa: SIM110  # a generator for `all` takes longer than the rest of this
+            if not child.over():
+                return False
+        return True
 
     def unfinished(self) -> list[Task]:
         """Every unfinished task here and below."""
-        found, todo = list(self.tasks), list(self.children)
-        while todo:
-            scope = todo.pop()
-            found += scope.tasks
-            todo += scope.children
+        found = list(self.tasks)
+        if self.children:
+            todo = list(self.children)
+            while todo:
+                scope = todo.pop()
+                found += scope.tasks
+                todo += scope.children
         return found
 
     def record(self, failure: Failure) -> None:
@@ -374,6 +379,8 @@ class Scope:
 
         And how many more were not kept.
         """
+        if not (self.failures or self.children or self.unkept):
+            return [], 0
         mine = [f for f in list(self.failures) if before is None or f.seq < before]
         lost = 0 if self.unkept is None else self.unkept.count
         self.unkept = None

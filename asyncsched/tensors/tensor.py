@@ -12,14 +12,13 @@ from .._core.callsite import line_of
 from .._core.model import Value, failure_above
 from ..devices.contract import Device
 from ..errors import ImplicitBarrierError
-from ..ops.exactly import asked, chosen
+from ..ops.exactly import asked
 from ..ops.index_keys import encode_key
 from ..ops.meta import Shape
 from ..ops.program import ref
 from ..ops.row import Row, plan
 from ..ops.table import TABLE, power_row
 from ..runtime.context import find
-from ..runtime.waiting import Steps
 from . import gradients
 from .copies import copy_out
 from .handles import Handle, reach, runtime_of
@@ -52,8 +51,8 @@ def apply(
         device: where to run it where no operand is a tensor; default the scheduler's first.
         hold: do not launch before the scheduler's next step.
     """
-    if row.exact is not None:
-        row = chosen(row)
+    if row.exact is not None and asked():
+        row = row.exact
     args: list[Any] = []
     inputs: list[Value] = []
     forms: list[Any] = []
@@ -284,7 +283,7 @@ class Tensor(Methods):
         """
         value = self._value
         try:
-            await Steps(reach(value))
+            await reach(value)
             if value.failure is not None:
                 value.failure.rethrow()
             return cast(np.ndarray[Any, Any], await copy_out(runtime_of(value), value))
@@ -311,7 +310,7 @@ class Tensor(Methods):
         if self.size not in (1, None):
             raise ValueError(f"item() needs exactly one element, and the shape is {self.shape}: use `await t.numpy()`")
         try:
-            await Steps(reach(value))
+            await reach(value)
             if value.failure is not None:
                 value.failure.rethrow()
             array = value.array if value.device.inline else await copy_out(runtime_of(value), value)
