@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from math import inf
@@ -14,7 +13,7 @@ from typing import Any, Self, TypeVar
 from .._arguments import check_number, parse_bytes
 from .._core.model import Scope as CoreScope
 from ..errors import DeadlineExceeded, SchedulerClosed
-from ..runtime.context import Ambient, ambient, leave_ambient
+from ..runtime.context import Ambient, ambient
 from ..runtime.runtime import Runtime
 from ..runtime.unseen_failures import finish, report
 from ..runtime.waiting import checkpoint, drained, shielded
@@ -108,7 +107,8 @@ class Submitter(Tasks):
     ) -> Scope:  # fmt: skip
         """A structured scope: leaving it waits for its tasks; leaving it by an exception cancels them.
 
-        Tasks that only wait are dropped at once then; those that run are waited for, and counted until they end.
+        Tasks that only wait are dropped at once then; those that run are waited for, and counted until they end. One
+        that is open in an async generator is also the one its consumer is in, until the generator ends.
 
         >>> async def main():
         ...     async with asc.Scheduler("cpu") as s:
@@ -184,7 +184,7 @@ class Scope(Submitter):
         self._sharing = sharing
         self._inner: CoreScope | None = None
         self._entered = False  # not yet while it waits for its reserve, when nobody may use it
-        self._token: contextvars.Token[Ambient | None] | None = None
+        self._link: Ambient | None = None  # once it is entered
 
     @property
     def name(self) -> str:
@@ -204,7 +204,8 @@ class Scope(Submitter):
         except BaseException as error:
             await self._check_deadline(error)
             raise
-        self._token = ambient.set(Ambient(runtime, core, ambient.get(), until=until))
+        self._link = Ambient(runtime, core, ambient.get(), until=until)
+        ambient.set(self._link)
         return self
 
     async def _open(self) -> CoreScope:
@@ -230,7 +231,8 @@ class Scope(Submitter):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         core, what = self._core(), f"scope {self._name!r}"
-        leave_ambient(self._token)
+        if self._link is not None:
+            self._link.leave()
         try:
             try:
                 await self._finish_tasks(core, what, error)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import DTypeLike
 
+from .array_handle import ArrayHandle
 from .options import axes
-from .reading import Unread
 
 _Axis = int | Sequence[int] | None
 
@@ -60,7 +60,7 @@ _INSTEAD = {
 }
 
 
-class Methods(Unread):
+class Methods(ArrayHandle):
     """The methods. `Tensor` says how a row is applied."""
 
     __slots__ = ()
@@ -201,11 +201,6 @@ class Methods(Unread):
     def mT(self) -> Self:
         """A view with the last two axes exchanged."""
         return self._row("matrix_transpose")
-
-    @property
-    def ndim(self) -> int:
-        """The number of axes."""
-        return len(self._value.meta.shape)
 
     if not TYPE_CHECKING:  # for which any name would be there then
 
