@@ -17,18 +17,16 @@ queues, tenants of a class share by cost, and the scopes of a tenant alternate: 
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Hashable, Iterable, Sized
+from collections.abc import Iterable, Sized
 from math import inf
+from operator import attrgetter
 from typing import Final
-from weakref import WeakValueDictionary
 
 from .model import PENDING, SWEEP, Account, Queue, Task
-from .tenants import Priority, Tenant
+from .tenants import Priority, Tenant, Tenants
 
 PATIENCE: Final = 16  # a guess, as is GRACE: small enough to notice, large enough not to thrash
 GRACE: Final = 16
-_REMEMBERED: Final = 1024
 _ASKED: Final = 8  # queues whose heads are looked at for the bytes they lack: a guess
 
 
@@ -49,12 +47,9 @@ class Admission:
         self.pending_bytes = 0  # what they will be charged
         self.claims = 0  # pending tasks that need no slot
         self.ended_tasks = self.ended_bytes = 0  # of those that had a slot, since the beginning; their costs
-        self.ordinary = Priority(0)
+        self.tenants = Tenants()
         self._queues: dict[Queue, None] = {}  # those with pending tasks
         self._classes: list[Priority] = []  # those whose tenants have queues to serve
-        self._known_classes = WeakValueDictionary({0: self.ordinary})
-        self._known_tenants: WeakValueDictionary[tuple[Hashable, int], Tenant] = WeakValueDictionary()
-        self._recent: deque[Tenant] = deque(maxlen=_REMEMBERED)  # kept alive, with what they have paid
         self._waiting: dict[Account, None] = {}  # accounts with pending tasks
 
     @property
@@ -214,29 +209,7 @@ class Admission:
 
     def tasks(self) -> list[Task]:
         """Every pending task, by age."""
-        return sorted((t for q in self._queues for t in q if t.state == PENDING), key=_age_of)
-
-    def tenant(
-        self, parent: Tenant, name: Hashable | None = None, weight: float | None = None, priority: int | None = None
-    ) -> Tenant:
-        """The tenant of a new scope within a scope of `parent`'s: one that is known, or a new one.
-
-        What is not given is as in the parent; the weight, too, if the tenant is the same.
-        """
-        name = parent.name if name is None else name
-        level = parent.priority.level if priority is None else priority
-        group = self._known_classes.get(level)
-        if group is None:
-            group = self._known_classes[level] = Priority(level)
-        tenant = None if name is None else self._known_tenants.get((name, level))
-        if tenant is None:
-            tenant = Tenant(name, group, 1 if name is None or name != parent.name else parent.weight)
-        if name is not None:
-            self._known_tenants[name, level] = tenant
-            self._recent.append(tenant)
-        if weight is not None:
-            tenant.weight = weight
-        return tenant
+        return sorted((t for q in self._queues for t in q if t.state == PENDING), key=attrgetter("seq"))
 
     def _enter(self, queue: Queue) -> None:
         """A queue is served by its tenant from now on, as all are while there are two or more."""
@@ -293,7 +266,3 @@ class Admission:
 
 def _rank_of(group: Priority) -> tuple[int, int]:
     return -group.passed if group.passed >= PATIENCE else 0, -group.level
-
-
-def _age_of(task: Task) -> int:
-    return task.seq

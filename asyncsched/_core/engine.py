@@ -76,7 +76,7 @@ class Engine(Scopes):
         self.on_cancel = on_cancel
         self.account = Account(max_bytes, completions, runtime)
         self.admission = Admission(max_ops, completions.returning)
-        self.root = Scope("root", Queue(Tenant(None, self.admission.ordinary)), self.account)
+        self.root = Scope("root", Queue(Tenant(None, self.admission.tenants.ordinary)), self.account)
         self.sequence = 0
         self.unfinished = 0
         self.submitted = self.completed = self.failed = self.cancelled = 0

@@ -57,6 +57,16 @@ class Failure:
     @classmethod
     def of(cls, exception: BaseException, name: str, site: CallSite | None) -> Failure:
         """The failure of a body that raised `exception`. Drops the locals of the frames it passed."""
+        try:
+            return cls._of(exception, name, site)
+        except Exception as error:  # by what its class overrides: whoever runs bodies must not end by that
+            raised, kept_by = type(exception).__name__, type(error).__name__
+        return cls._of(
+            RuntimeError(f"the task raised {raised}, which does not let itself be kept ({kept_by})"), name, site
+        )
+
+    @classmethod
+    def _of(cls, exception: BaseException, name: str, site: CallSite | None) -> Failure:
         clear(exception)
         exception = exception.with_traceback(_without_runner(exception.__traceback__))
         exception = passable(exception, "the task raised")
@@ -167,11 +177,15 @@ class _Note(str):
 def copied(
     exception: BaseException, traceback: TracebackType | None, context: BaseException | None, notes: list[Any]
 ) -> BaseException:
-    """A copy to be raised in one of several places, with all that may grow there: its own, from here on."""
-    copy = _copy(exception).with_traceback(traceback)
-    # Not by assignment, which an exception may refuse: a frozen dataclass does.
-    object.__setattr__(copy, "__context__", context)
-    object.__setattr__(copy, "__notes__", notes)
+    """A copy to be raised in one of several places, with all that may grow there: its own, from here on. The exception
+    itself, where its class does not let that be done."""
+    try:
+        copy = _copy(exception).with_traceback(traceback)
+        # Not by assignment, which an exception may refuse: a frozen dataclass does.
+        object.__setattr__(copy, "__context__", context)
+        object.__setattr__(copy, "__notes__", notes)
+    except Exception:  # by what it overrides
+        return exception
     return copy
 
 

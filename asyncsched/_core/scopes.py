@@ -35,7 +35,7 @@ class Scopes(Ends):
         """
         queue = parent.queue
         if own_queue:
-            queue = Queue(self.admission.tenant(queue.tenant, tenant, weight, priority))
+            queue = Queue(self.admission.tenants.join(queue.tenant, tenant, weight, priority))
         elif parent.ended_children:
             self._sweep(parent.ended_children)
         scope = Scope(name, queue, parent.account, parent)

@@ -114,7 +114,8 @@ class Submitter(Tasks):
     ) -> Scope:  # fmt: skip
         """A structured scope: leaving it waits for its tasks; leaving it by an exception cancels them.
 
-        Tasks that only wait are dropped at once then; those that run are waited for, and counted until they end.
+        Tasks that only wait are dropped at once then; those that run are waited for, and counted until they end. One
+        that is open in an async generator is also the one its consumer is in, until the generator ends.
 
         >>> async def main():
         ...     async with asc.Scheduler("cpu") as s:

@@ -112,8 +112,8 @@ class Handle(Generic[T]):
 
     def __deepcopy__(self, memo: object) -> NoReturn:
         raise TypeError(
-            f"a {type(self).__name__} lives in its scheduler and cannot be copied: `await t` gives what can be. Tensors are"
-            " values, so what `model.state_dict()` gave needs no copy"
+            f"a {type(self).__name__} lives in its scheduler and cannot be copied: `await t` gives what can be."
+            " Tensors are values, so what `model.state_dict()` gave needs no copy"
         )
 
     def __copy__(self) -> NoReturn:

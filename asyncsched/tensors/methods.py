@@ -13,13 +13,13 @@ from numpy.typing import DTypeLike
 
 from .._instead import TENSOR, no_attribute
 from ..ops.table import TABLE
+from .array_handle import ArrayHandle
 from .options import axes
-from .reading import Unread
 
 _Axis = int | Sequence[int] | None
 
 
-class Methods(Unread):
+class Methods(ArrayHandle):
     """The methods. `Tensor` says how a row is applied."""
 
     __slots__ = ()
@@ -160,11 +160,6 @@ class Methods(Unread):
     def mT(self) -> Self:
         """A view with the last two axes exchanged."""
         return self._row("matrix_transpose")
-
-    @property
-    def ndim(self) -> int:
-        """The number of axes."""
-        return len(self._value.meta.shape)
 
     if not TYPE_CHECKING:  # for which any name would be there then
 

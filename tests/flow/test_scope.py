@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -71,6 +72,19 @@ async def test_the_bodys_exception_has_a_note_of_failures(s: asc.Scheduler) -> N
             t = s.submit_nowait(fail)
             await settled(t)
             raise KeyError
+    assert caught.value.__notes__ == ["scope 'inner': besides, 1 task failed unseen (LookupError)"]
+
+
+@dataclass(frozen=True)
+class Frozen(Exception):
+    code: int
+
+
+async def test_an_exception_that_refuses_notes_leaves_as_it_is_with_one(s: asc.Scheduler) -> None:
+    with pytest.raises(Frozen) as caught:
+        async with s.scope(name="inner"):
+            await settled(s.submit_nowait(fail))
+            raise Frozen(7)
     assert caught.value.__notes__ == ["scope 'inner': besides, 1 task failed unseen (LookupError)"]
 
 
