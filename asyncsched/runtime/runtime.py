@@ -291,7 +291,7 @@ class Runtime:
             )
         raise RuntimeError(
             "a scheduler is used from its event loop's thread alone: from elsewhere use"
-            " `asyncio.run_coroutine_threadsafe(coroutine, loop)`"
+            " `asyncio.run_coroutine_threadsafe(coroutine, loop)`, and in a server `async def` handlers"
         )
 
     # -- devices ------------------------------------------------------------------------------------------------
@@ -306,6 +306,8 @@ class Runtime:
         for device in self.devices:
             if wanted is None or wanted is device or wanted == device.name:
                 return device
+        if isinstance(wanted, type | np.dtype):
+            raise TypeError(f"a device is a name or a Device, not {wanted!r}; `t.astype(dtype)` is another dtype")
         names = ", ".join(device.name for device in self.devices)
         raise ValueError(f"device {wanted!r} is not among this scheduler's ({names}): list it in Scheduler([...])")
 
