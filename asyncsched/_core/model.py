@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 from weakref import ref
 
 from .callsite import CallSite
@@ -103,6 +103,9 @@ class Value:
         while value.base is not None:
             value = value.base
         return value
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError("a result lives in its scheduler and cannot be pickled or copied: `await` it first")
 
     def __del__(self) -> None:
         if self.block is not None or self.escaped:

@@ -13,7 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum, auto
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, NoReturn, Protocol, cast
 
 import numpy as np
 
@@ -136,6 +136,12 @@ class Runtime:
             f"{admission.pending} pending, {admission.in_flight} in flight, {self.engine.account.used:,} bytes"
         )  # fmt: skip
         return f"Scheduler({names}; {state})"
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError(
+            "a scheduler lives on its event loop: neither it nor what belongs to it can be pickled or copied;"
+            " open one where it is needed"
+        )
 
     # -- opening and closing ------------------------------------------------------------------------------------
 
