@@ -85,6 +85,18 @@ async def test_put_copies(s: asc.Scheduler) -> None:
         assert t.shape == expected.shape
 
 
+async def test_an_array_that_is_given_another_shape_while_it_waits_is_put_as_it_was(gate: threading.Event) -> None:
+    async with asc.Scheduler("cpu", max_ops=1) as s:
+        await s.submit(held, gate)
+        source = np.arange(6.0)
+        waiting = asyncio.create_task(s.put(source))
+        await until(lambda: s.statistics().tasks_pending)
+        source.shape = (2, 3)
+        gate.set()
+        x = await waiting
+        assert (await x).shape == (await (x + 1)).shape == x.shape == (6,)
+
+
 async def test_put_refuses_other_dtypes(s: asc.Scheduler) -> None:
     for wrong in (np.array(["a"]), np.array([object()]), np.array(["2020-01-01"], "M8[D]")):
         with pytest.raises(TypeError, match="not supported"):
