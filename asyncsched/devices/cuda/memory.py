@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
@@ -26,6 +27,9 @@ from .staging import Staging, without_gaps
 
 _SHORT_INDEX = 1 << 28  # elements: from somewhere above on, CuPy's kernels count in 64 bits
 _MOST_FORMS = 16_384  # remembered; then all are, and those still in use are soon there again
+# Of a function's context: the stream that was current where it was submitted, by the device's number, if there are
+# arrays of the user's own among its arguments.
+pending_on: ContextVar[dict[int, Any]] = ContextVar("pending_on")
 # One at a time in the process: two threads that meet the same new kernel would both compile it.
 _compiling = threading.Lock()
 
@@ -133,12 +137,22 @@ class CUDAMemory(Memory):
         """Call a user's function, which may keep any array that it makes."""
         assert task.lane is not None
         stream = task.lane.stream.cuda
+        pending = task.context.get(pending_on, {}).get(self._number)
+        if pending is not None:
+            self._context.follow(stream, pending)
         body = Body(stream)
         with self.xp.cuda.using_allocator(partial(self._malloc, body)):
             try:
-                return task.context.run(call, task.call, args, stream, self._number)
+                result = task.context.run(call, task.call, args, stream, self._number)
             finally:
                 body.over = True
+                captured = self._context.restore(stream)
+        if captured:
+            raise RuntimeError(
+                f"{task.name} left a capture open on its stream: end it there with `stream.end_capture()`, or capture"
+                " on a stream of its own"
+            )
+        return result
 
     def allocated(self) -> AbstractContextManager[Allocated]:
         return allocated(self._number)
