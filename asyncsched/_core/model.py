@@ -221,6 +221,11 @@ class Task:
         """Whether it is a callable of unknown cost, which is charged nothing until its result is measured."""
         return not self.cost and self.context is not None and self.options is None
 
+    def refused(self) -> None:
+        """It will never be run: what it makes, which knows it, leads to nothing that it was given any more."""
+        self.value = self.args = self.call = self.context = None
+        self.reads = ()
+
     def settled(self) -> bool:
         """Whether awaiting it has an answer: it ended, or was cancelled while it still runs."""
         return self.state >= DONE or self.cancelled
