@@ -150,7 +150,7 @@ class CUDAStream:
             raise
         except Exception as error:  # a task's own are its failure by now: no event was recorded, see `_finish`
             error.__traceback__ = error.__context__ = None  # of a frame that still runs, and holds the task
-            execution.void(task, Failure.of(error, task.name, task.site))
+            execution.fail(task, Failure.of(error, task.name, task.site))
         doubts = self._doubts_of(task)  # before it counts as issued, since others take them over then
         self.issued.step()
         self._in_flight.put((task, waits, number, times, doubts))
@@ -204,6 +204,8 @@ class CUDAStream:
         if context.fault is None:
             if event is not None:
                 context.give_event(event)
+            elif task.failure is not None:
+                execution.void(task, task.failure)
             for doubt in doubts:
                 if (failure := doubt.settle()) is not None:
                     mine = doubt.stream is self and doubt.number == number
