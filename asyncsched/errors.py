@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 
 class AsyncSchedError(Exception):
     """Base of all errors that asyncsched itself raises."""
@@ -162,6 +164,13 @@ class SchedulerClosed(AsyncSchedError, RuntimeError):
 
 # By name, since the core does not import asyncio; the second is made the first where futures are chained.
 _CANCELLATIONS = (("asyncio.exceptions", "CancelledError"), ("concurrent.futures._base", "CancelledError"))
+
+
+def add_note(error: BaseException, text: str) -> None:
+    """As `error.add_note`, also for one that lets nobody change it, such as a frozen dataclass."""
+    with suppress(Exception):  # by what its class overrides: it goes on without
+        notes = getattr(error, "__notes__", None)
+        object.__setattr__(error, "__notes__", [*(notes if isinstance(notes, list) else ()), text])
 
 
 def passable(error: BaseException, what: str) -> BaseException:

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
 import atexit
-import contextvars
 import warnings
 import weakref
 from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
 from ._arguments import check_int, check_number, parse_bytes
 from ._core.model import Value
+from ._instead import SUBMITTER_KEYWORDS, refuse_keywords
 from .devices import select
 from .devices.contract import Device
 from .errors import SchedulerClosed
 from .flow.scope import Submitter
-from .runtime.context import Ambient, ambient, leave_ambient, register
+from .runtime.closing import abort, close_in_order
+from .runtime.context import Ambient, ambient, register
 from .runtime.runtime import Life, Runtime
 from .runtime.stall import StallWatch
+from .runtime.statistics import Load, Statistics, load_of, statistics_of
 from .runtime.unseen_failures import finish
-from .runtime.waiting import drained, shielded
 from .tensors.handles import Handle, runtime_of
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from .flow.pipeline.pipeline import Pipeline, Source
     from .flow.window import Window
     from .pictures.graph import TaskGraph
-    from .runtime.statistics import Load, Statistics
 
 T = TypeVar("T")
 
@@ -112,7 +111,9 @@ class Scheduler(Submitter):
         max_pending: int | None = 65_536,
         stall_timeout: float | None = None,
         instruments: Iterable[Instrument] = (),
+        **unknown: NoReturn,
     ) -> None:
+        refuse_keywords("Scheduler", unknown, SUBMITTER_KEYWORDS)
         check_int("streams", streams, none="the default")
         check_int("max_ops", max_ops, none="no bound")
         check_int("max_pending", max_pending, none="no bound")
@@ -127,7 +128,7 @@ class Scheduler(Submitter):
         runtime.engine.on_stuck = StallWatch(runtime, stall_timeout).update
         for instrument in instruments:
             self.add_instrument(instrument)
-        self._token: contextvars.Token[Ambient | None] | None = None
+        self._link: Ambient | None = None  # while a block is entered
 
     async def __aenter__(self) -> Self:
         runtime = self._runtime
@@ -135,18 +136,24 @@ class Scheduler(Submitter):
             raise SchedulerClosed("a scheduler is opened once: make another")
         await runtime.open()
         register(runtime)
-        self._token = ambient.set(Ambient(runtime, runtime.engine.root, ambient.get()))
+        self._link = Ambient(runtime, runtime.engine.root, ambient.get())
+        ambient.set(self._link)
         return self
+
+    def _leave(self) -> None:
+        """The block ends: it is the ambient scheduler no longer."""
+        if self._link is not None:
+            self._link.leave()
+            self._link = None
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        leave_ambient(self._token)
-        self._token = None
+        self._leave()
         if error is None:
             await self.aclose()
         else:
-            await self._abort(f"the scheduler, which was left by {type(error).__name__}")
+            await abort(self._runtime, f"the scheduler, which was left by {type(error).__name__}")
             finish(self._runtime.engine.root, "the scheduler", error)
 
     async def aclose(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  # it ends in order, too
@@ -162,51 +169,7 @@ class Scheduler(Submitter):
             TimeoutError: naming the bodies that still run. What is pending was dropped by then, and nothing more is
             waited for.
         """
-        runtime = self._runtime
-        if runtime.life in (Life.NEW, Life.CLOSED):
-            runtime.life = Life.CLOSED
-            return
-        if runtime.life is not Life.OPEN:
-            runtime.refuse()
-        runtime.check_waiting()
-        runtime.refuse_new()
-        try:
-            async with asyncio.timeout(timeout):
-                await drained(runtime, runtime.engine.root)
-        except TimeoutError:
-            late = self._give_up(timeout)
-            await runtime.disconnect()
-            raise late from None
-        except BaseException:
-            await self._abort("aclose(), which was cancelled")
-            raise
-        runtime.close()
-        await runtime.disconnect()
-        finish(runtime.engine.root, "the scheduler", None)
-
-    async def _abort(self, by: str) -> None:
-        runtime = self._runtime
-        if runtime.life in (Life.CLOSED, Life.FORKED):
-            return
-        runtime.refuse_new()
-        runtime.cancel_all(runtime.engine.root.unfinished(), by)
-        try:
-            await shielded(runtime, runtime.engine.root)
-        finally:
-            runtime.close()
-            await runtime.disconnect()
-
-    def _give_up(self, timeout: float | None) -> TimeoutError:
-        runtime, root = self._runtime, self._runtime.engine.root
-        runtime.cancel_all(root.unfinished(), "aclose(), which ran out of time")
-        running = ", ".join(task.name for task in runtime.engine.launched())
-        runtime.close()
-        late = TimeoutError(
-            f"after {timeout:g} s these tasks still run: {running}"
-            " (they end by themselves, and their results are dropped)"
-        )
-        finish(root, "the scheduler", late)
-        return late
+        await close_in_order(self._runtime, timeout)
 
     def window(self, depth: int) -> Window:
         """Bound the run-ahead of a loop.
@@ -295,29 +258,7 @@ class Scheduler(Submitter):
         >>> asc.run(main)
         1 8000 1048576
         """
-        from .runtime.statistics import Statistics
-
-        runtime, engine = self._runtime, self._runtime.engine
-        runtime.check_waiting()
-        engine.take()
-        in_flight = engine.in_flight_bytes()
-        admission = engine.admission
-        return Statistics(
-            tasks_submitted=engine.submitted + engine.ran_inline,
-            tasks_completed=engine.completed + engine.ran_inline,
-            tasks_failed=engine.failed,
-            tasks_cancelled=engine.cancelled,
-            tasks_pending=admission.pending - admission.claims,
-            tasks_in_flight=admission.in_flight,
-            peak_tasks_in_flight=engine.peak_in_flight,
-            bytes_in_flight=in_flight,
-            bytes_retained=max(0, engine.account.used - engine.unused_reserve() - in_flight),
-            bytes_reserved=engine.reserved,
-            peak_bytes=engine.peak_bytes,
-            max_ops=admission.max_ops,
-            max_bytes=engine.account.limit,
-            admission_wait_seconds=runtime.waited,
-        )
+        return statistics_of(self._runtime)
 
     def load(self) -> Load:
         """How much waits and how fast it goes, for admission control and health checks.
@@ -331,28 +272,7 @@ class Scheduler(Submitter):
         >>> asc.run(main)
         0 0 0.0
         """
-        from .runtime.statistics import Load
-
-        runtime, engine = self._runtime, self._runtime.engine
-        runtime.check_waiting()
-        engine.take()
-        runtime.meter.sample(engine.unfinished > 0)
-        admission, account = engine.admission, engine.account
-        tasks, nbytes = runtime.meter.rates()
-        room = not (admission.pending or admission.full) and (account.limit is None or account.used < account.limit)
-        wait = 0.0 if room else (admission.pending + 1) / tasks if tasks else None  # as many ends as make room
-        if wait and nbytes:
-            wait = max(wait, admission.pending_bytes / nbytes)
-        return Load(
-            tasks_pending=admission.pending - admission.claims,
-            tasks_in_flight=admission.in_flight,
-            bytes_tracked=account.used,
-            bytes_pending=admission.pending_bytes,
-            max_bytes=account.limit,
-            drain_rate_tasks=tasks,
-            drain_rate_bytes=nbytes,
-            estimated_wait=wait,
-        )
+        return load_of(self._runtime)
 
     def explain(self, handle: Handle[Any] | None = None) -> str:
         """Why a task or tensor is not done, in words: what it waits for, and what that waits for, down to what runs or

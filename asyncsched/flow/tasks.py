@@ -36,7 +36,7 @@ from .._core.model import Scope as CoreScope
 from .._core.model import Task as CoreTask
 from ..runtime.context import current_scope
 from ..runtime.runtime import Runtime
-from ..runtime.waiting import ADMITTED, Steps, checkpoint, wait
+from ..runtime.waiting import ADMITTED, awaited, checkpoint
 from ..tensors.handles import Task
 from ..tensors.putting import importable, make_put, put_nowait
 from ..tensors.tensor import Tensor
@@ -90,7 +90,7 @@ class Tasks:
         try:
             if task.state < DONE:
                 await self._admitted(task)
-                await Steps(wait(runtime, (task,)))
+                await awaited(runtime, (task,))
             if task.failure is not None:
                 task.failure.rethrow()
             return tensor
@@ -226,7 +226,7 @@ class Tasks:
         """Wait until a task is launched or settled; take it back if cancelled before."""
         started = perf_counter()
         try:
-            await Steps(wait(self._runtime, (task,), ADMITTED))
+            await awaited(self._runtime, (task,), ADMITTED)
         except asyncio.CancelledError:
             if task.state == PENDING:
                 self._runtime.cancel(task, "the coroutine that waited for its admission, which was cancelled")
@@ -264,7 +264,7 @@ async def put_all(submitter: Tasks, arrays: Sequence[Any], device: object) -> li
     made = [make_put(runtime, submitter._core(), source, bounded=False) for source in sources]
     tasks = [task for task, _ in made]
     try:
-        await Steps(wait(runtime, tasks))
+        await awaited(runtime, tasks)
         for failure in [task.failure for task in tasks if task.failure is not None]:
             failure.rethrow()
         return [tensor for _, tensor in made]

@@ -72,8 +72,10 @@ class Optimizer:
         del new, kept, versions, counts
         runtime.dispatch()
 
-    def zero_grad(self) -> None:
-        """Set the gradient of every parameter to None."""
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Set the gradient of every parameter to None; `set_to_none` can only be True."""
+        if set_to_none is not True:
+            raise ValueError("zero_grad drops gradients, and writes no zeros: leave `set_to_none` out")
         for parameter in self.parameters:
             parameter.grad = None
 

@@ -8,21 +8,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 
-from .._core.callsite import line_of
 from .._core.model import Value, failure_above
-from ..devices.contract import Device
-from ..errors import ImplicitBarrierError
-from ..ops.exactly import asked, chosen
+from ..ops.exactly import asked
 from ..ops.index_keys import encode_key
-from ..ops.meta import Shape
 from ..ops.program import ref
 from ..ops.row import Row, plan
 from ..ops.table import TABLE, power_row
 from ..runtime.context import find
-from ..runtime.waiting import Steps
 from . import gradients
-from .copies import copy_out
-from .handles import Handle, reach, runtime_of
+from .handles import Handle, runtime_of
 from .issue import issue, run_inline, template_of
 from .methods import Methods
 
@@ -52,8 +46,8 @@ def apply(
         device: where to run it where no operand is a tensor; default the scheduler's first.
         hold: do not launch before the scheduler's next step.
     """
-    if row.exact is not None:
-        row = chosen(row)
+    if row.exact is not None and asked():
+        row = row.exact
     args: list[Any] = []
     inputs: list[Value] = []
     forms: list[Any] = []
@@ -100,10 +94,22 @@ def _scalar(operand: object) -> Any:
         if isinstance(operand, kind):
             return kind(operand)
     if isinstance(operand, np.ndarray):
-        raise TypeError(
-            "an ndarray is no operand, since it is not the scheduler's: `x = await s.put(a)` makes it a tensor"
-        )
+        _declined(operand)
     raise TypeError(f"{type(operand).__name__} is no operand: use a Tensor, a Python number or a NumPy scalar")
+
+
+def _declined(other: object) -> Tensor:
+    """What an operator gives for what is no operand: the other's turn, but for arrays and lists, which have none.
+
+    Raises:
+        TypeError: for these, with the cure.
+    """
+    if isinstance(other, list) or hasattr(other, "__dlpack__"):
+        raise TypeError(
+            f"{type(other).__module__}.{type(other).__name__} is no operand, since it is not the scheduler's:"
+            " `x = await s.put(a)` makes it a tensor"
+        )
+    return cast(Tensor, NotImplemented)
 
 
 def _refuse_mixed(a: Value, b: Value) -> None:
@@ -151,11 +157,11 @@ def _operators(name: str) -> tuple[_Operator, _Operator]:
                     made = issue(a.account.runtime, a.device, row, found, (a, b), None, _NO_OPTIONS)
                 return Tensor(made)
         elif not isinstance(other, _OPERANDS):
-            return cast(Tensor, NotImplemented)
+            return _declined(other)
         return apply(row, (self, other))
 
     def backward(self: Tensor, other: Any) -> Tensor:
-        return apply(row, (other, self)) if isinstance(other, _OPERANDS) else NotImplemented
+        return apply(row, (other, self)) if isinstance(other, _OPERANDS) else _declined(other)
 
     forward.__name__, backward.__name__ = f"__{name}__", f"__r{name}__"
     forward.__doc__ = backward.__doc__ = row.doc
@@ -201,64 +207,6 @@ class Tensor(Methods):
     def _row(self, name: str, *operands: object, **options: Any) -> Tensor:
         return apply(TABLE[name], (self, *operands), options)
 
-    # -- what is known at once ----------------------------------------------------------------------------------
-
-    @property
-    def shape(self) -> Shape:
-        """Lengths of the axes; None where one depends on data that is not there yet."""
-        shape: Shape = self._value.meta.shape
-        return shape
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The data type."""
-        dtype: np.dtype[Any] = self._value.meta.dtype
-        return dtype
-
-    @property
-    def size(self) -> int | None:
-        """The number of elements, or None while it is unknown."""
-        meta = self._value.meta
-        return meta.nbytes // meta.dtype.itemsize if meta.known and meta.dtype.itemsize else None
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the elements; while a length is unknown, of the largest possible result."""
-        nbytes: int = self._value.meta.nbytes
-        return nbytes
-
-    @property
-    def device(self) -> Device:
-        """Where the array is, or will be."""
-        device: Device = self._value.device
-        return device
-
-    def __repr__(self) -> str:
-        return f"Tensor(shape={self.shape}, dtype={self.dtype}, device={self.device.name}, {self._status()})"
-
-    def _repr_html_(self) -> str:
-        from ..pictures.tables import preview, table
-
-        self.done()  # takes in what has ended
-        value, state = self._value, self._status()
-        rows: list[tuple[str, Any]] = [
-            ("shape", self.shape),
-            ("dtype", self.dtype),
-            ("device", self.device.name),
-            ("state", state),
-        ]
-        if value.site is not None:
-            rows.append(("submitted at", line_of(value.site)))
-        there = state == "done" and type(value.array) is np.ndarray
-        return table("Tensor", rows, preview(value.array) if there else "")
-
-    def __len__(self) -> int:
-        if not self.shape:
-            raise TypeError("len() of a tensor without axes")
-        if self.shape[0] is None:
-            raise ImplicitBarrierError("the length depends on data: use `len(await t)`")
-        return self.shape[0]
-
     def __iter__(self) -> Iterator[Tensor]:
         return iter([self[i] for i in range(len(self))])
 
@@ -268,57 +216,7 @@ class Tensor(Methods):
 
         return asyncsched
 
-    # -- out of the scheduler -----------------------------------------------------------------------------------
-
-    async def numpy(self) -> np.ndarray[Any, Any]:
-        """A host copy that is yours: writable, and not charged to the scheduler. Waits for the tensor alone.
-
-        >>> async def main():
-        ...     async with asc.Scheduler("cpu") as s:
-        ...         x = await s.put(np.zeros(3))
-        ...         h = await x.numpy()
-        ...         h[0] = 1
-        ...         print(h, await x)
-        >>> asc.run(main)
-        [1. 0. 0.] [0. 0. 0.]
-        """
-        value = self._value
-        try:
-            await Steps(reach(value))
-            if value.failure is not None:
-                value.failure.rethrow()
-            return cast(np.ndarray[Any, Any], await copy_out(runtime_of(value), value))
-        finally:
-            del self, value  # see `Handle.__await__`
-
-    async def item(self) -> bool | int | float:
-        """The only element, as a Python scalar.
-
-        >>> async def main():
-        ...     async with asc.Scheduler("cpu") as s:
-        ...         x = await s.put(np.arange(4.0))
-        ...         if await (x.max() > 2).item():
-        ...             return await x.sum().item()
-        >>> asc.run(main)
-        6.0
-
-        For type checkers it is a real number, as in PyTorch; complex elements come as `complex` nevertheless.
-
-        Raises:
-            ValueError: if there is not exactly one.
-        """
-        value = self._value
-        if self.size not in (1, None):
-            raise ValueError(f"item() needs exactly one element, and the shape is {self.shape}: use `await t.numpy()`")
-        try:
-            await Steps(reach(value))
-            if value.failure is not None:
-                value.failure.rethrow()
-            array = value.array if value.device.inline else await copy_out(runtime_of(value), value)
-            number: float = array.item()
-            return number
-        finally:
-            del self, value  # see `Handle.__await__`
+    # -- other devices -----------------------------------------------------------------------------------------
 
     def to(self, device: object) -> Tensor:
         """The tensor on another device of the same scheduler: itself if it is there already, else a copying task.
@@ -361,8 +259,7 @@ class Tensor(Methods):
                 # NumPy's arrays and scalars come here with their operators: `np.float32(2) * t`.
                 # Some of NumPy's scalars come as arrays without axes, which `[()]` makes scalars again.
                 return apply(TABLE[name], (inputs[0][()], inputs[1]))
-            what = f"np.{ufunc.__name__}(t)"
-            return self._through_numpy(what, ufunc.__name__, getattr(ufunc, method), inputs, kwargs)
+            return self._through_numpy(ufunc.__name__, getattr(ufunc, method), inputs, kwargs)
 
     # -- indexing -----------------------------------------------------------------------------------------------
 

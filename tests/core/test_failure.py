@@ -432,6 +432,38 @@ def test_what_cannot_be_copied_is_raised_itself():
     assert caught(Failure.of(error, "a", None)) is error
 
 
+class NoTraceback(Exception):
+    def with_traceback(self, trace):
+        raise LookupError("no traceback")
+
+
+class NoNotes(Exception):
+    @property
+    def __notes__(self):
+        return ["mine"]
+
+
+class NoReading(Exception):
+    def __getattribute__(self, name):
+        raise LookupError(name)
+
+
+@pytest.mark.parametrize("kind", [NoTraceback, NoNotes, NoReading])
+def test_an_exception_that_lets_nothing_be_done_with_it_ends_nothing_else(kind):
+    """What runs bodies, a stream's thread, asks for its failure outside of any `try`."""
+
+    def body():
+        raise kind
+
+    failure = failure_of(body)
+    for _ in range(2):
+        with pytest.raises((kind, RuntimeError), match=f"{kind.__name__}|"):
+            failure.passed_to("dependent", None).rethrow()
+    if kind is not NoNotes:
+        with pytest.raises(RuntimeError, match=f"the task raised {kind.__name__}, which does not let itself be kept"):
+            failure.rethrow()
+
+
 def test_an_awaiter_that_returned_holds_nothing_though_it_held_the_handle():
     """From Python 3.12 on a coroutine's frame that is kept keeps the frame, and so the locals, of its awaiter."""
     failure = failure_of(divide)

@@ -29,7 +29,7 @@ IMPLICIT: list[tuple[str, Callable[[asc.Tensor], Any], str]] = [
     ("tolist", lambda t: t.tolist(), r"\(await t\).tolist"),
     ("asarray", np.asarray, "await t"),
     ("ufunc", np.exp, "asyncsched.exp"),
-    ("function", np.linalg.norm, "await t"),
+    ("function", np.linalg.norm, "asyncsched.linalg.vector_norm"),
     ("dlpack", np.from_dlpack, "await t"),
 ]
 

@@ -23,44 +23,17 @@ sizes, which either waste memory or serve no other size.
 from __future__ import annotations
 
 import threading
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from .. import execution
+from .heap import Bin, Heap, Piece, Slab
 
 GRANULE = 512  # blocks are multiples of this, as CuPy's are
 _FIRST_SLAB, _LARGEST_SLAB = 2 << 20, 1 << 30  # where the limit allows; between them half of what there is. Guesses
 _FULL = 2  # cudaErrorMemoryAllocation
-
-Bin = tuple[int, int]  # the pointer of a stream, and a size
-
-
-@dataclass(slots=True, eq=False)
-class Slab:
-    """Memory from the device. The pool alone holds what frees it: a piece may be in the hands of the collector still,
-    on whatever thread, when its slab goes back."""
-
-    ptr: int
-    size: int
-
-
-@dataclass(slots=True, eq=False)
-class Piece:
-    """Memory of a slab. While it is free, whoever takes it comes after what these streams have by then."""
-
-    slab: Slab
-    start: int
-    nbytes: int
-    after: dict[int, Any]
-    bin: Bin = (0, 0)
-
-    @property
-    def end(self) -> int:
-        return self.start + self.nbytes
 
 
 class Block:
@@ -93,7 +66,7 @@ class PrivatePool:
         self._loop_thread = threading.get_ident()
         self._bins: dict[Bin, list[Piece]] = {}
         self._back: deque[Piece] = deque()  # those without a bin, which are to join the heap
-        self._heap: list[Piece] = []  # by address
+        self._heap = Heap()
         self._slabs: dict[Slab, Any] = {}  # with the memory
         self._lock = threading.Lock()  # of the heap and the number; never held over a call of CUDA
         self._reserved = 0
@@ -141,7 +114,7 @@ class PrivatePool:
         """Those in blocks."""
         with self._lock:
             self._gather(None)
-            return self._reserved - sum(piece.nbytes for piece in self._heap)
+            return self._reserved - self._heap.nbytes()
 
     def free(self) -> None:
         """Give slabs that nobody uses back to the device. May block."""
@@ -176,13 +149,11 @@ class PrivatePool:
 
         With None those of all did, and what others had may be taken, too.
         """
-        mine = {stream.ptr}
         with self._lock:
             self._gather(emptied)
-            fitting = [p for p in self._heap if p.nbytes >= size and (emptied is None or p.after.keys() <= mine)]
-            if not fitting:
-                return None
-            piece = self._cut(min(fitting, key=lambda p: (not p.after.keys() <= mine, p.nbytes)), size)
+            piece = self._heap.take(size, stream.ptr, others=emptied is None)
+        if piece is None:
+            return None
         if self._follows(stream, piece.after):
             return piece
         self._back.append(piece)
@@ -195,34 +166,9 @@ class PrivatePool:
                 pieces = self._bins.pop(name)  # first: see `take_back`
                 with suppress(IndexError):
                     while True:
-                        self._join(pieces.pop())
+                        self._heap.join(pieces.pop())
         while self._back:
-            self._join(self._back.popleft())
-
-    def _join(self, piece: Piece) -> None:
-        """A piece joins the heap, and its neighbours there. The lock is held."""
-        heap = self._heap
-        place = bisect_left(heap, piece.start, key=_start)
-        if place < len(heap) and heap[place].slab is piece.slab and heap[place].start == piece.end:
-            follower = heap.pop(place)
-            piece.nbytes += follower.nbytes
-            piece.after |= follower.after
-        if place and heap[place - 1].slab is piece.slab and heap[place - 1].end == piece.start:
-            leader = heap[place - 1]
-            leader.nbytes += piece.nbytes
-            leader.after |= piece.after
-        else:
-            heap.insert(place, piece)
-
-    def _cut(self, piece: Piece, size: int) -> Piece:
-        """The beginning of a piece of the heap. The lock is held."""
-        if piece.nbytes == size:
-            self._heap.remove(piece)
-            return piece
-        found = Piece(piece.slab, piece.start, size, piece.after.copy())
-        piece.start += size
-        piece.nbytes -= size
-        return found
+            self._heap.join(self._back.popleft())
 
     def _follows(self, stream: Any, others: dict[int, Any]) -> bool:
         """Have a stream wait for all that others have by now. Not where one captures: that would join the graph."""
@@ -294,21 +240,10 @@ class PrivatePool:
         """
         with self._lock:
             self._gather(None)
-            whole = [piece for piece in self._heap if piece.nbytes == piece.slab.size]
-            if not whole or sum(piece.nbytes for piece in whole) < wanted:
-                return False
-            enough = [piece for piece in whole if piece.nbytes >= wanted]
-            piece = min(enough, key=_nbytes) if enough else max(whole, key=_nbytes)
-            self._heap.remove(piece)
+            piece = self._heap.take_slab(wanted)
+        if piece is None:
+            return False
         del self._slabs[piece.slab]  # here, with no lock, since it may block
         with self._lock:
             self._reserved -= piece.nbytes
         return True
-
-
-def _start(piece: Piece) -> int:
-    return piece.start
-
-
-def _nbytes(piece: Piece) -> int:
-    return piece.nbytes

@@ -17,7 +17,7 @@ from typing import Generic, TypeVar, cast
 
 from ..._arguments import check_int, check_number
 from ...errors import QueueFull
-from ...runtime.context import ambient
+from ...runtime.context import innermost
 from ..scope import Submitter
 from .queue import Queue, Waiting
 from .runners import Runners
@@ -181,7 +181,7 @@ class Batcher(Generic[Item, Result]):
 
 def _here() -> tuple[float, Hashable, float]:
     """When the first of the caller's scopes is given up, by time.monotonic; its tenant, and the tenant's weight."""
-    here = ambient.get()
+    here = innermost()
     if here is None:
         return inf, None, 1.0
     tenant = here.core.queue.tenant
