@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Generator
-from typing import Any, Generic, NoReturn, TypeVar, cast, overload
+from collections.abc import Generator, Iterable
+from types import coroutine
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, cast, overload
 
 from .._core.model import DONE, Value, failure_above
+from .._instead import no_attribute
 from ..devices.memory import hand_out
 from ..runtime.runtime import Runtime
 from ..runtime.waiting import wait
@@ -105,8 +107,18 @@ class Handle(Generic[T]):
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError(
-            f"a {type(self).__name__} lives in its scheduler and cannot be pickled or copied: `await` it first"
+            f"a {type(self).__name__} lives in its scheduler and cannot be pickled: `await t` gives what can be, and"
+            " `await asc.save(path, model.state_dict())` writes a state to a file"
         )
+
+    def __deepcopy__(self, memo: object) -> NoReturn:
+        raise TypeError(
+            f"a {type(self).__name__} lives in its scheduler and cannot be copied: `await t` gives what can be."
+            " Tensors are values, so what `model.state_dict()` gave needs no copy"
+        )
+
+    def __copy__(self) -> NoReturn:
+        self.__deepcopy__({})
 
 
 class Task(Handle[T]):
@@ -128,6 +140,12 @@ class Task(Handle[T]):
 
     def __repr__(self) -> str:
         return f"Task({self._name}, {self._status()})"
+
+    if not TYPE_CHECKING:  # for which any name would be there then
+
+        def __getattr__(self, name: str) -> Any:
+            cure = "`await t`, or a Tensor, which `submit(fn, ..., shape=, dtype=)` gives"
+            raise no_attribute("a Task", name, {} if name.startswith("_") else {name: cure}, type(self))
 
 
 class gather(Generic[T]):
@@ -155,9 +173,9 @@ class gather(Generic[T]):
     def __init__(self, *handles: Handle[Any]) -> None:
         for handle in handles:
             if not isinstance(handle, Handle):
-                raise TypeError(
-                    f"gather takes tensors and tasks, not {type(handle).__name__}: use asyncio.gather for coroutines"
-                )
+                several = isinstance(handle, Iterable)
+                cure = "`asc.gather(*them)` takes them one by one" if several else "use asyncio.gather for coroutines"
+                raise TypeError(f"gather takes tensors and tasks, not {type(handle).__name__}: {cure}")
         self._values = [handle._value for handle in handles]
 
     def __await__(self) -> Generator[Any, None, T]:
@@ -183,6 +201,7 @@ def runtime_of(value: Value) -> Runtime:
     return cast(Runtime, value.account.runtime)
 
 
+@coroutine
 def reach(value: Value) -> Generator[Any, None, None]:
     """Wait until `value` is there; one bare pass through the loop if it is."""
     task = value.task

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import numpy as np
 
 from .._core.model import Value, failure_above
-from ..ops.exactly import asked, chosen
+from ..ops.exactly import asked
 from ..ops.index_keys import encode_key
 from ..ops.program import ref
 from ..ops.row import Row, plan
@@ -46,8 +46,8 @@ def apply(
         device: where to run it where no operand is a tensor; default the scheduler's first.
         hold: do not launch before the scheduler's next step.
     """
-    if row.exact is not None:
-        row = chosen(row)
+    if row.exact is not None and asked():
+        row = row.exact
     args: list[Any] = []
     inputs: list[Value] = []
     forms: list[Any] = []
@@ -94,10 +94,22 @@ def _scalar(operand: object) -> Any:
         if isinstance(operand, kind):
             return kind(operand)
     if isinstance(operand, np.ndarray):
-        raise TypeError(
-            "an ndarray is no operand, since it is not the scheduler's: `x = await s.put(a)` makes it a tensor"
-        )
+        _declined(operand)
     raise TypeError(f"{type(operand).__name__} is no operand: use a Tensor, a Python number or a NumPy scalar")
+
+
+def _declined(other: object) -> Tensor:
+    """What an operator gives for what is no operand: the other's turn, but for arrays and lists, which have none.
+
+    Raises:
+        TypeError: for these, with the cure.
+    """
+    if isinstance(other, list) or hasattr(other, "__dlpack__"):
+        raise TypeError(
+            f"{type(other).__module__}.{type(other).__name__} is no operand, since it is not the scheduler's:"
+            " `x = await s.put(a)` makes it a tensor"
+        )
+    return cast(Tensor, NotImplemented)
 
 
 def _refuse_mixed(a: Value, b: Value) -> None:
@@ -145,11 +157,11 @@ def _operators(name: str) -> tuple[_Operator, _Operator]:
                     made = issue(a.account.runtime, a.device, row, found, (a, b), None, _NO_OPTIONS)
                 return Tensor(made)
         elif not isinstance(other, _OPERANDS):
-            return cast(Tensor, NotImplemented)
+            return _declined(other)
         return apply(row, (self, other))
 
     def backward(self: Tensor, other: Any) -> Tensor:
-        return apply(row, (other, self)) if isinstance(other, _OPERANDS) else NotImplemented
+        return apply(row, (other, self)) if isinstance(other, _OPERANDS) else _declined(other)
 
     forward.__name__, backward.__name__ = f"__{name}__", f"__r{name}__"
     forward.__doc__ = backward.__doc__ = row.doc
@@ -247,8 +259,7 @@ class Tensor(Methods):
                 # NumPy's arrays and scalars come here with their operators: `np.float32(2) * t`.
                 # Some of NumPy's scalars come as arrays without axes, which `[()]` makes scalars again.
                 return apply(TABLE[name], (inputs[0][()], inputs[1]))
-            what = f"np.{ufunc.__name__}(t)"
-            return self._through_numpy(what, ufunc.__name__, getattr(ufunc, method), inputs, kwargs)
+            return self._through_numpy(ufunc.__name__, getattr(ufunc, method), inputs, kwargs)
 
     # -- indexing -----------------------------------------------------------------------------------------------
 
