@@ -77,7 +77,7 @@ class TaskTooLarge(LimitTooSmall, ValueError):
 class MemoryDeadlockError(LimitTooSmall):
     """Nothing can go on: every byte is held by something that itself waits for bytes.
 
-    It is told once for all that waits, to the first that somebody awaits: when that one lets go, the others may go on.
+    It is raised once, for the first task that is awaited: when its awaiter drops what it holds, the others may go on.
 
     Cure: drop results sooner (`del`, smaller scopes), take fewer at a time, reserve with `s.scope(reserve=...)`,
     or raise the limit to `suggested_limit`.
@@ -86,7 +86,7 @@ class MemoryDeadlockError(LimitTooSmall):
     ...     async with asc.Scheduler("cpu", max_bytes=1500) as s:
     ...         x = await s.put(np.ones(100))
     ...         try:
-    ...             y = await s.put(np.ones(100))  # waits for bytes that x has, which nobody else could drop
+    ...             y = await s.put(np.ones(100))  # waits for the bytes of x, which only this coroutine could drop
     ...         except asc.MemoryDeadlockError as error:
     ...             print(error.needed, error.limit, error.suggested_limit)
     >>> asc.run(main)
@@ -97,7 +97,7 @@ class MemoryDeadlockError(LimitTooSmall):
 class SchedulerStalled(AsyncSchedError):
     """A task waited for bytes longer than `stall_timeout`, with nothing in flight that could free them.
 
-    It is no proved deadlock: somebody holds them who does not wait here, or whom nobody can see, such as a slice of an
+    It is no proved deadlock: their holder does not wait for the scheduler, or cannot be found, such as a slice of an
     awaited array.
     """
 

@@ -92,9 +92,9 @@ class Scheduler(Submitter):
             the machine or container lets this process use, and with a CUDA device 80% of what was free there when it
             was opened, less what cuBLAS takes; the least, where there are several devices: `statistics().max_bytes`.
         max_pending: most tasks in the backlog; None for no bound.
-        stall_timeout: seconds after which a task that waits for bytes nobody frees raises SchedulerStalled; None for
+        stall_timeout: seconds after which a task that waits for bytes in vain raises SchedulerStalled; None for
             never.
-        instruments: told what it does, see `asyncsched.observe`.
+        instruments: notified of what it does, see `asyncsched.observe`.
 
     Raises:
         ValueError, TypeError: for any argument out of its range.
@@ -232,7 +232,7 @@ class Scheduler(Submitter):
         return SchedulerExecutor(self, self._runtime)
 
     def add_instrument(self, instrument: Instrument) -> None:
-        """Have an instrument told what this scheduler does from now on, until it is removed or the scheduler closes.
+        """Add an instrument: it is notified of what this scheduler does until it is removed or the scheduler closes.
 
         Raises:
             TypeError, ValueError: for what is no Instrument, or is there already.
@@ -240,7 +240,7 @@ class Scheduler(Submitter):
         self._runtime.add_instrument(instrument)
 
     def remove_instrument(self, instrument: Instrument) -> None:
-        """Tell it no more.
+        """Remove an instrument.
 
         Raises:
             ValueError: if it is not there: it was removed, or raised and was dropped.
@@ -278,7 +278,7 @@ class Scheduler(Submitter):
         """Why a task or tensor is not done, in words: what it waits for, and what that waits for, down to what runs or
         holds the bytes, each with the line that submitted it. Of one that is done, where it is, or why it failed.
 
-        Never waits, and changes nothing; a failure does not count as seen. Of a long chain the two ends are told. It
+        Never waits, and changes nothing; a failure does not count as seen. Of a long chain the two ends are shown. It
         takes a few milliseconds, with 100,000 tasks pending up to a hundred; where bytes are missing it looks for
         their holders, for half a second or so, while the event loop stands still.
 
@@ -295,7 +295,7 @@ class Scheduler(Submitter):
           which runs on cpu stream 0...
 
         Args:
-            handle: a tensor or task of this scheduler; None for all that somebody awaits, or if nobody awaits any, the
+            handle: a tensor or task of this scheduler; None for all that are awaited, or if none is, the
                 oldest that is unfinished.
 
         Raises:

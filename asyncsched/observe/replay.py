@@ -137,7 +137,7 @@ class Replay:
         engine.note_peak(engine.admission.in_flight + 1)
 
     def drop(self, seq: int) -> None:
-        """The program lets go of a result."""
+        """The program drops a result."""
         self._values.pop(seq, None)
 
     def open(self, number: int) -> None:

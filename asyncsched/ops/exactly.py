@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 _exactly: ContextVar[bool] = ContextVar("asyncsched.exact", default=False)
-asked = _exactly.get  # whether exact rows are asked for here
+asked = _exactly.get  # whether the current context is inside `exact()`
 
 
 @contextmanager

@@ -1,11 +1,11 @@
 """A captured program on the host: runs of elementwise operations go block by block through all of them.
 
 A *run* is a sequence of universal functions of one shape: of whole arrays, numbers, rows and columns. For each a Python
-function is generated that takes a block through every step while it is in the processor's cache. What only the run
-itself reads never exists as a whole: its block lies in a register, an array of the thread's scratch, and registers are
-taken again after a value's last use. The block of a result serves as a register until it is written. NumPy's functions
-give each element the same bits, in whatever block it is. So a large run is also cut into parts for several threads,
-with registers of their own.
+function is generated that takes a block through every step while it is in the processor's cache. Intermediate
+values never exist as a whole: their blocks are in *registers*, arrays of the thread's scratch memory, which are used
+again after a value's last use (register allocation). The block of a result serves as a register until it is written.
+NumPy's functions give each element the same bits, in whatever block it is. So a large run is also cut into parts for
+several threads, with registers of their own.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class FusedProgram:
             self._parts.append((run, steps, [slot for i in steps for slot in last[i]]))
 
     def run(self, xp: Any, arrays: Sequence[Any], outs: Sequence[Any] | None = None) -> list[Any]:
-        """The results, in `outs` if such are given: C-contiguous, and of nobody else's memory."""
+        """The results, in `outs` if given: C-contiguous arrays that share no memory with others."""
         if outs is None:
             return self._results(arrays, lambda slot: None, {})
         blocks: dict[int, Any] = {}

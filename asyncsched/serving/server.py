@@ -51,8 +51,8 @@ class Serving(Service):
         app: the application.
         scheduler: makes the scheduler, once per start: `functools.partial(asyncsched.Scheduler, max_bytes="2 GiB")`.
         max_requests: most requests in progress. One more is answered 503, with Retry-After from the measured rate.
-        max_requests_per_tenant: of one tenant. One more is answered 429. Requests that are nobody's have no such bound.
-        tenant: finds out whose a request is from ASGI's scope, from its headers say; None where it is nobody's.
+        max_requests_per_tenant: of one tenant. One more is answered 429. Requests without a tenant have no such bound.
+        tenant: a function of ASGI's scope that names the tenant, by a header say; or None for a request without one.
         deadline: seconds for one request, after which it is cancelled and answered 504; None for no bound. Or a
             function of ASGI's scope that gives them, where some answers are streams.
         reserve: bytes that each request claims before its handler runs; see `Scheduler.scope`.
@@ -64,7 +64,7 @@ class Serving(Service):
         batchers: to be shown in the metrics, by name.
         instruments: watch requests, besides Prometheus's metrics and OpenTelemetry's spans, which are there where their
             packages are: prometheus-client, and opentelemetry-instrumentation-asgi.
-        endpoints: paths answered here, for what the server tells of itself.
+        endpoints: paths that are answered here: health, readiness, metrics, status.
         drain_on_sigterm: refuse new requests from SIGTERM (or Ctrl-C) on, and hand the signal to the server when those
             in progress are answered, or when it comes again. False leaves signals alone. The process that runs the
             application must get it, before the server does: under hypercorn's own command it does not. Its first
