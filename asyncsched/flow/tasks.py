@@ -128,9 +128,9 @@ class Tasks:
         Tensors and tasks among the arguments, also in lists, tuples and dicts, are replaced by their results: read-only
         arrays. A list or dict with any is passed as a copy with these, others as they are. The function runs in a copy
         of this context; on a CUDA device with its stream as CuPy's current one, behind what CuPy's arrays among the
-        arguments are pending on. It must not be a coroutine function. What it raises is raised by `await`; only StopIteration,
-        StopAsyncIteration, GeneratorExit and asyncio's CancelledError, which would mean something else to whoever
-        awaits, come as the cause of a RuntimeError.
+        arguments are pending on. It must not be a coroutine function. What it raises is raised by `await`; only
+        StopIteration, StopAsyncIteration, GeneratorExit and asyncio's CancelledError, which would mean something else
+        to whoever awaits, come as the cause of a RuntimeError.
 
         >>> async def main():
         ...     async with asc.Scheduler("cpu") as s:

@@ -79,6 +79,4 @@ def _importable(source: Any, target: Device) -> Any:
             return target.adopt(source)
         if not hasattr(source, "__array__"):
             return np.from_dlpack(source)
-    return np.asarray(
-        source
-    ).view()  # of our own: the shape that is told is that of the copy, whatever becomes of theirs
+    return np.asarray(source).view()  # whatever shape the user's own gets meanwhile, what is told is that of the copy

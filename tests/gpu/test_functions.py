@@ -50,6 +50,22 @@ async def test_a_device_that_a_function_left_current(s: asc.Scheduler, how: str)
     await goes_on(s, x)
 
 
+@pytest.mark.usefixtures("peers")
+async def test_what_a_function_made_on_another_device(s: asc.Scheduler) -> None:
+    """It is no tensor of this one; without a shape it is what it is, also for the next function."""
+    import cupy
+
+    def there() -> Any:
+        with cupy.cuda.Device(1):
+            return cupy.ones(4, np.float32)
+
+    with pytest.raises(ValueError, match="returned an array of <CUDA Device 1>: copy it over"):
+        await (await s.submit(there, shape=4, dtype=np.float32))
+    made = await s.submit(there)
+    assert await s.call(lambda a: a.device.id, made) == 1
+    assert (await made).device.id == 1
+
+
 @pytest.mark.parametrize("how", ["use", "__enter__"])
 async def test_a_stream_that_a_function_left_current(card: Card, s: asc.Scheduler, how: str) -> None:
     """What it returned becomes an array on the task's own stream."""

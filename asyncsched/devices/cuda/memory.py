@@ -135,7 +135,9 @@ class CUDAMemory(Memory):
 
     def run_callable(self, task: Task, args: list[Any]) -> Any:
         """Call a user's function, which may keep any array that it makes."""
+        value = task.value
         assert task.lane is not None
+        assert value is not None
         stream = task.lane.stream.cuda
         pending = task.context.get(pending_on, {}).get(self._number)
         if pending is not None:
@@ -152,6 +154,11 @@ class CUDAMemory(Memory):
                 f"{task.name} left a capture open on its stream: end it there with `stream.end_capture()`, or capture"
                 " on a stream of its own"
             )
+        if value.meta is not None and isinstance(result, self.xp.ndarray) and not self._here(result):
+            raise ValueError(
+                f"{task.name} was submitted to {self._context.name} with a shape and returned an array of"
+                f" {result.device}: copy it over in the function, or submit it with device="
+            )
         return result
 
     def allocated(self) -> AbstractContextManager[Allocated]:
@@ -160,11 +167,15 @@ class CUDAMemory(Memory):
     # -- what leaves --------------------------------------------------------------------------------------------
 
     def share(self, array: Any) -> Any:
-        if isinstance(array, np.ndarray) or not array.nbytes or lease_of(array) is not None:
+        if isinstance(array, np.ndarray) or not array.nbytes or lease_of(array) is not None or not self._here(array):
             return super().share(array)
         owner = owner_of(array)
         start = self._leased(owner, owner.data.mem)
         return self.xp.ndarray(array.shape, array.dtype, start + (array.data.ptr - start.ptr), array.strides)
+
+    def _here(self, array: Any) -> bool:
+        """Whether an array is of this device. A function may return others: those are not the scheduler's."""
+        return bool(array.data.device_id == self._number)
 
     def anchor(self, owner: Any) -> Any:
         lease = lease_of(owner)
