@@ -6,8 +6,8 @@ has ended waits for more of the same name: whoever opens one scheduler after the
 as one needs. A thread that still runs a body has not ended its work, and so is never shared.
 
 They mind nobody's captures. Where a thread of the program captures a graph in CUDA's global mode, as PyTorch does
-unless told otherwise, CUDA refuses all other threads to take memory or to ask for events, and spoils the capture if they
-do: but for those that said they are relaxed.
+unless told otherwise, CUDA refuses all other threads to take memory or to ask for events, and spoils the capture if
+they do: but for those that said they are relaxed.
 """
 
 from __future__ import annotations
