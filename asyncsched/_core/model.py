@@ -350,8 +350,8 @@ class Scope:
                 return False
         return True
 
-    def unfinished(self) -> list[Task]:
-        """Every unfinished task here and below."""
+    def unfinished(self, before: int | None = None) -> list[Task]:
+        """Every unfinished task here and below, of those numbered under `before`."""
         found = list(self.tasks)
         if self.children:
             todo = list(self.children)
@@ -359,7 +359,7 @@ class Scope:
                 scope = todo.pop()
                 found += scope.tasks
                 todo += scope.children
-        return found
+        return found if before is None else [task for task in found if task.seq < before]
 
     def record(self, failure: Failure) -> None:
         """Keep a root cause until someone sees it; no longer, since then it holds the frames of who awaited it."""
