@@ -72,9 +72,9 @@ async def test_a_name_that_is_misspelt_is_guessed_and_the_error_holds_no_tensor(
 
 
 REFUSED: list[tuple[Callable[[Any, Any], Any], type[Exception], str]] = [
-    (lambda s, x: x - [1, 2, 3], TypeError, r"builtins.list is no operand.*`x = await s.put\(a\)`"),
-    (lambda s, x: [1, 2, 3] - x, TypeError, r"builtins.list is no operand"),
-    (lambda s, x: x == [1, 2, 3], TypeError, r"builtins.list is no operand"),
+    (lambda s, x: x - [1, 2, 3], TypeError, r"^list is no operand.*`x = await s.put\(a\)`"),
+    (lambda s, x: [1, 2, 3] - x, TypeError, r"^list is no operand"),
+    (lambda s, x: x == [1, 2, 3], TypeError, r"^list is no operand"),
     (lambda s, x: x + np.ones(3), TypeError, r"numpy.ndarray is no operand.*`x = await s.put\(a\)`"),
     (lambda s, x: np.linalg.norm(x), asc.ImplicitBarrierError, r"np.linalg.norm\(t\).*`asyncsched.linalg.vector_norm"),
     (lambda s, x: np.linalg.inv(x), asc.ImplicitBarrierError, r"np.linalg.inv\(t\).*`asyncsched.linalg.inv\(t\)`"),

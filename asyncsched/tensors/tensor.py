@@ -105,9 +105,9 @@ def _declined(other: object) -> Tensor:
         TypeError: for these, with the cure.
     """
     if isinstance(other, list) or hasattr(other, "__dlpack__"):
+        kind = f"{type(other).__module__}.{type(other).__name__}".removeprefix("builtins.")
         raise TypeError(
-            f"{type(other).__module__}.{type(other).__name__} is no operand, since it is not the scheduler's:"
-            " `x = await s.put(a)` makes it a tensor"
+            f"{kind} is no operand, since it is not the scheduler's: `x = await s.put(a)` makes it a tensor"
         )
     return cast(Tensor, NotImplemented)
 
