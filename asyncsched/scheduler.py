@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import contextvars
 import warnings
 import weakref
 from collections.abc import Iterable, Sequence
@@ -18,7 +17,7 @@ from .devices.contract import Device
 from .errors import SchedulerClosed
 from .flow.scope import Submitter
 from .runtime.closing import abort, close_in_order
-from .runtime.context import Ambient, ambient, leave_ambient, register
+from .runtime.context import Ambient, ambient, register
 from .runtime.runtime import Life, Runtime
 from .runtime.stall import StallWatch
 from .runtime.statistics import Load, Statistics, load_of, statistics_of
@@ -129,7 +128,7 @@ class Scheduler(Submitter):
         runtime.engine.on_stuck = StallWatch(runtime, stall_timeout).update
         for instrument in instruments:
             self.add_instrument(instrument)
-        self._token: contextvars.Token[Ambient | None] | None = None
+        self._link: Ambient | None = None  # while a block is entered
 
     async def __aenter__(self) -> Self:
         runtime = self._runtime
@@ -137,14 +136,20 @@ class Scheduler(Submitter):
             raise SchedulerClosed("a scheduler is opened once: make another")
         await runtime.open()
         register(runtime)
-        self._token = ambient.set(Ambient(runtime, runtime.engine.root, ambient.get()))
+        self._link = Ambient(runtime, runtime.engine.root, ambient.get())
+        ambient.set(self._link)
         return self
+
+    def _leave(self) -> None:
+        """The block ends: it is the ambient scheduler no longer."""
+        if self._link is not None:
+            self._link.leave()
+            self._link = None
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        leave_ambient(self._token)
-        self._token = None
+        self._leave()
         if error is None:
             await self.aclose()
         else:

@@ -37,7 +37,6 @@ import pytest
 
 from ._core.callsite import line_of
 from .devices.sim import SimDevice
-from .runtime.context import leave_ambient
 from .runtime.deadlock import BUDGET, investigate
 from .runtime.runtime import Runtime
 from .runtime.waiting import drained
@@ -140,7 +139,7 @@ async def _opened(request: pytest.FixtureRequest, options: dict[str, Any]) -> As
             failures.add_note(line)
         raise
     finally:
-        leave_ambient(scheduler._token)
+        scheduler._leave()
 
 
 async def _go_on(runtime: Runtime) -> None:

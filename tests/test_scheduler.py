@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import gc
 import os
+import pickle
 import subprocess
 import sys
 import threading
@@ -26,6 +28,18 @@ from tests.conftest import LOOPS
 from tests.waiting import cancelled, fail, held, settled, turns, until
 
 BLOCK = np.ones((200, 200))
+
+
+async def test_it_cannot_be_pickled_or_copied_nor_what_belongs_to_it(s: asc.Scheduler) -> None:
+    """A copy that went would stop the threads of the one that is open."""
+    for duplicate in (pickle.dumps, copy.copy, copy.deepcopy):
+        for owned in (s, s.scope()):
+            with pytest.raises(TypeError, match="lives on its event loop"):
+                duplicate(owned)
+    for duplicate in (pickle.dumps, copy.deepcopy):
+        with pytest.raises(TypeError, match="lives on its event loop"):
+            duplicate(s.window(2))
+    assert await s.call(divmod, 7, 2) == (3, 1)
 
 
 # -- arguments ------------------------------------------------------------------------------------------------------
@@ -69,6 +83,18 @@ async def test_put_copies(s: asc.Scheduler) -> None:
             array += 1
         assert (await t).tobytes() == expected.tobytes()
         assert t.shape == expected.shape
+
+
+async def test_an_array_that_is_given_another_shape_while_it_waits_is_put_as_it_was(gate: threading.Event) -> None:
+    async with asc.Scheduler("cpu", max_ops=1) as s:
+        await s.submit(held, gate)
+        source = np.arange(6.0)
+        waiting = asyncio.create_task(s.put(source))
+        await until(lambda: s.statistics().tasks_pending)
+        source.shape = (2, 3)
+        gate.set()
+        x = await waiting
+        assert (await x).shape == (await (x + 1)).shape == x.shape == (6,)
 
 
 async def test_put_refuses_other_dtypes(s: asc.Scheduler) -> None:

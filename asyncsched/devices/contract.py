@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextvars import Context
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -123,6 +124,11 @@ class Device(Protocol):
 
     def adopt(self, source: Any) -> Any:
         """An array of this device over one of another library, by DLPack, to be put."""
+
+    @property
+    def note_arguments(self) -> Callable[[Context, Sequence[Any]], None] | None:
+        """Notes in the context of a function what the user's own arrays among its arguments are pending on, here and
+        now; None where nothing ever is. On the loop's thread."""
 
     def rouse(self) -> None:
         """A function is about to be launched, perhaps: the thread that will run it, if one will, may wake up meanwhile.

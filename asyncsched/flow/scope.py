@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from math import inf
@@ -15,7 +14,7 @@ from .._arguments import check_number, parse_bytes
 from .._core.model import Scope as CoreScope
 from .._instead import SUBMITTER, SUBMITTER_KEYWORDS, no_attribute, refuse_keywords
 from ..errors import DeadlineExceeded, SchedulerClosed
-from ..runtime.context import Ambient, ambient, leave_ambient
+from ..runtime.context import Ambient, ambient
 from ..runtime.runtime import Runtime
 from ..runtime.unseen_failures import finish, report
 from ..runtime.waiting import checkpoint, drained, shielded
@@ -192,7 +191,7 @@ class Scope(Submitter):
         self._sharing = sharing
         self._inner: CoreScope | None = None
         self._entered = False  # not yet while it waits for its reserve, when nobody may use it
-        self._token: contextvars.Token[Ambient | None] | None = None
+        self._link: Ambient | None = None  # once it is entered
 
     @property
     def name(self) -> str:
@@ -212,7 +211,8 @@ class Scope(Submitter):
         except BaseException as error:
             await self._check_deadline(error)
             raise
-        self._token = ambient.set(Ambient(runtime, core, ambient.get(), until=until))
+        self._link = Ambient(runtime, core, ambient.get(), until=until)
+        ambient.set(self._link)
         return self
 
     async def _open(self) -> CoreScope:
@@ -238,7 +238,8 @@ class Scope(Submitter):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         core, what = self._core(), f"scope {self._name!r}"
-        leave_ambient(self._token)
+        if self._link is not None:
+            self._link.leave()
         try:
             try:
                 await self._finish_tasks(core, what, error)

@@ -52,16 +52,28 @@ class Ambient:
     __slots__ = ("by", "core", "outer", "passing", "runtime", "until")
 
     def __init__(
-        self, runtime: Runtime, core: CoreScope, outer: Ambient | None, *, passing: bool = False, until: float = inf
+        self,
+        runtime: Runtime,
+        core: CoreScope,
+        outer: Ambient | None,
+        *,
+        passing: bool = False,
+        until: float = inf,
+        task: asyncio.Task[Any] | None = None,
     ) -> None:
         self.runtime = runtime
         self.core = core
         self.outer = outer
         # The earliest deadline, by time.monotonic: a loop's own clock may stand still while a callback runs.
-        self.until: float = until if outer is None else min(until, outer.until)
+        self.until: float = until if outer is None or until < outer.until else outer.until
         self.passing = passing  # once closed, what is submitted here goes to `outer` instead of being refused
-        task = asyncio.current_task()
+        task = task or asyncio.current_task()
         self.by = None if task is None else weakref.ref(task)  # who entered it
+
+    def leave(self) -> None:
+        """Leave it, unless it was entered in another context, or another one since: see `left`."""
+        if ambient.get() is self:
+            ambient.set(self.outer)
 
     def left(self) -> bool:
         """Whether this asyncio task entered it, and it is closed: what is submitted here goes to `outer`."""
@@ -138,21 +150,8 @@ def outside() -> Iterator[None]:
     try:
         yield
     finally:
-        leave_ambient(token)
-
-
-def leave_ambient(token: contextvars.Token[Ambient | None] | None) -> None:
-    """Leave an ambient scope, unless it was entered in another context, or another one since: see `Ambient.left`."""
-    here = ambient.get()
-    if token is None or (here is not None and here.outer is not _before(token)):
-        return
-    with contextlib.suppress(ValueError):  # in another context
-        ambient.reset(token)
-
-
-def _before(token: contextvars.Token[Ambient | None]) -> Ambient | None:
-    before = token.old_value
-    return before if isinstance(before, Ambient) else None
+        with contextlib.suppress(ValueError):  # in another context
+            ambient.reset(token)
 
 
 def _after_fork() -> None:

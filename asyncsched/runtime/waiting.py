@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from threading import get_ident
+from types import coroutine
 from typing import Any, Final
 
 from .._core.model import DONE, LAUNCHED, Scope, Task
@@ -104,16 +105,7 @@ def wait(
                 task.waiters.remove(waiter)
 
 
-class Steps(Awaitable[None]):
-    """A generator as an awaitable, for `async def`."""
-
-    __slots__ = ("_steps",)
-
-    def __init__(self, steps: Generator[Any, None, None]) -> None:
-        self._steps = steps
-
-    def __await__(self) -> Generator[Any, None, None]:
-        return self._steps
+awaited: Callable[..., Awaitable[None]] = coroutine(wait)  # the same for `async def`: it may be awaited, too
 
 
 async def drained(runtime: Runtime, scope: Scope, before: int = sys.maxsize) -> bool:
@@ -123,7 +115,7 @@ async def drained(runtime: Runtime, scope: Scope, before: int = sys.maxsize) -> 
     runtime.dispatch()
     while tasks := [task for task in scope.unfinished() if task.seq < before]:
         # The youngest alone: a waiter on each would wake the loop for each.
-        await Steps(wait(runtime, tasks[-1:], ENDED))
+        await awaited(runtime, tasks[-1:], ENDED)
         waited = True
     return waited
 
@@ -148,10 +140,7 @@ async def _until_loop_ends(runtime: Runtime, scope: Scope) -> None:
         raise
 
 
-async def checkpoint() -> None:
+@coroutine
+def checkpoint() -> Generator[None, None, None]:
     """Let others run once."""
-    await Steps(_turn())
-
-
-def _turn() -> Generator[Any, None, None]:
     yield

@@ -10,7 +10,6 @@ from .._core.callsite import line_of
 from ..devices.contract import Device
 from ..errors import ImplicitBarrierError
 from ..ops.meta import Shape
-from ..runtime.waiting import Steps
 from .copies import copy_out
 from .handles import reach, runtime_of
 from .reading import Unread
@@ -100,7 +99,7 @@ class ArrayHandle(Unread):
         """
         value = self._value
         try:
-            await Steps(reach(value))
+            await reach(value)
             if value.failure is not None:
                 value.failure.rethrow()
             return cast(np.ndarray[Any, Any], await copy_out(runtime_of(value), value))
@@ -127,7 +126,7 @@ class ArrayHandle(Unread):
         if self.size not in (1, None):
             raise ValueError(f"item() needs exactly one element, and the shape is {self.shape}: use `await t.numpy()`")
         try:
-            await Steps(reach(value))
+            await reach(value)
             if value.failure is not None:
                 value.failure.rethrow()
             array = value.array if value.device.inline else await copy_out(runtime_of(value), value)

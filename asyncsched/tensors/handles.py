@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Generator, Iterable
+from types import coroutine
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, cast, overload
 
 from .._core.model import DONE, Value, failure_above
@@ -200,6 +201,7 @@ def runtime_of(value: Value) -> Runtime:
     return cast(Runtime, value.account.runtime)
 
 
+@coroutine
 def reach(value: Value) -> Generator[Any, None, None]:
     """Wait until `value` is there; one bare pass through the loop if it is."""
     task = value.task

@@ -19,7 +19,7 @@ from .._instead import NUMPY
 from ..devices.contract import Device, in_stream_thread
 from ..errors import ImplicitBarrierError, SchedulerClosed
 from ..runtime.runtime import Life, Runtime, running_loop
-from ..runtime.waiting import Steps, wait
+from ..runtime.waiting import awaited
 from .handles import Handle, deliver, runtime_of
 
 
@@ -148,7 +148,7 @@ def _block(runtime: Runtime, value: Value) -> None:
     ready = threading.Event()
 
     async def register() -> None:
-        await Steps(wait(runtime, [task]))
+        await awaited(runtime, [task])
 
     asyncio.run_coroutine_threadsafe(register(), loop).add_done_callback(lambda _: ready.set())
     while not ready.wait(1.0) and loop.is_running():

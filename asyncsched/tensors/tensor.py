@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import numpy as np
 
 from .._core.model import Value, failure_above
-from ..ops.exactly import asked, chosen
+from ..ops.exactly import asked
 from ..ops.index_keys import encode_key
 from ..ops.program import ref
 from ..ops.row import Row, plan
@@ -46,8 +46,8 @@ def apply(
         device: where to run it where no operand is a tensor; default the scheduler's first.
         hold: do not launch before the scheduler's next step.
     """
-    if row.exact is not None:
-        row = chosen(row)
+    if row.exact is not None and asked():
+        row = row.exact
     args: list[Any] = []
     inputs: list[Value] = []
     forms: list[Any] = []

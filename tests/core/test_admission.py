@@ -7,9 +7,9 @@ import sys
 import pytest
 
 from asyncsched._core.admission import GRACE, PATIENCE
-from asyncsched._core.model import DONE, KEPT_FAILURES, PENDING
+from asyncsched._core.model import DONE, PENDING
 
-from .rig import Rig, cancellation, names
+from .rig import Rig, names
 
 
 @pytest.fixture
@@ -566,56 +566,3 @@ def test_queues_of_closed_scopes_leave_the_rotation():
     assert len(rig.engine.admission.tenants.ordinary.tenants) <= 2
     assert not rig.engine.admission._waiting
     assert not rig.root.children
-
-
-# -- failures kept for whoever asks -----------------------------------------------------------------------------------
-
-
-def fail(rig, count, scope=None):
-    values = []
-    for i in range(count):
-        task, value = rig.submit(name=f"bad {i}", scope=scope)
-        rig.fail(task, ValueError(i))
-        values.append(value)
-    return values
-
-
-def test_100_failures_are_kept_and_the_others_counted():
-    rig = Rig()
-    fail(rig, KEPT_FAILURES + 7)
-    failures, lost = rig.root.take_failures()
-    assert [failure.exception.args[0] for failure in failures] == list(range(KEPT_FAILURES))
-    assert lost == 7
-    assert rig.root.take_failures() == ([], 0)
-
-
-def test_seen_failures_make_room_for_others():
-    rig = Rig()
-    for value in fail(rig, KEPT_FAILURES):
-        assert value.failure.exception is not None
-    fail(rig, 3)
-    failures, lost = rig.root.take_failures()
-    assert len(failures) == 3
-    assert lost == 0
-
-
-def test_a_barrier_takes_only_what_was_submitted_before_it():
-    rig = Rig()
-    inner = rig.scope("inner")
-    fail(rig, 1)
-    fail(rig, 1, inner)
-    before = rig.engine.sequence
-    fail(rig, 1, inner)
-    assert len(rig.root.take_failures(before)[0]) == 2
-    assert len(inner.take_failures()[0]) == 1
-    assert rig.root.take_failures() == ([], 0)
-
-
-def test_cancelled_tasks_are_no_failures():
-    rig = Rig()
-    task, value = rig.submit()
-    dependent, _ = rig.submit(value)
-    rig.engine.cancel(task, cancellation(task))
-    assert rig.root.take_failures() == ([], 0)
-    assert (rig.engine.cancelled, rig.engine.failed) == (2, 0)
-    assert dependent.failure is not None

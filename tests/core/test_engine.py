@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from asyncsched._core.failure import Failure
-from asyncsched._core.model import CANCELLED, DONE, FAILED, KEPT_FAILURES, LAUNCHED, PENDING, Task
+from asyncsched._core.model import CANCELLED, DONE, FAILED, LAUNCHED, PENDING, Task
 from asyncsched.errors import MemoryDeadlockError, QueueFull, TaskTooLarge
 
 from .rig import Rig, answered, cancellation, ended, execute
@@ -675,28 +675,6 @@ def test_iterations_that_are_over_are_swept_when_the_next_begins(rig):
             assert value.failure.exception is not None
         rig.engine.end_scope(scope)
         assert len(rig.root.children) <= 2
-
-
-def test_an_iteration_with_unseen_failures_is_kept(rig):
-    scope = rig.scope("iteration", rig.root, own_queue=False)
-    task, _ = rig.submit(scope=scope)
-    rig.fail(task, ValueError("unseen"))
-    rig.engine.end_scope(scope)
-    rig.scope("next", rig.root, own_queue=False)
-    assert not scope.closed
-    assert len(rig.root.take_failures()[0]) == 1
-
-
-def test_failures_that_were_counted_and_not_kept_are_not_swept_away(rig):
-    scope = rig.scope("iteration", rig.root, own_queue=False)
-    for _ in range(KEPT_FAILURES + 5):
-        rig.fail(rig.submit(scope=scope)[0], ValueError("one of many"))
-    for failure in list(scope.failures):
-        failure.see()
-    rig.engine.end_scope(scope)
-    for i in range(5):
-        rig.engine.end_scope(rig.scope(f"later {i}", rig.root, own_queue=False))
-    assert rig.root.take_failures() == ([], 5)
 
 
 def test_iterations_of_a_loop_inside_an_iteration_do_not_keep_it(rig):

@@ -7,7 +7,7 @@ import contextvars
 import gc
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,8 @@ import pytest
 import asyncsched as asc
 from asyncsched.flow.batcher.batcher import Batcher
 from tests.waiting import cancelled, turns, until
+
+from .asking import Panic, ask
 
 
 class Model:
@@ -36,13 +38,6 @@ class Model:
 @pytest.fixture
 def model(s: asc.Scheduler) -> Model:
     return Model()
-
-
-def ask(batcher: Batcher[Any, Any], *items: Any) -> list[asyncio.Task[Any]]:
-    async def one(item: Any) -> Any:
-        return await batcher(item)
-
-    return [asyncio.create_task(one(item)) for item in items]
 
 
 async def test_what_comes_in_one_turn_is_one_batch(model: Model) -> None:
@@ -195,10 +190,6 @@ async def test_failures_that_the_function_did_not_await_reach_its_callers(s: asc
         await batcher(1)
 
 
-class Panic(BaseException):
-    """What libraries in Rust raise."""
-
-
 @pytest.mark.parametrize("how", ["coroutine", "plain", "not awaited"])
 async def test_what_is_no_exception_of_pythons_own_kind_reaches_the_callers_too(s: asc.Scheduler, how: str) -> None:
     def fails(items: list[Any]) -> list[Any]:
@@ -267,12 +258,6 @@ async def test_past_its_deadline_an_item_is_dropped_before_the_loop_could_tell_i
     assert batcher.statistics().dropped == 1
     async with s.scope(deadline=3600):
         assert await batcher(2) == 20
-
-
-@pytest.fixture
-def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Moves the clock by which batches are formed."""
-    return lambda: monkeypatch.setattr("asyncsched.flow.batcher.runners.monotonic", lambda: time.monotonic() + 3600)
 
 
 async def test_started_in_a_scope_whose_deadline_has_passed_a_caller_is_told(s: asc.Scheduler, later: Any) -> None:

@@ -262,5 +262,7 @@ async def test_what_record_stream_refuses(s: asc.Scheduler, streams: dict[str, A
         asc.record_stream(np.zeros(3), stream)
     with pytest.raises(TypeError, match="a stream is"):
         asc.record_stream(array, "null")
+    with pytest.raises(ValueError, match="-1 is no pointer"):
+        asc.record_stream(array, -1)
     with pytest.raises(ValueError, match="of cuda:1 and the array of cuda:0"):
         asc.record_stream(array, SimpleNamespace(cuda_stream=5, device_index=1))

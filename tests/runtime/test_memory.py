@@ -17,16 +17,11 @@ import pytest
 
 import asyncsched as asc
 from asyncsched._core import refcounts
+from tests.ledger import used
 from tests.waiting import fail, held, no_collector, settled, turns, until
 
 BLOCK = np.ones((200, 200))  # 320,000 bytes: from the pool
 NB = BLOCK.nbytes
-
-
-def used(s: asc.Scheduler) -> int:
-    s.statistics()
-    s._runtime.engine.validate()
-    return s._runtime.engine.account.used
 
 
 def address(array: np.ndarray[Any, Any]) -> int:

@@ -1,0 +1,14 @@
+"""Fixtures of the tests of scopes, windows, batchers and pipelines."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Moves the clock by which batches are formed."""
+    return lambda: monkeypatch.setattr("asyncsched.flow.batcher.runners.monotonic", lambda: time.monotonic() + 3600)
