@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -93,23 +93,34 @@ def _scalar(operand: object) -> Any:
     for kind in _NUMBERS:  # an IntEnum is the int that it is
         if isinstance(operand, kind):
             return kind(operand)
-    if isinstance(operand, np.ndarray):
-        _declined(operand)
-    raise TypeError(f"{type(operand).__name__} is no operand: use a Tensor, a Python number or a NumPy scalar")
+    cure = _cure(operand) or "use a Tensor, a Python number or a NumPy scalar"
+    raise TypeError(f"{_kind(operand)} is no operand: {cure}")
 
 
 def _declined(other: object) -> Tensor:
-    """What an operator gives for what is no operand: the other's turn, but for arrays and lists, which have none.
+    """What an operator gives for what is no operand: the other's turn, but for what has none.
 
     Raises:
-        TypeError: for these, with the cure.
+        TypeError: for arrays, lists and what was not awaited, with the cure.
     """
-    if isinstance(other, list) or hasattr(other, "__dlpack__"):
-        kind = f"{type(other).__module__}.{type(other).__name__}".removeprefix("builtins.")
-        raise TypeError(
-            f"{kind} is no operand, since it is not the scheduler's: `x = await s.put(a)` makes it a tensor"
-        )
+    if cure := _cure(other):
+        raise TypeError(f"{_kind(other)} is no operand: {cure}")
     return cast(Tensor, NotImplemented)
+
+
+def _cure(operand: object) -> str:
+    """How a thing that is no operand becomes one, if that is known."""
+    if isinstance(operand, Handle):
+        return "`await` it first, or have `submit(fn, ..., shape=, dtype=)` make it a Tensor"
+    if isinstance(operand, Awaitable):
+        return "`await` it first"
+    if isinstance(operand, list | tuple) or hasattr(operand, "__dlpack__"):
+        return "it is not the scheduler's, and `x = await s.put(a)` makes it a tensor"
+    return ""
+
+
+def _kind(thing: object) -> str:
+    return f"{type(thing).__module__}.{type(thing).__name__}".removeprefix("builtins.")
 
 
 def _refuse_mixed(a: Value, b: Value) -> None:
