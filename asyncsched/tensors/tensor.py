@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -19,12 +19,12 @@ from . import gradients
 from .handles import Handle, runtime_of
 from .issue import issue, run_inline, template_of
 from .methods import Methods
+from .operands import NUMBERS, declined, scalar
 
 Scalar = bool | int | float | complex | np.generic
 _NO_OPTIONS: Mapping[str, Any] = {}
 _FIRST = ref(0)
-_NUMBERS: tuple[type[Any], ...] = (bool, int, float, complex)
-_OPERANDS = (Handle, np.ndarray, np.generic, *_NUMBERS)
+_OPERANDS = (Handle, np.ndarray, np.generic, *NUMBERS)
 
 
 def apply(
@@ -61,7 +61,7 @@ def apply(
             if node is None:
                 node = operand._node
         else:
-            number = _scalar(operand)
+            number = scalar(operand)
             args.append(number)
             forms.append(number)
     first = inputs[0] if inputs else None
@@ -85,42 +85,6 @@ def apply(
     if node is not None:
         node.record(row, operands, options, result)
     return result
-
-
-def _scalar(operand: object) -> Any:
-    if type(operand) in _NUMBERS or isinstance(operand, np.generic):
-        return operand
-    for kind in _NUMBERS:  # an IntEnum is the int that it is
-        if isinstance(operand, kind):
-            return kind(operand)
-    cure = _cure(operand) or "use a Tensor, a Python number or a NumPy scalar"
-    raise TypeError(f"{_kind(operand)} is no operand: {cure}")
-
-
-def _declined(other: object) -> Tensor:
-    """What an operator gives for what is no operand: the other's turn, but for what has none.
-
-    Raises:
-        TypeError: for arrays, lists and what was not awaited, with the cure.
-    """
-    if cure := _cure(other):
-        raise TypeError(f"{_kind(other)} is no operand: {cure}")
-    return cast(Tensor, NotImplemented)
-
-
-def _cure(operand: object) -> str:
-    """How a thing that is no operand becomes one, if that is known."""
-    if isinstance(operand, Handle):
-        return "`await` it first, or have `submit(fn, ..., shape=, dtype=)` make it a Tensor"
-    if isinstance(operand, Awaitable):
-        return "`await` it first"
-    if isinstance(operand, list | tuple) or hasattr(operand, "__dlpack__"):
-        return "it is not the scheduler's, and `x = await s.put(a)` makes it a tensor"
-    return ""
-
-
-def _kind(thing: object) -> str:
-    return f"{type(thing).__module__}.{type(thing).__name__}".removeprefix("builtins.")
 
 
 def _refuse_mixed(a: Value, b: Value) -> None:
@@ -168,11 +132,11 @@ def _operators(name: str) -> tuple[_Operator, _Operator]:
                     made = issue(a.account.runtime, a.device, row, found, (a, b), None, _NO_OPTIONS)
                 return Tensor(made)
         elif not isinstance(other, _OPERANDS):
-            return _declined(other)
+            return cast(Tensor, declined(other))
         return apply(row, (self, other))
 
     def backward(self: Tensor, other: Any) -> Tensor:
-        return apply(row, (other, self)) if isinstance(other, _OPERANDS) else _declined(other)
+        return apply(row, (other, self)) if isinstance(other, _OPERANDS) else cast(Tensor, declined(other))
 
     forward.__name__, backward.__name__ = f"__{name}__", f"__r{name}__"
     forward.__doc__ = backward.__doc__ = row.doc
