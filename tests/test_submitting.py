@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -36,6 +37,24 @@ async def test_an_array_that_is_given_another_shape_while_it_waits_is_put_as_it_
         gate.set()
         x = await waiting
         assert (await x).shape == (await (x + 1)).shape == x.shape == (6,)
+
+
+@pytest.mark.parametrize(
+    "issue",
+    [
+        lambda s, x: s.submit_nowait(lambda: np.full(3, None), shape=3, dtype=object),
+        lambda s, x: s.submit_nowait(np.zeros, 3, shape=3, dtype=[("a", "O")]),
+        lambda s, x: asc.astype(x, object),
+        lambda s, x: asc.zeros(100_000, dtype=object),
+    ],
+    ids=["function", "fields", "astype", "zeros"],
+)
+async def test_a_tensor_has_no_python_objects(s: asc.Scheduler, issue: Callable[..., object]) -> None:
+    """Its memory is recycled as bytes: the interpreter would crash."""
+    x = await s.put(np.ones(100_000))
+    with pytest.raises(TypeError, match="is not supported: a tensor has"):
+        issue(s, x)
+    assert (await s.call(np.full, 3, None)).dtype == object
 
 
 async def test_put_refuses_other_dtypes(s: asc.Scheduler) -> None:

@@ -230,10 +230,11 @@ def _run_call(task: Task, memory: Memory) -> None:
         return
     charge = made = 0
     value.block = ()
-    if owners := _made(result, arrays, task.args, memory.arrays):
+    weightless = isinstance(result, _WEIGHTLESS)
+    if not weightless and (owners := _made(result, arrays, task.args, memory.arrays)):
         value.block = tuple([(owner, memory.footprint(owner.nbytes)) for owner in owners])
         charge = made = sum([nbytes for _, nbytes in value.block])
-    elif options and not isinstance(result, (*memory.arrays, *_WEIGHTLESS)):
+    elif options and not weightless and not isinstance(result, memory.arrays):
         charge = options["unmeasured"] if found is None else found.kept  # until the handle drops
     if lesson and found:
         lesson.learn(found.peak, found.kept, made)

@@ -108,12 +108,12 @@ def wait(
 awaited: Callable[..., Awaitable[None]] = coroutine(wait)  # the same for `async def`: it may be awaited, too
 
 
-async def drained(runtime: Runtime, scope: Scope, before: int = sys.maxsize) -> bool:
+async def drained(runtime: Runtime, scope: Scope, before: int | None = None) -> bool:
     """Wait until every task of the scope numbered under `before` has physically ended. Returns whether it had to wait,
     and so passed through the loop."""
     waited = False
     runtime.dispatch()
-    while tasks := [task for task in scope.unfinished() if task.seq < before]:
+    while tasks := scope.unfinished(before):
         # Only for the last submitted: a waiter on each task would wake the loop for each.
         await awaited(runtime, tasks[-1:], ENDED)
         waited = True

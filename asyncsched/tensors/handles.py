@@ -135,7 +135,7 @@ class Task(Handle[T]):
     __slots__ = ("_name",)
 
     def __init__(self, value: Value, name: str) -> None:
-        super().__init__(value)
+        self._value = value
         self._name = name
 
     def __repr__(self) -> str:

@@ -19,12 +19,12 @@ from . import gradients
 from .handles import Handle, runtime_of
 from .issue import issue, run_inline, template_of
 from .methods import Methods
+from .operands import NUMBERS, declined, scalar
 
 Scalar = bool | int | float | complex | np.generic
 _NO_OPTIONS: Mapping[str, Any] = {}
 _FIRST = ref(0)
-_NUMBERS: tuple[type[Any], ...] = (bool, int, float, complex)
-_OPERANDS = (Handle, np.ndarray, np.generic, *_NUMBERS)
+_OPERANDS = (Handle, np.ndarray, np.generic, *NUMBERS)
 
 
 def apply(
@@ -61,7 +61,7 @@ def apply(
             if node is None:
                 node = operand._node
         else:
-            number = _scalar(operand)
+            number = scalar(operand)
             args.append(number)
             forms.append(number)
     first = inputs[0] if inputs else None
@@ -85,31 +85,6 @@ def apply(
     if node is not None:
         node.record(row, operands, options, result)
     return result
-
-
-def _scalar(operand: object) -> Any:
-    if type(operand) in _NUMBERS or isinstance(operand, np.generic):
-        return operand
-    for kind in _NUMBERS:  # an IntEnum is the int that it is
-        if isinstance(operand, kind):
-            return kind(operand)
-    if isinstance(operand, np.ndarray):
-        _declined(operand)
-    raise TypeError(f"{type(operand).__name__} is no operand: use a Tensor, a Python number or a NumPy scalar")
-
-
-def _declined(other: object) -> Tensor:
-    """What an operator gives for what is no operand: the other's turn, but for arrays and lists, which have none.
-
-    Raises:
-        TypeError: for these, with the cure.
-    """
-    if isinstance(other, list) or hasattr(other, "__dlpack__"):
-        raise TypeError(
-            f"{type(other).__module__}.{type(other).__name__} is no operand, since it is not the scheduler's:"
-            " `x = await s.put(a)` makes it a tensor"
-        )
-    return cast(Tensor, NotImplemented)
 
 
 def _refuse_mixed(a: Value, b: Value) -> None:
@@ -157,11 +132,11 @@ def _operators(name: str) -> tuple[_Operator, _Operator]:
                     made = issue(a.account.runtime, a.device, row, found, (a, b), None, _NO_OPTIONS)
                 return Tensor(made)
         elif not isinstance(other, _OPERANDS):
-            return _declined(other)
+            return cast(Tensor, declined(other))
         return apply(row, (self, other))
 
     def backward(self: Tensor, other: Any) -> Tensor:
-        return apply(row, (other, self)) if isinstance(other, _OPERANDS) else _declined(other)
+        return apply(row, (other, self)) if isinstance(other, _OPERANDS) else cast(Tensor, declined(other))
 
     forward.__name__, backward.__name__ = f"__{name}__", f"__r{name}__"
     forward.__doc__ = backward.__doc__ = row.doc
