@@ -20,7 +20,6 @@ from .runtime.closing import abort, close_in_order
 from .runtime.context import Ambient, ambient, register
 from .runtime.runtime import Life, Runtime
 from .runtime.stall import StallWatch
-from .runtime.statistics import Load, Statistics, load_of, statistics_of
 from .runtime.unseen_failures import finish
 from .tensors.handles import Handle, runtime_of
 
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from .flow.pipeline.pipeline import Pipeline, Source
     from .flow.window import Window
     from .pictures.graph import TaskGraph
+    from .runtime.statistics import Load, Statistics
 
 T = TypeVar("T")
 
@@ -258,6 +258,8 @@ class Scheduler(Submitter):
         >>> asc.run(main)
         1 8000 1048576
         """
+        from .runtime.statistics import statistics_of
+
         return statistics_of(self._runtime)
 
     def load(self) -> Load:
@@ -272,6 +274,8 @@ class Scheduler(Submitter):
         >>> asc.run(main)
         0 0 0.0
         """
+        from .runtime.statistics import load_of
+
         return load_of(self._runtime)
 
     def explain(self, handle: Handle[Any] | None = None) -> str:
