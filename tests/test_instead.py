@@ -14,6 +14,7 @@ import pytest
 
 import asyncsched as asc
 from asyncsched import _instead, nn, optim
+from asyncsched.serving import Serving
 
 pytestmark = pytest.mark.one_loop
 
@@ -100,6 +101,14 @@ REFUSED: list[tuple[Callable[[Any, Any], Any], type[Exception], str]] = [
     (lambda s, x: s.scope(timeout=1), TypeError, r"scope\(\) got an unexpected keyword argument 'timeout': use `deadl"),
     (lambda s, x: asc.Scheduler(workers=2), TypeError, r"Scheduler\(\) got an .* 'workers': use `streams=`$"),
     (lambda s, x: asc.Scheduler(whatever=2), TypeError, r"got an unexpected keyword argument 'whatever'$"),
+    (
+        lambda s, x: asc.Batcher(len, batch_size=2),
+        TypeError,
+        r"Batcher\(\) got .* 'batch_size': use `max_batch_cost=`$",
+    ),
+    (lambda s, x: Serving(print, timeout=2), TypeError, r"Serving\(\) got an .* 'timeout': use `deadline=`$"),
+    (lambda s, x: Serving(print, s), TypeError, r"`lambda: Scheduler\(...\)`"),
+    (lambda s, x: Serving(print, max_requests_per_tenant=2), ValueError, r"needs `tenant=`"),
     (lambda s, x: optim.SGD(nn.Linear(2, 2), lr=1.0), TypeError, r"`model.parameters\(\)`"),
     (lambda s, x: pickle.dumps(nn.Linear(2, 2)), TypeError, r"`await asc.save\(path, model.state_dict\(\)\)`"),
     (lambda s, x: copy.copy(x), TypeError, r"Tensors are values"),
@@ -141,6 +150,12 @@ async def test_what_pytorch_saves_the_other_way_round(s, tmp_path):
 async def test_another_thread_is_told_where_to_go(s):
     with pytest.raises(RuntimeError, match="in a server `async def` handlers"):
         await asyncio.to_thread(asc.ones, 3)
+
+
+async def test_a_task_is_told_to_take_tensors_as_arguments(s, x):
+    with pytest.raises(RuntimeError, match="give it tensors as arguments, which arrive as arrays") as caught:
+        await s.call(lambda: x + 1)
+    assert "run_coroutine_threadsafe" not in str(caught.value)
 
 
 async def test_a_number_is_rounded_where_waiting_is_right(x):
