@@ -102,7 +102,7 @@ def _operators(name: str) -> tuple[_Operator, _Operator]:
     row = TABLE[name]
     plans, exact = row.plans, row.exact
     _UFUNC_OPERATORS[row.kernel if isinstance(row.kernel, str) else name] = name
-    template: tuple[Any, Any] = (_FIRST, None)  # the last one: a constant is one object, however often it is added
+    template: tuple[Any, Any] = (_FIRST, None)  # of the last call, used again while the number is the same object
 
     def forward(self: Tensor, other: Any) -> Tensor:
         nonlocal template
@@ -114,9 +114,9 @@ def _operators(name: str) -> tuple[_Operator, _Operator]:
                 if found.small and (a.array is not None or a.failure is not None):
                     made = run_inline(row, found, _NO_OPTIONS, a, (a.array, number), a.failure if a.task else None)
                 if made is None:
-                    if not a.device.inline:  # its arrays are not NumPy's
+                    if not a.device.inline:  # its arrays are not NumPy's, and want the Python number
                         number = other
-                    args = template  # one read: another scheduler's thread may be here too
+                    args = template  # read once: a scheduler on another thread may be here, too
                     if args[1] is not number:
                         args = template = (_FIRST, number)
                     made = issue(a.account.runtime, a.device, row, found, a, args, _NO_OPTIONS)
@@ -226,7 +226,7 @@ class Tensor(Methods):
 
     # -- operands of NumPy's ------------------------------------------------------------------------------------
 
-    if not TYPE_CHECKING:  # for which `np.exp(t)` is an error, as it is on an event loop
+    if not TYPE_CHECKING:  # type checkers reject `np.exp(t)`, which raises on an event loop
 
         def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
             name = _UFUNC_OPERATORS.get(ufunc.__name__)
@@ -248,7 +248,7 @@ class Tensor(Methods):
         encoded, tensors = encode_key(key, Tensor)
         if self._node is not None:
             self._node.check_assignment()
-        # Launched only when this handle let go of the old version: if nobody else holds it, it is written in place.
+        # Held back until this handle has dropped the old version: then it is written in place if nobody else holds it.
         result = apply(TABLE["setitem"], (self, new, *tensors), {"key": encoded}, hold=True)
         self._value = result._value
         if self._node is None or not self._node.leaf:
