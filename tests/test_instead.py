@@ -201,7 +201,7 @@ asc.permute_dims(t, (1, 0)); t.transpose(1, 0); asc.expand_dims(t, axis=0); asc.
 asc.sort(t)[..., -2:]; asc.argsort(t)[..., -2:]; asc.cumulative_sum(t, axis=0); asc.cumulative_prod(t, axis=0)
 asc.random.default_rng(0).normal(size=3); asc.random.default_rng(0).random(3); asc.random.default_rng(0).integers(3)
 asc.take_along_axis(t, asc.argsort(t)); t.flatten(); t.detach(); t.copy(); t.to("cpu"); t.device; t.ndim; t.size
-nn.relu(t); nn.softmax(t); nn.log_softmax(t); nn.sigmoid(t); nn.gelu(t); nn.dropout(t, 0.5, seed=0); nn.Linear(3, 2).to("cpu")
+nn.relu(t); nn.softmax(t); nn.log_softmax(t); nn.sigmoid(t); nn.dropout(t, 0.5, seed=0); nn.Linear(3, 2).to("cpu")
 asc.autograd.grad; asc.observe; optim.schedules.StepLR; optim.schedules.CosineAnnealingLR; optim.schedules.OneCycleLR
 s.capture; s.as_executor; s.statistics().max_bytes; s.statistics().max_ops; s.load(); s.aclose; s.call; s.barrier
 s.pipeline(range(9)).map(str, workers=4, buffer=3).batch(64).to_device(depth=2)
