@@ -204,6 +204,19 @@ PIPELINE_KEYWORDS = {
     "drop_remainder": "drop_last",
 }
 
+BATCHER_KEYWORDS = {
+    **dict.fromkeys(("batch_size", "max_batch_size", "max_size"), "max_batch_cost"),
+    **dict.fromkeys(("timeout", "batch_timeout", "max_latency", "max_delay"), "max_wait"),
+    **dict.fromkeys(("workers", "num_workers"), "concurrency"),
+}
+
+SERVING_KEYWORDS = {
+    **dict.fromkeys(("max_concurrency", "max_concurrent", "concurrency", "limit", "limit_concurrency"), "max_requests"),
+    **dict.fromkeys(("per_client", "max_requests_per_client"), "max_requests_per_tenant"),
+    "client": "tenant",
+    "timeout": "deadline",
+}
+
 # NumPy's functions that have another name here, or none; as `np.NAME`.
 NUMPY = {
     **{f"arc{name}": f"`asyncsched.a{name}(t)`" for name in ("cos", "cosh", "sin", "sinh", "tan", "tan2", "tanh")},

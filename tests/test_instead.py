@@ -14,6 +14,7 @@ import pytest
 
 import asyncsched as asc
 from asyncsched import _instead, nn, optim
+from asyncsched.serving import Serving
 
 pytestmark = pytest.mark.one_loop
 
@@ -100,6 +101,14 @@ REFUSED: list[tuple[Callable[[Any, Any], Any], type[Exception], str]] = [
     (lambda s, x: s.scope(timeout=1), TypeError, r"scope\(\) got an unexpected keyword argument 'timeout': use `deadl"),
     (lambda s, x: asc.Scheduler(workers=2), TypeError, r"Scheduler\(\) got an .* 'workers': use `streams=`$"),
     (lambda s, x: asc.Scheduler(whatever=2), TypeError, r"got an unexpected keyword argument 'whatever'$"),
+    (
+        lambda s, x: asc.Batcher(len, batch_size=2),
+        TypeError,
+        r"Batcher\(\) got .* 'batch_size': use `max_batch_cost=`$",
+    ),
+    (lambda s, x: Serving(print, timeout=2), TypeError, r"Serving\(\) got an .* 'timeout': use `deadline=`$"),
+    (lambda s, x: Serving(print, s), TypeError, r"`lambda: Scheduler\(...\)`"),
+    (lambda s, x: Serving(print, max_requests_per_tenant=2), ValueError, r"needs `tenant=`"),
     (lambda s, x: optim.SGD(nn.Linear(2, 2), lr=1.0), TypeError, r"`model.parameters\(\)`"),
     (lambda s, x: pickle.dumps(nn.Linear(2, 2)), TypeError, r"`await asc.save\(path, model.state_dict\(\)\)`"),
     (lambda s, x: copy.copy(x), TypeError, r"Tensors are values"),
@@ -143,6 +152,12 @@ async def test_another_thread_is_told_where_to_go(s):
         await asyncio.to_thread(asc.ones, 3)
 
 
+async def test_a_task_is_told_to_take_tensors_as_arguments(s, x):
+    with pytest.raises(RuntimeError, match="give it tensors as arguments, which arrive as arrays") as caught:
+        await s.call(lambda: x + 1)
+    assert "run_coroutine_threadsafe" not in str(caught.value)
+
+
 async def test_a_number_is_rounded_where_waiting_is_right(x):
     assert await asyncio.to_thread(round, x.mean(), 1) == 2.5
     assert await asyncio.to_thread(round, x.mean()) == 2
@@ -176,3 +191,32 @@ async def test_a_copied_module_has_the_values_of_the_moment_and_goes_its_own_way
     theirs.step()
     for tensor, other in zip(best.parameters(), model.parameters(), strict=True):
         np.testing.assert_array_equal(await tensor, await other)
+
+
+CURES = """
+asc.abs(t); asc.exp(t); asc.concat([t, t], axis=0); asc.stack([t, t]); t[:1]; t[1:]; t @ t.T; t.astype(asc.float64)
+asc.clip(t, 0, 1); t.clip(0, 1); asc.where(asc.isnan(t), 0, t); asc.where(t > 2, 0, t); t[t > 2] = 0; t[...] = 0
+asc.linalg.vector_norm(t); asc.linalg.matrix_norm(t); asc.linalg.diagonal(t); asc.linalg.trace(t[:, :2]); t**2; t.T
+asc.permute_dims(t, (1, 0)); t.transpose(1, 0); asc.expand_dims(t, axis=0); asc.broadcast_to(t, (4, 2, 3)); t.max()
+asc.sort(t)[..., -2:]; asc.argsort(t)[..., -2:]; asc.cumulative_sum(t, axis=0); asc.cumulative_prod(t, axis=0)
+asc.random.default_rng(0).normal(size=3); asc.random.default_rng(0).random(3); asc.random.default_rng(0).integers(3)
+asc.take_along_axis(t, asc.argsort(t)); t.flatten(); t.detach(); t.copy(); t.to("cpu"); t.device; t.ndim; t.size
+nn.relu(t); nn.softmax(t); nn.log_softmax(t); nn.sigmoid(t); nn.dropout(t, 0.5, seed=0); nn.Linear(3, 2).to("cpu")
+asc.autograd.grad; asc.observe; optim.schedules.StepLR; optim.schedules.CosineAnnealingLR; optim.schedules.OneCycleLR
+s.capture; s.as_executor; s.statistics().max_bytes; s.statistics().max_ops; s.load(); s.aclose; s.call; s.barrier
+s.pipeline(range(9)).map(str, workers=4, buffer=3).batch(64).to_device(depth=2)
+s.pipeline(lambda epoch: (x for x in range(9) if x % 2)); s.pipeline(range(9)).batch(2, collate=list, drop_last=True)
+asc.Scheduler(streams=2, max_bytes=9, max_ops=3); s.scope(deadline=1); asc.Batcher(list, max_batch_cost=2, max_wait=0)
+""".strip().splitlines()
+
+
+@pytest.mark.parametrize("cures", CURES)
+async def test_what_is_said_to_write_can_be_written(s, x, cures):
+    there = {"asc": asc, "nn": nn, "optim": optim, "s": s, "t": x}
+    for cure in cures.split("; "):
+        exec(cure, there)
+    with asc.no_grad():
+        layer = nn.Linear(3, 2)
+        layer.weight[...] = x
+    await s.barrier()
+    assert (await layer.weight == await x).all()

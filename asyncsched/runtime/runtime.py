@@ -24,7 +24,7 @@ from .._core.failure import Failure
 from .._core.instrument import Instrument
 from .._core.model import LAUNCHED, Lane, Task, Value
 from .._core.refcounts import require_gil
-from ..devices.contract import Device, Point, RemoteDevice
+from ..devices.contract import Device, Point, RemoteDevice, in_stream_thread
 from ..devices.host.memory import run_small
 from ..errors import QueueFull, SchedulerClosed, TaskCancelled
 from .cancellation import to_its_end
@@ -294,6 +294,11 @@ class Runtime:
             raise RuntimeError(
                 "a scheduler is used on the event loop on which it was opened, and another one runs now: open a"
                 " scheduler on this loop, or keep to one loop (`asyncio.run` makes a new one each time)"
+            )
+        if in_stream_thread():
+            raise RuntimeError(
+                "a scheduler is used from its event loop's thread alone, and this is a task's: give it tensors as"
+                " arguments, which arrive as arrays, and compute with NumPy's functions there"
             )
         raise RuntimeError(
             "a scheduler is used from its event loop's thread alone: from elsewhere use"
