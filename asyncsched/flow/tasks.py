@@ -267,7 +267,8 @@ async def put_all(submitter: Tasks, arrays: Sequence[Any], device: object) -> li
     made = [make_put(runtime, submitter._core(), source, bounded=False) for source in sources]
     tasks = [task for task, _ in made]
     try:
-        await awaited(runtime, tasks)
+        if tasks:
+            await awaited(runtime, tasks)
         for failure in [task.failure for task in tasks if task.failure is not None]:
             failure.rethrow()
         return [tensor for _, tensor in made]
