@@ -357,8 +357,8 @@ class Scope:
                 return False
         return True
 
-    def unfinished(self) -> list[Task]:
-        """Every unfinished task here and below."""
+    def unfinished(self, before: int | None = None) -> list[Task]:
+        """Every unfinished task here and below, of those numbered under `before`."""
         found = list(self.tasks)
         if self.children:
             todo = list(self.children)
@@ -366,7 +366,7 @@ class Scope:
                 scope = todo.pop()
                 found += scope.tasks
                 todo += scope.children
-        return found
+        return found if before is None else [task for task in found if task.seq < before]
 
     def record(self, failure: Failure) -> None:
         """Report a root cause where the scope ends, or at a barrier, unless someone sees it first."""

@@ -435,7 +435,16 @@ class Runtime:
         if lane.copies and task.cost <= INLINE_COPY and not task.inputs and lane.device.inline:
             lane.device.run_here(task)
             return True
-        task.number = lane.stream.launch(task, _points(task.reads, lane))
+        points: tuple[Point, ...] = ()
+        reads = task.reads
+        for value in (reads,) if type(reads) is Value else reads:
+            producer = value.task
+            if producer is not None and producer.state == LAUNCHED and producer.lane is not lane:
+                assert producer.lane is not None
+                points = (*points, (producer.lane.stream, producer.number))
+        # The stream may have begun by the end of `launch`: nothing more is to hold what it reads.
+        reads = value = producer = None
+        task.number = lane.stream.launch(task, points)
         return False
 
     def on_wake(self) -> None:
@@ -496,17 +505,6 @@ class Runtime:
             found += self.engine.cancel(task, Failure.of(error, task.name, task.site))
         self.dispatch()
         return found
-
-
-def _points(reads: Any, lane: Lane) -> tuple[Point, ...]:
-    """What a lane's stream has to wait for before it may read these values."""
-    points: tuple[Point, ...] = ()
-    for value in (reads,) if type(reads) is Value else reads:
-        producer = value.task
-        if producer is not None and producer.state == LAUNCHED and producer.lane is not lane:
-            assert producer.lane is not None
-            points = (*points, (producer.lane.stream, producer.number))
-    return points
 
 
 class LoopStream:

@@ -167,7 +167,7 @@ class CUDAMemory(Memory):
     # -- what leaves --------------------------------------------------------------------------------------------
 
     def share(self, array: Any) -> Any:
-        if isinstance(array, np.ndarray) or not array.nbytes or lease_of(array) is not None or not self._here(array):
+        if isinstance(array, np.ndarray) or not array.nbytes or not self._here(array):
             return super().share(array)
         owner = owner_of(array)
         start = self._leased(owner, owner.data.mem)
@@ -178,9 +178,9 @@ class CUDAMemory(Memory):
         return bool(array.data.device_id == self._number)
 
     def anchor(self, owner: Any) -> Any:
-        lease = lease_of(owner)
-        held = lease.held() if lease is not None else None
-        return owner if held is None else held
+        while (lease := lease_of(owner)) is not None and (held := lease.held()) is not None:
+            owner = held  # which a function made under a lease of its own, perhaps
+        return owner
 
     def _malloc(self, body: Body, nbytes: int) -> Any:
         """CuPy's allocator in a callable's body, which may have made another device the current one."""
