@@ -130,7 +130,8 @@ class Tasks:
         of this context; on a CUDA device with its stream as CuPy's current one, behind what CuPy's arrays among the
         arguments are pending on. It must not be a coroutine function. What it raises is raised by `await`; only
         StopIteration, StopAsyncIteration, GeneratorExit and asyncio's CancelledError, which would mean something else
-        to whoever awaits, come as the cause of a RuntimeError.
+        to whoever awaits, come as the cause of a RuntimeError. An array that it returns is not copied: whoever
+        keeps it must not write to it any more.
 
         >>> async def main():
         ...     async with asc.Scheduler("cpu") as s:
