@@ -130,7 +130,8 @@ class Tasks:
         of this context; on a CUDA device with its stream as CuPy's current one, behind what CuPy's arrays among the
         arguments are pending on. It must not be a coroutine function. What it raises is raised by `await`; only
         StopIteration, StopAsyncIteration, GeneratorExit and asyncio's CancelledError, which would mean something else
-        to whoever awaits, come as the cause of a RuntimeError.
+        to whoever awaits, come as the cause of a RuntimeError. An array that it returns is not copied: whoever
+        keeps it must not write to it any more.
 
         >>> async def main():
         ...     async with asc.Scheduler("cpu") as s:
@@ -267,7 +268,8 @@ async def put_all(submitter: Tasks, arrays: Sequence[Any], device: object) -> li
     made = [make_put(runtime, submitter._core(), source, bounded=False) for source in sources]
     tasks = [task for task, _ in made]
     try:
-        await awaited(runtime, tasks)
+        if tasks:
+            await awaited(runtime, tasks)
         for failure in [task.failure for task in tasks if task.failure is not None]:
             failure.rethrow()
         return [tensor for _, tensor in made]

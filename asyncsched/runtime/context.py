@@ -74,6 +74,8 @@ class Ambient:
         """Leave it, unless it was entered in another context, or another one since: see `left`."""
         if ambient.get() is self:
             ambient.set(self.outer)
+            if self.outer is not None and self.outer.left():
+                innermost()
 
     def left(self) -> bool:
         """Whether this asyncio task entered it, and it is closed: what is submitted here goes to `outer`."""
@@ -91,7 +93,7 @@ def current_scope(runtime: Runtime) -> CoreScope:
     Raises:
         SchedulerClosed: if that scope is closed, and this context inherited it.
     """
-    here = ambient.get()
+    here = innermost()
     while here is not None:
         if here.runtime is runtime:
             if not here.core.closed:
@@ -106,10 +108,12 @@ def current_scope(runtime: Runtime) -> CoreScope:
 
 
 def innermost() -> Ambient | None:
-    """The innermost link, but for those that this asyncio task has left."""
-    here = ambient.get()
+    """The innermost link, but for those that this asyncio task has left: what it starts from now on inherits none."""
+    found = here = ambient.get()
     while here is not None and here.left():
         here = here.outer
+    if here is not found:
+        ambient.set(here)
     return here
 
 

@@ -83,3 +83,21 @@ async def test_a_scheduler_that_a_generator_has_open(s: asc.Scheduler) -> None:
         await items.aclose()  # type: ignore[attr-defined]
         assert here(s) == "consumer"
     assert await asc.ones(3, scheduler=None).sum().item() == 3
+
+
+async def test_a_task_that_is_started_after_the_generator_ended_inherits_nothing_of_it(s: asc.Scheduler) -> None:
+    async def child() -> str:
+        return here(s)
+
+    items = numbers(s)
+    await anext(items)
+    async with s.scope(name="consumer"):
+        await items.aclose()  # type: ignore[attr-defined]
+    assert await asyncio.create_task(child()) == "root"
+
+    async for _ in numbers(s):
+        break
+    gc.collect()
+    await until(lambda: not s._runtime.engine.root.children)
+    await asc.ones(3)
+    assert await asyncio.create_task(child()) == "root"
