@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 import asyncsched as asc
 from tests.waiting import turns, until
 
-from .conftest import Card
+from .conftest import NONE, Card
 
 pytestmark = pytest.mark.one_loop
 ONES = np.ones((64, 64), np.float32)
@@ -183,3 +184,54 @@ async def test_what_a_function_waits_for_holds_up_no_other(card: Card, s: asc.Sc
     ready = await (x + 1)
     with card.busy([cupy.cuda.Stream.null]):
         assert (await (await s.submit(_times_ten, ready, shape=ONES.shape, dtype=ONES.dtype)).numpy()).max() == 20
+
+
+async def test_streams_that_are_made_anew_for_each_call_leave_nothing(card: Card) -> None:
+    """What one of them had is taken by the next; else each call would keep its stream and its memory for good."""
+    import cupy
+
+    streams: list[weakref.ref[Any]] = []
+
+    def body(array: Any) -> float:
+        here, own = cupy.cuda.get_current_stream(), cupy.cuda.Stream(non_blocking=True)
+        streams.append(weakref.ref(own))
+        with own:
+            own.wait_event(here.record())
+            made = array * 2
+            here.wait_event(own.record())
+        return float(made.sum())
+
+    async with asc.Scheduler("cuda", streams=1, max_bytes=None) as s:
+        x = await s.put(np.ones(500_000, np.float32))
+        pool, reserved = s.devices[0].context.pool, []  # type: ignore[attr-defined]
+        for _ in range(12):
+            assert await s.call(body, x) == 1_000_000
+            reserved.append(pool.reserved())
+        await until(lambda: sum(stream() is not None for stream in streams) <= 2)
+        assert reserved[2] == reserved[-1]
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:ExternalStream is deprecated")
+async def test_memory_of_a_stream_that_is_gone_is_used_again(has_card: bool) -> None:
+    """Somebody else made it, and destroyed it."""
+    if not has_card:
+        pytest.skip(NONE)
+    import cupy
+
+    runtime, gone = cupy.cuda.runtime, []
+
+    def body(array: Any) -> float:
+        if gone:
+            runtime.streamDestroy(gone.pop())
+        gone.append(runtime.streamCreateWithFlags(1))
+        with cupy.cuda.ExternalStream(gone[0]) as stream:
+            total = float((array * 2).sum())
+            stream.synchronize()
+        return total
+
+    async with asc.Scheduler("cuda", streams=1) as s:
+        x = await s.put(np.ones(5000, np.float32))
+        for _ in range(4):
+            assert await s.call(body, x) == 10_000
+    runtime.streamDestroy(gone.pop())

@@ -99,6 +99,7 @@ class CUDADevice:
         self._janitor.open()
         self.memory = CUDAMemory(self.context, self._janitor, completions)
         self._running = {*self.streams, self.copier, self._copies_out}
+        self.context.pool.own = frozenset([stream.cuda.ptr for stream in self._running])
         for stream in list(self._running):
             stream.open(self.memory, self._ended)
 

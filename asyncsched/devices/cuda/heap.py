@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Collection
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
@@ -64,17 +65,31 @@ class Heap:
         else:
             pieces.insert(place, piece)
 
-    def take(self, size: int, stream: int, *, others: bool) -> Piece | None:
+    def take(self, size: int, stream: int, *, others: bool, but: Collection[int] = ()) -> Piece | None:
         """So many bytes of the smallest piece that has them, and that no stream had but this one; None if none has.
 
         Args:
-            others: take from a piece that other streams had, too, where there is none that they had not.
+            others: take from a piece that other streams had, too, where there is none that they had not;
+            but: these streams.
         """
         mine = {stream}
-        fitting = [p for p in self._pieces if p.nbytes >= size and (others or p.after.keys() <= mine)]
+        fitting = [
+            p
+            for p in self._pieces
+            if p.nbytes >= size and (p.after.keys() <= mine or (others and p.after.keys().isdisjoint(but)))
+        ]
         if not fitting:
             return None
         return self._cut(min(fitting, key=lambda p: (not p.after.keys() <= mine, p.nbytes)), size)
+
+    def followed(self, taken: Piece, stream: Any) -> None:
+        """A stream follows all that had what was taken: so whoever follows it may have the rest. Else that would never
+        forget a stream."""
+        place = bisect_left(self._pieces, taken.end, key=_start)
+        if place < len(self._pieces):
+            rest = self._pieces[place]
+            if rest.slab is taken.slab and rest.start == taken.end and rest.after.keys() == taken.after.keys():
+                rest.after = {stream.ptr: stream}
 
     def take_slab(self, wanted: int) -> Piece | None:
         """A slab that is free as a whole: the smallest of at least so many bytes, or else the largest.

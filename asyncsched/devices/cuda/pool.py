@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Any
 
@@ -71,6 +71,7 @@ class PrivatePool:
         self._lock = threading.Lock()  # of the heap and the number; never held over a call of CUDA
         self._reserved = 0
         self._tell: Callable[[], None] | None = None  # called, after the close, when a block is given back
+        self.own: frozenset[int] | None = None  # the scheduler's streams, by pointer, once there are some
         self._limit = max_bytes or 0
         # What kernels need for themselves comes on top of what is tracked, and what is lost between pieces. Both
         # numbers are guesses.
@@ -136,7 +137,13 @@ class PrivatePool:
             if threading.get_ident() == self._loop_thread:
                 raise execution.MustBlock
             at_limit = self._limit and self._reserved + size > self._limit
-            piece = (self._take(size, stream, None) if at_limit else None) or self._new(size, stream)
+            if self.own is not None and stream.ptr not in self.own:
+                # A user's, made anew for each call perhaps: else nobody took again what such a one had.
+                users = {name[0] for name in list(self._bins)} - self.own
+                piece = self._take(size, stream, users, others=True, but=self.own)
+            elif at_limit:
+                piece = self._take(size, stream, None, others=True)
+            piece = piece or self._new(size, stream)
         piece.after = {stream.ptr: stream}
         piece.bin = stream.ptr, size
         self._bins.setdefault(piece.bin, [])
@@ -144,24 +151,35 @@ class PrivatePool:
 
     # -- the heap -----------------------------------------------------------------------------------------------
 
-    def _take(self, size: int, stream: Any, emptied: tuple[int, ...] | None) -> Piece | None:
-        """Memory from the heap, after the bins of these streams joined it.
+    def _take(
+        self,
+        size: int,
+        stream: Any,
+        emptied: Collection[int] | None,
+        *,
+        others: bool = False,
+        but: Collection[int] = (),
+    ) -> Piece | None:
+        """Memory from the heap, after the bins of these streams joined it: of all with None.
 
-        With None those of all did, and what others had may be taken, too.
+        With `others` what other streams had may be taken, too, but of these.
         """
         with self._lock:
             self._gather(emptied)
-            piece = self._heap.take(size, stream.ptr, others=emptied is None)
+            piece = self._heap.take(size, stream.ptr, others=others, but=but)
         if piece is None:
             return None
         if self._follows(stream, piece.after):
+            if others:
+                with self._lock:
+                    self._heap.followed(piece, stream)
             return piece
         self._back.append(piece)
         return None
 
-    def _gather(self, emptied: tuple[int, ...] | None) -> None:
+    def _gather(self, emptied: Collection[int] | None) -> None:
         """Empty the bins of some streams, or of all, into the heap. The lock is held."""
-        for name in list(self._bins) if emptied != () else ():
+        for name in list(self._bins) if emptied is None or emptied else ():
             if emptied is None or name[0] in emptied:
                 pieces = self._bins.pop(name)  # first: see `take_back`
                 with suppress(IndexError):
@@ -175,11 +193,15 @@ class PrivatePool:
         pointers = others.keys() - {stream.ptr}
         if pointers and self._cuda.runtime.streamIsCapturing(stream.ptr):
             return False
-        for pointer in pointers:
-            event = self._cuda.Event(disable_timing=True)
-            if not self._record(event, pointer):
-                return False
-            stream.wait_event(event)
+        runtime = self._cuda.runtime
+        try:
+            for pointer in pointers:
+                event = self._cuda.Event(disable_timing=True)
+                if not self._record(event, pointer):
+                    return False
+                stream.wait_event(event)
+        except runtime.CUDARuntimeError:  # a stream of somebody else's is gone, perhaps with work still to come
+            runtime.deviceSynchronize()
         return True
 
     # -- slabs --------------------------------------------------------------------------------------------------
@@ -190,7 +212,7 @@ class PrivatePool:
             pass
         slab = self._slab(self._slab_size(size)) or self._slab(size)
         if slab is None:
-            piece = self._take(size, stream, None)
+            piece = self._take(size, stream, None, others=True)
             if piece is not None:
                 return piece
             self.free()
