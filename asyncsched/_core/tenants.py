@@ -31,7 +31,7 @@ from .model import Queue, Task
 
 # Bytes: about what memory moves while a stream takes up one more task, some tens of microseconds. A guess.
 QUANTUM: Final = 256 * 1024
-_REMEMBERED: Final = 1024  # tenants that keep what they have paid while no scope is theirs. A guess
+_REMEMBERED: Final = 1024  # tenants whose account of what they got is kept while they have no scope. A guess
 
 
 class Tenant(Member):
@@ -111,7 +111,7 @@ class Tenants:
         self.ordinary = Priority(0)
         self._classes = WeakValueDictionary({0: self.ordinary})
         self._named: WeakValueDictionary[tuple[Hashable, int], Tenant] = WeakValueDictionary()
-        self._recent: deque[Tenant] = deque(maxlen=_REMEMBERED)  # kept alive, with what they have paid
+        self._recent: deque[Tenant] = deque(maxlen=_REMEMBERED)  # strong references, which keep these tenants alive
 
     def join(self, parent: Tenant, name: Hashable | None, weight: float | None, priority: int | None) -> Tenant:
         """The tenant of a new scope within a scope of `parent`'s: one that is known, or a new one.

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from math import inf
 from time import monotonic
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
 from .._arguments import check_number, parse_bytes
 from .._core.model import Scope as CoreScope
+from .._instead import SUBMITTER, SUBMITTER_KEYWORDS, no_attribute, refuse_keywords
 from ..errors import DeadlineExceeded, SchedulerClosed
 from ..runtime.context import Ambient, ambient
 from ..runtime.runtime import Runtime
@@ -41,6 +42,11 @@ class Sharing:
 
 class Submitter(Tasks):
     """What a scheduler and a scope can do: make tasks, wait for them, capture steps and open scopes."""
+
+    if not TYPE_CHECKING:  # for which any name would be there then
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_attribute(f"{type(self).__name__!r} object", name, SUBMITTER, type(self))
 
     async def barrier(self) -> None:
         """Wait for everything submitted so far: in this scope and the scopes in it, or in the whole scheduler.
@@ -103,7 +109,7 @@ class Submitter(Tasks):
 
     def scope(
         self, *, name: str | None = None, reserve: int | str | None = None, deadline: float | None = None,
-        tenant: Hashable | None = None, weight: float | None = None, priority: int | None = None,
+        tenant: Hashable | None = None, weight: float | None = None, priority: int | None = None, **unknown: NoReturn,
     ) -> Scope:  # fmt: skip
         """A structured scope: leaving it waits for its tasks; leaving it by an exception cancels them.
 
@@ -137,6 +143,7 @@ class Submitter(Tasks):
             DeadlineExceeded: at the end of the block, if the deadline has passed.
             ValueError, TypeError: for an argument out of its range.
         """
+        refuse_keywords("scope", unknown, SUBMITTER_KEYWORDS)
         check_number("deadline", deadline, "seconds", none="no deadline")
         check_number("weight", weight, "shares", none="the tenant's own")
         return Scope(

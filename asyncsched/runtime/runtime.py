@@ -13,7 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum, auto
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, NoReturn, Protocol, cast
 
 import numpy as np
 
@@ -136,6 +136,12 @@ class Runtime:
             f"{admission.pending} pending, {admission.in_flight} in flight, {self.engine.account.used:,} bytes"
         )  # fmt: skip
         return f"Scheduler({names}; {state})"
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError(
+            "a scheduler lives on its event loop: neither it nor what belongs to it can be pickled or copied;"
+            " open one where it is needed"
+        )
 
     # -- opening and closing ------------------------------------------------------------------------------------
 
@@ -291,7 +297,7 @@ class Runtime:
             )
         raise RuntimeError(
             "a scheduler is used from its event loop's thread alone: from elsewhere use"
-            " `asyncio.run_coroutine_threadsafe(coroutine, loop)`"
+            " `asyncio.run_coroutine_threadsafe(coroutine, loop)`, and in a server `async def` handlers"
         )
 
     # -- devices ------------------------------------------------------------------------------------------------
@@ -306,6 +312,8 @@ class Runtime:
         for device in self.devices:
             if wanted is None or wanted is device or wanted == device.name:
                 return device
+        if isinstance(wanted, type | np.dtype):
+            raise TypeError(f"a device is a name or a Device, not {wanted!r}; `t.astype(dtype)` is another dtype")
         names = ", ".join(device.name for device in self.devices)
         raise ValueError(f"device {wanted!r} is not among this scheduler's ({names}): list it in Scheduler([...])")
 
@@ -349,25 +357,34 @@ class Runtime:
         self.divert(gathered)
         if versions is not None:
             self.inline_thread = 0
+        tasks = gathered.tasks
         try:
-            yield
-        finally:
-            self.divert(None)
-            self.inline_thread = inline
-        self.dispatch()
-        engine, tasks = self.engine, gathered.tasks
-        if versions is not None:
-            tasks.insert(0, commit(what, tasks, versions, self.lanes[next(iter(versions)).device]))
-            engine.require(tasks[0])
-        room = engine.max_pending and engine.max_pending - engine.admission.pending
-        if room is not None and len(tasks) > room:
-            raise QueueFull(
-                f"{what} takes {len(tasks):,} tasks and the backlog (max_pending) has room for {room:,}:"
-                " `await s.barrier()` first, bound the run-ahead with `async with s.window(2)`, or raise max_pending"
-            )
+            try:
+                yield
+            finally:
+                self.divert(None)
+                self.inline_thread = inline
+            self.dispatch()
+            if versions is not None:
+                tasks.insert(0, commit(what, tasks, versions, self.lanes[next(iter(versions)).device]))
+                self.engine.require(tasks[0])
+            self._require_room(what, len(tasks))
+        except BaseException:
+            for task in tasks:
+                task.refused()
+            raise
         for task in tasks:
             task.expedited = expedited
-            engine.submit(task, bounded=False, hold=True)
+            self.engine.submit(task, bounded=False, hold=True)
+
+    def _require_room(self, what: str, count: int) -> None:
+        limit = self.engine.max_pending
+        room = limit and limit - self.engine.admission.pending
+        if room is not None and count > room:
+            raise QueueFull(
+                f"{what} takes {count:,} tasks and the backlog (max_pending) has room for {room:,}:"
+                " `await s.barrier()` first, bound the run-ahead with `async with s.window(2)`, or raise max_pending"
+            )
 
     def _here(self, task: Task) -> Lane | None:
         """The lane for a quick task that is about to be launched, if it may run here, now: all that it reads is there.

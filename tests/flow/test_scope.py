@@ -11,16 +11,11 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
+from tests.ledger import used
 from tests.waiting import cancelled, fail, held, outlasts_cancellations, settled, turns
 
 BLOCK = np.ones((200, 200))
 NB = BLOCK.nbytes
-
-
-def used(s: asc.Scheduler) -> int:
-    s.statistics()
-    s._runtime.engine.validate()
-    return s._runtime.engine.account.used
 
 
 async def test_leaving_waits_for_its_tasks_and_no_others() -> None:

@@ -90,6 +90,7 @@ class HostDevice:
 
     remote = False
     owns_captures = False
+    note_arguments = None
     dlpack = (1, 0)
     rest: Callable[[], None] | None = None
     xp: Any = np
