@@ -58,7 +58,10 @@ def make_call(
     form = None if shape is None else meta(_shape(shape), np.dtype(dtype), contiguous=False)
     inputs: list[Value] = []
     bound = tuple([_bound(arg, inputs, runtime) if isinstance(arg, _MAY_HOLD) else arg for arg in args])
-    target = runtime.device(given.device) if given.device is not None or not inputs else inputs[0].device
+    if given.device is None:
+        target = inputs[0].device if inputs else runtime.devices[0]
+    else:
+        target = runtime.device(given.device)
     result = 0 if form is None else target.memory.footprint(form.nbytes)
     label = given.name or getattr(fn, "__qualname__", None) or type(fn).__name__
     lesson = None

@@ -160,7 +160,8 @@ class Tasks:
             A Task, or a Tensor if shape and dtype are given.
         """
         self._runtime.check()
-        _refuse(fn, keywords)
+        if keywords:
+            _refuse(fn, keywords)
         context = context_of(self._runtime, args)
         await checkpoint()
         given = Options(shape, dtype, nbytes, workspace, name, device, resource)
@@ -192,7 +193,8 @@ class Tasks:
         The task joins the backlog, or QueueFull is raised when that is at its limit.
         """
         self._runtime.check()
-        _refuse(fn, keywords)
+        if keywords:
+            _refuse(fn, keywords)
         given = Options(shape, dtype, nbytes, workspace, name, device, resource)
         context = context_of(self._runtime, args)
         return make_call(self._runtime, self._core(), fn, args, given, context, bounded=True)[1]
@@ -211,7 +213,8 @@ class Tasks:
         (3, 1)
         """
         self._runtime.check()
-        _refuse(fn, keywords)
+        if keywords:
+            _refuse(fn, keywords)
         given = Options(None, None, nbytes, workspace, name, device, resource)
         context = context_of(self._runtime, args)
         task, handle = make_call(self._runtime, self._core(), fn, args, given, context, bounded=False)
@@ -277,11 +280,8 @@ async def put_all(submitter: Tasks, arrays: Sequence[Any], device: object) -> li
         del made, sources, tasks  # as in `put`
 
 
-def _refuse(fn: object, keywords: Mapping[str, object]) -> None:
+def _refuse(fn: object, keywords: Mapping[str, object]) -> NoReturn:
     """Raise for keywords that are no option of a task: they were meant for the function."""
-    if keywords:
-        given = ", ".join(f"{name}=..." for name in keywords)
-        label = getattr(fn, "__name__", "fn")
-        raise TypeError(
-            f"keywords are options of the task, and {given} is none: use functools.partial({label}, {given})"
-        )
+    given = ", ".join(f"{name}=..." for name in keywords)
+    label = getattr(fn, "__name__", "fn")
+    raise TypeError(f"keywords are options of the task, and {given} is none: use functools.partial({label}, {given})")
