@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 # stack, which is mapped for it and unmapped after it, each time: NumPy's import took up to 40 ms longer.
 import numpy as _numpy  # noqa: F401
 
+from . import _instead
 from .devices.contract import Device
 from .errors import (
     AsyncSchedError,
@@ -91,12 +92,6 @@ _WHEN_USED = {
     "serving": "serving",
 }
 
-# What users of other libraries look for first, and what to write instead.
-_INSTEAD = dict.fromkeys(("array", "from_numpy", "tensor"), "`x = await s.put(a)` makes a tensor of an array or a list")
-_INSTEAD |= dict.fromkeys(("synchronize", "waitall"), "`await s.barrier()` waits for everything")
-_INSTEAD |= dict.fromkeys(("manual_seed", "seed"), "what draws takes a seed, as `asc.random.default_rng(0)` does")
-_INSTEAD["compute"] = "`await t` waits for a tensor, `await asc.gather(*ts)` for several"
-
 __all__ = [
     "AsyncSchedError",
     "Batcher",
@@ -150,8 +145,7 @@ if not TYPE_CHECKING:  # for which any name would be there then, also a misspelt
 
     def __getattr__(name: str) -> Any:
         if name not in _WHEN_USED:
-            cure = f": {_INSTEAD[name]}" if name in _INSTEAD else ""
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}{cure}")
+            raise _instead.no_name(__name__, name, _instead.PACKAGE)
         module = import_module(f".{_WHEN_USED[name]}", __name__)
         found = module if module.__name__.rpartition(".")[2] == name else getattr(module, name)
         globals()[name] = found

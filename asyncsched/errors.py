@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 
 class AsyncSchedError(Exception):
     """Base of all errors that asyncsched itself raises."""
@@ -75,7 +77,7 @@ class TaskTooLarge(LimitTooSmall, ValueError):
 class MemoryDeadlockError(LimitTooSmall):
     """Nothing can go on: every byte is held by something that itself waits for bytes.
 
-    It is told once for all that waits, to the first that somebody awaits: when that one lets go, the others may go on.
+    It is raised once, for the first task that is awaited: when its awaiter drops what it holds, the others may go on.
 
     Cure: drop results sooner (`del`, smaller scopes), take fewer at a time, reserve with `s.scope(reserve=...)`,
     or raise the limit to `suggested_limit`.
@@ -84,7 +86,7 @@ class MemoryDeadlockError(LimitTooSmall):
     ...     async with asc.Scheduler("cpu", max_bytes=1500) as s:
     ...         x = await s.put(np.ones(100))
     ...         try:
-    ...             y = await s.put(np.ones(100))  # waits for bytes that x has, which nobody else could drop
+    ...             y = await s.put(np.ones(100))  # waits for the bytes of x, which only this coroutine could drop
     ...         except asc.MemoryDeadlockError as error:
     ...             print(error.needed, error.limit, error.suggested_limit)
     >>> asc.run(main)
@@ -95,7 +97,7 @@ class MemoryDeadlockError(LimitTooSmall):
 class SchedulerStalled(AsyncSchedError):
     """A task waited for bytes longer than `stall_timeout`, with nothing in flight that could free them.
 
-    It is no proved deadlock: somebody holds them who does not wait here, or whom nobody can see, such as a slice of an
+    It is no proved deadlock: their holder does not wait for the scheduler, or cannot be found, such as a slice of an
     awaited array.
     """
 
@@ -162,6 +164,13 @@ class SchedulerClosed(AsyncSchedError, RuntimeError):
 
 # By name, since the core does not import asyncio; the second is made the first where futures are chained.
 _CANCELLATIONS = (("asyncio.exceptions", "CancelledError"), ("concurrent.futures._base", "CancelledError"))
+
+
+def add_note(error: BaseException, text: str) -> None:
+    """As `error.add_note`, also for one that lets nobody change it, such as a frozen dataclass."""
+    with suppress(Exception):  # by what its class overrides: it goes on without
+        notes = getattr(error, "__notes__", None)
+        object.__setattr__(error, "__notes__", [*(notes if isinstance(notes, list) else ()), text])
 
 
 def passable(error: BaseException, what: str) -> BaseException:

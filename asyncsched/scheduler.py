@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 import atexit
-import contextvars
 import warnings
 import weakref
 from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
 from ._arguments import check_int, check_number, parse_bytes
 from ._core.model import Value
+from ._instead import SUBMITTER_KEYWORDS, refuse_keywords
 from .devices import select
 from .devices.contract import Device
 from .errors import SchedulerClosed
 from .flow.scope import Submitter
-from .runtime.context import Ambient, ambient, leave_ambient, register
+from .runtime.closing import abort, close_in_order
+from .runtime.context import Ambient, ambient, register
 from .runtime.runtime import Life, Runtime
 from .runtime.stall import StallWatch
 from .runtime.unseen_failures import finish
-from .runtime.waiting import drained, shielded
 from .tensors.handles import Handle, runtime_of
 
 if TYPE_CHECKING:
@@ -93,9 +92,9 @@ class Scheduler(Submitter):
             the machine or container lets this process use, and with a CUDA device 80% of what was free there when it
             was opened, less what cuBLAS takes; the least, where there are several devices: `statistics().max_bytes`.
         max_pending: most tasks in the backlog; None for no bound.
-        stall_timeout: seconds after which a task that waits for bytes nobody frees raises SchedulerStalled; None for
+        stall_timeout: seconds after which a task that waits for bytes in vain raises SchedulerStalled; None for
             never.
-        instruments: told what it does, see `asyncsched.observe`.
+        instruments: notified of what it does, see `asyncsched.observe`.
 
     Raises:
         ValueError, TypeError: for any argument out of its range.
@@ -112,7 +111,9 @@ class Scheduler(Submitter):
         max_pending: int | None = 65_536,
         stall_timeout: float | None = None,
         instruments: Iterable[Instrument] = (),
+        **unknown: NoReturn,
     ) -> None:
+        refuse_keywords("Scheduler", unknown, SUBMITTER_KEYWORDS)
         check_int("streams", streams, none="the default")
         check_int("max_ops", max_ops, none="no bound")
         check_int("max_pending", max_pending, none="no bound")
@@ -127,7 +128,7 @@ class Scheduler(Submitter):
         runtime.engine.on_stuck = StallWatch(runtime, stall_timeout).update
         for instrument in instruments:
             self.add_instrument(instrument)
-        self._token: contextvars.Token[Ambient | None] | None = None
+        self._link: Ambient | None = None  # while a block is entered
 
     async def __aenter__(self) -> Self:
         runtime = self._runtime
@@ -135,18 +136,24 @@ class Scheduler(Submitter):
             raise SchedulerClosed("a scheduler is opened once: make another")
         await runtime.open()
         register(runtime)
-        self._token = ambient.set(Ambient(runtime, runtime.engine.root, ambient.get()))
+        self._link = Ambient(runtime, runtime.engine.root, ambient.get())
+        ambient.set(self._link)
         return self
+
+    def _leave(self) -> None:
+        """The block ends: it is the ambient scheduler no longer."""
+        if self._link is not None:
+            self._link.leave()
+            self._link = None
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        leave_ambient(self._token)
-        self._token = None
+        self._leave()
         if error is None:
             await self.aclose()
         else:
-            await self._abort(f"the scheduler, which was left by {type(error).__name__}")
+            await abort(self._runtime, f"the scheduler, which was left by {type(error).__name__}")
             finish(self._runtime.engine.root, "the scheduler", error)
 
     async def aclose(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  # it ends in order, too
@@ -162,51 +169,7 @@ class Scheduler(Submitter):
             TimeoutError: naming the bodies that still run. What is pending was dropped by then, and nothing more is
             waited for.
         """
-        runtime = self._runtime
-        if runtime.life in (Life.NEW, Life.CLOSED):
-            runtime.life = Life.CLOSED
-            return
-        if runtime.life is not Life.OPEN:
-            runtime.refuse()
-        runtime.check_waiting()
-        runtime.refuse_new()
-        try:
-            async with asyncio.timeout(timeout):
-                await drained(runtime, runtime.engine.root)
-        except TimeoutError:
-            late = self._give_up(timeout)
-            await runtime.disconnect()
-            raise late from None
-        except BaseException:
-            await self._abort("aclose(), which was cancelled")
-            raise
-        runtime.close()
-        await runtime.disconnect()
-        finish(runtime.engine.root, "the scheduler", None)
-
-    async def _abort(self, by: str) -> None:
-        runtime = self._runtime
-        if runtime.life in (Life.CLOSED, Life.FORKED):
-            return
-        runtime.refuse_new()
-        runtime.cancel_all(runtime.engine.root.unfinished(), by)
-        try:
-            await shielded(runtime, runtime.engine.root)
-        finally:
-            runtime.close()
-            await runtime.disconnect()
-
-    def _give_up(self, timeout: float | None) -> TimeoutError:
-        runtime, root = self._runtime, self._runtime.engine.root
-        runtime.cancel_all(root.unfinished(), "aclose(), which ran out of time")
-        running = ", ".join(task.name for task in runtime.engine.launched())
-        runtime.close()
-        late = TimeoutError(
-            f"after {timeout:g} s these tasks still run: {running}"
-            " (they end by themselves, and their results are dropped)"
-        )
-        finish(root, "the scheduler", late)
-        return late
+        await close_in_order(self._runtime, timeout)
 
     def window(self, depth: int) -> Window:
         """Bound the run-ahead of a loop.
@@ -269,7 +232,7 @@ class Scheduler(Submitter):
         return SchedulerExecutor(self, self._runtime)
 
     def add_instrument(self, instrument: Instrument) -> None:
-        """Have an instrument told what this scheduler does from now on, until it is removed or the scheduler closes.
+        """Add an instrument: it is notified of what this scheduler does until it is removed or the scheduler closes.
 
         Raises:
             TypeError, ValueError: for what is no Instrument, or is there already.
@@ -277,7 +240,7 @@ class Scheduler(Submitter):
         self._runtime.add_instrument(instrument)
 
     def remove_instrument(self, instrument: Instrument) -> None:
-        """Tell it no more.
+        """Remove an instrument.
 
         Raises:
             ValueError: if it is not there: it was removed, or raised and was dropped.
@@ -295,29 +258,9 @@ class Scheduler(Submitter):
         >>> asc.run(main)
         1 8000 1048576
         """
-        from .runtime.statistics import Statistics
+        from .runtime.statistics import statistics_of
 
-        runtime, engine = self._runtime, self._runtime.engine
-        runtime.check_waiting()
-        engine.take()
-        in_flight = engine.in_flight_bytes()
-        admission = engine.admission
-        return Statistics(
-            tasks_submitted=engine.submitted + engine.ran_inline,
-            tasks_completed=engine.completed + engine.ran_inline,
-            tasks_failed=engine.failed,
-            tasks_cancelled=engine.cancelled,
-            tasks_pending=admission.pending - admission.claims,
-            tasks_in_flight=admission.in_flight,
-            peak_tasks_in_flight=engine.peak_in_flight,
-            bytes_in_flight=in_flight,
-            bytes_retained=max(0, engine.account.used - engine.unused_reserve() - in_flight),
-            bytes_reserved=engine.reserved,
-            peak_bytes=engine.peak_bytes,
-            max_ops=admission.max_ops,
-            max_bytes=engine.account.limit,
-            admission_wait_seconds=runtime.waited,
-        )
+        return statistics_of(self._runtime)
 
     def load(self) -> Load:
         """How much waits and how fast it goes, for admission control and health checks.
@@ -331,34 +274,15 @@ class Scheduler(Submitter):
         >>> asc.run(main)
         0 0 0.0
         """
-        from .runtime.statistics import Load
+        from .runtime.statistics import load_of
 
-        runtime, engine = self._runtime, self._runtime.engine
-        runtime.check_waiting()
-        engine.take()
-        runtime.meter.sample(engine.unfinished > 0)
-        admission, account = engine.admission, engine.account
-        tasks, nbytes = runtime.meter.rates()
-        room = not (admission.pending or admission.full) and (account.limit is None or account.used < account.limit)
-        wait = 0.0 if room else (admission.pending + 1) / tasks if tasks else None  # as many ends as make room
-        if wait and nbytes:
-            wait = max(wait, admission.pending_bytes / nbytes)
-        return Load(
-            tasks_pending=admission.pending - admission.claims,
-            tasks_in_flight=admission.in_flight,
-            bytes_tracked=account.used,
-            bytes_pending=admission.pending_bytes,
-            max_bytes=account.limit,
-            drain_rate_tasks=tasks,
-            drain_rate_bytes=nbytes,
-            estimated_wait=wait,
-        )
+        return load_of(self._runtime)
 
     def explain(self, handle: Handle[Any] | None = None) -> str:
         """Why a task or tensor is not done, in words: what it waits for, and what that waits for, down to what runs or
         holds the bytes, each with the line that submitted it. Of one that is done, where it is, or why it failed.
 
-        Never waits, and changes nothing; a failure does not count as seen. Of a long chain the two ends are told. It
+        Never waits, and changes nothing; a failure does not count as seen. Of a long chain the two ends are shown. It
         takes a few milliseconds, with 100,000 tasks pending up to a hundred; where bytes are missing it looks for
         their holders, for half a second or so, while the event loop stands still.
 
@@ -375,7 +299,7 @@ class Scheduler(Submitter):
           which runs on cpu stream 0...
 
         Args:
-            handle: a tensor or task of this scheduler; None for all that somebody awaits, or if nobody awaits any, the
+            handle: a tensor or task of this scheduler; None for all that are awaited, or if none is, the
                 oldest that is unfinished.
 
         Raises:

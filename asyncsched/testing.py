@@ -1,4 +1,4 @@
-"""For your own tests: a plugin of pytest's with a scheduler that tells what a test leaves behind.
+"""For your own tests: a pytest plugin with a scheduler that reports what a test leaves behind.
 
 It is there for who asks for it, by one line in `conftest.py` or on pytest's command line; nobody else's tests load it:
 
@@ -37,7 +37,6 @@ import pytest
 
 from ._core.callsite import line_of
 from .devices.sim import SimDevice
-from .runtime.context import leave_ambient
 from .runtime.deadlock import BUDGET, investigate
 from .runtime.runtime import Runtime
 from .runtime.waiting import drained
@@ -90,7 +89,7 @@ def scheduler_options() -> dict[str, Any]:
 def scheduler(request: pytest.FixtureRequest) -> Scheduler:
     """An open scheduler on the CPU, the ambient one of the test; closed afterwards.
 
-    An error tells what a test that passed leaves behind: tasks that do not end when it has (they are cancelled), and
+    An error reports what a test that passed leaves behind: tasks that do not end when it has (they are cancelled), and
     tensors and awaited arrays that something still holds, each with the line that made it; after any test, failures
     that nobody has seen.
     """
@@ -140,7 +139,7 @@ async def _opened(request: pytest.FixtureRequest, options: dict[str, Any]) -> As
             failures.add_note(line)
         raise
     finally:
-        leave_ambient(scheduler._token)
+        scheduler._leave()
 
 
 async def _go_on(runtime: Runtime) -> None:
@@ -168,7 +167,7 @@ def _held(runtime: Runtime) -> list[str]:
     engine = runtime.engine
     engine.take()
     if engine.account.used:
-        gc.collect()  # a circle is not held, and nobody's fault
+        gc.collect()  # garbage in cycles does not count
         engine.take()
     if not engine.account.used:
         return []

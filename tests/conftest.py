@@ -95,6 +95,13 @@ def blockbuster(guard: BlockBuster) -> Iterator[BlockBuster]:
 
 
 @pytest.fixture
+def torch_may_block(blockbuster: BlockBuster) -> None:
+    """For tests of PyTorch, which reads files when it is first used. Its threads would spin while they wait."""
+    blockbuster.deactivate()
+    pytest.importorskip("torch", reason="PyTorch is not installed").set_num_threads(1)
+
+
+@pytest.fixture
 async def s() -> AsyncIterator[asc.Scheduler]:
     """A scheduler on the CPU, with the default limits. It closes at the end, and raises what nobody has seen."""
     async with asc.Scheduler("cpu") as scheduler:

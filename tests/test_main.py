@@ -151,7 +151,8 @@ def test_versions_come_from_the_packages(monkeypatch):
     monkeypatch.setattr(environment, "_version", lambda package: "2.0" if package == "torch" else None)
     found = described()
     assert found["PyTorch"] == "2.0"
-    assert found["uvloop"] == 'pip install "asyncsched[uvloop]"'
+    assert found["uvloop"] == 'pip install "asyncsched[uvloop]" (a quicker event loop)'
+    assert found["numba"] == 'pip install "asyncsched[numba]" (quicker kernels)'
     assert found["event loop"] == "asyncio"
     assert found["safetensors"] == 'pip install "asyncsched[safetensors]" (to save and load states)'
     assert found["rich"] == 'pip install "asyncsched[live]" (to watch a scheduler in the terminal)'

@@ -11,14 +11,8 @@ import asyncsched as asc
 from asyncsched import nn
 from asyncsched.optim import SGD, AdamW, RMSprop, schedules
 
-pytestmark = pytest.mark.one_loop
+pytestmark = [pytest.mark.one_loop, pytest.mark.usefixtures("torch_may_block")]
 STEPS = 30
-
-
-@pytest.fixture(autouse=True)
-def let_torch_block(blockbuster: Any) -> None:
-    """PyTorch reads files when it is first used."""
-    blockbuster.deactivate()
 
 
 def cosine_after_warm_up(of: Any, optimizer: Any) -> Any:

@@ -17,19 +17,17 @@ queues, tenants of a class share by cost, and the scopes of a tenant alternate: 
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Hashable, Iterable, Sized
+from collections.abc import Iterable, Sized
 from math import inf
+from operator import attrgetter
 from typing import Final
-from weakref import WeakValueDictionary
 
 from .model import PENDING, SWEEP, Account, Queue, Task
-from .tenants import Priority, Tenant
+from .tenants import Priority, Tenant, Tenants
 
 PATIENCE: Final = 16  # a guess, as is GRACE: small enough to notice, large enough not to thrash
 GRACE: Final = 16
-_REMEMBERED: Final = 1024
-_ASKED: Final = 8  # queues whose heads are looked at for the bytes they lack: a guess
+_ASKED: Final = 8  # with more queues than this, `lacking` does not look at their heads. A guess
 
 
 class Admission:
@@ -46,15 +44,12 @@ class Admission:
         self.free = inf if max_ops is None else max_ops  # slots
         self.in_flight = 0
         self.pending = 0
-        self.pending_bytes = 0  # what they will be charged
+        self.pending_bytes = 0  # the sum of their costs
         self.claims = 0  # pending tasks that need no slot
-        self.ended_tasks = self.ended_bytes = 0  # of those that had a slot, since the beginning; their costs
-        self.ordinary = Priority(0)
+        self.ended_tasks = self.ended_bytes = 0  # tasks with a slot that ended since the beginning, and their costs
+        self.tenants = Tenants()
         self._queues: dict[Queue, None] = {}  # those with pending tasks
         self._classes: list[Priority] = []  # those whose tenants have queues to serve
-        self._known_classes = WeakValueDictionary({0: self.ordinary})
-        self._known_tenants: WeakValueDictionary[tuple[Hashable, int], Tenant] = WeakValueDictionary()
-        self._recent: deque[Tenant] = deque(maxlen=_REMEMBERED)  # kept alive, with what they have paid
         self._waiting: dict[Account, None] = {}  # accounts with pending tasks
 
     @property
@@ -74,7 +69,7 @@ class Admission:
         (queue.expedited if task.expedited else queue.tasks).append(task)
         if queue.live == 1:
             self._queues[queue] = None
-            if len(self._queues) == 2:  # no longer alone: both are served by `tenants` now
+            if len(self._queues) == 2:  # from now on the tenants serve both
                 for waiting in self._queues:
                     self._enter(waiting)
             elif len(self._queues) > 2:
@@ -82,7 +77,7 @@ class Admission:
         if not account.pending:
             self._waiting[account] = None
         account.pending += 1
-        # A task that cannot go gives no reason to look for one: the scan would be in vain, once per submission.
+        # A task that cannot be admitted now is no reason for a scan, which would find nothing at each submission.
         limit, cost = account.limit, task.cost
         if not task.blockers and (limit is None or account.used + cost <= limit or account.fits(task)):
             account.changed = True
@@ -92,7 +87,7 @@ class Admission:
             self.claims += 1
 
     def remove(self, task: Task) -> None:
-        """A task leaves its queue, settled or launched; its state says so already."""
+        """A task leaves its queue, settled or launched; its state has been set."""
         queue, account = task.scope.queue, task.scope.account
         queue.live -= 1
         tasks = queue.expedited if task.expedited else queue.tasks
@@ -129,12 +124,12 @@ class Admission:
         return self._waiting
 
     def ran(self, queue: Queue, account: Account, count: int, cost: int) -> None:
-        """So many tasks at the head of a queue have left it and ended: as `remove`, and back with slots and bytes."""
+        """`count` tasks at the head of a queue were run and have ended: `remove` for all of them at once."""
         queue.live -= count
         queue.sweep()
         if not queue.live:
             del self._queues[queue]
-            if queue.rotating:  # a finaliser in the middle of them submitted elsewhere
+            if queue.rotating:  # a finaliser that ran meanwhile submitted to another queue
                 self._leave(queue)
         account.pending -= count
         if not account.pending:
@@ -145,7 +140,7 @@ class Admission:
         self.ended_bytes += cost
 
     def next(self) -> Task | None:
-        """The task to admit now, if any. The caller launches it, and has `remove` charge it."""
+        """The task to admit now, if any. The caller removes it from its queue, charges and launches it."""
         if not self.pending:
             return None
         full = self.free <= 0
@@ -153,13 +148,13 @@ class Admission:
             return None
         if len(self._queues) > 1:
             return self._next_in_turn(full) or self._overtaker(full)
-        (queue,) = self._queues  # alone, it waits for nobody
+        (queue,) = self._queues
         head = queue.head() if queue.expedited else queue.tasks[0]
         if head is not None and not head.blockers and not (full and head.lanes):
             account = head.scope.account
             limit = account.limit
             if limit is None or account.used + head.cost <= limit or account.fits(head):
-                if queue.rotating:  # it did share, and its class was passed over then
+                if queue.rotating:  # it shared with others until now, and its class may have been passed over
                     queue.tenant.priority.passed = 0
                 return head
         return self._overtaker(full)
@@ -177,7 +172,7 @@ class Admission:
         return None
 
     def hand_over(self, closed: Account, outer: Account) -> None:
-        """What is charged to an account that closes, or waits for it, is another's."""
+        """An account closes: its tasks in flight and pending are counted in `outer` from now on."""
         outer.in_flight += closed.in_flight
         if closed.pending:
             outer.pending += closed.pending
@@ -200,8 +195,7 @@ class Admission:
     def lacking(self) -> int:
         """At least how many bytes must come free before `next`, which gave None though a slot is free, gives a task.
 
-        Below 0 where more than the heads of the queues, or other accounts, come into question: then whatever ends or is
-        dropped may change the answer.
+        Below 0 if that cannot be told from the heads of the queues of one account: then any end or drop may be enough.
         """
         if len(self._waiting) > 1 or len(self._queues) > _ASKED:
             return -1
@@ -214,32 +208,10 @@ class Admission:
 
     def tasks(self) -> list[Task]:
         """Every pending task, by age."""
-        return sorted((t for q in self._queues for t in q if t.state == PENDING), key=_age_of)
-
-    def tenant(
-        self, parent: Tenant, name: Hashable | None = None, weight: float | None = None, priority: int | None = None
-    ) -> Tenant:
-        """The tenant of a new scope within a scope of `parent`'s: one that is known, or a new one.
-
-        What is not given is as in the parent; the weight, too, if the tenant is the same.
-        """
-        name = parent.name if name is None else name
-        level = parent.priority.level if priority is None else priority
-        group = self._known_classes.get(level)
-        if group is None:
-            group = self._known_classes[level] = Priority(level)
-        tenant = None if name is None else self._known_tenants.get((name, level))
-        if tenant is None:
-            tenant = Tenant(name, group, 1 if name is None or name != parent.name else parent.weight)
-        if name is not None:
-            self._known_tenants[name, level] = tenant
-            self._recent.append(tenant)
-        if weight is not None:
-            tenant.weight = weight
-        return tenant
+        return sorted((t for q in self._queues for t in q if t.state == PENDING), key=attrgetter("seq"))
 
     def _enter(self, queue: Queue) -> None:
-        """A queue is served by its tenant from now on, as all are while there are two or more."""
+        """Let the tenant serve a queue, as is done while there are two or more."""
         tenant: Tenant = queue.tenant
         if not queue.rotating:
             tenant.enter(queue)
@@ -263,7 +235,7 @@ class Admission:
                     account.earmark = head
 
     def _overtaker(self, full: bool) -> Task | None:
-        """By the progress rule: the oldest task that fits, where order leaves nothing admissible."""
+        """The progress rule: the oldest task that fits, if order leaves nothing admissible."""
         if full:
             return None
         for account in self._waiting:
@@ -276,7 +248,7 @@ class Admission:
         return None
 
     def _oldest(self, account: Account, fitting: bool) -> Task | None:
-        """The oldest pending task of an account with launched producers (that fits)."""
+        """The oldest pending task of an account whose producers are all launched, and, if `fitting`, that fits."""
         found: Task | None = None
         for queue in self._queues:
             for task in queue:
@@ -293,7 +265,3 @@ class Admission:
 
 def _rank_of(group: Priority) -> tuple[int, int]:
     return -group.passed if group.passed >= PATIENCE else 0, -group.level
-
-
-def _age_of(task: Task) -> int:
-    return task.seq

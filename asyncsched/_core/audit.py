@@ -1,4 +1,4 @@
-"""What may be asked of the engine at any moment: bytes of every kind, and whether its counts agree with each other."""
+"""Questions about the engine's state, which change nothing: bytes of every kind, and whether its counts agree."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class Audit:
         total = sum(task.cost for task in launched)
         readers = Counter(id(value) for task in launched for value in task.inputs)
         for task in launched:
-            held = [task.reads]  # one read: the stream's thread may set it to () at any time
+            held = [task.reads]  # read once: the stream's thread may set it to () at any time
             inputs = held[0] if type(held[0]) is tuple else held
-            for i in range(len(inputs)):  # in no variable, see `refcounts`
+            for i in range(len(inputs)):  # by index and not in a variable, which would be a reference: see `refcounts`
                 count = readers.pop(id(inputs[i]), 0)
                 if not count or not inputs[i].charge or _being_made(inputs[i]):
                     continue
-                if references(inputs, i) <= count + (inputs is held):  # the list is a holder, then
+                if references(inputs, i) <= count + (inputs is held):  # the list is one more reference
                     total += inputs[i].charge
         return total
 
@@ -63,9 +63,9 @@ class Audit:
         return sum([value.charge for value in alone])
 
     def sufficient_limit(self, account: Account) -> int:
-        """A limit under which all that waits in an account could go, one task after the other by age.
+        """A limit under which every pending task of an account could run, one after the other by age.
 
-        If nobody outside drops anything meanwhile: what pending tasks alone hold is free after its last reader.
+        It assumes that user code drops nothing meanwhile; what only pending tasks hold is free after its last reader.
         """
         tasks = [task for task in self.admission.tasks() if task.scope.account is account]
         last = {id(value): task for task in tasks for value in (task.value, *task.inputs)}
@@ -108,13 +108,13 @@ class Audit:
 
 
 def _held_alone(held: Iterable[Value]) -> list[Value]:
-    """What nobody else holds of values that are given as many times as tasks hold them, and held by nothing here."""
+    """The values that nobody else holds. `held` gives each as many times as tasks hold it, and holds none itself."""
     count = Counter(held)
     values, times = list(count), list(count.values())
     return [values[i] for i in range(len(values)) if references(values, i) <= times[i] + 2]  # the list, and the counter
 
 
 def _being_made(value: Value) -> bool:
-    """Whether its task has not ended, as far as the engine was told: the value may be there, and is counted with it."""
+    """Whether its task has not ended as far as the engine knows: then its bytes are counted with the task's cost."""
     producer = value.task
     return producer is not None and producer.state == LAUNCHED

@@ -7,9 +7,9 @@ import sys
 from functools import lru_cache
 from types import CodeType
 
-CallSite = tuple[CodeType, int]  # a line, cheap to keep: resolved only when someone asks
+CallSite = tuple[CodeType, int]  # code and offset of a line: cheap to keep, resolved only for messages
 
-# One object for each line, however many tasks it submits: each of a million more is another for the collector to visit.
+# One tuple for each line, however many tasks it submits: the garbage collector traverses each of a million more.
 _known: dict[tuple[int, int], CallSite] = {}  # by the identity of the code, which is kept by this
 _MOST_KNOWN = 1024
 
@@ -28,13 +28,13 @@ def line_of(site: CallSite | None) -> str:
 
 
 def is_users(code: CodeType) -> bool:
-    """Whether this is a user's code, and neither the package's nor what drives coroutines."""
+    """Whether this is the user's code: neither the package's nor the event loop's."""
     return not code.co_filename.startswith(_PACKAGE) and not _drives(code.co_filename)
 
 
 @lru_cache(1024)
 def _drives(filename: str) -> bool:
-    """Whether this is a file of what drives coroutines: of asyncio or anyio, which the core does not import."""
+    """Whether this is a file of asyncio or anyio, which run coroutines. (The core imports neither.)"""
     files = [getattr(sys.modules.get(name), "__file__", None) for name in ("asyncio", "anyio")]
     return any(file and filename.startswith(os.path.dirname(file) + os.sep) for file in files)
 

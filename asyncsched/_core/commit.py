@@ -6,17 +6,17 @@ goes one more, the *gate*, which reads whatever they read from outside:
 
 1. The gate is admitted when there is room for all of it: it is charged what the members will need, and they nothing.
    So once it has been admitted, none of them can be short of bytes.
-2. It *decides* when it runs, after everything that it reads has ended: they go, unless something of that failed.
-   Whoever cancels a task of the commit before, decides against it; after that it is too late. The first decision
+2. It *decides* when it runs, after everything that it reads has ended: for the commit, unless an input failed. Before
+   that, cancelling any task of the commit decides against it; afterwards cancelling has no effect. The first decision
    counts, on whichever thread it is made.
-3. Each member then runs; or it hands on what was there before, in the same buffer. Either way its value is there, and
-   what was issued on it goes on.
+3. Each member then computes its value, or, if the decision was against, takes over the version before, in the same
+   buffer. Either way it has a value, and tasks that read it go on.
 
 So two things are different for these tasks: they are not settled when what they read has failed, and they are not
 cancelled one by one.
 
-Not taken: one task for all, which would use one stream; and no gate, each member reading everything, which takes as
-many edges as there are parameters, squared.
+Alternatives: one task for everything would use one stream. Without a gate each member would have to read everything:
+edges grow with the square of the number of parameters.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Commit:
         self._decision: dict[str, bool] = {}
 
     def decide(self, go: bool) -> bool:
-        """Decide, unless that was done before. On any thread: setting a default is one step. Returns the decision."""
+        """Decide, unless that was done before. Returns the decision. Thread-safe, since `dict.setdefault` is atomic."""
         return self._decision.setdefault("go", go)
 
 
@@ -60,5 +60,5 @@ class Move:
         """The task was admitted: from now on its cost is its part of what was charged for all."""
         commit = self.commit
         if task is commit.gate:
-            commit.charged = task.cost > 0  # nothing was, where the commit was given up before
+            commit.charged = task.cost > 0  # zero where the commit was given up before
         task.cost = self.grant if commit.charged else 0

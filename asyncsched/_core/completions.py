@@ -1,36 +1,37 @@
-"""The one way back to the loop's thread: completions and drops, appended by any thread, taken in by the loop.
+"""How other threads report to the event loop's thread: a queue of completions and drops, with one wake-up per burst.
 
-Theory of operation. A stream's thread, a garbage collection or a dropped array has something to tell (a task ended, a
+Theory of operation. A stream's thread, a garbage collection or a dropped array has something to report (a task ended, a
 copy is made, bytes are free) and must not touch the scheduler's state, which belongs to the loop's thread. So it
-appends to a deque, which is atomic in CPython, and wakes the loop if somebody waits. No lock is needed, because each
-side looks second at what the other does first:
+appends to a deque, which is atomic in CPython, and wakes the loop if a coroutine waits. No lock is needed, because the
+two sides write and read in opposite orders (as in Dekker's algorithm):
 
-- who tells *appends* first and *reads the flags* second;
-- the loop's thread *sets a flag* first and *looks at the deque* second.
+- the reporting thread *appends* first and *reads the flags* second;
+- the loop's thread *sets a flag* first and *reads the deque* second.
 
-Whichever comes later sees the other, so no wake-up is lost. Anything here may run in the middle of anything (`__del__`,
-a weak reference's callback), so it appends and at most schedules a callback; it never waits.
+Whichever comes later sees the other's write, so no wake-up is lost. Anything here may run in the middle of anything
+(`__del__`, a weak reference's callback), so it appends and at most schedules a callback; it never waits.
 
 When is the loop woken? An iteration of the loop costs some tens of microseconds of a core that the streams need, so one
 completion alone wakes it only if somebody waits for that very task, if its stream has run dry while tasks are pending,
 or if so many bytes are free now that a pending task which lacked them may go. Else completions gather until `threshold`
 of them are there: about half of what is in flight, so that the streams never run out of work meanwhile.
 
-The loop says how many bytes are lacking, and whoever frees some counts that down. Taking from `wants_bytes` what was
+The loop sets how many bytes are lacking, and each drop counts that down. Taking from `wants_bytes` what was
 freed reads and writes it with no call between, so it is one step to other threads. Bytes that were freed before the
 number was set may be counted twice, and those of an account where nobody waits are counted, too: then the loop wakes
-for nothing, never too late. What a task drops when it ends is told with its end, a moment later (`ending`): a wake-up
-in between would hold up its stream, which needs the GIL for the rest.
+for nothing, never too late. What a task drops when it ends is reported together with its end, a moment later
+(`ending`): a wake-up in between would delay its stream, which needs the GIL for the rest.
 
-There is one shorter way. While nothing is unfinished, nobody is in the middle of looking for what fits: so what the
-loop's own thread then drops is given back in `Value.__del__` itself. `direct` names that thread from a quick row on,
-which found nothing unfinished, until the next task is submitted or somebody wants to be told of drops; and while the
-engine runs quick tasks one after the other, which looks again afterwards.
+There is a shortcut. While nothing is unfinished, no scan for a task that fits is under way, so what the loop's own
+thread drops is given back in `Value.__del__` itself. `direct` is the number of that thread: set when a quick row finds
+nothing unfinished, until the next task is submitted or a task lacks bytes; and while the engine runs quick tasks one
+after the other, since it scans again afterwards.
 
 Memory may be *on its way back*: nobody holds it, and its bytes come by themselves once a device has done what was asked
-of it. Until then it is neither in flight nor held, and what is decided where nothing else moves (to let others go
-first, to look for a deadlock) waits for it. So whoever waits for the device notes it in `returning` before anything
-that may follow from its drop is told, and when it has come takes it out first and reads the flag second.
+of it. Until then it is neither in flight nor held, and decisions that are made only when nothing else moves (the
+progress rule, the search for a deadlock) wait for it. So the thread that waits for the device notes it in `returning`
+before it reports anything that follows from the drop; when the memory is back it removes it first and reads the flag
+second.
 
 What was tried and dropped: `call_soon_threadsafe` per completion (a wake-up each: the loop did nothing else under tiny
 tasks), a `queue.SimpleQueue` (its `get_nowait` raises at the end of each burst), and a lock around state that all
@@ -47,8 +48,8 @@ from typing import Any
 class Completions:
     """A deque with one wake-up per burst.
 
-    Its items are tasks that ended, other jobs that somebody waits for, and triples (account, bytes, whose) that nobody
-    holds any more. What they are is for the engine to know.
+    Its items are tasks and other jobs that ended, and triples (account, bytes, number of the task) for results that
+    were dropped.
     """
 
     __slots__ = ("awake", "direct", "ending", "items", "returning", "threshold", "wake", "wants_bytes", "wants_slots")
@@ -57,18 +58,18 @@ class Completions:
         self.items: deque[Any] = deque()
         self.returning: dict[int, Any] = {}  # memory that is on its way back, by identity
         self.wake = wake
-        self.awake = False  # an iteration of the loop that takes everything in is scheduled
+        self.awake = False  # an iteration of the loop that takes in everything is scheduled
         self.direct = 0  # the thread whose drops are given back at once; 0 if none are
         self.wants_slots = False  # tasks are pending: wake at `threshold` completions, or when a stream runs dry
         self.threshold = 1
-        self.wants_bytes = 0  # that a pending task lacks; below 0 every drop and every end matters
-        self.ending = False  # a stream drops what a task held, and looks at `wants_bytes` when it tells of its end
+        self.wants_bytes = 0  # how many a pending task lacks; below 0: wake at every drop and every end
+        self.ending = False  # a stream is dropping what a task held, and will check `wants_bytes` afterwards
 
     def completed(self, job: Any, dry: bool) -> bool:
-        """Tell of a task or another job that ended; `dry` says that its stream has nothing left to run.
+        """Report a task or another job that ended; `dry` says that its stream has nothing left to run.
 
-        Returns whether the loop is to be woken, by `notify`, once the caller has let go of the job. A wake-up gives
-        the GIL away: whoever awaited the job would find it still held, with the frames of what it raised.
+        Returns whether the caller must wake the loop, by `notify`, once it has dropped its references to the job. (A
+        wake-up releases the GIL: the awaiting coroutine would find the job still referenced by the stream.)
         """
         self.items.append(job)
         self.ending = False
@@ -81,7 +82,7 @@ class Completions:
         return dry or self.wants_bytes < 0 or len(self.items) >= self.threshold
 
     def dropped(self, account: Any, nbytes: int, seq: int = -1) -> None:
-        """Tell of bytes that nobody holds any more, and of which task they were the result."""
+        """Report bytes that nobody holds any more, and the number of the task whose result they were."""
         self.items.append((account, nbytes, seq))
         if self.wants_bytes:
             self.freed(nbytes)
@@ -93,7 +94,7 @@ class Completions:
             self.notify()
 
     def returned(self, identity: int) -> None:
-        """Tell that memory is back, or that it may take as long as if somebody held it."""
+        """Report that memory is back, or that it may take as long as if it were held."""
         if self.returning.pop(identity, None) is not None and self.wants_bytes:
             self.notify()
 

@@ -13,7 +13,7 @@ from .model import CANCELLED, DONE, FAILED, LAUNCHED, PENDING, Task
 
 
 class Ends(Audit):
-    """The part of the engine that ends tasks. Nobody is told here: `dispatch` does that, of what is in `_news`."""
+    """The part of the engine that ends tasks. It calls no waiters: it adds to `_news`, and `dispatch` calls theirs."""
 
     sequence: int
     peak_bytes: int
@@ -43,7 +43,7 @@ class Ends(Audit):
             if account.limit is not None and account.used > account.limit:
                 self.on_overrun(task)
         failure = task.failure
-        if failure is None and not task.cancelled:  # as `_end`, of a task whose stream has let go of all else
+        if failure is None and not task.cancelled:  # as `_end`; the stream has cleared all else
             task.state = DONE
             task.value = task.after = None
             del task.scope.tasks[task]
@@ -65,18 +65,18 @@ class Ends(Audit):
 
         A launched task is settled for everyone who waits, and keeps its slot and bytes until it physically ends.
         """
-        move = task.move  # one read: the stream lets go of it when the result is there, as of `value` below
+        move = task.move  # read once: the stream's thread clears it when the result is there, as it does `value` below
         if move is not None:
             return self._give_up(move.commit)
         if task.state == PENDING:
             self.settle(task, failure)
             return True
-        # As long as it has not ended nothing has that reads it, nor let go of its part in a commit.
+        # While it has not ended none of its dependents has, so their `move` is still there.
         below = _below(task)
         if task.settled():
             return False
-        # From this look to the two marks nothing is called, so no other thread runs (a thread gives the GIL away in
-        # calls and at the ends of loops alone): it has not ended before it is marked, or it is not marked.
+        # From here to the two marks nothing is called, so no other thread runs (CPython hands over the GIL only in
+        # calls and at the ends of loops): a task that has ended is not marked as cancelled.
         if task.value is None:
             return False
         task.failure = failure
@@ -91,7 +91,7 @@ class Ends(Audit):
             elif dependent.state == PENDING:
                 self.settle(dependent, above.passed_to(dependent.name, dependent.site))
             elif dependent.state == LAUNCHED and dependent.failure is None:
-                # It may have its result by now: both may have ended since the mark. Nobody was told of that yet.
+                # Both may have ended since the mark, and it may have its result; but no waiter has been called yet.
                 dependent.failure = above.passed_to(dependent.name, dependent.site)
                 dependent.cancelled = True
                 self._tell_cancelled(dependent)
@@ -103,10 +103,10 @@ class Ends(Audit):
         self.on_cancel(task)
 
     def settle(self, task: Task, failure: Failure) -> bool:
-        """End a pending task that will never be launched, and its dependents. Without recursion: graphs are deep.
+        """End a pending task that will never be launched, and its dependents. Not recursive, since graphs are deep.
 
-        A task of a commit goes on all the same: the commit is given up. Returns whether it was, or whether somebody
-        waits for any of them.
+        A task of a commit is not ended; the commit is given up instead. Returns whether it could be, or whether any of
+        the tasks ended has waiters.
         """
         if task.move is not None:
             given_up = self._give_up(task.move.commit)
@@ -126,7 +126,7 @@ class Ends(Audit):
             for dependent in task.dependents:
                 if dependent.move is None:
                     dependents.append((dependent, failure.passed_to(dependent.name, dependent.site)))
-                else:  # it goes on without, and need not wait for this any more
+                else:  # it runs all the same, and need not wait for this input any more
                     self._give_up(dependent.move.commit)
                     dependent.blockers -= 1
                     dependent.scope.account.changed = True
@@ -135,11 +135,11 @@ class Ends(Audit):
         return awaited
 
     def _give_up(self, commit: Commit) -> bool:
-        """Decide against a commit. Returns whether it came in time."""
+        """Decide against a commit. Returns False if the decision for it had been made."""
         if commit.decide(False):
             return False
         gate = commit.gate
-        if gate.state == PENDING:  # then it needs no room either
+        if gate.state == PENDING:  # its members will need no room
             self.admission.pending_bytes -= gate.cost
             gate.cost = 0
             gate.scope.account.changed = True
@@ -147,7 +147,7 @@ class Ends(Audit):
 
     @staticmethod
     def _record(task: Task, failure: Failure) -> None:
-        """Have a root cause told, unless somebody sees it before."""
+        """Have a root cause reported by its scope, unless it is seen before."""
         if failure.root is failure:
             failure.seq = task.seq
             task.scope.record(failure)
@@ -197,9 +197,9 @@ class Ends(Audit):
 
 
 def _below(task: Task) -> list[tuple[Task, Task, Move | None]]:
-    """What depends on a launched task, each after one that it reads, with its part in a commit.
+    """The dependents of a launched task, each after one of its producers: (producer, dependent, part in a commit).
 
-    Down to the first that is pending, or part of a commit: what depends on those ends with them, or goes on.
+    It stops at those that are pending, or part of a commit: `settle` and the commit take care of what is below.
     """
     found: list[tuple[Task, Task, Move | None]] = []
     todo, seen = [task], {task}

@@ -76,7 +76,7 @@ class Engine(Scopes):
         self.on_cancel = on_cancel
         self.account = Account(max_bytes, completions, runtime)
         self.admission = Admission(max_ops, completions.returning)
-        self.root = Scope("root", Queue(Tenant(None, self.admission.ordinary)), self.account)
+        self.root = Scope("root", Queue(Tenant(None, self.admission.tenants.ordinary)), self.account)
         self.sequence = 0
         self.unfinished = 0
         self.submitted = self.completed = self.failed = self.cancelled = 0
@@ -131,7 +131,7 @@ class Engine(Scopes):
             assert task.value is not None
             task.value.seq = task.seq
             self.observer.task_submitted(task)
-        if at_once and failed is None and task.lanes and admission.idle:
+        if at_once and failed is None and task.lanes and not admission.pending and admission.free > 0:
             self._admit(task)  # it would be the next one anyway, and need not stand in the queue
             if self._news:
                 self.dispatch()
@@ -144,6 +144,7 @@ class Engine(Scopes):
             self.dispatch()
 
     def _refuse(self, task: Task) -> NoReturn:
+        task.refused()
         raise QueueFull(
             f"{task.name}: the backlog holds {self.admission.pending:,} tasks (max_pending): "
             "`await s.barrier()` now and then, or bound the run-ahead with `async with s.window(2)`"
@@ -163,6 +164,7 @@ class Engine(Scopes):
         owners = {v.owner for v in task.inputs}  # but for those held outside, which leave the account its room
         needed = cost + sum(owner.nbytes for owner in owners if account.covers(owner.account))
         if needed > limit:
+            task.refused()
             raise TaskTooLarge(
                 f"{task.name} needs {needed:,} bytes ({cost:,} of its own, {needed - cost:,} of inputs) and the limit"
                 f" is {limit:,}: raise max_bytes (or the scope's reserve) to at least {needed:,}, or split the task",
@@ -184,7 +186,7 @@ class Engine(Scopes):
             if completions.items:
                 self.take()
             alone = self.observer is None
-            while ran < _MOST_HERE and (task := admission.next()) is not None:
+            while admission.pending and ran < _MOST_HERE and (task := admission.next()) is not None:
                 if alone and task.quick is not None:
                     count = self._run_heads(task.scope, _MOST_HERE - ran)
                     ran += count
@@ -266,7 +268,7 @@ class Engine(Scopes):
         if lanes:
             lane = None if task.quick is None else self.here(task)
             if lane is None:
-                lane = lanes[0] if len(lanes) == 1 else choose(task)
+                lane = choose(task)
             task.lane = lane
             lane.load += 1
             lane.tail = task

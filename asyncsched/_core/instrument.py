@@ -1,7 +1,7 @@
-"""What is told of a scheduler while it runs, to whoever wants to see it: traces, live views, guards.
+"""The events of a scheduler, as callbacks: the interface of traces, live views and guards.
 
-With no instrument there each place that tells costs one comparison. The engine and the streams know of one observer,
-which hands on to all (`runtime.instruments`).
+Without an instrument each event costs one comparison. The engine and the streams call one observer, which forwards to
+all instruments (`runtime.instruments`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class InlineRow(NamedTuple):
 
 
 class Instrument:
-    """Is told what a scheduler does. Override what you want to hear; what you do not override costs nothing.
+    """Callbacks for what a scheduler does. Override those you want; those you do not override cost nothing.
 
     Give it to `Scheduler(instruments=[...])`, or to `s.add_instrument` at any time; `s.remove_instrument` ends it, as
     closing the scheduler does. Methods run in the middle of the scheduler's work: on the loop's thread, but for
@@ -62,7 +62,7 @@ class Instrument:
         """It was given to a scheduler, which is open or about to be."""
 
     def opened(self) -> None:
-        """Its scheduler is open, on the running loop: told at once by one that was open when it was given to it."""
+        """Its scheduler is open, on the running loop. Called at once if it was open when the instrument was added."""
 
     def detached(self) -> None:
         """It was removed, or the scheduler has closed. Nothing follows."""
@@ -78,7 +78,7 @@ class Instrument:
     def body_began(self, task: Task) -> None:
         """On the stream's thread: its body is about to run; on CUDA, to be enqueued.
 
-        There, with `inline_launch`, it may be told twice: again, if it could not be enqueued from the loop's thread.
+        With `inline_launch` it may be called twice: again, if the task could not be enqueued from the loop's thread.
         """
 
     def body_ended(self, task: Task, began: float, ended: float) -> None:
@@ -96,7 +96,7 @@ class Instrument:
         """A result was dropped, and its bytes are free: `account.used` are left.
 
         Args:
-            seq: of the task, or the row, whose result it was; -1 for one that no instrument was told of.
+            seq: of the task, or the row, whose result it was; -1 for one from before an instrument was there.
         """
 
     def scope_opened(self, scope: Scope) -> None:
@@ -114,10 +114,10 @@ class Instrument:
     # -- who waits --------------------------------------------------------------------------------------------------
 
     def wait_began(self, tasks: Sequence[Task]) -> None:
-        """A coroutine waits for tasks, until they are admitted, answered or ended: which they may be by now."""
+        """A coroutine begins to wait until tasks are admitted, settled or ended. They may be already."""
 
     def wait_ended(self, tasks: Sequence[Task]) -> None:
-        """It waits no longer: they are, or it was cancelled."""
+        """The wait is over: they are, or the coroutine was cancelled."""
 
 
 EVENTS = tuple(name for name in vars(Instrument) if not name.startswith("_"))

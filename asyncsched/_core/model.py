@@ -1,9 +1,9 @@
 """What the scheduler keeps track of: tasks and the values they make, streams, scopes, and accounts of bytes.
 
 Each thing is kept once. A value knows its bytes, its place in memory and the line that asked for it; a task knows its
-state and its failure, and everything about running it. While a task is unfinished each knows the other. The stream lets
-go of the value when the result is there, so that a result nobody wants is freed at once; the value lets go of the task
-when somebody finds that it is done. The value of a failed task keeps it: it has the failure.
+state and its failure, and everything about running it. While a task is unfinished each refers to the other. The stream
+clears `task.value` when the result is there, so that a result without handles is freed at once; `value.task` is cleared
+by whoever next finds the task done. The value of a failed task keeps its reference, since the task has the failure.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 from weakref import ref
 
 from .callsite import CallSite
 from .completions import Completions
-from .failure import Failure, Unkept
+from .failure import Failure
+from .unseen import Unseen
 
 # States, in the order of a task's life. Plain ints: they are compared several times per task.
 PENDING: Final = 0
@@ -28,10 +29,9 @@ FAILED: Final = 3
 CANCELLED: Final = 4
 STATE_NAMES: Final = ("pending", "launched", "done", "failed", "cancelled")
 
-KEPT_FAILURES: Final = 100
-SWEEP: Final = 64  # tasks of a queue that are not pending any more, beside as many as are
+SWEEP: Final = 64  # a queue is swept when this many of its tasks, and more than half, are not pending any more
 
-# Told of each change of its task (launched, settled, ended), until it returns True: it has seen enough.
+# Called with a task at each change of its state (launched, settled, ended), until it returns True.
 Waiter = Callable[[Any], bool]
 
 
@@ -58,8 +58,8 @@ class Value:
         "site",
         "task",
     )
-    given: ref[Any]  # an array that users were given; set when one first is: most values never leave
-    doubts: tuple[Any, ...]  # whether it is there is for the device to tell; opaque here, and seldom set
+    given: ref[Any]  # the array handed to the user; unset until then, as it stays for most values
+    doubts: tuple[Any, ...]  # errors that only the device can rule out, see `devices.cuda.doubts`; mostly unset
 
     def __init__(
         self,
@@ -76,13 +76,13 @@ class Value:
         self.meta = meta  # shape, dtype and cost of the result; opaque here
         self.nbytes = nbytes  # bytes of the buffer it owns, or will
         self.site = site  # the line that asked for it, if it was not run inline
-        self.task: Task | None = None  # its producer, until found done; one that failed stays
+        self.task: Task | None = None  # its producer, until somebody finds it done; one that failed stays
         self.array = array  # the result
         self.block: Any = None  # the pool's buffer under it, if any
         self.base: Value | None = None  # the value whose memory this one is a view of
         self.charge = charge  # bytes to give back when nobody holds this any more
         self.escaped = False  # the array may be held outside: the buffer is never recycled
-        self.seq = -1  # of the task that made it, where an instrument was told of that
+        self.seq = -1  # the number of the task that made it, if an instrument was there to see that
 
     @property
     def failure(self) -> Failure | None:
@@ -104,12 +104,15 @@ class Value:
             value = value.base
         return value
 
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError("a result lives in its scheduler and cannot be pickled or copied: `await` it first")
+
     def __del__(self) -> None:
         if self.block is not None or self.escaped:
             self.device.reclaim(self)
         elif self.charge:
             account = self.account
-            completions = account.completions  # written out, as in `dropped`: every tiny result comes here
+            completions = account.completions  # `Completions.dropped`, inlined: every tiny result comes here
             if completions.direct == get_ident() and not account.closed:
                 account.used -= self.charge
                 return
@@ -122,8 +125,8 @@ class Value:
 class Task:
     """One unit of work. It goes once through pending -> launched -> done | failed | cancelled.
 
-    Python's collector visits whatever is pending some five times while the backlog grows, at the cost of a miss or two
-    of the cache for each object. So a task that reads one value, or that one task waits for, has no container for it.
+    Python's garbage collector traverses all pending tasks some five times while the backlog grows, with a cache miss or
+    two for each object. To keep objects few, a task with one input or one dependent has no container for it.
     """
 
     __slots__ = (
@@ -167,7 +170,7 @@ class Task:
     ) -> None:
         self.scope = scope
         self.name = name
-        self.value: Value | None = value  # what it makes; let go by the stream
+        self.value: Value | None = value  # what it makes; cleared by the stream
         value.task = self
         self.call = call  # what to run: opaque here, as are args, options and context
         self.reads: Any = reads  # the value it reads, or a tuple of them: see `inputs`; emptied when it ends
@@ -175,7 +178,7 @@ class Task:
         self.options = options
         self.context: Any = None
         self.move: Any = None  # its part in a commit
-        self.quick: Any = None  # what says that it may run on the loop's thread, and for how long; opaque here
+        self.quick: Any = None  # its plan, if it may run on the loop's thread: how to, and for how long; opaque here
         self.lanes = lanes  # the streams it may run on; none for a claim of bytes, which takes no slot either
         self.cost = cost  # bytes of output and workspace, charged at admission
         self.refund = 0  # bytes to return at completion: what of `cost` the value did not take over
@@ -194,7 +197,7 @@ class Task:
     @property
     def inputs(self) -> tuple[Value, ...]:
         """The values it reads."""
-        reads = self.reads  # one read: the stream lets go of them
+        reads = self.reads  # read once: the stream's thread clears it
         return (reads,) if type(reads) is Value else reads
 
     @inputs.setter
@@ -209,14 +212,19 @@ class Task:
 
     @property
     def site(self) -> CallSite | None:
-        """The line that submitted it, as long as it has its value."""
-        value = self.value  # one read: the stream lets go of it
+        """The line that submitted it, until the stream clears `value`."""
+        value = self.value  # read once: the stream's thread clears it
         return None if value is None else value.site
 
     @property
     def unestimated(self) -> bool:
-        """Whether it is a callable that is charged nothing since nobody said what it makes."""
+        """Whether it is a callable of unknown cost, which is charged nothing until its result is measured."""
         return not self.cost and self.context is not None and self.options is None
+
+    def refused(self) -> None:
+        """It will never be run: what it makes, which knows it, leads to nothing that it was given any more."""
+        self.value = self.args = self.call = self.context = None
+        self.reads = ()
 
     def settled(self) -> bool:
         """Whether awaiting it has an answer: it ended, or was cancelled while it still runs."""
@@ -227,7 +235,7 @@ class Task:
 
 
 def failure_above(inputs: Sequence[Value]) -> Failure | None:
-    """Why one of these values will never be there, if one will not."""
+    """The failure of the first of these values that has one."""
     for value in inputs:
         producer = value.task
         if producer is not None and producer.failure is not None:
@@ -259,12 +267,12 @@ class Account:
     pending: int = 0  # tasks waiting to be charged here
     in_flight: int = 0  # tasks charged here and not ended
     earmark: Task | None = None  # the aged head for which freed bytes are kept
-    grace: int = 0  # admissions left during which nothing bars anyone
-    changed: bool = False  # something happened since a scan found nothing that fits
+    grace: int = 0  # admissions left during which blocked heads and earmarks are ignored: the progress rule
+    changed: bool = False  # whether anything changed since a scan found nothing that fits
     closed: bool = False  # its bytes are its parent's now
 
     def fits(self, task: Task) -> bool:
-        """Whether the cost of `task` stays within the limit. What costs nothing fits, also where results passed it."""
+        """Whether the cost of `task` stays within the limit. A task that costs nothing fits even above the limit."""
         if self.limit is None or self.used + task.cost <= self.limit:
             return True
         return not task.cost and not task.unestimated
@@ -288,14 +296,14 @@ class Account:
 class Queue:
     """The pending tasks of a scope in order of submission. Cancelled ones are swept when they pile up.
 
-    Expedited ones go before the rest once their producers are launched. Until then they bar nobody: what they wait for
-    may be in the rest.
+    Expedited ones go before the rest once their producers are launched. Until then they block nobody, since their
+    producers may be among the rest.
     """
 
     __slots__ = ("expedited", "live", "rotating", "tasks", "tenant")
 
     def __init__(self, tenant: Any) -> None:
-        self.tenant = tenant  # whose share it is admitted from; opaque here
+        self.tenant = tenant  # the `Tenant` whose share it is admitted from
         self.expedited: deque[Task] = deque()
         self.tasks: deque[Task] = deque()
         self.live = 0
@@ -311,7 +319,7 @@ class Queue:
         return tasks[0] if tasks else None
 
     def sweep(self) -> None:
-        """Let go of what is not pending any more: at the heads at once, elsewhere when it piles up."""
+        """Drop tasks that are not pending any more: at the heads at once, elsewhere when they pile up."""
         for tasks in (self.expedited, self.tasks):
             while tasks and tasks[0].state != PENDING:
                 tasks.popleft()
@@ -333,54 +341,49 @@ class Scope:
     parent: Scope | None = None
     children: dict[Scope, None] = field(default_factory=dict)
     tasks: dict[Task, None] = field(default_factory=dict)  # unfinished
-    failures: dict[Failure, None] = field(default_factory=dict)  # root causes that nobody has seen yet
-    unkept: Unkept | None = None  # those beyond KEPT_FAILURES
+    unseen: Unseen | None = None  # failures of its own tasks; None before the first
     reserve: int = 0
     # Nothing more will be submitted: closed when its tasks are finished and its failures reported.
     ended: bool = False
-    ended_children: deque[Scope] | None = None  # those to be looked at, whether they are over
+    ended_children: deque[Scope] | None = None  # to be closed once they are over
     closed: bool = False
 
     def over(self) -> bool:
         """Whether it has ended, and nothing here or below is unfinished or unreported."""
-        if not self.ended or self.tasks or self.failures or (self.unkept is not None and self.unkept.count):
+        if not self.ended or self.tasks or self.unseen:
             return False
-        return all(child.over() for child in self.children)
+        for child in self.children:  # noqa: SIM110  # a generator for `all` takes longer than the rest of this
+            if not child.over():
+                return False
+        return True
 
-    def unfinished(self) -> list[Task]:
-        """Every unfinished task here and below."""
-        found, todo = list(self.tasks), list(self.children)
-        while todo:
-            scope = todo.pop()
-            found += scope.tasks
-            todo += scope.children
-        return found
+    def unfinished(self, before: int | None = None) -> list[Task]:
+        """Every unfinished task here and below, of those numbered under `before`."""
+        found = list(self.tasks)
+        if self.children:
+            todo = list(self.children)
+            while todo:
+                scope = todo.pop()
+                found += scope.tasks
+                todo += scope.children
+        return found if before is None else [task for task in found if task.seq < before]
 
     def record(self, failure: Failure) -> None:
-        """Keep a root cause until someone sees it; no longer, since then it holds the frames of who awaited it."""
+        """Report a root cause where the scope ends, or at a barrier, unless someone sees it first."""
         if failure.seen:  # by a dependent on another stream, whose completion came first
             return
-        if len(self.failures) < KEPT_FAILURES:
-            self.failures[failure] = None
-            failure.keeper = self.failures
-            return
-        if self.unkept is None:
-            self.unkept = Unkept()
-        self.unkept.count += 1
-        failure.keeper = self.unkept
+        if self.unseen is None:
+            self.unseen = Unseen()
+        self.unseen.add(failure)
 
     def take_failures(self, before: int | None = None) -> tuple[list[Failure], int]:
         """Root causes nobody has seen, here and below, of tasks numbered under `before`.
 
         And how many more were not kept.
         """
-        mine = [f for f in list(self.failures) if before is None or f.seq < before]
-        lost = 0 if self.unkept is None else self.unkept.count
-        self.unkept = None
+        found, lost = ([], 0) if self.unseen is None else self.unseen.take(before)
         for child in list(self.children):
             below, more = child.take_failures(before)
-            mine += below
+            found += below
             lost += more
-        for failure in mine:
-            failure.see()
-        return mine, lost
+        return found, lost

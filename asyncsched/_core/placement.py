@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .model import DONE, Lane, Task
+from .model import DONE, Lane, Task, Value
 
 
 def choose(task: Task) -> Lane:
@@ -11,17 +11,19 @@ def choose(task: Task) -> Lane:
     Or, of a device to which it matters where data is, the one that it says.
     """
     lanes = task.lanes
+    least = lanes[0]
     if len(lanes) == 1:
-        return lanes[0]
-    for value in task.inputs:
+        return least
+    reads = task.reads
+    for value in (reads,) if type(reads) is Value else reads:
         producer = value.task
         if producer is not None and producer.state < DONE:
             lane = producer.lane
             if lane is not None and lane.tail is producer and lane in lanes:
                 return lane
-    place = lanes[0].place
-    return min(lanes, key=_load) if place is None else place(task)
-
-
-def _load(lane: Lane) -> int:
-    return lane.load
+    if least.place is not None:
+        return least.place(task)
+    for lane in lanes:
+        if lane.load < least.load:
+            least = lane
+    return least

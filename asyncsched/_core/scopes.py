@@ -35,7 +35,7 @@ class Scopes(Ends):
         """
         queue = parent.queue
         if own_queue:
-            queue = Queue(self.admission.tenant(queue.tenant, tenant, weight, priority))
+            queue = Queue(self.admission.tenants.join(queue.tenant, tenant, weight, priority))
         elif parent.ended_children:
             self._sweep(parent.ended_children)
         scope = Scope(name, queue, parent.account, parent)
@@ -80,7 +80,9 @@ class Scopes(Ends):
         """Take a finished scope out of the tree; what it still holds is charged to its parent in the same step."""
         assert not scope.tasks
         parent = scope.parent
-        self._close(scope)
+        scope.closed = True
+        if self.observer is not None:
+            self.observer.scope_closed(scope)
         if parent is None:
             return
         parent.children.pop(scope, None)
@@ -93,12 +95,8 @@ class Scopes(Ends):
             outer.used += account.used - scope.reserve
             self.admission.hand_over(account, outer)
             self.note_peak(0)
-        self._hand_over(scope, parent)
-
-    def _close(self, scope: Scope) -> None:
-        scope.closed = True
-        if self.observer is not None:
-            self.observer.scope_closed(scope)
+        if scope.children:
+            self._hand_over(scope, parent)
 
     def _hand_over(self, scope: Scope, parent: Scope) -> None:
         """What is open in a scope that closes goes to its parent; what is over closes, and is reported, with it."""
@@ -106,7 +104,9 @@ class Scopes(Ends):
         while todo:
             child = todo.pop()
             if child.ended:
-                self._close(child)
+                child.closed = True
+                if self.observer is not None:
+                    self.observer.scope_closed(child)
                 todo += child.children
             else:
                 assert child.parent is not None

@@ -21,14 +21,17 @@ bytes: nobody knows them before the task has run, and an estimate by class of op
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Hashable
 from typing import Final
+from weakref import WeakValueDictionary
 
 from .fair_queue import FairQueue, Member
 from .model import Queue, Task
 
 # Bytes: about what memory moves while a stream takes up one more task, some tens of microseconds. A guess.
 QUANTUM: Final = 256 * 1024
+_REMEMBERED: Final = 1024  # tenants whose account of what they got is kept while they have no scope. A guess
 
 
 class Tenant(Member):
@@ -99,3 +102,33 @@ class Priority:
                 self.tenants.charge(tenant, 1 + task.cost / QUANTUM)
                 return task
         return None
+
+
+class Tenants:
+    """The tenants and priority classes that are known, by name and level: a new scope joins one of them."""
+
+    def __init__(self) -> None:
+        self.ordinary = Priority(0)
+        self._classes = WeakValueDictionary({0: self.ordinary})
+        self._named: WeakValueDictionary[tuple[Hashable, int], Tenant] = WeakValueDictionary()
+        self._recent: deque[Tenant] = deque(maxlen=_REMEMBERED)  # strong references, which keep these tenants alive
+
+    def join(self, parent: Tenant, name: Hashable | None, weight: float | None, priority: int | None) -> Tenant:
+        """The tenant of a new scope within a scope of `parent`'s: one that is known, or a new one.
+
+        What is None is as in the parent; the weight, too, if the tenant is the same.
+        """
+        name = parent.name if name is None else name
+        level = parent.priority.level if priority is None else priority
+        group = self._classes.get(level)
+        if group is None:
+            group = self._classes[level] = Priority(level)
+        tenant = None if name is None else self._named.get((name, level))
+        if tenant is None:
+            tenant = Tenant(name, group, 1 if name is None or name != parent.name else parent.weight)
+        if name is not None:
+            self._named[name, level] = tenant
+            self._recent.append(tenant)
+        if weight is not None:
+            tenant.weight = weight
+        return tenant

@@ -11,7 +11,6 @@ from typing import Any, cast
 import numpy as np
 
 from .._tree import leaves, map_leaves
-from ..runtime.waiting import Steps
 from ..tensors.handles import reach
 from ..tensors.tensor import Tensor
 from .background import background, check_may_block
@@ -223,7 +222,7 @@ def host(x: Array) -> np.ndarray[Any, Any]:
 
 
 async def _done(tensor: Tensor) -> None:
-    await Steps(reach(tensor._value))
+    await reach(tensor._value)
 
 
 def _tensor_of(leaf: Any) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..runtime.context import current_scope, find
 from ..runtime.runtime import Runtime
-from ..tensors.putting import make_put
+from ..tensors.putting import importable, make_put
 from ..tensors.tensor import Tensor
 from .backward import grad
 
@@ -73,4 +73,4 @@ def _compare(i: int, got: Array, expected: Array, atol: float, rtol: float) -> N
 
 
 def _put(runtime: Runtime, array: Array) -> Tensor:
-    return make_put(runtime, current_scope(runtime), array.copy(), None, bounded=False)[1]
+    return make_put(runtime, current_scope(runtime), importable(runtime, array.copy(), None), bounded=False)[1]

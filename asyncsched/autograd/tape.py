@@ -124,7 +124,7 @@ class Node:
         return handle(self.operands[at], self.parents[at] if tracked else None)
 
     def drop(self) -> None:
-        """Let go of everything that was kept."""
+        """Drop everything that was kept for the backward pass."""
         self.parents = self.operands = ()
         self.out = None
 

@@ -87,6 +87,7 @@ class DaskDevice:
     inline = False
     remote = True
     owns_captures = False
+    note_arguments = None
     rest: Callable[[], None] | None = None
 
     def __init__(

@@ -55,7 +55,7 @@ class Node(Body):
             del trace
             run.stop(error, self._node, given)
             failure = Failure(error, task.name, None)
-            failure.seen = True  # whoever computes the graph is told
+            failure.seen = True  # it is raised where the graph is computed
             task.failure = failure
             return
         charge, source = nbytes(made, given)

@@ -59,7 +59,7 @@ class Results:
 
 
 def _count_readers(nodes: Mapping[Any, GraphNode], wanted: set[Any]) -> dict[Any, int]:
-    """How many nodes read each; whoever wants one counts as another."""
+    """How many nodes read each; one that is asked for has one reader more."""
     found = dict.fromkeys(nodes, 0)
     for node in nodes.values():
         for other in node.dependencies:

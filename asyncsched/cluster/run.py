@@ -37,7 +37,7 @@ from ..devices.contract import Device
 from ..flow.scope import Scope, Sharing
 from ..runtime.context import current_scope
 from ..runtime.runtime import Runtime
-from ..runtime.waiting import ADMITTED, Steps, checkpoint, drained, wait
+from ..runtime.waiting import ADMITTED, awaited, checkpoint, drained
 from .node import Node
 from .results import Results
 from .sizes import Sizes
@@ -145,7 +145,7 @@ class Run:
     async def _admitted(self, task: Task) -> None:
         """Wait until a task is launched, or cancelled by somebody: then nothing more is submitted."""
         if task.state == PENDING:
-            await Steps(wait(self.runtime, (task,), ADMITTED))
+            await awaited(self.runtime, (task,), ADMITTED)
         if task.failure is not None:
             self.stopped, self._cancelled = True, task.failure
 

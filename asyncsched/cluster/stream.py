@@ -157,7 +157,7 @@ class DaskStream:
         execution.finish(task, value, remote, nbytes)
 
     def _end(self, task: Task, remote: Remote, number: int) -> None:
-        """As the contract says: drop, then count, then tell."""
+        """In the order of the contract: drop references, count, report."""
         remote.sent.set()
         remote.over.set()
         execution.release(task)

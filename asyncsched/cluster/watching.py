@@ -1,4 +1,4 @@
-"""Dask's callbacks (`ProgressBar`, `Profiler`, `Cache`): told of a graph on the thread that waits for it."""
+"""Dask's callbacks (`ProgressBar`, `Profiler`, `Cache`), called for a graph on the thread that waits for it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Watchers:
         self._events.put((get_ident(), key, *made))
 
     def tell_until_done(self, future: Future[Any]) -> None:
-        """Tell everything until the graph has ended."""
+        """Call them until the graph has ended."""
         future.add_done_callback(lambda _: self._events.put(None))
         while (event := self._events.get()) is not None:
             self._tell(*event)

@@ -15,6 +15,16 @@ from .host.allowed import allowed_processors
 
 Line = tuple[str, str]
 
+# What comes with an extra: its name, its package, the extra, and what it is for.
+_EXTRAS = (
+    ("uvloop", "uvloop", "uvloop", "a quicker event loop"),
+    ("numba", "numba", "numba", "quicker kernels"),
+    ("safetensors", "safetensors", "safetensors", "to save and load states"),
+    ("rich", "rich", "live", "to watch a scheduler in the terminal"),
+    ("Prometheus", "prometheus-client", "serving", "a server's /metrics"),
+    ("Dask", "distributed", "cluster", "its collections, its workers"),
+)
+
 
 def describe() -> str:
     """Devices with their memory, versions, and a command for each thing missing: aligned text, several lines."""
@@ -60,7 +70,7 @@ def _gpus() -> Iterator[Line]:
 
 def _software() -> Iterator[Line]:
     yield "Python", f"{platform.python_version()}, {platform.system()} {platform.machine()}"
-    yield "event loop", f"uvloop {uvloop}" if (uvloop := _version("uvloop")) else "asyncio"
+    yield "event loop", "uvloop" if _version("uvloop") else "asyncio"
     yield "NumPy", np.__version__
     for blas in threadpool_info():
         if blas["user_api"] == "blas":
@@ -70,7 +80,7 @@ def _software() -> Iterator[Line]:
         yield "CuPy", f"{cupy.__version__}, for CUDA {requirements.dotted(cupy.cuda.runtime.runtimeGetVersion())}"
     if driver := requirements.driver():
         yield "NVIDIA driver", f"for CUDA up to {requirements.dotted(driver)}"
-    for name, package in (("safetensors", "safetensors"), ("PyTorch", "torch")):
+    for name, package in [*((name, package) for name, package, *_ in _EXTRAS), ("PyTorch", "torch")]:
         if found := _version(package):
             yield name, found
 
@@ -78,12 +88,9 @@ def _software() -> Iterator[Line]:
 def _missing() -> Iterator[Line]:
     for lack in requirements.missing():
         yield lack.name, lack.cure
-    if not _version("uvloop") and sys.platform != "win32":
-        yield "uvloop", 'pip install "asyncsched[uvloop]"'
-    if not _version("safetensors"):
-        yield "safetensors", 'pip install "asyncsched[safetensors]" (to save and load states)'
-    if not _version("rich"):
-        yield "rich", 'pip install "asyncsched[live]" (to watch a scheduler in the terminal)'
+    for name, package, extra, purpose in _EXTRAS:
+        if not _version(package) and (name != "uvloop" or sys.platform != "win32"):
+            yield name, f'pip install "asyncsched[{extra}]" ({purpose})'
     if not _version("torch"):
         yield "PyTorch", "pip install torch (tasks may run its modules; nothing here needs it)"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from inspect import CO_COROUTINE
 from types import FunctionType
 from typing import Any, NamedTuple
@@ -40,8 +40,9 @@ class Options(NamedTuple):
 
 
 def make_call(
-    runtime: Runtime, core: CoreScope, fn: Callable[..., Any], args: tuple[Any, ...], given: Options, *, bounded: bool
-) -> tuple[CoreTask, Any]:
+    runtime: Runtime, core: CoreScope, fn: Callable[..., Any], args: tuple[Any, ...], given: Options,
+    context: contextvars.Context, *, bounded: bool,
+) -> tuple[CoreTask, Any]:  # fmt: skip
     """A user's callable as a task, and its handle: a Tensor if shape and dtype are given, else a Task."""
     if runtime.engine.admission.idle and given.device is None:
         runtime.devices[0].rouse()  # first of all: what follows is done by the time the thread is awake
@@ -57,7 +58,10 @@ def make_call(
     form = None if shape is None else meta(_shape(shape), np.dtype(dtype), contiguous=False)
     inputs: list[Value] = []
     bound = tuple([_bound(arg, inputs, runtime) if isinstance(arg, _MAY_HOLD) else arg for arg in args])
-    target = runtime.device(given.device) if given.device is not None or not inputs else inputs[0].device
+    if given.device is None:
+        target = inputs[0].device if inputs else runtime.devices[0]
+    else:
+        target = runtime.device(given.device)
     result = 0 if form is None else target.memory.footprint(form.nbytes)
     label = given.name or getattr(fn, "__qualname__", None) or type(fn).__name__
     lesson = None
@@ -73,11 +77,21 @@ def make_call(
     value = Value(core.account, target, form, cost - workspace if form is None else result, call_site())
     reads = inputs[0] if len(inputs) == 1 else tuple(inputs)
     task = CoreTask(core, label, value, fn, reads, bound, options, lanes, cost)
-    task.context = contextvars.copy_context()
+    task.context = context
     for read in inputs:
         read.escaped = True  # the function may keep what it is given
     runtime.submit(task, bounded=bounded)
     return task, Task(value, label) if form is None else Tensor(value)
+
+
+def context_of(runtime: Runtime, args: tuple[Any, ...]) -> contextvars.Context:
+    """What a callable runs in: a copy of this context. To be made before the event loop turns: others change, too, what
+    is current on this thread."""
+    context = contextvars.copy_context()
+    for device in runtime.devices:
+        if device.note_arguments is not None:
+            device.note_arguments(context, args)
+    return context
 
 
 def _makes_coroutine(fn: Callable[..., Any]) -> bool:
@@ -87,8 +101,8 @@ def _makes_coroutine(fn: Callable[..., Any]) -> bool:
 
 
 def _shape(shape: Any) -> tuple[int, ...]:
-    lengths = (shape,) if isinstance(shape, int) else tuple(shape)
-    if not all(isinstance(n, int | np.integer) and n >= 0 for n in lengths):
+    lengths = tuple(shape) if isinstance(shape, Iterable) else (shape,)
+    if not all(isinstance(n, int | np.integer) and not isinstance(n, bool) and n >= 0 for n in lengths):
         raise ValueError(f"shape={shape!r} must be a tuple of lengths, none negative")
     return tuple([int(n) for n in lengths])
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from math import inf
 from time import monotonic
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
 from .._arguments import check_number, parse_bytes
 from .._core.model import Scope as CoreScope
+from .._instead import SUBMITTER, SUBMITTER_KEYWORDS, no_attribute, refuse_keywords
 from ..errors import DeadlineExceeded, SchedulerClosed
-from ..runtime.context import Ambient, ambient, leave_ambient
+from ..runtime.context import Ambient, ambient
 from ..runtime.runtime import Runtime
 from ..runtime.unseen_failures import finish, report
 from ..runtime.waiting import checkpoint, drained, shielded
@@ -42,6 +42,11 @@ class Sharing:
 
 class Submitter(Tasks):
     """What a scheduler and a scope can do: make tasks, wait for them, capture steps and open scopes."""
+
+    if not TYPE_CHECKING:  # for which any name would be there then
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_attribute(f"{type(self).__name__!r} object", name, SUBMITTER, type(self))
 
     async def barrier(self) -> None:
         """Wait for everything submitted so far: in this scope and the scopes in it, or in the whole scheduler.
@@ -104,11 +109,12 @@ class Submitter(Tasks):
 
     def scope(
         self, *, name: str | None = None, reserve: int | str | None = None, deadline: float | None = None,
-        tenant: Hashable | None = None, weight: float | None = None, priority: int | None = None,
+        tenant: Hashable | None = None, weight: float | None = None, priority: int | None = None, **unknown: NoReturn,
     ) -> Scope:  # fmt: skip
         """A structured scope: leaving it waits for its tasks; leaving it by an exception cancels them.
 
-        Tasks that only wait are dropped at once then; those that run are waited for, and counted until they end.
+        Tasks that only wait are dropped at once then; those that run are waited for, and counted until they end. One
+        that is open in an async generator is also the one its consumer is in, until the generator ends.
 
         >>> async def main():
         ...     async with asc.Scheduler("cpu") as s:
@@ -137,6 +143,7 @@ class Submitter(Tasks):
             DeadlineExceeded: at the end of the block, if the deadline has passed.
             ValueError, TypeError: for an argument out of its range.
         """
+        refuse_keywords("scope", unknown, SUBMITTER_KEYWORDS)
         check_number("deadline", deadline, "seconds", none="no deadline")
         check_number("weight", weight, "shares", none="the tenant's own")
         return Scope(
@@ -184,7 +191,7 @@ class Scope(Submitter):
         self._sharing = sharing
         self._inner: CoreScope | None = None
         self._entered = False  # not yet while it waits for its reserve, when nobody may use it
-        self._token: contextvars.Token[Ambient | None] | None = None
+        self._link: Ambient | None = None  # once it is entered
 
     @property
     def name(self) -> str:
@@ -204,7 +211,8 @@ class Scope(Submitter):
         except BaseException as error:
             await self._check_deadline(error)
             raise
-        self._token = ambient.set(Ambient(runtime, core, ambient.get(), until=until))
+        self._link = Ambient(runtime, core, ambient.get(), until=until)
+        ambient.set(self._link)
         return self
 
     async def _open(self) -> CoreScope:
@@ -230,7 +238,8 @@ class Scope(Submitter):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         core, what = self._core(), f"scope {self._name!r}"
-        leave_ambient(self._token)
+        if self._link is not None:
+            self._link.leave()
         try:
             try:
                 await self._finish_tasks(core, what, error)

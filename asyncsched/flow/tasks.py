@@ -36,12 +36,12 @@ from .._core.model import Scope as CoreScope
 from .._core.model import Task as CoreTask
 from ..runtime.context import current_scope
 from ..runtime.runtime import Runtime
-from ..runtime.waiting import ADMITTED, Steps, checkpoint, wait
+from ..runtime.waiting import ADMITTED, awaited, checkpoint
 from ..tensors.handles import Task
-from ..tensors.putting import make_put, put_nowait
+from ..tensors.putting import importable, make_put, put_nowait
 from ..tensors.tensor import Tensor
 from .learned import LearnedCost
-from .making import Options, make_call
+from .making import Options, context_of, make_call
 
 T = TypeVar("T")
 Shape: TypeAlias = int | Sequence[int]
@@ -53,6 +53,9 @@ class Tasks:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self._runtime.__reduce_ex__(protocol)
 
     def _core(self) -> CoreScope:
         return current_scope(self._runtime)
@@ -84,17 +87,18 @@ class Tasks:
         """
         runtime = self._runtime
         runtime.check()
+        source = importable(runtime, array, device)  # ordered behind the stream that is current, before others run here
         await checkpoint()
-        task, tensor = make_put(runtime, self._core(), array, device, bounded=False)
+        task, tensor = make_put(runtime, self._core(), source, bounded=False)
         try:
             if task.state < DONE:
                 await self._admitted(task)
-                await Steps(wait(runtime, (task,)))
+                await awaited(runtime, (task,))
             if task.failure is not None:
                 task.failure.rethrow()
             return tensor
         finally:
-            del task, tensor  # an exception holds this frame, and the task the exception
+            del source, task, tensor  # an exception holds this frame, and the task the exception
 
     def put_nowait(self, array: Any, *, device: object = None) -> Tensor:
         """Like `put`, but raises QueueFull unless admitted now: a pending host array would be unbounded memory.
@@ -123,9 +127,11 @@ class Tasks:
 
         Tensors and tasks among the arguments, also in lists, tuples and dicts, are replaced by their results: read-only
         arrays. A list or dict with any is passed as a copy with these, others as they are. The function runs in a copy
-        of this context. It must not be a coroutine function. What it raises is raised by `await`; only StopIteration,
-        StopAsyncIteration, GeneratorExit and asyncio's CancelledError, which would mean something else to whoever
-        awaits, come as the cause of a RuntimeError.
+        of this context; on a CUDA device with its stream as CuPy's current one, behind what CuPy's arrays among the
+        arguments are pending on. It must not be a coroutine function. What it raises is raised by `await`; only
+        StopIteration, StopAsyncIteration, GeneratorExit and asyncio's CancelledError, which would mean something else
+        to whoever awaits, come as the cause of a RuntimeError. An array that it returns is not copied: whoever
+        keeps it must not write to it any more.
 
         >>> async def main():
         ...     async with asc.Scheduler("cpu") as s:
@@ -154,10 +160,12 @@ class Tasks:
             A Task, or a Tensor if shape and dtype are given.
         """
         self._runtime.check()
-        _refuse(fn, keywords)
+        if keywords:
+            _refuse(fn, keywords)
+        context = context_of(self._runtime, args)
         await checkpoint()
         given = Options(shape, dtype, nbytes, workspace, name, device, resource)
-        task, handle = make_call(self._runtime, self._core(), fn, args, given, bounded=False)
+        task, handle = make_call(self._runtime, self._core(), fn, args, given, context, bounded=False)
         try:
             if task.state == PENDING:
                 await self._admitted(task)
@@ -185,9 +193,11 @@ class Tasks:
         The task joins the backlog, or QueueFull is raised when that is at its limit.
         """
         self._runtime.check()
-        _refuse(fn, keywords)
+        if keywords:
+            _refuse(fn, keywords)
         given = Options(shape, dtype, nbytes, workspace, name, device, resource)
-        return make_call(self._runtime, self._core(), fn, args, given, bounded=True)[1]
+        context = context_of(self._runtime, args)
+        return make_call(self._runtime, self._core(), fn, args, given, context, bounded=True)[1]
 
     async def call(
         self, fn: Callable[..., T], *args: Any, nbytes: Cost | None = None,
@@ -203,9 +213,11 @@ class Tasks:
         (3, 1)
         """
         self._runtime.check()
-        _refuse(fn, keywords)
+        if keywords:
+            _refuse(fn, keywords)
         given = Options(None, None, nbytes, workspace, name, device, resource)
-        task, handle = make_call(self._runtime, self._core(), fn, args, given, bounded=False)
+        context = context_of(self._runtime, args)
+        task, handle = make_call(self._runtime, self._core(), fn, args, given, context, bounded=False)
         try:
             if task.state == PENDING:
                 await self._admitted(task)
@@ -221,7 +233,7 @@ class Tasks:
         """Wait until a task is launched or settled; take it back if cancelled before."""
         started = perf_counter()
         try:
-            await Steps(wait(self._runtime, (task,), ADMITTED))
+            await awaited(self._runtime, (task,), ADMITTED)
         except asyncio.CancelledError:
             if task.state == PENDING:
                 self._runtime.cancel(task, "the coroutine that waited for its admission, which was cancelled")
@@ -255,22 +267,21 @@ class Tasks:
 async def put_all(submitter: Tasks, arrays: Sequence[Any], device: object) -> list[Tensor]:
     """`put` for several arrays whose bytes are claimed already. Waits once for all: each turn of the loop costs."""
     runtime = submitter._runtime
-    made = [make_put(runtime, submitter._core(), array, device, bounded=False) for array in arrays]
+    sources = [importable(runtime, array, device) for array in arrays]
+    made = [make_put(runtime, submitter._core(), source, bounded=False) for source in sources]
     tasks = [task for task, _ in made]
     try:
-        await Steps(wait(runtime, tasks))
+        if tasks:
+            await awaited(runtime, tasks)
         for failure in [task.failure for task in tasks if task.failure is not None]:
             failure.rethrow()
         return [tensor for _, tensor in made]
     finally:
-        del made, tasks  # as in `put`
+        del made, sources, tasks  # as in `put`
 
 
-def _refuse(fn: object, keywords: Mapping[str, object]) -> None:
+def _refuse(fn: object, keywords: Mapping[str, object]) -> NoReturn:
     """Raise for keywords that are no option of a task: they were meant for the function."""
-    if keywords:
-        given = ", ".join(f"{name}=..." for name in keywords)
-        label = getattr(fn, "__name__", "fn")
-        raise TypeError(
-            f"keywords are options of the task, and {given} is none: use functools.partial({label}, {given})"
-        )
+    given = ", ".join(f"{name}=..." for name in keywords)
+    label = getattr(fn, "__name__", "fn")
+    raise TypeError(f"keywords are options of the task, and {given} is none: use functools.partial({label}, {given})")

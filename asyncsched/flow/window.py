@@ -19,7 +19,6 @@ semaphore, released by the last task, needs to know which that is, and it may en
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import weakref
 from collections import deque
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ from typing import Any, Self
 
 from .._arguments import check_int
 from .._core.model import Scope as CoreScope
-from ..runtime.context import Ambient, ambient, current_scope, leave_ambient
+from ..runtime.context import Ambient, ambient, current_scope
 from ..runtime.runtime import Runtime
 from ..runtime.unseen_failures import report
 from ..runtime.waiting import checkpoint, drained
@@ -72,8 +71,7 @@ class Window:
         self._depth = depth
         # A weak reference: a task that failed holds its exception, which holds the frames it passed, and their tensors.
         self._owner: weakref.ref[asyncio.Task[Any]] | None = None
-        self._current: CoreScope | None = None
-        self._token: contextvars.Token[Ambient | None] | None = None
+        self._current: Ambient | None = None  # the link of the iteration that is entered
         self._behind: deque[CoreScope] = deque()  # iterations left, the oldest first
         self._begun = 0
         self._waited = 0.0
@@ -81,7 +79,7 @@ class Window:
     async def __aenter__(self) -> Self:
         runtime = self._runtime
         runtime.check()
-        task = asyncio.current_task()
+        task = asyncio.current_task(runtime.loop)
         assert task is not None
         if self._owner is None:
             self._owner = weakref.ref(task)
@@ -99,19 +97,17 @@ class Window:
         if not waited:  # a turn of the loop for each iteration, and no more than one
             await checkpoint()
         self._begun += 1
-        core = self._current = runtime.engine.open_scope(
-            f"iteration {self._begun}", current_scope(runtime), own_queue=False
-        )
-        self._token = ambient.set(Ambient(runtime, core, ambient.get(), passing=True))
+        core = runtime.engine.open_scope(f"iteration {self._begun}", current_scope(runtime), own_queue=False)
+        self._current = Ambient(runtime, core, ambient.get(), passing=True, task=task)
+        ambient.set(self._current)
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        core = self._current
-        assert core is not None
-        leave_ambient(self._token)
-        self._runtime.engine.end_scope(core)
-        self._behind.append(core)
-        self._current = None
+        link, self._current = self._current, None
+        assert link is not None
+        link.leave()
+        self._runtime.engine.end_scope(link.core)
+        self._behind.append(link.core)
 
     def statistics(self) -> WindowStatistics:
         """A snapshot."""

@@ -9,7 +9,11 @@ be open. All that make parameters take `dtype` (float32 by default), `rng` (a Nu
 nobody can repeat what is drawn), `device` and `scheduler`.
 """
 
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import Any as _Any
+
 # ruff: noqa: F403  (what the stars bring is what each module's __all__ says, and nothing here uses it)
+from .. import _instead
 from . import activations, containers, functional, layers, losses, normalization, pooling, utils
 from . import rules as _rules  # noqa: F401  # makes the functions differentiable
 from .activations import *
@@ -32,3 +36,9 @@ __all__ += losses.__all__
 __all__ += normalization.__all__
 __all__ += pooling.__all__
 __all__ += utils.__all__
+
+
+if not _TYPE_CHECKING:  # for which any name would be there then
+
+    def __getattr__(name: str) -> _Any:
+        raise _instead.no_name("asyncsched.nn", name, _instead.NN)

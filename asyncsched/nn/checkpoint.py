@@ -64,6 +64,8 @@ async def save(path: AnyPath, state: Mapping[str, Any]) -> None:
     ...     asyncio.run(main(Path(folder)))
     5
     """
+    if isinstance(path, Mapping):
+        raise TypeError("save takes the path first: `await asc.save(path, state)`")
     _require_package("asyncsched.save")
     leaves: dict[str, Any] = {}
     layout = _layout(state, "", leaves, ())

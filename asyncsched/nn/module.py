@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Set
-from typing import Any, ParamSpec, Protocol, Self, TypeVar
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar
 
+from .._instead import MODULE, no_attribute
 from ..tensors.tensor import Tensor
 from .states import set_state
 
@@ -136,8 +138,10 @@ class Module:
         if not persistent:
             vars(self).setdefault("_not_saved", set()).add(name)
 
-    def zero_grad(self) -> None:
-        """Drop the gradients of all parameters."""
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drop the gradients of all parameters; `set_to_none` can only be True."""
+        if set_to_none is not True:
+            raise ValueError("zero_grad drops gradients, and writes no zeros: leave `set_to_none` out")
         for parameter in self.parameters():
             parameter.grad = None
 
@@ -171,6 +175,21 @@ class Module:
         """
         own, extra = self._tensors(saved=True), self._with_extra_state()
         set_state(type(self).__name__, own, extra, state, strict=strict)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """A module of its own with the values that the tensors have now, without gradients. Copies no bytes."""
+        made = memo[id(self)] = object.__new__(type(self))
+        for tensor in self._tensors().values():
+            if id(tensor) not in memo:
+                memo[id(tensor)] = same = tensor.detach()
+                same.requires_grad = tensor.requires_grad
+        vars(made).update(deepcopy(vars(self), memo))
+        return made
+
+    if not TYPE_CHECKING:  # for which any name would be there then
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_attribute(f"{type(self).__name__!r} object", name, MODULE, type(self))
 
     def __repr__(self) -> str:
         parts = [f"{name}={tensor.shape}" for name, tensor in self._members(Tensor)]

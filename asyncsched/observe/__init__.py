@@ -1,4 +1,4 @@
-"""Seeing what a scheduler does: instruments, and those that the package brings; why tasks wait, told on a signal;
+"""Observing a scheduler: the interface of instruments and those that the package brings, explanations on a signal, and
 graphs of tasks."""
 
 from __future__ import annotations

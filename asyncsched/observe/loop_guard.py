@@ -1,16 +1,15 @@
-"""What blocks the event loop, told while it does.
+"""Reporting what blocks the event loop, while it is blocked.
 
-Theory of operation. The loop beats: a timer says when the next beat is due. A thread sleeps until a beat is late by the
-threshold, and then looks at the stack of the loop's thread, while that is still where it is. So nobody is woken for a
-loop that is not late but the thread, about once per threshold.
+Theory of operation. A heartbeat: a timer of the loop beats at regular times. A watchdog thread sleeps until a beat is
+late by the threshold, and then reads the stack of the loop's thread, while it is still blocked. While the loop is not
+late that costs one wake-up of the thread per threshold.
 
-A loop that rests is not blocked, and is left to rest: a beat that finds that next to no processor time was used since
-the last one makes the next pause twice as long, up to ten thresholds; one that finds work, short again. So an idle
-process is woken twice a second, and what is not seen is a block that begins and ends between two beats of a loop that
-rested.
+An idle loop is woken less and less: a beat that finds that next to no processor time was used since the last one
+doubles the next pause, up to ten thresholds; one that finds work makes it short again. So an idle process is woken
+twice a second. What may be missed is a block that begins and ends between two beats of an idle loop.
 
-What is late together with its watcher was not blocked by anything on the loop: the process was stopped, by a debugger,
-say, or the machine slept. A call that keeps the GIL makes both late too, but that uses a processor.
+If the watchdog is late, too, the loop was not blocked by a callback: the process was stopped, by a debugger, say, or
+the machine slept. A call that keeps the GIL makes both late as well, but that uses a processor.
 """
 
 from __future__ import annotations
@@ -108,7 +107,7 @@ class Watch:
         # Of the watching thread.
         self._since = clock()  # lateness before that is not the loop's
         self._look_at, self._look_used = self._since + threshold, process_used()
-        self._told: tuple[int, str] | None = None  # the number of the beat that a block was told for, and where it was
+        self._told: tuple[int, str] | None = None  # the beat for which a block was reported, and its place
         self._quiet_until = self._since
         self._untold = 0
         self._counted = -1
@@ -169,7 +168,7 @@ class Watch:
         return pause
 
     def _late(self, number: int, late: float, now: float) -> None:
-        """Tell of a block: once, and not too often."""
+        """Report a block: once, and not too often."""
         if self._counted == number:
             return
         self._counted = number

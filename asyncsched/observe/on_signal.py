@@ -1,14 +1,14 @@
-"""What every open scheduler waits for, told on a signal: also while the event loop's thread is blocked.
+"""Explaining on a signal what every open scheduler waits for, even while the event loop's thread is blocked.
 
-Theory of operation. A handler of Python's would run on the main thread, between two steps of the interpreter: not
-before a long call of NumPy's there has ended, and in the middle of whatever the scheduler is doing. `faulthandler` has
-one in C, which writes tracebacks to a file at once, whatever runs. Here the file is a pipe: what is written says that
-the signal came, to a thread that sleeps on the other end, and the text itself is dropped. The pipe never blocks, since
-who reads it may have to wait for the interpreter that the signal has interrupted.
+Theory of operation. A Python signal handler would run on the main thread, between two bytecodes: not before a long call
+of NumPy's there has ended, and in the middle of whatever the scheduler is doing. `faulthandler` has one in C, which
+writes tracebacks to a file at once, whatever runs. Here the file is a pipe, and a write to it wakes a thread that reads
+the other end; the text itself is dropped. The pipe is non-blocking, since its reader may have to wait for the
+interpreter that the signal has interrupted.
 
-That thread has each scheduler's loop explain itself, between two callbacks as always. A loop that does not come to it
-within a second is blocked: then the thread says so, shows where, and reads for itself what the engine's counts say.
-Nothing moves meanwhile, or only for a moment; so what it reads is right, or it reads again.
+That thread asks each scheduler's loop for its explanation, in a callback. A loop that does not answer within a second
+is blocked: then the thread says so, shows where, and reads the engine's counts itself. These change only for moments
+while the loop is blocked; if a read fails it is repeated.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def explain_on_signal() -> None:
 
 
 def ask(pid: int) -> str:
-    """Send the signal to a process. Returns what to tell about it.
+    """Send the signal to a process. Returns a message for the user.
 
     Raises:
         SystemExit: if there is none such, or it does not listen, so that the signal would end it.

@@ -66,7 +66,7 @@ class TaskRecord:
         head: when it became the first of its queue, or was submitted if that was later.
         waited_for: "slots" or "bytes": what it waited for between `head` and `launched`.
         began, ended: its body, on the stream.
-        done: when the scheduler was told of its end.
+        done: when the scheduler took in its end.
     """
 
     seq: int

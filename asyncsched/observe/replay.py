@@ -1,38 +1,29 @@
 """Running a recorded program again in virtual time, under other limits and on other streams.
 
 Theory of operation. The scheduler's own engine decides again who is admitted when: only the streams and the program
-are stand-ins. A simulated stream runs bodies one after the other, each for as long as it took, when what it reads from
-other streams is there; what ran on the loop's thread in its turn does so again. The program is what the event loop's
-thread did, in the recorded order: it submits, runs quick rows, opens and leaves scopes, drops results, and waits; and
-between two of these it takes the time that it took. Where it waited for a task, it waits for that task again, and where
-the task is admitted later now, it goes on later.
+are stand-ins. A simulated stream runs bodies one after the other, each for as long as it took, once what it reads from
+other streams is there; what ran on the loop's thread does so again. The program does what it did, in the recorded order
+and with the recorded pauses (`loop_events`). Where it waited for a task, it waits for that task again; if the task is
+admitted or ends later now, the program goes on later.
 
 What is not known is assumed. Bodies take as long as they took, however many streams run at the same time. All
-coroutines are one: a wait holds up whatever came after it. A result that was freed as its last reader ended, or while
-the program waited, is freed with its last reader again; any other when the program gets to where it was dropped.
-Tenants and weights of scopes are not in a trace; queues and priorities are.
+coroutines are one: a wait holds up whatever came after it. Tenants and weights of scopes are not in a trace; queues and
+priorities are.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections import deque
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
-from operator import methodcaller
-from statistics import median
-from typing import Final
 
 from .._core.completions import Completions
 from .._core.engine import Engine
-from .._core.model import DONE, LAUNCHED, Lane, Scope, Task, Value
+from .._core.model import LAUNCHED, Lane, Scope, Task, Value
 from ..errors import TaskTooLarge
+from .loop_events import Delays, Event, delays_of, events_of
 from .recording import Recording, TaskRecord
-
-_FREED_WITH: Final = 1e-4  # seconds after a reader's end at which what it read is told to be freed, at most
-_TYPICAL: Final = 200  # bodies from which the streams' own delays are taken
 
 
 @dataclass(frozen=True)
@@ -60,16 +51,6 @@ class Outcome:
 
 
 @dataclass(slots=True)
-class _Event:
-    """Something that the program did. If it waited, then for a task until that had come to a state."""
-
-    delay: float  # since the event before it, or since the task got there
-    act: methodcaller | None  # of a replay; None where it did nothing but wait
-    awaited: int = -1
-    state: int = DONE
-
-
-@dataclass(slots=True)
 class _Stream:
     lane: Lane
     free: float = 0.0
@@ -81,10 +62,8 @@ class Program:
     """A recording as a program: made once, replayed often."""
 
     recording: Recording
-    events: list[_Event] = field(default_factory=list)
-    hop: float = 0.0  # from a launch on an idle stream to the body
-    between: float = 0.0  # from a body's end to the next one's beginning
-    wake: float = 0.0  # from a body's end to when the loop knows
+    events: list[Event]
+    delays: Delays
     # By limits: a replay is always the same.
     _known: dict[tuple[int | None, int | None, int], Outcome] = field(default_factory=dict)
 
@@ -97,34 +76,7 @@ class Program:
         """
         if not recording.tasks:
             raise ValueError("this trace has no tasks: let it run while something is computed")
-        program = cls(recording)
-        program._measure()
-        last = recording.tasks[0].submitted
-        for when, _, awaited, state, act in sorted(_moments(recording), key=lambda moment: moment[:2]):
-            anchor = last
-            if awaited is not None:
-                reached = awaited.launched if state == LAUNCHED else awaited.done
-                anchor = max(last, reached if reached is not None else last)
-            program.events.append(_Event(max(0.0, when - anchor), act, -1 if awaited is None else awaited.seq, state))
-            last = max(last, when)
-        return program
-
-    def _measure(self) -> None:
-        """What the streams take beside the bodies, typically."""
-        ran: dict[str, list[TaskRecord]] = defaultdict(list)
-        for task in self.recording.tasks:
-            if task.began is not None and task.launched is not None and not task.on_loop:
-                ran[task.stream].append(task)
-        hops, pauses, wakes = [0.0], [0.0], [0.0]
-        for tasks in ran.values():
-            tasks.sort(key=lambda task: task.began or 0.0)
-            for before, task in zip([None, *tasks], tasks, strict=False):
-                assert task.began is not None and task.launched is not None and task.ended is not None  # noqa: PT018
-                free = 0.0 if before is None or before.ended is None else before.ended
-                (hops if task.launched > free else pauses).append(task.began - max(task.launched, free))
-                wakes.append(task.done - task.ended)
-        self.hop, self.between = _typical(hops), _typical(pauses)
-        self.wake = sorted(wakes)[len(wakes) // 20]  # most are told later, when nobody waits for them
+        return cls(recording, events_of(recording), delays_of(recording))
 
     def run(self, *, max_bytes: int | None, max_ops: int | None, streams: int) -> Outcome:
         """Replay it under these limits, on so many compute streams of each device."""
@@ -132,74 +84,6 @@ class Program:
         if limits not in self._known:
             self._known[limits] = Replay(self, *limits).run()
         return self._known[limits]
-
-
-def _typical(times: list[float]) -> float:
-    return max(0.0, median(times[-_TYPICAL:]))
-
-
-def _moments(recording: Recording) -> Iterator[tuple[float, int, TaskRecord | None, int, methodcaller | None]]:
-    """What the loop's thread did: when, the order of what happened at once, what it waited for, and what it did."""
-    tasks = {task.seq: task for task in recording.tasks}
-    ends = sorted((task.done, task.seq) for task in recording.tasks)
-    times = [when for when, _ in ends]
-    readers: dict[int, TaskRecord] = {}
-    waiting = _waiting(recording)
-    for task in recording.tasks:
-        for seq in task.inputs:
-            if seq not in readers or task.done > readers[seq].done:
-                readers[seq] = task
-        did = "ran_inline" if task.inline else "submit"
-        yield task.submitted, 3, None, DONE, methodcaller(did, task)
-    for seq, task in tasks.items():
-        reader, drop = readers.get(seq), methodcaller("drop", seq)
-        if task.released is None:
-            if not task.kept:
-                yield task.done, 0, None, DONE, drop
-        elif reader is not None and (waiting(task.released) or _freed_by(reader, task.released)):
-            yield reader.submitted, 4, None, DONE, drop  # the program let go of it before: then, at the latest
-        elif waiting(task.released):
-            yield task.submitted, 4, None, DONE, drop
-        else:
-            yield task.released, 0, None, DONE, drop
-    for began, ended, seq, number in recording.waits:
-        awaited = tasks.get(seq)
-        if awaited is None:
-            continue
-        admission = awaited.claim or ended < awaited.done
-        if not admission and number > 1:  # the last of several to end
-            at = bisect_right(times, ended) - 1
-            if at >= 0 and times[at] >= began and ends[at][1] <= seq:
-                awaited = tasks[ends[at][1]]
-        yield ended, 2, awaited, LAUNCHED if admission else DONE, None
-    for scope in recording.scopes.values():
-        if scope.own_queue:
-            yield scope.opened, 1, None, DONE, methodcaller("open", scope.number)
-            if scope.closed is not None:
-                yield scope.closed, 5, None, DONE, methodcaller("close", scope.number)
-
-
-def _freed_by(reader: TaskRecord, released: float) -> bool:
-    """Whether what the task read was freed as it ended."""
-    return reader.ended is not None and reader.ended <= released <= reader.done + _FREED_WITH
-
-
-def _waiting(recording: Recording) -> Callable[[float], bool]:
-    """Whether the program waited at a time: then what happened was not its doing."""
-    begins: list[float] = []
-    ends: list[float] = []
-    for began, ended, _, _ in sorted(recording.waits):
-        if ends and began <= ends[-1]:
-            ends[-1] = max(ends[-1], ended)
-        else:
-            begins.append(began)
-            ends.append(ended)
-
-    def waiting(when: float) -> bool:
-        at = bisect_right(begins, when) - 1
-        return at >= 0 and when < ends[at]
-
-    return waiting
 
 
 class Replay:
@@ -253,7 +137,7 @@ class Replay:
         engine.note_peak(engine.admission.in_flight + 1)
 
     def drop(self, seq: int) -> None:
-        """The program lets go of a result."""
+        """The program drops a result."""
         self._values.pop(seq, None)
 
     def open(self, number: int) -> None:
@@ -286,16 +170,16 @@ class Replay:
         return self._lanes[key]
 
     def _launch(self, task: Task) -> bool:
-        record, program = self._records[task], self._program
+        record, delays = self._records[task], self._program.delays
         assert task.lane is not None
         stream = self._streams[task.lane]
-        start = self.now if record.on_loop else max(self.now + program.hop, stream.free + program.between)
+        start = self.now if record.on_loop else max(self.now + delays.hop, stream.free + delays.between)
         for value in task.inputs:
             start = max(start, self._ends.get(value.task, 0.0) if value.task is not None else 0.0)
         took = (record.ended or 0.0) - (record.began or 0.0)
         self._ends[task] = told = start + took
         if not record.on_loop:  # there, nothing goes to a stream or comes back
-            stream.free, stream.busy, told = told, stream.busy + took, told + program.wake
+            stream.free, stream.busy, told = told, stream.busy + took, told + delays.wake
         heappush(self._heap, (told, next(self._order), task))
         return False
 
@@ -337,7 +221,7 @@ class Replay:
             pass
         return self._outcome(began, finished=not self.engine.admission.pending)
 
-    def _there(self, event: _Event) -> bool:
+    def _there(self, event: Event) -> bool:
         task = self._tasks.get(event.awaited)
         return task is None or task.state >= event.state
 

@@ -9,7 +9,7 @@ from itertools import islice
 
 from .._core.callsite import line_of
 from .._core.model import DONE, STATE_NAMES, Scope, Task
-from ..runtime.holders import place_of
+from ..runtime.places import place_of
 from ..runtime.runtime import Runtime
 from ..runtime.statistics import Load, Statistics
 

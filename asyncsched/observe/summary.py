@@ -19,7 +19,7 @@ _FAILURES_KEPT = 5
 
 
 class Summary(Instrument):
-    """An instrument that adds up the time of each operation and each stream, and tells with it what happens now.
+    """An instrument that adds up the time of each operation and each stream; `read()` adds what happens now.
 
     The first hundred names of tasks have a sum each, the others one for all.
 
@@ -38,7 +38,7 @@ class Summary(Instrument):
         self._began = 0.0
         self._tallies: dict[int, _Tally] = {}  # by thread: an addition is two steps, between which others may run
         self._running: dict[Lane, tuple[Task, CallSite | None, float]] = {}
-        self._shown: dict[Lane, float] = {}  # the time told, which only grows
+        self._shown: dict[Lane, float] = {}  # the busy time last reported: it must not shrink
         self._failures: deque[str] = deque(maxlen=_FAILURES_KEPT)
 
     def attached(self, scheduler: Any) -> None:
@@ -71,7 +71,7 @@ class Summary(Instrument):
             self._failures.append(f"{task.name}: {failure.kind}, {line_of(failure.site)}")
 
     def read(self) -> Snapshot:
-        """What there is to tell now, on the loop's thread, of which it takes some 0.2 ms.
+        """A snapshot. For the loop's thread.
 
         Raises:
             RuntimeError: if it was given to no scheduler yet.

@@ -1,6 +1,6 @@
 """The operations as plain data: one table, with a kernel, a shape rule and byte costs for each."""
 
-from .exactly import chosen, exact
+from .exactly import exact
 from .index_keys import Key, encode_key
 from .meta import Meta, Shape, meta
 from .pace import SMALL_BYTES
@@ -19,7 +19,6 @@ __all__ = [
     "Row",
     "Shape",
     "check_int_bounds",
-    "chosen",
     "encode_key",
     "exact",
     "meta",

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from .row import Row
-
 _exactly: ContextVar[bool] = ContextVar("asyncsched.exact", default=False)
+asked = _exactly.get  # whether the current context is inside `exact()`
 
 
 @contextmanager
@@ -40,13 +39,3 @@ def exact() -> Iterator[None]:
         yield
     finally:
         _exactly.reset(token)
-
-
-def asked() -> bool:
-    """Whether exact rows are asked for here."""
-    return _exactly.get()
-
-
-def chosen(row: Row) -> Row:
-    """The row that is to run where this one is asked for."""
-    return row if row.exact is None or not _exactly.get() else row.exact

@@ -12,9 +12,10 @@ from typing import Final
 
 from .meta import Meta
 
-# Issuing and finishing a task costs the loop's thread this much anyway (2 to 5 us): so much is nobody's loss.
+# Issuing and finishing a task takes the loop's thread this long anyway (`python -m bench.overhead`): rows that take
+# less are not counted against the budget of a turn.
 TASK_SECONDS: Final = 3e-6
-# What takes longer hops: a hop takes 25 to 120 us, by machine.
+# Rows that take longer go to a stream. (A hop to a stream and back takes 25 to 120 us: `python -m bench.overhead`.)
 INLINE_SECONDS: Final = 15e-6
 # What is larger is made in a stream's recycled buffer: fresh memory of that size costs more than the hop.
 INLINE_BYTES: Final = 72 * 1024

@@ -117,11 +117,11 @@ class Row:
 
 def plan_key(operands: tuple[Operand, ...], options: Options) -> Hashable:
     """What a plan depends on: metas by identity, scalars by type or dtype, options by type and value."""
-    kinds = tuple([_kind(operand) for operand in operands])
+    kinds = tuple([operand if type(operand) is Meta else _kind(operand) for operand in operands])
     if not options:
         return kinds
-    # With its type, since 0 == 0.0 == False, which NumPy tells apart.
-    return (*kinds, tuple([(name, value.__class__, value) for name, value in options.items()]))
+    values = options.values()
+    return (*kinds, *options, *values, *map(type, values))  # 0 == 0.0 == False, and NumPy tells them apart
 
 
 def plan(row: Row, operands: tuple[Operand, ...], options: Options) -> Plan:
@@ -180,8 +180,6 @@ def _of_truths(function: Kernel, *arrays: Any, **options: Any) -> Any:
 
 def _kind(operand: Operand) -> Hashable:
     kind: type = type(operand)
-    if kind is Meta:
-        return operand
     if kind in _PYTHON_SCALARS:
         return kind
     if isinstance(operand, np.generic):

@@ -33,7 +33,7 @@ def _bounded(row: Row, kernel: Any, relative: float, absolute: float) -> Row:
 def _layers() -> Iterator[Row]:
     a, c, k, r = kernels.activation, kernels.compiled, kernels.layers, rules.layers
     yield _row(a.relu, r.relu, "The larger of each element and 0.", inplace=True)
-    yield _row(a.relu_backward, r.elementwise, "The gradient of relu.", inplace=True)
+    yield _row(c.relu_backward, r.elementwise, "The gradient of relu.", inplace=True)
     yield _row(a.sigmoid, r.elementwise, "1 / (1 + exp(-x)).", inplace=True)
     doc = "The larger of each element and 0, and a slope times the smaller."
     yield _row(a.leaky_relu, r.elementwise, doc, inplace=True)

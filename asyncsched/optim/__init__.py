@@ -24,6 +24,10 @@ Parameters come in one group, or in several with settings of their own: dicts as
 classes of the same names.
 """
 
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import Any as _Any
+
+from .. import _instead
 from . import schedules
 from .adam import Adam, AdamW
 from .groups import Group
@@ -32,3 +36,9 @@ from .rmsprop import RMSprop
 from .sgd import SGD
 
 __all__ = ["SGD", "Adam", "AdamW", "Group", "Optimizer", "RMSprop", "schedules"]
+
+
+if not _TYPE_CHECKING:  # for which any name would be there then
+
+    def __getattr__(name: str) -> _Any:
+        raise _instead.no_name("asyncsched.optim", name, _instead.OPTIM)

@@ -72,8 +72,10 @@ class Optimizer:
         del new, kept, versions, counts
         runtime.dispatch()
 
-    def zero_grad(self) -> None:
-        """Set the gradient of every parameter to None."""
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Set the gradient of every parameter to None; `set_to_none` can only be True."""
+        if set_to_none is not True:
+            raise ValueError("zero_grad drops gradients, and writes no zeros: leave `set_to_none` out")
         for parameter in self.parameters:
             parameter.grad = None
 
@@ -114,9 +116,10 @@ class Optimizer:
             raise ValueError(f"{what} has {len(form['params'])} parameters, not {len(group.params)}")
         return self._checked(form)
 
-    def _checked(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    @classmethod  # which groups keep: a method bound to the optimiser would lead back to it
+    def _checked(cls, given: Mapping[str, Any]) -> dict[str, Any]:
         """All settings, or an error if one makes no sense."""
-        found = {name: one for kind in reversed(type(self).__mro__) for name, one in vars(kind).items()}
+        found = {name: one for kind in reversed(cls.__mro__) for name, one in vars(kind).items()}
         return {name: one.check(name, given[name]) for name, one in found.items() if isinstance(one, Setting)}
 
     def _moved(

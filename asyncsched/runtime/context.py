@@ -11,6 +11,10 @@ what a task has inherited stays as it was when the task was started: if the scop
 so, and submitting there is an error, since nobody would wait for the task. A window's iteration closes while tasks
 started in it go on, which is nothing wrong: its link lets them pass to the next one outwards (`passing`).
 
+An async generator runs in the context of whoever iterates over it, so its blocks are left in any order, and if it is
+abandoned by a task of the loop's, in which what was there cannot be put back. So leaving puts that back only where its
+own link is the innermost, and the asyncio task that entered a block passes over its link when that is left.
+
 Alternatives. A context variable per scheduler: contexts refer to their variables strongly, so a program that opens
 schedulers one after the other may never be rid of them (the documentation of `contextvars` warns of it). A dict of
 scheduler to scope in one variable: it has to be copied at each entry, and most programs have one link or two. A list
@@ -26,6 +30,7 @@ set, so that being listed keeps none alive.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import contextvars
 import os
@@ -44,17 +49,39 @@ _opened: weakref.WeakSet[Runtime] = weakref.WeakSet()
 class Ambient:
     """The scope a context is in: the innermost, with a link to the next one outwards."""
 
-    __slots__ = ("core", "outer", "passing", "runtime", "until")
+    __slots__ = ("by", "core", "outer", "passing", "runtime", "until")
 
     def __init__(
-        self, runtime: Runtime, core: CoreScope, outer: Ambient | None, *, passing: bool = False, until: float = inf
+        self,
+        runtime: Runtime,
+        core: CoreScope,
+        outer: Ambient | None,
+        *,
+        passing: bool = False,
+        until: float = inf,
+        task: asyncio.Task[Any] | None = None,
     ) -> None:
         self.runtime = runtime
         self.core = core
         self.outer = outer
         # The earliest deadline, by time.monotonic: a loop's own clock may stand still while a callback runs.
-        self.until: float = until if outer is None else min(until, outer.until)
+        self.until: float = until if outer is None or until < outer.until else outer.until
         self.passing = passing  # once closed, what is submitted here goes to `outer` instead of being refused
+        task = task or asyncio.current_task()
+        self.by = None if task is None else weakref.ref(task)  # who entered it
+
+    def leave(self) -> None:
+        """Leave it, unless it was entered in another context, or another one since: see `left`."""
+        if ambient.get() is self:
+            ambient.set(self.outer)
+            if self.outer is not None and self.outer.left():
+                innermost()
+
+    def left(self) -> bool:
+        """Whether this asyncio task entered it, and it is closed: what is submitted here goes to `outer`."""
+        if not (self.core.closed or self.runtime.life is Life.CLOSED) or self.by is None or running_loop() is None:
+            return False
+        return self.by() is asyncio.current_task()
 
 
 ambient: contextvars.ContextVar[Ambient | None] = contextvars.ContextVar("asyncsched.ambient", default=None)
@@ -66,18 +93,28 @@ def current_scope(runtime: Runtime) -> CoreScope:
     Raises:
         SchedulerClosed: if that scope is closed, and this context inherited it.
     """
-    here = ambient.get()
+    here = innermost()
     while here is not None:
         if here.runtime is runtime:
             if not here.core.closed:
                 return here.core
-            if not here.passing:
+            if not (here.passing or here.left()):
                 raise SchedulerClosed(
                     f"scope {here.core.name!r} is closed, and this coroutine inherited it: "
                     "wait for such coroutines inside the scope, or submit through another scope"
                 )
         here = here.outer
     return runtime.engine.root
+
+
+def innermost() -> Ambient | None:
+    """The innermost link, but for those that this asyncio task has left: what it starts from now on inherits none."""
+    found = here = ambient.get()
+    while here is not None and here.left():
+        here = here.outer
+    if here is not found:
+        ambient.set(here)
+    return here
 
 
 def register(runtime: Runtime) -> None:
@@ -97,7 +134,7 @@ def find(scheduler: Any = None) -> Runtime:
     """
     if scheduler is not None:
         return cast(Runtime, scheduler._runtime)
-    here = ambient.get()
+    here = innermost()
     if here is not None:
         return here.runtime
     loop = running_loop()
@@ -117,13 +154,7 @@ def outside() -> Iterator[None]:
     try:
         yield
     finally:
-        leave_ambient(token)
-
-
-def leave_ambient(token: contextvars.Token[Ambient | None] | None) -> None:
-    """Leave an ambient scope, unless it was entered in another context, which has ended with it."""
-    if token is not None:
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError):  # in another context
             ambient.reset(token)
 
 

@@ -1,48 +1,30 @@
 """Why a task is not done: what it waits for, and what that waits for, down to what runs or holds the bytes, in words.
 
-Theory of operation. Whatever is unfinished waits for one thing at least, in the order in which a task travels: for an
-input that is pending, behind the head of its queue, for a slot, for bytes, for its turn on its stream, for an input on
-another stream; or it runs. `_Chain.step` names that thing, and the task behind it, of which the same is asked. So a
-chain is a walk, without recursion, and only the links at its two ends are put into words. What is asked is what the
-engine's counts say, and nothing is changed; so it may be asked at any moment, on another thread too while the loop's
-is blocked. Who holds bytes is the one dear question (`deadlock.investigate`), asked at the end of a chain alone.
+Theory of operation. Whatever is unfinished waits for one thing at least (`waits_for`), and behind that thing is mostly
+another task, of which the same is asked. So a chain is a walk, without recursion, and only the links at its two ends
+are put into words. Who holds bytes is the one costly question (`deadlock.investigate`), asked where a link waits
+for bytes.
 """
 
 from __future__ import annotations
 
 import sys
-from collections import deque
 from collections.abc import Callable, Iterable
-from enum import Enum, auto
 from itertools import islice, takewhile
 from typing import Final
 
 from .._core.callsite import is_users, line_of
 from .._core.model import DONE, LAUNCHED, PENDING, STATE_NAMES, Account, Scope, Task, Value
 from .deadlock import BUDGET, investigate
-from .holders import where_it_waits
+from .places import where_it_waits
 from .runtime import Runtime
+from .waits_for import Link, Wait, Waits, age
 
 _FIRST, _LAST = 3, 6  # links that are told at the ends of a chain
 _WAITERS: Final = 8  # of those who wait, that are told of
 _LONGEST: Final = 300  # characters of what an exception says
 
 Holders = Callable[[Account], Iterable[str]]  # a line for each that holds bytes of an account
-
-
-class _Wait(Enum):
-    """What a task waits for."""
-
-    INPUT = auto()
-    QUEUE = auto()
-    SLOT = auto()
-    BYTES = auto()
-    EARMARK = auto()
-    TURN = auto()
-    STREAM = auto()
-    ELSEWHERE = auto()
-    RUNS = auto()
-    TOLD = auto()
 
 
 def explain(runtime: Runtime, value: Value, holders: Holders | None = None) -> str:
@@ -70,7 +52,7 @@ def explain_all(runtime: Runtime, holders: Holders | None = None) -> str:
         unfinished = next((task for task in tasks if task.state < DONE), None)
         found.setdefault(unfinished, []).append("a callback" if waiter is None else where_it_waits(waiter))
     if not found:
-        unfinished = min(runtime.engine.root.unfinished(), key=_age, default=None)
+        unfinished = min(runtime.engine.root.unfinished(), key=age, default=None)
         if unfinished is None:
             return f"{runtime!r}\nnothing is unfinished, and nobody waits"
         found[unfinished] = ["nobody waits; of what is unfinished, the oldest"]
@@ -93,115 +75,68 @@ def holders_of(runtime: Runtime) -> Holders:
 
 def _chain(runtime: Runtime, task: Task, holders: Holders | None) -> list[str]:
     """A line for each link, from `task` down; of a long one for those at its ends."""
-    chain = _Chain(runtime, holders)
-    first: list[tuple[Task, _Wait, Task | None]] = []
-    last: deque[tuple[Task, _Wait, Task | None]] = deque(maxlen=_LAST)
-    count, seen = 0, set[Task]()
-    link: Task | None = task
-    while link is not None and link not in seen:  # what moves meanwhile, under another thread, might make a circle
-        seen.add(link)
-        wait, behind = chain.step(link)
-        (first if count < _FIRST else last).append((link, wait, behind))
-        count += 1
-        link = behind
-    told = [line for found in first for line in chain.words(*found)]
-    left_out = count - len(first) - len(last)
-    if left_out:
+    waits = Waits(runtime)
+    words = _Words(runtime, waits, holders)
+    links = list(waits.chain(task))
+    told = [line for link in links[:_FIRST] for line in words.of(link)]
+    left_out = len(links) - _FIRST - _LAST
+    if left_out > 0:
         told.append(f"... {left_out:,} more, each of which waits for the next ...")
-    return told + [line for found in last for line in chain.words(*found)]
+    return told + [line for link in links[_FIRST:][-_LAST:] for line in words.of(link)]
 
 
-class _Chain:
-    """Finds what each task of a chain waits for, and says it."""
+class _Words:
+    """Says what tasks wait for."""
 
-    def __init__(self, runtime: Runtime, holders: Holders | None) -> None:
-        self._runtime = runtime
+    def __init__(self, runtime: Runtime, waits: Waits, holders: Holders | None) -> None:
+        self._engine = runtime.engine
+        self._waits = waits
         self._holders = holders
-        self._in_flight = sorted(runtime.engine.launched(), key=_age)
 
-    def step(self, task: Task) -> tuple[_Wait, Task | None]:
-        """What a task waits for, and the task behind that, if one is."""
-        if task.state == LAUNCHED:
-            return self._on_its_stream(task)
-        if task.state != PENDING:
-            return _Wait.TOLD, None
-        if task.blockers:
-            producers = [v.task for v in task.inputs if v.task is not None and v.task.state == PENDING]
-            return _Wait.INPUT, min(producers, key=_age, default=None)
-        head = task.scope.queue.head()
-        if head is not task and head is not None:
-            return _Wait.QUEUE, head
-        account, admission = task.scope.account, self._runtime.engine.admission
-        if task.lanes and admission.full:
-            return _Wait.SLOT, next(iter(self._in_flight), None)
-        if not account.fits(task):
-            return _Wait.BYTES, next(iter(self._charged_to(account)), None)
-        if account.earmark is not None and account.earmark is not task and not account.grace:
-            return _Wait.EARMARK, account.earmark
-        return _Wait.TURN, None
-
-    def _on_its_stream(self, task: Task) -> tuple[_Wait, Task | None]:
-        lane = task.lane
-        if lane is None or lane.stream.finished.count >= task.number:
-            return _Wait.TOLD, None
-        first = lane.stream.finished.count + 1
-        if first < task.number:
-            running = next((t for t in self._in_flight if t.lane is lane and t.number == first), None)
-            return _Wait.STREAM, running
-        for value in task.inputs:
-            producer = value.task
-            if producer is not None and producer.state == LAUNCHED and (other := producer.lane) not in (None, lane):
-                assert other is not None
-                if other.stream.finished.count < producer.number:
-                    return _Wait.ELSEWHERE, producer
-        return _Wait.RUNS, None
-
-    def _charged_to(self, account: Account) -> list[Task]:
-        return [task for task in self._in_flight if task.scope.account is account]
-
-    def words(self, task: Task, wait: _Wait, behind: Task | None) -> list[str]:
-        """What a link of the chain is, in lines."""
-        admission, then = self._runtime.engine.admission, "" if behind is None else f": {_label(behind)}"
+    def of(self, link: Link) -> list[str]:
+        """What a link of a chain is, in lines."""
+        task, wait, behind = link
+        admission, then = self._engine.admission, "" if behind is None else f": {_label(behind)}"
         stream = "" if task.lane is None else task.lane.stream.name
-        if wait is _Wait.INPUT:
+        if wait is Wait.INPUT:
             more = f" (of {task.blockers:,} that are pending)" if task.blockers > 1 else ""
             return [f"which waits for an input{more}{then}{_in_commit(behind)}"]
-        if wait is _Wait.QUEUE:
+        if wait is Wait.QUEUE:
             queue = task.scope.queue
             before = sum([other.state == PENDING for other in takewhile(lambda other: other is not task, queue)])
             return [
                 f"which is behind {_others(before)} in the queue of {_name_of(task.scope)}, whose head is{then[1:]}"
             ]
-        if wait is _Wait.SLOT:
+        if wait is Wait.SLOT:
             taken = f"{admission.in_flight:,} of {admission.max_ops:,} tasks (max_ops) are in flight"
             return [f"which waits for a slot: {taken}, the oldest{then}"]
-        if wait is _Wait.BYTES:
+        if wait is Wait.BYTES:
             return self._bytes(task, behind)
-        if wait is _Wait.EARMARK:
+        if wait is Wait.EARMARK:
             return [f"which waits for bytes that are kept for one it went before often enough{then}"]
-        if wait is _Wait.STREAM:
+        if wait is Wait.STREAM:
             return [f"which is launched on {stream} behind {_others(_ahead(task))}, the first{then}"]
-        if wait is _Wait.ELSEWHERE:
+        if wait is Wait.ELSEWHERE:
             return [f"which is the next on {stream}, and waits for an input on another stream{then}"]
-        if wait is _Wait.RUNS:
-            return [f"which {'copies' if _copies(task) else 'runs'} on {stream}{_where_it_runs(task)}"]
-        if wait is _Wait.TOLD:
+        if wait is Wait.BODY:
+            does = "copies" if task.lane is not None and task.lane.copies else "runs"
+            return [f"which {does} on {stream}{_where_it_runs(task)}"]
+        if wait is Wait.LOOP:
             return ["which has ended, as the event loop learns at its next turn"]
         return ["which nothing keeps: it is launched at the next turn of the event loop"]
 
     def _bytes(self, task: Task, behind: Task | None) -> list[str]:
-        account, engine = task.scope.account, self._runtime.engine
+        account, engine = task.scope.account, self._engine
         whose = "" if account is engine.account else f" of the reserve of {_name_of(task.scope)}"
         lines = [
             f"which waits for {task.cost:,} bytes: {account.used:,} of {account.limit:,}{whose} are taken"
             + (", and nothing in flight will free any" if behind is None else "")
         ]
-        flying = self._charged_to(account)
+        flying = self._waits.charged_to(account)
         if flying:
             total = sum(other.cost for other in flying)
-            lines.append(
-                f"  {total:,} bytes: those of {_tasks(len(flying))} in flight, which give back what is not kept"
-            )
+            tasks = "1 task" if len(flying) == 1 else f"{len(flying):,} tasks"
+            lines.append(f"  {total:,} bytes: those of {tasks} in flight, which give back what is not kept")
         for scope in _reserved_in(engine.root, account):
             lines.append(f"  {scope.reserve:,} bytes: the reserve of {_name_of(scope)}, which is open")
         if self._holders is not None:
@@ -230,10 +165,6 @@ def _name_of(scope: Scope) -> str:
     return "the scheduler" if scope.parent is None else f"scope {scope.name!r}"
 
 
-def _tasks(count: int) -> str:
-    return "1 task" if count == 1 else f"{count:,} tasks"
-
-
 def _others(count: int) -> str:
     return "1 other" if count == 1 else f"{count:,} others"
 
@@ -241,10 +172,6 @@ def _others(count: int) -> str:
 def _ahead(task: Task) -> int:
     assert task.lane is not None
     return max(1, task.number - 1 - int(task.lane.stream.finished.count))
-
-
-def _copies(task: Task) -> bool:
-    return task.lane is not None and task.lane.copies
 
 
 def _where(value: Value) -> str:
@@ -288,7 +215,3 @@ def _reserved_in(root: Scope, account: Account) -> list[Scope]:
 
 def _cut(text: str) -> str:
     return text if len(text) <= _LONGEST else text[: _LONGEST - 4] + " ..."
-
-
-def _age(task: Task) -> int:
-    return task.seq

@@ -28,11 +28,11 @@ import numpy as np
 from .._core.callsite import is_users
 from .._core.model import DONE, PENDING, Task
 from .._core.refcounts import references
+from .places import AWAITING, frame_of, where_it_waits
 
 MOST_OBJECTS = 200_000
 _MANY = 250  # objects from which one pass over the heap with a set beats `gc.get_referrers`, which compares with each
 _SUSPENDED = (types.CoroutineType, types.GeneratorType, types.AsyncGeneratorType)
-_AWAITING = ("cr_await", "gi_yieldfrom", "ag_await")
 _AWAITED = ("async_generator_asend", "async_generator_athrow", "coroutine_wrapper", "anext_awaitable")
 
 End = tuple["asyncio.Task[Any] | Task", str]  # with a text that says where the asyncio task has it
@@ -231,14 +231,14 @@ def _owners(tasks: Iterable[asyncio.Task[Any]]) -> dict[int, asyncio.Task[Any]]:
                 continue
             if isinstance(step, _SUSPENDED):
                 owners[id(step)] = task
-                todo += [getattr(step, name, None) for name in _AWAITING]
+                todo += [getattr(step, name, None) for name in AWAITING]
             elif type(step).__name__ in _AWAITED:
                 todo += gc.get_referents(step)
     return owners
 
 
 def _describe(owner: asyncio.Task[Any], coroutine: Any, what: Any) -> str:
-    frame = _frame(coroutine)
+    frame = frame_of(coroutine)
     if frame is None or not is_users(frame.f_code):
         return where_it_waits(owner)
     variables = frame.f_locals
@@ -250,33 +250,6 @@ def _describe(owner: asyncio.Task[Any], coroutine: Any, what: Any) -> str:
         f"coroutine {frame.f_code.co_qualname} ({variable}), which waits at {frame.f_code.co_filename}:{frame.f_lineno}"
         f" in task {owner.get_name()!r}"
     )
-
-
-def where_it_waits(task: asyncio.Task[Any]) -> str:
-    """A task, and where it waits."""
-    return f"task {task.get_name()!r}, which waits {place_of(task)}"
-
-
-def place_of(task: asyncio.Task[Any]) -> str:
-    """The line of the user's at which a task waits: "at file:line in f"; where there is none, the coroutine it runs."""
-    step: Any = task.get_coro()
-    place = f"in {_name(step)}"
-    while step is not None:
-        frame = _frame(step)
-        if frame is not None and is_users(frame.f_code):
-            place = f"at {frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_qualname}"
-        step = next((s for name in _AWAITING if (s := getattr(step, name, None)) is not None), None)
-    return place
-
-
-def _frame(coroutine: Any) -> types.FrameType | None:
-    return next(
-        (f for name in ("cr_frame", "gi_frame", "ag_frame") if (f := getattr(coroutine, name, None)) is not None), None
-    )
-
-
-def _name(coroutine: Any) -> str:
-    return getattr(coroutine, "__qualname__", type(coroutine).__name__)
 
 
 def _unseen(thing: Any) -> str:

@@ -13,7 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum, auto
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, NoReturn, Protocol, cast
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from .._core.failure import Failure
 from .._core.instrument import Instrument
 from .._core.model import LAUNCHED, Lane, Task, Value
 from .._core.refcounts import require_gil
-from ..devices.contract import Device, Point, RemoteDevice
+from ..devices.contract import Device, Point, RemoteDevice, in_stream_thread
 from ..devices.host.memory import run_small
 from ..errors import QueueFull, SchedulerClosed, TaskCancelled
 from .cancellation import to_its_end
@@ -136,6 +136,12 @@ class Runtime:
             f"{admission.pending} pending, {admission.in_flight} in flight, {self.engine.account.used:,} bytes"
         )  # fmt: skip
         return f"Scheduler({names}; {state})"
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError(
+            "a scheduler lives on its event loop: neither it nor what belongs to it can be pickled or copied;"
+            " open one where it is needed"
+        )
 
     # -- opening and closing ------------------------------------------------------------------------------------
 
@@ -268,24 +274,14 @@ class Runtime:
 
     def check(self) -> None:
         """Raise unless this thread, on this event loop, may submit."""
-        if threading.get_ident() != self.thread or not self._on_its_loop():
+        loop = self.loop
+        if threading.get_ident() != self.thread or loop is None or not (loop.is_running() or _rests(loop)):
             self.refuse()
 
     def check_waiting(self) -> None:
         """Raise unless the calling thread may wait, as it may also while the scheduler closes, and after."""
-        if self.life is Life.CLOSED or (threading.get_ident() == self.thread and self._on_its_loop()):
-            return
-        if self.life is not Life.CLOSING or running_loop() is not self.loop:
-            self.refuse()
-
-    def _on_its_loop(self) -> bool:
-        """On the loop's thread: whether the loop runs, or may go on and no other runs in its place.
-
-        A thread runs one loop at a time. To ask for that one takes five times as long (on CPython 3.11).
-        """
-        loop = self.loop
-        assert loop is not None
-        return loop.is_running() or not (loop.is_closed() or running_loop())
+        if self.life is not Life.CLOSED and (self.life is not Life.CLOSING or running_loop() is not self.loop):
+            self.check()
 
     def refuse(self) -> None:
         """Raise why this thread, at this moment, may not submit anything."""
@@ -299,9 +295,14 @@ class Runtime:
                 "a scheduler is used on the event loop on which it was opened, and another one runs now: open a"
                 " scheduler on this loop, or keep to one loop (`asyncio.run` makes a new one each time)"
             )
+        if in_stream_thread():
+            raise RuntimeError(
+                "a scheduler is used from its event loop's thread alone, and this is a task's: give it tensors as"
+                " arguments, which arrive as arrays, and compute with NumPy's functions there"
+            )
         raise RuntimeError(
             "a scheduler is used from its event loop's thread alone: from elsewhere use"
-            " `asyncio.run_coroutine_threadsafe(coroutine, loop)`"
+            " `asyncio.run_coroutine_threadsafe(coroutine, loop)`, and in a server `async def` handlers"
         )
 
     # -- devices ------------------------------------------------------------------------------------------------
@@ -316,6 +317,8 @@ class Runtime:
         for device in self.devices:
             if wanted is None or wanted is device or wanted == device.name:
                 return device
+        if isinstance(wanted, type | np.dtype):
+            raise TypeError(f"a device is a name or a Device, not {wanted!r}; `t.astype(dtype)` is another dtype")
         names = ", ".join(device.name for device in self.devices)
         raise ValueError(f"device {wanted!r} is not among this scheduler's ({names}): list it in Scheduler([...])")
 
@@ -359,25 +362,34 @@ class Runtime:
         self.divert(gathered)
         if versions is not None:
             self.inline_thread = 0
+        tasks = gathered.tasks
         try:
-            yield
-        finally:
-            self.divert(None)
-            self.inline_thread = inline
-        self.dispatch()
-        engine, tasks = self.engine, gathered.tasks
-        if versions is not None:
-            tasks.insert(0, commit(what, tasks, versions, self.lanes[next(iter(versions)).device]))
-            engine.require(tasks[0])
-        room = engine.max_pending and engine.max_pending - engine.admission.pending
-        if room is not None and len(tasks) > room:
-            raise QueueFull(
-                f"{what} takes {len(tasks):,} tasks and the backlog (max_pending) has room for {room:,}:"
-                " `await s.barrier()` first, bound the run-ahead with `async with s.window(2)`, or raise max_pending"
-            )
+            try:
+                yield
+            finally:
+                self.divert(None)
+                self.inline_thread = inline
+            self.dispatch()
+            if versions is not None:
+                tasks.insert(0, commit(what, tasks, versions, self.lanes[next(iter(versions)).device]))
+                self.engine.require(tasks[0])
+            self._require_room(what, len(tasks))
+        except BaseException:
+            for task in tasks:
+                task.refused()
+            raise
         for task in tasks:
             task.expedited = expedited
-            engine.submit(task, bounded=False, hold=True)
+            self.engine.submit(task, bounded=False, hold=True)
+
+    def _require_room(self, what: str, count: int) -> None:
+        limit = self.engine.max_pending
+        room = limit and limit - self.engine.admission.pending
+        if room is not None and count > room:
+            raise QueueFull(
+                f"{what} takes {count:,} tasks and the backlog (max_pending) has room for {room:,}:"
+                " `await s.barrier()` first, bound the run-ahead with `async with s.window(2)`, or raise max_pending"
+            )
 
     def _here(self, task: Task) -> Lane | None:
         """The lane for a quick task that is about to be launched, if it may run here, now: all that it reads is there.
@@ -428,10 +440,16 @@ class Runtime:
         if lane.copies and task.cost <= INLINE_COPY and not task.inputs and lane.device.inline:
             lane.device.run_here(task)
             return True
+        points: tuple[Point, ...] = ()
         reads = task.reads
-        waits = () if type(reads) is Value and reads.task is None else _points(task.inputs, lane)
-        reads = None  # the stream may have begun by the end of `launch`: nothing more is to hold what it reads
-        task.number = lane.stream.launch(task, waits)
+        for value in (reads,) if type(reads) is Value else reads:
+            producer = value.task
+            if producer is not None and producer.state == LAUNCHED and producer.lane is not lane:
+                assert producer.lane is not None
+                points = (*points, (producer.lane.stream, producer.number))
+        # The stream may have begun by the end of `launch`: nothing more is to hold what it reads.
+        reads = value = producer = None
+        task.number = lane.stream.launch(task, points)
         return False
 
     def on_wake(self) -> None:
@@ -494,17 +512,6 @@ class Runtime:
         return found
 
 
-def _points(inputs: Sequence[Value], lane: Lane) -> tuple[Point, ...]:
-    """What a lane's stream has to wait for before it may read these values."""
-    points: tuple[Point, ...] = ()
-    for value in inputs:
-        producer = value.task
-        if producer is not None and producer.state == LAUNCHED and producer.lane is not lane:
-            assert producer.lane is not None
-            points = (*points, (producer.lane.stream, producer.number))
-    return points
-
-
 class LoopStream:
     """The event loop's thread, where streams are listed."""
 
@@ -525,6 +532,15 @@ class _Gathered:
 
     def refuse(self, what: str) -> None:
         raise RuntimeError(f"{what} inside another transaction: issue one after the other")
+
+
+def _rests(loop: asyncio.AbstractEventLoop) -> bool:
+    """On the thread of a loop that does not run: whether it may go on, and no other runs in its place.
+
+    A thread runs one loop at a time. To ask for that one takes five times as long (on CPython 3.11) as to ask whether
+    this one does.
+    """
+    return not (loop.is_closed() or running_loop())
 
 
 def running_loop() -> asyncio.AbstractEventLoop | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .runtime import Runtime
+
 
 @dataclass(frozen=True)
 class Statistics:
@@ -66,3 +68,52 @@ class Load:
     estimated_wait: float | None
     """Seconds until a task submitted now would be admitted, if all went first that is pending: 0 if nothing is and
     there is room; None if no task has ended yet, by which to tell. Shares and priorities are not considered."""
+
+
+def statistics_of(runtime: Runtime) -> Statistics:
+    """What `Scheduler.statistics()` returns."""
+    engine = runtime.engine
+    runtime.check_waiting()
+    engine.take()
+    in_flight = engine.in_flight_bytes()
+    admission = engine.admission
+    return Statistics(
+        tasks_submitted=engine.submitted + engine.ran_inline,
+        tasks_completed=engine.completed + engine.ran_inline,
+        tasks_failed=engine.failed,
+        tasks_cancelled=engine.cancelled,
+        tasks_pending=admission.pending - admission.claims,
+        tasks_in_flight=admission.in_flight,
+        peak_tasks_in_flight=engine.peak_in_flight,
+        bytes_in_flight=in_flight,
+        bytes_retained=max(0, engine.account.used - engine.unused_reserve() - in_flight),
+        bytes_reserved=engine.reserved,
+        peak_bytes=engine.peak_bytes,
+        max_ops=admission.max_ops,
+        max_bytes=engine.account.limit,
+        admission_wait_seconds=runtime.waited,
+    )
+
+
+def load_of(runtime: Runtime) -> Load:
+    """What `Scheduler.load()` returns."""
+    engine = runtime.engine
+    runtime.check_waiting()
+    engine.take()
+    runtime.meter.sample(engine.unfinished > 0)
+    admission, account = engine.admission, engine.account
+    tasks, nbytes = runtime.meter.rates()
+    room = not (admission.pending or admission.full) and (account.limit is None or account.used < account.limit)
+    wait = 0.0 if room else (admission.pending + 1) / tasks if tasks else None  # as many ends as make room
+    if wait and nbytes:
+        wait = max(wait, admission.pending_bytes / nbytes)
+    return Load(
+        tasks_pending=admission.pending - admission.claims,
+        tasks_in_flight=admission.in_flight,
+        bytes_tracked=account.used,
+        bytes_pending=admission.pending_bytes,
+        max_bytes=account.limit,
+        drain_rate_tasks=tasks,
+        drain_rate_bytes=nbytes,
+        estimated_wait=wait,
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .._core.model import Scope as CoreScope
-from ..errors import AsyncSchedError
+from ..errors import AsyncSchedError, add_note
 
 
 def report(core: CoreScope, what: str, before: int | None = None) -> None:
@@ -27,7 +27,7 @@ def finish(core: CoreScope, what: str, error: BaseException | None) -> None:
     failures, lost = core.take_failures()
     if failures or lost:
         kinds = ", ".join(sorted({failure.kind for failure in failures})) or "whose exceptions were not kept"
-        error.add_note(f"{what}: besides, {_tasks(len(failures) + lost)} failed unseen ({kinds})")
+        add_note(error, f"{what}: besides, {_tasks(len(failures) + lost)} failed unseen ({kinds})")
 
 
 def _tasks(count: int) -> str:

@@ -1,4 +1,4 @@
-"""What a server tells of itself. These requests pass no limit, so they are answered while the server is full."""
+"""The server's own endpoints: health, readiness, metrics, status. They pass no limit, so a full server answers them."""
 
 from __future__ import annotations
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from .._arguments import check_int, check_number, parse_bytes
+from .._instead import SERVING_KEYWORDS, refuse_keywords
 from ..flow.batcher.batcher import Batcher
 from ..scheduler import Scheduler
 from .endpoints import ENDPOINTS
@@ -51,8 +52,9 @@ class Serving(Service):
         app: the application.
         scheduler: makes the scheduler, once per start: `functools.partial(asyncsched.Scheduler, max_bytes="2 GiB")`.
         max_requests: most requests in progress. One more is answered 503, with Retry-After from the measured rate.
-        max_requests_per_tenant: of one tenant. One more is answered 429. Requests that are nobody's have no such bound.
-        tenant: finds out whose a request is from ASGI's scope, from its headers say; None where it is nobody's.
+        max_requests_per_tenant: of one tenant. One more is answered 429. Requests without a tenant have no such bound.
+        tenant: a function of ASGI's scope that names the tenant, by a header say; or None for a request without one.
+            `max_requests_per_tenant` needs it.
         deadline: seconds for one request, after which it is cancelled and answered 504; None for no bound. Or a
             function of ASGI's scope that gives them, where some answers are streams.
         reserve: bytes that each request claims before its handler runs; see `Scheduler.scope`.
@@ -64,7 +66,7 @@ class Serving(Service):
         batchers: to be shown in the metrics, by name.
         instruments: watch requests, besides Prometheus's metrics and OpenTelemetry's spans, which are there where their
             packages are: prometheus-client, and opentelemetry-instrumentation-asgi.
-        endpoints: paths answered here, for what the server tells of itself.
+        endpoints: paths that are answered here: health, readiness, metrics, status.
         drain_on_sigterm: refuse new requests from SIGTERM (or Ctrl-C) on, and hand the signal to the server when those
             in progress are answered, or when it comes again. False leaves signals alone. The process that runs the
             application must get it, before the server does: under hypercorn's own command it does not. Its first
@@ -95,9 +97,15 @@ class Serving(Service):
         instruments: Sequence[Instrument] = (),
         endpoints: Mapping[str, Endpoint] = ENDPOINTS,
         drain_on_sigterm: bool = True,
+        **unknown: NoReturn,
     ) -> None:
+        refuse_keywords("Serving", unknown, SERVING_KEYWORDS)
+        if not callable(scheduler):
+            raise TypeError(f"scheduler makes one, once per start: `lambda: Scheduler(...)`, not {scheduler!r}")
         check_int("max_requests", max_requests)
         check_int("max_requests_per_tenant", max_requests_per_tenant, none="no bound")
+        if max_requests_per_tenant is not None and tenant is None:
+            raise ValueError("max_requests_per_tenant needs `tenant=`, which tells of a request whose it is")
         check_number("deadline", None if callable(deadline) else deadline, "seconds", none="no bound")
         check_number("body_timeout", body_timeout, "seconds", none="no bound")
         check_number("drain_timeout", drain_timeout, "seconds", zero=True)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Generator
-from typing import Any, Generic, NoReturn, TypeVar, cast, overload
+from collections.abc import Generator, Iterable
+from types import coroutine
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, cast, overload
 
 from .._core.model import DONE, Value, failure_above
+from .._instead import no_attribute
 from ..devices.memory import hand_out
 from ..runtime.runtime import Runtime
 from ..runtime.waiting import wait
@@ -35,10 +37,10 @@ class Handle(Generic[T]):
 
         Raises whatever the task raised, or TaskCancelled. Cancelling the waiter leaves the task alone.
         """
-        value = self._value  # an assignment to a part meanwhile moves the handle on
+        value = self._value  # kept: `t[i] = v` meanwhile moves the handle to another value
         task = value.task
         try:
-            # As `reach`, written out: a frame less at each turn of the most frequent wait of all.
+            # `reach`, inlined: one frame less in the most frequent wait of all.
             if task is None or task.failure is not None:
                 yield
             else:
@@ -50,13 +52,13 @@ class Handle(Generic[T]):
             result: T = deliver(value)
             return result
         finally:
-            del self, value, task  # an exception holds the frames that it passed: what leads to it must not be in them
+            del self, value, task  # no cycle: an exception holds this frame, and these lead to the exception
 
     def done(self) -> bool:
         """Whether there is a result, an error or a cancellation."""
         value = self._value
         if not value.done and (runtime := value.account.runtime).completions.items:
-            # Nobody wakes the loop for the end of what nobody waits for: who asks takes it in.
+            # No wake-up is sent for a task without waiters, so its end may not have been taken in yet.
             if runtime.thread == threading.get_ident():
                 runtime.dispatch()
             else:
@@ -105,8 +107,18 @@ class Handle(Generic[T]):
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError(
-            f"a {type(self).__name__} lives in its scheduler and cannot be pickled or copied: `await` it first"
+            f"a {type(self).__name__} lives in its scheduler and cannot be pickled: `await t` gives what can be, and"
+            " `await asc.save(path, model.state_dict())` writes a state to a file"
         )
+
+    def __deepcopy__(self, memo: object) -> NoReturn:
+        raise TypeError(
+            f"a {type(self).__name__} lives in its scheduler and cannot be copied: `await t` gives what can be."
+            " Tensors are values, so what `model.state_dict()` gave needs no copy"
+        )
+
+    def __copy__(self) -> NoReturn:
+        self.__deepcopy__({})
 
 
 class Task(Handle[T]):
@@ -123,11 +135,17 @@ class Task(Handle[T]):
     __slots__ = ("_name",)
 
     def __init__(self, value: Value, name: str) -> None:
-        super().__init__(value)
+        self._value = value
         self._name = name
 
     def __repr__(self) -> str:
         return f"Task({self._name}, {self._status()})"
+
+    if not TYPE_CHECKING:  # for which any name would be there then
+
+        def __getattr__(self, name: str) -> Any:
+            cure = "`await t`, or a Tensor, which `submit(fn, ..., shape=, dtype=)` gives"
+            raise no_attribute("a Task", name, {} if name.startswith("_") else {name: cure}, type(self))
 
 
 class gather(Generic[T]):
@@ -155,9 +173,9 @@ class gather(Generic[T]):
     def __init__(self, *handles: Handle[Any]) -> None:
         for handle in handles:
             if not isinstance(handle, Handle):
-                raise TypeError(
-                    f"gather takes tensors and tasks, not {type(handle).__name__}: use asyncio.gather for coroutines"
-                )
+                several = isinstance(handle, Iterable)
+                cure = "`asc.gather(*them)` takes them one by one" if several else "use asyncio.gather for coroutines"
+                raise TypeError(f"gather takes tensors and tasks, not {type(handle).__name__}: {cure}")
         self._values = [handle._value for handle in handles]
 
     def __await__(self) -> Generator[Any, None, T]:
@@ -183,6 +201,7 @@ def runtime_of(value: Value) -> Runtime:
     return cast(Runtime, value.account.runtime)
 
 
+@coroutine
 def reach(value: Value) -> Generator[Any, None, None]:
     """Wait until `value` is there; one bare pass through the loop if it is."""
     task = value.task
@@ -198,7 +217,7 @@ async def _brought(value: Value) -> Any:
 
 
 def deliver(value: Value) -> Any:
-    """The result of a done value, which leaves the scheduler by this; or its exception."""
+    """Hand the result of a done value out to the user, or raise its exception."""
     if value.task is not None and value.failure is not None:
         try:
             value.failure.rethrow()
@@ -207,4 +226,4 @@ def deliver(value: Value) -> Any:
     if value.meta is not None:
         return hand_out(value)
     value.escaped = True
-    return value.array  # what a callable returned is the user's
+    return value.array  # what a callable returned, as it is

@@ -54,7 +54,7 @@ def issue(
     if here is not None and here.runtime is runtime and not here.core.closed:
         scope = here.core
     else:
-        runtime.check()  # nothing has told yet that this is its loop
+        runtime.check()  # it is not known yet that this is its loop
         scope = current_scope(runtime)
     nbytes = plan.nbytes + -plan.nbytes % device.memory.granule
     value = Value(scope.account, device, plan.meta, nbytes, call_site(3))  # 3: above is `apply`, or an operator

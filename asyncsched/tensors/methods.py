@@ -11,56 +11,15 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import DTypeLike
 
+from .._instead import TENSOR, no_attribute
+from ..ops.table import TABLE
+from .array_handle import ArrayHandle
 from .options import axes
-from .reading import Unread
 
 _Axis = int | Sequence[int] | None
 
-# What NumPy's arrays have and tensors do not, and what to write instead.
-_INSTEAD = {
-    "add_done_callback": "`asyncio.ensure_future(t)`, where an asyncio task is wanted, as `asyncio.wait` does",
-    "as_in_context": "`t.to(device)`",
-    "asnumpy": "`await t.numpy()`",
-    "asscalar": "`await t.item()`",
-    "attach_grad": "`t.requires_grad = True`",
-    "block_until_ready": "`await t`",
-    "byteswap": "`await t.numpy()` first",
-    "base": "nothing: tensors are values, and views of one another where NumPy's are",
-    "choose": "`asc.where` or `asc.take_along_axis`",
-    "compress": "`t[mask]`",
-    "compute": "`await t`",
-    "ctypes": "`await t.numpy()` first",
-    "cpu": "`await t.numpy()`, or `t.to('cpu')` for a tensor there",
-    "cuda": "`t.to('cuda')`",
-    "data": "`await t.numpy()` first",
-    "diagonal": "`asc.linalg.diagonal(t)`",
-    "dump": "`asc.save`",
-    "fill": "`t[...] = value`",
-    "flat": "`t.flatten()`",
-    "itemset": "`t[index] = value`",
-    "itemsize": "`t.dtype.itemsize`",
-    "partition": "`asc.sort(t)`",
-    "argpartition": "`asc.argsort(t)`",
-    "put": "`t[indices] = values`",
-    "requires_grad_": "`t.requires_grad = True`",
-    "resize": "`t.reshape(...)`, or `asc.concat`",
-    "searchsorted": "`asc.searchsorted(t, values)`",
-    "setflags": "nothing: what is awaited is read-only, and `await t.numpy()` is yours",
-    "sort": "`asc.sort(t)`, which makes a new tensor",
-    "argsort": "`asc.argsort(t)`",
-    "strides": "`(await t).strides`",
-    "swapaxes": "`asc.permute_dims(t, axes)`, or `t.mT` for the last two",
-    "tobytes": "`(await t).tobytes()`",
-    "tofile": "`asc.save`, or `(await t).tofile(...)`",
-    "trace": "`asc.linalg.trace(t)`",
-    "unsqueeze": "`asc.expand_dims(t, axis)`",
-    "wait": "`await t`",
-    "wait_to_read": "`await t`",
-    "view": "`t[...]` for a view, `t.astype(dtype)` for another dtype",
-}
 
-
-class Methods(Unread):
+class Methods(ArrayHandle):
     """The methods. `Tensor` says how a row is applied."""
 
     __slots__ = ()
@@ -202,16 +161,15 @@ class Methods(Unread):
         """A view with the last two axes exchanged."""
         return self._row("matrix_transpose")
 
-    @property
-    def ndim(self) -> int:
-        """The number of axes."""
-        return len(self._value.meta.shape)
-
     if not TYPE_CHECKING:  # for which any name would be there then
 
         def __getattr__(self, name: str) -> Any:
-            cure = f": use {_INSTEAD[name]}" if name in _INSTEAD else ""
-            raise AttributeError(f"a {type(self).__name__} has no attribute {name!r}{cure}", name=name, obj=None)
+            cures = TENSOR
+            if name in TABLE and name in self.__array_namespace__().__all__:
+                cures = {name: f"`asc.{name}(t)`"} | TENSOR
+            elif name.endswith("_") and not name.startswith("_"):
+                cures = {name: "`t = ...` or `t[...] = value`: nothing else changes a tensor"} | TENSOR
+            raise no_attribute("a Tensor", name, cures, type(self))
 
     def _summed(self, name: str, axis: _Axis, dtype: DTypeLike | None, keepdims: bool) -> Self:
         options = {} if dtype is None else {"dtype": np.dtype(dtype)}

@@ -32,14 +32,23 @@ def _native_copy(xp: Any, x: Any, *, out: Any = None) -> Any:
 _PUT = Row("put", _native_copy, TABLE["copy"].rule, out=True, doc="A host array, copied to the device.")
 
 
-def make_put(runtime: Runtime, core: Scope, source: Any, device: object, *, bounded: bool) -> tuple[Task, Tensor]:
-    """A host array on its way to a device."""
+Source = tuple[Any, Device]  # an array that a copy stream of the device can read
+
+
+def importable(runtime: Runtime, source: Any, device: object) -> Source:
+    """What is to be put, and where to. What it is pending on is asked here and now."""
     if isinstance(source, Handle):
         raise TypeError("this is the scheduler's already: for another device use `t.to(device)`")
     target = runtime.device(device)
     array = _importable(source, target)
     if array.dtype.kind not in _KINDS:
         raise TypeError(f"dtype {array.dtype} is not supported: use bool, integers, floats or complex numbers")
+    return array, target
+
+
+def make_put(runtime: Runtime, core: Scope, source: Source, *, bounded: bool) -> tuple[Task, Tensor]:
+    """A host array on its way to a device."""
+    array, target = source
     dtype = array.dtype if array.dtype.isnative else array.dtype.newbyteorder("=")
     form = meta(array.shape, dtype, array.flags.c_contiguous)
     nbytes = target.memory.footprint(array.nbytes)
@@ -55,7 +64,7 @@ def put_nowait(runtime: Runtime, core: Scope, source: Any, device: object) -> Te
     Raises:
         QueueFull: if there is not.
     """
-    task, tensor = make_put(runtime, core, source, device, bounded=True)
+    task, tensor = make_put(runtime, core, importable(runtime, source, device), bounded=True)
     if task.state == PENDING:
         runtime.cancel(task, "put_nowait, since there was no room")
         raise QueueFull("no room for this array now: `await s.put(array)` waits for it")
@@ -70,4 +79,4 @@ def _importable(source: Any, target: Device) -> Any:
             return target.adopt(source)
         if not hasattr(source, "__array__"):
             return np.from_dlpack(source)
-    return np.asarray(source)
+    return np.asarray(source).view()  # whatever shape the user's own gets meanwhile, what is told is that of the copy

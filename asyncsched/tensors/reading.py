@@ -7,18 +7,20 @@ event loop, and inside a task, it is an error; elsewhere it blocks.
 from __future__ import annotations
 
 import asyncio
+import operator
 import threading
 from collections.abc import Callable
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from .._core.model import Value
+from .._instead import NUMPY
 from ..devices.contract import Device, in_stream_thread
 from ..errors import ImplicitBarrierError, SchedulerClosed
-from ..ops.table import TABLE
 from ..runtime.runtime import Life, Runtime, running_loop
-from ..runtime.waiting import Steps, wait
+from ..runtime.waiting import awaited
 from .handles import Handle, deliver, runtime_of
 
 
@@ -44,7 +46,10 @@ class ImplicitBarriers(Handle[np.ndarray[Any, Any]]):
         return complex(self._read("complex(t)", "use `await t.item()`"))
 
     def __index__(self) -> int:
-        return self._read("operator.index(t)", "use `await t.item()`").__index__()  # type: ignore[no-any-return]
+        return operator.index(self._read("operator.index(t)", "use `await t.item()`"))
+
+    def __round__(self, ndigits: int | None = None) -> Any:
+        return round(self._read("round(t)", "use `round(await t.item())`, or `t.round()`").item(), ndigits)
 
     def __format__(self, spec: str) -> str:
         if not spec:
@@ -81,20 +86,33 @@ class ImplicitBarriers(Handle[np.ndarray[Any, Any]]):
         return device.dlpack
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        return self._through_numpy(f"np.{function.__name__}(t)", function.__name__, function, args, kwargs)
+        name = f"{function.__module__.removeprefix('numpy')}.{function.__name__}"[1:]  # as in "linalg.norm"
+        return self._through_numpy(name, function, args, kwargs)
 
-    def _through_numpy(self, what: str, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        cure = f"use `asyncsched.{name}(t)`" if name in TABLE else "use asyncsched's functions, or `await t` first"
-        self._read(what, cure)
+    def _through_numpy(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        self._read(f"np.{name}(t)", f"use {self._ours(name)}")
         return function(*[np.asarray(a) if isinstance(a, ImplicitBarriers) else a for a in args], **kwargs)
+
+    if TYPE_CHECKING:
+
+        def __array_namespace__(self) -> ModuleType: ...
+
+    def _ours(self, name: str) -> str:
+        """What to write for NumPy's function, as "exp" or "linalg.inv"."""
+        if name in NUMPY:
+            return NUMPY[name]
+        theirs, _, last = name.rpartition(".")
+        ours: Any = self.__array_namespace__()
+        there = last in (getattr(ours, theirs) if theirs in ("linalg", "fft") else ours).__all__
+        return f"`asyncsched.{name}(t)`" if there else "asyncsched's functions, or `await t` first"
 
     def _read(self, what: str, cure: str) -> Any:
         array = blocking_read(self._value, what, cure)
         return array if isinstance(array, np.ndarray) else self._value.device.fetch(array)
 
 
-# What a type checker sees of these: nothing, since on an event loop each of them fails. Mypy asks nobody whether a
-# thing has a truth value; of one that never has, it says that what follows cannot be reached (`--warn-unreachable`).
+# Type checkers see none of these methods, since each raises on an event loop. Mypy has no error for `if t:`; with a
+# `__bool__` that never returns it reports what follows as unreachable (`--warn-unreachable`).
 if TYPE_CHECKING:
 
     class Unread(Handle[np.ndarray[Any, Any]]):
@@ -131,7 +149,7 @@ def _block(runtime: Runtime, value: Value) -> None:
     ready = threading.Event()
 
     async def register() -> None:
-        await Steps(wait(runtime, [task]))
+        await awaited(runtime, [task])
 
     asyncio.run_coroutine_threadsafe(register(), loop).add_done_callback(lambda _: ready.set())
     while not ready.wait(1.0) and loop.is_running():

@@ -8,29 +8,23 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 
-from .._core.callsite import line_of
 from .._core.model import Value, failure_above
-from ..devices.contract import Device
-from ..errors import ImplicitBarrierError
-from ..ops.exactly import asked, chosen
+from ..ops.exactly import asked
 from ..ops.index_keys import encode_key
-from ..ops.meta import Shape
 from ..ops.program import ref
 from ..ops.row import Row, plan
 from ..ops.table import TABLE, power_row
 from ..runtime.context import find
-from ..runtime.waiting import Steps
 from . import gradients
-from .copies import copy_out
-from .handles import Handle, reach, runtime_of
+from .handles import Handle, runtime_of
 from .issue import issue, run_inline, template_of
 from .methods import Methods
+from .operands import NUMBERS, declined, scalar
 
 Scalar = bool | int | float | complex | np.generic
 _NO_OPTIONS: Mapping[str, Any] = {}
 _FIRST = ref(0)
-_NUMBERS: tuple[type[Any], ...] = (bool, int, float, complex)
-_OPERANDS = (Handle, np.ndarray, np.generic, *_NUMBERS)
+_OPERANDS = (Handle, np.ndarray, np.generic, *NUMBERS)
 
 
 def apply(
@@ -52,8 +46,8 @@ def apply(
         device: where to run it where no operand is a tensor; default the scheduler's first.
         hold: do not launch before the scheduler's next step.
     """
-    if row.exact is not None:
-        row = chosen(row)
+    if row.exact is not None and asked():
+        row = row.exact
     args: list[Any] = []
     inputs: list[Value] = []
     forms: list[Any] = []
@@ -67,7 +61,7 @@ def apply(
             if node is None:
                 node = operand._node
         else:
-            number = _scalar(operand)
+            number = scalar(operand)
             args.append(number)
             forms.append(number)
     first = inputs[0] if inputs else None
@@ -93,19 +87,6 @@ def apply(
     return result
 
 
-def _scalar(operand: object) -> Any:
-    if type(operand) in _NUMBERS or isinstance(operand, np.generic):
-        return operand
-    for kind in _NUMBERS:  # an IntEnum is the int that it is
-        if isinstance(operand, kind):
-            return kind(operand)
-    if isinstance(operand, np.ndarray):
-        raise TypeError(
-            "an ndarray is no operand, since it is not the scheduler's: `x = await s.put(a)` makes it a tensor"
-        )
-    raise TypeError(f"{type(operand).__name__} is no operand: use a Tensor, a Python number or a NumPy scalar")
-
-
 def _refuse_mixed(a: Value, b: Value) -> None:
     if a.account.runtime is not b.account.runtime:
         raise ValueError("the operands belong to different schedulers: `await` one and `put` it into the other's")
@@ -121,7 +102,7 @@ def _operators(name: str) -> tuple[_Operator, _Operator]:
     row = TABLE[name]
     plans, exact = row.plans, row.exact
     _UFUNC_OPERATORS[row.kernel if isinstance(row.kernel, str) else name] = name
-    template: tuple[Any, Any] = (_FIRST, None)  # the last one: a constant is one object, however often it is added
+    template: tuple[Any, Any] = (_FIRST, None)  # of the last call, used again while the number is the same object
 
     def forward(self: Tensor, other: Any) -> Tensor:
         nonlocal template
@@ -133,9 +114,9 @@ def _operators(name: str) -> tuple[_Operator, _Operator]:
                 if found.small and (a.array is not None or a.failure is not None):
                     made = run_inline(row, found, _NO_OPTIONS, a, (a.array, number), a.failure if a.task else None)
                 if made is None:
-                    if not a.device.inline:  # its arrays are not NumPy's
+                    if not a.device.inline:  # its arrays are not NumPy's, and want the Python number
                         number = other
-                    args = template  # one read: another scheduler's thread may be here too
+                    args = template  # read once: a scheduler on another thread may be here, too
                     if args[1] is not number:
                         args = template = (_FIRST, number)
                     made = issue(a.account.runtime, a.device, row, found, a, args, _NO_OPTIONS)
@@ -151,11 +132,11 @@ def _operators(name: str) -> tuple[_Operator, _Operator]:
                     made = issue(a.account.runtime, a.device, row, found, (a, b), None, _NO_OPTIONS)
                 return Tensor(made)
         elif not isinstance(other, _OPERANDS):
-            return cast(Tensor, NotImplemented)
+            return cast(Tensor, declined(other))
         return apply(row, (self, other))
 
     def backward(self: Tensor, other: Any) -> Tensor:
-        return apply(row, (other, self)) if isinstance(other, _OPERANDS) else NotImplemented
+        return apply(row, (other, self)) if isinstance(other, _OPERANDS) else cast(Tensor, declined(other))
 
     forward.__name__, backward.__name__ = f"__{name}__", f"__r{name}__"
     forward.__doc__ = backward.__doc__ = row.doc
@@ -201,64 +182,6 @@ class Tensor(Methods):
     def _row(self, name: str, *operands: object, **options: Any) -> Tensor:
         return apply(TABLE[name], (self, *operands), options)
 
-    # -- what is known at once ----------------------------------------------------------------------------------
-
-    @property
-    def shape(self) -> Shape:
-        """Lengths of the axes; None where one depends on data that is not there yet."""
-        shape: Shape = self._value.meta.shape
-        return shape
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The data type."""
-        dtype: np.dtype[Any] = self._value.meta.dtype
-        return dtype
-
-    @property
-    def size(self) -> int | None:
-        """The number of elements, or None while it is unknown."""
-        meta = self._value.meta
-        return meta.nbytes // meta.dtype.itemsize if meta.known and meta.dtype.itemsize else None
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the elements; while a length is unknown, of the largest possible result."""
-        nbytes: int = self._value.meta.nbytes
-        return nbytes
-
-    @property
-    def device(self) -> Device:
-        """Where the array is, or will be."""
-        device: Device = self._value.device
-        return device
-
-    def __repr__(self) -> str:
-        return f"Tensor(shape={self.shape}, dtype={self.dtype}, device={self.device.name}, {self._status()})"
-
-    def _repr_html_(self) -> str:
-        from ..pictures.tables import preview, table
-
-        self.done()  # takes in what has ended
-        value, state = self._value, self._status()
-        rows: list[tuple[str, Any]] = [
-            ("shape", self.shape),
-            ("dtype", self.dtype),
-            ("device", self.device.name),
-            ("state", state),
-        ]
-        if value.site is not None:
-            rows.append(("submitted at", line_of(value.site)))
-        there = state == "done" and type(value.array) is np.ndarray
-        return table("Tensor", rows, preview(value.array) if there else "")
-
-    def __len__(self) -> int:
-        if not self.shape:
-            raise TypeError("len() of a tensor without axes")
-        if self.shape[0] is None:
-            raise ImplicitBarrierError("the length depends on data: use `len(await t)`")
-        return self.shape[0]
-
     def __iter__(self) -> Iterator[Tensor]:
         return iter([self[i] for i in range(len(self))])
 
@@ -268,57 +191,7 @@ class Tensor(Methods):
 
         return asyncsched
 
-    # -- out of the scheduler -----------------------------------------------------------------------------------
-
-    async def numpy(self) -> np.ndarray[Any, Any]:
-        """A host copy that is yours: writable, and not charged to the scheduler. Waits for the tensor alone.
-
-        >>> async def main():
-        ...     async with asc.Scheduler("cpu") as s:
-        ...         x = await s.put(np.zeros(3))
-        ...         h = await x.numpy()
-        ...         h[0] = 1
-        ...         print(h, await x)
-        >>> asc.run(main)
-        [1. 0. 0.] [0. 0. 0.]
-        """
-        value = self._value
-        try:
-            await Steps(reach(value))
-            if value.failure is not None:
-                value.failure.rethrow()
-            return cast(np.ndarray[Any, Any], await copy_out(runtime_of(value), value))
-        finally:
-            del self, value  # see `Handle.__await__`
-
-    async def item(self) -> bool | int | float:
-        """The only element, as a Python scalar.
-
-        >>> async def main():
-        ...     async with asc.Scheduler("cpu") as s:
-        ...         x = await s.put(np.arange(4.0))
-        ...         if await (x.max() > 2).item():
-        ...             return await x.sum().item()
-        >>> asc.run(main)
-        6.0
-
-        For type checkers it is a real number, as in PyTorch; complex elements come as `complex` nevertheless.
-
-        Raises:
-            ValueError: if there is not exactly one.
-        """
-        value = self._value
-        if self.size not in (1, None):
-            raise ValueError(f"item() needs exactly one element, and the shape is {self.shape}: use `await t.numpy()`")
-        try:
-            await Steps(reach(value))
-            if value.failure is not None:
-                value.failure.rethrow()
-            array = value.array if value.device.inline else await copy_out(runtime_of(value), value)
-            number: float = array.item()
-            return number
-        finally:
-            del self, value  # see `Handle.__await__`
+    # -- other devices -----------------------------------------------------------------------------------------
 
     def to(self, device: object) -> Tensor:
         """The tensor on another device of the same scheduler: itself if it is there already, else a copying task.
@@ -353,7 +226,7 @@ class Tensor(Methods):
 
     # -- operands of NumPy's ------------------------------------------------------------------------------------
 
-    if not TYPE_CHECKING:  # for which `np.exp(t)` is an error, as it is on an event loop
+    if not TYPE_CHECKING:  # type checkers reject `np.exp(t)`, which raises on an event loop
 
         def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
             name = _UFUNC_OPERATORS.get(ufunc.__name__)
@@ -361,8 +234,7 @@ class Tensor(Methods):
                 # NumPy's arrays and scalars come here with their operators: `np.float32(2) * t`.
                 # Some of NumPy's scalars come as arrays without axes, which `[()]` makes scalars again.
                 return apply(TABLE[name], (inputs[0][()], inputs[1]))
-            what = f"np.{ufunc.__name__}(t)"
-            return self._through_numpy(what, ufunc.__name__, getattr(ufunc, method), inputs, kwargs)
+            return self._through_numpy(ufunc.__name__, getattr(ufunc, method), inputs, kwargs)
 
     # -- indexing -----------------------------------------------------------------------------------------------
 
@@ -376,7 +248,7 @@ class Tensor(Methods):
         encoded, tensors = encode_key(key, Tensor)
         if self._node is not None:
             self._node.check_assignment()
-        # Launched only when this handle let go of the old version: if nobody else holds it, it is written in place.
+        # Held back until this handle has dropped the old version: then it is written in place if nobody else holds it.
         result = apply(TABLE["setitem"], (self, new, *tensors), {"key": encoded}, hold=True)
         self._value = result._value
         if self._node is None or not self._node.leaf:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -15,6 +13,7 @@ import pytest
 import asyncsched as asc
 from asyncsched import array_api as xp
 from asyncsched.array_api import background as _background
+from tests.processes import fresh
 from tests.waiting import held
 
 
@@ -23,12 +22,6 @@ def closed():
     """Each test begins and ends with no background scheduler."""
     yield
     _background.replace({"device": "cpu"})
-
-
-def fresh(code: str) -> str:
-    """What a program prints, on both of its outputs."""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False)
-    return done.stdout + done.stderr
 
 
 def test_arrays_are_a_class_of_their_own():

@@ -13,7 +13,7 @@ from asyncsched import nn
 from asyncsched.ops.table import TABLE
 from asyncsched.tensors.tensor import apply
 
-pytestmark = pytest.mark.one_loop
+pytestmark = [pytest.mark.one_loop, pytest.mark.usefixtures("torch_may_block")]
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 nan, inf = np.nan, np.inf
@@ -26,13 +26,6 @@ UNARY = (
 # Not copysign, whose gradient at infinities is NaN there, as a quotient of such.
 BINARY = "add atan2 divide hypot logaddexp maximum minimum multiply pow remainder subtract"
 ROWS = np.array([[1, nan, 3, nan], [2, 2, 1, 0], [inf, inf, 1, -inf], [-inf, -inf, -inf, -inf], [0, 0, -1, -1]])
-
-
-@pytest.fixture(autouse=True)
-def let_torch_block(blockbuster: Any) -> None:
-    """PyTorch reads files when it is first used."""
-    blockbuster.deactivate()
-    torch.set_num_threads(1)
 
 
 async def compare(s: asc.Scheduler, ours: Callable[..., Any], theirs: Callable[..., Any], *arrays: np.ndarray) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +20,7 @@ from dask.utils_test import GetFunctionTestMixin, add, inc
 
 import asyncsched as asc
 from asyncsched import cluster
+from tests.processes import fresh
 from tests.waiting import fail, held
 
 pytestmark = pytest.mark.usefixtures("kept")
@@ -29,12 +28,6 @@ pytestmark = pytest.mark.usefixtures("kept")
 
 class TestDasksOwn(GetFunctionTestMixin):
     get = staticmethod(cluster.get)
-
-
-def fresh(code: str) -> str:
-    """What a program prints, on both of its outputs."""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False)
-    return done.stdout + done.stderr
 
 
 def test_any_collection_is_computed():

@@ -190,9 +190,10 @@ def test_tenants_and_classes_that_are_gone_leave_nothing_behind(rig):
     del scope
     gc.collect()
     admission = rig.engine.admission
-    kept = admission._recent.maxlen
-    assert len(admission._known_tenants) <= kept + 1
-    assert len(admission._known_classes) <= kept + 2
+    tenants = admission.tenants
+    kept = tenants._recent.maxlen
+    assert len(tenants._named) <= kept + 1
+    assert len(tenants._classes) <= kept + 2
     assert len(admission._classes) <= 2
 
 
@@ -202,7 +203,7 @@ def test_an_overdrawn_tenant_that_has_nothing_more_leaves_the_turns(rig):
         rig.fill(rig.scope(str(i)), 1, cost=1000 * QUANTUM)
         rig.fill(busy, 2)
         rig.run()
-    assert len(rig.engine.admission.ordinary.tenants) <= 3
+    assert len(rig.engine.admission.tenants.ordinary.tenants) <= 3
 
 
 # -- priority classes -------------------------------------------------------------------------------------------------

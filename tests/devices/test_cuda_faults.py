@@ -264,6 +264,28 @@ async def test_a_fault_when_an_event_is_made(fake: Fake) -> None:
         await close(s)
 
 
+@pytest.mark.parametrize("inline", [False, True], ids=["issuer", "inline"])
+async def test_without_an_event_one_task_fails_alone(fake: Fake, monkeypatch: pytest.MonkeyPatch, inline: bool) -> None:
+    """The device is full, not lost: what was issued is waited for, and others go on."""
+    async with asc.Scheduler(CUDADevice(0, 1, inline_launch=inline)) as s:
+        x = await s.put(BLOCK)
+        assert (await (x + 1).numpy()).max() == 2
+        with monkeypatch.context() as patch:
+            patch.setattr(s.devices[0].context, "take_event", _full)
+            y = x + 1
+            with pytest.raises(CUDARuntimeError, match="cudaErrorMemoryAllocation") as caught:
+                await y
+            assert not any("unusable" in note for note in caught.value.__notes__)
+            with pytest.raises(CUDARuntimeError, match="cudaErrorMemoryAllocation"):
+                await (y + 1)
+        for i in range(3):
+            assert (await (x + i).numpy()).max() == i + 1
+
+
+def _full() -> None:
+    raise CUDARuntimeError(2)
+
+
 async def test_the_error_of_a_lost_device_holds_nobody(fake: Fake) -> None:
     """It lives as long as the device, and so would the frames that it came by, with those who wait for their tasks."""
     async with opened(1) as s:

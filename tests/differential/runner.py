@@ -17,6 +17,7 @@ import asyncsched as asc
 from tests.waiting import until
 
 from .programs import OPS, Array, Boom, Program, Step
+from .users import NON_BLOCKING, Users
 
 KEPT = 2  # things that a program keeps of what is over
 
@@ -24,10 +25,19 @@ KEPT = 2  # things that a program keeps of what is over
 class Run:
     """One run. Cancellation is decided while running, so what it reaches is tracked here.
 
-    With `places`, names of devices, each step is taken on one of them, to which what it reads is copied.
+    With `places`, names of devices, each step is taken on one of them, to which what it reads is copied. On CUDA users
+    work with what they await and put, on streams of their own of these kinds.
     """
 
-    def __init__(self, program: Program, s: asc.Scheduler, *, serial: bool = False, places: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        program: Program,
+        s: asc.Scheduler,
+        *,
+        serial: bool = False,
+        places: Sequence[str] = (),
+        ways: Sequence[str] = NON_BLOCKING,
+    ) -> None:
         self.program = program
         self.s = s
         self.serial = serial
@@ -37,6 +47,8 @@ class Run:
         self.gone: set[int] = set()  # cancelled, or reads something that was
         self.readers: dict[int, list[int]] = {}
         self.kept: list[tuple[Array, Array]] = []
+        on_cuda = not serial and all(device.kind == "cuda" for device in s.devices)
+        self.users = Users(ways, self.rng) if on_cuda else None
         self.over: list[Any] = []  # exceptions and asyncio tasks that are kept, with the frames they hold
 
     async def all(self) -> None:
@@ -52,6 +64,8 @@ class Run:
         for array, copy in self.kept:
             assert (await _on_host(array)).tobytes() == copy.tobytes(), "an awaited array changed"
         self.kept.clear()
+        if self.users is not None:
+            await self.users.check()
 
     async def _in_scopes(self) -> None:
         """Each scope's steps are taken by a coroutine of its own, in the order of the program."""
@@ -84,7 +98,10 @@ class Run:
         """Take one step."""
         out, handles = step.out, self.handles
         if step.kind == "put":
-            handles[out] = await target.put(step.extra, device=self._place())
+            if self.users is None or self.places:
+                handles[out] = await target.put(step.extra, device=self._place())
+            else:
+                handles[out] = await self.users.put(target.put, step.extra)
         elif "puts" in step.kind:
             await self._puts(target, step)
         elif step.kind.startswith("frame"):
@@ -219,8 +236,12 @@ class Run:
         assert expected is not None, f"array {number} did not fail"
         host = await _on_host(array)
         compare(host, array.strides, expected, number)
-        if keep:
+        if keep and (self.users is None or self.rng.random() < 0.5):
             self.kept.append((array, host.copy()))
+        elif self.users is not None:
+            held = [array]
+            del array, handle
+            await self.users.use(held, host)
 
 
 def compare(array: Any, layout: tuple[int, ...], expected: Array, number: int) -> None:
@@ -266,13 +287,18 @@ def _only_booms(error: BaseException) -> None:
 
 
 async def run(
-    program: Program, make: Callable[[], asc.Scheduler], *, serial: bool = False, places: Sequence[str] = ()
+    program: Program,
+    make: Callable[[], asc.Scheduler],
+    *,
+    serial: bool = False,
+    places: Sequence[str] = (),
+    ways: Sequence[str] = NON_BLOCKING,
 ) -> asc.Statistics:
     """Run a program on a new scheduler; check both bounds, and that the ledgers read zero after it."""
     s = make()
     try:
         async with s:
-            this = Run(program, s, serial=serial, places=places)
+            this = Run(program, s, serial=serial, places=places, ways=ways)
             await this.all()
             del this
             if any(circle in step.kind for step in program.steps for circle in ("frame", "group", "scope")):

@@ -36,6 +36,10 @@ class Device:
     def __exit__(self, *exception: object) -> None:
         self._fake.local.device = self._fake.local.devices.pop()
 
+    def use(self) -> Device:
+        runtime.setDevice(self.id)
+        return self
+
     def synchronize(self) -> None:
         with self:
             runtime.deviceSynchronize()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from asyncsched.devices.cuda.pool import Piece, PrivatePool
+from asyncsched.devices.cuda.heap import Piece
+from asyncsched.devices.cuda.pool import PrivatePool
 
 from .memory import Memory
 

@@ -90,6 +90,10 @@ class _BaseStream:
         this.stacks[device].pop()
         this.streams[device] = this.stacks[device][-1]
 
+    def use(self) -> Any:
+        _current().streams[self._device()] = self
+        return self
+
     def _device(self) -> int:
         device = runtime.getDevice()
         if self.device_id not in (-1, device):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable
 from math import ceil, log2
 from typing import Any
@@ -15,6 +14,8 @@ import pytest
 import asyncsched as asc
 from asyncsched.flow.batcher.batcher import Batcher
 from tests.waiting import cancelled, held, turns, until
+
+from .asking import Panic, ask
 
 
 class Guilty(Exception):
@@ -50,13 +51,6 @@ def isolating(request: pytest.FixtureRequest) -> Callable[..., Batcher[Any, Any]
         return Batcher(model.compute if plain else model, **({"max_batch_cost": 256, "isolate": True} | options))
 
     return make
-
-
-def ask(batcher: Batcher[Any, Any], *items: Any) -> list[asyncio.Task[Any]]:
-    async def one(item: Any) -> Any:
-        return await batcher(item)
-
-    return [asyncio.create_task(one(item)) for item in items]
 
 
 async def answers(batcher: Batcher[Any, Any], *items: Any) -> list[Any]:
@@ -142,10 +136,6 @@ async def test_off_by_default_a_batch_is_computed_once(s: asc.Scheduler) -> None
     assert model.batches == [[0, 1, 2]]
 
 
-class Panic(BaseException):
-    """What libraries in Rust raise."""
-
-
 @pytest.mark.parametrize("plain", [False, True], ids=["coroutine", "plain"])
 @pytest.mark.parametrize("isolate", [False, True])
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), Panic()], ids=repr)
@@ -228,12 +218,6 @@ async def test_when_all_have_left_nothing_is_computed_again(s: asc.Scheduler) ->
     await until(lambda: settled(batcher))
     assert model.batches == [list(range(8))]
     assert batcher.statistics().retries == 0
-
-
-@pytest.fixture
-def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Moves the clock by which batches are formed."""
-    return lambda: monkeypatch.setattr("asyncsched.flow.batcher.runners.monotonic", lambda: time.monotonic() + 3600)
 
 
 async def test_a_deadline_that_passes_between_two_parts_is_told(s: asc.Scheduler, later: Any) -> None:

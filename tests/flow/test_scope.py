@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 
 import asyncsched as asc
+from tests.ledger import used
 from tests.waiting import cancelled, fail, held, outlasts_cancellations, settled, turns
 
 BLOCK = np.ones((200, 200))
 NB = BLOCK.nbytes
-
-
-def used(s: asc.Scheduler) -> int:
-    s.statistics()
-    s._runtime.engine.validate()
-    return s._runtime.engine.account.used
 
 
 async def test_leaving_waits_for_its_tasks_and_no_others() -> None:
@@ -71,6 +67,19 @@ async def test_the_bodys_exception_has_a_note_of_failures(s: asc.Scheduler) -> N
             t = s.submit_nowait(fail)
             await settled(t)
             raise KeyError
+    assert caught.value.__notes__ == ["scope 'inner': besides, 1 task failed unseen (LookupError)"]
+
+
+@dataclass(frozen=True)
+class Frozen(Exception):
+    code: int
+
+
+async def test_an_exception_that_refuses_notes_leaves_as_it_is_with_one(s: asc.Scheduler) -> None:
+    with pytest.raises(Frozen) as caught:
+        async with s.scope(name="inner"):
+            await settled(s.submit_nowait(fail))
+            raise Frozen(7)
     assert caught.value.__notes__ == ["scope 'inner': besides, 1 task failed unseen (LookupError)"]
 
 

@@ -13,17 +13,12 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
+from tests.ledger import used
 from tests.waiting import held, settled
 
 BLOCK = np.ones((200, 200))
 NB = BLOCK.nbytes
 SOON, NEVER = 0.01, 1000.0
-
-
-def used(s: asc.Scheduler) -> int:
-    s.statistics()
-    s._runtime.engine.validate()
-    return s._runtime.engine.account.used
 
 
 class Passing:

@@ -32,6 +32,11 @@ async def test_arrays_in_containers_become_tensors(s: asc.Scheduler) -> None:
     assert isinstance(found["named"], Pair)
 
 
+async def test_items_without_arrays_come_as_they_are(s: asc.Scheduler) -> None:
+    assert await drain(s.pipeline(range(3)).to_device()) == [0, 1, 2]
+    assert await drain(s.pipeline([(), {"name": "a"}]).to_device()) == [(), {"name": "a"}]
+
+
 async def test_digits_all_the_way(s: asc.Scheduler) -> None:
     pipe = s.pipeline(range(100)).map(lambda i: (np.full(4, i, np.float32), i % 10), workers=2).batch(32)
     async with pipe.to_device().open() as items:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+
 import numpy as np
 import pytest
 
 import asyncsched as asc
+from tests.waiting import until
 
 from .cases import values
 from .conftest import NONE
@@ -72,3 +76,38 @@ async def test_a_step_with_a_product_is_one_task_of_single_launches(card):
             assert s.statistics().tasks_completed == before + 1
         if card.fake is None:
             assert [graph._refused for graph in s.devices[0]._graphs] == [True]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("mode", ["Global", "ThreadLocal", "Relaxed"])
+async def test_a_capture_of_the_users_goes_beside_the_scheduler(has_card, mode):
+    """In the global mode, PyTorch's own, CUDA lets no other thread take memory, but for those that are relaxed."""
+    if not has_card:
+        pytest.skip(NONE)
+    import cupy
+
+    begun, go = threading.Event(), threading.Event()
+
+    def capture() -> float:
+        with cupy.cuda.Stream(non_blocking=True) as stream:
+            x = cupy.zeros(4)
+            x += 1
+            stream.begin_capture(getattr(cupy.cuda.runtime, f"streamCaptureMode{mode}"))
+            x += 1
+            begun.set()
+            go.wait(60)
+            stream.end_capture().launch(stream)
+            return float(x.get(stream=stream).max())
+
+    async with asc.Scheduler("cuda", max_bytes="64 MiB") as s:
+        x = await s.put(np.ones(4))
+        assert (await (x + 1).numpy()).max() == 2
+        capturing = asyncio.create_task(asyncio.to_thread(capture))
+        await until(begun.is_set)
+        try:
+            y = await s.put(np.ones(4_000_000))  # of a slab of its own, as its copy
+            assert (await (y * 2).numpy()).max() == 2
+            assert (await (x + 2)).shape == (4,)
+        finally:
+            go.set()
+        assert await capturing == 2

@@ -124,6 +124,28 @@ async def test_the_stream_that_is_current_where_it_dies_is_waited_for(
     await until(lambda: s.statistics().bytes_retained == SIZE)
 
 
+async def test_also_if_a_function_made_it_and_its_tensor_lives_longer(
+    card: Card, s: asc.Scheduler, streams: dict[str, Any]
+) -> None:
+    """Each who awaits it has a share of their own."""
+    x, _ = await made(s)
+    del _
+    await until(lambda: s.statistics().bytes_retained == SIZE)
+    y = await s.submit(np.add, x, 1, shape=SHAPE, dtype=np.float32)
+    stream, held = streams["current"], [await y]
+
+    def use_and_drop() -> Any:
+        with stream:
+            return held.pop() * 10
+
+    with card.busy([stream]):
+        result = await asyncio.to_thread(use_and_drop)
+        del y
+        await written_over(s, x)
+    assert (await asyncio.to_thread(_on_host, result, stream)).max() == 10
+    await until(lambda: s.statistics().bytes_retained == SIZE)
+
+
 async def test_views_and_what_dlpack_made_of_it_count(card: Card, s: asc.Scheduler, streams: dict[str, Any]) -> None:
     """A consumer has a stream of its own, of which CuPy knows nothing."""
     import cupy
@@ -262,5 +284,7 @@ async def test_what_record_stream_refuses(s: asc.Scheduler, streams: dict[str, A
         asc.record_stream(np.zeros(3), stream)
     with pytest.raises(TypeError, match="a stream is"):
         asc.record_stream(array, "null")
+    with pytest.raises(ValueError, match="-1 is no pointer"):
+        asc.record_stream(array, -1)
     with pytest.raises(ValueError, match="of cuda:1 and the array of cuda:0"):
         asc.record_stream(array, SimpleNamespace(cuda_stream=5, device_index=1))

@@ -20,6 +20,7 @@ import asyncsched as asc
 from asyncsched.devices.cuda.device import CUDADevice
 from tests.differential import runner
 from tests.differential.programs import OPS, Program, Step, make
+from tests.differential.users import EVERY_WAY, NON_BLOCKING
 
 from .close import differs
 
@@ -43,7 +44,7 @@ async def test_programs(card, chunk, monkeypatch):
             settings["max_bytes"] = rng.choice(await _limits(program))
             device = CUDADevice(0, settings["streams"], inline_launch=settings["inline"])
             limits = {name: settings[name] for name in ("max_ops", "max_bytes")}
-            await runner.run(program, partial(asc.Scheduler, device, **limits))
+            await runner.run(program, partial(asc.Scheduler, device, **limits), ways=_ways(card))
         except BaseException as error:
             error.add_note(f"{seed=} {settings} scopes={program.scopes}")
             raise
@@ -62,10 +63,15 @@ async def test_programs_on_two_devices(card, chunk, monkeypatch):
         devices = [CUDADevice(i, rng.randint(1, 3), inline_launch=rng.random() < 0.5) for i in range(2)]
         limits = {"max_ops": rng.choice(MAX_OPS), "max_bytes": rng.choice((None, _room(program)))}
         try:
-            await runner.run(program, partial(asc.Scheduler, devices, **limits), places=("cuda:0", "cuda:1"))
+            places = ("cuda:0", "cuda:1")
+            await runner.run(program, partial(asc.Scheduler, devices, **limits), places=places, ways=_ways(card))
         except BaseException as error:
             error.add_note(f"{seed=} {limits} streams={[device._count for device in devices]} scopes={program.scopes}")
             raise
+
+
+def _ways(card: Any) -> tuple[str, ...]:
+    return EVERY_WAY if card.fake is None else NON_BLOCKING
 
 
 def _room(program: Program) -> int:

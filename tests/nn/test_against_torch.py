@@ -12,18 +12,11 @@ from asyncsched import nn, optim
 
 from . import networks
 
-pytestmark = pytest.mark.one_loop
+pytestmark = [pytest.mark.one_loop, pytest.mark.usefixtures("torch_may_block")]
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 STEPS, BATCH = 200, 16
 TOLERANCE = {"float32": 1e-4, "float64": 1e-9}
-
-
-@pytest.fixture(autouse=True)
-def let_torch_block(blockbuster: Any) -> None:
-    """PyTorch reads files when it is first used. Its threads spin while they wait, and others need the processors."""
-    blockbuster.deactivate()
-    torch.set_num_threads(1)
 
 
 def theirs(name: str, dtype: str) -> Any:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
-import sys
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,18 +14,9 @@ import asyncsched as asc
 from asyncsched import nn, optim
 from tests.fake_cupy import fake_cupy
 
+from .equal import same
+
 pytest.importorskip("safetensors", reason="safetensors is not installed")
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "state.safetensors"
-
-
-def same(a: object, b: object) -> bool:
-    """Equal in dtype, shape and bytes."""
-    x, y = np.asarray(a), np.asarray(b)
-    return (x.dtype, x.shape, x.tobytes()) == (y.dtype, y.shape, y.tobytes())
 
 
 async def test_everything_comes_back(path):
@@ -180,72 +168,6 @@ async def test_a_missing_file_is_an_error_of_its_own(s, path):
         await asc.load(path)
 
 
-async def test_every_flipped_bit_is_told(s, path):
-    await asc.save(path, {"w": np.arange(3, dtype=np.float16), "step": 10, "empty": np.zeros((0, 2))})
-    whole = await to_thread.run_sync(path.read_bytes)
-    for bit in range(8 * len(whole)):
-        altered = bytearray(whole)
-        altered[bit // 8] ^= 1 << bit % 8
-        await to_thread.run_sync(path.write_bytes, altered)
-        with pytest.raises(asc.CheckpointDamaged, match="is damaged, or no checkpoint: .* go back to an earlier one"):
-            await asc.load(path)
-
-
-async def test_a_file_that_was_cut_off_or_is_another_is_told(s, path):
-    await asc.save(path, {"a": asc.ones(100), "b": asc.ones(100)})
-    whole = await to_thread.run_sync(path.read_bytes)
-    for altered in (whole[:100], whole[:-8], whole[:3], b"", b"PK" + whole, bytes(1000), whole + b"more"):
-        await to_thread.run_sync(path.write_bytes, altered)
-        with pytest.raises(asc.CheckpointDamaged):
-            await asc.load(path)
-
-
-@pytest.mark.parametrize(
-    "metadata",
-    [
-        {"asyncsched": "no JSON"},
-        {"asyncsched": "[" * 100_000},
-        {"asyncsched": "[" * 5_000 + "]" * 5_000},
-        {"asyncsched": "1" * 5_000},
-        {"asyncsched": "[]"},
-        {"asyncsched": '{"/": "tensor"}'},
-        {"asyncsched": '{"b": {"/": "tensor"}}'},
-        {"asyncsched": '{"step": 3}'},
-        {"asyncsched.state": '{"a": {"/": "tensor"}}'},
-        {"asyncsched.crc32": "{}"},
-        {"asyncsched.state": "{}", "asyncsched.crc32": "3"},
-        {"asyncsched.state": "{}", "asyncsched.crc32": "[[1]]"},
-    ],
-    ids=str,
-)
-async def test_a_layout_that_does_not_fit_is_told(s, path, metadata):
-    from safetensors.numpy import save_file
-
-    await to_thread.run_sync(save_file, {"a": np.ones(3)}, path, metadata)
-    with pytest.raises(asc.CheckpointDamaged):
-        await asc.load(path)
-
-
-async def test_a_file_of_a_version_without_checksums_loads(s, path):
-    from safetensors.numpy import save_file
-
-    layout = '{"model": {"w": {"/": "tensor"}}, "seed": {"/": "array"}, "step": [3, null]}'
-    arrays = {"model/w": np.ones(3), "seed": np.arange(2)}
-    await to_thread.run_sync(save_file, arrays, path, {"asyncsched": layout})
-    back = await asc.load(path)
-    assert same(await back["model"]["w"], np.ones(3))
-    assert same(back["seed"], np.arange(2))
-    assert back["step"] == [3, None]
-
-
-async def test_a_damaged_tensor_is_named(s, path):
-    await asc.save(path, {"model": {"weight": asc.ones(100)}})
-    whole = await to_thread.run_sync(path.read_bytes)
-    await to_thread.run_sync(path.write_bytes, whole[:-1] + b"\0")
-    with pytest.raises(asc.CheckpointDamaged, match="'model/weight' is not what was written"):
-        await asc.load(path)
-
-
 async def test_big_endian_arrays_come_back_as_the_format_has_them(s, path):
     await asc.save(path, {"a": np.arange(3, dtype=">i4"), "b": np.array(2.5, ">f8")})
     back = await asc.load(path)
@@ -286,99 +208,6 @@ async def test_loading_waits_for_room(path):
             await asyncio.sleep(0)
         del held
         assert set(await loading) == {"a", "b"}
-
-
-# Each is killed at another moment: with half of the new file written, before it reached the disk, before it took the
-# old one's place, and after.
-MOMENTS = {
-    "while writing": """
-import safetensors.numpy
-def half(arrays, name, metadata):
-    with open(name, "wb") as file:
-        file.write(b"half of it")
-    os._exit(9)
-safetensors.numpy.save_file = half
-""",
-    "before it is on the disk": "os.fsync = lambda *_: os._exit(9)",
-    "before it is replaced": "os.replace = lambda *_: os._exit(9)",
-    "after": """
-replace = os.replace
-def killed(*args):
-    replace(*args)
-    os._exit(9)
-os.replace = killed
-""",
-}
-PROGRAM = """
-import asyncio, os, sys
-import asyncsched as asc
-{moment}
-async def main():
-    async with asc.Scheduler("cpu"):
-        await asc.save(sys.argv[1], {{"value": asc.full(1000, 2.0), "version": 2}})
-asyncio.run(main())
-"""
-
-
-@pytest.mark.parametrize("moment", MOMENTS)
-async def test_a_kill_leaves_the_old_file_or_the_new_one_whole(s, path, moment):
-    await asc.save(path, {"value": asc.full(1000, 1.0), "version": 1})
-    program = PROGRAM.format(moment=MOMENTS[moment])
-    killed = await to_thread.run_sync(
-        lambda: subprocess.run([sys.executable, "-c", program, path], capture_output=True)
-    )
-    assert killed.returncode == 9, killed.stderr
-    assert len(await to_thread.run_sync(os.listdir, path.parent)) == 2, "something is left"
-    state = await asc.load(path)
-    assert state["version"] == (2 if moment == "after" else 1)
-    assert set((await state["value"]).tolist()) == {float(state["version"])}
-    await asc.save(path, {"version": 3})
-    assert await asc.load(path) == {"version": 3}
-    assert await to_thread.run_sync(os.listdir, path.parent) == [path.name]
-
-
-async def test_what_another_save_still_writes_is_left_alone(s, path, monkeypatch):
-    """Also what belongs to a file of another name, and what is no temporary file."""
-    reached, go_on = threading.Event(), threading.Event()
-    replace = os.replace
-
-    def held(*args):
-        if not reached.is_set():
-            reached.set()
-            assert go_on.wait(60)
-        replace(*args)
-
-    others = [f".{path.name}.old.tmp", f".a{path.name}.0123456789abcdef.tmp", f".{path.name}.b.0123456789abcdef.tmp"]
-    for name in others:
-        await to_thread.run_sync(path.with_name(name).touch)
-    left = path.with_name(f".{path.name}.0123456789abcdef.tmp")
-    await to_thread.run_sync(left.mkdir)
-    before = path.with_name(f".{path.name}.fedcba9876543210.tmp")  # as versions before left it
-    await to_thread.run_sync(before.touch)
-    monkeypatch.setattr(os, "replace", held)
-    first = asyncio.ensure_future(asc.save(path, {"version": 1}))
-    await to_thread.run_sync(reached.wait)
-    assert not await to_thread.run_sync(left.exists)
-    assert not await to_thread.run_sync(before.exists)
-    await asc.save(path, {"version": 2})
-    go_on.set()
-    await first
-    assert await asc.load(path) == {"version": 1}
-    assert set(await to_thread.run_sync(os.listdir, path.parent)) == {path.name, *others}
-
-
-async def test_where_there_are_no_locks_a_save_is_made_and_nothing_removed(s, path, monkeypatch):
-    import fcntl
-
-    def no_locks(*_):
-        raise OSError(37, "No locks available")
-
-    left = path.with_name(f".{path.name}.0123456789abcdef.tmp")
-    await to_thread.run_sync(left.mkdir)
-    monkeypatch.setattr(fcntl, "flock", no_locks)
-    await asc.save(path, {"version": 1})
-    assert await asc.load(path) == {"version": 1}
-    assert set(await to_thread.run_sync(os.listdir, path.parent)) == {path.name, left.name}
 
 
 class Training:

@@ -12,16 +12,9 @@ import asyncsched as asc
 from asyncsched import nn
 from asyncsched.autograd import gradcheck
 
-pytestmark = pytest.mark.one_loop
+pytestmark = [pytest.mark.one_loop, pytest.mark.usefixtures("torch_may_block")]
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 RNG = np.random.default_rng(0)
-
-
-@pytest.fixture(autouse=True)
-def let_torch_block(blockbuster: Any) -> None:
-    """PyTorch reads files when it is first used. Its threads spin while they wait, and others need the processors."""
-    blockbuster.deactivate()
-    torch.set_num_threads(1)
 
 
 def real(*shape: int) -> np.ndarray:

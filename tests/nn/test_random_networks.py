@@ -16,19 +16,12 @@ import asyncsched as asc
 from asyncsched import nn, optim
 from asyncsched.optim import schedules
 
-pytestmark = pytest.mark.one_loop
+pytestmark = [pytest.mark.one_loop, pytest.mark.usefixtures("torch_may_block")]
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 SEEDS, STEPS, BATCH, CLASSES = 40, 5, 6, 4
 # Gradients that are 0 but for rounding (of a bias before a norm) are not to be brought to the size of the others.
 EPS = 1e-3
 Spec = list[tuple[str, tuple[Any, ...], dict[str, Any]]]
-
-
-@pytest.fixture(autouse=True)
-def let_torch_block(blockbuster: Any) -> None:
-    """PyTorch reads files when it is first used. Its threads spin while they wait, and others need the processors."""
-    blockbuster.deactivate()
-    torch.set_num_threads(1)
 
 
 def pick(rng: np.random.Generator, *choices: Any) -> Any:

@@ -42,9 +42,9 @@ def broken() -> np.ndarray:
     raise Injected
 
 
+@pytest.mark.usefixtures("torch_may_block")
 @pytest.mark.parametrize("momentum", [0.1, 0.3, None])
-async def test_they_follow_pytorchs(s, momentum, blockbuster):
-    blockbuster.deactivate()
+async def test_they_follow_pytorchs(s, momentum):
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     theirs = torch.nn.BatchNorm1d(3, momentum=momentum, dtype=torch.float64)
     ours = nn.BatchNorm1d(3, momentum=momentum, dtype=np.float64)

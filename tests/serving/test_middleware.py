@@ -168,7 +168,7 @@ async def test_without_a_lifespan_the_cure_is_named() -> None:
 
 WRONG: list[dict[str, Any]] = [
     {"max_requests": 0},
-    {"max_requests_per_tenant": 0},
+    {"max_requests_per_tenant": 0, "tenant": print},
     {"deadline": 0},
     {"deadline": float("inf")},
     {"body_timeout": 0},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +10,6 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from asyncsched.tensors.methods import _INSTEAD
 
 pytestmark = pytest.mark.one_loop
 
@@ -82,7 +80,6 @@ async def test_what_is_no_method_names_the_way(s):
     with pytest.raises(AttributeError, match=r"use `asyncio.ensure_future\(t\)`"):
         await asyncio.wait([x])
     assert not hasattr(x, "__array_interface__")
-    assert not [name for name in _INSTEAD if hasattr(asc.Tensor, name)]
 
 
 async def test_a_transposed_gradient_finds_its_way(s):
@@ -91,18 +88,3 @@ async def test_a_transposed_gradient_finds_its_way(s):
     (x.transpose() * 2).flatten().sum().backward()
     assert x.grad is not None
     assert (await x.grad).tolist() == [[2.0] * 3] * 2
-
-
-SOUGHT = {
-    **dict.fromkeys(("tensor", "array", "from_numpy"), "`x = await s.put(a)` makes a tensor"),
-    **dict.fromkeys(("waitall", "synchronize"), "`await s.barrier()`"),
-    **dict.fromkeys(("manual_seed", "seed"), "`asc.random.default_rng(0)`"),
-    "compute": "`await t`",
-}
-
-
-@pytest.mark.parametrize("name", SOUGHT)
-def test_names_that_are_looked_for_first_say_what_to_write(name):
-    with pytest.raises(AttributeError, match=rf"no attribute '{name}': .*{re.escape(SOUGHT[name])}"):
-        getattr(asc, name)
-    assert name not in dir(asc)

@@ -29,7 +29,7 @@ IMPLICIT: list[tuple[str, Callable[[asc.Tensor], Any], str]] = [
     ("tolist", lambda t: t.tolist(), r"\(await t\).tolist"),
     ("asarray", np.asarray, "await t"),
     ("ufunc", np.exp, "asyncsched.exp"),
-    ("function", np.linalg.norm, "await t"),
+    ("function", np.linalg.norm, "asyncsched.linalg.vector_norm"),
     ("dlpack", np.from_dlpack, "await t"),
 ]
 
@@ -170,6 +170,9 @@ async def test_pickle_and_copies_are_refused(s: asc.Scheduler) -> None:
         for duplicate in (pickle.dumps, copy.copy, copy.deepcopy):
             with pytest.raises(TypeError, match="await"):
                 duplicate(handle)
+    for duplicate in (pickle.dumps, copy.deepcopy):
+        with pytest.raises(TypeError, match="await"):
+            duplicate(asc.gather(handle))
 
 
 async def test_a_tensor_awaited_is_read_only_and_its_copy_is_yours(s: asc.Scheduler) -> None:

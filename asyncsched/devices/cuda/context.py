@@ -19,6 +19,7 @@ from .requirements import missing
 
 _NOT_READY = 600  # cudaErrorNotReady
 _HOPPER = 9  # compute capability
+_DEFAULT = (0, 1, 2)  # pointers of the null stream, twice, and of the calling thread's own
 _OWN_ERRORS = ("CUDARuntimeError", "CUDADriverError")
 CAPTURE_ERRORS = range(900, 910)  # cudaErrorStreamCaptureUnsupported and those after it, in driver_types.h
 # Held while a stream of a scheduler captures, and while an event is recorded on a stream from a thread that is not its
@@ -104,6 +105,27 @@ class CUDAContext:
         with self.current(), self.cupy.cuda.using_allocator(self.pool.malloc):
             yield
 
+    def restore(self, stream: Any) -> bool:
+        """After a user's function: this device and the stream are current again, and the stream captures nothing.
+
+        Returns whether it did. What comes next on it would only be recorded, and nobody would launch that.
+        """
+        runtime = self.runtime
+        if runtime.getDevice() != self.number:
+            runtime.setDevice(self.number)
+        if self.cupy.cuda.get_current_stream() is not stream:
+            stream.use()
+        try:
+            if not runtime.streamIsCapturing(stream.ptr):
+                return False
+            stream.end_capture()
+        except RuntimeError as error:  # an error has spoiled the capture already
+            if getattr(error, "status", CAPTURE_ERRORS[0]) not in CAPTURE_ERRORS:
+                raise
+            with suppress(RuntimeError):
+                stream.end_capture()
+        return True
+
     # -- events: making one is dear, so the host gives back those that it has seen ------------------------------------
 
     def take_event(self) -> Any:
@@ -133,6 +155,13 @@ class CUDAContext:
                     raise
                 return False
         return True
+
+    def follow(self, stream: Any, other: Any) -> None:
+        """Have a stream of this device wait for what another has by now: a user's, which may be the null stream."""
+        pointer = other.ptr if other.ptr not in _DEFAULT else 0  # the null stream's work comes after that of a thread's
+        event = self.new_event()  # not to be recorded again while the stream waits for it
+        if self.record(event, pointer):
+            stream.wait_event(event)
 
     def passed(self, event: Any) -> bool:
         """Whether the device has passed an event. After a fault it raises, where `Event.done` says no for ever."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextvars import Context
 from functools import partial
 from typing import Any
 
@@ -12,13 +13,14 @@ import numpy as np
 
 from ..._core.completions import Completions
 from ..._core.model import Task, Value
+from ..._tree import leaves
 from ...ops.program import Program
 from ..contract import Job
 from .context import CUDAContext
 from .fused import FusedProgram
 from .graph import CUDAGraph
-from .janitor import Janitor
-from .memory import CUDAMemory
+from .janitor import Janitor, lease_of
+from .memory import CUDAMemory, pending_on
 from .requirements import usable as usable
 from .stream import CUDAStream
 
@@ -97,6 +99,7 @@ class CUDADevice:
         self._janitor.open()
         self.memory = CUDAMemory(self.context, self._janitor, completions)
         self._running = {*self.streams, self.copier, self._copies_out}
+        self.context.pool.own = frozenset([stream.cuda.ptr for stream in self._running])
         for stream in list(self._running):
             stream.open(self.memory, self._ended)
 
@@ -155,6 +158,14 @@ class CUDADevice:
             )
         with self.context.here():
             return self.xp.from_dlpack(_Ordered(source, self.copier.cuda.ptr, (kind, number)))
+
+    def note_arguments(self, context: Context, args: Sequence[Any]) -> None:
+        own, cuda = self.xp.ndarray, self.xp.cuda
+        for leaf in leaves(args):
+            if isinstance(leaf, own) and leaf.device.id == self.number and lease_of(leaf) is None:
+                found = {**context.get(pending_on, {}), self.number: cuda.get_current_stream(self.number)}
+                context.run(pending_on.set, found)
+                return
 
     def _dispose(self, held: list[Any]) -> None:
         """Empty a list of what may block its thread when it goes. On any thread, in the middle of anything."""

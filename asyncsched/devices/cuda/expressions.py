@@ -5,8 +5,8 @@ of C++ that CuPy's universal function of that name has for these dtypes. So ther
 might differ: each line is CuPy's own, each intermediate has the dtype and the rounding that it has there, and a row of
 many operations (gelu, a gradient) is the sequence of them that its kernel is made of.
 
-CuPy's expressions are not part of its public interface. Where a version has none under these names, or a row asks for
-something that is not there, `NotElementwise` is raised, and the row stays as it is.
+CuPy's expressions are not part of its public interface (`cupy_internals`). Where a version has none under these names,
+or a row asks for something that is not there, `NotElementwise` is raised, and the row stays as it is.
 """
 
 from __future__ import annotations
@@ -20,10 +20,8 @@ import numpy as np
 
 from ...ops.program import Ref, Step
 from ...ops.row import bind
+from .cupy_internals import DTYPES, NotElementwise, Operand, clip, loop_of, typename, where
 
-_DTYPES = "?bBhHiIlLqQefd"
-# NVRTC would contract these to multiply-adds within CuPy's kernel, and is told not to in one of many rows.
-_CONTRACTED = ("cupy_remainder",)
 # Of the rows that are more than one function: those whose kernels go element by element, whatever the shape.
 _KERNELS = frozenset(
     (
@@ -38,10 +36,6 @@ template <typename T, typename U> __device__ T asyncsched_bits(U u) {
     return t;
 }
 """
-
-
-class NotElementwise(Exception):
-    """The row cannot be told as an expression."""
 
 
 @dataclass(slots=True)
@@ -99,7 +93,7 @@ class Names:
 
     def element(self, name: str, dtype: Any) -> Element:
         dtype = np.dtype(dtype)
-        if dtype.char not in _DTYPES:
+        if dtype.char not in DTYPES:
             raise NotElementwise(dtype)
         return Element(self, name, dtype)
 
@@ -114,16 +108,15 @@ class Names:
 
     def ctype(self, dtype: Any) -> str:
         """The type in C++."""
-        found: str = self._cupy._core._scalar.get_typename(np.dtype(dtype))
-        return found
+        return typename(self._cupy, dtype)
 
     # -- what kernels call that is no universal function ------------------------------------------------------------
 
     def where(self, condition: Any, x: Any, y: Any) -> Element:
-        return self.call(self._cupy._sorting.search._where_ufunc, condition.astype(bool), x, y)
+        return self.call(where(self._cupy), condition.astype(bool), x, y)
 
     def clip(self, x: Any, low: Any, high: Any, out: Element | None = None) -> Element:
-        return self.call(self._cupy._core._routines_math.clip, x, low, high, out=out)
+        return self.call(clip(self._cupy), x, low, high, out=out)
 
     def empty(self, shape: Any, dtype: Any) -> Element:
         return self.element("", dtype)
@@ -138,20 +131,19 @@ class Names:
 
     def call(self, ufunc: Any, *args: Any, out: Element | None = None, dtype: Any = None) -> Element:
         """Note what a universal function does."""
-        op = _loop(ufunc, args, dtype)
-        self.noted.preambles[ufunc._preamble] = None
+        loop = loop_of(ufunc, [_operand(arg) for arg in args], dtype)
+        self.noted.preambles[loop.preamble] = None
         inputs = []
-        for place, (arg, kind) in enumerate(zip(args, op.in_types, strict=True)):
+        for place, (arg, kind) in enumerate(zip(args, loop.reads, strict=True)):
             value = _cast(arg.name, arg.dtype, kind) if type(arg) is Element else self.number(arg, kind)
             inputs.append(f"typedef {self.ctype(kind)} in{place}_type; const in{place}_type in{place}({value});")
-        kind = np.dtype(op.out_types[0])
-        ctype, name = self.ctype(kind), self.new()
+        ctype, name = self.ctype(loop.writes), self.new()
         self.noted.lines += [
             f"{ctype} {name}; {{",
             *inputs,
-            f"typedef {ctype} out0_type; out0_type out0; {op.routine}; {name} = out0; }}",
+            f"typedef {ctype} out0_type; out0_type out0; {loop.routine}; {name} = out0; }}",
         ]
-        result = self.element(name, kind)
+        result = self.element(name, loop.writes)
         if out is None:
             return result
         out.become(result)
@@ -161,9 +153,8 @@ class Names:
         """The name of a number, of the dtype in which it is computed with. It stays a parameter, as it is in CuPy."""
         name = f"c{self.new()}"
         with np.errstate(all="ignore"):
-            self.noted.numbers[name] = (
-                np.array(value).astype(dtype)[()] if type(value) is not int else np.array(value, dtype)[()]
-            )
+            number = np.array(value, dtype) if type(value) is int else np.array(value).astype(dtype)
+            self.noted.numbers[name] = number[()]
         return name
 
 
@@ -227,20 +218,16 @@ class Element:
         if value is not self:
             self.become(value if type(value) is Element else self._names.full_like(self, value))
 
-    def _binary(self, name: str, other: Any) -> Element:
-        return getattr(self._names, name)(self, other)  # type: ignore[no-any-return]
-
-    def _reflected(self, name: str, other: Any) -> Element:
-        return getattr(self._names, name)(other, self)  # type: ignore[no-any-return]
-
-    def _inplace(self, name: str, other: Any) -> Element:
-        return getattr(self._names, name)(self, other, out=self)  # type: ignore[no-any-return]
+    def _call(self, name: str, *operands: Any, out: Element | None = None) -> Element:
+        """What the universal function of this name does to operands."""
+        result: Element = getattr(self._names, name)(*operands, out=out)
+        return result
 
     def __neg__(self) -> Element:
-        return self._names.call(self._names._cupy.negative, self)
+        return self._call("negative", self)
 
     def __invert__(self) -> Element:
-        return self._names.call(self._names._cupy.invert, self)
+        return self._call("invert", self)
 
 
 def _operators() -> None:
@@ -248,10 +235,11 @@ def _operators() -> None:
     arithmetic = {"add": "add", "sub": "subtract", "mul": "multiply", "truediv": "divide", "and": "bitwise_and"}
     comparisons = ("less", "less_equal", "greater", "greater_equal", "equal", "not_equal")
     for operator, name in arithmetic.items():
-        for kind, way in (("", Element._binary), ("r", Element._reflected), ("i", Element._inplace)):
-            setattr(Element, f"__{kind}{operator}__", lambda self, other, way=way, name=name: way(self, name, other))
+        setattr(Element, f"__{operator}__", lambda x, y, name=name: x._call(name, x, y))
+        setattr(Element, f"__r{operator}__", lambda x, y, name=name: x._call(name, y, x))
+        setattr(Element, f"__i{operator}__", lambda x, y, name=name: x._call(name, x, y, out=x))
     for operator, name in zip(("lt", "le", "gt", "ge", "eq", "ne"), comparisons, strict=True):
-        setattr(Element, f"__{operator}__", lambda self, other, name=name: self._binary(name, other))
+        setattr(Element, f"__{operator}__", lambda x, y, name=name: x._call(name, x, y))
 
 
 _operators()
@@ -267,35 +255,10 @@ def _cast(name: str, source: Any, target: Any) -> str:
     return f"({name}) ? 1 : 0" if source.kind == "b" and np.dtype(target).kind != "b" else name
 
 
-def _loop(ufunc: Any, args: tuple[Any, ...], dtype: Any) -> Any:
-    """CuPy's choice among the function's expressions."""
-    if ufunc.nin != len(args) or ufunc.nout != 1 or ufunc._loop_prep:
-        raise NotElementwise(ufunc.name)
-    if dtype is not None:
-        op = (ufunc._out_ops or ufunc._ops)._guess_routine_from_dtype(np.dtype(dtype))
-    else:
-        kinds = [_kind(arg) for arg in args]
-        weaks: tuple[Any, ...] = tuple([weak for _, weak in kinds])
-        strong = [_rank(kind) for kind, weak in kinds if not weak]
-        if not strong or max(strong) < max([_rank(kind) for kind, weak in kinds if weak], default=-1):
-            weaks = (False,) * len(args)
-        op = ufunc._ops._guess_routine_from_in_types(tuple([kind for kind, _ in kinds]), weaks)
-    if op is None or not isinstance(op.routine, str) or op._resolution_func is not None:
-        raise NotElementwise(ufunc.name)
-    if ufunc.name in _CONTRACTED and np.dtype(op.in_types[0]).kind == "f":
-        raise NotElementwise(ufunc.name)
-    return op
-
-
-def _kind(arg: Any) -> tuple[np.dtype[Any], Any]:
-    """An operand's dtype, and the Python type by which its dtype gives way, if it does."""
+def _operand(arg: Any) -> Operand:
     if type(arg) is Element:
-        return arg.dtype, False
+        return Operand(arg.dtype)
     found = np.array(arg).dtype
-    if found.char not in _DTYPES:
+    if found.char not in DTYPES:
         raise NotElementwise(found)
-    return found, type(arg) if type(arg) in (int, float) else False
-
-
-def _rank(dtype: np.dtype[Any]) -> int:
-    return "biuf".index(dtype.kind) if dtype.kind in "bi" else 1 if dtype.kind == "u" else 2
+    return Operand(found, type(arg) if type(arg) in (int, float) else None)

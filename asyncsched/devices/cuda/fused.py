@@ -21,7 +21,8 @@ from typing import Any
 from ...ops.exactly import asked
 from ...ops.program import Program
 from ...ops.runs import last_reads, runs, slots_of, written
-from .expressions import Expression, NotElementwise, expression
+from .cupy_internals import NotElementwise
+from .expressions import Expression, expression
 
 _ARGUMENT_BYTES = 3_800  # of one kernel: CUDA's limit is 4 KiB
 _MOST_LINES = 1024  # of one kernel, some 200 functions: a guess at how many compile in a second or two

@@ -116,7 +116,7 @@ def record_stream(array: Any, stream: Any) -> None:
 
     Raises:
         TypeError: for an array that no CUDA scheduler gave, or no stream.
-        ValueError: for a stream of another device.
+        ValueError: for a stream of another device, and for -1, which DLPack knows as no stream.
     """
     lease = lease_of(array)
     if lease is None:
@@ -128,6 +128,8 @@ def record_stream(array: Any, stream: Any) -> None:
     pointer = stream if isinstance(stream, int) else getattr(stream, "ptr", getattr(stream, "cuda_stream", None))
     if pointer is None:
         raise TypeError(f"a stream is CuPy's, PyTorch's or a pointer to one, not {type(stream).__name__}")
+    if pointer < 0:
+        raise ValueError(f"{pointer} is no pointer to a stream: record_stream() wants the one that works on the array")
     device, number = getattr(stream, "device_id", getattr(stream, "device_index", -1)), lease.janitor.number
     if device not in (-1, number):
         raise ValueError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
@@ -26,6 +27,9 @@ from .staging import Staging, without_gaps
 
 _SHORT_INDEX = 1 << 28  # elements: from somewhere above on, CuPy's kernels count in 64 bits
 _MOST_FORMS = 16_384  # remembered; then all are, and those still in use are soon there again
+# Of a function's context: the stream that was current where it was submitted, by the device's number, if there are
+# arrays of the user's own among its arguments.
+pending_on: ContextVar[dict[int, Any]] = ContextVar("pending_on")
 # One at a time in the process: two threads that meet the same new kernel would both compile it.
 _compiling = threading.Lock()
 
@@ -131,14 +135,31 @@ class CUDAMemory(Memory):
 
     def run_callable(self, task: Task, args: list[Any]) -> Any:
         """Call a user's function, which may keep any array that it makes."""
+        value = task.value
         assert task.lane is not None
+        assert value is not None
         stream = task.lane.stream.cuda
+        pending = task.context.get(pending_on, {}).get(self._number)
+        if pending is not None:
+            self._context.follow(stream, pending)
         body = Body(stream)
         with self.xp.cuda.using_allocator(partial(self._malloc, body)):
             try:
-                return task.context.run(call, task.call, args, stream, self._number)
+                result = task.context.run(call, task.call, args, stream, self._number)
             finally:
                 body.over = True
+                captured = self._context.restore(stream)
+        if captured:
+            raise RuntimeError(
+                f"{task.name} left a capture open on its stream: end it there with `stream.end_capture()`, or capture"
+                " on a stream of its own"
+            )
+        if value.meta is not None and isinstance(result, self.xp.ndarray) and not self._here(result):
+            raise ValueError(
+                f"{task.name} was submitted to {self._context.name} with a shape and returned an array of"
+                f" {result.device}: copy it over in the function, or submit it with device="
+            )
+        return result
 
     def allocated(self) -> AbstractContextManager[Allocated]:
         return allocated(self._number)
@@ -146,16 +167,20 @@ class CUDAMemory(Memory):
     # -- what leaves --------------------------------------------------------------------------------------------
 
     def share(self, array: Any) -> Any:
-        if isinstance(array, np.ndarray) or not array.nbytes or lease_of(array) is not None:
+        if isinstance(array, np.ndarray) or not array.nbytes or not self._here(array):
             return super().share(array)
         owner = owner_of(array)
         start = self._leased(owner, owner.data.mem)
         return self.xp.ndarray(array.shape, array.dtype, start + (array.data.ptr - start.ptr), array.strides)
 
+    def _here(self, array: Any) -> bool:
+        """Whether an array is of this device. A function may return others: those are not the scheduler's."""
+        return bool(array.data.device_id == self._number)
+
     def anchor(self, owner: Any) -> Any:
-        lease = lease_of(owner)
-        held = lease.held() if lease is not None else None
-        return owner if held is None else held
+        while (lease := lease_of(owner)) is not None and (held := lease.held()) is not None:
+            owner = held  # which a function made under a lease of its own, perhaps
+        return owner
 
     def _malloc(self, body: Body, nbytes: int) -> Any:
         """CuPy's allocator in a callable's body, which may have made another device the current one."""

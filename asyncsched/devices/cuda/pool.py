@@ -23,44 +23,17 @@ sizes, which either waste memory or serve no other size.
 from __future__ import annotations
 
 import threading
-from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from .. import execution
+from .heap import Bin, Heap, Piece, Slab
 
 GRANULE = 512  # blocks are multiples of this, as CuPy's are
 _FIRST_SLAB, _LARGEST_SLAB = 2 << 20, 1 << 30  # where the limit allows; between them half of what there is. Guesses
 _FULL = 2  # cudaErrorMemoryAllocation
-
-Bin = tuple[int, int]  # the pointer of a stream, and a size
-
-
-@dataclass(slots=True, eq=False)
-class Slab:
-    """Memory from the device. The pool alone holds what frees it: a piece may be in the hands of the collector still,
-    on whatever thread, when its slab goes back."""
-
-    ptr: int
-    size: int
-
-
-@dataclass(slots=True, eq=False)
-class Piece:
-    """Memory of a slab. While it is free, whoever takes it comes after what these streams have by then."""
-
-    slab: Slab
-    start: int
-    nbytes: int
-    after: dict[int, Any]
-    bin: Bin = (0, 0)
-
-    @property
-    def end(self) -> int:
-        return self.start + self.nbytes
 
 
 class Block:
@@ -92,12 +65,13 @@ class PrivatePool:
         self._record = record
         self._loop_thread = threading.get_ident()
         self._bins: dict[Bin, list[Piece]] = {}
-        self._back: deque[Piece] = deque()  # those without a bin, which are to join the heap
-        self._heap: list[Piece] = []  # by address
-        self._slabs: dict[Slab, Any] = {}  # with the memory
+        self._back: deque[Piece] = deque()  # free pieces without a bin, on their way to the heap
+        self._heap = Heap()
+        self._slabs: dict[Slab, Any] = {}  # and the CuPy memory objects that free them
         self._lock = threading.Lock()  # of the heap and the number; never held over a call of CUDA
         self._reserved = 0
-        self._tell: Callable[[], None] | None = None  # that something came back
+        self._tell: Callable[[], None] | None = None  # called, after the close, when a block is given back
+        self.own: frozenset[int] | None = None  # the scheduler's streams, by pointer, once there are some
         self._limit = max_bytes or 0
         # What kernels need for themselves comes on top of what is tracked, and what is lost between pieces. Both
         # numbers are guesses.
@@ -127,21 +101,21 @@ class PrivatePool:
             self._back.append(piece)
         else:
             pieces.append(piece)
-            if self._bins.get(piece.bin) is not pieces:  # it was emptied meanwhile, by one who may not have seen this
+            if self._bins.get(piece.bin) is not pieces:  # `_gather` took the bin, and may have missed this
                 with suppress(IndexError):
                     self._back.append(pieces.pop())
         if self._tell is not None:
             self._tell()
 
     def reserved(self) -> int:
-        """Bytes taken from the device."""
+        """Bytes taken from the device, used or not."""
         return self._reserved
 
     def in_use(self) -> int:
-        """Those in blocks."""
+        """Bytes of blocks that are in use."""
         with self._lock:
             self._gather(None)
-            return self._reserved - sum(piece.nbytes for piece in self._heap)
+            return self._reserved - self._heap.nbytes()
 
     def free(self) -> None:
         """Give slabs that nobody uses back to the device. May block."""
@@ -149,7 +123,7 @@ class PrivatePool:
             pass
 
     def close(self, tell: Callable[[], None]) -> None:
-        """Nobody takes memory any more: `free` is to follow each `tell`."""
+        """No memory is asked for any more. `tell` is called when a block comes back, and has `free` called."""
         self._tell = tell
 
     def abandon(self) -> None:
@@ -163,7 +137,13 @@ class PrivatePool:
             if threading.get_ident() == self._loop_thread:
                 raise execution.MustBlock
             at_limit = self._limit and self._reserved + size > self._limit
-            piece = (self._take(size, stream, None) if at_limit else None) or self._new(size, stream)
+            if self.own is not None and stream.ptr not in self.own:
+                # A user's, made anew for each call perhaps: else nobody took again what such a one had.
+                users = {name[0] for name in list(self._bins)} - self.own
+                piece = self._take(size, stream, users, others=True, but=self.own)
+            elif at_limit:
+                piece = self._take(size, stream, None, others=True)
+            piece = piece or self._new(size, stream)
         piece.after = {stream.ptr: stream}
         piece.bin = stream.ptr, size
         self._bins.setdefault(piece.bin, [])
@@ -171,69 +151,57 @@ class PrivatePool:
 
     # -- the heap -----------------------------------------------------------------------------------------------
 
-    def _take(self, size: int, stream: Any, emptied: tuple[int, ...] | None) -> Piece | None:
-        """Memory from the heap, after the bins of these streams joined it.
+    def _take(
+        self,
+        size: int,
+        stream: Any,
+        emptied: Collection[int] | None,
+        *,
+        others: bool = False,
+        but: Collection[int] = (),
+    ) -> Piece | None:
+        """Memory from the heap, after the bins of these streams joined it: of all with None.
 
-        With None those of all did, and what others had may be taken, too.
+        With `others` what other streams had may be taken, too, but of these.
         """
-        mine = {stream.ptr}
         with self._lock:
             self._gather(emptied)
-            fitting = [p for p in self._heap if p.nbytes >= size and (emptied is None or p.after.keys() <= mine)]
-            if not fitting:
-                return None
-            piece = self._cut(min(fitting, key=lambda p: (not p.after.keys() <= mine, p.nbytes)), size)
+            piece = self._heap.take(size, stream.ptr, others=others, but=but)
+        if piece is None:
+            return None
         if self._follows(stream, piece.after):
+            if others:
+                with self._lock:
+                    self._heap.followed(piece, stream)
             return piece
         self._back.append(piece)
         return None
 
-    def _gather(self, emptied: tuple[int, ...] | None) -> None:
+    def _gather(self, emptied: Collection[int] | None) -> None:
         """Empty the bins of some streams, or of all, into the heap. The lock is held."""
-        for name in list(self._bins) if emptied != () else ():
+        for name in list(self._bins) if emptied is None or emptied else ():
             if emptied is None or name[0] in emptied:
                 pieces = self._bins.pop(name)  # first: see `take_back`
                 with suppress(IndexError):
                     while True:
-                        self._join(pieces.pop())
+                        self._heap.join(pieces.pop())
         while self._back:
-            self._join(self._back.popleft())
-
-    def _join(self, piece: Piece) -> None:
-        """A piece joins the heap, and its neighbours there. The lock is held."""
-        heap = self._heap
-        place = bisect_left(heap, piece.start, key=_start)
-        if place < len(heap) and heap[place].slab is piece.slab and heap[place].start == piece.end:
-            follower = heap.pop(place)
-            piece.nbytes += follower.nbytes
-            piece.after |= follower.after
-        if place and heap[place - 1].slab is piece.slab and heap[place - 1].end == piece.start:
-            leader = heap[place - 1]
-            leader.nbytes += piece.nbytes
-            leader.after |= piece.after
-        else:
-            heap.insert(place, piece)
-
-    def _cut(self, piece: Piece, size: int) -> Piece:
-        """The beginning of a piece of the heap. The lock is held."""
-        if piece.nbytes == size:
-            self._heap.remove(piece)
-            return piece
-        found = Piece(piece.slab, piece.start, size, piece.after.copy())
-        piece.start += size
-        piece.nbytes -= size
-        return found
+            self._heap.join(self._back.popleft())
 
     def _follows(self, stream: Any, others: dict[int, Any]) -> bool:
         """Have a stream wait for all that others have by now. Not where one captures: that would join the graph."""
         pointers = others.keys() - {stream.ptr}
         if pointers and self._cuda.runtime.streamIsCapturing(stream.ptr):
             return False
-        for pointer in pointers:
-            event = self._cuda.Event(disable_timing=True)
-            if not self._record(event, pointer):
-                return False
-            stream.wait_event(event)
+        runtime = self._cuda.runtime
+        try:
+            for pointer in pointers:
+                event = self._cuda.Event(disable_timing=True)
+                if not self._record(event, pointer):
+                    return False
+                stream.wait_event(event)
+        except runtime.CUDARuntimeError:  # a stream of somebody else's is gone, perhaps with work still to come
+            runtime.deviceSynchronize()
         return True
 
     # -- slabs --------------------------------------------------------------------------------------------------
@@ -244,7 +212,7 @@ class PrivatePool:
             pass
         slab = self._slab(self._slab_size(size)) or self._slab(size)
         if slab is None:
-            piece = self._take(size, stream, None)
+            piece = self._take(size, stream, None, others=True)
             if piece is not None:
                 return piece
             self.free()
@@ -294,21 +262,10 @@ class PrivatePool:
         """
         with self._lock:
             self._gather(None)
-            whole = [piece for piece in self._heap if piece.nbytes == piece.slab.size]
-            if not whole or sum(piece.nbytes for piece in whole) < wanted:
-                return False
-            enough = [piece for piece in whole if piece.nbytes >= wanted]
-            piece = min(enough, key=_nbytes) if enough else max(whole, key=_nbytes)
-            self._heap.remove(piece)
+            piece = self._heap.take_slab(wanted)
+        if piece is None:
+            return False
         del self._slabs[piece.slab]  # here, with no lock, since it may block
         with self._lock:
             self._reserved -= piece.nbytes
         return True
-
-
-def _start(piece: Piece) -> int:
-    return piece.start
-
-
-def _nbytes(piece: Piece) -> int:
-    return piece.nbytes

@@ -34,6 +34,7 @@ from queue import SimpleQueue
 from time import perf_counter
 from typing import Any
 
+from ..._core.failure import Failure
 from ..._core.model import Task
 from .. import execution
 from ..contract import Job, Point, enter_stream_thread, leave_stream_thread
@@ -147,8 +148,9 @@ class CUDAStream:
                 self.recorded[number] = event
         except execution.MustBlock:
             raise
-        except Exception as error:  # a task's own are its failure by now: the stream itself is lost
-            context.lose(error, task)
+        except Exception as error:  # a task's own are its failure by now: no event was recorded, see `_finish`
+            error.__traceback__ = error.__context__ = None  # of a frame that still runs, and holds the task
+            execution.fail(task, Failure.of(error, task.name, task.site))
         doubts = self._doubts_of(task)  # before it counts as issued, since others take them over then
         self.issued.step()
         self._in_flight.put((task, waits, number, times, doubts))
@@ -191,14 +193,19 @@ class CUDAStream:
         that can still be cancelled.
         """
         context, event = self.context, self.recorded.get(number)
-        if event is not None:
-            try:
+        try:
+            if event is not None:
                 self._sleep_until(event)
-            except context.runtime.CUDARuntimeError as error:
-                context.lose(error, task)
+            else:  # the device is lost, or so full that there is none: then this task has failed alone
+                self.cuda.synchronize()
+        except context.runtime.CUDARuntimeError as error:
+            context.lose(error, task)
         self.recorded.pop(number, None)
         if context.fault is None:
-            context.give_event(event)
+            if event is not None:
+                context.give_event(event)
+            elif task.failure is not None:
+                execution.void(task, task.failure)
             for doubt in doubts:
                 if (failure := doubt.settle()) is not None:
                     mine = doubt.stream is self and doubt.number == number

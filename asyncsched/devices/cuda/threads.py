@@ -4,16 +4,25 @@ CuPy makes a cuBLAS handle for each thread that multiplies matrices, and the han
 in, beside all pools. It goes with its thread, but that takes a while, and making one blocks. So a thread whose work
 has ended waits for more of the same name: whoever opens one scheduler after the other has as many threads and handles
 as one needs. A thread that still runs a body has not ended its work, and so is never shared.
+
+They mind nobody's captures. Where a thread of the program captures a graph in CUDA's global mode, as PyTorch does
+unless told otherwise, CUDA refuses all other threads to take memory or to ask for events, and spoils the capture if
+they do: but for those that said they are relaxed.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
+import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import suppress
 from queue import SimpleQueue
 
+_DRIVER = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 _idle: defaultdict[str, list[_Kept]] = defaultdict(list)
 os.register_at_fork(after_in_child=_idle.clear)  # none of them is there
 
@@ -39,9 +48,16 @@ class _Kept(threading.Thread):
         self._work.put(work)
 
     def run(self) -> None:
+        _mind_no_captures()
         while True:
             work = self._work.get()
             work()
             del work
             self.name = f"idle, was {self._what}"
             _idle[self._what].append(self)
+
+
+def _mind_no_captures() -> None:
+    """On the calling thread. CuPy has no function for it; it has loaded the driver by now."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(_DRIVER).cuThreadExchangeStreamCaptureMode(ctypes.byref(ctypes.c_int(_RELAXED)))

@@ -13,11 +13,12 @@ from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass
 from math import inf
 from time import monotonic
-from typing import Generic, TypeVar, cast
+from typing import Generic, NoReturn, TypeVar, cast
 
 from ..._arguments import check_int, check_number
+from ..._instead import BATCHER_KEYWORDS, refuse_keywords
 from ...errors import QueueFull
-from ...runtime.context import ambient
+from ...runtime.context import innermost
 from ..scope import Submitter
 from .queue import Queue, Waiting
 from .runners import Runners
@@ -110,7 +111,9 @@ class Batcher(Generic[Item, Result]):
         concurrency: int = 1,
         isolate: bool = False,
         scheduler: Submitter | None = None,
+        **unknown: NoReturn,
     ) -> None:
+        refuse_keywords("Batcher", unknown, BATCHER_KEYWORDS)
         _check(fn, max_batch_cost, max_wait, max_queue, concurrency)
         self._cost = cost
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -181,7 +184,7 @@ class Batcher(Generic[Item, Result]):
 
 def _here() -> tuple[float, Hashable, float]:
     """When the first of the caller's scopes is given up, by time.monotonic; its tenant, and the tenant's weight."""
-    here = ambient.get()
+    here = innermost()
     if here is None:
         return inf, None, 1.0
     tenant = here.core.queue.tenant

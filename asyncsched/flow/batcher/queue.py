@@ -16,7 +16,7 @@ from math import ceil
 from typing import Any
 
 from ..._arguments import check_number
-from ..._core.failure import copied
+from ..._core.exception_copies import copied
 from ..._core.fair_queue import FairQueue, Member
 from ...errors import DeadlineExceeded, QueueFull, TaskTooLarge, passable
 

@@ -12,7 +12,7 @@ from time import monotonic
 from typing import Any
 
 from ...errors import TaskCancelled
-from ...runtime.context import Ambient, ambient, current_scope, find
+from ...runtime.context import Ambient, ambient, current_scope, find, innermost
 from ...runtime.rates import Rate
 from ..scope import Scope, Sharing, Submitter
 from .isolation import Parts
@@ -194,7 +194,7 @@ class Batch:
 
 def _leave_scopes() -> None:
     """A batcher outlives the scope that it was made in, a request's say."""
-    here = ambient.get()
+    here = innermost()
     if here is not None:
         ambient.set(Ambient(here.runtime, here.runtime.engine.root, None))
 

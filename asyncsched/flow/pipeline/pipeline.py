@@ -5,9 +5,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, overload
 
 from ..._arguments import check_int, check_pickles
+from ..._instead import PIPELINE, PIPELINE_KEYWORDS, no_attribute, refuse_keywords
 from ...runtime.runtime import Runtime
 from ..scope import Submitter
 from .collate import collate as stack
@@ -54,6 +55,19 @@ class Pipeline(Generic[T]):
         self._progress = Progress()
         self._last: Items[T] | None = None  # the epoch that is open, or was the last
 
+    if not TYPE_CHECKING:  # for which any name would be there then, and it could be iterated
+
+        def __aiter__(self) -> NoReturn:
+            raise TypeError(
+                "a pipeline is read in a block, at whose end its threads end: `async with pipe.open() as items:`, and"
+                " in it `async for item in items:`"
+            )
+
+        __iter__ = __aenter__ = __aexit__ = __aiter__
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_attribute("'Pipeline' object", name, PIPELINE, type(self))
+
     @overload
     def map(
         self, fn: Callable[[T], Awaitable[U]], *, workers: int = 1, ordered: bool = True, buffer: int = BUFFER
@@ -65,7 +79,7 @@ class Pipeline(Generic[T]):
     ) -> Pipeline[U]: ...  # fmt: skip
     def map(
         self, fn: Callable[[Any], Any], *, workers: int = 1, ordered: bool = True, processes: bool = False,
-        buffer: int = BUFFER,
+        buffer: int = BUFFER, **unknown: NoReturn,
     ) -> Pipeline[Any]:  # fmt: skip
         """Apply a function to each item. None is an item like any other.
 
@@ -79,6 +93,7 @@ class Pipeline(Generic[T]):
             processes: run a plain function in processes.
             buffer: how many finished items may wait, besides those that are worked on.
         """
+        refuse_keywords("map", unknown, PIPELINE_KEYWORDS)
         check_int("workers", workers)
         check_int("buffer", buffer, 0)
         name = getattr(fn, "__name__", type(fn).__name__)
@@ -101,7 +116,10 @@ class Pipeline(Generic[T]):
     def batch(self, size: int, *, collate: Callable[[list[T]], U], drop_last: bool = False) -> Pipeline[U]: ...
     @overload
     def batch(self, size: int, *, collate: None = None, drop_last: bool = False) -> Pipeline[Any]: ...
-    def batch(self, size: int, *, collate: Callable[[list[T]], Any] | None = None, drop_last: bool = False) -> Any:
+    def batch(
+        self, size: int = 0, *, collate: Callable[[list[T]], Any] | None = None, drop_last: bool = False,
+        **unknown: NoReturn,
+    ) -> Any:  # fmt: skip
         """Make one item of `size` items, in a thread. One batch is made while another waits.
 
         Args:
@@ -110,6 +128,7 @@ class Pipeline(Generic[T]):
                 each field of tuples and dicts by itself, and anything else stays a list.
             drop_last: leave out a last batch that is not full.
         """
+        refuse_keywords("batch", unknown, PIPELINE_KEYWORDS)
         check_int("size", size)
         if inspect.iscoroutinefunction(collate):
             raise TypeError("collate must be a plain function: add a `.map` for a coroutine function")
@@ -182,7 +201,7 @@ class Pipeline(Generic[T]):
 
 def make_pipeline(submitter: Submitter, runtime: Runtime, source: Source[T], buffer: int) -> Pipeline[T]:
     """A pipeline without stages. Raises TypeError if the source is nothing that can be read."""
-    if not is_iterable(source) and not callable(source):
+    if isinstance(source, Pipeline) or (not is_iterable(source) and not callable(source)):
         raise TypeError(
             "the source of a pipeline is an iterable, an async iterable, or a function of the epoch's number that"
             f" returns one, not {type(source).__name__}"

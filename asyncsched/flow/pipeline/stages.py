@@ -13,7 +13,7 @@ from math import inf
 from time import perf_counter
 from typing import Any, NamedTuple
 
-from ...errors import passable
+from ...errors import add_note, passable
 from ...runtime.cancellation import ended
 from .links import Link
 from .origin import Origin, describe
@@ -87,10 +87,7 @@ class Stage:
     def _noted(self, error: BaseException) -> BaseException:
         """An exception as the consumer will see it: with a note of the stage and the item."""
         error = passable(error, "the function raised")
-        notes = getattr(error, "__notes__", None)
-        note = f"raised in the pipeline's stage {self.name}, at {describe(self.failed_at)}"
-        # Not by `add_note`, which an exception may refuse: a frozen dataclass does.
-        object.__setattr__(error, "__notes__", [*(notes if isinstance(notes, list) else ()), note])
+        add_note(error, f"raised in the pipeline's stage {self.name}, at {describe(self.failed_at)}")
         return error
 
 

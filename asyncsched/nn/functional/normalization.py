@@ -33,12 +33,14 @@ def layer_norm(
     """
     if isinstance(normalized_shape, Tensor):
         raise TypeError("layer_norm: normalized_shape is a shape: layer_norm(x, weight.shape, weight, bias)")
-    shape = tuple(normalized_shape) if isinstance(normalized_shape, Sequence) else (normalized_shape,)
+    # For an abstract class alone, the question would take longer than half of the rest.
+    shape = tuple(normalized_shape) if isinstance(normalized_shape, (tuple, Sequence)) else (normalized_shape,)
     if weight is not None and shape != weight.shape:
         raise ValueError(f"layer_norm: the weight has shape {weight.shape}, and normalized_shape is {shape}")
-    known = tuple([length for length in shape if length is not None])
-    weight = constant(x, known, 1) if weight is None else weight
-    bias = constant(x, known, 0) if bias is None else bias
+    if weight is None or bias is None:
+        known = tuple([length for length in shape if length is not None])
+        weight = constant(x, known, 1) if weight is None else weight
+        bias = constant(x, known, 0) if bias is None else bias
     return op("layer_norm", x, weight, bias, eps=eps)
 
 

@@ -1,7 +1,8 @@
-"""Errors that only the data shows: raised at once where the data is at hand, and told later by a GPU.
+"""Errors that depend on the data, such as an index out of range: raised at once on the host, and later on a GPU.
 
-To ask a GPU is to wait for it. So a kernel says which numbers decide, and goes on as if they were right; who runs it
-there has them copied behind it, and judges them once the device has come so far. `devices.cuda.doubts` says how.
+To read a number of a GPU is to wait for it. So a kernel names the numbers that decide and a function that judges them,
+and goes on as if they were right; the CUDA device copies them to the host behind the kernel, and judges them when the
+device has come so far (`devices.cuda.doubts`).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _here = threading.local()
 
 
 def require(xp: Any, numbers: Sequence[Any], judge: Judge) -> None:
-    """Raise what `judge` makes of some arrays of one number, now or later."""
+    """Check some arrays of one number: raise the exception that `judge` returns for them, now or (on a GPU) later."""
     found = getattr(_here, "found", None)
     if xp is not np and found is not None:
         found.append((numbers, judge))

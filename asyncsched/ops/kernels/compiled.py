@@ -42,6 +42,16 @@ def gelu(xp: Any, x: Any, *, approximate: str, out: Any = None) -> Any:
     return out
 
 
+def relu_backward(xp: Any, grad: Any, y: Any, *, out: Any = None) -> Any:
+    """The gradient where the result was positive, and 0 elsewhere, be it infinite there."""
+    run = loop("relu_backward", xp, grad, y)
+    if run is None:
+        return activation.relu_backward(xp, grad, y, out=out)
+    out, result, grads, values = layers.flat(xp, out, grad, y)
+    run(grads, values, result)
+    return out
+
+
 def softmax(xp: Any, x: Any, *, log: bool = False, out: Any = None) -> Any:
     """exp(x) over its sum along the last axis, or the logarithm of that."""
     run = loop("log_softmax" if log else "softmax", xp, x)

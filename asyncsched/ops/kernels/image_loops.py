@@ -1,4 +1,6 @@
-"""What numba compiles for images: convolutions of few channels, and the gradient of pooling. Imported by `loops` alone.
+"""What numba compiles for images: convolutions of few channels, pooling, gradients of both and of relu.
+
+Imported by `loops` alone.
 
 Rows of images are short, so an image lies in lines with zeros around and is taken as one run, over their ends; what a
 run finds there is left out.
@@ -8,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
@@ -21,6 +24,7 @@ _planes_out = types.Array(types.float32, 3, "C")
 _images = types.Array(types.float32, 4, "C", readonly=True)
 _images_out = types.Array(types.float32, 4, "C")
 _bias = types.Array(types.float32, 1, "C", readonly=True)
+_values = types.Array(types.float32, 1, "C", readonly=True)
 _run = types.Array(types.float32, 1, "C")
 _int = types.int64
 
@@ -121,6 +125,39 @@ def weigh_few(grad: Any, x: Any, first: Any, rows: Any, top: Any, left: Any, lin
 # -- pooling -------------------------------------------------------------------------------------------------------
 
 
+def _larger(b: Any, one: Any, other: Any) -> Any:
+    """The larger of each two, or NaN."""
+    taken = b.or_(b.fcmp_ordered(">", other, one), b.fcmp_unordered("uno", other, other))
+    return b.select(taken, other, one)
+
+
+@intrinsic
+def _largest_some(typing: Any, x: Any, at: Any, line: Any, out: Any, to: Any) -> Any:
+    """The largest elements of some windows side by side, of two by two: of rows first, as in the plain kernel."""
+
+    def code(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        images = Lanes(context, b, signature.args[0], args[0], args[1], WINDOWS)
+        result = Lanes(context, b, signature.args[3], args[3], args[4], WINDOWS)
+        upper, lower = [pair(b, images, offset) for offset in (int_of(0), args[2])]
+        columns = [_larger(b, *both) for both in zip(upper, lower, strict=True)]
+        result.store(int_of(0), _larger(b, *columns))
+        return context.get_dummy_value()
+
+    return types.void(x, _int, _int, out, _int), code
+
+
+@_loop(_planes, _planes_out)
+def max_pool2d(x: Any, out: Any) -> None:
+    """The largest element of windows of two by two, side by side; at least `WINDOWS` in a row."""
+    height, width = x.shape[1:]
+    for p in range(len(x)):
+        for i in range(out.shape[1]):
+            for step in range(0, out.shape[2], WINDOWS):
+                j = min(step, out.shape[2] - WINDOWS)  # some again at the end, so that these are as many
+                at = (p * height + 2 * i) * width + 2 * j
+                _largest_some(x, at, width, out, (p * out.shape[1] + i) * out.shape[2] + j)
+
+
 @intrinsic
 def _give_some(typing: Any, x: Any, at: Any, line: Any, y: Any, grad: Any, to: Any, out: Any) -> Any:
     """The gradients of some windows side by side, of two by two elements: to the first of the largest, and nothing to
@@ -171,4 +208,31 @@ def max_pool2d_backward(x: Any, y: Any, grad: Any, out: Any) -> None:
                             _give_last(images, at + 2 * k, width, gradients[of + k], result)
 
 
-LOOPS = {one.__name__: one for one in (convolve_few, weigh_few, max_pool2d_backward)}
+# -- what is not positive ------------------------------------------------------------------------------------------
+
+
+@intrinsic
+def _keep_some(typing: Any, grad: Any, y: Any, out: Any, at: Any) -> Any:
+    """Gradients where the result was positive or NaN. All are read before any is written: `out` may be one of them."""
+
+    def code(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        arrays = [Lanes(context, b, signature.args[k], args[k], args[3], RUN) for k in range(3)]
+        given, value = arrays[0].load(int_of(0)), arrays[1].load(int_of(0))
+        nothing = ir.Constant(ir.VectorType(ir.FloatType(), RUN), [0.0] * RUN)
+        arrays[2].store(int_of(0), b.select(b.fcmp_unordered(">", value, nothing), given, nothing))
+        return context.get_dummy_value()
+
+    return types.void(grad, y, out, _int), code
+
+
+@_loop(_values, _values, _run)
+def relu_backward(grad: Any, y: Any, out: Any) -> None:
+    """The gradient of relu."""
+    whole = len(out) // RUN * RUN
+    for k in range(0, whole, RUN):
+        _keep_some(grad, y, out, k)
+    for k in range(whole, len(out)):
+        out[k] = np.float32(0) if y[k] <= 0 else grad[k]
+
+
+LOOPS = {one.__name__: one for one in (convolve_few, weigh_few, max_pool2d, max_pool2d_backward, relu_backward)}

@@ -99,7 +99,7 @@ def is_one_mask(key: Key, indices: Any) -> bool:
 
 
 def assign_where(xp: Any, out: Any, value: Any, mask: Any, key: Key) -> None:
-    """Assign to the places that one mask selects. How many these are is told later, as an error."""
+    """Assign to the places that one mask selects. If their number is wrong, that is an error, on a GPU a later one."""
     place = key.index(TENSOR)
     part = out[decode_view_key((*key[:place], *[_ALL] * mask.ndim, *key[place + 1 :]))]
     at = part.ndim - mask.ndim - len(key[place + 1 :]) if Ellipsis in key[:place] else place

@@ -87,7 +87,7 @@ def cross_entropy_backward(
 def class_numbers(xp: Any, target: Any, *, classes: int, ignore_index: int) -> Any:
     """Targets that are classes, and 0 for those that do not count."""
     found = _targets(xp, target, classes, ignore_index)[1]
-    # What reads them on a GPU runs before an error is told, and must not read elsewhere.
+    # On a GPU their readers run before an error is known, and must not read out of bounds.
     return found if xp is np else xp.clip(found, 0, max(classes - 1, 0))
 
 

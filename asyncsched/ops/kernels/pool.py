@@ -21,6 +21,11 @@ def max_pool2d(xp: Any, x: Any, *, kernel: Pair, stride: Pair, padding: Pair, ou
     rows, columns = Windows(kernel, stride, padding, (1, 1)).fit(x.shape)
     out = xp.empty((*x.shape[:-2], rows, columns), x.dtype) if out is None else out
 
+    run = compiled.loop("max_pool2d", xp, x) if _by_two(kernel, stride, padding, columns) else None
+    if run is not None:
+        _by_planes(xp, "max_pool2d", run, x, out)
+        return out
+
     def some(images: Any, result: Any) -> None:
         padded = _padded(xp, images, padding, -xp.inf)  # less than anything
         lines = _largest(xp, [padded[:, at : at + stride[0] * rows : stride[0]] for at in range(kernel[0])])
@@ -37,18 +42,23 @@ def max_pool2d_backward(
     windows = Windows(kernel, stride, padding, (1, 1))
     out = xp.empty(x.shape, x.dtype) if out is None else out
     apart = kernel[0] <= stride[0] and kernel[1] <= stride[1]  # no element is in two windows
-    if kernel == stride == (2, 2) and padding == (0, 0) and y.shape[-1] >= WINDOWS:
-        run = compiled.loop("max_pool2d_backward", xp, x, y, grad)
-        if run is not None:
-            _by_planes(xp, "max_pool2d_backward", run, x, y, grad, out)
-            return out
+    run = (
+        compiled.loop("max_pool2d_backward", xp, x, y, grad) if _by_two(kernel, stride, padding, y.shape[-1]) else None
+    )
+    if run is not None:
+        _by_planes(xp, "max_pool2d_backward", run, x, y, grad, out)
+        return out
+    whole = (
+        kernel == stride and padding == (0, 0) and x.shape[-2:] == (kernel[0] * y.shape[-2], kernel[1] * y.shape[-1])
+    )
     written = prod(kernel) if apart else 0  # at so many places first: what comes later (see `_choices`) is added
 
     def some(images: Any, largest: Any, g: Any, result: Any) -> None:
         g = xp.ascontiguousarray(g)
         part = xp.empty_like(g)
         total = result if padding == (0, 0) else xp.empty(windows.padded(images.shape), x.dtype)
-        total[...] = 0
+        if not whole:  # else every element is in a window
+            total[...] = 0
         for number, (place, chosen) in enumerate(_choices(xp, windows, images, largest)):
             there = total[place]
             if number < written:
@@ -60,6 +70,11 @@ def max_pool2d_backward(
 
     _by_planes(xp, "max_pool2d_backward", some, x, y, grad, out)
     return out
+
+
+def _by_two(kernel: Pair, stride: Pair, padding: Pair, across: int) -> bool:
+    """Whether windows are of those that are compiled; `across` of them are in a row."""
+    return kernel == stride == (2, 2) and padding == (0, 0) and across >= WINDOWS
 
 
 def max_pool2d_gather(

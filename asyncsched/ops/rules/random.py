@@ -1,4 +1,4 @@
-"""Rules of random numbers: their shape and dtype are told, since it takes no array to find them out."""
+"""Rules of random numbers: their shape and dtype are given as options."""
 
 from __future__ import annotations
 

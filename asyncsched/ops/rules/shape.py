@@ -68,7 +68,7 @@ def repeat(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferre
 
 
 def repeat_each(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """Each element as often as a tensor says, which no shape tells: charged as if that were once, corrected when done.
+    """Repeats given by a tensor, so the length is unknown: charged for one repeat each, and corrected when done.
 
     A tensor of one number says how often for all.
     """

@@ -8,11 +8,12 @@ depends on the numbers, such as a singular matrix, raises `LinAlgError` at `awai
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from numpy.linalg import LinAlgError
 from numpy.typing import DTypeLike
 
+from ... import _instead
 from ..tensor import Tensor
 from ._common import Operand, axes, dtype_or_none, op, several
 from .products import matmul, matrix_transpose, tensordot, vecdot
@@ -219,3 +220,9 @@ __all__ = [
 
 def __dir__() -> list[str]:
     return [*__all__, "__doc__"]
+
+
+if not TYPE_CHECKING:  # for which any name would be there then
+
+    def __getattr__(name: str) -> Any:
+        raise _instead.no_name("asyncsched.linalg", name, _instead.LINALG)

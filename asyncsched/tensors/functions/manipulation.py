@@ -82,7 +82,7 @@ def repeat(x: Tensor, repeats: int | Tensor, /, *, axis: int | None = None) -> T
     """Each element `repeats` times along an axis; without one, of the flattened tensor.
 
     With a tensor of repeats, a number for each element along the axis, the length is (None) until the tensor is done.
-    How long it will be nobody knows: it is charged like `x`, which is corrected then.
+    Its length is not known in advance: it is charged like `x`, and corrected when done.
     """
     if isinstance(repeats, Tensor):
         return apply(TABLE["repeat_each"], (x, repeats), {"axis": axes(axis)})

@@ -19,11 +19,12 @@ from collections import deque
 from collections.abc import Sequence
 from functools import cache
 from operator import index
-from typing import Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import numpy as np
 from numpy.typing import DTypeLike
 
+from ... import _instead
 from ...devices.contract import Device
 from ...ops.kernels.random import words
 from ...ops.table import TABLE
@@ -259,3 +260,9 @@ __all__ = ["Generator", "default_rng"]
 
 def __dir__() -> list[str]:
     return [*__all__, "__doc__"]
+
+
+if not TYPE_CHECKING:  # for which any name would be there then
+
+    def __getattr__(name: str) -> Any:
+        raise _instead.no_name("asyncsched.random", name, _instead.RANDOM)

@@ -97,7 +97,15 @@ static void each(int device, F f) {
         if (s->device == device) f(s);
 }
 
+// What this thread minds of others' captures: unless it is relaxed, it may not take memory during a global one.
+static thread_local CUstreamCaptureMode minds = CU_STREAM_CAPTURE_MODE_GLOBAL;
+API CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
+    std::swap(minds, *mode);
+    return CUDA_SUCCESS;
+}
+
 bool capturing() {
+    if (minds == CU_STREAM_CAPTURE_MODE_RELAXED) return false;
     Guard g(lock);
     for (auto* s : streams)
         if (s->capture && (s->mode == cudaStreamCaptureModeGlobal ||

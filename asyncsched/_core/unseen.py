@@ -1,0 +1,52 @@
+"""The failures of a scope that nobody has seen yet: reported where it ends, or at a barrier."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from .failure import Failure
+
+KEPT_FAILURES: Final = 100
+
+
+class Unseen:
+    """Root causes, the first `KEPT_FAILURES` as they are; the others are counted."""
+
+    __slots__ = ("_counted", "_kept")
+
+    def __init__(self) -> None:
+        self._kept: dict[Failure, None] = {}
+        self._counted = _Counted()
+
+    def __bool__(self) -> bool:
+        return bool(self._kept or self._counted.number)
+
+    def add(self, failure: Failure) -> None:
+        """Keep a root cause until someone sees it; no longer, since then it holds the frames of who awaited it."""
+        if len(self._kept) < KEPT_FAILURES:
+            self._kept[failure] = None
+            failure.keeper = self._kept
+        else:
+            self._counted.number += 1
+            failure.keeper = self._counted
+
+    def take(self, before: int | None) -> tuple[list[Failure], int]:
+        """Those of tasks numbered under `before`, which count as seen from now on; and how many more were not kept."""
+        found = [failure for failure in list(self._kept) if before is None or failure.seq < before]
+        for failure in found:
+            failure.see()
+        counted, self._counted = self._counted, _Counted()
+        return found, counted.number
+
+
+class _Counted:
+    """Failures that are only counted, until someone sees them."""
+
+    __slots__ = ("number",)
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    def pop(self, failure: Failure, default: None, /) -> None:
+        """As a dict's that keeps them: one of them was seen."""
+        self.number -= 1

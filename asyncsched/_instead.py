@@ -1,0 +1,235 @@
+"""What others call it: names that users of NumPy, PyTorch, MXNet, Dask and asyncio type first, and what to write here.
+
+For the errors of names that are not there. A name that exists here is in none of these tables; a test sees to that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+
+def no_attribute(owner: str, name: str, instead: Mapping[str, str], kind: type[object]) -> AttributeError:
+    """The error of a name that an object has not. It knows the class alone, so that who keeps it keeps no object."""
+    cure = f": use {instead[name]}" if name in instead else ""
+    return AttributeError(f"{owner} has no attribute {name!r}{cure}", name=name, obj=kind)
+
+
+def no_name(module: str, name: str, instead: Mapping[str, str]) -> AttributeError:
+    """The error of a name that a module has not."""
+    cure = f": {instead[name]}" if name in instead else ""
+    return AttributeError(f"module {module!r} has no attribute {name!r}{cure}")
+
+
+def refuse_keywords(function: str, given: Mapping[str, object], instead: Mapping[str, str]) -> None:
+    """Raise for keywords that a function has not, if there are any."""
+    for name in given:
+        cure = f": use `{instead[name]}=`" if name in instead else ""
+        raise TypeError(f"{function}() got an unexpected keyword argument {name!r}{cure}")
+
+
+_MAKE = "`x = await s.put(a)` makes a tensor of an array or a list"
+_DRAW = "`asc.random.default_rng(seed)` has `normal`, `random`, `integers`, ..., as NumPy's has"
+_SEED = "what draws takes a seed, as `asc.random.default_rng(0)` does"
+_NETWORKS = "it is in `asyncsched.nn`, as in `nn.relu(t)`"
+_DATA = "`s.pipeline(dataset).map(fn, workers=4).batch(64).to_device(depth=2)` loads data"
+_ON_A_DEVICE = "`asc.Scheduler('cuda')` computes there, and `python -m asyncsched` prints what there is"
+
+PACKAGE = {
+    **dict.fromkeys(("array", "as_tensor", "from_numpy", "tensor"), _MAKE),
+    **dict.fromkeys(("synchronize", "waitall"), "`await s.barrier()` waits for everything"),
+    **dict.fromkeys(("manual_seed", "seed"), _SEED),
+    **dict.fromkeys(("rand", "randn", "randint", "randperm"), _DRAW),
+    **dict.fromkeys(("cat", "concatenate", "hstack", "vstack"), "`asc.concat(ts, axis=0)`, or `asc.stack`"),
+    **dict.fromkeys(("split", "chunk"), "`t[:n]` and `t[n:]`, which are views"),
+    **dict.fromkeys(("relu", "softmax", "log_softmax", "sigmoid", "gelu", "dropout", "Module"), _NETWORKS),
+    **dict.fromkeys(("mm", "bmm"), "`a @ b`"),
+    **dict.fromkeys(("allclose", "array_equal", "isclose"), "NumPy's, of what `await asc.gather(a, b)` gives"),
+    **dict.fromkeys(("DataLoader", "Dataset", "TensorDataset", "data", "utils"), _DATA),
+    **dict.fromkeys(("compile", "jit", "vmap"), "`graph = await s.capture(fn, x)` makes one task of a step"),
+    **dict.fromkeys(("cuda", "device"), _ON_A_DEVICE),
+    **dict.fromkeys(("enable_grad", "inference_mode", "set_grad_enabled"), "`with asc.no_grad():` records nothing"),
+    **dict.fromkeys(("double", "float", "half", "int", "long"), "dtypes are `asc.float32`, `asc.int64`, ..."),
+    **{
+        name: f"`await s.{name}(...)`, of `async with asc.Scheduler() as s`"
+        for name in ("barrier", "call", "put", "submit")
+    },
+    "as_completed": "`asyncio.as_completed(ts)` takes tensors",
+    "clamp": "`asc.clip(t, low, high)`",
+    "compute": "`await t` waits for a tensor, `await asc.gather(*ts)` for several",
+    "grad": "`asc.autograd.grad`",
+    "nan_to_num": "`asc.where(asc.isnan(t), 0, t)`",
+    "norm": "`asc.linalg.vector_norm`, or `matrix_norm`",
+    "pipeline": "`s.pipeline(source)`, of `async with asc.Scheduler() as s`",
+    "scope": "`s.scope(...)`, of `async with asc.Scheduler() as s`",
+    "to_thread": "`await s.call(fn, *args)` is that, within bounds",
+    "transpose": "`asc.permute_dims(t, axes)`, or `t.T`",
+    "wait_for": "`asyncio.wait_for(t, seconds)`, or `async with asyncio.timeout(seconds)`",
+    "window": "`s.window(2)`, of `async with asc.Scheduler() as s`",
+}
+
+RANDOM = {
+    **dict.fromkeys(("choice", "normal", "permutation", "rand", "randint", "randn", "shuffle", "uniform"), _DRAW),
+    **dict.fromkeys(("manual_seed", "seed"), _SEED),
+}
+
+LINALG = {"norm": "`asc.linalg.vector_norm(t)`, or `matrix_norm`"}
+
+_ELSEWHERE = "it is not here; a PyTorch module is a task: `await s.call(module, x)`"
+
+NN = {
+    **dict.fromkeys(("Parameter", "parameter"), "a tensor with `t.requires_grad = True`, set as an attribute, is one"),
+    **dict.fromkeys(("init",), "assign to it: `with asc.no_grad(): layer.weight[...] = values`"),
+    **dict.fromkeys(
+        ("LSTM", "GRU", "RNN", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d", "MaxPool3d"),
+        _ELSEWHERE,
+    ),
+    **dict.fromkeys(("DataParallel", "parallel"), "see `asyncsched.cluster`"),
+}
+
+OPTIM = {
+    **dict.fromkeys(("lr_scheduler",), "`optim.schedules` has StepLR, CosineAnnealingLR, OneCycleLR, ..."),
+    **dict.fromkeys(("LBFGS", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam", "Rprop"), "it is not here"),
+}
+
+TENSOR = {
+    **dict.fromkeys(("float", "half", "double", "bfloat16", "int", "long", "bool", "type"), "`t.astype(asc.float64)`"),
+    **{name: f"`asc.nn.{name}(t)`" for name in ("relu", "softmax", "log_softmax", "sigmoid")},
+    **dict.fromkeys(("mm", "bmm", "matmul"), "`a @ b`"),
+    **dict.fromkeys(("split", "chunk"), "`t[:n]` and `t[n:]`, which are views"),
+    **dict.fromkeys(("block_until_ready", "compute", "wait", "wait_to_read"), "`await t`"),
+    **dict.fromkeys(("byteswap", "ctypes"), "`await t.numpy()` first"),
+    "add_done_callback": "`asyncio.ensure_future(t)`, where an asyncio task is wanted, as `asyncio.wait` does",
+    "argpartition": "`asc.argsort(t)`",
+    "as_in_context": "`t.to(device)`",
+    "asnumpy": "`await t.numpy()`",
+    "asscalar": "`await t.item()`",
+    "attach_grad": "`t.requires_grad = True`",
+    "base": "nothing: tensors are values, and views of one another where NumPy's are",
+    "cancelled": "`t.done()`, and `t.exception()`, which is TaskCancelled then",
+    "choose": "`asc.where` or `asc.take_along_axis`",
+    "clamp": "`t.clip(low, high)`",
+    "clone": "`t.copy()`",
+    "compress": "`t[mask]`",
+    "contiguous": "`t.copy()`, if at all: what needs another layout makes it",
+    "cpu": "`await t.numpy()`, or `t.to('cpu')` for a tensor there",
+    "cuda": "`t.to('cuda')`",
+    "data": "`await t.numpy()`, or `t.detach()` for a tensor that is not recorded",
+    "diagonal": "`asc.linalg.diagonal(t)`",
+    "dim": "`t.ndim`",
+    "dump": "`asc.save`",
+    "element_size": "`t.dtype.itemsize`",
+    "eq": "`t == other`",
+    "expand": "`asc.broadcast_to(t, shape)`",
+    "fill": "`t[...] = value`",
+    "flags": "`(await t).flags`",
+    "flat": "`t.flatten()`",
+    "is_cuda": "`t.device`",
+    "itemset": "`t[index] = value`",
+    "itemsize": "`t.dtype.itemsize`",
+    "masked_fill": "`asc.where(mask, value, t)`, or `t[mask] = value`",
+    "norm": "`asc.linalg.vector_norm(t)`",
+    "numel": "`t.size`",
+    "partition": "`asc.sort(t)`",
+    "permute": "`asc.permute_dims(t, axes)`, or `t.transpose(*axes)`",
+    "pow": "`t**n`",
+    "ptp": "`t.max() - t.min()`",
+    "put": "`t[indices] = values`",
+    "ready": "`t.done()`",
+    "requires_grad_": "`t.requires_grad = True`",
+    "resize": "`t.reshape(...)`, or `asc.concat`",
+    "setflags": "nothing: what is awaited is read-only, and `await t.numpy()` is yours",
+    "sort": "`asc.sort(t)`, which makes a new tensor",
+    "strides": "`(await t).strides`",
+    "swapaxes": "`asc.permute_dims(t, axes)`, or `t.mT` for the last two",
+    "t": "`t.T`",
+    "tobytes": "`(await t).tobytes()`",
+    "tofile": "`asc.save`, or `(await t).tofile(...)`",
+    "topk": "`asc.sort(t)[..., -k:]` and `asc.argsort(t)[..., -k:]`",
+    "trace": "`asc.linalg.trace(t)`",
+    "unsqueeze": "`asc.expand_dims(t, axis)`",
+    "view": "`t.reshape(...)`, which is a view where NumPy's is; `t.astype(dtype)` for another dtype",
+}
+
+MODULE = {
+    **dict.fromkeys(("double", "float", "half", "bfloat16", "type"), "`dtype=` of the layers' constructors"),
+    **dict.fromkeys(
+        ("register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook"),
+        "a `forward` of your own: there are no hooks",
+    ),
+    "add_module": "`setattr(module, name, child)`",
+    "cpu": "`module.to('cpu')`",
+    "cuda": "`module.to('cuda')`, in a scheduler with that device",
+    "register_parameter": "an attribute: a tensor with `requires_grad` set is a parameter",
+    "requires_grad_": "`p.requires_grad = ...` for each of `module.parameters()`, or `asc.no_grad()`",
+}
+
+SUBMITTER = {
+    **dict.fromkeys(("join", "synchronize", "wait", "drain"), "`await s.barrier()`, which waits for everything"),
+    **dict.fromkeys(("close", "shutdown", "stop"), "`await s.aclose()`, or the end of its `async with` block"),
+    **dict.fromkeys(("stats", "memory_allocated", "memory_stats"), "`s.statistics()`, or `s.load()`"),
+    **dict.fromkeys(("max_ops", "max_bytes"), "`s.statistics()`, which has the limits"),
+    **dict.fromkeys(("map", "gather"), "`await asc.gather(*tasks)`, of tasks that `await s.submit(fn, x)` gives"),
+    **dict.fromkeys(
+        ("run", "create_task", "start_soon", "spawn"), "`await s.submit(fn, *args)`; asyncio for coroutines"
+    ),
+    **dict.fromkeys(("DataLoader", "data_loader"), "`s.pipeline(dataset)`"),
+    "array": "`await s.put(a)`",
+    "cancel": "an exception that leaves the block, or a `deadline=`, or `t.cancel()`: each cancels",
+    "tensor": "`await s.put(a)`",
+}
+
+SUBMITTER_KEYWORDS = {
+    **dict.fromkeys(("threads", "workers", "num_workers", "max_workers", "num_threads"), "streams"),
+    **dict.fromkeys(("max_memory", "memory_limit", "memory"), "max_bytes"),
+    **dict.fromkeys(("max_tasks", "max_concurrency", "concurrency", "limit"), "max_ops"),
+    "timeout": "deadline",
+}
+
+PIPELINE = {
+    **dict.fromkeys(("prefetch", "cache", "buffer"), "`map(fn, buffer=)` and `to_device(depth=)`, which read ahead"),
+    **dict.fromkeys(("shuffle", "sample"), "a source in that order: `s.pipeline(lambda epoch: permutation of it)`"),
+    **dict.fromkeys(
+        ("filter", "take", "skip", "repeat", "enumerate", "zip", "unbatch", "flat_map"),
+        "a generator as the source: `s.pipeline(lambda epoch: (x for x in data if ...))`",
+    ),
+    **dict.fromkeys(("collect", "to_list"), "`async with pipe.open() as items: [x async for x in items]`"),
+    "to": "`to_device(device=...)`",
+}
+
+PIPELINE_KEYWORDS = {
+    **dict.fromkeys(("num_workers", "max_workers", "threads", "num_parallel_calls"), "workers"),
+    **dict.fromkeys(("prefetch", "prefetch_factor", "buffer_size", "queue_size"), "buffer"),
+    **dict.fromkeys(("batch_size", "n"), "size"),
+    "collate_fn": "collate",
+    "drop_remainder": "drop_last",
+}
+
+BATCHER_KEYWORDS = {
+    **dict.fromkeys(("batch_size", "max_batch_size", "max_size"), "max_batch_cost"),
+    **dict.fromkeys(("timeout", "batch_timeout", "max_latency", "max_delay"), "max_wait"),
+    **dict.fromkeys(("workers", "num_workers"), "concurrency"),
+}
+
+SERVING_KEYWORDS = {
+    **dict.fromkeys(("max_concurrency", "max_concurrent", "concurrency", "limit", "limit_concurrency"), "max_requests"),
+    **dict.fromkeys(("per_client", "max_requests_per_client"), "max_requests_per_tenant"),
+    "client": "tenant",
+    "timeout": "deadline",
+}
+
+# NumPy's functions that have another name here, or none; as `np.NAME`.
+NUMPY = {
+    **{f"arc{name}": f"`asyncsched.a{name}(t)`" for name in ("cos", "cosh", "sin", "sinh", "tan", "tan2", "tanh")},
+    **dict.fromkeys(("amax", "amin"), "`asyncsched.max(t)`, or `min`"),
+    "absolute": "`asyncsched.abs(t)`",
+    "concatenate": "`asyncsched.concat(ts)`",
+    "cumprod": "`asyncsched.cumulative_prod(t)`",
+    "cumsum": "`asyncsched.cumulative_sum(t)`",
+    "linalg.norm": "`asyncsched.linalg.vector_norm(t)`, or `matrix_norm`",
+    "ndim": "`t.ndim`",
+    "save": "`await asyncsched.save(path, {'x': t})`, or `await t` first",
+    "power": "`t**n`",
+    "shape": "`t.shape`",
+    "size": "`t.size`",
+    "transpose": "`asyncsched.permute_dims(t, axes)`, or `t.T`",
+}

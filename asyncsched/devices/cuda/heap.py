@@ -1,0 +1,118 @@
+"""Free memory by address, each piece joined with its free neighbours. It makes no call of CUDA."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Collection
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
+
+Bin = tuple[int, int]  # the pointer of a stream, and a size
+
+
+@dataclass(slots=True, eq=False)
+class Slab:
+    """Memory from the device. The pool alone holds what frees it: a piece may be in the hands of the collector still,
+    on whatever thread, when its slab goes back."""
+
+    ptr: int
+    size: int
+
+
+@dataclass(slots=True, eq=False)
+class Piece:
+    """Memory of a slab. While it is free, whoever takes it comes after what these streams have by then.
+
+    Attributes:
+        after: the streams, by their pointers.
+        bin: where the pool keeps it when it is given back.
+    """
+
+    slab: Slab
+    start: int
+    nbytes: int
+    after: dict[int, Any]
+    bin: Bin = (0, 0)
+
+    @property
+    def end(self) -> int:
+        return self.start + self.nbytes
+
+
+class Heap:
+    """The free pieces. The caller has a lock."""
+
+    def __init__(self) -> None:
+        self._pieces: list[Piece] = []  # by address
+
+    def nbytes(self) -> int:
+        """Bytes that are free."""
+        return sum(piece.nbytes for piece in self._pieces)
+
+    def join(self, piece: Piece) -> None:
+        """A piece is free, and one with its neighbours that are."""
+        pieces = self._pieces
+        place = bisect_left(pieces, piece.start, key=_start)
+        if place < len(pieces) and pieces[place].slab is piece.slab and pieces[place].start == piece.end:
+            follower = pieces.pop(place)
+            piece.nbytes += follower.nbytes
+            piece.after |= follower.after
+        if place and pieces[place - 1].slab is piece.slab and pieces[place - 1].end == piece.start:
+            leader = pieces[place - 1]
+            leader.nbytes += piece.nbytes
+            leader.after |= piece.after
+        else:
+            pieces.insert(place, piece)
+
+    def take(self, size: int, stream: int, *, others: bool, but: Collection[int] = ()) -> Piece | None:
+        """So many bytes of the smallest piece that has them, and that no stream had but this one; None if none has.
+
+        Args:
+            others: take from a piece that other streams had, too, where there is none that they had not;
+            but: these streams.
+        """
+        mine = {stream}
+        fitting = [
+            p
+            for p in self._pieces
+            if p.nbytes >= size and (p.after.keys() <= mine or (others and p.after.keys().isdisjoint(but)))
+        ]
+        if not fitting:
+            return None
+        return self._cut(min(fitting, key=lambda p: (not p.after.keys() <= mine, p.nbytes)), size)
+
+    def followed(self, taken: Piece, stream: Any) -> None:
+        """A stream follows all that had what was taken: so whoever follows it may have the rest. Else that would never
+        forget a stream."""
+        place = bisect_left(self._pieces, taken.end, key=_start)
+        if place < len(self._pieces):
+            rest = self._pieces[place]
+            if rest.slab is taken.slab and rest.start == taken.end and rest.after.keys() == taken.after.keys():
+                rest.after = {stream.ptr: stream}
+
+    def take_slab(self, wanted: int) -> Piece | None:
+        """A slab that is free as a whole: the smallest of at least so many bytes, or else the largest.
+
+        None if all of them together are too little.
+        """
+        whole = [piece for piece in self._pieces if piece.nbytes == piece.slab.size]
+        if not whole or sum(piece.nbytes for piece in whole) < wanted:
+            return None
+        enough = [piece for piece in whole if piece.nbytes >= wanted]
+        piece = min(enough, key=_nbytes) if enough else max(whole, key=_nbytes)
+        self._pieces.remove(piece)
+        return piece
+
+    def _cut(self, piece: Piece, size: int) -> Piece:
+        """The beginning of a piece."""
+        if piece.nbytes == size:
+            self._pieces.remove(piece)
+            return piece
+        found = Piece(piece.slab, piece.start, size, piece.after.copy())
+        piece.start += size
+        piece.nbytes -= size
+        return found
+
+
+_start, _nbytes = attrgetter("start"), attrgetter("nbytes")

@@ -1,0 +1,63 @@
+"""How a scheduler ends: in order, when all that was submitted has ended; by a failure or a cancellation, when what runs
+has; and out of time, with bodies still running.
+
+In each way nothing new is taken first, and the devices are stopped last: finished results stay readable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from .runtime import Life, Runtime
+from .unseen_failures import finish
+from .waiting import drained, shielded
+
+
+async def close_in_order(runtime: Runtime, timeout: float | None) -> None:  # noqa: ASYNC109  # it ends in order, too
+    """Wait for everything submitted, at most so many seconds, and close. See `Scheduler.aclose`."""
+    if runtime.life in (Life.NEW, Life.CLOSED):
+        runtime.life = Life.CLOSED
+        return
+    if runtime.life is not Life.OPEN:
+        runtime.refuse()
+    runtime.check_waiting()
+    runtime.refuse_new()
+    try:
+        async with asyncio.timeout(timeout):
+            await drained(runtime, runtime.engine.root)
+    except TimeoutError:
+        late = _give_up(runtime, timeout)
+        await runtime.disconnect()
+        raise late from None
+    except BaseException:
+        await abort(runtime, "aclose(), which was cancelled")
+        raise
+    runtime.close()
+    await runtime.disconnect()
+    finish(runtime.engine.root, "the scheduler", None)
+
+
+async def abort(runtime: Runtime, by: str) -> None:
+    """Drop what is pending, wait for what runs, whoever cancels meanwhile, and close."""
+    if runtime.life in (Life.CLOSED, Life.FORKED):
+        return
+    runtime.refuse_new()
+    runtime.cancel_all(runtime.engine.root.unfinished(), by)
+    try:
+        await shielded(runtime, runtime.engine.root)
+    finally:
+        runtime.close()
+        await runtime.disconnect()
+
+
+def _give_up(runtime: Runtime, timeout: float | None) -> TimeoutError:
+    """Drop what is pending and close though bodies run: the error that names them."""
+    root = runtime.engine.root
+    runtime.cancel_all(root.unfinished(), "aclose(), which ran out of time")
+    running = ", ".join(task.name for task in runtime.engine.launched())
+    runtime.close()
+    late = TimeoutError(
+        f"after {timeout:g} s these tasks still run: {running} (they end by themselves, and their results are dropped)"
+    )
+    finish(root, "the scheduler", late)
+    return late

@@ -1,0 +1,231 @@
+"""Errors in a pipeline: where they come, what they say, and what they leave behind."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+import pytest
+
+import asyncsched as asc
+from asyncsched.flow.pipeline import threads as threads_of_stages
+from tests.waiting import no_collector, turns, until
+
+from .rig import drain, holding, same, same_in_thread
+
+
+async def fail_at(number: int, error: BaseException, item: Any) -> Any:
+    if item == number:
+        raise error
+    return item
+
+
+def fail_in_thread_at(number: int, error: BaseException, item: Any) -> Any:
+    if item == number:
+        raise error
+    return item
+
+
+def failing_generator(error: BaseException, epoch: int = 0) -> Iterator[int]:
+    yield from range(30)
+    raise error
+
+
+async def failing_async_generator(error: BaseException, epoch: int = 0) -> AsyncIterator[int]:
+    for i in range(30):
+        yield i
+    raise error
+
+
+FAILING: dict[str, Any] = {
+    "coroutine": lambda s, e: s.pipeline(range(100)).map(partial(fail_at, 30, e)),
+    "coroutines": lambda s, e: s.pipeline(range(100)).map(partial(fail_at, 30, e), workers=4),
+    "thread": lambda s, e: s.pipeline(range(100)).map(partial(fail_in_thread_at, 30, e)),
+    "threads": lambda s, e: s.pipeline(range(100)).map(partial(fail_in_thread_at, 30, e), workers=4),
+    "generator": lambda s, e: s.pipeline(partial(failing_generator, e)),
+    "async generator": lambda s, e: s.pipeline(partial(failing_async_generator, e)),
+}
+
+
+@pytest.mark.parametrize("make", FAILING.values(), ids=FAILING)
+@pytest.mark.parametrize("behind", [0, 2])
+async def test_an_error_comes_bare_after_the_items_before_it_and_says_where(
+    s: asc.Scheduler, make: Any, behind: int
+) -> None:
+    pipe = make(s, LookupError("it"))
+    for fn in (same, same_in_thread)[:behind]:
+        pipe = pipe.map(fn, workers=2)
+    received = []
+    with pytest.raises(LookupError, match="it") as caught:
+        async with pipe.open() as items:
+            async for item in items:
+                received.append(item)
+    assert received == list(range(30))
+    assert len(caught.value.__notes__) == 1
+    assert "at item 30 of the source" in caught.value.__notes__[0]
+    assert "stage 0 (source)" in caught.value.__notes__[0] or "stage 1 (map " in caught.value.__notes__[0]
+    assert s.statistics().bytes_retained == 0
+
+
+@dataclass(frozen=True)
+class Frozen(Exception):
+    """It refuses assignments, so also `add_note`."""
+
+    code: int
+
+
+@pytest.mark.parametrize("make", FAILING.values(), ids=FAILING)
+async def test_an_exception_that_refuses_notes_comes_with_one(s: asc.Scheduler, make: Any) -> None:
+    with pytest.raises(Frozen) as caught:
+        await drain(make(s, Frozen(7)))
+    assert "at item 30 of the source" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize("threads", [True, False])
+async def test_in_order_the_first_error_is_that_of_the_first_item(s: asc.Scheduler, threads: bool) -> None:
+    """Item 5 fails before item 3 does."""
+
+    error = LookupError()
+
+    def fail(i: int) -> int:
+        if i in (3, 5):
+            raise error
+        return i
+
+    fn, let_go = holding(3, threads, fail)
+    pipe = s.pipeline(range(20)).map(fn, workers=4)
+    async with pipe.open() as items:
+        assert [await anext(items) for _ in range(3)] == [0, 1, 2]
+        await until(lambda: any(stage.error for stage in items._stages))
+        let_go()
+        with pytest.raises(LookupError) as caught:
+            await anext(items)
+    (note,) = caught.value.__notes__
+    assert "at item 3 of the source" in note
+
+
+async def test_a_failed_stage_lets_go_every_worker_whatever_it_waits_for(s: asc.Scheduler) -> None:
+    """Also one that was woken, since there was room, and finds that another has taken it."""
+
+    async def fn(number: int, i: int) -> int:
+        await turns(i % 3)
+        return fail_in_thread_at(number, LookupError(), i)
+
+    for number in range(40):
+        with pytest.raises(LookupError):
+            await drain(s.pipeline(range(40), buffer=4).map(partial(fn, number), workers=4, buffer=0))
+
+
+async def test_what_a_thread_has_taken_it_works_on_though_a_later_item_has_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    failed = threading.Event()
+
+    class Slow(SimpleQueue):  # type: ignore[type-arg]
+        """Gives item 0 to a thread that then sleeps until item 1 has failed."""
+
+        def get(self, *args: Any) -> Any:
+            call = super().get(*args)
+            if call is not None and call.origin == 0:
+                assert failed.wait(60)
+            return call
+
+    monkeypatch.setattr(threads_of_stages, "SimpleQueue", Slow)
+    async with asc.Scheduler("cpu") as s:
+        pipe = s.pipeline(range(9)).map(partial(fail_in_thread_at, 1, LookupError()), workers=2)
+        async with pipe.open() as items:
+            await until(lambda: items._stages[1].error)
+            failed.set()
+            assert await anext(items) == 0
+            with pytest.raises(LookupError):
+                await anext(items)
+
+
+@pytest.mark.parametrize("make", FAILING.values(), ids=FAILING)
+async def test_an_error_pins_nothing_once_the_block_is_left(s: asc.Scheduler, make: Any) -> None:
+    pipe = make(s, LookupError)  # made when it is raised: nobody else holds it
+
+    async def consume() -> None:
+        held = await s.put(np.ones(1000))
+        async with pipe.open() as items:
+            async for _ in items:
+                await held.sum()
+
+    with no_collector():
+        with suppress(LookupError):
+            await consume()
+        assert s.statistics().bytes_retained == 0
+
+
+async def test_a_source_that_breaks_is_an_error_that_says_where(s: asc.Scheduler) -> None:
+    with pytest.raises(TypeError, match="unsized") as caught:
+        await drain(s.pipeline(np.array(3)))
+    assert "stage 0 (source), at item 0" in caught.value.__notes__[0]
+    source = list(range(9))
+    with pytest.raises(IndexError) as shorter:
+        async with s.pipeline(source, buffer=2).map(same).open() as items:
+            async for _ in items:
+                source.clear()
+    assert "stage 0 (source), at item" in shorter.value.__notes__[0]
+
+    async def coroutine(epoch: int) -> list[int]:
+        return [epoch]
+
+    with pytest.raises(TypeError, match="returned a coroutine, which is not iterable"):
+        await drain(s.pipeline(coroutine))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("threads", [True, False])
+async def test_out_of_order_an_error_comes_after_what_was_begun(s: asc.Scheduler, threads: bool) -> None:
+    fn = partial(fail_in_thread_at if threads else fail_at, 5, LookupError())
+    received = []
+    with pytest.raises(LookupError):
+        async with s.pipeline(range(1000)).map(fn, workers=3, ordered=False).open() as items:
+            async for item in items:
+                received.append(item)
+    assert 5 not in received
+    assert len(received) < 100
+
+
+async def test_an_error_of_a_batch_names_its_items(s: asc.Scheduler) -> None:
+    items = [np.ones(3)] * 9 + [np.ones(4)] + [np.ones(3)] * 9
+    with pytest.raises(ValueError, match=r"differ in shape: \(3,\) and, at 1, \(4,\)") as caught:
+        await drain(s.pipeline(items).batch(4))
+    assert "stage 1 (batch 4), at items 8 to 11 of the source" in caught.value.__notes__[0]
+    with pytest.raises(LookupError):
+        await drain(s.pipeline(range(100)).map(partial(fail_at, 30, LookupError())).batch(64).to_device())
+
+
+@pytest.mark.parametrize("error", [StopIteration, StopAsyncIteration, GeneratorExit, asyncio.CancelledError])
+@pytest.mark.parametrize("fn", [fail_at, fail_in_thread_at])
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_what_would_mean_something_else_is_wrapped(s: asc.Scheduler, error: Any, fn: Any, workers: int) -> None:
+    with pytest.raises(RuntimeError, match=f"raised {error.__name__}") as caught:
+        await drain(s.pipeline(range(9)).map(partial(fn, 3, error()), workers=workers))
+    assert isinstance(caught.value.__cause__, error)
+
+
+async def test_a_coroutine_from_a_plain_function_is_an_error(s: asc.Scheduler) -> None:
+    with pytest.raises(TypeError, match="pass the coroutine function"):
+        await drain(s.pipeline(range(3)).map(lambda i: same(i)))
+
+
+async def test_an_error_is_raised_again_and_the_next_epoch_is_a_new_one(s: asc.Scheduler) -> None:
+    error = LookupError()
+    pipe = s.pipeline(range(9)).map(partial(fail_at, 3, error))
+    async with pipe.open() as items:
+        for _ in range(3):
+            await anext(items)
+        for _ in range(2):
+            with pytest.raises(LookupError):
+                await anext(items)
+    with pytest.raises(LookupError):
+        await drain(pipe)
+    assert pipe.state_dict()["epoch"] == 1

@@ -1,0 +1,12 @@
+"""What the ledgers say, for tests."""
+
+from __future__ import annotations
+
+import asyncsched as asc
+
+
+def used(s: asc.Scheduler) -> int:
+    """The bytes that are charged, when all that has ended was taken in. The ledgers agree with each other."""
+    s.statistics()
+    s._runtime.engine.validate()
+    return s._runtime.engine.account.used

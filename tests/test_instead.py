@@ -1,0 +1,222 @@
+"""What one types by habit from NumPy, PyTorch and asyncio: it works, or the error names what to write instead."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import pickle
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import asyncsched as asc
+from asyncsched import _instead, nn, optim
+from asyncsched.serving import Serving
+
+pytestmark = pytest.mark.one_loop
+
+
+@pytest.fixture(autouse=True)
+def may_block(blockbuster):
+    """What is imported when it is first used reads files, on the event loop."""
+    blockbuster.deactivate()
+
+
+@pytest.fixture
+async def x(s: asc.Scheduler) -> asc.Tensor:
+    return await s.put(np.arange(6, dtype=np.float32).reshape(2, 3))
+
+
+TABLES: list[tuple[dict[str, str], Callable[[asc.Scheduler], Any]]] = [
+    (_instead.PACKAGE, lambda s: asc),
+    (_instead.RANDOM, lambda s: asc.random),
+    (_instead.LINALG, lambda s: asc.linalg),
+    (_instead.NN, lambda s: nn),
+    (_instead.OPTIM, lambda s: optim),
+    (_instead.TENSOR, lambda s: asc.ones(3)),
+    (_instead.MODULE, lambda s: nn.ReLU()),
+    (_instead.SUBMITTER, lambda s: s),
+    (_instead.SUBMITTER, lambda s: s.scope()),
+    (_instead.PIPELINE, lambda s: s.pipeline(range(3))),
+]
+
+
+@pytest.mark.parametrize(("table", "of"), TABLES, ids=range(len(TABLES)))
+async def test_each_name_says_what_to_write(s, table, of):
+    owner = of(s)
+    for name, cure in table.items():
+        assert name not in dir(owner)
+        with pytest.raises(AttributeError, match=rf"no attribute '{name}': .*{re.escape(cure)}$"):
+            getattr(owner, name)
+    with pytest.raises(AttributeError, match=r"no attribute 'whatever'$"):
+        owner.whatever  # noqa: B018
+
+
+async def test_cures_that_are_found_by_a_rule(x, s):
+    with pytest.raises(AttributeError, match=r"no attribute 'exp': use `asc.exp\(t\)`$"):
+        x.exp()
+    with pytest.raises(AttributeError, match=r"no attribute 'add_': use `t = ...` or "):
+        x.add_(1)
+    task = await s.submit(np.linalg.norm, x)
+    with pytest.raises(AttributeError, match=r"no attribute 'shape': use `await t`, or a Tensor, which `submit\(fn"):
+        task.shape  # noqa: B018
+    assert await task > 0
+
+
+async def test_a_name_that_is_misspelt_is_guessed_and_the_error_holds_no_tensor(x):
+    with pytest.raises(AttributeError) as caught:
+        x.reshpe(-1)
+    assert (caught.value.name, caught.value.obj) == ("reshpe", asc.Tensor)  # by which Python guesses
+
+
+REFUSED: list[tuple[Callable[[Any, Any], Any], type[Exception], str]] = [
+    (lambda s, x: x - [1, 2, 3], TypeError, r"^list is no operand.*`x = await s.put\(a\)`"),
+    (lambda s, x: [1, 2, 3] - x, TypeError, r"^list is no operand"),
+    (lambda s, x: x == [1, 2, 3], TypeError, r"^list is no operand"),
+    (lambda s, x: x + np.ones(3), TypeError, r"numpy.ndarray is no operand.*`x = await s.put\(a\)`"),
+    (lambda s, x: x + s.submit_nowait(int), TypeError, r"Task is no operand: `await` it first, or .*shape=, dtype="),
+    (lambda s, x: asc.exp([1.0]), TypeError, r"^list is no operand.*`x = await s.put\(a\)`"),
+    (lambda s, x: asc.exp("a"), TypeError, r"^str is no operand: use a Tensor"),
+    (lambda s, x: x + "a", TypeError, r"unsupported operand"),
+    (lambda s, x: np.linalg.norm(x), asc.ImplicitBarrierError, r"np.linalg.norm\(t\).*`asyncsched.linalg.vector_norm"),
+    (lambda s, x: np.linalg.inv(x), asc.ImplicitBarrierError, r"np.linalg.inv\(t\).*`asyncsched.linalg.inv\(t\)`"),
+    (lambda s, x: np.fft.fft(x), asc.ImplicitBarrierError, r"np.fft.fft\(t\).*`asyncsched.fft.fft\(t\)`"),
+    (lambda s, x: np.zeros_like(x), asc.ImplicitBarrierError, r"`asyncsched.zeros_like\(t\)`"),
+    (lambda s, x: np.concatenate([x, x]), asc.ImplicitBarrierError, r"`asyncsched.concat\(ts\)`"),
+    (lambda s, x: np.absolute(x), asc.ImplicitBarrierError, r"np.absolute\(t\).*`asyncsched.abs\(t\)`"),
+    (lambda s, x: np.shape(x), asc.ImplicitBarrierError, r"use `t.shape`"),
+    (lambda s, x: np.allclose(x, x), asc.ImplicitBarrierError, r"or `await t` first"),
+    (lambda s, x: round(x.sum(), 2), asc.ImplicitBarrierError, r"`round\(await t.item\(\)\)`"),
+    (lambda s, x: x.to(np.float64), TypeError, r"`t.astype\(dtype\)`"),
+    (lambda s, x: asc.gather([x, x]), TypeError, r"`asc.gather\(\*them\)`"),
+    (lambda s, x: asc.gather(s.barrier), TypeError, r"use asyncio.gather for coroutines"),
+    (lambda s, x: list(s.pipeline(range(3))), TypeError, r"`async with pipe.open\(\) as items:`"),
+    (lambda s, x: aiter(s.pipeline(range(3))), TypeError, r"`async with pipe.open\(\) as items:`"),
+    (lambda s, x: s.pipeline(s.pipeline(range(3))), TypeError, r"not Pipeline"),
+    (lambda s, x: s.pipeline([1]).map(str, num_workers=2), TypeError, r"map\(\) got an unex.*: use `workers=`$"),
+    (lambda s, x: s.pipeline([1]).batch(batch_size=2), TypeError, r"batch\(\) got an unex.*: use `size=`$"),
+    (lambda s, x: s.scope(timeout=1), TypeError, r"scope\(\) got an unexpected keyword argument 'timeout': use `deadl"),
+    (lambda s, x: asc.Scheduler(workers=2), TypeError, r"Scheduler\(\) got an .* 'workers': use `streams=`$"),
+    (lambda s, x: asc.Scheduler(whatever=2), TypeError, r"got an unexpected keyword argument 'whatever'$"),
+    (
+        lambda s, x: asc.Batcher(len, batch_size=2),
+        TypeError,
+        r"Batcher\(\) got .* 'batch_size': use `max_batch_cost=`$",
+    ),
+    (lambda s, x: Serving(print, timeout=2), TypeError, r"Serving\(\) got an .* 'timeout': use `deadline=`$"),
+    (lambda s, x: Serving(print, s), TypeError, r"`lambda: Scheduler\(...\)`"),
+    (lambda s, x: Serving(print, max_requests_per_tenant=2), ValueError, r"needs `tenant=`"),
+    (lambda s, x: optim.SGD(nn.Linear(2, 2), lr=1.0), TypeError, r"`model.parameters\(\)`"),
+    (lambda s, x: pickle.dumps(nn.Linear(2, 2)), TypeError, r"`await asc.save\(path, model.state_dict\(\)\)`"),
+    (lambda s, x: copy.copy(x), TypeError, r"Tensors are values"),
+    (lambda s, x: copy.deepcopy([x]), TypeError, r"Tensors are values"),
+    (lambda s, x: nn.Linear(2, 2).zero_grad(False), ValueError, r"leave `set_to_none` out"),
+    (
+        lambda s, x: optim.SGD(nn.Linear(2, 2).parameters(), lr=1.0).zero_grad(set_to_none=False),
+        ValueError,
+        r"leave `set_to_none` out",
+    ),
+]
+
+
+@pytest.mark.parametrize(("habit", "error", "cure"), REFUSED, ids=range(len(REFUSED)))
+async def test_a_habit_is_refused_with_its_cure(s, x, habit, error, cure):
+    with pytest.raises(error, match=cure):
+        habit(s, x)
+
+
+async def test_what_was_not_awaited_is_no_operand(s, x):
+    coming = s.put(np.ones(3))
+    for use in (lambda: x + coming, lambda: coming * x, lambda: asc.exp(coming)):
+        with pytest.raises(TypeError, match=r"^coroutine is no operand: `await` it first$"):
+            use()
+    assert await (x + await coming).max().item() == 6
+
+
+async def test_a_pipeline_is_no_block(s):
+    with pytest.raises(TypeError, match=r"`async with pipe.open\(\) as items:`"):
+        async with s.pipeline(range(3)):
+            pass
+
+
+async def test_what_pytorch_saves_the_other_way_round(s, tmp_path):
+    with pytest.raises(TypeError, match=r"`await asc.save\(path, state\)`"):
+        await asc.save({"a": 1}, tmp_path / "a")  # type: ignore[arg-type]
+
+
+async def test_another_thread_is_told_where_to_go(s):
+    with pytest.raises(RuntimeError, match="in a server `async def` handlers"):
+        await asyncio.to_thread(asc.ones, 3)
+
+
+async def test_a_task_is_told_to_take_tensors_as_arguments(s, x):
+    with pytest.raises(RuntimeError, match="give it tensors as arguments, which arrive as arrays") as caught:
+        await s.call(lambda: x + 1)
+    assert "run_coroutine_threadsafe" not in str(caught.value)
+
+
+async def test_a_number_is_rounded_where_waiting_is_right(x):
+    assert await asyncio.to_thread(round, x.mean(), 1) == 2.5
+    assert await asyncio.to_thread(round, x.mean()) == 2
+
+
+async def test_gradients_are_dropped_as_pytorch_writes_it(x):
+    model = nn.Linear(3, 2, rng=0)
+    optimizer = optim.SGD(model.parameters(), lr=0.1)
+    for drop in (lambda: optimizer.zero_grad(set_to_none=True), lambda: model.zero_grad(True)):
+        model(x).sum().backward()
+        drop()
+        assert model.weight.grad is None
+
+
+async def test_a_copied_module_has_the_values_of_the_moment_and_goes_its_own_way(x):
+    model = nn.Sequential(nn.Linear(3, 4, rng=0), nn.BatchNorm1d(4), nn.Linear(4, 1, rng=1))
+    model.tied = [model[0].weight]  # type: ignore[assignment]
+    before = {name: await tensor for name, tensor in model.state_dict().items()}
+    optimizer = optim.SGD(model.parameters(), lr=0.1)
+    best = copy.deepcopy(model)
+    assert best.tied[0] is best[0].weight is not model[0].weight
+    assert [n for n, _ in best.named_parameters()] == [n for n, _ in model.named_parameters()]
+    ((model(x) - 1) ** 2).sum().backward()
+    optimizer.step()
+    assert best[0].weight.grad is None
+    for name, tensor in best.state_dict().items():
+        np.testing.assert_array_equal(await tensor, before[name])
+    assert (await model[2].weight != before["2.weight"]).any()
+    theirs = optim.SGD(best.parameters(), lr=0.1)
+    ((best(x) - 1) ** 2).sum().backward()
+    theirs.step()
+    for tensor, other in zip(best.parameters(), model.parameters(), strict=True):
+        np.testing.assert_array_equal(await tensor, await other)
+
+
+CURES = """
+asc.abs(t); asc.exp(t); asc.concat([t, t], axis=0); asc.stack([t, t]); t[:1]; t[1:]; t @ t.T; t.astype(asc.float64)
+asc.clip(t, 0, 1); t.clip(0, 1); asc.where(asc.isnan(t), 0, t); asc.where(t > 2, 0, t); t[t > 2] = 0; t[...] = 0
+asc.linalg.vector_norm(t); asc.linalg.matrix_norm(t); asc.linalg.diagonal(t); asc.linalg.trace(t[:, :2]); t**2; t.T
+asc.permute_dims(t, (1, 0)); t.transpose(1, 0); asc.expand_dims(t, axis=0); asc.broadcast_to(t, (4, 2, 3)); t.max()
+asc.sort(t)[..., -2:]; asc.argsort(t)[..., -2:]; asc.cumulative_sum(t, axis=0); asc.cumulative_prod(t, axis=0)
+asc.random.default_rng(0).normal(size=3); asc.random.default_rng(0).random(3); asc.random.default_rng(0).integers(3)
+asc.take_along_axis(t, asc.argsort(t)); t.flatten(); t.detach(); t.copy(); t.to("cpu"); t.device; t.ndim; t.size
+nn.relu(t); nn.softmax(t); nn.log_softmax(t); nn.sigmoid(t); nn.dropout(t, 0.5, seed=0); nn.Linear(3, 2).to("cpu")
+asc.autograd.grad; asc.observe; optim.schedules.StepLR; optim.schedules.CosineAnnealingLR; optim.schedules.OneCycleLR
+s.capture; s.as_executor; s.statistics().max_bytes; s.statistics().max_ops; s.load(); s.aclose; s.call; s.barrier
+s.pipeline(range(9)).map(str, workers=4, buffer=3).batch(64).to_device(depth=2)
+s.pipeline(lambda epoch: (x for x in range(9) if x % 2)); s.pipeline(range(9)).batch(2, collate=list, drop_last=True)
+asc.Scheduler(streams=2, max_bytes=9, max_ops=3); s.scope(deadline=1); asc.Batcher(list, max_batch_cost=2, max_wait=0)
+""".strip().splitlines()
+
+
+@pytest.mark.parametrize("cures", CURES)
+async def test_what_is_said_to_write_can_be_written(s, x, cures):
+    there = {"asc": asc, "nn": nn, "optim": optim, "s": s, "t": x}
+    for cure in cures.split("; "):
+        exec(cure, there)
+    with asc.no_grad():
+        layer = nn.Linear(3, 2)
+        layer.weight[...] = x
+    await s.barrier()
+    assert (await layer.weight == await x).all()
