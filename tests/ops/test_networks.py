@@ -273,6 +273,16 @@ def test_blocks_begin_where_rows_have_the_bits_of_the_whole(monkeypatch, threads
     assert len(layers.long_blocks(np, 3, 10**7)) == 3
 
 
+@pytest.mark.parametrize("dtype", ["f2", "f4"])
+def test_layer_norm_in_the_blocks_of_several_threads_has_the_same_bits(monkeypatch, dtype):
+    operands = [real(2001, 700).astype(dtype), real(700).astype(dtype), real(700).astype(dtype)]
+    found = []
+    for threads in (1, 2):
+        monkeypatch.setattr(parallel._here, "threads", threads)
+        found.append(resolve(TABLE["layer_norm"].exact, np)(*operands, eps=1e-5).tobytes())
+    assert found[0] == found[1]
+
+
 @pytest.mark.parametrize(("rows", "width"), [(1001, 512), (129, 2050), (33, 8200), (6, 50_000)])
 def test_a_bias_that_is_laid_out_gives_the_bits_of_one_that_is_not(rows, width):
     x, weight, bias = real(rows, 3), real(width, 3), real(width)

@@ -73,8 +73,10 @@ def layer_norm(xp: Any, x: Any, weight: Any, bias: Any, *, eps: float, out: Any 
     """(x - mean) / sqrt(variance + eps) weight + bias, over as many last axes as the weight has."""
     out, result, rows = as_rows(xp, out, x, width=weight.size)
     weight, bias = _tiled(xp, 0, weight), _tiled(xp, 1, bias)
+    # Beside other threads fewer calls are worth more than the cache: nothing is made for a step, but of half precision.
+    alive = 4 if parallel.threads() > 1 and out.dtype != xp.float16 else 8
     with unbuffered(xp, rows.shape[1]):
-        for block in long_blocks(xp, *rows.shape):
+        for block in long_blocks(xp, *rows.shape, alive=alive):
             y, scale = _centre(xp, rows[block], eps, _room(xp, result[block]))
             y *= scale
             _by_tiles(xp.multiply, y, weight, y)
