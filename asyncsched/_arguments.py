@@ -40,13 +40,15 @@ def check_number(name: str, value: Any, unit: str = "", *, zero: bool = False, n
         raise ValueError(f"{name} must be a finite {what} {least}, not {value!r}{_instead(none)}")
 
 
-def parse_bytes(size: int | str, name: str = "size") -> int:
+def parse_bytes(size: int | str | np.integer, name: str = "size") -> int:
     """`size` in bytes: an int, or text such as "256 MiB", "1.5 GB".
 
     Raises:
         ValueError: if it is neither, not positive, or of an unknown unit.
         TypeError: if it is of another type.
     """
+    if isinstance(size, np.integer):  # what a product of a shape is
+        size = int(size)
     if isinstance(size, bool) or not isinstance(size, int | str):
         raise TypeError(f'{name} is an int of bytes or text such as "256 MiB", not {type(size).__name__}')
     if isinstance(size, str):

@@ -93,7 +93,7 @@ OPTIM = {
 
 TENSOR = {
     **dict.fromkeys(("float", "half", "double", "bfloat16", "int", "long", "bool", "type"), "`t.astype(asc.float64)`"),
-    **dict.fromkeys(("relu", "softmax", "log_softmax", "sigmoid"), "it of `asyncsched.nn`, as in `nn.relu(t)`"),
+    **{name: f"`asc.nn.{name}(t)`" for name in ("relu", "softmax", "log_softmax", "sigmoid")},
     **dict.fromkeys(("mm", "bmm", "matmul"), "`a @ b`"),
     **dict.fromkeys(("split", "chunk"), "`t[:n]` and `t[n:]`, which are views"),
     **dict.fromkeys(("block_until_ready", "compute", "wait", "wait_to_read"), "`await t`"),
@@ -131,6 +131,7 @@ TENSOR = {
     "numel": "`t.size`",
     "partition": "`asc.sort(t)`",
     "permute": "`asc.permute_dims(t, axes)`, or `t.transpose(*axes)`",
+    "pow": "`t**n`",
     "ptp": "`t.max() - t.min()`",
     "put": "`t[indices] = values`",
     "ready": "`t.done()`",

@@ -57,11 +57,11 @@ class Digits:
     sizes, rate, size = (64, 512, 256, 10), 0.2, 64
     epochs, max_bytes = 20, "5 MiB"
 
-    def __init__(self, seed: int, batches: int | None) -> None:
+    def __init__(self, batches: int | None) -> None:
         from sklearn.datasets import load_digits
 
         self.images, self.labels = load_digits(return_X_y=True)
-        order = np.random.default_rng(seed).permutation(len(self.images))
+        order = np.random.default_rng(0).permutation(len(self.images))
         self.test, self.train = np.split(order, [len(order) // 5])
         self.count = min(batches or sys.maxsize, len(self.train) // self.size)
 
@@ -89,8 +89,8 @@ class Synthetic:
     sizes, rate, size = (512, 256, 1), 0.003, 4096
     epochs, max_bytes = 1, "64 MiB"
 
-    def __init__(self, seed: int, batches: int | None) -> None:
-        rng = np.random.default_rng(seed)
+    def __init__(self, batches: int | None) -> None:
+        rng = np.random.default_rng(0)
         self.direction = rng.standard_normal((512, 1), np.float32) / np.float32(512**0.5)
         self.vectors = rng.standard_normal((2 * self.size, 512), np.float32)
         self.count = batches or 50
@@ -106,10 +106,10 @@ class Synthetic:
         return None
 
 
-async def train(way: str, data: Digits | Synthetic, epochs: int, max_bytes: str, seed: int) -> Result:
+async def train(way: str, data: Digits | Synthetic, epochs: int, max_bytes: str) -> Result:
     """Train one way. Returns its times, its peaks, samples of its memory, and how well it learned."""
     no_limits = {"max_ops": None, "max_bytes": None, "max_pending": None}
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     async with asc.Scheduler(**({"max_ops": 64, "max_bytes": max_bytes} if way == "bounded" else no_limits)) as s:
         window = s.window(2) if way == "window(2)" else nullcontext()
         model = perceptron(data.sizes, rng)
@@ -189,7 +189,7 @@ def main(options: argparse.Namespace) -> None:
     epochs, max_bytes = options.epochs or data.epochs, options.max_bytes or data.max_bytes
     if options.way:
         with threadpool_limits(options.blas_threads, user_api="blas"):
-            result = asc.run(train(options.way, data(options.seed, options.batches), epochs, max_bytes, options.seed))
+            result = asc.run(train(options.way, data(options.batches), epochs, max_bytes))
         print(json.dumps(result))
         return
     results = {}
@@ -263,6 +263,5 @@ if __name__ == "__main__":
     parser.add_argument("--max-bytes", help="the limit of `bounded`; default 5 MiB for digits, 64 MiB for synthetic")
     parser.add_argument("--blas-threads", type=int, default=max(1, (os.cpu_count() or 1) - 1), metavar="N")
     parser.add_argument("--plot", metavar="PATH", default="bounded_vs_unbounded.png")
-    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--way", choices=WAYS, help=argparse.SUPPRESS)
     main(parser.parse_args())

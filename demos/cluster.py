@@ -14,6 +14,7 @@ import argparse
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import pairwise
 from time import perf_counter
@@ -23,7 +24,11 @@ if __name__ == "__main__":
     print(__doc__.splitlines()[0], flush=True)  # at once: what follows takes a while to load
 
 import numpy as np
-from distributed import Client, LocalCluster
+
+try:
+    from distributed import Client, LocalCluster
+except ImportError:
+    sys.exit('Dask is not installed: pip install "asyncsched[cluster]"')
 from sklearn.datasets import load_digits
 
 import asyncsched as asc

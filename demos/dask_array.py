@@ -26,10 +26,14 @@ from typing import Any
 if __name__ == "__main__" and "--way" not in sys.argv:
     print(__doc__.splitlines()[0], flush=True)  # at once: what follows takes a while to load
 
-import dask
-import dask.array as da
 import numpy as np
 import psutil
+
+try:
+    import dask
+    import dask.array as da
+except ImportError:
+    sys.exit('Dask is not installed: pip install "asyncsched[cluster]"')
 
 from asyncsched import cluster
 

@@ -35,6 +35,18 @@ def test_sizes_are_written_as_they_are_read(text: str) -> None:
     assert format_bytes(parse_bytes(text)) == text
 
 
+def test_a_size_may_be_numpys() -> None:
+    """As a product of a shape is."""
+    size = parse_bytes(np.prod((3, 4)) * np.float64().itemsize)
+    assert (size, type(size)) == (96, int)
+
+
+@pytest.mark.parametrize("shape", [2.0, True, (2, -1), (2.0,), "3", (None,)])
+async def test_shapes_that_make_no_sense(s: asc.Scheduler, shape: Any) -> None:
+    with pytest.raises(ValueError, match="must be a tuple of lengths, none negative"):
+        s.submit_nowait(np.ones, 3, shape=shape, dtype=float)
+
+
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [

@@ -72,10 +72,14 @@ async def test_a_name_that_is_misspelt_is_guessed_and_the_error_holds_no_tensor(
 
 
 REFUSED: list[tuple[Callable[[Any, Any], Any], type[Exception], str]] = [
-    (lambda s, x: x - [1, 2, 3], TypeError, r"builtins.list is no operand.*`x = await s.put\(a\)`"),
-    (lambda s, x: [1, 2, 3] - x, TypeError, r"builtins.list is no operand"),
-    (lambda s, x: x == [1, 2, 3], TypeError, r"builtins.list is no operand"),
+    (lambda s, x: x - [1, 2, 3], TypeError, r"^list is no operand.*`x = await s.put\(a\)`"),
+    (lambda s, x: [1, 2, 3] - x, TypeError, r"^list is no operand"),
+    (lambda s, x: x == [1, 2, 3], TypeError, r"^list is no operand"),
     (lambda s, x: x + np.ones(3), TypeError, r"numpy.ndarray is no operand.*`x = await s.put\(a\)`"),
+    (lambda s, x: x + s.submit_nowait(int), TypeError, r"Task is no operand: `await` it first, or .*shape=, dtype="),
+    (lambda s, x: asc.exp([1.0]), TypeError, r"^list is no operand.*`x = await s.put\(a\)`"),
+    (lambda s, x: asc.exp("a"), TypeError, r"^str is no operand: use a Tensor"),
+    (lambda s, x: x + "a", TypeError, r"unsupported operand"),
     (lambda s, x: np.linalg.norm(x), asc.ImplicitBarrierError, r"np.linalg.norm\(t\).*`asyncsched.linalg.vector_norm"),
     (lambda s, x: np.linalg.inv(x), asc.ImplicitBarrierError, r"np.linalg.inv\(t\).*`asyncsched.linalg.inv\(t\)`"),
     (lambda s, x: np.fft.fft(x), asc.ImplicitBarrierError, r"np.fft.fft\(t\).*`asyncsched.fft.fft\(t\)`"),
@@ -113,6 +117,20 @@ REFUSED: list[tuple[Callable[[Any, Any], Any], type[Exception], str]] = [
 async def test_a_habit_is_refused_with_its_cure(s, x, habit, error, cure):
     with pytest.raises(error, match=cure):
         habit(s, x)
+
+
+async def test_what_was_not_awaited_is_no_operand(s, x):
+    coming = s.put(np.ones(3))
+    for use in (lambda: x + coming, lambda: coming * x, lambda: asc.exp(coming)):
+        with pytest.raises(TypeError, match=r"^coroutine is no operand: `await` it first$"):
+            use()
+    assert await (x + await coming).max().item() == 6
+
+
+async def test_a_pipeline_is_no_block(s):
+    with pytest.raises(TypeError, match=r"`async with pipe.open\(\) as items:`"):
+        async with s.pipeline(range(3)):
+            pass
 
 
 async def test_what_pytorch_saves_the_other_way_round(s, tmp_path):

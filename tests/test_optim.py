@@ -12,6 +12,7 @@ import asyncsched as asc
 from asyncsched.ops import TABLE, resolve
 from asyncsched.optim import SGD, Adam, AdamW, RMSprop
 from tests.autograd.gate import Gate
+from tests.waiting import no_collector
 
 pytestmark = pytest.mark.one_loop
 SHAPES = ((4, 4), (4,))
@@ -401,3 +402,16 @@ def test_what_is_added_in_blocks_has_the_bits_of_the_formula(dtype: str) -> None
     over = x.copy()
     assert kernel(over, y, 0.9, -0.1, out=over) is over
     assert over.tobytes() == (x * 0.9 + y * -0.1).tobytes()
+
+
+@pytest.mark.parametrize("kind", [SGD, Adam, AdamW, RMSprop])
+async def test_one_that_is_dropped_frees_its_moments_and_parameters_at_once(s: asc.Scheduler, kind: type) -> None:
+    with no_collector():
+        moved = await parameters(s, *draws())
+        optimizer = kind(moved, lr=0.1)
+        asc.sum(moved[0] * moved[0]).backward()
+        optimizer.step()
+        await s.barrier()
+        moved.clear()
+        del optimizer
+        assert s.statistics().bytes_retained == 0

@@ -144,6 +144,7 @@ class Engine(Scopes):
             self.dispatch()
 
     def _refuse(self, task: Task) -> NoReturn:
+        task.refused()
         raise QueueFull(
             f"{task.name}: the backlog holds {self.admission.pending:,} tasks (max_pending): "
             "`await s.barrier()` now and then, or bound the run-ahead with `async with s.window(2)`"
@@ -163,6 +164,7 @@ class Engine(Scopes):
         owners = {v.owner for v in task.inputs}  # but for those held outside, which leave the account its room
         needed = cost + sum(owner.nbytes for owner in owners if account.covers(owner.account))
         if needed > limit:
+            task.refused()
             raise TaskTooLarge(
                 f"{task.name} needs {needed:,} bytes ({cost:,} of its own, {needed - cost:,} of inputs) and the limit"
                 f" is {limit:,}: raise max_bytes (or the scope's reserve) to at least {needed:,}, or split the task",

@@ -20,8 +20,8 @@ and half of the largest item of any, or a quantum, if that is less.
 Tried before: deficit round robin (Shreedhar and Varghese, SIGCOMM 1995), which finds the next in constant time, but
 needs a quantum that suits the costs, rounds, and a way to skip rounds in which nobody may go; it is fair within two
 quanta more, and newcomers without end starved those in debt. A heap instead of the sorted list: finding who can go
-behind many who cannot takes all of these off the heap and puts them back. Moving pointers is cheap: a list of a
-thousand members takes 0.1 us.
+behind many who cannot takes all of these off the heap and puts them back; and moving a
+thousand pointers is cheap.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 from weakref import ref
 
 from .callsite import CallSite
@@ -103,6 +103,9 @@ class Value:
         while value.base is not None:
             value = value.base
         return value
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError("a result lives in its scheduler and cannot be pickled or copied: `await` it first")
 
     def __del__(self) -> None:
         if self.block is not None or self.escaped:
@@ -217,6 +220,11 @@ class Task:
     def unestimated(self) -> bool:
         """Whether it is a callable of unknown cost, which is charged nothing until its result is measured."""
         return not self.cost and self.context is not None and self.options is None
+
+    def refused(self) -> None:
+        """It will never be run: what it makes, which knows it, leads to nothing that it was given any more."""
+        self.value = self.args = self.call = self.context = None
+        self.reads = ()
 
     def settled(self) -> bool:
         """Whether awaiting it has an answer: it ended, or was cancelled while it still runs."""
@@ -349,8 +357,8 @@ class Scope:
                 return False
         return True
 
-    def unfinished(self) -> list[Task]:
-        """Every unfinished task here and below."""
+    def unfinished(self, before: int | None = None) -> list[Task]:
+        """Every unfinished task here and below, of those numbered under `before`."""
         found = list(self.tasks)
         if self.children:
             todo = list(self.children)
@@ -358,7 +366,7 @@ class Scope:
                 scope = todo.pop()
                 found += scope.tasks
                 todo += scope.children
-        return found
+        return found if before is None else [task for task in found if task.seq < before]
 
     def record(self, failure: Failure) -> None:
         """Report a root cause where the scope ends, or at a barrier, unless someone sees it first."""

@@ -11,9 +11,9 @@ The life of a task, as a device meets it:
    operations by `memory.run_row`, a user's callable by `memory.run_callable` (`execution.run` does both, whatever the
    device). The body gives the task's value its array, or the task its failure, and says in `task.refund` how many of
    the bytes that it was charged are not needed. Nothing raises out of a stream.
-3. Once its end is known the stream drops every reference to the task's operands, then counts it as finished, then tells
-   the completions, from where the loop's thread takes it. In this order, so that who hears of the end finds the
-   memory free.
+3. Once its end is known the stream drops every reference to the task's operands, then counts it as finished, then
+   reports it to the completions, from where the loop's thread takes it. In this order, so that the memory is free when
+   the end is seen.
 4. The value's array may be copied to the host (`fetch`), by the device's own copy stream (`offload`) or on a thread.
 5. When nobody holds the value any more, on whatever thread, the device takes its memory back (`reclaim`).
 
@@ -58,7 +58,7 @@ class Job:
         assert function is not None
         try:
             self.result = function()
-        except BaseException as error:  # raised in those who wait
+        except BaseException as error:  # raised again where the job is awaited
             self.error = error
 
 
@@ -91,7 +91,7 @@ class Device(Protocol):
         owns_captures: whether a captured program's intermediates have buffers of their own for as long as it lives.
         streams: compute streams, from `open` on.
         copier: the stream for host-to-device copies.
-        rest: called on the loop's thread when nothing is unfinished, to give back what was kept from others; or None.
+        rest: called on the loop's thread when nothing is unfinished, to undo settings that affect the process; or None.
         memory: a `devices.memory.Memory`: how its rows run, how many bytes an array takes, which arrays have left.
     """
 

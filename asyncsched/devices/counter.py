@@ -1,4 +1,4 @@
-"""Counts that threads wait for: the one means by which host threads wait for a stream.
+"""A count that threads can wait for: the only way in which host threads wait for a stream.
 
 Theory of operation. A stream counts the tasks it has finished, so the point after its `n`-th task is the number `n`: to
 be past it is a comparison, and a launch makes no object at all. Most points are never waited for by a thread, and those
@@ -6,16 +6,16 @@ that are mostly lie in the past.
 
 `step` and `reach` share no lock on their quick paths. What keeps a wake-up from being lost is their order:
 
-- who counts adds to the count first and reads the number of waiters second;
-- who waits adds itself to the waiters first and reads the count second, with the condition's lock held.
+- `step` adds to the count first and reads the number of waiters second;
+- `reach` adds to the waiters first and reads the count second, with the condition's lock held.
 
 So whichever comes later sees the other: either the waiter finds the count reached, or the counter finds a waiter and
 takes the lock to notify, which it gets no sooner than the waiter sleeps. This leans on the GIL: both threads see the
 two writes in one order. On a build without it, where a store and a later load may change places, `step` would have to
 take the lock always.
 
-Not taken: a `threading.Event` for each launch, and a condition notified at each step. Few launches are waited for, and
-a step takes 0.1 us as it is, 1 us with the lock; making an event takes 7 us (CPython 3.11, two busy processors).
+Alternatives: a `threading.Event` for each launch, or a condition notified at each step. Both cost many times a `step`,
+and few launches are waited for: `python -m timeit -s 'import threading' 'threading.Event()'`.
 """
 
 from __future__ import annotations

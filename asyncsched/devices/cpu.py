@@ -4,11 +4,11 @@ Theory of operation. A stream is one daemon thread with a FIFO. It counts the ta
 number on that count, which other streams wait for. When a body has run, three things happen, in this order:
 
 1. *Drop references* (`execute`): the task's inputs, arguments and result. Reference counts decide which buffer is
-   written over, when bytes return, and who holds what in a stall. So nobody may hear of the end while this thread still
-   holds something: a stream that waited would find one holder too many, and take a new buffer.
+   written over, when bytes return, and who holds what in a stall. So the end must not be visible while this thread
+   still holds something: a stream that waited would find one reference too many, and take a new buffer.
 2. *Count* (`finished.step`): the streams that wait for this one go on, with no help of the event loop.
-3. *Tell* (`completions`): the loop learns of it, perhaps later, with others. What it knows to have ended is past for
-   every stream, so it launches dependents with no wait for that.
+3. *Report* (`completions`): the loop takes it in, perhaps later, with others. A task that it knows to have ended is
+   past for every stream, so its dependents are launched without a wait.
 
 For the same reason the loop below sets its variables to None before it wakes the event loop, and before it sleeps in
 `get`: they would hold the last task until the next one comes, which may be never.
@@ -45,7 +45,7 @@ from .host.memory import HostDevice, HostMemory, execute
 from .host.team import Shared, Team
 
 _Item = tuple[Task, Sequence[Point]] | Job | Shared | None
-_UP: Final = Shared(())  # nothing to do but to be awake
+_UP: Final = Shared(())  # only wakes the thread up
 
 
 class CPUStream:
@@ -62,7 +62,7 @@ class CPUStream:
         self._waits_for: Counter | None = None
         thread = threading.Thread(target=self._run, name=f"asyncsched {name}", daemon=True)
         thread.start()
-        self.thread = thread.ident  # where a body that runs can be looked at
+        self.thread = thread.ident  # to find the frame of a running body
 
     def launch(self, task: Task, waits: Sequence[Point]) -> int:
         if self._team is not None:
@@ -120,7 +120,7 @@ class CPUStream:
         leave_stream_thread()
 
     def _next(self, team: Team) -> _Item:
-        """What to do next: to help, where it would sleep else."""
+        """The next item; with none, a part of another stream's row, to help with."""
         return (self.queue.empty() and team.open()) or self.queue.get()
 
     def _reach(self, counter: Counter, number: int) -> None:

@@ -22,13 +22,13 @@ from ..ops.row import Row
 from .contract import in_stream_thread
 from .memory import Memory, hand_out, owner_of
 
-_LOOKS, _PAUSE = 50, 1e-3  # seconds; a guess: many times what the interpreter lets one thread run on
+_LOOKS, _PAUSE = 50, 1e-3  # seconds; a guess: many times the interpreter's switch interval
 
 _WEIGHTLESS = (type(None), bool, int, float, complex, np.generic, str, bytes)  # results that need not be charged
 
 
 class Lesson(Protocol):
-    """Whoever learns from a task what it takes. Called on the stream's thread."""
+    """Learns the memory that a callable takes. Called on the stream's thread."""
 
     def wanted(self) -> bool:
         """Whether this task is to be measured."""
@@ -77,14 +77,14 @@ def run(task: Task, memory: Memory) -> None:
     except BaseException as error:  # whatever a body raises belongs to whoever awaits it
         fail(task, Failure.of(error, task.name, task.site))
     finally:
-        del task  # the frames of what a body raised lead back here, and the task to what it raised
+        del task  # no cycle: the exception's traceback holds this frame, and the task the exception
 
 
 def release(task: Task) -> None:
-    """Drop every reference a task holds, before its completion is told.
+    """Drop every reference a task holds, before its completion is reported.
 
-    But for a value larger than what was charged: the engine may have to tell the line that asked for it, if there is
-    one. (A version that is written over the one before is no larger: that one's charge comes back.)
+    Except for a value larger than what was charged: the engine may have to name the line that asked for it. (A version
+    written over the one before is not larger, since the charge of that one comes back.)
     """
     if task.refund >= 0 or task.move is not None or task.site is None:
         task.value = None
@@ -124,7 +124,7 @@ def moves(task: Task, move: Move, memory: Memory) -> bool:
     assert value is not None
     if task is commit.gate:
         commit.decide(memory.certain(task.inputs) is None)
-        task.inputs = ()  # at once, since the members, which may go before this is told, want to be their only holders
+        task.inputs = ()  # at once: the members may run before this end is reported, and need to be the only holders
         finish(task, value, np.array(True), task.cost)
     elif commit.decide(False):
         return True
@@ -134,7 +134,7 @@ def moves(task: Task, move: Move, memory: Memory) -> bool:
 
 
 def _hand_on(task: Task, value: Value, place: int | None, memory: Memory) -> None:
-    """Give a value the version before: its buffer, if nobody else holds that, or else a view."""
+    """Give a value the version before: its buffer if nobody else holds it, else a view of it."""
     if place is None:
         form = value.meta
         finish(task, value, memory.xp.broadcast_to(memory.xp.zeros((), form.dtype), form.shape), 0)
@@ -170,8 +170,8 @@ def reusable(task: Task, any_input: bool, fits: Callable[[Value], bool]) -> Valu
 
     A ufunc may write over any of its inputs; other rows only over the first.
 
-    A task of a commit that was granted no room counts on that, and what else holds the input is on its way to let go of
-    it: the loop's thread, say, which looks at tasks for `statistics()`. So it is asked again for a while.
+    A task of a commit that was granted no room depends on it. Any other holder is about to drop the input, such as the
+    loop's thread, which looks at tasks for `statistics()`. So it is tried again for a while.
     """
     found = _held_alone(task, any_input, fits)
     if found is None and task.move is not None and task.move.commit.charged and not task.move.grant:
@@ -185,14 +185,14 @@ def reusable(task: Task, any_input: bool, fits: Callable[[Value], bool]) -> Valu
 def _held_alone(task: Task, any_input: bool, fits: Callable[[Value], bool]) -> Value | None:
     """As above, at this moment.
 
-    The references are counted first, whether it escaped is asked second. The loop's thread, which may be giving the
-    array away meanwhile, notes that it escaped first, and drops its reference second: so whichever comes later sees the
-    other. Once this task alone holds the value, nobody is left who could give the array away.
+    The references are counted first, and `escaped` is read second. The loop's thread, which may be handing the array
+    out meanwhile, sets `escaped` first and drops its reference second: so whichever comes later sees the other. Once
+    this task alone holds the value, nobody is left who could hand the array out.
     """
     inputs = task.inputs
-    made = inputs is not task.reads  # here, of the one value: it holds that, too
+    made = inputs is not task.reads  # a tuple made here of the one value, which holds it, too
     for i in range(len(inputs) if any_input else min(1, len(inputs))):
-        # In no variable here, see `refcounts`.
+        # By index and not in a variable, which would be a reference: see `refcounts`.
         if references(inputs, i) > _times(inputs[i], inputs) + made:
             continue
         if not inputs[i].escaped and inputs[i].base is None and fits(inputs[i]):
@@ -220,7 +220,7 @@ def _run_call(task: Task, memory: Memory) -> None:
     value.escaped = True  # the body may have kept it
     form = value.meta
     if form is not None:
-        result = memory.xp.asarray(result).view()  # the body may keep its own, and give that another shape
+        result = memory.xp.asarray(result).view()  # the body may keep the array, and change its shape
         if result.shape != form.shape or result.dtype != form.dtype:
             raise ValueError(
                 f"{task.name} was submitted with shape={form.shape}, dtype={form.dtype} and returned"
@@ -230,10 +230,11 @@ def _run_call(task: Task, memory: Memory) -> None:
         return
     charge = made = 0
     value.block = ()
-    if owners := _made(result, arrays, task.args, memory.arrays):
+    weightless = isinstance(result, _WEIGHTLESS)
+    if not weightless and (owners := _made(result, arrays, task.args, memory.arrays)):
         value.block = tuple([(owner, memory.footprint(owner.nbytes)) for owner in owners])
         charge = made = sum([nbytes for _, nbytes in value.block])
-    elif options and not isinstance(result, (*memory.arrays, *_WEIGHTLESS)):
+    elif options and not weightless and not isinstance(result, memory.arrays):
         charge = options["unmeasured"] if found is None else found.kept  # until the handle drops
     if lesson and found:
         lesson.learn(found.peak, found.kept, made)

@@ -10,12 +10,11 @@ exactly as long as anything shows its memory. When it dies, the callback tells t
 All of it runs on any thread and in the middle of anything, since the last reference may go in a garbage collection: so
 it takes no lock, and does no more than change a dict by one key and append to deques. (Each is one step under the GIL.)
 
-Setting the weak reference up takes 0.8 us. Most awaited results are small and come back at once, so where `reclaim`
-sees by the reference count that nobody else holds the array, which takes 0.2 us, it returns the bytes there and then.
-What the count is in that case is measured when this module is loaded, since it differs between versions of Python.
+To set up an `Escape` costs several times what a look at the reference count does. Most awaited results are small and
+dropped soon, so where the count tells `reclaim` that nobody else holds the array, it returns the bytes there and then.
 
-Not taken: `weakref.finalize`, which keeps a registry of its own and calls back at exit, too; and charging what escaped
-until the scheduler closes, since a server that awaits its results would run full.
+Alternatives. `weakref.finalize` keeps a registry of its own, and calls back at exit, too. Charging escaped arrays until
+the scheduler closes would stop a server that awaits its results.
 """
 
 from __future__ import annotations
@@ -82,11 +81,11 @@ class Memory:
         return view
 
     def anchor(self, owner: Array) -> Array:
-        """What goes when the memory is free again, given the array that owns it: that itself."""
+        """The object whose end means that the memory is free: by default the array that owns it."""
         return owner
 
     def certain(self, values: Sequence[Value]) -> Failure | None:
-        """Wait until it is known whether these are there. Returns why one will not be, if one will not."""
+        """Wait until it is known whether these values have failed. Returns the failure of one that has."""
         return failure_above(values)
 
     def footprint(self, nbytes: int) -> int:
@@ -99,7 +98,7 @@ class Memory:
 
     def reclaim(self, value: Value) -> None:
         """Recycle the buffer of a value nobody holds, or, if its array left, charge it until that array is gone."""
-        if value.base is not None and value.escaped:  # no `|=`, which could undo what another thread notes meanwhile
+        if value.base is not None and value.escaped:  # not `|=`: another thread may set it meanwhile
             value.base.escaped = True
         if not value.escaped:
             self.give(value.block)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from inspect import CO_COROUTINE
 from types import FunctionType
 from typing import Any, NamedTuple
@@ -98,8 +98,8 @@ def _makes_coroutine(fn: Callable[..., Any]) -> bool:
 
 
 def _shape(shape: Any) -> tuple[int, ...]:
-    lengths = (shape,) if isinstance(shape, int) else tuple(shape)
-    if not all(isinstance(n, int | np.integer) and n >= 0 for n in lengths):
+    lengths = tuple(shape) if isinstance(shape, Iterable) else (shape,)
+    if not all(isinstance(n, int | np.integer) and not isinstance(n, bool) and n >= 0 for n in lengths):
         raise ValueError(f"shape={shape!r} must be a tuple of lengths, none negative")
     return tuple([int(n) for n in lengths])
 

@@ -54,6 +54,9 @@ class Tasks:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self._runtime.__reduce_ex__(protocol)
+
     def _core(self) -> CoreScope:
         return current_scope(self._runtime)
 

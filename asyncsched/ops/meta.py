@@ -46,10 +46,19 @@ class Meta:
 
 
 def meta(shape: Shape, dtype: np.dtype, contiguous: bool = True, bound: tuple[int, ...] | None = None) -> Meta:
-    """The one `Meta` of these properties (equal arguments give the identical object)."""
+    """The one `Meta` of these properties (equal arguments give the identical object).
+
+    Raises:
+        TypeError: for a dtype of Python objects: buffers are recycled as bytes, with no regard to references in them.
+    """
     key = (shape, dtype, contiguous, bound)
     found = _interned.get(key)
     if found is None:
+        if dtype.hasobject:
+            raise TypeError(
+                f"dtype {dtype} is not supported: a tensor has bool, integers, floats or complex numbers"
+                " (a submitted function may return anything, where no shape= and dtype= are given)"
+            )
         if len(_interned) >= _INTERN_LIMIT:
             _interned.clear()
         found = _interned[key] = Meta(shape, dtype, contiguous, shape if bound is None else bound)  # type: ignore[arg-type]

@@ -116,9 +116,10 @@ class Optimizer:
             raise ValueError(f"{what} has {len(form['params'])} parameters, not {len(group.params)}")
         return self._checked(form)
 
-    def _checked(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    @classmethod  # which groups keep: a method bound to the optimiser would lead back to it
+    def _checked(cls, given: Mapping[str, Any]) -> dict[str, Any]:
         """All settings, or an error if one makes no sense."""
-        found = {name: one for kind in reversed(type(self).__mro__) for name, one in vars(kind).items()}
+        found = {name: one for kind in reversed(cls.__mro__) for name, one in vars(kind).items()}
         return {name: one.check(name, given[name]) for name, one in found.items() if isinstance(one, Setting)}
 
     def _moved(

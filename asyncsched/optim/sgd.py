@@ -55,7 +55,8 @@ class SGD(Optimizer):
     ) -> None:  # fmt: skip
         super().__init__(parameters, lr=lr, momentum=momentum, weight_decay=weight_decay, nesterov=nesterov)
 
-    def _checked(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    @classmethod
+    def _checked(cls, given: Mapping[str, Any]) -> dict[str, Any]:
         found = super()._checked(given)
         if found["nesterov"] and not found["momentum"]:
             raise ValueError("nesterov needs momentum: set that above 0, or nesterov to False first")

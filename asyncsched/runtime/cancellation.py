@@ -1,12 +1,12 @@
-"""Waiting on through cancellations, for what must not be left half done.
+"""Waiting to the end in spite of cancellation, for what must not be left half done.
 
 asyncio delivers a cancellation once, as a `CancelledError` at the `await`; anyio (and so Starlette) delivers its own
-again at every iteration of the loop while its scope is cancelled. So one has to be caught and kept until the wait is
-over, and the other kept out by a shield: without it the wait would be begun anew each time, in a busy loop.
+again at every iteration of the loop while its scope is cancelled. So asyncio's has to be caught and kept until the wait
+is over, and anyio's kept out by a shield: without it the wait would begin anew each time, in a busy loop.
 
-What is waited for is always a task that nobody else knows. So only one thing cancels it: the end of the loop, where
-`asyncio.run` cancels every task there is, after a second Ctrl-C say. Then there is nothing to wait for any more, and a
-thread that blocks for ever keeps no program from ending.
+What is waited for is always a task of our own, to which nobody else has a reference. So only the end of the loop
+cancels it, when `asyncio.run` cancels every task, as after a second Ctrl-C. Then the wait ends, and a thread that
+blocks for ever does not keep the program from ending.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ async def ended(task: asyncio.Task[Any]) -> None:
 
 @contextmanager
 def interrupts_pass() -> Iterator[None]:
-    """For the body of a task group, which would keep a Ctrl-C that was raised here until its threads have ended: the
-    loop is given it at once, and the group a cancellation."""
+    """For the body of a task group, which would hold back a Ctrl-C that was raised here until its threads have ended:
+    raise it out of the loop at once, and cancel the group."""
     try:
         yield
     except KeyboardInterrupt as error:
@@ -61,8 +61,8 @@ async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
             await ended(task)
         except asyncio.CancelledError:
             if not task.cancelled():
-                task.exception()  # seen: the cancellation goes before it
+                task.exception()  # marks it as retrieved: the cancellation takes precedence
             raise
         return task.result()
     finally:
-        del task  # an exception holds this frame, and the task the exception
+        del task  # no cycle: an exception holds this frame, and the task holds the exception

@@ -45,7 +45,7 @@ def commit(name: str, tasks: Sequence[Task], versions: Mapping[Value, Value | No
         before = versions.get(value)
         if before is not None:
             place = task.inputs.index(before)
-        del before  # a holder
+        del before  # it would count as a reference
         needs = 0 if place == 0 and task.call.inplace and _alone(task, tasks, uses) else value.nbytes
         room += needs
         workspace = max(workspace, task.cost - value.nbytes)
@@ -75,14 +75,14 @@ def _alone(task: Task, tasks: Sequence[Task], uses: dict[int, int]) -> bool:
         return False
     if not uses:
         uses |= Counter([id(value) for each in tasks for value in each.inputs])
-    count = references(inputs, 0)  # first: what is let go of on a stream's thread meanwhile counts as held, then
+    count = references(inputs, 0)  # first: what a stream's thread drops after this still counts as held
     old = inputs[0]
     known = uses[id(old)] + 2 + (inputs is not task.reads)  # its handle, `versions`, and `inputs` if made here
     producer = old.task
     if producer is not None and producer.state < DONE:
-        move = producer.move  # one read, as of `value` and `inputs`: the stream lets go of them
+        move = producer.move  # read once, as are `value` and `inputs`: the stream's thread clears them
         if move is None or move.place is None:
-            return False  # it might be a view, or no buffer that can be written over
+            return False  # its buffer may be a view's, or one that cannot be written over
         known += producer.value is old
         # The gate waits for what the commit before makes of it.
         readers = [reader.inputs for reader in producer.dependents if reader.move is not None]

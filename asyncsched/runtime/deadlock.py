@@ -22,10 +22,10 @@ from .runtime import Runtime
 
 BUDGET = 0.5  # seconds for the first investigation of a stall, during which the event loop stands still
 MOST_BUDGET = 4.0  # for later ones, which may take longer and longer: each look for referrers scans the whole heap
-_MOST_NODES = 2_500  # of the tape, which are looked at whether they matter or not
+_MOST_NODES = 2_500  # of the tape: with more, they are not looked up together in advance
 _SHOWN = 8
-_FREE, _COROUTINE, _OTHER = range(3)  # holders in the order in which they are listed: first who may let go
-CHAINED: set[type] = set()  # classes of what holds the next of its kind, and that the next: the tape adds its nodes
+_FREE, _COROUTINE, _OTHER = range(3)  # kinds of holders as they are listed, those that may let go first
+CHAINED: set[type] = set()  # classes of linked lists, as the tape's nodes, which autograd adds
 
 
 @dataclass
@@ -47,7 +47,7 @@ def investigate(runtime: Runtime, account: Account, stuck_accounts: Iterable[Acc
     values, futures, chained = _objects({Value}, with_subclasses(asyncio.Future), CHAINED)
     things, costs = _held(runtime, account, values)
     tape = _tape(chained)
-    values.clear()  # or this would hold them, as would the other
+    values.clear()  # these two lists would count as holders
     chained.clear()
     walk = Walk(runtime.loop, futures, deadline, runtime.engine.admission.tasks())
     holders = walk.up(things, tape)
@@ -57,7 +57,7 @@ def investigate(runtime: Runtime, account: Account, stuck_accounts: Iterable[Acc
         listing.update({(rank, f"{nbytes:,} bytes {place}: held {text}") for rank, text in _told(ends, stuck)})
     in_flight = sum([task.cost for task in runtime.engine.launched() if task.scope.account.open is account])
     missing = account.used - in_flight - sum(nbytes for nbytes, _ in costs)
-    if missing > 0 or (missing and not in_flight):  # with some in flight, what they made may be charged twice
+    if missing > 0 or (missing and not in_flight):  # results of tasks in flight may be counted twice
         listing[_FREE, f"{missing:,} bytes are reserved by open scopes, or were not found"] += 1
     return Finding(bool(listing) and all(rank != _FREE for rank, _ in listing), _shown(listing))
 
@@ -120,8 +120,8 @@ def _held(runtime: Runtime, account: Account, values: list[Value]) -> tuple[list
 
 
 def _tape(nodes: list[Any]) -> list[Any]:
-    """All that stands in long chains, which would take a look at the heap for each link."""
-    # But for the empty tuple, which the whole heap shares: walked up from, it would use up the budget.
+    """Members of long linked lists: found one by one, each would take a scan of the heap."""
+    # Not the empty tuple, a singleton: finding who refers to it would use up the budget.
     tuples = {id(part): part for node in nodes for part in gc.get_referents(node) if type(part) is tuple and part}
     found = [*nodes, *tuples.values()]
     return found if len(found) < _MOST_NODES else []

@@ -1,16 +1,15 @@
-"""Letting who waited go on in the turn of the loop that brought the answer.
+"""Resuming the awaiting coroutine in the same turn of the loop in which its tasks ended.
 
-Theory of operation. A future that is set schedules whoever awaits it: so a completion takes two turns of the loop, one
-to take it in and one to go on (4 us on asyncio's loop, 2 on uvloop's: a tenth of a hop to a stream and back). But a
-callback of the loop's is itself a place where an awaiting asyncio task may be stepped: no other one is in the middle of
-a step there. So the runtime gathers the futures that are answered in such a callback, and when all else is done calls
-what awaits the first, in its own context, as the loop would. The others are set before, and go on in their turn: so
-nobody depends on what the first one does, be it to run the loop from within.
+Theory of operation. Setting a future schedules its callbacks: so a completion takes two turns of the loop, one to take
+it in and one to resume the coroutine, which is a tenth of a hop to a stream and back. But in a callback of the loop no
+asyncio task is in the middle of a step, so an awaiting task may be stepped right there. So the runtime gathers the
+futures whose tasks ended, and when all else is done it calls the first one's callback in its own context, as the loop
+would. The others are set before that, and resume in the next turn: so they do not depend on what the first does, even
+if it runs the loop from within.
 
-Nobody is passed over by that: all that was ready before runs in this turn, too, and whoever goes on and awaits again
-passes through the loop. What stays as it was: a future that was cancelled meanwhile is left alone, one that nobody or
-more than one thing awaits is set in the common way, and so are all where the loop is in debug mode, which tells of slow
-callbacks by whose they are.
+That starves nobody: all that was ready before runs in this turn, too, and a coroutine that awaits again passes through
+the loop. A future that was cancelled meanwhile is left alone; one with no callback or several is set in the common way,
+and so are all while the loop is in debug mode, which names the owners of slow callbacks.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from typing import Any
 
 
 def resume(futures: list[asyncio.Future[None]], debug: bool) -> None:
-    """Set each, and have what awaits the first go on before this returns. In a callback of the loop's alone."""
+    """Set each, and resume what awaits the first before this returns. Call it only from a callback of the loop."""
     for other in futures[1:]:
         if not other.done():
             other.set_result(None)
@@ -36,5 +35,5 @@ def resume(futures: list[asyncio.Future[None]], debug: bool) -> None:
     first.set_result(None)
     try:
         context.run(go_on, first)
-    finally:  # what an exception there keeps of this frame would hold the task, which holds the exception
+    finally:  # no cycle: an exception holds this frame, which would hold the task, which holds the exception
         del first, callbacks, go_on, context

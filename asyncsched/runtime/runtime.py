@@ -13,7 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum, auto
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, NoReturn, Protocol, cast
 
 import numpy as np
 
@@ -136,6 +136,12 @@ class Runtime:
             f"{admission.pending} pending, {admission.in_flight} in flight, {self.engine.account.used:,} bytes"
         )  # fmt: skip
         return f"Scheduler({names}; {state})"
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError(
+            "a scheduler lives on its event loop: neither it nor what belongs to it can be pickled or copied;"
+            " open one where it is needed"
+        )
 
     # -- opening and closing ------------------------------------------------------------------------------------
 
@@ -351,25 +357,34 @@ class Runtime:
         self.divert(gathered)
         if versions is not None:
             self.inline_thread = 0
+        tasks = gathered.tasks
         try:
-            yield
-        finally:
-            self.divert(None)
-            self.inline_thread = inline
-        self.dispatch()
-        engine, tasks = self.engine, gathered.tasks
-        if versions is not None:
-            tasks.insert(0, commit(what, tasks, versions, self.lanes[next(iter(versions)).device]))
-            engine.require(tasks[0])
-        room = engine.max_pending and engine.max_pending - engine.admission.pending
-        if room is not None and len(tasks) > room:
-            raise QueueFull(
-                f"{what} takes {len(tasks):,} tasks and the backlog (max_pending) has room for {room:,}:"
-                " `await s.barrier()` first, bound the run-ahead with `async with s.window(2)`, or raise max_pending"
-            )
+            try:
+                yield
+            finally:
+                self.divert(None)
+                self.inline_thread = inline
+            self.dispatch()
+            if versions is not None:
+                tasks.insert(0, commit(what, tasks, versions, self.lanes[next(iter(versions)).device]))
+                self.engine.require(tasks[0])
+            self._require_room(what, len(tasks))
+        except BaseException:
+            for task in tasks:
+                task.refused()
+            raise
         for task in tasks:
             task.expedited = expedited
-            engine.submit(task, bounded=False, hold=True)
+            self.engine.submit(task, bounded=False, hold=True)
+
+    def _require_room(self, what: str, count: int) -> None:
+        limit = self.engine.max_pending
+        room = limit and limit - self.engine.admission.pending
+        if room is not None and count > room:
+            raise QueueFull(
+                f"{what} takes {count:,} tasks and the backlog (max_pending) has room for {room:,}:"
+                " `await s.barrier()` first, bound the run-ahead with `async with s.window(2)`, or raise max_pending"
+            )
 
     def _here(self, task: Task) -> Lane | None:
         """The lane for a quick task that is about to be launched, if it may run here, now: all that it reads is there.
@@ -420,7 +435,16 @@ class Runtime:
         if lane.copies and task.cost <= INLINE_COPY and not task.inputs and lane.device.inline:
             lane.device.run_here(task)
             return True
-        task.number = lane.stream.launch(task, _points(task.reads, lane))
+        points: tuple[Point, ...] = ()
+        reads = task.reads
+        for value in (reads,) if type(reads) is Value else reads:
+            producer = value.task
+            if producer is not None and producer.state == LAUNCHED and producer.lane is not lane:
+                assert producer.lane is not None
+                points = (*points, (producer.lane.stream, producer.number))
+        # The stream may have begun by the end of `launch`: nothing more is to hold what it reads.
+        reads = value = producer = None
+        task.number = lane.stream.launch(task, points)
         return False
 
     def on_wake(self) -> None:
@@ -481,17 +505,6 @@ class Runtime:
             found += self.engine.cancel(task, Failure.of(error, task.name, task.site))
         self.dispatch()
         return found
-
-
-def _points(reads: Any, lane: Lane) -> tuple[Point, ...]:
-    """What a lane's stream has to wait for before it may read these values."""
-    points: tuple[Point, ...] = ()
-    for value in (reads,) if type(reads) is Value else reads:
-        producer = value.task
-        if producer is not None and producer.state == LAUNCHED and producer.lane is not lane:
-            assert producer.lane is not None
-            points = (*points, (producer.lane.stream, producer.number))
-    return points
 
 
 class LoopStream:

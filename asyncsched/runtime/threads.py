@@ -21,7 +21,7 @@ import anyio
 from ..errors import passable
 
 T = TypeVar("T")
-YIELDED: Final = 5  # steps of niceness: a third of the weight that others have
+YIELDED: Final = 5  # added to the thread's niceness: it gets a third of the weight of others
 
 
 async def in_thread(function: Callable[[], T], name: str) -> T:

@@ -15,7 +15,7 @@ def unfinished(runtime: Runtime, values: Sequence[Value] | None) -> TaskGraph:
     """The graph of all that is unfinished; of `values` and what they depend on, if they are given."""
     tasks = runtime.engine.root.unfinished() if values is None else _behind(values)
     tasks.sort(key=lambda task: task.seq)
-    # Before the nodes are made: what a launched task reads, its stream may let go of at any time.
+    # Before the nodes are made, since a stream's thread clears the inputs of a launched task at any time.
     reads = [(task, [_made(value) for value in task.inputs]) for task in tasks]
     places: dict[Task | Value, int] = {}
     for thing in [made for task, inputs in reads for made in (*inputs, task)] + [_made(v) for v in values or ()]:

@@ -1,10 +1,10 @@
-"""Waiting, in all its forms: what every `await` of a tensor, a scope or a scheduler comes down to.
+"""Waiting for tasks: what every `await` of a tensor, a scope or a scheduler comes down to.
 
-Theory of operation. Who waits puts a `Waiter` on each task, *then* has the engine take in what has ended, and only then
-sleeps on a future: a stream's thread that ends a task wakes the loop if it sees a waiter there, so a waiter put after
-that look would sleep for ever. The waiter is told of every change of its tasks, decides for itself whether that is what
-it waits for, and settles the future when enough have got there; in a callback of the loop's the runtime does that for
-it, when all else is done (`resuming`).
+Theory of operation. A wait puts a `Waiter` on each task, *then* has the engine take in what has ended, and only then
+awaits a future. In this order, since a stream's thread that ends a task wakes the loop only if the task has a waiter: a
+waiter added after that check would never be woken. The engine calls the waiter at every change of its tasks; it counts
+those that have got as far as it waits for, and sets the future when they are enough. In a callback of the loop the
+runtime sets it instead, when all else is done (`resuming`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .._core.model import DONE, LAUNCHED, Scope, Task
 from .cancellation import to_its_end
 from .runtime import Runtime
 
-# What is waited for. An answer is there when a task ended, and when it was cancelled while it still runs.
+# Stages to wait for. A task is answered when it has ended, and when it was cancelled while its body still runs.
 ADMITTED: Final = 0
 ANSWERED: Final = 1
 ENDED: Final = 2
@@ -39,7 +39,7 @@ class Waiter:
         self.eager = eager
 
     def __call__(self, task: Task) -> bool:
-        """Whether the task has got there: then it need not be told of again."""
+        """Note a change of a task. Returns True when it has got there, and need not be reported again."""
         if task.state < DONE:
             answered = task.cancelled and self.stage < ENDED
             if not answered and not (task.state == LAUNCHED and self.stage == ADMITTED):
@@ -85,10 +85,10 @@ def wait(
         observer.wait_began(tasks)
     try:
         if future.done():
-            runtime.catch_up()  # nothing woke the loop for it
+            runtime.catch_up()  # no wake-up was sent for it
             yield
         else:
-            if not loop.is_running():  # another one does
+            if not loop.is_running():  # this runs on another loop
                 runtime.refuse()
             runtime.parked[future] = (asyncio.current_task(loop), tasks)
             for other in others:
@@ -108,25 +108,25 @@ def wait(
 awaited: Callable[..., Awaitable[None]] = coroutine(wait)  # the same for `async def`: it may be awaited, too
 
 
-async def drained(runtime: Runtime, scope: Scope, before: int = sys.maxsize) -> bool:
-    """Wait until every task of the scope numbered under `before` has physically ended. Returns whether that took a
-    wait, and so a turn of the loop."""
+async def drained(runtime: Runtime, scope: Scope, before: int | None = None) -> bool:
+    """Wait until every task of the scope numbered under `before` has physically ended. Returns whether it had to wait,
+    and so passed through the loop."""
     waited = False
     runtime.dispatch()
-    while tasks := [task for task in scope.unfinished() if task.seq < before]:
-        # The youngest alone: a waiter on each would wake the loop for each.
+    while tasks := scope.unfinished(before):
+        # Only for the last submitted: a waiter on each task would wake the loop for each.
         await awaited(runtime, tasks[-1:], ENDED)
         waited = True
     return waited
 
 
 async def shielded(runtime: Runtime, scope: Scope) -> None:
-    """Wait until a scope's tasks have ended, whoever cancels meanwhile; then let the cancellation through.
+    """Wait until a scope's tasks have ended, in spite of cancellation; then let the cancellation through.
 
-    If the loop ends meanwhile it waits no longer, and nobody after it does: neither the scopes around it nor closing.
+    If the loop ends meanwhile the wait ends, and from then on no scope around it and no closing waits either.
     """
     runtime.dispatch()
-    if isinstance(sys.exc_info()[1], KeyboardInterrupt):  # which ends the loop, wherever it was raised
+    if isinstance(sys.exc_info()[1], KeyboardInterrupt):  # it will end the loop
         runtime.abandoned = True
     if scope.unfinished() and not runtime.abandoned:
         await to_its_end(_until_loop_ends(runtime, scope))
@@ -135,7 +135,7 @@ async def shielded(runtime: Runtime, scope: Scope) -> None:
 async def _until_loop_ends(runtime: Runtime, scope: Scope) -> None:
     try:
         await drained(runtime, scope)
-    except (asyncio.CancelledError, KeyboardInterrupt):  # who knows this task cancels all
+    except (asyncio.CancelledError, KeyboardInterrupt):  # only the end of the loop cancels this task
         runtime.abandoned = True
         raise
 

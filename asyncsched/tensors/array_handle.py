@@ -88,6 +88,8 @@ class ArrayHandle(Unread):
     async def numpy(self) -> np.ndarray[Any, Any]:
         """A host copy that is yours: writable, and not charged to the scheduler. Waits for the tensor alone.
 
+        Raises what the task raised, or TaskCancelled. Cancelling the wait leaves the tensor alone.
+
         >>> async def main():
         ...     async with asc.Scheduler("cpu") as s:
         ...         x = await s.put(np.zeros(3))
@@ -121,6 +123,7 @@ class ArrayHandle(Unread):
 
         Raises:
             ValueError: if there is not exactly one.
+            Exception: what the task raised; TaskCancelled if it was cancelled. Cancelling the wait leaves it alone.
         """
         value = self._value
         if self.size not in (1, None):

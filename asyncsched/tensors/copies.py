@@ -21,11 +21,11 @@ async def copy_out(runtime: Runtime, value: Value) -> Any:
         return await device.bring(array)
     if device.inline and array.nbytes <= INLINE_COPY:
         return device.fetch(array)
-    if runtime.life is Life.CLOSED or running_loop() is not runtime.loop:  # the copy stream is gone, or tells elsewhere
+    if runtime.life is Life.CLOSED or running_loop() is not runtime.loop:  # no copy stream, or another loop's
         return await in_thread(lambda: device.fetch(array), "copies out")
     assert runtime.loop is not None
     future: asyncio.Future[None] = runtime.loop.create_future()
-    job = Job(lambda: device.fetch(value.array))  # holds the value: nobody may write over it meanwhile
+    job = Job(lambda: device.fetch(value.array))  # holds the value, so that its buffer is not written over meanwhile
 
     def told(_: Job) -> bool:
         if not future.done():

@@ -37,10 +37,10 @@ class Handle(Generic[T]):
 
         Raises whatever the task raised, or TaskCancelled. Cancelling the waiter leaves the task alone.
         """
-        value = self._value  # an assignment to a part meanwhile moves the handle on
+        value = self._value  # kept: `t[i] = v` meanwhile moves the handle to another value
         task = value.task
         try:
-            # As `reach`, written out: a frame less at each turn of the most frequent wait of all.
+            # `reach`, inlined: one frame less in the most frequent wait of all.
             if task is None or task.failure is not None:
                 yield
             else:
@@ -52,13 +52,13 @@ class Handle(Generic[T]):
             result: T = deliver(value)
             return result
         finally:
-            del self, value, task  # an exception holds the frames that it passed: what leads to it must not be in them
+            del self, value, task  # no cycle: an exception holds this frame, and these lead to the exception
 
     def done(self) -> bool:
         """Whether there is a result, an error or a cancellation."""
         value = self._value
         if not value.done and (runtime := value.account.runtime).completions.items:
-            # Nobody wakes the loop for the end of what nobody waits for: who asks takes it in.
+            # No wake-up is sent for a task without waiters, so its end may not have been taken in yet.
             if runtime.thread == threading.get_ident():
                 runtime.dispatch()
             else:
@@ -135,7 +135,7 @@ class Task(Handle[T]):
     __slots__ = ("_name",)
 
     def __init__(self, value: Value, name: str) -> None:
-        super().__init__(value)
+        self._value = value
         self._name = name
 
     def __repr__(self) -> str:
@@ -217,7 +217,7 @@ async def _brought(value: Value) -> Any:
 
 
 def deliver(value: Value) -> Any:
-    """The result of a done value, which leaves the scheduler by this; or its exception."""
+    """Hand the result of a done value out to the user, or raise its exception."""
     if value.task is not None and value.failure is not None:
         try:
             value.failure.rethrow()
@@ -226,4 +226,4 @@ def deliver(value: Value) -> Any:
     if value.meta is not None:
         return hand_out(value)
     value.escaped = True
-    return value.array  # what a callable returned is the user's
+    return value.array  # what a callable returned, as it is

@@ -7,6 +7,7 @@ event loop, and inside a task, it is an error; elsewhere it blocks.
 from __future__ import annotations
 
 import asyncio
+import operator
 import threading
 from collections.abc import Callable
 from types import ModuleType
@@ -45,7 +46,7 @@ class ImplicitBarriers(Handle[np.ndarray[Any, Any]]):
         return complex(self._read("complex(t)", "use `await t.item()`"))
 
     def __index__(self) -> int:
-        return self._read("operator.index(t)", "use `await t.item()`").__index__()  # type: ignore[no-any-return]
+        return operator.index(self._read("operator.index(t)", "use `await t.item()`"))
 
     def __round__(self, ndigits: int | None = None) -> Any:
         return round(self._read("round(t)", "use `round(await t.item())`, or `t.round()`").item(), ndigits)
@@ -110,8 +111,8 @@ class ImplicitBarriers(Handle[np.ndarray[Any, Any]]):
         return array if isinstance(array, np.ndarray) else self._value.device.fetch(array)
 
 
-# What a type checker sees of these: nothing, since on an event loop each of them fails. Mypy asks nobody whether a
-# thing has a truth value; of one that never has, it says that what follows cannot be reached (`--warn-unreachable`).
+# Type checkers see none of these methods, since each raises on an event loop. Mypy has no error for `if t:`; with a
+# `__bool__` that never returns it reports what follows as unreachable (`--warn-unreachable`).
 if TYPE_CHECKING:
 
     class Unread(Handle[np.ndarray[Any, Any]]):

@@ -54,6 +54,13 @@ class Recorder:
 
     def take(self, task: Task, *, bounded: bool = True, hold: bool = False) -> None:
         """Take one operation."""
+        try:
+            self._take(task)
+        except CaptureError:
+            task.refused()
+            raise
+
+    def _take(self, task: Task) -> None:
         value, name = task.value, task.name
         assert value is not None
         if not isinstance(task.call, Row) or (task.lanes[0].copies and not task.inputs):

@@ -19,12 +19,12 @@ from . import gradients
 from .handles import Handle, runtime_of
 from .issue import issue, run_inline, template_of
 from .methods import Methods
+from .operands import NUMBERS, declined, scalar
 
 Scalar = bool | int | float | complex | np.generic
 _NO_OPTIONS: Mapping[str, Any] = {}
 _FIRST = ref(0)
-_NUMBERS: tuple[type[Any], ...] = (bool, int, float, complex)
-_OPERANDS = (Handle, np.ndarray, np.generic, *_NUMBERS)
+_OPERANDS = (Handle, np.ndarray, np.generic, *NUMBERS)
 
 
 def apply(
@@ -61,7 +61,7 @@ def apply(
             if node is None:
                 node = operand._node
         else:
-            number = _scalar(operand)
+            number = scalar(operand)
             args.append(number)
             forms.append(number)
     first = inputs[0] if inputs else None
@@ -87,31 +87,6 @@ def apply(
     return result
 
 
-def _scalar(operand: object) -> Any:
-    if type(operand) in _NUMBERS or isinstance(operand, np.generic):
-        return operand
-    for kind in _NUMBERS:  # an IntEnum is the int that it is
-        if isinstance(operand, kind):
-            return kind(operand)
-    if isinstance(operand, np.ndarray):
-        _declined(operand)
-    raise TypeError(f"{type(operand).__name__} is no operand: use a Tensor, a Python number or a NumPy scalar")
-
-
-def _declined(other: object) -> Tensor:
-    """What an operator gives for what is no operand: the other's turn, but for arrays and lists, which have none.
-
-    Raises:
-        TypeError: for these, with the cure.
-    """
-    if isinstance(other, list) or hasattr(other, "__dlpack__"):
-        raise TypeError(
-            f"{type(other).__module__}.{type(other).__name__} is no operand, since it is not the scheduler's:"
-            " `x = await s.put(a)` makes it a tensor"
-        )
-    return cast(Tensor, NotImplemented)
-
-
 def _refuse_mixed(a: Value, b: Value) -> None:
     if a.account.runtime is not b.account.runtime:
         raise ValueError("the operands belong to different schedulers: `await` one and `put` it into the other's")
@@ -127,7 +102,7 @@ def _operators(name: str) -> tuple[_Operator, _Operator]:
     row = TABLE[name]
     plans, exact = row.plans, row.exact
     _UFUNC_OPERATORS[row.kernel if isinstance(row.kernel, str) else name] = name
-    template: tuple[Any, Any] = (_FIRST, None)  # the last one: a constant is one object, however often it is added
+    template: tuple[Any, Any] = (_FIRST, None)  # of the last call, used again while the number is the same object
 
     def forward(self: Tensor, other: Any) -> Tensor:
         nonlocal template
@@ -139,9 +114,9 @@ def _operators(name: str) -> tuple[_Operator, _Operator]:
                 if found.small and (a.array is not None or a.failure is not None):
                     made = run_inline(row, found, _NO_OPTIONS, a, (a.array, number), a.failure if a.task else None)
                 if made is None:
-                    if not a.device.inline:  # its arrays are not NumPy's
+                    if not a.device.inline:  # its arrays are not NumPy's, and want the Python number
                         number = other
-                    args = template  # one read: another scheduler's thread may be here too
+                    args = template  # read once: a scheduler on another thread may be here, too
                     if args[1] is not number:
                         args = template = (_FIRST, number)
                     made = issue(a.account.runtime, a.device, row, found, a, args, _NO_OPTIONS)
@@ -157,11 +132,11 @@ def _operators(name: str) -> tuple[_Operator, _Operator]:
                     made = issue(a.account.runtime, a.device, row, found, (a, b), None, _NO_OPTIONS)
                 return Tensor(made)
         elif not isinstance(other, _OPERANDS):
-            return _declined(other)
+            return cast(Tensor, declined(other))
         return apply(row, (self, other))
 
     def backward(self: Tensor, other: Any) -> Tensor:
-        return apply(row, (other, self)) if isinstance(other, _OPERANDS) else _declined(other)
+        return apply(row, (other, self)) if isinstance(other, _OPERANDS) else cast(Tensor, declined(other))
 
     forward.__name__, backward.__name__ = f"__{name}__", f"__r{name}__"
     forward.__doc__ = backward.__doc__ = row.doc
@@ -251,7 +226,7 @@ class Tensor(Methods):
 
     # -- operands of NumPy's ------------------------------------------------------------------------------------
 
-    if not TYPE_CHECKING:  # for which `np.exp(t)` is an error, as it is on an event loop
+    if not TYPE_CHECKING:  # type checkers reject `np.exp(t)`, which raises on an event loop
 
         def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
             name = _UFUNC_OPERATORS.get(ufunc.__name__)
@@ -273,7 +248,7 @@ class Tensor(Methods):
         encoded, tensors = encode_key(key, Tensor)
         if self._node is not None:
             self._node.check_assignment()
-        # Launched only when this handle let go of the old version: if nobody else holds it, it is written in place.
+        # Held back until this handle has dropped the old version: then it is written in place if nobody else holds it.
         result = apply(TABLE["setitem"], (self, new, *tensors), {"key": encoded}, hold=True)
         self._value = result._value
         if self._node is None or not self._node.leaf:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from typing import Any
 
 from asyncsched._core.completions import Completions
@@ -160,6 +161,10 @@ class Rig:
     def cancel(self, task: Task) -> bool:
         self.drain()
         return self.engine.cancel(task, cancellation(task))
+
+
+def states(tasks: Iterable[Task]) -> set[int]:
+    return {task.state for task in tasks}
 
 
 def names(tasks: list[Task]) -> list[str]:

@@ -2,48 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-import concurrent.futures
-import contextlib
-import copyreg
 import gc
 import inspect
 import sys
 import traceback
 import weakref
-from dataclasses import dataclass
 
-import numpy as np
 import pytest
 
 from asyncsched._core.callsite import line_of
 from asyncsched._core.failure import Failure
 from asyncsched.errors import TaskCancelled
-from tests.waiting import no_collector
 
+from .failing import Thing, caught, divide, failure_of
 from .rig import Rig, cancellation, execute
-
-
-class Thing:
-    """Stands for an array: something that a weak reference can watch."""
-
-
-# A runner, in a module that looks like one of the package. Such frames are left out of tracebacks, but the body's frame
-# refers back to them, so a runner lets go of what it ran.
-RUNNER = {"__name__": "asyncsched.devices.runner", "Failure": Failure}
-exec(
-    """
-def failure_of(body, *args):
-    try:
-        body(*args)
-    except BaseException as error:
-        return Failure.of(error, "body", None)
-    finally:
-        del body, args
-""",
-    RUNNER,
-)
-failure_of = RUNNER["failure_of"]
 
 
 def here():
@@ -51,20 +23,8 @@ def here():
     return frame.f_code, frame.f_lasti
 
 
-def caught(failure):
-    """What an awaiter gets."""
-    try:
-        failure.rethrow()
-    except BaseException as error:
-        return error
-
-
 def depth(error):
     return len(traceback.extract_tb(error.__traceback__))
-
-
-def divide(thing=None):
-    return 1 / 0
 
 
 # -- notes and paths --------------------------------------------------------------------------------------------------
@@ -284,203 +244,6 @@ def test_a_coroutine_that_handles_an_exception_survives_the_failure_of_a_body_th
     coroutine.send(None)
     assert next(numbers) == 2
     coroutine.close()
-
-
-# -- odd exceptions ---------------------------------------------------------------------------------------------------
-
-
-class MyCancelled(asyncio.CancelledError):
-    pass
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [
-        StopIteration,
-        StopAsyncIteration,
-        GeneratorExit,
-        asyncio.CancelledError,
-        concurrent.futures.CancelledError,
-        MyCancelled,
-    ],
-)
-def test_what_means_something_else_to_a_coroutine_is_wrapped(kind):
-    def body():
-        raise kind("from the body")
-
-    failure = failure_of(body)
-    error = caught(failure)
-    assert type(error) is RuntimeError
-    assert kind.__name__ in str(error)
-    assert type(error.__cause__) is kind
-    assert failure.kind == "RuntimeError"
-    assert not failure.cancelled
-
-
-def test_what_only_shares_the_name_of_a_cancellation_is_raised_as_it_is():
-    class CancelledError(Exception):
-        """An order was cancelled, say."""
-
-    class Refunded(CancelledError):
-        pass
-
-    for kind in (CancelledError, Refunded):
-        failure = failure_of(lambda kind=kind: raise_(kind("order 7")))
-        assert type(caught(failure)) is kind
-        assert failure.kind == kind.__name__
-
-
-def raise_(error):
-    raise error
-
-
-def test_a_wrapped_exception_ends_a_coroutine_as_an_error():
-    failure = failure_of(lambda: next(iter(())))
-
-    async def awaiter():
-        failure.rethrow()
-
-    with pytest.raises(RuntimeError, match="StopIteration"):
-        awaiter().send(None)
-
-
-@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
-def test_other_base_exceptions_are_raised_as_they_are(kind):
-    assert type(caught(failure_of(exec, f"raise {kind.__name__}"))) is kind
-
-
-@dataclass(frozen=True)
-class Frozen(Exception):
-    """An exception that lets nobody set its attributes."""
-
-    code: int
-
-
-def test_an_exception_that_cannot_be_changed_is_raised_all_the_same():
-    def body():
-        raise Frozen(7)
-
-    failure = failure_of(body)
-    for _ in range(2):
-        error = caught(failure.passed_to("dependent", None))
-        assert isinstance(error, Frozen)
-        assert error.code == 7
-        assert len(error.__notes__) == 2
-
-
-@pytest.mark.parametrize("notes", [None, 7, "text", ("a",)])
-def test_notes_of_a_wrong_type_do_no_harm(notes):
-    error = ValueError("no")
-    error.__notes__ = notes
-    raised = Failure.of(error, "a", None).exception
-    assert [line.partition(",")[0] for line in raised.__notes__] == ["raised by the task 'a'"]
-
-
-class Derived(ValueError):
-    """An exception whose arguments are not those it was made with, as is common."""
-
-    __slots__ = ("_hidden",)
-
-    def __init__(self, code: int) -> None:
-        super().__init__(f"error {code}")
-        self.code, self._hidden = code, [code]
-
-
-class Denied(PermissionError):
-    """Of a form of Python's own, and with more to it."""
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        ValueError("no"),
-        KeyError("key"),
-        MemoryError(),
-        FileNotFoundError(2, "no such file", "name"),
-        UnicodeDecodeError("utf-8", b"x", 0, 1, "bad"),
-        SystemExit(3),
-        ExceptionGroup("several", [ValueError("no")]),
-        np.exceptions.AxisError(9, 2),
-        Frozen(7),
-        Derived(7),
-    ],
-    ids=lambda error: type(error).__name__,
-)
-@pytest.mark.parametrize("pickled", [False, True])
-def test_each_delivery_is_a_copy(error, pickled, monkeypatch):
-    if pickled:  # by a library in its own way, as tblib has it for all exceptions there are
-
-        def lost(error):
-            return type(error).__new__, (type(error),)
-
-        monkeypatch.setitem(copyreg.dispatch_table, type(error), lost)
-    object.__setattr__(error, "__cause__", OSError("the cause"))  # a frozen one refuses an assignment
-    failure = Failure.of(error, "a", None)
-    first, second = caught(failure), caught(failure.passed_to("b", None))
-    assert first is not second
-    for raised in first, second:
-        assert raised is not error
-        assert type(raised) is type(error)
-        assert (repr(raised), str(raised), raised.args) == (repr(error), str(error), error.args)
-        assert raised.__cause__ is error.__cause__
-    if isinstance(error, Derived):
-        assert (first.code, first._hidden) == (7, [7])
-
-
-def test_what_cannot_be_copied_is_raised_itself():
-    error = Denied(13, "no", "name")
-    assert caught(Failure.of(error, "a", None)) is error
-
-
-class NoTraceback(Exception):
-    def with_traceback(self, trace):
-        raise LookupError("no traceback")
-
-
-class NoNotes(Exception):
-    @property
-    def __notes__(self):
-        return ["mine"]
-
-
-class NoReading(Exception):
-    def __getattribute__(self, name):
-        raise LookupError(name)
-
-
-@pytest.mark.parametrize("kind", [NoTraceback, NoNotes, NoReading])
-def test_an_exception_that_lets_nothing_be_done_with_it_ends_nothing_else(kind):
-    """What runs bodies, a stream's thread, asks for its failure outside of any `try`."""
-
-    def body():
-        raise kind
-
-    failure = failure_of(body)
-    for _ in range(2):
-        with pytest.raises((kind, RuntimeError), match=f"{kind.__name__}|"):
-            failure.passed_to("dependent", None).rethrow()
-    if kind is not NoNotes:
-        with pytest.raises(RuntimeError, match=f"the task raised {kind.__name__}, which does not let itself be kept"):
-            failure.rethrow()
-
-
-def test_an_awaiter_that_returned_holds_nothing_though_it_held_the_handle():
-    """From Python 3.12 on a coroutine's frame that is kept keeps the frame, and so the locals, of its awaiter."""
-    failure = failure_of(divide)
-
-    async def handle(failure):
-        with contextlib.suppress(ZeroDivisionError):
-            failure.rethrow()
-
-    async def awaiter(references):
-        large = Thing()
-        references.append(weakref.ref(large))
-        await handle(failure)
-
-    references = []
-    with no_collector():
-        asyncio.run(awaiter(references))
-        assert references[0]() is None
 
 
 # -- seen -------------------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ import pytest
 
 DEMOS = Path(__file__).parents[2] / "demos"
 WAYS = ["barrier", "window(2)", "bounded", "unbounded"]
+README = (DEMOS.parent / "README.md").read_text()
 PNG = b"\x89PNG\r\n"
 # Threads that spin while they wait would take the processors from other tests.
 ALONE = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
@@ -164,3 +165,12 @@ def test_a_cluster_trains_as_one_machine_though_a_worker_is_killed() -> None:
     assert said(lines, "    step 2: killed the worker")
     for way in ("this machine alone", "1 worker", "2 workers", "one worker killed"):
         assert float(said(lines, f"{way}: ").split("off by ")[1].split()[0]) < 1e-4
+
+
+@pytest.mark.parametrize(("demo", "extra"), [("cluster", "cluster"), ("dask_array", "cluster")])
+def test_what_the_extra_of_the_demos_does_not_bring_is_named(demo: str, extra: str) -> None:
+    missing = "import runpy, sys; sys.modules['dask'] = sys.modules['distributed'] = None; runpy.run_path(sys.argv[1])"
+    command = [sys.executable, "-c", missing, str(DEMOS / f"{demo}.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.stderr == f'Dask is not installed: pip install "asyncsched[{extra}]"\n'
+    assert f"(extra `{extra}`)" in next(line for line in README.splitlines() if f"`{demo}.py` |" in line)

@@ -8,6 +8,20 @@ from typing import Any
 from asyncsched.flow.batcher.batcher import Batcher
 
 
+class Model:
+    """A batch function that remembers its batches, and waits at a gate while it is shut."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[Any]] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def __call__(self, items: list[Any]) -> list[Any]:
+        self.batches.append(items)
+        await self.gate.wait()
+        return [item * 10 for item in items]
+
+
 def ask(batcher: Batcher[Any, Any], *items: Any) -> list[asyncio.Task[Any]]:
     """Ask for each item in a task of its own."""
 

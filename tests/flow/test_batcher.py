@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import gc
 import threading
-import time
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -16,28 +14,9 @@ import pytest
 
 import asyncsched as asc
 from asyncsched.flow.batcher.batcher import Batcher
-from tests.waiting import cancelled, turns, until
+from tests.waiting import turns, until
 
-from .asking import Panic, ask
-
-
-class Model:
-    """A batch function that remembers its batches, and waits at a gate while it is shut."""
-
-    def __init__(self) -> None:
-        self.batches: list[list[Any]] = []
-        self.gate = asyncio.Event()
-        self.gate.set()
-
-    async def __call__(self, items: list[Any]) -> list[Any]:
-        self.batches.append(items)
-        await self.gate.wait()
-        return [item * 10 for item in items]
-
-
-@pytest.fixture
-def model(s: asc.Scheduler) -> Model:
-    return Model()
+from .asking import Model, Panic, ask
 
 
 async def test_what_comes_in_one_turn_is_one_batch(model: Model) -> None:
@@ -208,118 +187,6 @@ async def test_what_is_no_exception_of_pythons_own_kind_reaches_the_callers_too(
     assert [type(one) for one in found] == [BaseExceptionGroup if how == "not awaited" else Panic] * 2 + [str]
 
 
-async def test_cancelled_items_leave_the_queue_and_are_never_computed(model: Model) -> None:
-    model.gate.clear()
-    batcher = Batcher(model, max_queue=3)
-    asked = ask(batcher, 0)
-    await until(lambda: bool(model.batches))
-    asked += ask(batcher, 1, 2, 3)
-    await until(lambda: batcher.statistics().waiting == 3)
-    asked[1].cancel()
-    asked[3].cancel()
-    await until(lambda: batcher.statistics().waiting == 1)
-    assert batcher.statistics().waiting_cost == 1
-    asked += ask(batcher, 4, 5)  # there is room again
-    model.gate.set()
-    found = await asyncio.gather(*asked, return_exceptions=True)
-    assert [item for item in found if not isinstance(item, BaseException)] == [0, 20, 40, 50]
-    assert model.batches == [[0], [2, 4, 5]]
-    assert batcher.statistics().dropped == 2
-
-
-async def test_cancelled_in_the_turn_it_came_or_before_its_first_step(model: Model) -> None:
-    batcher = Batcher(model)
-    for count in range(4):
-        (task,) = ask(batcher, count)
-        await turns(count)
-        await cancelled(task)
-    assert await batcher(9) == 90
-    found = batcher.statistics()
-    assert found.items == found.answered + found.dropped
-    assert found.waiting == found.computing == 0
-
-
-async def test_past_its_deadline_an_item_is_dropped_before_the_loop_could_tell_its_caller(
-    s: asc.Scheduler, model: Model
-) -> None:
-    batcher = Batcher(model)
-
-    async def late() -> None:
-        end = time.monotonic() + 0.1
-        async with s.scope(deadline=0.1), s.scope(deadline=3600):
-            while time.monotonic() < end + 0.01:
-                pass  # the loop cannot tell the time meanwhile
-            await batcher(1)
-
-    task = asyncio.create_task(late())
-    with pytest.raises(asc.DeadlineExceeded):
-        await task
-    assert model.batches == []
-    assert batcher.statistics().dropped == 1
-    async with s.scope(deadline=3600):
-        assert await batcher(2) == 20
-
-
-async def test_started_in_a_scope_whose_deadline_has_passed_a_caller_is_told(s: asc.Scheduler, later: Any) -> None:
-    left, batcher = asyncio.Event(), Batcher(Model())
-
-    async def refresh() -> Any:
-        await left.wait()
-        return await batcher(1)
-
-    async with s.scope(deadline=1800):
-        task = asyncio.create_task(refresh())
-    left.set()
-    later()
-    with pytest.raises(asc.DeadlineExceeded, match="outlives a scope"):
-        await task
-    assert batcher.statistics().dropped == 1
-
-
-async def test_a_deadline_that_passes_before_the_stream_is_free_is_told(s: asc.Scheduler, later: Any) -> None:
-    gate = threading.Event()
-    batcher: Batcher[int, int] = Batcher(list)
-    busy = await s.submit(gate.wait, 60)
-    async with s.scope(deadline=1800):
-        (task,) = ask(batcher, 1)
-        await until(lambda: batcher.statistics().computing == 1)
-    later()
-    gate.set()
-    assert await busy
-    with pytest.raises(asc.DeadlineExceeded, match="outlives a scope"):
-        await task
-    assert batcher.statistics().dropped == 1
-
-
-async def test_dropped_before_launch_when_the_stream_was_busy(s: asc.Scheduler) -> None:
-    gate, seen = threading.Event(), []
-
-    def model(items: list[int]) -> list[int]:
-        seen.append(items)
-        return items
-
-    busy = await s.submit(gate.wait, 60)
-    batcher: Batcher[int, int] = Batcher(model)
-    asked = ask(batcher, 1, 2, 3)
-    await until(lambda: batcher.statistics().computing == 3)
-    await cancelled(asked[1])
-    gate.set()
-    assert await busy
-    assert [await asked[0], await asked[2]] == [1, 3]
-    assert seen == [[1, 3]]
-    assert batcher.statistics().dropped == 1
-
-
-async def test_a_caller_that_leaves_a_running_batch_is_not_waited_for(model: Model) -> None:
-    model.gate.clear()
-    batcher = Batcher(model)
-    asked = ask(batcher, 1, 2)
-    await until(lambda: bool(model.batches))
-    await cancelled(asked[0])
-    model.gate.set()
-    assert await asked[1] == 20
-
-
 async def test_a_full_queue_refuses_at_once_and_says_how_long(model: Model) -> None:
     batcher = Batcher(model, max_batch_cost=1, max_queue=2)
     await batcher(0)
@@ -470,118 +337,3 @@ def test_bad_arguments() -> None:
             Batcher(sorted, **wrong)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="function of a list"):
         Batcher(3)  # type: ignore[arg-type]
-
-
-async def ask_as(s: asc.Scheduler, batcher: Batcher[Any, Any], item: Any, **whose: Any) -> Any:
-    async with s.scope(**whose):
-        return await batcher(item)
-
-
-async def served(s: asc.Scheduler, items: list[tuple[Any, dict[str, Any]]], **options: Any) -> list[Any]:
-    """The items in the order in which they are computed, one by one, where all have gathered behind the first."""
-    model = Model()
-    model.gate.clear()
-    batcher = Batcher(model, **({"max_batch_cost": 1} | options))
-    asked = []
-    for item, whose in [(0, {}), *items]:
-        before = batcher.statistics().items
-        asked.append(asyncio.create_task(ask_as(s, batcher, item, **whose)))
-        await until(lambda before=before: batcher.statistics().items > before)
-    model.gate.set()
-    await asyncio.gather(*asked)
-    assert not batcher._queue._items
-    assert not batcher._queue._tenants
-    return [item for batch in model.batches for item in batch][1:]
-
-
-async def test_tenants_take_turns(s: asc.Scheduler) -> None:
-    many: list[tuple[Any, dict[str, Any]]] = [(i, {"tenant": "many"}) for i in range(1, 7)]
-    few: list[tuple[Any, dict[str, Any]]] = [(i, {"tenant": "few"}) for i in (10, 20)]
-    assert await served(s, many + few) == [1, 10, 2, 20, 3, 4, 5, 6]
-    nobody: list[tuple[Any, dict[str, Any]]] = [(i, {}) for i in (7, 8, 9)]
-    assert await served(s, nobody + few) == [7, 10, 8, 20, 9]
-
-
-async def test_tenants_share_by_cost_and_weight(s: asc.Scheduler) -> None:
-    dear: list[tuple[Any, dict[str, Any]]] = [(3, {"tenant": "dear"})] * 3
-    cheap: list[tuple[Any, dict[str, Any]]] = [(1, {"tenant": "cheap"})] * 6
-    assert await served(s, dear + cheap, cost=abs, max_batch_cost=3) == [3, 1, 1, 1, 3, 1, 1, 1, 3]
-    heavy: list[tuple[Any, dict[str, Any]]] = [(i, {"tenant": "heavy", "weight": 2}) for i in range(1, 7)]
-    light: list[tuple[Any, dict[str, Any]]] = [(i, {"tenant": "light"}) for i in (10, 20, 30)]
-    assert await served(s, heavy + light) == [1, 10, 2, 20, 3, 4, 30, 5, 6]
-
-
-async def test_a_tenant_that_comes_later_has_saved_nothing_up(s: asc.Scheduler, model: Model) -> None:
-    batcher = Batcher(model, max_batch_cost=1)
-    for i in range(5):
-        await ask_as(s, batcher, i, tenant="early")
-    model.gate.clear()
-    asked = [asyncio.create_task(ask_as(s, batcher, -1))]
-    await until(lambda: len(model.batches) == 6)
-    for i in (1, 2, 3):
-        for whose in ("late", "early"):
-            asked.append(asyncio.create_task(ask_as(s, batcher, i if whose == "late" else 10 * i, tenant=whose)))
-            await until(lambda: batcher.statistics().items == 5 + len(asked))
-    model.gate.set()
-    await asyncio.gather(*asked)
-    assert [batch[0] for batch in model.batches[6:]] == [1, 10, 2, 20, 3, 30]
-
-
-async def test_what_was_cancelled_is_not_charged_to_its_tenant(s: asc.Scheduler, model: Model) -> None:
-    model.gate.clear()
-    batcher = Batcher(model, max_batch_cost=1)
-    asked = []
-    for item, tenant in [(0, "x"), (1, "a"), (2, "a"), (3, "a"), (10, "b"), (20, "b")]:
-        asked.append(asyncio.create_task(ask_as(s, batcher, item, tenant=tenant)))
-        await until(lambda: batcher.statistics().items == len(asked))
-    for gone in asked[1:3]:
-        await cancelled(gone)
-    model.gate.set()
-    assert await asyncio.gather(asked[0], *asked[3:]) == [0, 30, 100, 200]
-    assert [batch[0] for batch in model.batches] == [0, 3, 10, 20]
-
-
-async def test_tenants_that_are_never_seen_again_do_not_starve_who_waits_and_are_forgotten(s: asc.Scheduler) -> None:
-    asked: list[asyncio.Task[Any]] = []
-    served: list[int] = []
-    remembered: list[int] = []
-    gathered = asyncio.Event()
-
-    async def model(items: list[int]) -> list[int]:
-        await gathered.wait()
-        served.extend(items)
-        remembered.append(len(batcher._queue._tenants))
-        if len(served) < 100:
-            await come()
-        return items
-
-    batcher: Batcher[int, int] = Batcher(model, max_batch_cost=1)
-    context = contextvars.copy_context()  # not that of a batch
-
-    async def come(tenant: str | None = None) -> None:
-        item = len(asked)
-        request = ask_as(s, batcher, item, tenant=tenant or f"new {item}")
-        asked.append(asyncio.create_task(request, context=context.copy()))
-        await until(lambda: batcher.statistics().items > item)
-
-    for tenant in (None, "patient", "patient", None, None):
-        await come(tenant)
-    gathered.set()
-    await until(lambda: len(served) >= 100)
-    await asyncio.gather(*asked)
-    assert served.index(2) < 15
-    assert max(remembered) < 15
-
-
-async def test_who_has_left_leaves_no_tenant(s: asc.Scheduler, model: Model) -> None:
-    model.gate.clear()
-    batcher = Batcher(model, max_batch_cost=1)
-    asked = [asyncio.create_task(ask_as(s, batcher, i, tenant=i)) for i in range(10)]
-    await until(lambda: batcher.statistics().waiting == 9)
-    for gone in asked[1:]:
-        gone.cancel()
-    await asyncio.wait(asked[1:])
-    assert not batcher._queue._tenants
-    assert not batcher._queue._shares
-    model.gate.set()
-    assert await asked[0] == 0

@@ -170,6 +170,9 @@ async def test_pickle_and_copies_are_refused(s: asc.Scheduler) -> None:
         for duplicate in (pickle.dumps, copy.copy, copy.deepcopy):
             with pytest.raises(TypeError, match="await"):
                 duplicate(handle)
+    for duplicate in (pickle.dumps, copy.deepcopy):
+        with pytest.raises(TypeError, match="await"):
+            duplicate(asc.gather(handle))
 
 
 async def test_a_tensor_awaited_is_read_only_and_its_copy_is_yours(s: asc.Scheduler) -> None:

@@ -1,16 +1,16 @@
-"""Rows of which only the device can tell whether they failed: an index that is out of range.
+"""Errors that only the device can detect, such as an index out of range, and how they are reported without a wait.
 
-Theory of operation. To ask would be to wait for the device, and nothing could be issued ahead. So what decides is
-copied to the host behind the row's kernels, and everything that is issued on its result meanwhile takes over the
-*doubt*: it runs on whatever is there. When the host sees the end of any of them, the numbers are there, since the
-device has passed the row before: then each of them fails that must, with the row's error, before its end is told.
+Theory of operation. To check would be to wait for the device, and nothing could be issued ahead. So the numbers that
+decide are copied to the host behind the row's kernels, and every task that is issued on its result meanwhile inherits
+the *doubt*: it runs on whatever is there. When the host sees the end of any of them, the numbers have arrived, since
+the device has passed the row before. Then those that must fail do, with the row's error, before their end is reported.
 
-Two things cannot run on what may be wrong, and wait on the host until there is no doubt: a callable, which may do
-anything with what it is given; and the gate of a commit, since a version never fails. Both wait for the doubtful row
-alone: what was issued behind it, such as a whole backward pass, keeps the device busy meanwhile.
+Two kinds of tasks must not run on wrong values, and wait on the host until there is no doubt: a callable, which may do
+anything with its arguments; and the gate of a commit, since a version never fails. Both wait for the doubtful row only:
+tasks issued behind it, such as a whole backward pass, keep the device busy meanwhile.
 
-Not taken: to hand the doubts to the kernels of a commit, which would write only where there is none. It spares the
-wait, but each of them would need room for what it does not write over.
+Alternative: pass the doubts to the kernels of a commit, which would write only where there is none. It spares the wait,
+but each kernel would need room for an output that may not be written over its input.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _settling = threading.Lock()
 
 
 class Stream(Protocol):
-    """What is asked of a stream."""
+    """What a doubt needs of a stream."""
 
     issued: Counter
     finished: Counter
@@ -42,7 +42,7 @@ class Stream(Protocol):
 
 
 class Doubt:
-    """One row's.
+    """The doubt about one row.
 
     Attributes:
         stream, number: which task of which stream.
@@ -58,7 +58,7 @@ class Doubt:
         self.failure: Failure | None = None
 
     def settle(self) -> Failure | None:
-        """Judge, once the device has passed the row. Returns why it failed, if it did. On any thread."""
+        """Decide, once the device has passed the row. Returns the failure, if it failed. On any thread."""
         with _settling:
             if not self.settled:
                 error = self._judge(*[int(slot.view(dtype)[0]) for slot, dtype in self._numbers])
@@ -70,14 +70,14 @@ class Doubt:
         return self.failure
 
     def wait(self) -> Failure | None:
-        """The same, after the device has passed it. Blocks."""
+        """Block until the device has passed the row. Returns its failure, if it failed."""
         if not self.settled:
             self.stream.finished.reach(self.number)
         return self.failure
 
 
 class Doubts:
-    """Those of one device's memory."""
+    """The doubts about values of one device."""
 
     def __init__(self, cupy: Any) -> None:
         self._cupy = cupy
@@ -85,14 +85,14 @@ class Doubts:
         self.any = False  # whether there ever was one
 
     def raised(self, task: Task, value: Value, stream: Stream, checks: Sequence[Check]) -> None:
-        """A row was issued that tells later."""
+        """A row was issued whose errors will be known later."""
         for numbers, judge in checks:
             doubt = Doubt(task, stream, judge, [self._copied(number, stream.cuda) for number in numbers], self._slots)
             value.doubts = (*getattr(value, "doubts", ()), doubt)
             self.any = True
 
     def _copied(self, number: Any, stream: Any) -> Number:
-        """Where the host will see an array of one number."""
+        """Start copying an array of one number to the host. Returns where it will be."""
         runtime = self._cupy.cuda.runtime
         try:
             slot = self._slots.pop()
@@ -117,7 +117,7 @@ class Doubts:
 
 
 def certain(values: Sequence[Value]) -> Failure | None:
-    """Wait until there is no doubt about any of these. Returns why one will not be there, if one will not."""
+    """Block until there is no doubt about any of these. Returns the failure of one that has failed."""
     for value in values:
         for doubt in getattr(value, "doubts", ()):
             failure: Failure | None = doubt.wait()

@@ -218,20 +218,16 @@ class Element:
         if value is not self:
             self.become(value if type(value) is Element else self._names.full_like(self, value))
 
-    def _binary(self, name: str, other: Any) -> Element:
-        return getattr(self._names, name)(self, other)  # type: ignore[no-any-return]
-
-    def _reflected(self, name: str, other: Any) -> Element:
-        return getattr(self._names, name)(other, self)  # type: ignore[no-any-return]
-
-    def _inplace(self, name: str, other: Any) -> Element:
-        return getattr(self._names, name)(self, other, out=self)  # type: ignore[no-any-return]
+    def _call(self, name: str, *operands: Any, out: Element | None = None) -> Element:
+        """What the universal function of this name does to operands."""
+        result: Element = getattr(self._names, name)(*operands, out=out)
+        return result
 
     def __neg__(self) -> Element:
-        return self._names.call(self._names._cupy.negative, self)
+        return self._call("negative", self)
 
     def __invert__(self) -> Element:
-        return self._names.call(self._names._cupy.invert, self)
+        return self._call("invert", self)
 
 
 def _operators() -> None:
@@ -239,10 +235,11 @@ def _operators() -> None:
     arithmetic = {"add": "add", "sub": "subtract", "mul": "multiply", "truediv": "divide", "and": "bitwise_and"}
     comparisons = ("less", "less_equal", "greater", "greater_equal", "equal", "not_equal")
     for operator, name in arithmetic.items():
-        for kind, way in (("", Element._binary), ("r", Element._reflected), ("i", Element._inplace)):
-            setattr(Element, f"__{kind}{operator}__", lambda self, other, way=way, name=name: way(self, name, other))
+        setattr(Element, f"__{operator}__", lambda x, y, name=name: x._call(name, x, y))
+        setattr(Element, f"__r{operator}__", lambda x, y, name=name: x._call(name, y, x))
+        setattr(Element, f"__i{operator}__", lambda x, y, name=name: x._call(name, x, y, out=x))
     for operator, name in zip(("lt", "le", "gt", "ge", "eq", "ne"), comparisons, strict=True):
-        setattr(Element, f"__{operator}__", lambda self, other, name=name: self._binary(name, other))
+        setattr(Element, f"__{operator}__", lambda x, y, name=name: x._call(name, x, y))
 
 
 _operators()

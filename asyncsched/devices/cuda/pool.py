@@ -65,12 +65,12 @@ class PrivatePool:
         self._record = record
         self._loop_thread = threading.get_ident()
         self._bins: dict[Bin, list[Piece]] = {}
-        self._back: deque[Piece] = deque()  # those without a bin, which are to join the heap
+        self._back: deque[Piece] = deque()  # free pieces without a bin, on their way to the heap
         self._heap = Heap()
-        self._slabs: dict[Slab, Any] = {}  # with the memory
+        self._slabs: dict[Slab, Any] = {}  # and the CuPy memory objects that free them
         self._lock = threading.Lock()  # of the heap and the number; never held over a call of CUDA
         self._reserved = 0
-        self._tell: Callable[[], None] | None = None  # that something came back
+        self._tell: Callable[[], None] | None = None  # called, after the close, when a block is given back
         self.own: frozenset[int] | None = None  # the scheduler's streams, by pointer, once there are some
         self._limit = max_bytes or 0
         # What kernels need for themselves comes on top of what is tracked, and what is lost between pieces. Both
@@ -101,18 +101,18 @@ class PrivatePool:
             self._back.append(piece)
         else:
             pieces.append(piece)
-            if self._bins.get(piece.bin) is not pieces:  # it was emptied meanwhile, by one who may not have seen this
+            if self._bins.get(piece.bin) is not pieces:  # `_gather` took the bin, and may have missed this
                 with suppress(IndexError):
                     self._back.append(pieces.pop())
         if self._tell is not None:
             self._tell()
 
     def reserved(self) -> int:
-        """Bytes taken from the device."""
+        """Bytes taken from the device, used or not."""
         return self._reserved
 
     def in_use(self) -> int:
-        """Those in blocks."""
+        """Bytes of blocks that are in use."""
         with self._lock:
             self._gather(None)
             return self._reserved - self._heap.nbytes()
@@ -123,7 +123,7 @@ class PrivatePool:
             pass
 
     def close(self, tell: Callable[[], None]) -> None:
-        """Nobody takes memory any more: `free` is to follow each `tell`."""
+        """No memory is asked for any more. `tell` is called when a block comes back, and has `free` called."""
         self._tell = tell
 
     def abandon(self) -> None:

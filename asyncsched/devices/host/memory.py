@@ -143,10 +143,11 @@ class HostMemory(Memory):
         return pooled and value.base is None and not value.escaped and bool(value.meta.contiguous)
 
     def run_row(self, task: Task) -> None:
-        row, value, options = task.call, task.value, task.options or {}
+        row, value, options = task.call, task.value, task.options or _NO_OPTIONS
         assert value is not None
-        args = execution.arguments(task, [_on_host(value) for value in task.inputs])
-        kernel = resolve(row, np)
+        arrays = [v.array if type(v.array) is np.ndarray else _on_host(v) for v in task.inputs]
+        args = arrays if task.args is None else execution.arguments(task, arrays)
+        kernel = row.kernels.get(np) or resolve(row, np)
         block: Block | None = None
         # `out` is in C order, so that is what the result must be: it is promised, or it follows from the operands.
         in_order = value.meta.contiguous or all(map(_contiguous, args))

@@ -48,13 +48,15 @@ class Pool:
         """A buffer of at least `nbytes`, its contents undefined."""
         size = -(-nbytes // _LINE) * _LINE
         with self._lock:
-            self._collect()
+            if self._returned:
+                self._collect()
             self.live += size
             stack = self._stacks.get(size)
             if stack:
                 self.free -= size
                 return stack.pop()[1]
-            self._trim()
+            if self.free:
+                self._trim()
         return np.empty(size, np.uint8)
 
     def adopt(self, nbytes: int) -> None:

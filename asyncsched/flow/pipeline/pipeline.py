@@ -63,7 +63,7 @@ class Pipeline(Generic[T]):
                 " in it `async for item in items:`"
             )
 
-        __iter__ = __aiter__
+        __iter__ = __aenter__ = __aexit__ = __aiter__
 
         def __getattr__(self, name: str) -> Any:
             raise no_attribute("'Pipeline' object", name, PIPELINE, type(self))

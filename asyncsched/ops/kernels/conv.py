@@ -26,9 +26,10 @@ import numpy as np
 
 from .. import parallel
 from .scratch import scratch
-from .windows import Pair, Tile, Windows, columns, even, tile_size, tiles
+from .windows import FEW, Pair, Tile, Windows, columns, columns_of_each, even, tile_size, tiles
 
 _PACE = 2e-11  # seconds for a multiplication
+_EACH = 4  # times as many windows of an image as inputs of one: then the gradient of the weight is made for each image
 _SUMS = 8  # sums that a gradient of the weight is added up in, ...
 _SUM_BYTES = 1 << 20  # ... of together at most so much, unless two are more
 
@@ -66,7 +67,9 @@ def conv2d_weight_grad(
     cut = tiles(shape, len(x), grad.shape[2:])
     number = sums_for(shape, len(cut), out.dtype.itemsize)
     sums = xp.zeros((number, prod(shape[1:]), len(out)), out.dtype)
-    share_sums(cut, sums, grad.size * prod(shape[1:]), partial(_add_products, xp, windows, grad, x))
+    few = xp is np and in_place(cut, grad.shape[3]) and _EACH * prod(shape[1:]) <= prod(grad.shape[2:])
+    add = partial(_add_products_of_each if few else _add_products, xp, windows, grad, x)
+    share_sums(cut, sums, grad.size * prod(shape[1:]), add)
     for one in sums[1:]:
         sums[0] += one
     out.reshape(len(out), -1)[...] = sums[0].T
@@ -96,19 +99,30 @@ def share(cut: Sequence[Any], multiplications: int, one: Callable[[Any], None]) 
 
 def _convolve(xp: Any, windows: Windows, x: Any, weight: Any, bias: tuple[Any, ...], out: Any) -> Any:
     matrix = weight.reshape(len(weight), -1)
-    cut = tiles(weight.shape, len(out), out.shape[2:])
-    share(cut, out.size * matrix.shape[1], partial(_convolve_tile, xp, windows, x, matrix, bias, out))
+    cut, one = tiles(weight.shape, len(out), out.shape[2:]), _convolve_tile
+    if xp is np and in_place(cut, out.shape[3]):
+        matrix, one = np.concatenate([matrix, *[b[:, None] for b in bias]], 1), _convolve_in_place
+    share(cut, out.size * matrix.shape[1], partial(one, xp, windows, x, matrix, bias, out))
     return out
+
+
+def in_place(cut: Sequence[Tile], across: int) -> bool:
+    """Whether the windows that tiles have of each image are worth a product of their own: it writes the result there,
+    and the bias is the weight of one more input. Else a product is of all images, and is moved there."""
+    return bool(cut) and (cut[0].images.stop == 1 or (cut[0].rows.stop - cut[0].rows.start) * across >= FEW)
+
+
+def _convolve_in_place(
+    xp: Any, windows: Windows, x: Any, matrix: Any, bias: tuple[Any, ...], out: Any, tile: Tile
+) -> None:
+    there = out[tile.images, :, tile.rows]
+    seen = columns_of_each(xp, windows, x[tile.images], tile.rows, out.shape[3], ones=len(bias))
+    np.matmul(matrix, seen, out=there.reshape(*there.shape[:2], -1, copy=False))
 
 
 def _convolve_tile(xp: Any, windows: Windows, x: Any, matrix: Any, bias: tuple[Any, ...], out: Any, tile: Tile) -> None:
     there = out[tile.images, :, tile.rows]
     seen = columns(xp, windows, x[tile.images], tile.rows, out.shape[3])
-    if xp is np and len(there) == 1:
-        y = np.matmul(matrix, seen, out=there.reshape(len(matrix), -1, copy=False))
-        if bias:
-            y += bias[0][:, None]
-        return
     y = xp.matmul(matrix, seen, out=scratch(xp, 2, (len(matrix), seen.shape[1]), out.dtype))
     y = y.reshape(len(matrix), len(there), *there.shape[2:]).swapaxes(0, 1)
     if bias:
@@ -125,6 +139,17 @@ def _add_products(xp: Any, windows: Windows, grad: Any, x: Any, part: tuple[Sequ
         product = scratch(xp, 2, total.shape, total.dtype)
         gradient = _channels_first(xp, grad[tile.images, :, tile.rows], grad.shape[3])
         total += xp.matmul(seen, gradient.T, out=product)
+        del seen, gradient, product
+
+
+def _add_products_of_each(xp: Any, windows: Windows, grad: Any, x: Any, part: tuple[Sequence[Tile], Any]) -> None:
+    """The same where a window has few inputs: a product for each image, whose gradients stay where they are."""
+    cut, total = part
+    for tile in cut:
+        seen = columns_of_each(xp, windows, x[tile.images], tile.rows, grad.shape[3], ones=0)
+        gradient = grad[tile.images, :, tile.rows].reshape(len(seen), grad.shape[1], -1)
+        product = scratch(xp, 2, (len(seen), *total.shape), total.dtype)
+        total += xp.matmul(seen, gradient.swapaxes(1, 2), out=product).sum(0)
         del seen, gradient, product
 
 

@@ -14,7 +14,7 @@ SPARE = 16  # elements between rows of columns: at a power of two apart, they wo
 LANES = 8  # tiles of results that a compiled loop takes at once, ...
 WINDOWS = 4  # ... windows of a pool, ...
 RUN = 16  # ... and results of a convolution of few channels
-_FEW = 128  # windows: a product with fewer takes as long as one with these
+FEW = 128  # windows: a product with fewer takes as long as one with these
 _TILES = 8  # of a batch, at least, so that there is work for some threads
 
 Pair = tuple[int, int]
@@ -79,9 +79,9 @@ def tile_size(weight: tuple[int, ...], images: int, count: tuple[int, ...]) -> P
 
     By shape alone, since bits depend on it.
     """
-    wanted = max(_FEW, COLUMNS // max(1, weight[0], prod(weight[1:])))
+    wanted = max(FEW, COLUMNS // max(1, weight[0], prod(weight[1:])))
     if prod(count) <= wanted:
-        least = -(-_FEW // max(1, prod(count)))
+        least = -(-FEW // max(1, prod(count)))
         return max(1, min(images, max(least, min(wanted // max(1, prod(count)), -(-images // _TILES))))), count[0]
     return 1, max(1, wanted // max(1, count[1]))
 
@@ -97,16 +97,30 @@ def columns(xp: Any, windows: Windows, x: Any, rows: slice, across: int) -> Any:
 
     In scratch memory: until the next call on this thread.
     """
-    seen = _rows_of(xp, windows, x, rows)
-    image, channel, *steps = seen.strides
-    dilated, strided = [
-        [step * n for step, n in zip(steps, times, strict=True)] for times in (windows.dilation, windows.stride)
-    ]
-    form = (x.shape[1], *windows.kernel, len(x), rows.stop - rows.start, across)
-    inputs, number = prod(form[:3]), prod(form[3:])
+    seen = _seen(xp, windows, x, rows, across)
+    inputs, number = prod(seen.shape[1:4]), len(x) * prod(seen.shape[4:])
     found = scratch(xp, 1, (inputs, number + SPARE), x.dtype)[:, :number]
-    found.reshape(form)[...] = xp.lib.stride_tricks.as_strided(seen, form, (channel, *dilated, image, *strided))
+    found.reshape(*seen.shape[1:4], len(x), *seen.shape[4:])[...] = xp.moveaxis(seen, 0, 3)
     return found
+
+
+def columns_of_each(xp: Any, windows: Windows, x: Any, rows: slice, across: int, ones: int) -> Any:
+    """The same of each image: (images, inputs of a window, windows), and so many more inputs that are all ones."""
+    seen = _seen(xp, windows, x, rows, across)
+    inputs, number = prod(seen.shape[1:4]), prod(seen.shape[4:])
+    found = scratch(xp, 1, (len(x), inputs + ones, number + SPARE), x.dtype)[..., :number]
+    found[:, :inputs].reshape(seen.shape)[...] = seen
+    found[:, inputs:] = 1
+    return found
+
+
+def _seen(xp: Any, windows: Windows, x: Any, rows: slice, across: int) -> Any:
+    """What some rows of windows see, as a view: (images, channels, *kernel, rows of windows, across)."""
+    lines = _lines(xp, windows, x, rows, across)
+    image, channel, column, row, one = lines.strides
+    form = (*lines.shape[:2], *windows.kernel, rows.stop - rows.start, across)
+    steps = (windows.dilation[0] * row, column, windows.stride[0] * row, one)
+    return xp.lib.stride_tricks.as_strided(lines, form, (image, channel, *steps))
 
 
 def rows_needed(windows: Windows, rows: int) -> int:
@@ -114,18 +128,28 @@ def rows_needed(windows: Windows, rows: int) -> int:
     return (rows - 1) * windows.stride[0] + windows.reach[0]
 
 
-def _rows_of(xp: Any, windows: Windows, x: Any, rows: slice) -> Any:
-    """The rows of padded images that some rows of windows lie on."""
-    (up, left), (height, width) = windows.padding, x.shape[2:]
+def _lines(xp: Any, windows: Windows, x: Any, rows: slice, across: int) -> Any:
+    """The rows of padded images that some rows of windows lie on, once for each column of a window: what that sees of
+    them. (images, channels, columns of a window, rows, across); so rows of windows that follow each other are one run.
+    """
+    (up, left), (height, width), beside = windows.padding, x.shape[2:], windows.stride[1]
     first = rows.start * windows.stride[0] - up
     last = first + rows_needed(windows, rows.stop - rows.start)
-    if windows.padding == (0, 0):
-        return x[:, :, first:last]
-    found = scratch(xp, 0, (*x.shape[:2], last - first, width + 2 * left), x.dtype)
-    found[...] = 0
+    if windows.padding == (0, 0) and windows.kernel[1] == 1:
+        return x[:, :, None, first:last, ::beside]
+    found = scratch(xp, 0, (*x.shape[:2], windows.kernel[1], last - first, across), x.dtype)
+    if windows.padding != (0, 0):
+        found[...] = 0
     begin = min(max(first, 0), height)
     there = slice(begin, max(begin, min(last, height)))  # none, where all of the windows lie on the padding
-    found[:, :, there.start - first : there.stop - first, left : left + width] = x[:, :, there]
+    for column in range(windows.kernel[1]):
+        start = column * windows.dilation[1] - left  # on the image, of the first window
+        low = min(across, max(0, -(start // beside)))
+        high = max(low, min(across, -((start - width) // beside)))
+        seen = (
+            x[:, :, there, start + low * beside : start + high * beside : beside] if low < high else x[..., there, :0]
+        )
+        found[:, :, column, there.start - first : there.stop - first, low:high] = seen
     return found
 
 

@@ -26,7 +26,7 @@ def conv2d(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferre
         raise ValueError(f"conv2d: the bias has shape {bias[0]} and must have {weight[:1]}")
     windows, array = _windows(weight, options), as_meta(operands[0])
     count = _count(row, windows, x)
-    elements = _tile_elements(windows, x, weight, count)
+    elements = _tile_elements(windows, x, weight, count) + weight[0] * (prod(weight[1:]) + 1)
     if winograd.suits(windows, weight, x[0], count):
         elements = max(elements, winograd.elements(weight[:2], x[0], count) + weight[0])
     if few_channels.suits(windows, weight):
@@ -98,10 +98,11 @@ def _count(row: Row, windows: Windows, shape: Known) -> Pair:
 
 
 def _tile_elements(windows: Windows, x: Known, weight: Known, count: Known) -> int:
-    """Elements of all that is made for one tile: rows of padded images, the columns, and a result or its gradient."""
+    """Elements of all that is made for one tile: its lines, the columns, and a result or its gradient."""
     images, rows = tile_size(weight, x[0], count)
-    padded = x[1] * rows_needed(windows, rows) * (x[3] + 2 * windows.padding[1])
-    return images * (padded + (prod(weight[1:]) + weight[0]) * rows * count[1]) + prod(weight[1:]) * SPARE
+    lines = x[1] * windows.kernel[1] * rows_needed(windows, rows) * count[1]
+    inputs = prod(weight[1:]) + 1  # of a window, and ones
+    return images * (lines + (inputs + weight[0]) * rows * count[1] + inputs * SPARE)
 
 
 def _pool_bytes(operands: tuple[Operand, ...], padding: Pair, arrays: int) -> int:

@@ -1,0 +1,92 @@
+"""What the engine says of the bytes that are held, and of its own counts."""
+
+from __future__ import annotations
+
+from .rig import Rig, execute
+
+DEEP = 100_000
+
+
+def test_bytes_that_only_pending_tasks_hold():
+    rig = Rig(max_bytes=100)
+    _, x = rig.submit(cost=30)
+    _, y = rig.submit(cost=20)
+    rig.run()
+    rig.submit(x, y, cost=60 - 10)
+    rig.submit(x, x, cost=51 - 1)
+    assert rig.engine.held_by_pending() == 0  # there are handles
+    del x
+    assert rig.engine.held_by_pending() == 30
+    del y
+    assert rig.engine.held_by_pending() == 50
+
+
+def test_bytes_that_a_pending_task_reads_twice_are_held_by_it_alone():
+    rig = Rig(max_bytes=100, max_ops=1)
+    _, x = rig.submit(cost=30)
+    rig.run()
+    rig.submit(cost=70, name="running")
+    rig.dispatch()
+    rig.submit(x, cost=10)
+    rig.submit(x, x, cost=10)
+    assert rig.engine.held_by_pending() == 0
+    del x
+    assert rig.engine.held_by_pending() == 30
+
+
+def test_bytes_in_flight_are_costs_and_what_only_launched_tasks_read():
+    rig = Rig(max_bytes=100, max_ops=2)
+    _, x = rig.submit(cost=30)
+    _, y = rig.submit(cost=20)
+    rig.run()
+    rig.submit(x, y, cost=5)
+    rig.submit(x, x, cost=6)
+    rig.dispatch()
+    assert rig.engine.in_flight_bytes() == 11
+    del x
+    assert rig.engine.in_flight_bytes() == 41
+    del y
+    assert rig.engine.in_flight_bytes() == 61
+    rig.submit(cost=1)
+    assert rig.engine.in_flight_bytes() == 61
+
+
+def test_a_result_whose_end_was_not_told_yet_is_in_flight_once():
+    """As its task's cost, and not as what the next task alone reads, too."""
+    rig = Rig(max_bytes=100)
+    made, value = rig.submit(cost=60)
+    rig.submit(value, cost=5)
+    rig.dispatch()
+    del value
+    rig.streams[made.lane].remove(made)
+    execute(made, 60)
+    assert rig.engine.in_flight_bytes() == rig.engine.account.used == 65
+    rig.post(made)
+    rig.dispatch()
+    assert rig.engine.in_flight_bytes() == rig.engine.account.used == 65
+
+
+def test_a_wrong_estimate_is_put_right_at_completion():
+    rig = Rig(max_bytes=100)
+    task, value = rig.submit(cost=10)
+    rig.dispatch()
+    rig.finish(task, charge=120)
+    rig.dispatch()
+    assert rig.engine.account.used == 120
+    assert rig.engine.peak_bytes == 120
+    del value
+    rig.dispatch()
+    assert rig.engine.account.used == 0
+
+
+def test_a_value_dropped_before_its_completion_arrives_balances():
+    rig = Rig(max_bytes=100)
+    task, value = rig.submit(cost=60)
+    rig.dispatch()
+    rig.streams[task.lane].clear()
+    execute(task, 25)
+    del value
+    rig.drain()
+    assert rig.engine.account.used == 35
+    rig.engine._complete(task)
+    assert rig.engine.account.used == 0

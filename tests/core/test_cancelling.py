@@ -1,0 +1,210 @@
+"""Cancelling tasks, in every state, with what depends on them."""
+
+from __future__ import annotations
+
+import contextvars
+import gc
+import weakref
+from typing import Any
+
+import pytest
+
+from asyncsched._core.model import CANCELLED, DONE, LAUNCHED, PENDING, Task
+
+from .rig import Rig, answered, cancellation, execute, states
+
+DEEP = 100_000
+
+
+@pytest.fixture
+def rig():
+    return Rig()
+
+
+def test_cancelling_a_pending_task_ends_it_and_its_dependents():
+    rig = Rig(max_ops=1)
+    rig.submit()
+    rig.dispatch()
+    task, x = rig.submit(name="a")
+    dependent, y = rig.submit(x, name="b")
+    assert rig.cancel(task)
+    assert (task.state, dependent.state) == (CANCELLED, CANCELLED)
+    assert x.done
+    assert y.failure.root is task.failure
+    assert rig.run()
+    rig.engine.validate()
+    assert not rig.cancel(task)
+    assert not rig.cancel(dependent)
+
+
+def test_a_cancelled_launched_task_keeps_its_slot_and_bytes_until_it_ends():
+    rig = Rig(max_ops=1, max_bytes=100)
+    task, x = rig.submit(cost=60)
+    rig.dispatch()
+    waiting, _ = rig.submit(cost=50)
+    dependent, _ = rig.submit(x)
+    called = []
+    task.waiters = [answered(called)]
+    assert rig.cancel(task)
+    assert rig.dispatch() == []
+    assert called == [task]
+    assert task.settled()
+    assert x.done
+    assert (task.state, waiting.state, dependent.state) == (LAUNCHED, PENDING, CANCELLED)
+    assert (rig.engine.account.used, rig.engine.admission.in_flight) == (60, 1)
+    assert not rig.cancel(task)
+    rig.finish(task)
+    assert rig.dispatch() == [waiting]
+    assert task.state == CANCELLED
+    assert rig.engine.account.used == 50
+    rig.engine.validate()
+
+
+def test_a_task_cancelled_while_its_body_returns_accounts_for_its_result():
+    """The stream has put the result into the value, but the completion is not posted yet."""
+    rig = Rig(max_bytes=100)
+    task, value = rig.submit(cost=60)
+    rig.dispatch()
+    rig.streams[task.lane].clear()
+    kept = task.value
+    execute(task, 50)
+    task.value = kept  # the stream is about to let go
+    assert rig.cancel(task)
+    task.value = kept = None
+    rig.post(task, True)
+    rig.dispatch()
+    assert task.state == CANCELLED
+    assert value.failure.cancelled
+    assert rig.engine.account.used == 50
+    del value
+    rig.dispatch()
+    assert rig.engine.account.used == 0
+
+
+def test_cancelling_what_has_its_result_already_does_nothing(rig):
+    task, value = rig.submit()
+    rig.dispatch()
+    rig.finish(task)
+    assert not rig.engine.cancel(task, cancellation(task))  # ended, though nobody knows yet
+    rig.dispatch()
+    assert not rig.cancel(task)
+    assert task.state == DONE
+    assert value.failure is None
+
+
+def test_a_launched_dependent_of_a_cancelled_task_ends_as_cancelled(rig):
+    task, x = rig.submit()
+    dependent, y = rig.submit(x)
+    rig.dispatch()
+    rig.cancel(task)
+    assert dependent.state == LAUNCHED
+    rig.run()
+    assert dependent.state == CANCELLED
+    assert y.failure.root is task.failure
+    assert rig.engine.failed == 0
+
+
+def ends_on_its_stream(rig: Rig, task: Task) -> None:
+    """It comes to its end with a result, which is posted and not taken in. It had begun before any of this."""
+    assert task.lane is not None
+    value = task.value
+    assert value is not None
+    value.array, task.refund = object(), task.cost
+    task.value, task.inputs, task.move = None, (), None
+    rig.streams[task.lane].remove(task)
+    rig.post(task)
+
+
+@pytest.mark.parametrize("when", ["before the mark", "after the mark"])
+def test_what_ends_while_it_is_cancelled_and_what_reads_it_end_alike(rig, monkeypatch, when):
+    """Both end on their streams in the middle of `cancel`, at each point where another thread may run."""
+    tasks, values = [], ()
+    for _ in range(3):
+        task, value = rig.submit(*values)
+        tasks.append(task)
+        values = (value,)
+    rig.dispatch()
+
+    def streams_run(*_: Any) -> bool:
+        for task in tasks:
+            if task.value is not None:
+                ends_on_its_stream(rig, task)
+        return False
+
+    if when == "after the mark":
+        rig.engine.on_cancel = streams_run
+    else:
+        monkeypatch.setattr(Task, "settled", streams_run)
+    found = rig.engine.cancel(tasks[0], cancellation(tasks[0]))
+    monkeypatch.undo()
+    rig.engine.on_cancel = lambda task: None
+    rig.dispatch()
+    assert found == (when == "after the mark")
+    assert {task.state for task in tasks} == {CANCELLED if found else DONE}
+    assert value.done
+    assert (value.failure is not None) == found
+    rig.engine.validate()
+
+
+@pytest.mark.parametrize("launched", range(5))
+def test_cancelling_goes_all_the_way_down_whatever_is_launched(launched):
+    """A launched dependent has dependents of its own, launched or pending."""
+    rig = Rig(max_ops=launched or 1)
+    if not launched:
+        rig.submit()
+    tasks, values = [], ()
+    for _ in range(4):
+        task, value = rig.submit(*values)
+        tasks.append(task)
+        values = (value,)
+    rig.dispatch()
+    assert [task.state == LAUNCHED for task in tasks] == [i < launched for i in range(4)]
+    told = []
+    for task in tasks:
+        task.waiters = [answered(told)]
+    assert rig.cancel(tasks[0])
+    rig.dispatch()
+    assert set(told) == set(tasks)
+    assert {task.failure.root for task in tasks} == {tasks[0].failure}
+    rig.run()
+    assert states(tasks) == {CANCELLED}
+    rig.engine.validate()
+
+
+def test_a_cancelled_claim_leaves_no_trace():
+    rig = Rig(max_bytes=10)
+    task, _held = rig.submit(cost=10)
+    rig.dispatch()
+    claim = rig.claim(5, rig.scope())
+    rig.dispatch()
+    assert claim.state == PENDING
+    assert rig.cancel(claim)
+    rig.finish(task)
+    rig.dispatch()
+    rig.engine.validate()
+    assert rig.engine.admission.claims == 0
+    assert rig.engine.account.used == 10
+    assert (rig.engine.submitted, rig.engine.cancelled) == (1, 0)
+
+
+def test_a_cancelled_task_lets_go_of_all_it_was_given():
+    """Its handle may live on, and must not pin the arguments, nor what the submitter's context refers to."""
+
+    class Thing:
+        pass
+
+    variable = contextvars.ContextVar("variable")
+    things = [Thing(), Thing(), Thing()]
+    references = [weakref.ref(thing) for thing in things]
+    rig = Rig(max_ops=1)
+    rig.submit()
+    rig.dispatch()
+    task, value = rig.task()
+    task.args, task.options, task.context = (things[0],), {"option": things[1]}, contextvars.copy_context()
+    task.context.run(variable.set, things[2])
+    rig.engine.submit(task, hold=True)
+    del things
+    rig.cancel(task)
+    gc.collect()
+    assert [reference() for reference in references] == [None, None, None]
+    assert value.task is task

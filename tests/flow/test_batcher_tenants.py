@@ -1,0 +1,128 @@
+"""How the tenants of a batcher share it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from typing import Any
+
+import asyncsched as asc
+from asyncsched.flow.batcher.batcher import Batcher
+from tests.waiting import cancelled, until
+
+from .asking import Model
+
+
+async def ask_as(s: asc.Scheduler, batcher: Batcher[Any, Any], item: Any, **whose: Any) -> Any:
+    async with s.scope(**whose):
+        return await batcher(item)
+
+
+async def served(s: asc.Scheduler, items: list[tuple[Any, dict[str, Any]]], **options: Any) -> list[Any]:
+    """The items in the order in which they are computed, one by one, where all have gathered behind the first."""
+    model = Model()
+    model.gate.clear()
+    batcher = Batcher(model, **({"max_batch_cost": 1} | options))
+    asked = []
+    for item, whose in [(0, {}), *items]:
+        before = batcher.statistics().items
+        asked.append(asyncio.create_task(ask_as(s, batcher, item, **whose)))
+        await until(lambda before=before: batcher.statistics().items > before)
+    model.gate.set()
+    await asyncio.gather(*asked)
+    assert not batcher._queue._items
+    assert not batcher._queue._tenants
+    return [item for batch in model.batches for item in batch][1:]
+
+
+async def test_tenants_take_turns(s: asc.Scheduler) -> None:
+    many: list[tuple[Any, dict[str, Any]]] = [(i, {"tenant": "many"}) for i in range(1, 7)]
+    few: list[tuple[Any, dict[str, Any]]] = [(i, {"tenant": "few"}) for i in (10, 20)]
+    assert await served(s, many + few) == [1, 10, 2, 20, 3, 4, 5, 6]
+    nobody: list[tuple[Any, dict[str, Any]]] = [(i, {}) for i in (7, 8, 9)]
+    assert await served(s, nobody + few) == [7, 10, 8, 20, 9]
+
+
+async def test_tenants_share_by_cost_and_weight(s: asc.Scheduler) -> None:
+    dear: list[tuple[Any, dict[str, Any]]] = [(3, {"tenant": "dear"})] * 3
+    cheap: list[tuple[Any, dict[str, Any]]] = [(1, {"tenant": "cheap"})] * 6
+    assert await served(s, dear + cheap, cost=abs, max_batch_cost=3) == [3, 1, 1, 1, 3, 1, 1, 1, 3]
+    heavy: list[tuple[Any, dict[str, Any]]] = [(i, {"tenant": "heavy", "weight": 2}) for i in range(1, 7)]
+    light: list[tuple[Any, dict[str, Any]]] = [(i, {"tenant": "light"}) for i in (10, 20, 30)]
+    assert await served(s, heavy + light) == [1, 10, 2, 20, 3, 4, 30, 5, 6]
+
+
+async def test_a_tenant_that_comes_later_has_saved_nothing_up(s: asc.Scheduler, model: Model) -> None:
+    batcher = Batcher(model, max_batch_cost=1)
+    for i in range(5):
+        await ask_as(s, batcher, i, tenant="early")
+    model.gate.clear()
+    asked = [asyncio.create_task(ask_as(s, batcher, -1))]
+    await until(lambda: len(model.batches) == 6)
+    for i in (1, 2, 3):
+        for whose in ("late", "early"):
+            asked.append(asyncio.create_task(ask_as(s, batcher, i if whose == "late" else 10 * i, tenant=whose)))
+            await until(lambda: batcher.statistics().items == 5 + len(asked))
+    model.gate.set()
+    await asyncio.gather(*asked)
+    assert [batch[0] for batch in model.batches[6:]] == [1, 10, 2, 20, 3, 30]
+
+
+async def test_what_was_cancelled_is_not_charged_to_its_tenant(s: asc.Scheduler, model: Model) -> None:
+    model.gate.clear()
+    batcher = Batcher(model, max_batch_cost=1)
+    asked = []
+    for item, tenant in [(0, "x"), (1, "a"), (2, "a"), (3, "a"), (10, "b"), (20, "b")]:
+        asked.append(asyncio.create_task(ask_as(s, batcher, item, tenant=tenant)))
+        await until(lambda: batcher.statistics().items == len(asked))
+    for gone in asked[1:3]:
+        await cancelled(gone)
+    model.gate.set()
+    assert await asyncio.gather(asked[0], *asked[3:]) == [0, 30, 100, 200]
+    assert [batch[0] for batch in model.batches] == [0, 3, 10, 20]
+
+
+async def test_tenants_that_are_never_seen_again_do_not_starve_who_waits_and_are_forgotten(s: asc.Scheduler) -> None:
+    asked: list[asyncio.Task[Any]] = []
+    served: list[int] = []
+    remembered: list[int] = []
+    gathered = asyncio.Event()
+
+    async def model(items: list[int]) -> list[int]:
+        await gathered.wait()
+        served.extend(items)
+        remembered.append(len(batcher._queue._tenants))
+        if len(served) < 100:
+            await come()
+        return items
+
+    batcher: Batcher[int, int] = Batcher(model, max_batch_cost=1)
+    context = contextvars.copy_context()  # not that of a batch
+
+    async def come(tenant: str | None = None) -> None:
+        item = len(asked)
+        request = ask_as(s, batcher, item, tenant=tenant or f"new {item}")
+        asked.append(asyncio.create_task(request, context=context.copy()))
+        await until(lambda: batcher.statistics().items > item)
+
+    for tenant in (None, "patient", "patient", None, None):
+        await come(tenant)
+    gathered.set()
+    await until(lambda: len(served) >= 100)
+    await asyncio.gather(*asked)
+    assert served.index(2) < 15
+    assert max(remembered) < 15
+
+
+async def test_who_has_left_leaves_no_tenant(s: asc.Scheduler, model: Model) -> None:
+    model.gate.clear()
+    batcher = Batcher(model, max_batch_cost=1)
+    asked = [asyncio.create_task(ask_as(s, batcher, i, tenant=i)) for i in range(10)]
+    await until(lambda: batcher.statistics().waiting == 9)
+    for gone in asked[1:]:
+        gone.cancel()
+    await asyncio.wait(asked[1:])
+    assert not batcher._queue._tenants
+    assert not batcher._queue._shares
+    model.gate.set()
+    assert await asked[0] == 0
