@@ -74,7 +74,7 @@ class Ambient:
         """Leave it, unless it was entered in another context, or another one since: see `left`."""
         if ambient.get() is self:
             ambient.set(self.outer)
-            if self.outer is not None and self.outer.left():
+            if self.outer is not None and self.outer.core.closed:
                 innermost()
 
     def left(self) -> bool:
@@ -93,7 +93,9 @@ def current_scope(runtime: Runtime) -> CoreScope:
     Raises:
         SchedulerClosed: if that scope is closed, and this context inherited it.
     """
-    here = innermost()
+    here = ambient.get()
+    if here is not None and here.core.closed:
+        here = innermost()
     while here is not None:
         if here.runtime is runtime:
             if not here.core.closed:
