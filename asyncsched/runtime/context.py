@@ -93,6 +93,9 @@ def current_scope(runtime: Runtime) -> CoreScope:
     Raises:
         SchedulerClosed: if that scope is closed, and this context inherited it.
     """
+    here = ambient.get()
+    if here is not None and here.runtime is runtime and not here.core.closed:  # as most
+        return here.core
     here = innermost()
     while here is not None:
         if here.runtime is runtime:
