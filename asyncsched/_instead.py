@@ -20,13 +20,6 @@ def no_name(module: str, name: str, instead: Mapping[str, str]) -> AttributeErro
     return AttributeError(f"module {module!r} has no attribute {name!r}{cure}")
 
 
-def refuse_keywords(function: str, given: Mapping[str, object], instead: Mapping[str, str]) -> None:
-    """Raise for keywords that a function has not, if there are any."""
-    for name in given:
-        cure = f": use `{instead[name]}=`" if name in instead else ""
-        raise TypeError(f"{function}() got an unexpected keyword argument {name!r}{cure}")
-
-
 _MAKE = "`x = await s.put(a)` makes a tensor of an array or a list"
 _DRAW = "`asc.random.default_rng(seed)` has `normal`, `random`, `integers`, ..., as NumPy's has"
 _SEED = "what draws takes a seed, as `asc.random.default_rng(0)` does"
@@ -178,13 +171,6 @@ SUBMITTER = {
     "tensor": "`await s.put(a)`",
 }
 
-SUBMITTER_KEYWORDS = {
-    **dict.fromkeys(("threads", "workers", "num_workers", "max_workers", "num_threads"), "streams"),
-    **dict.fromkeys(("max_memory", "memory_limit", "memory"), "max_bytes"),
-    **dict.fromkeys(("max_tasks", "max_concurrency", "concurrency", "limit"), "max_ops"),
-    "timeout": "deadline",
-}
-
 PIPELINE = {
     **dict.fromkeys(("prefetch", "cache", "buffer"), "`map(fn, buffer=)` and `to_device(depth=)`, which read ahead"),
     **dict.fromkeys(("shuffle", "sample"), "a source in that order: `s.pipeline(lambda epoch: permutation of it)`"),
@@ -194,27 +180,6 @@ PIPELINE = {
     ),
     **dict.fromkeys(("collect", "to_list"), "`async with pipe.open() as items: [x async for x in items]`"),
     "to": "`to_device(device=...)`",
-}
-
-PIPELINE_KEYWORDS = {
-    **dict.fromkeys(("num_workers", "max_workers", "threads", "num_parallel_calls"), "workers"),
-    **dict.fromkeys(("prefetch", "prefetch_factor", "buffer_size", "queue_size"), "buffer"),
-    **dict.fromkeys(("batch_size", "n"), "size"),
-    "collate_fn": "collate",
-    "drop_remainder": "drop_last",
-}
-
-BATCHER_KEYWORDS = {
-    **dict.fromkeys(("batch_size", "max_batch_size", "max_size"), "max_batch_cost"),
-    **dict.fromkeys(("timeout", "batch_timeout", "max_latency", "max_delay"), "max_wait"),
-    **dict.fromkeys(("workers", "num_workers"), "concurrency"),
-}
-
-SERVING_KEYWORDS = {
-    **dict.fromkeys(("max_concurrency", "max_concurrent", "concurrency", "limit", "limit_concurrency"), "max_requests"),
-    **dict.fromkeys(("per_client", "max_requests_per_client"), "max_requests_per_tenant"),
-    "client": "tenant",
-    "timeout": "deadline",
 }
 
 # NumPy's functions that have another name here, or none; as `np.NAME`.

@@ -7,11 +7,10 @@ import warnings
 import weakref
 from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from ._arguments import check_int, check_number, parse_bytes
 from ._core.model import Value
-from ._instead import SUBMITTER_KEYWORDS, refuse_keywords
 from .devices import select
 from .devices.contract import Device
 from .errors import SchedulerClosed
@@ -111,9 +110,7 @@ class Scheduler(Submitter):
         max_pending: int | None = 65_536,
         stall_timeout: float | None = None,
         instruments: Iterable[Instrument] = (),
-        **unknown: NoReturn,
     ) -> None:
-        refuse_keywords("Scheduler", unknown, SUBMITTER_KEYWORDS)
         check_int("streams", streams, none="the default")
         check_int("max_ops", max_ops, none="no bound")
         check_int("max_pending", max_pending, none="no bound")

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from math import inf
 from time import monotonic
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from .._arguments import check_number, parse_bytes
 from .._core.model import Scope as CoreScope
-from .._instead import SUBMITTER, SUBMITTER_KEYWORDS, no_attribute, refuse_keywords
+from .._instead import SUBMITTER, no_attribute
 from ..errors import DeadlineExceeded, SchedulerClosed
 from ..runtime.context import Ambient, ambient
 from ..runtime.runtime import Runtime
@@ -109,7 +109,7 @@ class Submitter(Tasks):
 
     def scope(
         self, *, name: str | None = None, reserve: int | str | None = None, deadline: float | None = None,
-        tenant: Hashable | None = None, weight: float | None = None, priority: int | None = None, **unknown: NoReturn,
+        tenant: Hashable | None = None, weight: float | None = None, priority: int | None = None,
     ) -> Scope:  # fmt: skip
         """A structured scope: leaving it waits for its tasks; leaving it by an exception cancels them.
 
@@ -143,7 +143,6 @@ class Submitter(Tasks):
             DeadlineExceeded: at the end of the block, if the deadline has passed.
             ValueError, TypeError: for an argument out of its range.
         """
-        refuse_keywords("scope", unknown, SUBMITTER_KEYWORDS)
         check_number("deadline", deadline, "seconds", none="no deadline")
         check_number("weight", weight, "shares", none="the tenant's own")
         return Scope(

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from .._arguments import check_int, check_number, parse_bytes
-from .._instead import SERVING_KEYWORDS, refuse_keywords
 from ..flow.batcher.batcher import Batcher
 from ..scheduler import Scheduler
 from .endpoints import ENDPOINTS
@@ -97,9 +96,7 @@ class Serving(Service):
         instruments: Sequence[Instrument] = (),
         endpoints: Mapping[str, Endpoint] = ENDPOINTS,
         drain_on_sigterm: bool = True,
-        **unknown: NoReturn,
     ) -> None:
-        refuse_keywords("Serving", unknown, SERVING_KEYWORDS)
         if not callable(scheduler):
             raise TypeError(f"scheduler makes one, once per start: `lambda: Scheduler(...)`, not {scheduler!r}")
         check_int("max_requests", max_requests)

@@ -13,10 +13,9 @@ from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass
 from math import inf
 from time import monotonic
-from typing import Generic, NoReturn, TypeVar, cast
+from typing import Generic, TypeVar, cast
 
 from ..._arguments import check_int, check_number
-from ..._instead import BATCHER_KEYWORDS, refuse_keywords
 from ...errors import QueueFull
 from ...runtime.context import innermost
 from ..scope import Submitter
@@ -111,9 +110,7 @@ class Batcher(Generic[Item, Result]):
         concurrency: int = 1,
         isolate: bool = False,
         scheduler: Submitter | None = None,
-        **unknown: NoReturn,
     ) -> None:
-        refuse_keywords("Batcher", unknown, BATCHER_KEYWORDS)
         _check(fn, max_batch_cost, max_wait, max_queue, concurrency)
         self._cost = cost
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, overload
 
 from ..._arguments import check_int, check_pickles
-from ..._instead import PIPELINE, PIPELINE_KEYWORDS, no_attribute, refuse_keywords
+from ..._instead import PIPELINE, no_attribute
 from ...runtime.runtime import Runtime
 from ..scope import Submitter
 from .collate import collate as stack
@@ -79,7 +79,7 @@ class Pipeline(Generic[T]):
     ) -> Pipeline[U]: ...  # fmt: skip
     def map(
         self, fn: Callable[[Any], Any], *, workers: int = 1, ordered: bool = True, processes: bool = False,
-        buffer: int = BUFFER, **unknown: NoReturn,
+        buffer: int = BUFFER,
     ) -> Pipeline[Any]:  # fmt: skip
         """Apply a function to each item. None is an item like any other.
 
@@ -93,7 +93,6 @@ class Pipeline(Generic[T]):
             processes: run a plain function in processes.
             buffer: how many finished items may wait, besides those that are worked on.
         """
-        refuse_keywords("map", unknown, PIPELINE_KEYWORDS)
         check_int("workers", workers)
         check_int("buffer", buffer, 0)
         name = getattr(fn, "__name__", type(fn).__name__)
@@ -116,10 +115,7 @@ class Pipeline(Generic[T]):
     def batch(self, size: int, *, collate: Callable[[list[T]], U], drop_last: bool = False) -> Pipeline[U]: ...
     @overload
     def batch(self, size: int, *, collate: None = None, drop_last: bool = False) -> Pipeline[Any]: ...
-    def batch(
-        self, size: int = 0, *, collate: Callable[[list[T]], Any] | None = None, drop_last: bool = False,
-        **unknown: NoReturn,
-    ) -> Any:  # fmt: skip
+    def batch(self, size: int, *, collate: Callable[[list[T]], Any] | None = None, drop_last: bool = False) -> Any:
         """Make one item of `size` items, in a thread. One batch is made while another waits.
 
         Args:
@@ -128,7 +124,6 @@ class Pipeline(Generic[T]):
                 each field of tuples and dicts by itself, and anything else stays a list.
             drop_last: leave out a last batch that is not full.
         """
-        refuse_keywords("batch", unknown, PIPELINE_KEYWORDS)
         check_int("size", size)
         if inspect.iscoroutinefunction(collate):
             raise TypeError("collate must be a plain function: add a `.map` for a coroutine function")
