@@ -1,4 +1,4 @@
-"""What numba compiles for images: convolutions of few channels, pooling, gradients of both and of relu.
+"""What numba compiles for images: pooling, and gradients: of it, of relu, and of weights of few channels.
 
 Imported by `loops` alone.
 
@@ -16,14 +16,13 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from .lanes import Lanes, copy, fill, int_of, pair, splat, woven
+from .lanes import Lanes, copy, fill, int_of, pair, woven
 from .windows import RUN, WINDOWS
 
 _planes = types.Array(types.float32, 3, "C", readonly=True)
 _planes_out = types.Array(types.float32, 3, "C")
 _images = types.Array(types.float32, 4, "C", readonly=True)
 _images_out = types.Array(types.float32, 4, "C")
-_bias = types.Array(types.float32, 1, "C", readonly=True)
 _values = types.Array(types.float32, 1, "C", readonly=True)
 _run = types.Array(types.float32, 1, "C")
 _int = types.int64
@@ -33,7 +32,7 @@ def _loop(*signature: Any) -> Any:
     return njit(types.void(*signature), nogil=True, cache=True, error_model="numpy")
 
 
-# -- convolutions of few channels ----------------------------------------------------------------------------------
+# -- weights of few channels ---------------------------------------------------------------------------------------
 
 
 def _taps(b: Any, context: Any, array_type: Any, lines: Any, at: Any, line: Any) -> list[Any]:
@@ -44,22 +43,6 @@ def _taps(b: Any, context: Any, array_type: Any, lines: Any, at: Any, line: Any)
 
 def _added(b: Any, total: Any, one: Any, other: Any) -> Any:
     return b.fadd(total, b.fmul(one, other, flags=("contract",)), flags=("contract",))
-
-
-@intrinsic
-def _convolve_some(typing: Any, lines: Any, at: Any, line: Any, weight: Any, of: Any, run: Any, to: Any) -> Any:
-    """Adds what some windows have of one channel."""
-
-    def code(context: Any, b: Any, signature: Any, args: Any) -> Any:
-        result = Lanes(context, b, signature.args[5], args[5], args[6], RUN)
-        weights = Lanes(context, b, signature.args[3], args[3], args[4])
-        total = result.load(int_of(0))
-        for k, seen in enumerate(_taps(b, context, signature.args[0], args[0], args[1], args[2])):
-            total = _added(b, total, seen, splat(b, weights.one(int_of(k)), RUN))
-        result.store(int_of(0), total)
-        return context.get_dummy_value()
-
-    return types.void(lines, _int, _int, weight, _int, run, _int), code
 
 
 @intrinsic
@@ -80,27 +63,6 @@ def _weigh_all(typing: Any, lines: Any, at: Any, line: Any, run: Any, steps: Any
         return context.get_dummy_value()
 
     return types.void(lines, _int, _int, run, _int, sums, _int), code
-
-
-@_loop(_images, _images, _bias, _int, _int, _int, _int, _run, _run, _images_out)
-def convolve_few(
-    x: Any, weight: Any, bias: Any, first: Any, rows: Any, top: Any, left: Any, lines: Any, run: Any, out: Any
-) -> None:
-    """Some rows of results of 3 by 3 weights, from `first` on."""
-    width, channels = out.shape[3], x.shape[1]
-    line, plane = width + 2, (rows + 2) * (width + 2)
-    lines[:] = 0
-    for i in range(len(x)):
-        for c in range(channels):
-            fill(x, i, c, first - top, rows + 2, left, lines, c * plane, line)
-        for o in range(len(weight)):
-            run[:] = bias[o]
-            for c in range(channels):
-                for k in range(0, rows * line, RUN):
-                    _convolve_some(lines, c * plane + k, line, weight, (o * channels + c) * 9, run, k)
-            start = ((i * out.shape[1] + o) * out.shape[2] + first) * width
-            for r in range(rows):
-                copy(run, r * line, out, start + r * width, width)
 
 
 @_loop(_images, _images, _int, _int, _int, _int, _run, _run, _images_out)
@@ -235,4 +197,4 @@ def relu_backward(grad: Any, y: Any, out: Any) -> None:
         out[k] = np.float32(0) if y[k] <= 0 else grad[k]
 
 
-LOOPS = {one.__name__: one for one in (convolve_few, weigh_few, max_pool2d, max_pool2d_backward, relu_backward)}
+LOOPS = {one.__name__: one for one in (weigh_few, max_pool2d, max_pool2d_backward, relu_backward)}

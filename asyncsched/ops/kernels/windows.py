@@ -13,7 +13,7 @@ COLUMNS = 524_288  # elements of the columns, or of the result, made at a time: 
 SPARE = 16  # elements between rows of columns: at a power of two apart, they would drive each other out of the cache
 LANES = 8  # tiles of results that a compiled loop takes at once, ...
 WINDOWS = 4  # ... windows of a pool, ...
-RUN = 16  # ... and results of a convolution of few channels
+RUN = 16  # ... gradients of few channels, and of relu
 FEW = 128  # windows: a product with fewer takes as long as one with these
 _TILES = 8  # of a batch, at least, so that there is work for some threads
 

@@ -48,7 +48,7 @@ def conv2d(xp: Any, x: Any, weight: Any, *bias: Any, out: Any = None, **options:
         places = np.matmul(_PLACED, weight.reshape(-1, 9).T).reshape(PLACES, *weight.shape[:2])
         if _convolved(x, places, bias[0] if bias else None, windows.padding, out):
             return out
-    return few_channels.conv2d(xp, x, weight, *bias, out=out, **options)
+    return conv.conv2d(xp, x, weight, *bias, out=out, **options)
 
 
 def conv2d_input_grad(xp: Any, grad: Any, weight: Any, *, shape: Any, out: Any = None, **options: Any) -> Any:

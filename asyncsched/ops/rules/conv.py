@@ -29,8 +29,6 @@ def conv2d(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferre
     elements = _tile_elements(windows, x, weight, count) + weight[0] * (prod(weight[1:]) + 1)
     if winograd.suits(windows, weight, x[0], count):
         elements = max(elements, winograd.elements(weight[:2], x[0], count) + weight[0])
-    if few_channels.suits(windows, weight):
-        elements = max(elements, few_channels.elements(weight, count))
     workspace = elements * array.dtype.itemsize
     return Inferred(meta((x[0], weight[0], *count), array.dtype), copies(operands) + workspace)
 
