@@ -38,6 +38,12 @@ def loop(request: pytest.FixtureRequest) -> Iterator[asyncio.AbstractEventLoop]:
     loop.close()
 
 
+def _wait_for_threads(others: set[threading.Thread]) -> None:
+    """Wait for all but those: a stream's thread holds what it wakes the loop by, until it ends at the latest."""
+    for thread in set(threading.enumerate()) - others:
+        thread.join(60)
+
+
 async def _opened() -> asc.Scheduler:
     s = asc.Scheduler("cpu")
     await s.__aenter__()
@@ -47,12 +53,13 @@ async def _opened() -> asc.Scheduler:
 
 @needs_counters
 def test_a_scheduler_has_a_counter_while_it_is_open(loop: asyncio.AbstractEventLoop) -> None:
-    before = _counters()
+    before, others = _counters(), set(threading.enumerate())
     with no_collector():
         for _ in range(3):
             s = loop.run_until_complete(_opened())
             assert _counters() == before + 1
             loop.run_until_complete(s.aclose())
+            _wait_for_threads(others)
             assert _counters() == before
 
 
@@ -69,8 +76,7 @@ def test_an_abandoned_scheduler_leaves_no_counter(loop: asyncio.AbstractEventLoo
         before = _counters() - 1  # less those of the loop
     del s
     gc.collect()
-    for thread in set(threading.enumerate()) - others:  # they hold what they wake the loop by
-        thread.join(60)
+    _wait_for_threads(others)
     if not closed:
         loop.run_until_complete(turns())
     assert _counters() == before
