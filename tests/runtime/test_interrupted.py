@@ -55,7 +55,8 @@ async def tell(task):
     for _ in range(20):  # until it has come so far as to wait for what runs
         await asyncio.sleep(0)
     print("leaving", flush=True)
-    await asyncio.Event().wait()  # an interrupt while a task is freed would be lost in its callbacks (CPython's)
+    while True:  # an interrupt while a task is freed would be lost in its callbacks, and one that comes just before the
+        await asyncio.sleep(0.05)  # loop sleeps is noticed when it wakes (both CPython's)
 
 {run}(main())
 """
