@@ -86,6 +86,15 @@ class Rig:
         self.engine.submit(task, bounded=bounded, hold=True)
         return task, value
 
+    def chain(self, length: int) -> tuple[list[Task], Value]:
+        """Tasks in the backlog, each of which reads the one before, and the value of the last."""
+        task, value = self.submit()
+        tasks = [task]
+        for _ in range(length - 1):
+            task, value = self.submit(value)
+            tasks.append(task)
+        return tasks, value
+
     def claim(self, cost: int, scope: Scope | None = None) -> Task:
         """A mere claim of bytes in the backlog. Its value is among `claims`."""
         scope = scope or self.root

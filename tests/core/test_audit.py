@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from .rig import Rig, execute
 
-DEEP = 100_000
-
 
 def test_bytes_that_only_pending_tasks_hold():
     rig = Rig(max_bytes=100)

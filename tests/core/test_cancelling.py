@@ -13,13 +13,6 @@ from asyncsched._core.model import CANCELLED, DONE, LAUNCHED, PENDING, Task
 
 from .rig import Rig, answered, cancellation, execute, states
 
-DEEP = 100_000
-
-
-@pytest.fixture
-def rig():
-    return Rig()
-
 
 def test_cancelling_a_pending_task_ends_it_and_its_dependents():
     rig = Rig(max_ops=1)
@@ -118,11 +111,7 @@ def ends_on_its_stream(rig: Rig, task: Task) -> None:
 @pytest.mark.parametrize("when", ["before the mark", "after the mark"])
 def test_what_ends_while_it_is_cancelled_and_what_reads_it_end_alike(rig, monkeypatch, when):
     """Both end on their streams in the middle of `cancel`, at each point where another thread may run."""
-    tasks, values = [], ()
-    for _ in range(3):
-        task, value = rig.submit(*values)
-        tasks.append(task)
-        values = (value,)
+    tasks, value = rig.chain(3)
     rig.dispatch()
 
     def streams_run(*_: Any) -> bool:
@@ -152,11 +141,7 @@ def test_cancelling_goes_all_the_way_down_whatever_is_launched(launched):
     rig = Rig(max_ops=launched or 1)
     if not launched:
         rig.submit()
-    tasks, values = [], ()
-    for _ in range(4):
-        task, value = rig.submit(*values)
-        tasks.append(task)
-        values = (value,)
+    tasks, _value = rig.chain(4)
     rig.dispatch()
     assert [task.state == LAUNCHED for task in tasks] == [i < launched for i in range(4)]
     told = []

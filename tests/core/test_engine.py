@@ -10,14 +10,6 @@ from asyncsched.errors import MemoryDeadlockError, QueueFull, TaskTooLarge
 
 from .rig import Rig, answered, ended
 
-DEEP = 100_000
-
-
-@pytest.fixture
-def rig():
-    return Rig()
-
-
 # -- submitting -------------------------------------------------------------------------------------------------------
 
 

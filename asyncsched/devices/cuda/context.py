@@ -19,12 +19,16 @@ from .requirements import missing
 
 _NOT_READY = 600  # cudaErrorNotReady
 _HOPPER = 9  # compute capability
-_DEFAULT = (0, 1, 2)  # pointers of the null stream, twice, and of the calling thread's own
 _OWN_ERRORS = ("CUDARuntimeError", "CUDADriverError")
-CAPTURE_ERRORS = range(900, 910)  # cudaErrorStreamCaptureUnsupported and those after it, in driver_types.h
+_CAPTURE_ERRORS = range(900, 910)  # cudaErrorStreamCaptureUnsupported and those after it, in driver_types.h
 # Held while a stream of a scheduler captures, and while an event is recorded on a stream from a thread that is not its
 # own: an event that comes between would become part of the graph, and whoever waits for it, too.
 capturing = threading.Lock()
+
+
+def of_capture(error: Exception) -> bool:
+    """Whether an error says that a capture refuses something, or is spoiled: else the device itself failed."""
+    return getattr(error, "status", _CAPTURE_ERRORS[0]) in _CAPTURE_ERRORS
 
 
 class CUDAContext:
@@ -67,7 +71,7 @@ class CUDAContext:
 
     def open(self, max_bytes: int | None) -> None:
         """Make the pool. On the event loop's thread."""
-        self.pool = PrivatePool(self.cupy, self.number, max_bytes, self.record)
+        self.pool = PrivatePool(self.cupy, self.number, max_bytes, self.follow)
 
     def cublas_workspace(self) -> int:
         """Bytes that a handle of cuBLAS's takes, since CuPy gives it none: by the table of `cublasSetWorkspace`.
@@ -120,7 +124,7 @@ class CUDAContext:
                 return False
             stream.end_capture()
         except RuntimeError as error:  # an error has spoiled the capture already
-            if getattr(error, "status", CAPTURE_ERRORS[0]) not in CAPTURE_ERRORS:
+            if not of_capture(error):
                 raise
             with suppress(RuntimeError):
                 stream.end_capture()
@@ -151,17 +155,18 @@ class CUDAContext:
                     return False
                 self.runtime.eventRecord(event.ptr, stream)
             except RuntimeError as error:
-                if getattr(error, "status", CAPTURE_ERRORS[0]) not in CAPTURE_ERRORS:
+                if not of_capture(error):
                     raise
                 return False
         return True
 
-    def follow(self, stream: Any, other: Any) -> None:
-        """Have a stream of this device wait for what another has by now: a user's, which may be the null stream."""
-        pointer = other.ptr if other.ptr not in _DEFAULT else 0  # the null stream's work comes after that of a thread's
+    def follow(self, stream: Any, pointer: int) -> bool:
+        """Have a stream wait for what another has by now, by its pointer. Returns whether it could: see `record`."""
         event = self.new_event()  # not to be recorded again while the stream waits for it
-        if self.record(event, pointer):
-            stream.wait_event(event)
+        if not self.record(event, pointer):
+            return False
+        stream.wait_event(event)
+        return True
 
     def passed(self, event: Any) -> bool:
         """Whether the device has passed an event. After a fault it raises, where `Event.done` says no for ever."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...errors import CaptureError
 from ...ops.kernels import checks
-from .context import CAPTURE_ERRORS, capturing
+from .context import capturing, of_capture
 from .fused import FusedProgram
 
 
@@ -88,7 +88,7 @@ class CUDAGraph:
         except Exception as error:
             with suppress(xp.cuda.runtime.CUDARuntimeError):  # the capture is invalid already
                 stream.end_capture()
-            if getattr(error, "status", CAPTURE_ERRORS[0]) not in CAPTURE_ERRORS:
+            if not of_capture(error):
                 raise  # the device itself failed
             where = "; ".join(getattr(error, "__notes__", []))
             raise CaptureError(f"CUDA cannot capture this step: {error} ({where})") from error

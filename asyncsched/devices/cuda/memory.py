@@ -25,6 +25,7 @@ from .janitor import Body, Janitor, Lease, lease_of
 from .pool import GRANULE
 from .staging import Staging, without_gaps
 
+_DEFAULT = (0, 1, 2)  # pointers of the null stream, twice, and of the calling thread's own
 _SHORT_INDEX = 1 << 28  # elements: from somewhere above on, CuPy's kernels count in 64 bits
 _MOST_FORMS = 16_384  # remembered; then all are, and those still in use are soon there again
 # Of a function's context: the stream that was current where it was submitted, by the device's number, if there are
@@ -141,7 +142,8 @@ class CUDAMemory(Memory):
         stream = task.lane.stream.cuda
         pending = task.context.get(pending_on, {}).get(self._number)
         if pending is not None:
-            self._context.follow(stream, pending)
+            # The null stream's work comes after that of a thread's own, which another thread cannot name.
+            self._context.follow(stream, 0 if pending.ptr in _DEFAULT else pending.ptr)
         body = Body(stream)
         with self.xp.cuda.using_allocator(partial(self._malloc, body)):
             try:

@@ -57,12 +57,12 @@ class PrivatePool:
         record: records an event on a stream given by its pointer, and says whether it could.
     """
 
-    def __init__(self, cupy: Any, number: int, max_bytes: int | None, record: Callable[[Any, int], bool]) -> None:
+    def __init__(self, cupy: Any, number: int, max_bytes: int | None, follow: Callable[[Any, int], bool]) -> None:
         self._cuda = cupy.cuda
         self._stream: Callable[[], Any] = cupy.cuda.get_current_stream
         self._pointer, self._unowned = cupy.cuda.MemoryPointer, cupy.cuda.UnownedMemory
         self._number = number
-        self._record = record
+        self._follow = follow
         self._loop_thread = threading.get_ident()
         self._bins: dict[Bin, list[Piece]] = {}
         self._back: deque[Piece] = deque()  # free pieces without a bin, on their way to the heap
@@ -195,11 +195,7 @@ class PrivatePool:
             return False
         runtime = self._cuda.runtime
         try:
-            for pointer in pointers:
-                event = self._cuda.Event(disable_timing=True)
-                if not self._record(event, pointer):
-                    return False
-                stream.wait_event(event)
+            return all(self._follow(stream, pointer) for pointer in pointers)
         except runtime.CUDARuntimeError:  # a stream of somebody else's is gone, perhaps with work still to come
             runtime.deviceSynchronize()
         return True
