@@ -26,6 +26,10 @@ class Row:
     options: dict[str, Any] = field(default_factory=dict)
     classes: int = 0  # of a loss
 
+    def sizes(self, quick: bool) -> list[tuple[int, ...]]:
+        """The shapes; of a batch of two, for a smoke run."""
+        return [(2, *shape[1:]) if quick and shape == self.shapes[0] else shape for shape in self.shapes]
+
 
 def _layer_norm(jax: Any, x: Any, weight: Any, bias: Any) -> Any:
     centred = x - x.mean(-1, keepdims=True)
@@ -54,9 +58,7 @@ ROWS = {
 async def row(library: Any, n: int, *, row: Row) -> Run:
     """One row, again and again."""
     rng = np.random.default_rng(0)
-    first = row.shapes[0]
-    shapes = [(2, *s[1:]) if library.quick and s == first else s for s in row.shapes]
-    arrays: list[Any] = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
+    arrays: list[Any] = [rng.standard_normal(shape).astype(np.float32) for shape in row.sizes(library.quick)]
     if row.classes:
         arrays.append(rng.integers(0, row.classes, len(arrays[0])))
     function = _FUNCTIONS[library.module](library, row, [await library.put(array) for array in arrays])

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from . import rows, synthetic, trainers
+from . import products, rows, synthetic, trainers
 from .graphs import (
     Prepare,
     Run,
@@ -142,4 +142,5 @@ WORKS: dict[str, Work] = {
     "peak": Work(peak, 20, once=True),
     "cnn": Work(rows.cnn_steps),
     **{name: Work(partial(rows.row, row=row)) for name, row in rows.ROWS.items()},
+    **{f"products of {name}": Work(products.alone(steps)) for name, steps in products.STEPS.items()},
 }
