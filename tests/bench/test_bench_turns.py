@@ -80,6 +80,11 @@ def test_each_contestant_and_work_that_a_row_names_exists():
     assert {library.needs for library in LIBRARIES.values()} <= NEEDS.keys()
 
 
+def test_a_contestant_asks_for_nothing_but_numpy_before_it_is_opened():
+    lacking = "import sys; sys.modules.update(dict.fromkeys(('anyio', 'threadpoolctl', 'asyncsched', 'psutil')))"
+    subprocess.run([sys.executable, "-c", f"{lacking}; import bench.contestant, bench.works"], cwd=ROOT, check=True)
+
+
 def test_a_peer_that_is_not_there_or_cannot_do_a_work_is_named_with_the_reason(monkeypatch, tmp_path):
     monkeypatch.setenv("ASYNCSCHED_BENCH_CACHE", str(tmp_path))
     monkeypatch.setitem(NEEDS, "mxnet", Needs("no_such_module", ("no-such-module==1",)))
