@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable
 from math import inf
 from time import monotonic
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 from .._arguments import check_number, parse_bytes
 from .._core.model import Scope as CoreScope
@@ -21,8 +21,6 @@ from ..tensors.capture import Graph, record, tensors_in
 from ..tensors.handles import gather
 from ..tensors.tensor import Tensor
 from .tasks import Tasks
-
-T = TypeVar("T")
 
 
 class Submitter(Tasks):
