@@ -70,6 +70,13 @@ def format_bytes(nbytes: float) -> str:
     return f"{nbytes:.0f} B"
 
 
+def format_seconds(seconds: float) -> str:
+    """Seconds for people: three digits, in the unit that suits."""
+    unit, scale = ("s", 1.0) if seconds >= 1 else ("ms", 1e3) if seconds >= 1e-3 else ("us", 1e6)
+    value = seconds * scale
+    return f"{value:,.0f} {unit}" if value >= 100 else f"{value:.3g} {unit}"
+
+
 def check_pickles(fn: Callable[[Any], Any], name: str) -> None:
     """Raise unless another process can get this function."""
     try:

@@ -18,7 +18,8 @@ from typing import Any, Self, TypeVar
 
 from .devices.contract import in_stream_thread
 from .errors import ImplicitBarrierError, QueueFull
-from .runtime.runtime import Runtime, running_loop
+from .runtime.life import running_loop
+from .runtime.runtime import Runtime
 from .runtime.waiting import drained
 from .scheduler import Scheduler
 

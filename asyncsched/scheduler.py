@@ -17,7 +17,8 @@ from .errors import SchedulerClosed
 from .flow.scope import Submitter
 from .runtime.closing import abort, close_in_order
 from .runtime.context import Ambient, ambient, register
-from .runtime.runtime import Life, Runtime
+from .runtime.life import Life
+from .runtime.runtime import Runtime
 from .runtime.stall import StallWatch
 from .runtime.unseen_failures import finish
 from .tensors.handles import Handle, runtime_of

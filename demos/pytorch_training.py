@@ -19,7 +19,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from io import BytesIO
 from time import perf_counter
@@ -42,7 +42,6 @@ except ImportError as error:
 IMAGES, SIDE, BATCH = 640, 256, 64
 MIB = 2**20
 M_TOP_PAD = -2  # of glibc's malloc.h
-Batches = Callable[[int], Iterator[tuple[np.ndarray, np.ndarray]]]
 
 
 class Files:

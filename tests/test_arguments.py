@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from asyncsched._arguments import check_int, check_number, format_bytes, parse_bytes
+from asyncsched._arguments import check_int, check_number, format_bytes, format_seconds, parse_bytes
 from asyncsched.serving import Serving
 
 
@@ -33,6 +33,14 @@ def test_none_and_zero_where_they_mean_something() -> None:
 @pytest.mark.parametrize("text", ["1 B", "1023 B", "1.0 KiB", "1.5 MiB", "64.0 GiB", "2048.0 GiB"])
 def test_sizes_are_written_as_they_are_read(text: str) -> None:
     assert format_bytes(parse_bytes(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(1234, "1,234 s"), (1, "1 s"), (0.0123456, "12.3 ms"), (9.997e-4, "1,000 us"), (4.21e-5, "42.1 us"), (0, "0 us")],
+)
+def test_durations_have_a_unit(seconds: float, text: str) -> None:
+    assert format_seconds(seconds) == text
 
 
 def test_a_size_may_be_numpys() -> None:

@@ -109,7 +109,7 @@ class Value:
 
     def __del__(self) -> None:
         if self.block is not None or self.escaped:
-            self.device.reclaim(self)
+            self.device.memory.reclaim(self)
         elif self.charge:
             account = self.account
             completions = account.completions  # `Completions.dropped`, inlined: every tiny result comes here

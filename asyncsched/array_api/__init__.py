@@ -20,9 +20,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..background import Using as _Using
+from ..tensors.functions.inspection import __array_api_version__ as __array_api_version__
 from . import fft, linalg
 from .array import Array
-from .background import kept as _kept
+from .array import kept as _kept
 from .functions import FUNCTIONS as _FUNCTIONS
 from .functions import Info as _Info
 from .functions import asarray, finfo, from_dlpack
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
     def __getattr__(name: str) -> Any: ...
 else:
     globals().update(_FUNCTIONS)
-
-__array_api_version__ = "2025.12"
 
 
 def __array_namespace_info__() -> _Info:

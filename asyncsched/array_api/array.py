@@ -6,18 +6,21 @@ import operator
 import sys
 from collections.abc import Callable, Iterator
 from types import ModuleType
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import numpy as np
 
 from .._tree import leaves, map_leaves
+from ..background import Kept, check_may_block
 from ..tensors.handles import reach
 from ..tensors.tensor import Tensor
-from .background import background, check_may_block
 
 VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12", "2025.12")
 _SCALARS = (bool, int, float, complex, np.generic)
 _SHOWN = 1000  # elements of an array whose `repr` shows them
+
+kept: Final = Kept("array_api")  # the scheduler behind this namespace
+background = kept.get
 
 
 class Array:

@@ -6,20 +6,18 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 import numpy as np
 
 from ..tensors import functions
 from ..tensors.functions import creation, inspection
 from ..tensors.tensor import Tensor
-from .array import Array, arrays_in, issue
-from .background import background
+from .array import Array, arrays_in, background, issue
 
 # What gives no array needs no scheduler.
 _PLAIN = ("broadcast_shapes", "can_cast", "finfo", "iinfo", "isdtype", "result_type")
 _OWN = ("asarray", "finfo", "from_dlpack")
-Kind: TypeAlias = str | tuple[str, ...] | None
 
 
 def wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -117,12 +115,8 @@ def _asarray(x: Array, **options: Any) -> Array:
 FUNCTIONS = {name: thing for name, thing in namespace(functions).items() if name not in (*_OWN, "dot", "einsum")}
 
 
-class Info:
+class Info(inspection.Info):
     """What there is, by the names of the standard."""
-
-    def capabilities(self) -> dict[str, Any]:
-        """Boolean masks and data-dependent shapes, which are waited for; 64 dimensions at most."""
-        return inspection.Info().capabilities()
 
     def default_device(self) -> str:
         """Where arrays are made."""
@@ -131,13 +125,3 @@ class Info:
     def devices(self) -> tuple[str, ...]:
         """The names of all devices of the scheduler."""
         return tuple([device.name for device in background().scheduler.devices])
-
-    def default_dtypes(self, *, device: str | None = None) -> dict[str, np.dtype[Any]]:
-        """The dtypes that Python's numbers get."""
-        return inspection.Info().default_dtypes()
-
-    def dtypes(
-        self, *, device: str | None = None, kind: str | tuple[str, ...] | None = None
-    ) -> dict[str, np.dtype[Any]]:
-        """The dtypes of a kind, or of several, by name."""
-        return inspection.Info().dtypes(kind=kind)

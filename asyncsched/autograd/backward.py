@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Literal, overload
 
+from ..runtime.transaction import transaction
 from ..tensors.functions import full_like
 from ..tensors.handles import runtime_of
 from ..tensors.tensor import Tensor
@@ -17,7 +18,7 @@ _Several = Tensor | Sequence[Tensor]
 def backward(output: Tensor, gradient: Tensor | None = None, *, retain_graph: bool = False) -> None:
     """What `output.backward(gradient)` does."""
     runtime = runtime_of(output._value)
-    with runtime.transaction("backward()", expedited=True):
+    with transaction(runtime, "backward()", expedited=True):
         gradients = _seeds([output], None if gradient is None else [gradient], tracked=False)
         nodes = _reachable(gradients)
         leaves = [node for node in nodes if node.leaf]
@@ -84,7 +85,7 @@ def grad(
     if not roots:
         raise ValueError("grad needs at least one output")
     runtime = runtime_of(roots[0]._value)
-    with runtime.transaction("grad()", expedited=True, captured=True):
+    with transaction(runtime, "grad()", expedited=True, captured=True):
         found = _seeds(roots, gradients, tracked=create_graph)
         nodes = _reachable(found)
         reached, wanted = set(nodes), [tensor._node for tensor in inputs]

@@ -19,7 +19,8 @@ from ..devices.contract import Device, in_stream_thread
 from ..devices.host.memory import HostDevice
 from ..errors import ImplicitBarrierError, TaskCancelled
 from ..runtime.context import ambient
-from ..runtime.runtime import Life, Runtime, running_loop
+from ..runtime.life import Life, running_loop
+from ..runtime.runtime import Runtime
 from ..runtime.statistics import Statistics
 from ..scheduler import Scheduler
 from .graph import in_order

@@ -11,8 +11,8 @@ import numpy as np
 
 from .._arguments import check_int
 from .._core.completions import Completions
-from .._core.model import Lane, Task, Value
-from ..devices.contract import Job
+from .._core.model import Lane, Task
+from ..devices.contract import Job, RemoteDevice
 from ..ops.program import Program, ref
 from .card import on_host
 from .choice import Choice, Worker
@@ -32,7 +32,7 @@ BROUGHT_WHOLE = 256 * 1024  # bytes of a result that is brought for the sake of 
 _BYTES_PER_SECOND = 100e6  # a guess, as Dask's own: for choosing between a busy worker with the data, and an idle one
 
 
-class DaskDevice:
+class DaskDevice(RemoteDevice):
     """The workers of a cluster of Dask's, each as a stream.
 
     Operations and callables become tasks of Dask's, on the worker that has the data if it is not busy, else on another.
@@ -84,11 +84,7 @@ class DaskDevice:
     kind = "dask"
     xp: Any = np
     dlpack = (1, 0)
-    inline = False
     remote = True
-    owns_captures = False
-    note_arguments = None
-    rest: Callable[[], None] | None = None
 
     def __init__(
         self,
@@ -174,20 +170,11 @@ class DaskDevice:
         """As `bring`. Blocks the calling thread, which is never the loop's."""
         return asyncio.run_coroutine_threadsafe(self.bring(array), self.connection.loop).result()
 
-    def reclaim(self, value: Value) -> None:
-        self.memory.reclaim(value)
-
     def capture(self, program: Program, inputs: int) -> tuple[Callable[..., list[Any]], int]:
         return Fused(program), program.peak(self.memory.footprint)
 
     def adopt(self, source: Any) -> Any:
         raise TypeError(f"this {type(source).__name__} is on a device: copy the array to the host first")
-
-    def rouse(self) -> None:
-        pass
-
-    def run_here(self, task: Task) -> None:
-        raise AssertionError("nothing runs in this process")
 
     def offload(self, job: Job) -> None:
         raise AssertionError("what leaves a cluster is brought")
@@ -217,6 +204,3 @@ class DaskDevice:
         if (error := await self.connection.outcome(anew)) is not None:
             raise error
         return anew
-
-    def __repr__(self) -> str:
-        return self.name

@@ -32,7 +32,7 @@ def select(wanted: str | Device | Sequence[str | Device], streams: int | None) -
 
 def _device(spec: Any, position: int | None, streams: int | None) -> Device:
     if not isinstance(spec, str):
-        if hasattr(spec, "offload") and hasattr(spec, "reclaim"):
+        if hasattr(spec, "offload") and hasattr(spec, "capture"):
             if streams is not None:
                 raise ValueError(
                     f"streams={streams} is for devices given by name: give it to the {type(spec).__name__} when you"

@@ -15,7 +15,7 @@ The life of a task, as a device meets it:
    reports it to the completions, from where the loop's thread takes it. In this order, so that the memory is free when
    the end is seen.
 4. The value's array may be copied to the host (`fetch`), by the device's own copy stream (`offload`) or on a thread.
-5. When nobody holds the value any more, on whatever thread, the device takes its memory back (`reclaim`).
+5. When nobody holds the value any more, on whatever thread, its memory takes it back (`memory.reclaim`).
 
 A task that is cancelled once it is launched keeps its place; its body is skipped if it had not begun.
 
@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from .._core.completions import Completions
-from .._core.model import Task, Value, Waiter
+from .._core.model import Task, Waiter
 from ..ops.program import Program
 from .counter import Counter
 
@@ -79,7 +79,7 @@ Point = tuple[Stream, int]  # just after this task of this stream
 
 
 class Device(Protocol):
-    """One place to compute.
+    """One place to compute. Who inherits from it has what most devices say, for the rest.
 
     Attributes:
         kind: "cpu", "cuda", "sim".
@@ -99,15 +99,13 @@ class Device(Protocol):
     name: str
     xp: Any
     dlpack: tuple[int, int]
-    inline: bool
-    remote: bool
-    owns_captures: bool
+    inline: bool = False
+    remote: bool = False
+    owns_captures: bool = False
+    streams: Sequence[Any]
     copier: Any
-    rest: Callable[[], None] | None
+    rest: Callable[[], None] | None = None
     memory: Any
-
-    @property
-    def streams(self) -> Sequence[Any]: ...
 
     # -- opening, in this order; each once --------------------------------------------------------------------------
 
@@ -129,24 +127,24 @@ class Device(Protocol):
     def note_arguments(self) -> Callable[[Context, Sequence[Any]], None] | None:
         """Notes in the context of a function what the user's own arrays among its arguments are pending on, here and
         now; None where nothing ever is. On the loop's thread."""
+        return None
 
     def rouse(self) -> None:
         """A function is about to be launched, perhaps: the thread that will run it, if one will, may wake up meanwhile.
 
         On the loop's thread.
         """
+        return  # most have no such thread
 
     def run_here(self, task: Task) -> None:
         """Run a tiny copy in, or a quick row whose operands are there, on the loop's thread. Only where `inline`."""
+        raise AssertionError(f"nothing runs on the loop's thread for {self.name}")
 
     def offload(self, job: Job) -> None:
         """Run a job on a stream for copies, and tell the completions of its end."""
 
     def fetch(self, array: Any) -> Any:
         """A host copy of an array of this device. May block: called on worker threads alone, unless `inline`."""
-
-    def reclaim(self, value: Value) -> None:
-        """Nobody holds `value` any more. Called on any thread, in the middle of anything: never blocks."""
 
     # -- a captured step --------------------------------------------------------------------------------------------
 
@@ -162,6 +160,9 @@ class Device(Protocol):
 
     def close(self) -> None:
         """Stop the streams once they have run what they were given. Never blocks, and may be called again."""
+
+    def __repr__(self) -> str:
+        return self.name
 
 
 class RemoteDevice(Device, Protocol):

@@ -191,6 +191,3 @@ class CPUDevice(HostDevice):
         streams, self.streams = self.streams, []
         for stream in (*streams, self.copier) if streams else ():
             stream.queue.put(None)
-
-    def __repr__(self) -> str:
-        return self.name

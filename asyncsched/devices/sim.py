@@ -60,7 +60,6 @@ class SimDevice(HostDevice):
     """
 
     kind = "sim"
-    inline = False
 
     def __init__(
         self,
@@ -90,9 +89,6 @@ class SimDevice(HostDevice):
     def open(self, completions: Completions, max_bytes: int | None) -> None:
         self._loop = asyncio.get_running_loop()
         self.memory = HostMemory(completions, max_bytes, poison=True)
-
-    def run_here(self, task: Task) -> None:
-        raise AssertionError("nothing runs at once on a simulated device")
 
     def offload(self, job: Job) -> None:
         job.run()
@@ -139,6 +135,3 @@ class SimDevice(HostDevice):
     def _tell(self, job: Task | Job, dry: bool) -> None:
         if self.memory.completions.completed(job, dry):
             self.memory.completions.notify()
-
-    def __repr__(self) -> str:
-        return self.name

@@ -16,7 +16,8 @@ from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 from ..errors import ImplicitBarrierError
-from ..runtime.runtime import Runtime, running_loop
+from ..runtime.life import running_loop
+from ..runtime.runtime import Runtime
 from .tasks import Tasks
 
 P = ParamSpec("P")

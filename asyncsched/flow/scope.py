@@ -1,14 +1,13 @@
-"""Scopes: tasks that are waited for, reported on and cancelled together; and what a scheduler shares with them."""
+"""Scopes: tasks that are waited for, reported on and cancelled together; and what a scheduler can do as they can."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
 from math import inf
 from time import monotonic
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 from .._arguments import check_number, parse_bytes
 from .._core.model import Scope as CoreScope
@@ -22,22 +21,6 @@ from ..tensors.capture import Graph, record, tensors_in
 from ..tensors.handles import gather
 from ..tensors.tensor import Tensor
 from .tasks import Tasks
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Sharing:
-    """How a scope shares with others what is admitted. What is None is as in the scope around it."""
-
-    tenant: Hashable | None = None
-    weight: float | None = None
-    priority: int | None = None
-
-    def __post_init__(self) -> None:
-        hash(self.tenant)
-        if self.priority is not None and (isinstance(self.priority, bool) or not isinstance(self.priority, int)):
-            raise TypeError(f"priority must be an int, the higher the sooner, not {type(self.priority).__name__}")
 
 
 class Submitter(Tasks):
@@ -145,13 +128,18 @@ class Submitter(Tasks):
         """
         check_number("deadline", deadline, "seconds", none="no deadline")
         check_number("weight", weight, "shares", none="the tenant's own")
+        if priority is not None and (isinstance(priority, bool) or not isinstance(priority, int)):
+            raise TypeError(f"priority must be an int, the higher the sooner, not {type(priority).__name__}")
+        hash(tenant)
         return Scope(
             self._runtime,
             self._core,
             name or "unnamed",
             None if reserve is None else parse_bytes(reserve, "reserve"),
             deadline=deadline,
-            sharing=Sharing(tenant, weight, priority),
+            tenant=tenant,
+            weight=weight,
+            priority=priority,
         )
 
 
@@ -176,10 +164,12 @@ class Scope(Submitter):
         runtime: Runtime,
         parent: Callable[[], CoreScope],
         name: str,
-        reserve: int | None,
+        reserve: int | None = None,
         *,
         deadline: float | None = None,
-        sharing: Sharing,
+        tenant: Hashable | None = None,
+        weight: float | None = None,
+        priority: int | None = None,
     ) -> None:
         super().__init__(runtime)
         self._parent = parent
@@ -187,7 +177,9 @@ class Scope(Submitter):
         self._reserve = reserve
         self._deadline = deadline
         self._timeout: asyncio.Timeout | None = None  # while it is entered, if there is a deadline
-        self._sharing = sharing
+        self._tenant = tenant
+        self._weight = weight
+        self._priority = priority
         self._inner: CoreScope | None = None
         self._entered = False  # not yet while it waits for its reserve, when nobody may use it
         self._link: Ambient | None = None  # once it is entered
@@ -215,13 +207,9 @@ class Scope(Submitter):
         return self
 
     async def _open(self) -> CoreScope:
-        engine, sharing = self._runtime.engine, self._sharing
+        engine = self._runtime.engine
         core = self._inner = engine.open_scope(
-            self._name,
-            self._parent(),
-            tenant=sharing.tenant,
-            weight=sharing.weight,
-            priority=sharing.priority,
+            self._name, self._parent(), tenant=self._tenant, weight=self._weight, priority=self._priority
         )
         try:
             await checkpoint()
@@ -308,7 +296,7 @@ class Scope(Submitter):
         return self._inner
 
     def __repr__(self) -> str:
-        core, tenant = self._inner, self._sharing.tenant
+        core, tenant = self._inner, self._tenant
         state = "not entered" if core is None else "closed" if core.closed else f"{len(core.unfinished())} unfinished"
         whose = "" if tenant is None else f"tenant={tenant!r}, "
         until = "" if self._deadline is None else f"deadline={self._deadline:g} s, "

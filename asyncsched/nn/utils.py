@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from ..autograd import no_grad
+from ..runtime.transaction import transaction
 from ..tensors.functions import linalg, minimum, stack
 from ..tensors.handles import runtime_of
 from ..tensors.tensor import Tensor
@@ -58,7 +59,7 @@ def clip_grad_norm_(
     if not graded:
         return constant(tensors[0], (), 0)
     runtime = runtime_of(graded[0]._value)
-    with no_grad(), runtime.transaction("clip_grad_norm_()"):
+    with no_grad(), transaction(runtime, "clip_grad_norm_()"):
         gradients = [tensor.grad for tensor in graded if tensor.grad is not None]
         norms = [linalg.vector_norm(_wide(gradient), ord=norm_type).to(gradients[0].device) for gradient in gradients]
         norm = linalg.vector_norm(stack(norms), ord=norm_type)

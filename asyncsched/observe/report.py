@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-from .._arguments import format_bytes
+from .._arguments import format_bytes, format_seconds
 from .analysis import PHASES, Analysis, analyse
 from .page import page
 from .recording import Recording
@@ -66,7 +66,7 @@ def _heading(recording: Recording, found: Analysis, name: str) -> str:
     rows = f" and {_count(found.inline, 'inline row')}" if found.inline else ""
     bounds = f"max_ops {limits['max_ops'] or 'none'}, max_bytes {format_bytes(found.limit) if found.limit else 'none'}"
     return (
-        f"{name}: {_count(found.tasks, 'task')}{rows} in {_time(found.span)}, on {devices}; {bounds}."
+        f"{name}: {_count(found.tasks, 'task')}{rows} in {format_seconds(found.span)}, on {devices}; {bounds}."
         f" At most {format_bytes(found.peak)} were tracked."
     )
 
@@ -105,9 +105,9 @@ def verdict(found: Analysis) -> str:
     if (found.loop or 0.0) >= 0.7 or (mean < _TINY and reason in ("loop", "handed over", "awaited")):
         busy = "" if found.loop is None or found.loop < 0.5 else f", whose thread works {found.loop:.0%} of the time"
         return (
-            f"The loop is the bottleneck{busy}: to issue operations of {_time(mean)} each, and to take in their ends,"
-            " takes longer than what they compute. Capture them, `graph = await s.capture(fn, x)`, which makes one"
-            " task of many; or make each larger."
+            f"The loop is the bottleneck{busy}: to issue operations of {format_seconds(mean)} each, and to take in their"
+            " ends, takes longer than what they compute. Capture them, `graph = await s.capture(fn, x)`, which makes"
+            " one task of many; or make each larger."
         )
     if reason == "handed over":
         return f"{lost} tasks are on their way from the loop to a stream: make each larger, or submit further ahead."
@@ -139,21 +139,21 @@ def _path(found: Analysis) -> str:
         by_name[kind, "" if kind == "loop" else name].append(seconds)
     longest = sorted(by_name.items(), key=lambda item: -sum(item[1]))
     told = [
-        f"{_time(sum(times))} ({sum(times) / total:.0%}) "
+        f"{format_seconds(sum(times))} ({sum(times) / total:.0%}) "
         + ("in the loop and on the way to the streams" if kind == "loop" else f"{name}, {len(times):,} times")
         for (kind, name), times in longest[:4]
         if sum(times) >= 0.005 * total
     ]
-    return f"The critical path, what had to come one after the other, took {_time(total)}: {'; '.join(told)}."
+    return f"The critical path, what had to come one after the other, took {format_seconds(total)}: {'; '.join(told)}."
 
 
 def _table(found: Analysis) -> str:
     heads = ("operation", "on", "count", "running", "each", "queue", "slots", "bytes", "inputs", "stream", "told")
     rows: list[Sequence[str]] = [heads]
     for one in found.operations[:_MOST_ROWS]:
-        each = {phase: _time(one.seconds[phase] / one.count) for phase in PHASES}
+        each = {phase: format_seconds(one.seconds[phase] / one.count) for phase in PHASES}
         waits = [each[phase] if one.seconds[phase] else "" for phase in heads[5:]]
-        running = _time(one.seconds["running"])
+        running = format_seconds(one.seconds["running"])
         rows.append((one.name, one.device, f"{one.count:,}", running, each["running"], *waits))
     more = len(found.operations) - _MOST_ROWS
     under = f"\n... and {more} more" if more > 0 else ""
@@ -179,10 +179,3 @@ def _aligned(rows: Iterable[Sequence[str]]) -> str:
 
 def _count(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
-
-
-def _time(seconds: float) -> str:
-    for unit, scale in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= scale:
-            return f"{seconds / scale:.3g} {unit}" if seconds < 1000 else f"{seconds:,.0f} s"
-    return f"{seconds * 1e6:.3g} us"

@@ -19,7 +19,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from .._arguments import check_int
+from .._arguments import check_int, format_seconds
 from ..flow.scope import Submitter
 from ..runtime.context import find
 
@@ -87,7 +87,7 @@ class Timer:
             return f"{name}running"
         if isnan(self.seconds):
             return f"{name}nothing timed"
-        return f"{name}{duration(self.seconds)}, issued in {duration(self.issue)}"
+        return f"{name}{format_seconds(self.seconds)}, issued in {format_seconds(self.issue)}"
 
 
 @dataclass(frozen=True)
@@ -127,8 +127,8 @@ class Measurement:
     def __str__(self) -> str:
         low, high = self.finish.quartiles
         return (
-            f"{self.name}: {duration(self.finish.median)} ({duration(low)} to {duration(high)}),"
-            f" issued in {duration(self.issue.median)}; {len(self.finish.seconds)} rounds"
+            f"{self.name}: {format_seconds(self.finish.median)} ({format_seconds(low)} to {format_seconds(high)}),"
+            f" issued in {format_seconds(self.issue.median)}; {len(self.finish.seconds)} rounds"
         )
 
 
@@ -176,10 +176,3 @@ async def measure(
             rounds.append((timer.issue, timer.seconds))
     issue, finish = zip(*rounds, strict=True)
     return Measurement(name or str(getattr(fn, "__name__", fn)), Times(issue), Times(finish))
-
-
-def duration(seconds: float) -> str:
-    """Seconds as text, with three digits, in the unit that suits."""
-    unit, scale = ("s", 1.0) if seconds >= 1 else ("ms", 1e3) if seconds >= 1e-3 else ("us", 1e6)
-    value = seconds * scale
-    return f"{value:,.0f} {unit}" if value >= 100 else f"{value:.3g} {unit}"

@@ -9,7 +9,7 @@ from time import perf_counter
 from rich.console import Console
 from rich.text import Text
 
-from .._arguments import format_bytes as size
+from .._arguments import format_bytes, format_seconds
 from .snapshot import Snapshot
 
 Row = Sequence[Text]
@@ -84,7 +84,9 @@ def _head(now: Snapshot, before: Snapshot | None, late: float) -> Text:
     seconds = now.seconds - (0.0 if before is None else before.seconds)
     if late:
         return text.append(f" the loop has not turned for {late:.1f} s", "bold red")
-    return text.append(f" {ended / max(seconds, 1e-9):,.0f} tasks/s, {size(now.load.drain_rate_bytes)}/s", "cyan")
+    return text.append(
+        f" {ended / max(seconds, 1e-9):,.0f} tasks/s, {format_bytes(now.load.drain_rate_bytes)}/s", "cyan"
+    )
 
 
 def _ended(found: Snapshot) -> int:
@@ -98,9 +100,11 @@ def _gauges(now: Snapshot, bar: int) -> list[Row]:
     slots = f"{s.tasks_in_flight:,} of {_limit(s.max_ops)} in flight, {s.tasks_pending:,} pending"
     iterations = f", {now.iterations} iterations of windows" if now.iterations else ""
     unused = max(0, now.load.bytes_tracked - s.bytes_in_flight - s.bytes_retained)
-    reserved = f" + {size(unused)} reserved" if s.bytes_reserved else ""
-    limit = "no limit" if s.max_bytes is None else size(s.max_bytes)
-    nbytes = f"{size(s.bytes_in_flight)} in flight + {size(s.bytes_retained)} retained{reserved} of {limit}"
+    reserved = f" + {format_bytes(unused)} reserved" if s.bytes_reserved else ""
+    limit = "no limit" if s.max_bytes is None else format_bytes(s.max_bytes)
+    nbytes = (
+        f"{format_bytes(s.bytes_in_flight)} in flight + {format_bytes(s.bytes_retained)} retained{reserved} of {limit}"
+    )
     taken = s.tasks_in_flight / (s.max_ops or max(s.peak_tasks_in_flight, 1))
     most = s.max_bytes or max(s.peak_bytes, 1)
     parts = ((s.bytes_in_flight, "cyan"), (s.bytes_retained, "yellow"), (unused, "grey50"))
@@ -109,7 +113,7 @@ def _gauges(now: Snapshot, bar: int) -> list[Row]:
         [
             Text("bytes"),
             _bar([(part / most, style) for part, style in parts], bar),
-            Text(f"{nbytes}; peak {size(s.peak_bytes)}"),
+            Text(f"{nbytes}; peak {format_bytes(s.peak_bytes)}"),
         ],
     ]
 
@@ -123,7 +127,7 @@ def _streams(now: Snapshot, before: Snapshot | None, bar: int) -> list[Row]:
         what = Text("idle", "dim")
         if stream.running is not None:
             what = Text.assemble(
-                (stream.running, "green"), f" for {_time(stream.running_seconds)}, {_short(stream.line)}"
+                (stream.running, "green"), f" for {format_seconds(stream.running_seconds)}, {_short(stream.line)}"
             )
         more = f"+{stream.tasks - 1} " if stream.tasks > 1 else ""
         rows.append([Text(stream.name), _bar([(share, "green")], bar), Text(f"{share:4.0%}"), Text(more) + what])
@@ -136,8 +140,8 @@ def _operations(now: Snapshot, bar: int) -> list[Row]:
         [
             Text(operation.name),
             _bar([(operation.seconds / total, "magenta")], bar),
-            Text(_time(operation.seconds).rjust(9)),
-            Text(f"{operation.count:,} x {_time(operation.seconds / operation.count)}"),
+            Text(format_seconds(operation.seconds).rjust(9)),
+            Text(f"{operation.count:,} x {format_seconds(operation.seconds / operation.count)}"),
         ]
         for operation in now.operations
     ]
@@ -155,7 +159,9 @@ def _waiting(now: Snapshot) -> list[Row]:
 def _scopes(now: Snapshot) -> list[Row]:
     rows: list[Row] = []
     for scope in now.scopes:
-        reserve = f"{size(scope.used)} of the {size(scope.reserve)} it reserved" if scope.reserve else ""
+        reserve = (
+            f"{format_bytes(scope.used)} of the {format_bytes(scope.reserve)} it reserved" if scope.reserve else ""
+        )
         rows.append([Text(scope.name), Text(f"{scope.tasks:,} tasks"), Text(reserve)])
     return rows
 
@@ -186,12 +192,6 @@ def _bar(parts: Sequence[tuple[float, str]], width: int) -> Text:
 
 def _limit(limit: int | None) -> str:
     return "any number" if limit is None else f"{limit:,}"
-
-
-def _time(seconds: float) -> str:
-    if seconds < 1e-3:
-        return f"{1e6 * seconds:.0f} us"
-    return f"{1e3 * seconds:.1f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
 def _short(line: str) -> str:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from .._core.model import Value
 from ..autograd import no_grad
 from ..flow.tasks import Tasks
+from ..runtime.transaction import transaction
 from ..tensors.functions import full
 from ..tensors.handles import runtime_of
 from ..tensors.tensor import Tensor
@@ -56,7 +57,7 @@ class Optimizer:
         runtime = runtime_of(todo[0][1]._value)
         versions: dict[Value, Value | None] = {}
         counts: dict[object, Tensor] = {}
-        with no_grad(), runtime.transaction("step()", versions=versions):
+        with no_grad(), transaction(runtime, "step()", versions=versions):
             moved = [
                 self._moved(group.settings, p.detach(), gradient, state, counts) for group, p, gradient, state in todo
             ]

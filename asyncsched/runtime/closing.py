@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 
-from .runtime import Life, Runtime
+from .life import Life
+from .runtime import Runtime
 from .unseen_failures import finish
 from .waiting import drained, shielded
 

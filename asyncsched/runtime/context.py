@@ -41,7 +41,8 @@ from typing import Any, cast
 
 from .._core.model import Scope as CoreScope
 from ..errors import SchedulerClosed
-from .runtime import Life, Runtime, running_loop
+from .life import Life, running_loop
+from .runtime import Runtime
 
 _opened: weakref.WeakSet[Runtime] = weakref.WeakSet()
 

@@ -7,7 +7,7 @@ import importlib.util
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from .runtime import running_loop
+from .life import running_loop
 
 T = TypeVar("T")
 

@@ -11,8 +11,7 @@ import contextvars
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from enum import Enum, auto
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, Final, NoReturn, Protocol, cast
 
 import numpy as np
@@ -24,12 +23,12 @@ from .._core.failure import Failure
 from .._core.instrument import Instrument
 from .._core.model import LAUNCHED, Lane, Task, Value
 from .._core.refcounts import require_gil
-from ..devices.contract import Device, Point, RemoteDevice, in_stream_thread
+from ..devices.contract import Device, Point, RemoteDevice
 from ..devices.host.memory import run_small
-from ..errors import QueueFull, SchedulerClosed, TaskCancelled
+from ..errors import TaskCancelled
 from .cancellation import to_its_end
-from .commits import commit
 from .instruments import Instruments
+from .life import Life, OnOneLoop, running_loop
 from .rates import Meter
 from .resuming import resume
 from .threads import in_thread
@@ -47,25 +46,6 @@ INLINE_BUDGET: Final = 1e-3  # seconds for which quick rows may hold the loop's 
 _spent: weakref.WeakSet[Device] = weakref.WeakSet()
 
 
-class Life(Enum):
-    """Where a scheduler is in its life."""
-
-    NEW = auto()
-    OPEN = auto()
-    CLOSING = auto()  # takes nothing new
-    CLOSED = auto()  # its devices have stopped
-    FORKED = auto()  # this is the child process of a fork: its threads are not here, and its loop is the parent's
-
-
-_CLOSED: Final = "the scheduler is closed: submit inside `async with asyncsched.Scheduler()`"
-_REFUSALS: Final = {
-    Life.NEW: "the scheduler is not open yet: use `async with asyncsched.Scheduler() as s`",
-    Life.CLOSING: _CLOSED,
-    Life.CLOSED: _CLOSED,
-    Life.FORKED: "a scheduler does not survive a fork: open one in the child, or use the 'spawn' start method",
-}
-
-
 class Sink(Protocol):
     """Takes tasks in place of the backlog: a transaction gathers them, a capture records them."""
 
@@ -76,7 +56,7 @@ class Sink(Protocol):
         """Raise for what cannot begin here."""
 
 
-class Runtime:
+class Runtime(OnOneLoop):
     """One scheduler's engine, devices and event loop."""
 
     def __init__(
@@ -88,6 +68,7 @@ class Runtime:
         max_pending: int | None,
         auto_bytes: bool = False,
     ) -> None:
+        super().__init__()
         self.devices = devices
         # Rows that run inline do so in a context of their own, where NumPy's error state is quiet.
         self.quiet = contextvars.Context()
@@ -108,12 +89,8 @@ class Runtime:
         )
         self._auto_bytes = auto_bytes  # the devices say the limit
         self.dispatch = self.engine.dispatch
-        self.submit: Callable[..., None] = self.engine.submit  # see `divert`
-        self.life = Life.NEW
-        self.loop: asyncio.AbstractEventLoop | None = None
-        self.thread = 0  # the loop's thread while open; 0 makes every call ask `refuse` why
-        self.inline_thread = 0  # the same, while quick rows may run on it
-        self._spent = 0.0  # seconds for which they held it since the loop last turned, by estimate
+        self.submit: Callable[..., None] = self.engine.submit  # see `diverted`
+        self._spent = 0.0  # seconds for which quick rows held the loop's thread since the loop last turned, by estimate
         self.abandoned = False  # the loop ended while something ran: nothing is waited for any more
         self.sink: Sink | None = None  # where tasks go instead of the backlog
         self.lanes: dict[Any, list[Lane]] = {}
@@ -268,43 +245,6 @@ class Runtime:
         if self._wakeup is not None:
             self._wakeup.forget()
 
-    def _move_on(self, life: Life) -> None:
-        self.life = life
-        self.thread = self.inline_thread = 0
-
-    def check(self) -> None:
-        """Raise unless this thread, on this event loop, may submit."""
-        loop = self.loop
-        if threading.get_ident() != self.thread or loop is None or not (loop.is_running() or _rests(loop)):
-            self.refuse()
-
-    def check_waiting(self) -> None:
-        """Raise unless the calling thread may wait, as it may also while the scheduler closes, and after."""
-        if self.life is not Life.CLOSED and (self.life is not Life.CLOSING or running_loop() is not self.loop):
-            self.check()
-
-    def refuse(self) -> None:
-        """Raise why this thread, at this moment, may not submit anything."""
-        if self.life in _REFUSALS:
-            raise SchedulerClosed(_REFUSALS[self.life])
-        assert self.loop is not None
-        if self.loop.is_closed():
-            raise SchedulerClosed("the scheduler's event loop is closed: open a scheduler in the running loop")
-        if threading.get_ident() == self.thread:
-            raise RuntimeError(
-                "a scheduler is used on the event loop on which it was opened, and another one runs now: open a"
-                " scheduler on this loop, or keep to one loop (`asyncio.run` makes a new one each time)"
-            )
-        if in_stream_thread():
-            raise RuntimeError(
-                "a scheduler is used from its event loop's thread alone, and this is a task's: give it tensors as"
-                " arguments, which arrive as arrays, and compute with NumPy's functions there"
-            )
-        raise RuntimeError(
-            "a scheduler is used from its event loop's thread alone: from elsewhere use"
-            " `asyncio.run_coroutine_threadsafe(coroutine, loop)`, and in a server `async def` handlers"
-        )
-
     # -- devices ------------------------------------------------------------------------------------------------
 
     def lane_of(self, resource: Hashable, device: Device) -> list[Lane]:
@@ -324,72 +264,22 @@ class Runtime:
 
     # -- moving things along ------------------------------------------------------------------------------------
 
-    def divert(self, sink: Sink | None) -> None:
-        """Have tasks go to `sink` instead of the backlog; None for the backlog again."""
-        self.sink = sink
-        self.submit = self.engine.submit if sink is None else sink.take
-
     @contextlib.contextmanager
-    def transaction(
-        self,
-        what: str,
-        *,
-        expedited: bool = False,
-        captured: bool = False,
-        versions: Mapping[Value, Value | None] | None = None,
-    ) -> Iterator[None]:
-        """What is issued inside joins the backlog at the end: all, or nothing if anything raises. `dispatch` launches.
-
-        A tiny row may run at once all the same, but in a commit: if the rest is dropped, so is its result.
+    def diverted(self, sink: Sink, *, inline: bool) -> Iterator[None]:
+        """Inside, tasks go to `sink` instead of the backlog.
 
         Args:
-            what: for the message.
-            expedited: queue it before the rest of its scope.
-            captured: it may be part of a captured step, since it moves no handle: what is recorded has no value.
-            versions: make it a commit, with these versions (see `commits`); filled inside.
-
-        Raises:
-            QueueFull: if the backlog has no room for all.
+            inline: whether quick rows may still run on the loop's thread.
         """
-        self.check()
-        if self.sink is not None:
-            if not captured:
-                self.sink.refuse(what)
-            yield
-            return
-        inline = self.inline_thread
-        gathered = _Gathered(self)
-        self.divert(gathered)
-        if versions is not None:
+        thread = self.inline_thread
+        if not inline:
             self.inline_thread = 0
-        tasks = gathered.tasks
+        self.sink, self.submit = sink, sink.take
         try:
-            try:
-                yield
-            finally:
-                self.divert(None)
-                self.inline_thread = inline
-            self.dispatch()
-            if versions is not None:
-                tasks.insert(0, commit(what, tasks, versions, self.lanes[next(iter(versions)).device]))
-                self.engine.require(tasks[0])
-            self._require_room(what, len(tasks))
-        except BaseException:
-            for task in tasks:
-                task.refused()
-            raise
-        for task in tasks:
-            task.expedited = expedited
-            self.engine.submit(task, bounded=False, hold=True)
-
-    def _require_room(self, what: str, count: int) -> None:
-        limit = self.engine.max_pending
-        room = limit and limit - self.engine.admission.pending
-        if room is not None and count > room:
-            raise QueueFull(
-                f"{what} takes {count:,} tasks and the backlog (max_pending) has room for {room:,}:"
-                " `await s.barrier()` first, bound the run-ahead with `async with s.window(2)`, or raise max_pending"
-            )
+            yield
+        finally:
+            self.sink, self.submit = None, self.engine.submit
+            self.inline_thread = thread
 
     def _here(self, task: Task) -> Lane | None:
         """The lane for a quick task that is about to be launched, if it may run here, now: all that it reads is there.
@@ -516,39 +406,6 @@ class LoopStream:
     """The event loop's thread, where streams are listed."""
 
     name = "event loop"
-
-
-class _Gathered:
-    """The tasks of a transaction."""
-
-    def __init__(self, runtime: Runtime) -> None:
-        self.tasks: list[Task] = []
-        self._runtime = runtime
-
-    def take(self, task: Task, **_: bool) -> None:
-        self._runtime.engine.require(task)
-        self._runtime.inline_thread = 0  # what follows may depend on it
-        self.tasks.append(task)
-
-    def refuse(self, what: str) -> None:
-        raise RuntimeError(f"{what} inside another transaction: issue one after the other")
-
-
-def _rests(loop: asyncio.AbstractEventLoop) -> bool:
-    """On the thread of a loop that does not run: whether it may go on, and no other runs in its place.
-
-    A thread runs one loop at a time. To ask for that one takes five times as long (on CPython 3.11) as to ask whether
-    this one does.
-    """
-    return not (loop.is_closed() or running_loop())
-
-
-def running_loop() -> asyncio.AbstractEventLoop | None:
-    """The event loop that runs on this thread, if one does."""
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
 
 
 def _waker(runtime: Runtime) -> Callable[[], None]:

@@ -7,7 +7,8 @@ from typing import Any
 
 from .._core.model import Value
 from ..devices.contract import Job
-from ..runtime.runtime import INLINE_COPY, Life, Runtime, running_loop
+from ..runtime.life import Life, running_loop
+from ..runtime.runtime import INLINE_COPY, Runtime
 from ..runtime.threads import in_thread
 
 

@@ -19,7 +19,8 @@ from .._core.model import Value
 from .._instead import NUMPY
 from ..devices.contract import Device, in_stream_thread
 from ..errors import ImplicitBarrierError, SchedulerClosed
-from ..runtime.runtime import Life, Runtime, running_loop
+from ..runtime.life import Life, running_loop
+from ..runtime.runtime import Runtime
 from ..runtime.waiting import awaited
 from .handles import Handle, deliver, runtime_of
 

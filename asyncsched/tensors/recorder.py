@@ -44,13 +44,8 @@ class Recorder:
         """While inside, the scheduler's operations come here."""
         if runtime.sink is not None:
             raise CaptureError("a step is being captured already: captured steps do not nest")
-        inline_thread, runtime.inline_thread = runtime.inline_thread, 0
-        runtime.divert(self)
-        try:
+        with runtime.diverted(self, inline=False):
             yield
-        finally:
-            runtime.divert(None)
-            runtime.inline_thread = inline_thread
 
     def take(self, task: Task, *, bounded: bool = True, hold: bool = False) -> None:
         """Take one operation."""

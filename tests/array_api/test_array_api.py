@@ -12,7 +12,7 @@ import pytest
 
 import asyncsched as asc
 from asyncsched import array_api as xp
-from asyncsched.array_api import background as _background
+from asyncsched.array_api.array import kept
 from tests.processes import fresh
 from tests.waiting import held
 
@@ -21,7 +21,7 @@ from tests.waiting import held
 def closed():
     """Each test begins and ends with no background scheduler."""
     yield
-    _background.replace({"device": "cpu"})
+    kept.replace({"device": "cpu"})
 
 
 def test_arrays_are_a_class_of_their_own():
@@ -116,7 +116,7 @@ async def test_on_a_thread_with_a_running_loop_nothing_blocks():
         with pytest.raises(asc.ImplicitBarrierError):
             call()
     assert "Array(shape=(3,), dtype=int64" in repr(x)
-    await asyncio.to_thread(_background.replace, {"device": "cpu"})
+    await asyncio.to_thread(kept.replace, {"device": "cpu"})
 
 
 async def test_nor_in_a_task(s):
@@ -128,7 +128,7 @@ async def test_it_is_outside_of_its_callers_scope(s):
     """`asyncio.to_thread` hands on the ambient scheduler, which is another loop's."""
     async with s.scope():
         assert await asyncio.to_thread(lambda: float(xp.sum(xp.arange(4)))) == 6.0
-    await asyncio.to_thread(_background.replace, {"device": "cpu"})
+    await asyncio.to_thread(kept.replace, {"device": "cpu"})
 
 
 def test_limits_are_set_and_come_back():
@@ -165,15 +165,15 @@ def test_several_threads_share_it():
 
 def test_closing_waits_for_what_was_submitted():
     started, gate = threading.Event(), threading.Event()
-    scheduler = _background.background().scheduler
+    scheduler = kept.get().scheduler
 
     def body() -> None:
         started.set()
         held(gate)
 
-    _background.background().issue(scheduler.submit_nowait, body)
+    kept.get().issue(scheduler.submit_nowait, body)
     assert started.wait(60)
-    closing = threading.Thread(target=_background.replace, args=({},))
+    closing = threading.Thread(target=kept.replace, args=({},))
     closing.start()
     gate.set()
     closing.join(60)

@@ -53,12 +53,6 @@ def _slice(a: Array) -> Any:
     return a[1:, ::2] if a.ndim == 2 and a.shape[0] > 1 else a[:1] if a.ndim else a[...]
 
 
-def _assign(a: Array, b: Array) -> Array:
-    out = a.copy(order="K")
-    out[...] = b
-    return out
-
-
 # name -> (how many arrays, eager NumPy, asyncsched)
 Op = tuple[int, Callable[..., Any], Callable[..., Any]]
 OPS: dict[str, Op] = {

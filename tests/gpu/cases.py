@@ -191,9 +191,6 @@ def _definite(shape: tuple[int, ...], dtype: str) -> np.ndarray:
     return (x @ np.swapaxes(x, -1, -2).conj() + np.diag(np.arange(1, 1 + shape[-1]))).astype(dtype)
 
 
-ENDS = ((-1, "backward"), (0, "ortho"))
-
-
 def _transforms() -> dict[str, Any]:
     along = tuple(
         {"n": n, "axis": axis, "norm": norm} for n in (None, 5) for axis, norm in ((-1, "backward"), (0, "ortho"))

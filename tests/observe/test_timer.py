@@ -11,7 +11,7 @@ import pytest
 
 import asyncsched as asc
 from asyncsched.observe import timer as timer_module
-from asyncsched.observe.timer import Times, duration
+from asyncsched.observe.timer import Times
 from tests.waiting import cancelled, fail, held, turns, until
 
 
@@ -225,10 +225,3 @@ async def test_rounds_are_counted(s):
         await asc.measure(fail, 0)
     with pytest.raises(TypeError, match="warm_up must be an int"):
         await asc.measure(fail, warm_up=1.5)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(1234, "1,234 s"), (1, "1 s"), (0.0123456, "12.3 ms"), (0.0000421, "42.1 us"), (0, "0 us")]
-)
-def test_durations_have_a_unit(seconds, text):
-    assert duration(seconds) == text

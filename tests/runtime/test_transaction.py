@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
+from asyncsched.runtime.transaction import transaction
 from tests.waiting import held, settled
 
 BLOCK = np.ones((200, 200))
@@ -24,7 +25,7 @@ async def test_as_many_as_there_is_room_for_and_not_one_more(gate: threading.Eve
         results: list[asc.Tensor] = []
 
         def issue() -> None:
-            with s._runtime.transaction("it"):
+            with transaction(s._runtime, "it"):
                 results.extend([x + 1, x + 2, x + 3])
 
         if missing:
@@ -46,7 +47,7 @@ async def test_afterwards_tiny_rows_run_at_once_again(s: asc.Scheduler, how: str
     s._runtime.engine.max_pending = 1 if how == "for lack of room" else None
 
     def issue() -> Any:
-        with s._runtime.transaction("it"):
+        with transaction(s._runtime, "it"):
             assert (tiny + 1).done()
             large = x + 1
             assert not (tiny + 1).done()  # it could depend on what is gathered

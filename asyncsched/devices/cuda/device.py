@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 
 from ..._core.completions import Completions
-from ..._core.model import Task, Value
 from ..._tree import leaves
 from ...ops.program import Program
-from ..contract import Job
+from ..contract import Device, Job
 from .context import CUDAContext
 from .fused import FusedProgram
 from .graph import CUDAGraph
@@ -29,7 +28,7 @@ from .stream import CUDAStream
 SHARE_OF_FREE = 0.8
 
 
-class CUDADevice:
+class CUDADevice(Device):
     """One CUDA device.
 
     Its name is enough for most uses; made by hand, it takes the options below::
@@ -54,10 +53,7 @@ class CUDADevice:
     """
 
     kind = "cuda"
-    inline = False
-    remote = False
     owns_captures = True
-    rest: Callable[[], None] | None = None
 
     def __init__(self, number: int = 0, streams: int = 2, *, inline_launch: bool = False, spin: float = 0.0) -> None:
         self.name = f"cuda:{number}"
@@ -125,17 +121,8 @@ class CUDADevice:
 
     # -- the contract -------------------------------------------------------------------------------------------
 
-    def rouse(self) -> None:
-        pass
-
-    def run_here(self, task: Task) -> None:
-        raise AssertionError("nothing runs on the loop's thread of a CUDA device")
-
     def offload(self, job: Job) -> None:
         self._copies_out.offload(job)
-
-    def reclaim(self, value: Value) -> None:
-        self.memory.reclaim(value)
 
     def fetch(self, array: Any) -> np.ndarray[Any, Any]:
         """A host copy. Blocks the calling thread, which is never the loop's."""
@@ -170,9 +157,6 @@ class CUDADevice:
     def _dispose(self, held: list[Any]) -> None:
         """Empty a list of what may block its thread when it goes. On any thread, in the middle of anything."""
         self._janitor.take(held, {})
-
-    def __repr__(self) -> str:
-        return self.name
 
 
 class _Ordered:

@@ -21,6 +21,7 @@ from ...ops.kernels.layers import without_buffers
 from ...ops.program import Program, ref
 from ...ops.row import Kernel, Row, resolve
 from .. import execution
+from ..contract import Device
 from ..memory import Memory
 from .allowed import allowed_memory
 from .pool import POOLED_BYTES, Block, Pool
@@ -85,14 +86,10 @@ def run_small(task: Task) -> bool:
     return True
 
 
-class HostDevice:
+class HostDevice(Device):
     """What every device on host memory says to the contract."""
 
-    remote = False
-    owns_captures = False
-    note_arguments = None
-    dlpack = (1, 0)
-    rest: Callable[[], None] | None = None
+    dlpack: tuple[int, int] = (1, 0)
     xp: Any = np
     memory: HostMemory
 
@@ -115,14 +112,8 @@ class HostDevice:
             " Scheduler([...]), or copy the array to the host first"
         )
 
-    def rouse(self) -> None:
-        pass
-
     def fetch(self, array: Any) -> Any:
         return np.array(array)
-
-    def reclaim(self, value: Value) -> None:
-        self.memory.reclaim(value)
 
 
 class HostMemory(Memory):

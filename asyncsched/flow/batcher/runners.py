@@ -14,7 +14,7 @@ from typing import Any
 from ...errors import TaskCancelled
 from ...runtime.context import Ambient, ambient, current_scope, find, innermost
 from ...runtime.rates import Rate
-from ..scope import Scope, Sharing, Submitter
+from ..scope import Scope, Submitter
 from .isolation import Parts
 from .queue import Queue, Waiting
 
@@ -91,7 +91,7 @@ class Runners:
         try:
             runtime = find(self._scheduler)
             parent = partial(current_scope, runtime)
-            async with Scope(runtime, parent, f"batch of {self.name}", None, sharing=Sharing()) as scope:
+            async with Scope(runtime, parent, f"batch of {self.name}") as scope:
                 self._form(batch)
                 if runtime.engine.observer is not None:
                     runtime.engine.observer.batch_formed(scope._core(), len(batch.items))

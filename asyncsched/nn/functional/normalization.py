@@ -9,6 +9,7 @@ import numpy as np
 
 from ..._core.model import Value
 from ...autograd import no_grad
+from ...runtime.transaction import transaction
 from ...tensors.functions import mean, sqrt, square
 from ...tensors.functions._common import known_shape, lengths, op
 from ...tensors.handles import runtime_of
@@ -154,7 +155,7 @@ def move_statistics(
     handles = [*running] if count is None else [*running, count]
     runtime = runtime_of(handles[0]._value)
     versions: dict[Value, Value | None] = {}
-    with no_grad(), runtime.transaction("batch_norm's running statistics", versions=versions):
+    with no_grad(), transaction(runtime, "batch_norm's running statistics", versions=versions):
         batches = None if count is None else count.detach() + 1
         moved = [_mixed(old.detach(), new, momentum, batches) for old, new in zip(running, found, strict=True)]
         moved += [] if batches is None else [batches]

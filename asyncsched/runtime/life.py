@@ -1,0 +1,94 @@
+"""Where a scheduler is in its life, and who may use it: the code of one event loop alone, on its thread."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from enum import Enum, auto
+from typing import Final
+
+from ..devices.contract import in_stream_thread
+from ..errors import SchedulerClosed
+
+
+class Life(Enum):
+    """Where a scheduler is in its life."""
+
+    NEW = auto()
+    OPEN = auto()
+    CLOSING = auto()  # takes nothing new
+    CLOSED = auto()  # its devices have stopped
+    FORKED = auto()  # this is the child process of a fork: its threads are not here, and its loop is the parent's
+
+
+_CLOSED: Final = "the scheduler is closed: submit inside `async with asyncsched.Scheduler()`"
+_REFUSALS: Final = {
+    Life.NEW: "the scheduler is not open yet: use `async with asyncsched.Scheduler() as s`",
+    Life.CLOSING: _CLOSED,
+    Life.CLOSED: _CLOSED,
+    Life.FORKED: "a scheduler does not survive a fork: open one in the child, or use the 'spawn' start method",
+}
+
+
+class OnOneLoop:
+    """What is opened on an event loop, and refuses to be used elsewhere, before or after."""
+
+    def __init__(self) -> None:
+        self.life = Life.NEW
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.thread = 0  # the loop's thread while open; 0 makes every call ask `refuse` why
+        self.inline_thread = 0  # the same, while quick rows may run on it
+
+    def check(self) -> None:
+        """Raise unless this thread, on this event loop, may submit."""
+        loop = self.loop
+        if threading.get_ident() != self.thread or loop is None or not (loop.is_running() or _rests(loop)):
+            self.refuse()
+
+    def check_waiting(self) -> None:
+        """Raise unless the calling thread may wait, as it may also while the scheduler closes, and after."""
+        if self.life is not Life.CLOSED and (self.life is not Life.CLOSING or running_loop() is not self.loop):
+            self.check()
+
+    def refuse(self) -> None:
+        """Raise why this thread, at this moment, may not submit anything."""
+        if self.life in _REFUSALS:
+            raise SchedulerClosed(_REFUSALS[self.life])
+        assert self.loop is not None
+        if self.loop.is_closed():
+            raise SchedulerClosed("the scheduler's event loop is closed: open a scheduler in the running loop")
+        if threading.get_ident() == self.thread:
+            raise RuntimeError(
+                "a scheduler is used on the event loop on which it was opened, and another one runs now: open a"
+                " scheduler on this loop, or keep to one loop (`asyncio.run` makes a new one each time)"
+            )
+        if in_stream_thread():
+            raise RuntimeError(
+                "a scheduler is used from its event loop's thread alone, and this is a task's: give it tensors as"
+                " arguments, which arrive as arrays, and compute with NumPy's functions there"
+            )
+        raise RuntimeError(
+            "a scheduler is used from its event loop's thread alone: from elsewhere use"
+            " `asyncio.run_coroutine_threadsafe(coroutine, loop)`, and in a server `async def` handlers"
+        )
+
+    def _move_on(self, life: Life) -> None:
+        self.life = life
+        self.thread = self.inline_thread = 0
+
+
+def _rests(loop: asyncio.AbstractEventLoop) -> bool:
+    """On the thread of a loop that does not run: whether it may go on, and no other runs in its place.
+
+    A thread runs one loop at a time. To ask for that one takes five times as long (on CPython 3.11) as to ask whether
+    this one does.
+    """
+    return not (loop.is_closed() or running_loop())
+
+
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """The event loop that runs on this thread, if one does."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
