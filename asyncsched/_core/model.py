@@ -222,7 +222,7 @@ class Task:
         return not self.cost and self.context is not None and self.options is None
 
     def refused(self) -> None:
-        """It will never be run: what it makes, which knows it, leads to nothing that it was given any more."""
+        """The task will never run. Its value, which refers to it, must not keep its arguments alive."""
         self.value = self.args = self.call = self.context = None
         self.reads = ()
 

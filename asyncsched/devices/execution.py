@@ -183,7 +183,7 @@ def reusable(task: Task, any_input: bool, fits: Callable[[Value], bool]) -> Valu
 
 
 def _held_alone(task: Task, any_input: bool, fits: Callable[[Value], bool]) -> Value | None:
-    """As above, at this moment.
+    """The same, as things are at this moment.
 
     The references are counted first, and `escaped` is read second. The loop's thread, which may be handing the array
     out meanwhile, sets `escaped` first and drops its reference second: so whichever comes later sees the other. Once

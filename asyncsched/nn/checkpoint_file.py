@@ -110,7 +110,7 @@ def write(path: AnyPath, arrays: _Arrays, layout: Any) -> None:
 
 
 def _plain(array: Any) -> np.ndarray[Any, Any]:
-    """As the format has it: in C order, since it knows no strides, and little-endian."""
+    """The array as the format has it: in C order, since it knows no strides, and little-endian."""
     return np.asarray(array, array.dtype.newbyteorder("<"), order="C")
 
 

@@ -89,7 +89,7 @@ def _attention(g: Tensor, x: Tensor, y: Any, call: Any) -> Tensor:
 
 
 def _self_attention(g: Tensor, x: Tensor, y: Any, call: Any) -> Tensor:
-    """With queries, keys and values side by side on the last axis, and in each of them the heads."""
+    """Queries, keys and values stand side by side on the last axis of `x`, and in each of them the heads."""
     (*lead, length, width), heads = call.metas[0].bound, call.options["heads"]
     n, last = len(lead), width // (3 * heads)
     order = [n + 1, *range(n), n + 2, n, n + 3]

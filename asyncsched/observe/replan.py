@@ -23,7 +23,7 @@ _SHARED: Final = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Those of the command line."""
+    """Declare the command's arguments."""
     parser.add_argument("trace", help="a file that asyncsched.Trace wrote")
     parser.add_argument(
         "--max-bytes", help='limits: "64MiB..1GiB" (doubling), or "64MiB,100MiB"; default around the peak'

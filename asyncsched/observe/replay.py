@@ -184,7 +184,7 @@ class Replay:
         return False
 
     def _end(self, task: Task) -> None:
-        """The loop hears of a body's end."""
+        """The loop takes in the end of a body."""
         record, value = self._records.pop(task), task.value
         assert value is not None
         value.charge, task.refund = record.kept, task.cost - record.kept
@@ -226,7 +226,7 @@ class Replay:
         return task is None or task.state >= event.state
 
     def _until(self, when: float) -> None:
-        """Time passes, and bodies end."""
+        """Let time pass until `when`: bodies end meanwhile."""
         while self._heap and self._heap[0][0] <= when:
             self._step()
         self.now = max(self.now, when)

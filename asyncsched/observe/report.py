@@ -27,7 +27,7 @@ _IDLE: Final = {
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """The command's arguments."""
+    """Declare the command's arguments."""
     parser.add_argument("trace", help="a file that asyncsched.Trace wrote")
     parser.add_argument("--html", metavar="PAGE", help="write a page with the timeline and the memory curve, too")
 

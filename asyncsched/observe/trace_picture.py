@@ -74,10 +74,10 @@ class Picture:
         return self._track(_LOOP, "event loop")
 
     def number(self, column: int, item: Any) -> int:
-        """Of a name, a line, or a lane (see `chunks`)."""
+        """The number of a name, a line or a lane (see `chunks`), which it gets when it is first asked for."""
         if column == LANE:
             return self._lane(item)
-        # To hash code takes long; it is kept, so that its identity stays its own.
+        # By identity, since hashing a code object takes long; it is kept, so that no other gets its identity.
         key = (id(item[0]), item[1]) if column == SITE and item is not None else item
         found = self._strings.get(key)
         if found is None:
@@ -87,7 +87,7 @@ class Picture:
         return found
 
     def new_names(self) -> dict[str, list[Any]]:
-        """Those numbered since this was last asked."""
+        """The strings and lanes that were numbered since this was last asked."""
         new, self._new = self._new, {"strings": [], "lanes": []}
         return new
 

@@ -27,7 +27,7 @@ class Optimizer:
     """
 
     lr = Setting(number, "The learning rate, which may be set at any time.")
-    # What the state of a parameter may have: the names of all tensors, in each case.
+    # The names of the tensors in a parameter's state; several tuples where that depends on the settings.
     _kept: ClassVar[tuple[tuple[str, ...], ...]] = ()
 
     def __init__(self, parameters: Parameters, **settings: Any) -> None:
@@ -65,7 +65,7 @@ class Optimizer:
                 versions[new._value] = p._value
                 for name in kept:
                     versions[kept[name]._value] = state[name]._value if name in state else None
-        # Nothing is launched yet: buffers that only the handles held are written over.
+        # Nothing is launched yet: buffers that only these handles hold may be written over once they have moved on.
         for _, p, _, state in todo:
             new, kept = moved.pop(0)
             p._value = new._value

@@ -84,7 +84,7 @@ def _alone(task: Task, tasks: Sequence[Task], uses: dict[int, int]) -> bool:
         if move is None or move.place is None:
             return False  # its buffer may be a view's, or one that cannot be written over
         known += producer.value is old
-        # The gate waits for what the commit before makes of it.
+        # Members of the commit that made it may still read it. They will have ended: the gate waits for them.
         readers = [reader.inputs for reader in producer.dependents if reader.move is not None]
         known += sum([held is old for read in readers for held in read])
     return count <= known

@@ -34,7 +34,7 @@ class Rate:
 
     @property
     def per_second(self) -> float:
-        """0 as long as nothing was measured."""
+        """The rate; 0 as long as nothing was measured."""
         return self._count / self._weight if self._weight else 0.0
 
     def seconds_for(self, count: float) -> float | None:

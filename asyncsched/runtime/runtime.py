@@ -218,8 +218,8 @@ class Runtime(OnOneLoop):
         self.instruments.remove_all()
 
     def _stop_wakeup(self) -> None:
-        """From now on the loop is woken in its own way: a body that `aclose(timeout=)` left behind may have someone
-        waiting for it."""
+        """Wake the loop by `call_soon_threadsafe` from now on: somebody may wait for a body that `aclose(timeout=)`
+        left behind."""
         if self._wakeup is None:
             return
         self._wakeup.stop()
@@ -337,7 +337,8 @@ class Runtime(OnOneLoop):
             if producer is not None and producer.state == LAUNCHED and producer.lane is not lane:
                 assert producer.lane is not None
                 points = (*points, (producer.lane.stream, producer.number))
-        # The stream may have begun by the end of `launch`: nothing more is to hold what it reads.
+        # The stream may run the task before `launch` returns, and writes over an input only if nobody else refers to
+        # it.
         reads = value = producer = None
         task.number = lane.stream.launch(task, points)
         return False

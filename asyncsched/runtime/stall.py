@@ -67,7 +67,8 @@ class StallWatch:
         self._runtime = runtime
         self._timeout = timeout
         self._signature: object = None  # what was stuck, and how
-        # Where some were told and nothing was freed by that: the bytes held, and before which task the stall began.
+        # Where tasks were failed and no bytes came free by that: the bytes held, and under which number tasks belong to
+        # that stall.
         self._told: dict[Account, tuple[int, int]] = {}
         self._at_a_time = 1  # of those that somebody waits for
         self._since = 0.0  # when the stall began

@@ -55,7 +55,7 @@ class _ApplicationLifespan:
         return {"type": f"lifespan.{kind}.failed", "message": f"{type(error).__name__}: {error}"}
 
     async def run(self, app: App, scope: ASGIScope) -> None:
-        """Until the application has stopped, or the server asks for it where the application knows no lifespan."""
+        """Run the application's lifespan until it has stopped; if it knows none, until the server stops."""
         try:
             await app(scope, self._to_app, self._from_app)
         except Exception:

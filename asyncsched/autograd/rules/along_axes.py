@@ -74,7 +74,7 @@ def _prod(g: Tensor, x: Tensor, call: Any) -> Tensor:
 
 
 def _before(x: Tensor) -> Tensor:
-    """For each element of the last axis the product of those before it."""
+    """For each element along the last axis, the product of the elements before it."""
     return f.cumulative_prod(x, axis=-1, include_initial=True)[..., :-1]
 
 
@@ -134,7 +134,7 @@ def _matmul_second(g: Tensor, x: Tensor, call: Any) -> Tensor:
 
 
 def _as_matrices(g: Tensor, other: Tensor, call: Any) -> tuple[Tensor, Tensor]:
-    """With the dimensions that `matmul` gives vectors for the product and drops afterwards."""
+    """Both as matrices: `matmul` adds a dimension to each vector, and drops it from the result."""
     first, second = [len(meta.shape) for meta in call.metas]
     if second == 1:
         g, other = f.expand_dims(g, axis=-1), other if call.place else f.expand_dims(other, axis=-1)
@@ -165,7 +165,7 @@ def _tensordot(g: Tensor, other: Tensor, call: Any) -> Tensor:
 
 
 def _dot(g: Tensor, other: Any, call: Any) -> Tensor:
-    """As a `tensordot`, or a product with a number."""
+    """NumPy's `dot` is a product with a number if an operand has no axes, else a `tensordot`."""
     ndims = [len(getattr(meta, "shape", ())) for meta in call.metas]
     if not all(ndims):
         return cast(Tensor, g * other)

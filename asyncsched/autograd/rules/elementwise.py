@@ -12,7 +12,7 @@ from .common import Rules, same
 
 
 def _zero(g: Tensor) -> Tensor:
-    """Of what is constant but for jumps."""
+    """Zero: the gradient of functions that are constant except where they jump."""
     return f.zeros_like(g)
 
 

@@ -158,13 +158,13 @@ class CUDAStream:
 
     def _doubts_of(self, task: Task) -> Sequence[Doubt]:
         doubts = self._memory.doubts
-        # Of a commit the gate has waited, and what the others make never fails.
+        # None in a commit: its gate has waited until they were settled, and its members never fail.
         return doubts.taken_over(task) if doubts.any and task.move is None else ()
 
     def _wait_for(self, waits: Sequence[Point]) -> None:
         for other, number in waits:
             if not isinstance(other, CUDAStream) or other.context is not self.context:
-                # On the host: a copy between devices goes through it, unless it can reach straight across.
+                # Another device's: the host waits, since the copy goes through host memory unless peers have access.
                 other.finished.reach(number)
                 continue
             other.issued.reach(number)

@@ -52,7 +52,7 @@ class DeviceStage(Stage):
         self._ahead: deque[Numbered] = deque()  # what the host has of `out.items`, and of the item being put
         self._putting: anyio.CancelScope | None = None
         self._caution = 0
-        # Stands for what the consumer waits for.
+        # Under it the consumer is listed as parked, while it waits for a batch that waits for room.
         self._consumer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def run(self) -> None:

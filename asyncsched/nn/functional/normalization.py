@@ -204,7 +204,7 @@ def _by_channel(numbers: Tensor, x: Tensor) -> Tensor:
 
 
 def _wide(x: Tensor) -> Tensor:
-    """Of half precision, whose sums overflow, single."""
+    """A tensor in half precision as single precision, since its sums would overflow; others as they are."""
     return x.astype(np.float32) if x.dtype == np.float16 else x
 
 

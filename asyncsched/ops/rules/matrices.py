@@ -169,7 +169,7 @@ def eigh(name: str, operands: tuple[Operand, ...], options: Options) -> tuple[li
 
 
 def eig(name: str, operands: tuple[Operand, ...], options: Options) -> tuple[list[Meta], int]:
-    """The same of any square ones: complex."""
+    """Eigenvalues and eigenvectors of any square matrices, which are complex."""
     array, dtype = _square(name, operands[0])
     parts = [meta(array.bound[:-1], _complex(dtype)), meta(array.bound, _complex(dtype))]
     return parts, 2 * sum(part.nbytes for part in parts) + _copied(array, dtype)

@@ -72,7 +72,8 @@ class Generator:
     def __init__(self, seed: Seed = None, *, device: object = None, scheduler: Any = None) -> None:
         self._seeds = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
         self._start = words(np.random.default_rng(self._seeds))
-        # The state after each draw that may still fail, behind the last one that did not: the newest is drawn from.
+        # States of the generator, oldest first: one that is certain, then that after each draw which may still fail.
+        # The next draw begins with the newest.
         self._states: deque[Tensor] = deque()
         self._calls = 0
         self._device, self._scheduler = device, scheduler
@@ -230,7 +231,7 @@ class Generator:
         return states[-1] if states else None
 
     def _seed(self) -> int:
-        """Of this call's own generator."""
+        """The seed of this call's own generator."""
         children = np.random.SeedSequence(self._seeds.entropy, spawn_key=(*self._seeds.spawn_key, self._calls))
         return int(children.generate_state(1, np.uint64)[0] >> np.uint64(1))
 
