@@ -102,7 +102,7 @@ class Connection:
         return {worker["name"]: worker | {"address": address} for address, worker in known.items()}
 
     def _look_again(self) -> None:
-        """Now and then, while there is work: a worker that died comes back under its name, at another address."""
+        """Look for the workers again now and then: one that died comes back under its name at another address."""
         if self.loop.time() > self._look_at:
             self._look_at = self.loop.time() + LOOK_EVERY + SECONDS_PER_LOOK * len(self._addresses)
             self.keep(self._look())

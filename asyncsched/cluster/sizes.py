@@ -188,5 +188,5 @@ def _name(key: Any) -> str:
 
 
 def _prefix(name: str) -> str:
-    """A name without the token behind it."""
+    """A task's name without the token behind it."""
     return name.rpartition("-")[0] or name.rstrip("0123456789")

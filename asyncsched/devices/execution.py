@@ -256,7 +256,7 @@ def _filled(arg: Any, arrays: list[Any]) -> Any:
 
 
 def _made(result: Any, inputs: list[Any], args: Sequence[Any], kinds: tuple[type, ...]) -> Collection[Any]:
-    """The arrays that own the memory of a result, in lists, tuples and dicts too, but for what was given."""
+    """The arrays that own a result's memory, also inside lists, tuples and dicts; but not those of the arguments."""
     owners = {}
     for leaf in leaves(result):
         if isinstance(leaf, kinds):

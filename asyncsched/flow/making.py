@@ -108,7 +108,7 @@ def _shape(shape: Any) -> tuple[int, ...]:
 
 
 def _bound(arg: Any, inputs: list[Value], runtime: Runtime) -> Any:
-    """A handle's place among `inputs`, to which its value is added, also inside lists, tuples and dicts."""
+    """An argument with references in place of handles, also in lists, tuples and dicts; their values join `inputs`."""
     if not isinstance(arg, Handle):
         return map_leaves(lambda leaf: _bound(leaf, inputs, runtime) if isinstance(leaf, Handle) else leaf, arg)
     value = arg._value
@@ -119,7 +119,7 @@ def _bound(arg: Any, inputs: list[Value], runtime: Runtime) -> Any:
 
 
 def _learned(cost: LearnedCost, label: str, inputs: list[Value], given: Options) -> tuple[Options, Lesson]:
-    """The options with what was learned of such calls, and who learns from this one."""
+    """The options with the cost that earlier calls have taught, and the lesson that learns from this one."""
     if given.workspace is not None:
         raise ValueError("a LearnedCost learns the workspace, too: leave out workspace=")
     forms = [None if value.meta is None else (value.meta.shape, value.meta.dtype) for value in inputs]

@@ -12,7 +12,7 @@ __all__ = ["ModuleDict", "ModuleList", "Sequential"]
 
 
 class _Numbered(Module):
-    """Modules named "0", "1", ..., and had by number."""
+    """Modules with the names "0", "1", ..., and indexed by number."""
 
     @overload
     def __getitem__(self, i: int) -> Module: ...

@@ -206,7 +206,7 @@ class Module:
                 yield from ((f"{name}.{i}", member) for i, member in enumerate(value) if isinstance(member, kind))
 
     def _walk(self, prefix: str) -> Iterator[tuple[str, Module]]:
-        """This module and all in it, with what the names in each begin with."""
+        """This module and all modules in it, each with the prefix of its names."""
         yield prefix, self
         for name, module in self._members(Module):
             yield from module._walk(f"{prefix}{name}.")

@@ -92,7 +92,7 @@ def _locked(folder: Path) -> int:
 
 
 def _mode(target: Path, temporary: Path) -> int:
-    """Who may read and write: as it was for the file that is replaced, else as for any new one."""
+    """The permissions for the new file: those of the file that it replaces, else those of any new one."""
     if not target.exists():
         temporary.touch()
         target = temporary

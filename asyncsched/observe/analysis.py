@@ -178,7 +178,7 @@ def _idleness(
 
 
 def _how_many(times: Times, grid: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """How many of these go on in each interval of the grid."""
+    """For each interval of the grid, how many of these spans of time cover it."""
     if not times:
         return np.zeros(len(grid) - 1, np.int64)
     starts, ends = (np.sort(np.array(column)) for column in zip(*times, strict=True))

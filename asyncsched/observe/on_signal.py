@@ -146,7 +146,7 @@ def _seen_from_outside(runtime: Runtime, running: bool) -> str:
 
 
 def _forget() -> None:
-    """This is the child of a fork, where the thread is not, and the pipe is the parent's."""
+    """After a fork, in the child: it has not the thread, and the pipe is the parent's."""
     if _pipe and _SIGNAL is not None:
         faulthandler.unregister(_SIGNAL)
         _pipe.clear()

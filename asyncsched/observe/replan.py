@@ -142,7 +142,7 @@ def _streams(program: Program) -> int:
 
 
 def _around(program: Program) -> list[int | None]:
-    """Limits from an eighth of what the program takes without any to that."""
+    """Limits from an eighth of the peak without a limit up to that peak, and none."""
     peak = _run(program, None, _streams(program)).peak_bytes
     return [*[max(1, peak * part // 8) for part in (1, 2, 4, 8)], None]
 

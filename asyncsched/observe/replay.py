@@ -232,7 +232,7 @@ class Replay:
         self.now = max(self.now, when)
 
     def _step(self) -> bool:
-        """The next end of a body; whether there was one."""
+        """Let time pass until the next body ends. Returns whether there was one."""
         if not self._heap:
             self.engine.dispatch()
             if not self._heap:

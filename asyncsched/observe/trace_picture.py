@@ -132,7 +132,7 @@ class Picture:
         return "".join(new)
 
     def _slice(self, lane: Any, name: str) -> str:
-        """A slice's text, but for the times and the arguments: most are of few names."""
+        """A slice's text without times and arguments, kept for the next of this name and lane."""
         tid = _LOOP
         if lane is not None and not isinstance(lane, int):
             new = lane not in self._lanes
@@ -155,7 +155,7 @@ class Picture:
         return found
 
     def _in_full(self, row: list[Any], text: str) -> str:
-        """Its slice with arguments, its submission, an arrow from that to the slice, and its life in phases."""
+        """A task in full: a slice with arguments, its submission, an arrow from there, and its life in phases."""
         seq, arguments = row[SEQ], self._arguments(row)
         args = ',"args":' + json.dumps(arguments, separators=(",", ":"))
         texts = []

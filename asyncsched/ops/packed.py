@@ -90,7 +90,7 @@ def _unpacked_found(row: Row, operands: tuple[Any, ...], options: Mapping[str, A
 
 
 def _found(nbytes: int, fixed: int, width: int) -> int:
-    """How many were found, when `fixed` bytes were packed, and `width` for each."""
+    """How many results were found, told by the bytes: `fixed` in any case, and `width` for each."""
     return max(nbytes - fixed, 0) // width
 
 

@@ -131,7 +131,7 @@ class Optimizer:
 
     @staticmethod
     def _counted(parameter: Tensor, state: State, counts: dict[object, Tensor]) -> Tensor:
-        """The number of steps after this one; made once for all parameters that had as many."""
+        """The count of steps after this one. Parameters with equal counts share the tensor."""
         before = state.get("step")
         key = parameter.device if before is None else before._value
         if before is not None and key not in counts:

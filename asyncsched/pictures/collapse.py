@@ -137,7 +137,7 @@ def _one_of(box: Box, count: int) -> Box:
 
 
 def _between(box: Box, count: int) -> Box:
-    """The box that stands for different ones."""
+    """The box that stands for several different ones."""
     if count == box.count:
         return box
     node = replace(box.node, name=f"{count:,} more", shape=None, dtype="", state="", device="", line="")

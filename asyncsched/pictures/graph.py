@@ -168,7 +168,7 @@ def _box(box: Box, x: float, y: float) -> str:
 
 
 def _edges(boxes: list[Box], found: Layout) -> Iterable[str]:
-    """Curves from each box to those that read it, with a head."""
+    """An arrow from each box to each box that reads it."""
     for reader, box in enumerate(boxes):
         for read in box.inputs:
             yield _curve(found.edges[read, reader], found.downwards)

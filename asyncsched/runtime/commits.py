@@ -63,7 +63,7 @@ def commit(name: str, tasks: Sequence[Task], versions: Mapping[Value, Value | No
 
 
 def _alone(task: Task, tasks: Sequence[Task], uses: dict[int, int]) -> bool:
-    """Whether the task will write over its first input: what holds that is known, and will be gone when it runs.
+    """Whether the task will certainly write over its first input: all that holds it is known, and gone when it runs.
 
     Args:
         tasks: all of the commit.

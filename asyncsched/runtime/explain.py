@@ -74,7 +74,7 @@ def holders_of(runtime: Runtime) -> Holders:
 
 
 def _chain(runtime: Runtime, task: Task, holders: Holders | None) -> list[str]:
-    """A line for each link, from `task` down; of a long one for those at its ends."""
+    """A line for each link of the chain from `task` down; of a long chain only for its two ends."""
     waits = Waits(runtime)
     words = _Words(runtime, waits, holders)
     links = list(waits.chain(task))

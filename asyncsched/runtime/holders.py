@@ -39,7 +39,7 @@ End = tuple["asyncio.Task[Any] | Task", str]  # with a text that says where the 
 
 
 class _Node:
-    """An object on the way up."""
+    """An object that was met on the way up from what is held to who holds it."""
 
     __slots__ = ("ends", "found", "thing", "trouble", "up")
 
@@ -134,7 +134,7 @@ class Walk:
         return above
 
     def _referrers(self, level: list[_Node], at: dict[int, _Node]) -> list[Any]:
-        """Whatever refers to a node's object: in no container but the list that is returned."""
+        """Whatever refers to a node's object. Nothing else may hold it, since references are counted next."""
         keys = at.keys()
         if len(level) > _MANY:
             return [thing for thing in gc.get_objects() if not keys.isdisjoint(map(id, gc.get_referents(thing)))]

@@ -82,7 +82,7 @@ class Meter:
         return tasks / slower, nbytes / slower
 
     def _fold(self) -> None:
-        """Once something has ended: a rate that decayed while one long task runs would soon be next to nothing."""
+        """Take in the work so far, if something has ended: else rates would sink to nothing while a long task runs."""
         tasks, nbytes = self._source.ended_tasks, self._source.ended_bytes
         if self._time <= 0 or tasks == self._counted[0]:
             return

@@ -170,7 +170,7 @@ class Runtime(OnOneLoop):
         self.instruments.opened()
 
     def _allow_inline(self) -> None:
-        """From now on quick rows may run on the loop's thread, where all arrays are NumPy's."""
+        """Let quick rows run on the loop's thread from now on, if all devices have NumPy's arrays."""
         self._spent = 0.0
         if all(device.inline for device in self.devices):
             self.inline_thread = self.thread
@@ -188,7 +188,7 @@ class Runtime(OnOneLoop):
             self.inline_thread = 0
 
     def _set_default_limit(self) -> None:
-        """The smallest that a device asks for, so that none is ever overfilled."""
+        """Take the smallest limit that a device asks for, so that none is overfilled."""
         limits = [limit for device in self.devices if (limit := device.default_bytes()) is not None]
         self.engine.account.limit = min(limits, default=None)
 

@@ -39,7 +39,7 @@ def unfinished(runtime: Runtime, values: Sequence[Value] | None) -> TaskGraph:
 
 
 def _made(value: Value) -> Task | Value:
-    """What stands for a value: its task while that is unfinished, else itself."""
+    """What to draw for a value: its task while that is unfinished, else the value."""
     task = value.task
     return value if task is None or task.state >= DONE else task
 

@@ -73,7 +73,7 @@ class Wakeup:
         self._loop = None
 
     def _stop_soon(self) -> None:
-        """As `stop`, in the middle of anything."""
+        """Like `stop`, but on any thread and in the middle of anything."""
         self._target = _nobody  # breaks a cycle: the weak reference holds its callback, and that holds this
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: it watches nothing

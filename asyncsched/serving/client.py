@@ -116,7 +116,7 @@ class Client:
             self.end(error)
 
     async def _read_body(self) -> Message:
-        """Returns the last message: of the body, or of a disconnect."""
+        """Read the body. Returns the last message of it, or the disconnect."""
         size = 0
         while (message := await self._receive())["type"] != "http.disconnect":
             body = message.get("body", b"")

@@ -36,7 +36,7 @@ async def run_lifespan(service: Service, app: App, scope: ASGIScope, receive: Re
 
 
 class _ApplicationLifespan:
-    """The application's part. Its last word is kept until the scheduler is closed."""
+    """The application's own lifespan. Its last message is kept back until the scheduler is closed."""
 
     def __init__(self, service: Service, receive: Receive, send: Send) -> None:
         self.started = False

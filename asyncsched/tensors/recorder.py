@@ -95,7 +95,7 @@ class Recorder:
         return program
 
     def _note(self, value: Value) -> None:
-        """A value that is read: if it comes from outside, it is a constant."""
+        """Note that a value is read: one from outside is a constant of the program."""
         if value not in self._steps and value not in self.inputs:
             self.constants[value] = None
 

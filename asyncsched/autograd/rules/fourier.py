@@ -19,7 +19,7 @@ _OPPOSITE = {"backward": "forward", "forward": "backward", "ortho": "ortho"}
 
 
 def _axes(call: Any) -> tuple[list[int], list[int]]:
-    """Along which axes, and in how many points each."""
+    """The axes of a transform, and how many points it has along each."""
     shape, options = call.metas[0].shape, call.options
     if "axis" in options:
         axes, points = [options["axis"]], None if options["n"] is None else [options["n"]]

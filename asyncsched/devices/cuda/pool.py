@@ -161,7 +161,7 @@ class PrivatePool:
         others: bool = False,
         but: Collection[int] = (),
     ) -> Piece | None:
-        """Memory from the heap, after the bins of these streams joined it: of all with None.
+        """Memory from the heap, once the free blocks in these streams' bins have joined it; in all bins with None.
 
         With `others` what other streams had may be taken, too, but of these.
         """

@@ -187,7 +187,7 @@ class CUDAStream:
     def _finish(
         self, task: Task, waits: Sequence[Point], number: int, times: Times | None, doubts: Sequence[Doubt]
     ) -> bool:
-        """See a task end, and tell of it. Returns whether to wake the event loop.
+        """Take in that a task has ended, and report it. Returns whether to wake the event loop.
 
         What it waited for has ended, too, which another watcher may be late to see: a task that is done never reads one
         that can still be cancelled.
@@ -222,7 +222,7 @@ class CUDAStream:
         return self._memory.completions.completed(task, self._in_flight.empty() and self._queue.empty())
 
     def _sleep_until(self, recorded: Any) -> None:
-        """Block until the host sees the event: asleep, after a short spin if asked for. A question holds the GIL."""
+        """Block until the host sees the event: spin for a moment if asked for, then sleep. Each query holds the GIL."""
         context = self.context
         if self._spin:
             until = perf_counter() + self._spin

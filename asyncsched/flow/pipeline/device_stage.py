@@ -110,7 +110,7 @@ class DeviceStage(Stage):
         return map_leaves(lambda leaf: next(tensors) if isinstance(leaf, np.ndarray) else leaf, item)
 
     def _drop_taken(self) -> None:
-        """Keep the host's arrays no longer than the consumer leaves the device's here."""
+        """Drop the host's arrays of batches that the consumer has taken."""
         while len(self._ahead) > len(self.out.items) + (self._putting is not None):
             self._ahead.popleft()
 

@@ -175,7 +175,7 @@ def _weights(name: str, weight: Tensor, classes: int) -> Tensor:
 
 
 def _rows(name: str, x: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Classes last, one row for each target."""
+    """The input with classes on the last axis, a row for each target."""
     if x.ndim == 2 and target.ndim == 1:
         return x, target
     shape = known_shape(x, name)

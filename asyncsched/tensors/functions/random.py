@@ -201,7 +201,7 @@ class Generator:
         return drawn
 
     def _where(self, tensors: dict[str, Tensor]) -> tuple[Runtime, Device]:
-        """Whose task the draw is, and where it runs. Not while a step is captured: its replays would repeat it."""
+        """The runtime and the device of a draw. Refused in a captured step, whose replays would repeat the numbers."""
         given = next(iter(tensors.values()), None)
         runtime = find(self._scheduler) if given is None else runtime_of(given._value)
         if runtime.sink is not None:
@@ -213,7 +213,7 @@ class Generator:
         return runtime, device
 
     def _leave(self) -> None:
-        """Another scheduler takes over: the state that the last one's draws left goes along."""
+        """Leave the scheduler of the draws so far, and take the state along to another."""
         state = self._newest()
         if state is not None and not state.done():
             raise ValueError("the generator's draws in another scheduler are not done: `await` them first")
@@ -225,7 +225,7 @@ class Generator:
         """The state to draw from; None for that at the start."""
         states = self._states
         while states and states[-1]._value.failure is not None:
-            states.pop()  # that draw was none
+            states.pop()  # that draw failed
         while len(states) > 1 and states[1].done():
             states.popleft()
         return states[-1] if states else None
