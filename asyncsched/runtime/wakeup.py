@@ -25,9 +25,27 @@ from typing import Protocol
 
 
 class Wakes(Protocol):
-    """What is called on the loop's thread."""
+    """What is called on its loop's thread."""
+
+    loop: asyncio.AbstractEventLoop | None
 
     def on_wake(self) -> None: ...
+
+
+def plain_wakeup(target: Wakes) -> Callable[[], None]:
+    """Has `target.on_wake()` called by `call_soon_threadsafe`, when it is called itself, on any thread.
+
+    It holds the target by a weak reference alone.
+    """
+    reference = weakref.ref(target)
+
+    def wake() -> None:
+        target = reference()
+        if target is not None and target.loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to wake
+                target.loop.call_soon_threadsafe(target.on_wake)
+
+    return wake
 
 
 class Wakeup:
