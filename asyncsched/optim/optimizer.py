@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 from .._core.model import Value
 from ..autograd import no_grad
-from ..flow.tasks import Tasks
 from ..runtime.transaction import transaction
 from ..tensors.functions import full
 from ..tensors.handles import runtime_of
@@ -137,8 +136,8 @@ class Optimizer:
         if before is not None and key not in counts:
             counts[key] = before + 1
         elif key not in counts:
-            submitter = Tasks(runtime_of(parameter._value))
-            counts[key] = full((), 1, dtype=COUNT, device=parameter.device, scheduler=submitter)
+            runtime = runtime_of(parameter._value)
+            counts[key] = full((), 1, dtype=COUNT, device=parameter.device, scheduler=runtime)
         return counts[key].detach()
 
     def __repr__(self) -> str:
