@@ -86,7 +86,7 @@ class StoredState:
             raise self.damaged(f"{what} is not what was written: its checksum differs")
 
     def damaged(self, why: str) -> CheckpointDamaged:
-        """The error to raise."""
+        """The error to raise for a damaged file."""
         return CheckpointDamaged(
             f"{self._path} is damaged, or no checkpoint: {why}; go back to an earlier one, or copy it once more"
         )

@@ -66,7 +66,7 @@ class _Numbered(Module):
 
 
 class Sequential(_Numbered):
-    """Modules called one after the other. Their names are "0", "1", ..., and they are had by number, as in a list.
+    """Modules called one after the other. Their names are "0", "1", ..., and they are indexed by number, as in a list.
 
     >>> async def main():
     ...     async with asc.Scheduler("cpu") as s:

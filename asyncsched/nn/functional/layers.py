@@ -26,7 +26,7 @@ def embedding(indices: Tensor, weight: Tensor) -> Tensor:
 
 
 def dropout(x: Tensor, p: float, *, seed: int) -> Tensor:
-    """Each element 0 with probability `p`, else divided by 1 - p. The same seed drops the same elements."""
+    """Each element set to 0 with probability `p`, or divided by 1 - p. The same seed drops the same elements."""
     return op("dropout", x, index(seed), p=p)
 
 
