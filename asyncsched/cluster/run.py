@@ -34,8 +34,7 @@ from .._core.failure import Failure
 from .._core.model import PENDING, Task, Value
 from .._core.model import Scope as CoreScope
 from ..devices.contract import Device
-from ..flow.scope import Scope
-from ..runtime.context import current_scope
+from ..flow.scope import Submitter
 from ..runtime.runtime import Runtime
 from ..runtime.waiting import ADMITTED, awaited, checkpoint, drained
 from .node import Node
@@ -93,7 +92,7 @@ class Run:
             TaskCancelled: if somebody cancelled its tasks.
         """
         runtime, before = self.runtime, self.runtime.engine.peak_bytes
-        scope = Scope(runtime, lambda: current_scope(runtime), "dask")
+        scope = Submitter(runtime).scope(name="dask")
         self._waiting = asyncio.current_task()
         runtime.reclaimers.add(self._go_first)
         try:

@@ -12,7 +12,7 @@ from time import monotonic
 from typing import Any
 
 from ...errors import TaskCancelled
-from ...runtime.context import Ambient, ambient, current_scope, find, innermost
+from ...runtime.context import Ambient, ambient, find, innermost
 from ...runtime.rates import Rate
 from ..scope import Scope, Submitter
 from .isolation import Parts
@@ -90,8 +90,7 @@ class Runners:
     async def _compute(self, batch: Batch) -> None:
         try:
             runtime = find(self._scheduler)
-            parent = partial(current_scope, runtime)
-            async with Scope(runtime, parent, f"batch of {self.name}") as scope:
+            async with Submitter(runtime).scope(name=f"batch of {self.name}") as scope:
                 self._form(batch)
                 if runtime.engine.observer is not None:
                     runtime.engine.observer.batch_formed(scope._core(), len(batch.items))
