@@ -16,29 +16,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+
+from .node import Node
 
 _KEPT = 2  # boxes of a stretch, at each of its ends
-
-
-class Node(Protocol):
-    """What is drawn."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def state(self) -> str: ...
-    @property
-    def inputs(self) -> tuple[int, ...]: ...
-    @property
-    def kind(self) -> Hashable: ...
 
 
 @dataclass(frozen=True)
 class Box:
     """One or several nodes that are drawn as one; what it reads, by place among the boxes."""
 
-    node: Any
+    node: Node
     count: int
     inputs: tuple[int, ...]
 

@@ -7,7 +7,8 @@ from functools import cache
 
 from .._core.callsite import line_of
 from .._core.model import DONE, STATE_NAMES, Task, Value
-from ..pictures.graph import Node, TaskGraph
+from ..pictures.graph import TaskGraph
+from ..pictures.node import Node
 from .runtime import Runtime
 
 
