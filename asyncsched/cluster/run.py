@@ -31,7 +31,7 @@ from typing import Any, Final
 from dask._task_spec import Alias, DataNode, GraphNode
 
 from .._core.failure import Failure
-from .._core.model import PENDING, Task, Value
+from .._core.model import PENDING, Task, new_value
 from .._core.model import Scope as CoreScope
 from ..devices.contract import Device
 from ..flow.scope import Scope, Sharing
@@ -166,7 +166,7 @@ class Run:
         cost, limit = self.sizes.cost(kind, key, node), core.account.limit
         if limit is not None and cost > limit:  # a guess may be wrong: it is tried with all there is
             cost = limit
-        made = results.made[key] = Value(core.account, self._device, None)
+        made = results.made[key] = new_value(core.account, self._device, None)
         body = Node(self, key, node, kind, keys, given)
         return Task(core, kind.name, made, body, tuple(inputs), None, None, self._lanes, cost)
 

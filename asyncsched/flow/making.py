@@ -15,7 +15,7 @@ from .._arguments import parse_bytes
 from .._core.callsite import call_site
 from .._core.model import Scope as CoreScope
 from .._core.model import Task as CoreTask
-from .._core.model import Value
+from .._core.model import Value, new_value
 from .._tree import map_leaves
 from ..ops.meta import Meta, meta
 from ..ops.program import ref
@@ -74,7 +74,7 @@ def make_call(
     if declared or workspace or lesson is not None:
         options = {"unmeasured": cost - workspace if declared else 0, "lesson": lesson}
     lanes = runtime.lanes[target] if given.resource is None else runtime.lane_of(given.resource, target)
-    value = Value(core.account, target, form, cost - workspace if form is None else result, call_site())
+    value = new_value(core.account, target, form, cost - workspace if form is None else result, call_site())
     reads = inputs[0] if len(inputs) == 1 else tuple(inputs)
     task = CoreTask(core, label, value, fn, reads, bound, options, lanes, cost)
     task.context = context

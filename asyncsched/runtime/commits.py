@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from .._core.commit import Commit, Move
-from .._core.model import DONE, Lane, Task, Value
+from .._core.model import DONE, Lane, Task, Value, new_value
 from .._core.refcounts import references
 from ..ops.meta import meta
 from ..ops.program import ref
@@ -35,7 +35,7 @@ def commit(name: str, tasks: Sequence[Task], versions: Mapping[Value, Value | No
     uses: dict[int, int] = {}
     first = tasks[0].value
     assert first is not None
-    truth = Value(first.account, first.device, _TRUTH, 0, first.site)
+    truth = new_value(first.account, first.device, _TRUTH, 0, first.site)
     gate = Task(tasks[0].scope, name, truth, None, (), (), None, lanes, 0)
     all_of_it = Commit(gate)
     room = workspace = 0
