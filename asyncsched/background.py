@@ -55,7 +55,7 @@ class Background:
                 self.wait(drained, self.runtime, self.runtime.engine.root)
 
     def wait(self, fn: Callable[..., Any], *args: Any) -> Any:
-        """What a coroutine function gives."""
+        """Run a coroutine function on the scheduler's loop, block until it has ended, and return its result."""
         return self._portal.call(fn, *args)
 
     def close(self) -> None:

@@ -143,7 +143,7 @@ async def _opened(request: pytest.FixtureRequest, options: dict[str, Any]) -> As
 
 
 async def _go_on(runtime: Runtime) -> None:
-    """Wait as long as tasks end one after the other: how far they have come is chance, and no fault of the test."""
+    """Wait as long as tasks go on ending. How many are left when a test ends is chance, and no fault of the test."""
     root, before, now = runtime.engine.root, inf, len(runtime.engine.root.unfinished())
     while 0 < now < before:
         with suppress(TimeoutError):

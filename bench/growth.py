@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from .measure import cpus
+from .picture import blank
 from .results import print_table, setting
 from .turns import Row
 
@@ -68,22 +69,16 @@ def _panel(row: Mapping[str, Any]) -> str | None:
 
 
 def draw(path: Path, result: Mapping[str, Any]) -> None:
-    """Writes a panel for each kind of growth; says so and does nothing where matplotlib is not installed."""
-    try:
-        import matplotlib
-    except ImportError:
-        print("no chart: needs matplotlib (`pip install matplotlib`)")
+    """Writes a panel for each kind of growth. Without matplotlib there is none: see `blank`."""
+    figure = blank(17, 4.6)
+    if figure is None:
         return
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, (first, *panels) = plt.subplots(1, 4, figsize=(17, 4.6), layout="constrained")
+    first, *panels = figure.subplots(1, 4)
     _draw_processors(first, [row for row in result["rows"] if _panel(row) is None])
     for axes, (kind, title) in zip(panels, PANELS.items(), strict=True):
         _draw_growth(axes, [row for row in result["rows"] if _panel(row) == kind], title)
     figure.suptitle(f"Costs as work grows\n{setting(result)}", fontsize=9)
     figure.savefig(path, dpi=110)
-    plt.close(figure)
 
 
 def _draw_processors(axes: Any, rows: Any) -> None:

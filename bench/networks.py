@@ -6,7 +6,8 @@ a  single operations, forwards and backwards     b  training steps of whole netw
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -74,10 +75,16 @@ async def _our_operation(s: asc.Scheduler, function: Any, arrays: Arrays, target
     targets = () if target is None else (await s.put(target),)
     gradient = await s.put(np.ones(function(*operands, *targets, **options).shape, np.float32))
 
+    return _there_and_back(partial(function, *operands, *targets, **options), operands, gradient)
+
+
+def _there_and_back(operation: Callable[[], Any], operands: Sequence[Any], gradient: Any) -> Step:
+    """An operation and its derivative, of tensors that are ours or PyTorch's."""
+
     def step() -> None:
         for operand in operands:
             operand.grad = None
-        function(*operands, *targets, **options).backward(gradient)
+        operation().backward(gradient)
 
     return step
 
@@ -91,12 +98,7 @@ def _their_operation(torch: Any, name: str, arrays: Arrays, target: Any, options
     options = options | ({"dim": -1} if name == "softmax" else {})
     gradient = torch.ones(function(*operands, *targets, **options).shape)
 
-    def step() -> None:
-        for operand in operands:
-            operand.grad = None
-        function(*operands, *targets, **options).backward(gradient)
-
-    return step
+    return _there_and_back(partial(function, *operands, *targets, **options), operands, gradient)
 
 
 # -- b: whole networks --------------------------------------------------------------------------------------------

@@ -14,17 +14,12 @@ MARKS = "os^Dv<>PX*"
 
 
 def draw(path: Path, result: Mapping[str, Any], title: str, ours: Sequence[str]) -> None:
-    """Writes it, with bars for `ours` and marks for the others. Without matplotlib it says so, and does nothing."""
-    try:
-        import matplotlib
-    except ImportError:
-        print("no chart: needs matplotlib (`pip install matplotlib`)")
-        return
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
+    """Writes it, with bars for `ours` and marks for the others. Without matplotlib there is none: see `blank`."""
     rows = [row for row in reversed(result["rows"]) if row["reference"] not in (None, *ours)]
-    figure, axes = plt.subplots(figsize=(11, 1.8 + 0.45 * len(rows)), layout="constrained")
+    figure = blank(11, 1.8 + 0.45 * len(rows))
+    if figure is None:
+        return
+    axes = figure.subplots()
     bars = [column for column in ours if column in found({"rows": rows})]
     for y, row in enumerate(rows):
         here = [column for column in bars if _has(row, column)]
@@ -49,7 +44,16 @@ def draw(path: Path, result: Mapping[str, Any], title: str, ours: Sequence[str])
     figure.suptitle(f"{title}\n{setting(result)}", fontsize=9)
     figure.legend(loc="outside lower center", ncols=6, fontsize=8)
     figure.savefig(path, dpi=110)
-    plt.close(figure)
+
+
+def blank(width: float, height: float) -> Any:
+    """A figure to draw on, of so many inches; None, and a line that says so, where matplotlib is not installed."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        print("no chart: needs matplotlib (`pip install matplotlib`)")
+        return None
+    return Figure(figsize=(width, height), layout="constrained")
 
 
 def _bar(axes: Any, row: Mapping[str, Any], column: str, colour: str, y: int, place: int, of: int) -> None:

@@ -95,10 +95,27 @@ def blockbuster(guard: BlockBuster) -> Iterator[BlockBuster]:
 
 
 @pytest.fixture
-def torch_may_block(blockbuster: BlockBuster) -> None:
-    """For tests of PyTorch, which reads files when it is first used. Its threads would spin while they wait."""
+def may_block(blockbuster: BlockBuster) -> None:
+    """For tests in which something is imported, or looked for, when the event loop runs: that reads files."""
     blockbuster.deactivate()
-    pytest.importorskip("torch", reason="PyTorch is not installed").set_num_threads(1)
+
+
+@pytest.fixture
+def torch() -> Any:
+    """Imported where no loop runs."""
+    return pytest.importorskip("torch", reason="PyTorch is not installed")
+
+
+@pytest.fixture
+def jax() -> Any:
+    """Imported where no loop runs."""
+    return pytest.importorskip("jax", reason="JAX is not installed")
+
+
+@pytest.fixture
+def torch_may_block(may_block: None, torch: Any) -> None:
+    """For tests of PyTorch, which reads files when it is first used. Its threads would spin while they wait."""
+    torch.set_num_threads(1)
 
 
 @pytest.fixture

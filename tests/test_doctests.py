@@ -38,6 +38,7 @@ MEETS_FIRST += [asc.Tensor, asc.Tensor.numpy, asc.Tensor.item, asc.Task, asc.gat
 MEETS_FIRST += [asc.Pipeline, asc.Batcher, asc.ImplicitBarrierError, asc.QueueFull, asc.TaskTooLarge]
 MEETS_FIRST += [asc.Timer, asc.measure]
 
+pytestmark = pytest.mark.usefixtures("may_block")
 NEEDS_NUMBA = tuple(
     f"ops.kernels.{name}" for name in ("loops", "tile_loops", "image_loops", "lanes")
 )  # which nobody imports but where that is installed
@@ -52,12 +53,6 @@ def examples() -> list[doctest.DocTest]:
 
 
 EXAMPLES = examples()
-
-
-@pytest.fixture(autouse=True)
-def may_block(blockbuster):
-    """An example may import something on the event loop, which reads files when it is imported."""
-    blockbuster.deactivate()
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=[example.name for example in EXAMPLES])

@@ -275,10 +275,10 @@ sys.modules["asyncsched"] = package
 before = set(sys.modules)
 from asyncsched._core.engine import Engine
 from asyncsched._core.completions import Completions
-from asyncsched._core.model import Lane, Task, Value
+from asyncsched._core.model import Lane, Task, Value, new_value
 started = []
 engine = Engine(max_ops=1, max_bytes=10, max_pending=None, completions=Completions(print), launch=started.append)
-value = Value(engine.account, None, None)
+value = new_value(engine.account, None, None)
 task = Task(engine.root, "task", value, None, (), None, None, [Lane()], 5)
 engine.submit(task, hold=True)
 engine.dispatch()

@@ -16,13 +16,7 @@ import asyncsched as asc
 from asyncsched import _instead, nn, optim
 from asyncsched.serving import Serving
 
-pytestmark = pytest.mark.one_loop
-
-
-@pytest.fixture(autouse=True)
-def may_block(blockbuster):
-    """What is imported when it is first used reads files, on the event loop."""
-    blockbuster.deactivate()
+pytestmark = [pytest.mark.one_loop, pytest.mark.usefixtures("may_block")]
 
 
 @pytest.fixture

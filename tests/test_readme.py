@@ -21,6 +21,7 @@ from asyncsched import nn, optim
 from asyncsched.serving import Serving
 from tests.waiting import settled
 
+pytestmark = pytest.mark.usefixtures("may_block")
 README = (Path(__file__).parents[1] / "README.md").read_text()
 EXTRAS = Path(__file__).parents[1] / "pyproject.toml"
 
@@ -50,12 +51,6 @@ async def run(code: str, names: dict[str, Any]) -> None:
     compiled = compile(code, "README.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     if inspect.iscoroutine(waiting := eval(compiled, names)):
         await waiting
-
-
-@pytest.fixture(autouse=True)
-def may_block(blockbuster):
-    """An example may import something on the event loop, which reads files, and look for a file."""
-    blockbuster.deactivate()
 
 
 def test_every_block_is_run_below():

@@ -1,4 +1,4 @@
-"""Waiting in tests: for what must come, for what must not, and in a stream's thread."""
+"""Waiting in tests: for what must come, for what must not, in a stream's thread, and by a clock of the test's."""
 
 from __future__ import annotations
 
@@ -10,6 +10,19 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+
+
+class Clock:
+    """Seconds that pass when a test says so, on whatever thread."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def passes(self, seconds: float) -> None:
+        self.now += seconds
 
 
 async def until(holds: Callable[[], object]) -> None:

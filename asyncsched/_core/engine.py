@@ -45,10 +45,12 @@ class Engine(Scopes):
         launch: puts a task on the stream of its lane. Returns whether it has run already.
         here: the lane of the event loop's own thread, if a quick task may run there now.
         run: runs a quick task there now, in few steps, to its end. False, and nothing has happened, if it does not.
-        on_stuck: told the tasks that lack bytes which nothing in flight will free, and that there are none any more.
         on_cancel: told of each task that is cancelled after its launch.
         on_overrun: told of each task that made more than it was charged, while that is more than the limit allows.
         runtime: whose it is; reachable from every account, and opaque here.
+
+    Attributes:
+        on_stuck: told the tasks that lack bytes which nothing in flight will free, and that there are none any more.
     """
 
     def __init__(
@@ -61,7 +63,6 @@ class Engine(Scopes):
         launch: Callable[[Task], bool],
         here: Callable[[Task], Lane | None] = lambda task: None,
         run: Callable[[Task], bool] = lambda task: False,
-        on_stuck: Callable[[Sequence[Task]], None] = lambda tasks: None,
         on_overrun: Callable[[Task], None] = lambda task: None,
         on_cancel: Callable[[Task], None] = lambda task: None,
         runtime: Any = None,
@@ -71,7 +72,7 @@ class Engine(Scopes):
         self.launch = launch
         self.here = here
         self.run = run
-        self.on_stuck = on_stuck
+        self.on_stuck: Callable[[Sequence[Task]], None] = lambda tasks: None
         self.on_overrun = on_overrun
         self.on_cancel = on_cancel
         self.account = Account(max_bytes, completions, runtime)

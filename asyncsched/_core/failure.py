@@ -17,7 +17,7 @@ class Keeper(Protocol):
     """Where a root cause is kept, or counted, until someone sees it."""
 
     def pop(self, failure: Failure, default: None, /) -> object:
-        """It was seen."""
+        """Keep this failure no longer: someone has seen it."""
 
 
 class Failure:

@@ -73,7 +73,7 @@ class FairQueue(Generic[M]):
         self._quantum = quantum
         self._clock = 0.0  # where who went last began
         self._entry = 0.0  # where a newcomer starts
-        # By what they paid, the next one last: so the member that a walk has come to may leave during the walk.
+        # Sorted by what they paid, the next to be served last: a member may leave while it is visited by a walk.
         self._line: list[M] = []
 
     def __len__(self) -> int:
@@ -93,7 +93,7 @@ class FairQueue(Generic[M]):
         self._insert(member)
 
     def leave(self, member: M) -> None:
-        """A member has nothing left."""
+        """Take out a member that has nothing left to be served."""
         member.joined = False
         self._remove(member)
 

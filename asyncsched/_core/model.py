@@ -39,7 +39,7 @@ class Value:
     """What a task makes, or will make. Handles, views and tasks that read it hold it.
 
     CPython's reference count says when nobody needs it any more, so nothing here counts holders: at zero, `__del__`
-    tells the completions that the bytes are free.
+    tells the completions that the bytes are free. `new_value` makes one.
     """
 
     __slots__ = (
@@ -58,31 +58,20 @@ class Value:
         "site",
         "task",
     )
+    account: Account
+    device: Any
+    meta: Any  # shape, dtype and cost of the result; opaque here
+    nbytes: int  # bytes of the buffer it owns, or will
+    site: CallSite | None  # the line that asked for it, if it was not run inline
+    task: Task | None  # its producer, until somebody finds it done; one that failed stays
+    array: Any  # the result
+    block: Any  # the pool's buffer under it, if any
+    base: Value | None  # the value whose memory this one is a view of
+    charge: int  # bytes to give back when nobody holds this any more
+    escaped: bool  # the array may be held outside: the buffer is never recycled
+    seq: int  # the number of the task that made it, if an instrument was there to see that
     given: ref[Any]  # the array handed to the user; unset until then, as it stays for most values
     doubts: tuple[Any, ...]  # errors that only the device can rule out, see `devices.cuda.doubts`; mostly unset
-
-    def __init__(
-        self,
-        account: Account,
-        device: Any,
-        meta: Any,
-        nbytes: int = 0,
-        site: CallSite | None = None,
-        array: Any = None,
-        charge: int = 0,
-    ) -> None:
-        self.account = account
-        self.device = device
-        self.meta = meta  # shape, dtype and cost of the result; opaque here
-        self.nbytes = nbytes  # bytes of the buffer it owns, or will
-        self.site = site  # the line that asked for it, if it was not run inline
-        self.task: Task | None = None  # its producer, until somebody finds it done; one that failed stays
-        self.array = array  # the result
-        self.block: Any = None  # the pool's buffer under it, if any
-        self.base: Value | None = None  # the value whose memory this one is a view of
-        self.charge = charge  # bytes to give back when nobody holds this any more
-        self.escaped = False  # the array may be held outside: the buffer is never recycled
-        self.seq = -1  # the number of the task that made it, if an instrument was there to see that
 
     @property
     def failure(self) -> Failure | None:
@@ -120,6 +109,33 @@ class Value:
             completions.items.append((account, self.charge, self.seq))
             if completions.wants_bytes:
                 completions.freed(self.charge)
+
+
+_new: Final = object.__new__
+
+
+def new_value(
+    account: Account,
+    device: Any,
+    meta: Any,
+    nbytes: int = 0,
+    site: CallSite | None = None,
+    array: Any = None,
+    charge: int = 0,
+) -> Value:
+    """A value to come, or of an array that is there. (To call a class that has an `__init__` takes a third longer.)"""
+    value = _new(Value)
+    value.account = account
+    value.device = device
+    value.meta = meta
+    value.nbytes = nbytes
+    value.site = site
+    value.array = array
+    value.charge = charge
+    value.task = value.block = value.base = None
+    value.escaped = False
+    value.seq = -1
+    return value
 
 
 class Task:
@@ -222,7 +238,7 @@ class Task:
         return not self.cost and self.context is not None and self.options is None
 
     def refused(self) -> None:
-        """It will never be run: what it makes, which knows it, leads to nothing that it was given any more."""
+        """The task will never run. Its value, which refers to it, must not keep its arguments alive."""
         self.value = self.args = self.call = self.context = None
         self.reads = ()
 
@@ -232,6 +248,15 @@ class Task:
 
     def __repr__(self) -> str:
         return f"<{self.name} #{self.seq} {STATE_NAMES[self.state]}>"
+
+
+def failure_of(value: Value) -> Failure | None:
+    """Why it will never be there. If its producer is found done, it is forgotten, so that nobody asks again."""
+    task = value.task
+    if task is not None and task.state == DONE:
+        value.task = None
+        return None
+    return None if task is None else task.failure
 
 
 def failure_above(inputs: Sequence[Value]) -> Failure | None:

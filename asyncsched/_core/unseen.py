@@ -31,7 +31,7 @@ class Unseen:
             failure.keeper = self._counted
 
     def take(self, before: int | None) -> tuple[list[Failure], int]:
-        """Those of tasks numbered under `before`, which count as seen from now on; and how many more were not kept."""
+        """The failures of tasks numbered under `before`, marked as seen; and how many others were only counted."""
         found = [failure for failure in list(self._kept) if before is None or failure.seq < before]
         for failure in found:
             failure.see()
@@ -48,5 +48,5 @@ class _Counted:
         self.number = 0
 
     def pop(self, failure: Failure, default: None, /) -> None:
-        """As a dict's that keeps them: one of them was seen."""
+        """Count one less: it was seen. Takes what `dict.pop` takes, since failures that are kept are in a dict."""
         self.number -= 1

@@ -15,7 +15,7 @@ from ..tensors.functions import creation, inspection
 from ..tensors.tensor import Tensor
 from .array import Array, arrays_in, background, issue
 
-# What gives no array needs no scheduler.
+# Functions that give no array, and so need no scheduler.
 _PLAIN = ("broadcast_shapes", "can_cast", "finfo", "iinfo", "isdtype", "result_type")
 _OWN = ("asarray", "finfo", "from_dlpack")
 

@@ -24,7 +24,7 @@ def backward(output: Tensor, gradient: Tensor | None = None, *, retain_graph: bo
         leaves = [node for node in nodes if node.leaf]
         _sweep(nodes, gradients, set(leaves), tracked=False)
         sums = [gradients[leaf] if leaf.grad is None else leaf.grad + gradients[leaf] for leaf in leaves]
-    # All of it is issued now, and nothing launched: so buffers let go of here are written over by the sums.
+    # All tasks are issued, and none is launched: the sums may be written over gradients that are let go of here.
     for leaf, total in zip(leaves, sums, strict=True):
         leaf.grad = total.detach()
     del gradients, sums

@@ -106,7 +106,7 @@ class Node:
         return fit(found, _meta(self.operands[place]))
 
     def _turned(self, x: Tensor) -> Tensor:
-        """What goes into a rule of real numbers, or comes out of it, where the numbers are complex."""
+        """Conjugates what goes into a rule for real numbers, and what comes out, where the numbers are complex."""
         return op("conj", x) if self.row is not None and self.row.name in HOLOMORPHIC else x
 
     def _argument(self, name: str, place: int, gradient: Tensor, tracked: bool) -> Any:
@@ -210,7 +210,7 @@ def check_like(gradient: object, meta: Meta) -> None:
 
 @lru_cache(4096)
 def _needs(partials: tuple[Partial | None, ...]) -> frozenset[str]:
-    """What derivatives need: the names of their parameters."""
+    """What derivatives need, told by the names of their parameters."""
     return frozenset(name for partial in partials if partial for name in inspect.signature(partial).parameters)
 
 

@@ -45,7 +45,7 @@ class OnCard:
         self._array = array
 
     def on_card(self, cupy: Any) -> Any:
-        """CuPy's array. Within `computing`."""
+        """The array on the card. Call it within `computing`."""
         array = self._array
         if isinstance(array, np.ndarray):
             array = _uploaded(cupy, array)
@@ -54,7 +54,7 @@ class OnCard:
         return array
 
     def on_host(self) -> HostArray:
-        """NumPy's: a copy of what is on the card, with the order of its axes."""
+        """The array in host memory: a copy of what is on the card, with its axes in the same order."""
         array = self._array
         return array if isinstance(array, np.ndarray) else _downloaded(array)
 
@@ -76,7 +76,7 @@ class OnCard:
 
 
 def on_card(found: Any, cupy: Any) -> Any:
-    """An operand as a task on a card reads it. Within `computing`."""
+    """An operand as a task on a card reads it, on the card. Call it within `computing`."""
     return map_leaves(lambda leaf: leaf.on_card(cupy) if type(leaf) is OnCard else leaf, found)
 
 
@@ -86,7 +86,7 @@ def kept(made: Any, cupy: Any) -> Any:
 
 
 def on_host(found: Any) -> Any:
-    """A result as one has it who awaits it."""
+    """A result as whoever awaits it gets it: arrays on a card are copied to NumPy."""
     return map_leaves(lambda leaf: leaf.on_host() if type(leaf) is OnCard else leaf, found)
 
 
@@ -148,7 +148,7 @@ def _look() -> dict[str, Any]:
 
 
 def _stream(cupy: Any) -> Any:
-    """This thread's."""
+    """This thread's own CUDA stream."""
     found = getattr(_here, "stream", None)
     if found is None:
         found = _here.stream = cupy.cuda.Stream(non_blocking=True)

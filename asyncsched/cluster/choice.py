@@ -13,7 +13,7 @@ Workers: TypeAlias = dict[Any, Worker]  # by name
 
 
 class Choice:
-    """What a user said of it.
+    """Which workers the user wants.
 
     Args:
         wanted: names or addresses, or how many; None for all.
@@ -30,7 +30,7 @@ class Choice:
         return len(self._fitting(known)) >= self.count
 
     def among(self, known: Workers) -> Workers:
-        """Those that are chosen.
+        """The chosen ones of the known workers.
 
         Raises:
             RuntimeError: if there are none, or not those asked for.

@@ -143,7 +143,7 @@ def statistics() -> Statistics:
 
 
 def _runtime(on: Scheduler | None) -> Runtime:
-    """Of the scheduler that is given; else of the ambient one, else of the one that is kept."""
+    """The runtime of the given scheduler, else of the ambient one, else of the one that is kept open."""
     if running_loop() is not None:
         raise ImplicitBarrierError(
             "computing a Dask graph blocks, and an event loop runs on this thread (as in a notebook): use"

@@ -102,7 +102,7 @@ class Connection:
         return {worker["name"]: worker | {"address": address} for address, worker in known.items()}
 
     def _look_again(self) -> None:
-        """Now and then, while there is work: a worker that died comes back under its name, at another address."""
+        """Look for the workers again now and then: one that died comes back under its name at another address."""
         if self.loop.time() > self._look_at:
             self._look_at = self.loop.time() + LOOK_EVERY + SECONDS_PER_LOOK * len(self._addresses)
             self.keep(self._look())
@@ -121,7 +121,7 @@ class Connection:
         import dask
 
         self._look_again()
-        # Dask would rather not have data in a graph. That is where it is kept on purpose, see `DaskDevice`.
+        # Dask warns of data in a graph. Here it is there on purpose, so that it outlives workers: see `DaskDevice`.
         with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 PiB"}):
             return self.client.submit(
                 *call,
@@ -135,7 +135,7 @@ class Connection:
         data is: what it is told of preferred workers it forgets with the resource, once they are gone."""
         if self.gpu:
             return {"resources": {RESOURCE: 1}}
-        # By address: the name of one that is gone breaks Dask's scheduler.
+        # By address: the name of a worker that is gone breaks Dask's scheduler.
         return {"workers": [self._addresses[worker]], "allow_other_workers": True}
 
     async def outcome(self, future: Any) -> BaseException | None:
@@ -146,7 +146,7 @@ class Connection:
         return _lost(future) if future.cancelled() else None
 
     async def gathered(self, future: Any) -> Any:
-        """A result, here."""
+        """Fetch a result from the cluster."""
         from distributed.client import FutureCancelledError
 
         try:

@@ -140,7 +140,8 @@ class DaskDevice(RemoteDevice):
     # -- the contract -------------------------------------------------------------------------------------------
 
     def place(self, task: Task) -> Lane:
-        """Where it would begin first: what is missing there has to travel, and what waits there goes before it."""
+        """The lane on which it would begin first: the inputs that its worker lacks have to travel there, and the tasks
+        that the worker has already go first."""
         missing = dict.fromkeys(task.lanes, 0)
         for value in task.inputs:
             found = standing(value)

@@ -8,7 +8,7 @@ _NAMES = 4096
 
 
 class Durations:
-    """Of the tasks of one cluster."""
+    """How long the tasks of one cluster take."""
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = {}
@@ -18,7 +18,7 @@ class Durations:
         return self._seconds.get(name, _SECONDS_PER_TASK)
 
     def took(self, name: str, seconds: float) -> None:
-        """A task did, with its way there and back."""
+        """Note that a task of this name took so long, the way there and back included."""
         if len(self._seconds) >= _NAMES:
             self._seconds.clear()
         self._seconds[name] = seconds * _LATEST + self._seconds.get(name, seconds) * (1 - _LATEST)

@@ -42,7 +42,7 @@ class Remote:
         self.over = asyncio.Event()
 
     def become(self, other: Remote, step: Step) -> None:
-        """Be a view of another."""
+        """Become a view of another result."""
         self.future, self.home, self.nbytes, self.depth = other.future, other.home, other.nbytes, other.depth
         self.views = (*other.views, step)
 

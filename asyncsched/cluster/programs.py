@@ -23,8 +23,8 @@ from ..ops.table import TABLE
 
 _KEPT_PROGRAMS = 64
 _KEPT_BYTES = 128 * 2**20  # a guess, as the other
-# Of what lives while a program runs. Dask has its workers give freed memory back to the system at once, so else there
-# would be a page fault for every 4 KiB, each time.
+# Buffers of intermediate results, used again: Dask has its workers give freed memory back to the system at once, so
+# new ones would cost a page fault for every 4 KiB.
 _buffers = Pool(_KEPT_BYTES)
 _UNPACKING = {row.name: row for row in (UNPACK, UNPACK_FOUND)}
 

@@ -25,7 +25,7 @@ class Results:
         self._readers = _count_readers(nodes, wanted)
 
     def read(self, node: GraphNode) -> tuple[list[Any], list[Value], dict[Any, Any]]:
-        """For a node that is submitted: the keys and the values of the tasks that it reads, and the data."""
+        """What a node reads that is about to be submitted: keys and values of tasks, and data by key."""
         keys, inputs, given = [], [], {}
         for other in node.dependencies:
             value = self.made.get(other)

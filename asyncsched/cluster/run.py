@@ -31,11 +31,10 @@ from typing import Any, Final
 from dask._task_spec import Alias, DataNode, GraphNode
 
 from .._core.failure import Failure
-from .._core.model import PENDING, Task, Value
+from .._core.model import PENDING, Task, new_value
 from .._core.model import Scope as CoreScope
 from ..devices.contract import Device
-from ..flow.scope import Scope
-from ..runtime.context import current_scope
+from ..flow.scope import Submitter
 from ..runtime.runtime import Runtime
 from ..runtime.waiting import ADMITTED, awaited, checkpoint, drained
 from .node import Node
@@ -93,7 +92,7 @@ class Run:
             TaskCancelled: if somebody cancelled its tasks.
         """
         runtime, before = self.runtime, self.runtime.engine.peak_bytes
-        scope = Scope(runtime, lambda: current_scope(runtime), "dask")
+        scope = Submitter(runtime).scope(name="dask")
         self._waiting = asyncio.current_task()
         runtime.reclaimers.add(self._go_first)
         try:
@@ -166,7 +165,7 @@ class Run:
         cost, limit = self.sizes.cost(kind, key, node), core.account.limit
         if limit is not None and cost > limit:  # a guess may be wrong: it is tried with all there is
             cost = limit
-        made = results.made[key] = Value(core.account, self._device, None)
+        made = results.made[key] = new_value(core.account, self._device, None)
         body = Node(self, key, node, kind, keys, given)
         return Task(core, kind.name, made, body, tuple(inputs), None, None, self._lanes, cost)
 

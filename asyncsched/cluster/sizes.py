@@ -32,7 +32,7 @@ _SMALL: Final = 128  # bytes that are not worth being counted, as those of a num
 _FEW: Final = 16  # parts of a result that are looked at one by one
 _REMEMBERED: Final = 1024
 
-# The most bytes that a task of a name made, by the name without its token. Written by streams, one step at a time.
+# By a task's name without its token, the most bytes that such a task made. Streams write it: each write is one step.
 _known: dict[str, int] = {}
 
 
@@ -85,7 +85,7 @@ class Sizes:
         self._kinds: dict[str, Kind] = {}
 
     def kind(self, key: Any, node: GraphNode | None = None) -> Kind:
-        """What a task belongs to."""
+        """The kind that a task belongs to."""
         name = _name(key)
         found = self._kinds.get(name)
         if found is None:
@@ -188,5 +188,5 @@ def _name(key: Any) -> str:
 
 
 def _prefix(name: str) -> str:
-    """A name without the token behind it."""
+    """A task's name without the token behind it."""
     return name.rpartition("-")[0] or name.rstrip("0123456789")

@@ -61,7 +61,7 @@ class Work:
 
 
 def perform(work: Work, *operands: Any) -> Any:
-    """Do it, on the worker."""
+    """Do the work, on the worker."""
     try:
         return _perform_on_card(work, operands) if work.gpu else _perform(work, operands, np)
     except BaseException as error:
@@ -74,19 +74,19 @@ def perform(work: Work, *operands: Any) -> Any:
 
 
 def view_of(array: Any, steps: Sequence[Step], xp: Any = np) -> Any:
-    """An array as a view of it."""
+    """The view of an array that these steps lead to."""
     for step in steps:
         array = step.of(array, xp)
     return array
 
 
 def copied(array: Any) -> Any:
-    """A part of an array, without the rest."""
+    """A copy of a view, so that the rest of the array under it does not travel."""
     return array.copy(order="K")
 
 
 def describe(found: Any) -> tuple[Any, Any, bool, int]:
-    """Of a result: shape and dtype, if it is an array; whether it is in C order; bytes."""
+    """What is known of a result: shape and dtype, if it is an array; whether it is in C order; bytes."""
     from dask.sizeof import sizeof
 
     if isinstance(found, OnCard):
@@ -105,7 +105,7 @@ async def over(keys: Sequence[str], dask_worker: Any) -> None:
     """Return when this worker runs none of the tasks of these keys, and will run none. Runs on its event loop."""
     from asyncio import sleep
 
-    # Of a task that was cancelled a worker tells nobody when its thread is free again.
+    # Polled, since a worker tells nobody when a cancelled task has left its thread.
     tasks = dask_worker.state.tasks
     while any(key in tasks and tasks[key].state in _UNFINISHED for key in keys):  # noqa: ASYNC110  # there is no event of it
         await sleep(0.01)
@@ -146,7 +146,7 @@ def _call(work: Work, arrays: list[Any], xp: Any) -> Any:
 
 
 def _read_only(found: Any) -> Any:
-    """As a function gets it: other tasks read the same array. CuPy's cannot be read-only."""
+    """An array for a user's function: read-only, since other tasks read the same one. CuPy's cannot be."""
     if isinstance(found, np.ndarray):
         found = found.view()
         found.setflags(write=False)

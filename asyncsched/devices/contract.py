@@ -69,7 +69,7 @@ class Stream(Protocol):
 
     @property
     def finished(self) -> Counter:
-        """Of the tasks that have ended."""
+        """Counts the tasks that have ended."""
 
     def launch(self, task: Task, waits: Sequence[Point]) -> int:
         """Queue a task behind points in other streams, and return its number. The host waits for nothing."""

@@ -37,7 +37,7 @@ class Counter:
         self._changed = threading.Condition()
 
     def step(self) -> None:
-        """One more."""
+        """Count one more."""
         self.count += 1
         if self.waiters:
             with self._changed:

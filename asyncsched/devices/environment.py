@@ -44,7 +44,7 @@ def _cpu() -> Iterator[Line]:
 
 
 def _host_memory() -> dict[str, int]:
-    """Bytes, as Linux tells them; empty elsewhere."""
+    """Bytes of the host's memory, where Linux tells them; empty elsewhere."""
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
             fields = dict(line.split(":") for line in file)

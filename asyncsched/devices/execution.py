@@ -183,7 +183,7 @@ def reusable(task: Task, any_input: bool, fits: Callable[[Value], bool]) -> Valu
 
 
 def _held_alone(task: Task, any_input: bool, fits: Callable[[Value], bool]) -> Value | None:
-    """As above, at this moment.
+    """The same, as things are at this moment.
 
     The references are counted first, and `escaped` is read second. The loop's thread, which may be handing the array
     out meanwhile, sets `escaped` first and drops its reference second: so whichever comes later sees the other. Once
@@ -256,7 +256,7 @@ def _filled(arg: Any, arrays: list[Any]) -> Any:
 
 
 def _made(result: Any, inputs: list[Any], args: Sequence[Any], kinds: tuple[type, ...]) -> Collection[Any]:
-    """The arrays that own the memory of a result, in lists, tuples and dicts too, but for what was given."""
+    """The arrays that own a result's memory, also inside lists, tuples and dicts; but not those of the arguments."""
     owners = {}
     for leaf in leaves(result):
         if isinstance(leaf, kinds):

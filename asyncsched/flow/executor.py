@@ -113,7 +113,7 @@ def _apply(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, A
 
 
 class _Work:
-    """A function and its future, until that is told how it ended: its exception holds the frames that hold this."""
+    """A function and its future, which is let go of once it has its outcome: an exception in it leads back here."""
 
     def __init__(self, fn: Callable[..., Any], future: Future[Any]) -> None:
         self.name = getattr(fn, "__qualname__", None) or type(fn).__name__
@@ -155,7 +155,7 @@ class _Work:
             del error
 
     def _take_turn(self) -> Future[Any] | None:
-        """The future for the first who calls this: of two threads one."""
+        """Gives the future to the first caller, and None to the second: two threads may race for it."""
         with contextlib.suppress(IndexError):
             return self._turn.pop()
         return None

@@ -15,7 +15,7 @@ from .._arguments import parse_bytes
 from .._core.callsite import call_site
 from .._core.model import Scope as CoreScope
 from .._core.model import Task as CoreTask
-from .._core.model import Value
+from .._core.model import Value, new_value
 from .._tree import map_leaves
 from ..ops.meta import Meta, meta
 from ..ops.program import ref
@@ -74,7 +74,7 @@ def make_call(
     if declared or workspace or lesson is not None:
         options = {"unmeasured": cost - workspace if declared else 0, "lesson": lesson}
     lanes = runtime.lanes[target] if given.resource is None else runtime.lane_of(given.resource, target)
-    value = Value(core.account, target, form, cost - workspace if form is None else result, call_site())
+    value = new_value(core.account, target, form, cost - workspace if form is None else result, call_site())
     reads = inputs[0] if len(inputs) == 1 else tuple(inputs)
     task = CoreTask(core, label, value, fn, reads, bound, options, lanes, cost)
     task.context = context
@@ -108,7 +108,7 @@ def _shape(shape: Any) -> tuple[int, ...]:
 
 
 def _bound(arg: Any, inputs: list[Value], runtime: Runtime) -> Any:
-    """A handle's place among `inputs`, to which its value is added, also inside lists, tuples and dicts."""
+    """An argument with references in place of handles, also in lists, tuples and dicts; their values join `inputs`."""
     if not isinstance(arg, Handle):
         return map_leaves(lambda leaf: _bound(leaf, inputs, runtime) if isinstance(leaf, Handle) else leaf, arg)
     value = arg._value
@@ -119,7 +119,7 @@ def _bound(arg: Any, inputs: list[Value], runtime: Runtime) -> Any:
 
 
 def _learned(cost: LearnedCost, label: str, inputs: list[Value], given: Options) -> tuple[Options, Lesson]:
-    """The options with what was learned of such calls, and who learns from this one."""
+    """The options with the cost that earlier calls have taught, and the lesson that learns from this one."""
     if given.workspace is not None:
         raise ValueError("a LearnedCost learns the workspace, too: leave out workspace=")
     forms = [None if value.meta is None else (value.meta.shape, value.meta.dtype) for value in inputs]

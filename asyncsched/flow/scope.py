@@ -164,12 +164,12 @@ class Scope(Submitter):
         runtime: Runtime,
         parent: Callable[[], CoreScope],
         name: str,
-        reserve: int | None = None,
+        reserve: int | None,
         *,
-        deadline: float | None = None,
-        tenant: Hashable | None = None,
-        weight: float | None = None,
-        priority: int | None = None,
+        deadline: float | None,
+        tenant: Hashable | None,
+        weight: float | None,
+        priority: int | None,
     ) -> None:
         super().__init__(runtime)
         self._parent = parent

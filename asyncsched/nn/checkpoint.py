@@ -23,7 +23,7 @@ from ..tensors.tensor import Tensor
 from .checkpoint_file import StoredState, write
 from .replacing import AnyPath
 
-# What stands for them in the layout: no key of a state has a slash.
+# What stands for tensors and arrays in the layout. No dict of a state can look like that: its keys have no slash.
 _TENSOR, _ARRAY = {"/": "tensor"}, {"/": "array"}
 _NO_KEYS = ("", "__metadata__")  # paths would not be told apart, and the format has this name for itself
 _MOST_LEVELS = 100  # Python counts calls, and each level takes two or three

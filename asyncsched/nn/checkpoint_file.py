@@ -86,7 +86,7 @@ class StoredState:
             raise self.damaged(f"{what} is not what was written: its checksum differs")
 
     def damaged(self, why: str) -> CheckpointDamaged:
-        """The error to raise."""
+        """The error to raise for a damaged file."""
         return CheckpointDamaged(
             f"{self._path} is damaged, or no checkpoint: {why}; go back to an earlier one, or copy it once more"
         )
@@ -110,7 +110,7 @@ def write(path: AnyPath, arrays: _Arrays, layout: Any) -> None:
 
 
 def _plain(array: Any) -> np.ndarray[Any, Any]:
-    """As the format has it: in C order, since it knows no strides, and little-endian."""
+    """The array as the format has it: in C order, since it knows no strides, and little-endian."""
     return np.asarray(array, array.dtype.newbyteorder("<"), order="C")
 
 

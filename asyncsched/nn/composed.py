@@ -61,7 +61,7 @@ def _cross_entropy(g: Tensor, x: Tensor, y: Tensor, call: Any) -> Tensor:
 
 
 def _standardized(x: Tensor, call: Any) -> tuple[Tensor, Tensor, tuple[int, ...]]:
-    """Mean 0 and variance 1, its factor, and the axes. Of half precision, whose sums overflow, single."""
+    """x with mean 0 and variance 1, the factor that made it so, and the axes. Half precision becomes single."""
     axes = tuple(range(-len(call.metas[1].shape), 0))
     x = x.astype(np.float32) if x.dtype == np.float16 else x
     x = x - f.mean(x, axis=axes, keepdims=True)
@@ -89,7 +89,7 @@ def _attention(g: Tensor, x: Tensor, y: Any, call: Any) -> Tensor:
 
 
 def _self_attention(g: Tensor, x: Tensor, y: Any, call: Any) -> Tensor:
-    """With queries, keys and values side by side on the last axis, and in each of them the heads."""
+    """Queries, keys and values stand side by side on the last axis of `x`, and in each of them the heads."""
     (*lead, length, width), heads = call.metas[0].bound, call.options["heads"]
     n, last = len(lead), width // (3 * heads)
     order = [n + 1, *range(n), n + 2, n, n + 3]
@@ -109,7 +109,7 @@ def _attended(g: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Any, causal: boo
 
 
 def _weights(scores: Tensor, mask: Any, causal: bool) -> Tensor:
-    """Their softmax; where all is masked all are 0, since the peak is a number even there."""
+    """The softmax of the scores; where all is masked all weights are 0, since the peak is a number even there."""
     if isinstance(mask, Tensor):
         scores = f.where(mask, scores, -inf) if mask.dtype == bool else scores + mask.astype(scores.dtype)
     if causal:

@@ -12,7 +12,7 @@ __all__ = ["ModuleDict", "ModuleList", "Sequential"]
 
 
 class _Numbered(Module):
-    """Modules named "0", "1", ..., and had by number."""
+    """Modules with the names "0", "1", ..., and indexed by number."""
 
     @overload
     def __getitem__(self, i: int) -> Module: ...
@@ -66,7 +66,7 @@ class _Numbered(Module):
 
 
 class Sequential(_Numbered):
-    """Modules called one after the other. Their names are "0", "1", ..., and they are had by number, as in a list.
+    """Modules called one after the other. Their names are "0", "1", ..., and they are indexed by number, as in a list.
 
     >>> async def main():
     ...     async with asc.Scheduler("cpu") as s:

@@ -15,7 +15,7 @@ Rng: TypeAlias = "np.random.Generator | int | None"  # as text: NumPy imports it
 
 
 class Options(TypedDict, total=False):
-    """What every constructor that makes parameters takes."""
+    """The options of every constructor that makes parameters."""
 
     dtype: DTypeLike
     rng: Rng
@@ -34,19 +34,19 @@ class Initial:
         self._where = {"device": device, "scheduler": scheduler}
 
     def uniform(self, shape: tuple[int, ...], bound: float) -> Tensor:
-        """Drawn evenly from -bound to bound."""
+        """A parameter drawn evenly from -bound to bound."""
         return self._drawn("uniform", shape, low=-bound, high=bound)
 
     def normal(self, shape: tuple[int, ...]) -> Tensor:
-        """Drawn from the standard normal distribution."""
+        """A parameter drawn from the standard normal distribution."""
         return self._drawn("normal", shape)
 
     def constant(self, shape: tuple[int, ...], value: float) -> Tensor:
-        """One value throughout."""
+        """A parameter with one value throughout."""
         return _parameter(full(shape, value, dtype=self._dtype, **self._where))
 
     def buffer(self, shape: tuple[int, ...], value: float, dtype: DTypeLike | None = None) -> Tensor:
-        """One value throughout, of what is no parameter."""
+        """A buffer with one value throughout."""
         return full(shape, value, dtype=self._dtype if dtype is None else dtype, **self._where)
 
     def _drawn(self, name: str, shape: tuple[int, ...], **options: float) -> Tensor:

@@ -99,7 +99,7 @@ class Embedding(Module):
 
 
 class Dropout(Module):
-    """In training each element 0 with probability `p`, else divided by 1 - p; in use nothing is changed.
+    """In training each element is set to 0 with probability `p`, else divided by 1 - p. In use nothing is changed.
 
     The state of its random numbers is part of `state_dict()`, so a resumed run drops what the unbroken one would have.
     """
@@ -121,14 +121,14 @@ class Dropout(Module):
 
 
 class Flatten(Module):
-    """All axes after the first made one."""
+    """Makes one axis of all after the first."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.reshape(x.shape[0], prod(x.shape[1:]))  # -1 would not do where there are no rows
 
 
 class Identity(Module):
-    """What it is called with. Its own arguments, whatever they are, mean nothing."""
+    """Returns what it is called with. The constructor takes any arguments, and ignores them."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         pass

@@ -1,4 +1,4 @@
-"""Losses as modules. `reduction` is "mean", "sum" or "none"; weights are buffers."""
+"""Losses as modules, for predictions x and a target. `reduction` is "mean", "sum" or "none"; weights are buffers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["BCEWithLogitsLoss", "CrossEntropyLoss", "KLDivLoss", "L1Loss", "MSEL
 
 
 class MSELoss(Module):
-    """The squared differences."""
+    """The squared differences between x and the target."""
 
     def __init__(self, *, reduction: Reduction = "mean") -> None:
         self.reduction = reduction
@@ -23,7 +23,7 @@ class MSELoss(Module):
 
 
 class L1Loss(Module):
-    """The distances."""
+    """The absolute differences between x and the target."""
 
     def __init__(self, *, reduction: Reduction = "mean") -> None:
         self.reduction = reduction
@@ -33,7 +33,7 @@ class L1Loss(Module):
 
 
 class SmoothL1Loss(Module):
-    """The distances less beta / 2; below beta squares over 2 beta."""
+    """The absolute difference d between x and the target, minus beta / 2; below beta it is d**2 / (2 beta)."""
 
     def __init__(self, *, reduction: Reduction = "mean", beta: float = 1.0) -> None:
         self.reduction, self.beta = reduction, beta
@@ -43,7 +43,7 @@ class SmoothL1Loss(Module):
 
 
 class BCEWithLogitsLoss(Module):
-    """Less the logarithm of the probability that the sigmoid of x gives to a target from 0 to 1."""
+    """Minus the logarithm of the probability that the sigmoid of x gives to a target from 0 to 1."""
 
     def __init__(
         self, weight: Tensor | None = None, *, reduction: Reduction = "mean", pos_weight: Tensor | None = None
@@ -57,7 +57,7 @@ class BCEWithLogitsLoss(Module):
 
 
 class KLDivLoss(Module):
-    """How far a distribution, given by logarithms, is from the target."""
+    """How far a distribution, given by the logarithms of its probabilities, is from the target."""
 
     def __init__(self, *, reduction: Reduction | Literal["batchmean"] = "mean", log_target: bool = False) -> None:
         self.reduction, self.log_target = reduction, log_target
@@ -67,7 +67,7 @@ class KLDivLoss(Module):
 
 
 class NLLLoss(Module):
-    """Less the number at the target's class, for logarithms of probabilities."""
+    """Minus the number at the target's class, for x the logarithms of probabilities."""
 
     def __init__(
         self, weight: Tensor | None = None, *, ignore_index: int = -100, reduction: Reduction = "mean"
@@ -79,7 +79,7 @@ class NLLLoss(Module):
 
 
 class CrossEntropyLoss(Module):
-    """Less the logarithm of the softmax at the target: class numbers, or probabilities."""
+    """Minus the logarithm of the softmax of x at the target: class numbers, or probabilities."""
 
     def __init__(
         self, weight: Tensor | None = None, *, ignore_index: int = -100, reduction: Reduction = "mean",

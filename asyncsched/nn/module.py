@@ -15,13 +15,13 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class Forward(Protocol[P, R_co]):
-    """What has a `forward`. Calling a module takes what that takes, and returns what that returns."""
+    """Anything with a `forward`. Calling a module takes what that takes, and returns what that returns."""
 
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
 
 
 class Module:
-    """Something with parameters that is called.
+    """A part of a network: a function with parameters.
 
     A subclass sets tensors, modules and lists of these as attributes, and defines `forward`. The tensors are its state,
     those whose `requires_grad` was set are its parameters, and the others its buffers. Attributes with a leading
@@ -206,7 +206,7 @@ class Module:
                 yield from ((f"{name}.{i}", member) for i, member in enumerate(value) if isinstance(member, kind))
 
     def _walk(self, prefix: str) -> Iterator[tuple[str, Module]]:
-        """This module and all in it, with what the names in each begin with."""
+        """This module and all modules in it, each with the prefix of its names."""
         yield prefix, self
         for name, module in self._members(Module):
             yield from module._walk(f"{prefix}{name}.")

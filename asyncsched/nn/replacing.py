@@ -25,7 +25,7 @@ AnyPath = str | os.PathLike[str]
 
 @contextmanager
 def replacing(path: AnyPath) -> Iterator[Path]:
-    """Gives the path to write to. What is there in the end reaches the disk, and only then takes the file's place."""
+    """A context with the path to write to. At its end the new file reaches the disk, and then replaces the old one."""
     target = Path(path).resolve()
     _remove_left(target)
     folder, lock = _temporary(target)
@@ -92,7 +92,7 @@ def _locked(folder: Path) -> int:
 
 
 def _mode(target: Path, temporary: Path) -> int:
-    """Who may read and write: as it was for the file that is replaced, else as for any new one."""
+    """The permissions for the new file: those of the file that it replaces, else those of any new one."""
     if not target.exists():
         temporary.touch()
         target = temporary

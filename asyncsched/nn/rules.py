@@ -21,7 +21,7 @@ def _windows(call: Any) -> dict[str, Any]:
 
 
 def _linear(g: Tensor, y: Tensor) -> Tensor:
-    """One product of all rows, however many axes they come in; of single columns one with broadcasting is faster."""
+    """One product over all rows, whatever axes they are in; for a single column broadcasting is faster."""
     if y.shape[0] == 1:
         return g * y
     return g @ y if g.ndim == 2 else op("linear", g, y.mT)

@@ -11,7 +11,7 @@ from ..tensors.tensor import Tensor
 def set_state(
     what: str, own: Mapping[str, Tensor], extra: Mapping[str, Any], state: Mapping[str, Any], *, strict: bool
 ) -> None:
-    """Set all of them, or none if one does not fit.
+    """Set all these tensors, or none if one does not fit.
 
     Args:
         what: has the state, for messages.

@@ -73,5 +73,5 @@ def clip_grad_norm_(
 
 
 def _wide(gradient: Tensor) -> Tensor:
-    """Of half precision, whose squares overflow, single."""
+    """A gradient in half precision as single precision, since its squares would overflow; others as they are."""
     return gradient.astype(np.float32) if gradient.dtype == np.float16 else gradient

@@ -11,7 +11,8 @@ from .._core.instrument import Instrument
 from .._core.model import STATE_NAMES
 
 if TYPE_CHECKING:
-    from ..pictures.graph import Node, TaskGraph
+    from ..pictures.graph import TaskGraph
+    from ..pictures.node import Node
     from .live import Live
     from .loop_guard import LoopGuard
     from .marks import Marks
@@ -26,7 +27,7 @@ _WHEN_USED = {
     "Live": ".live",
     "LoopGuard": ".loop_guard",
     "Marks": ".marks",
-    "Node": "..pictures.graph",
+    "Node": "..pictures.node",
     "Recording": ".recording",
     "Snapshot": ".snapshot",
     "Summary": ".summary",

@@ -19,7 +19,7 @@ from .critical_path import critical_path
 from .memory_curve import memory_curve
 from .recording import Recording, TaskRecord
 
-# Why a stream was idle, of several reasons the first.
+# Why a stream was idle. Of several reasons the first in this order counts.
 WHY: Final = ("handed over", "bytes", "slots", "inputs", "awaited", "loop")
 PHASES: Final = ("queue", "slots", "bytes", "inputs", "stream", "running", "told")
 _NOTICED: Final = 50e-6  # seconds: to be admitted at once takes less
@@ -178,7 +178,7 @@ def _idleness(
 
 
 def _how_many(times: Times, grid: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """How many of these go on in each interval of the grid."""
+    """For each interval of the grid, how many of these spans of time cover it."""
     if not times:
         return np.zeros(len(grid) - 1, np.int64)
     starts, ends = (np.sort(np.array(column)) for column in zip(*times, strict=True))

@@ -40,7 +40,7 @@ def deltas(numbers: Any) -> list[int]:
 
 
 def running(numbers: Sequence[int]) -> list[int]:
-    """What `deltas` was given."""
+    """The numbers that `deltas` was given: the reverse of it."""
     found: list[int] = np.cumsum(np.asarray(numbers, np.int64)).tolist()
     return found
 
@@ -104,5 +104,5 @@ def line(what: str, content: dict[str, Any]) -> str:
 
 
 def content(event: dict[str, Any]) -> Any:
-    """What `line` was given."""
+    """The content that `line` was given: the reverse of it."""
     return json.loads(zlib.decompress(base64.b64decode(event["args"]["z"])))

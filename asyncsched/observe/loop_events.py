@@ -111,7 +111,7 @@ def _moments(recording: Recording) -> Iterator[_Moment]:
 
 
 def _drops(recording: Recording) -> Iterator[_Moment]:
-    """When the program let go of results: at the latest when it submitted the task that freed them."""
+    """When the program dropped results: at the latest when it submitted the task whose end freed them."""
     waited = _waits_at(recording)
     readers: dict[int, TaskRecord] = {}  # the last to end, of each result
     for task in recording.tasks:
@@ -137,7 +137,7 @@ def _freed_by(reader: TaskRecord, released: float) -> bool:
 
 
 def _waits_at(recording: Recording) -> Callable[[float], bool]:
-    """Whether the program waited at a time: then what happened was not its doing."""
+    """Whether the program was waiting at a time: then it did not do what happened."""
     begins: list[float] = []
     ends: list[float] = []
     for began, ended, _, _ in sorted(recording.waits):

@@ -98,13 +98,13 @@ class Watch:
         self._threshold = threshold
         self._clock, self._thread_used, self._process_used = clock, thread_used, process_used
         self._stopped = threading.Event()
-        # Of the loop's thread: the beats.
+        # Written by the loop's thread alone: the beats.
         self._pause = max(_SHORTEST, threshold / 4)
         self._last = clock(), thread_used()
         self._due = 0, self._last[0] + self._pause  # the number of the next beat, and when; replaced as a whole
         self._lateness = 0.0, 0.0  # of the last beat that was late, and what the thread used of a processor meanwhile
         self._timer: asyncio.TimerHandle | None = None
-        # Of the watching thread.
+        # Written by the watching thread alone.
         self._since = clock()  # lateness before that is not the loop's
         self._look_at, self._look_used = self._since + threshold, process_used()
         self._told: tuple[int, str] | None = None  # the beat for which a block was reported, and its place
@@ -113,7 +113,7 @@ class Watch:
         self._counted = -1
 
     def start(self) -> None:
-        """Begin to beat, and to watch that."""
+        """Start the beats on the loop, and the thread that watches them."""
         self._timer = self._loop.call_later(self._pause, self.beat)
         threading.Thread(target=self._run, name="asyncsched loop guard", daemon=True).start()
 
@@ -126,7 +126,7 @@ class Watch:
     # -- on the loop's thread ----------------------------------------------------------------------------------------
 
     def beat(self) -> None:
-        """The loop turns."""
+        """A beat: the loop turns, and this is called by it at short intervals."""
         now, used = self._clock(), self._thread_used()
         (number, due), (then, used_then) = self._due, self._last
         if now - due >= self._threshold:

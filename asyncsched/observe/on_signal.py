@@ -35,8 +35,8 @@ _PIECES: Final = 0.05  # seconds without one after which no more come
 _ATTEMPTS: Final = 10  # at reading what another thread changes
 
 _SIGNAL: Final = getattr(signal, "SIGUSR1", None)
-# The thread's name as others see it. The signal ends a process that does not listen, and that one is caught says
-# nothing: a shell does so in order to end.
+# The listening thread's name, as other processes see it. It tells that a process listens: the signal would end one that
+# does not. To look whether a process catches the signal is not enough: a shell catches it, and ends.
 _THREAD: Final = "asc explains"
 _THREADS: Final = Path("/proc/self/task")
 _pipe: list[int] = []  # its ends, once asked for
@@ -61,7 +61,7 @@ def explain_on_signal() -> None:
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     _pipe.extend((reading, writing))
-    # All threads: of the current one alone nothing is written where the signal comes to one that is not Python's.
+    # All threads: asked for the current one, it writes nothing if the signal comes to a thread that is not Python's.
     faulthandler.register(_SIGNAL, file=writing, all_threads=True)
     thread = threading.Thread(target=_listen, args=(reading,), name="asyncsched explains", daemon=True)
     thread.start()
@@ -100,7 +100,7 @@ def _give_up(why: str) -> NoReturn:
 
 def _listen(pipe: int) -> None:
     while select([pipe], [], []):
-        # What is written comes in many pieces. Once they have come, another signal is another question.
+        # One signal is written in many pieces. Read all of them, so that the next one read is another signal's.
         while select([pipe], [], [], _PIECES)[0]:
             os.read(pipe, 65_536)
         found = [_explained(runtime) for runtime in opened()]
@@ -146,7 +146,7 @@ def _seen_from_outside(runtime: Runtime, running: bool) -> str:
 
 
 def _forget() -> None:
-    """This is the child of a fork, where the thread is not, and the pipe is the parent's."""
+    """After a fork, in the child: it has not the thread, and the pipe is the parent's."""
     if _pipe and _SIGNAL is not None:
         faulthandler.unregister(_SIGNAL)
         _pipe.clear()

@@ -57,7 +57,7 @@ def _us(when: float | None, first: float) -> float:
 
 
 def _thinned(curve: list[tuple[float, int]]) -> list[tuple[float, int]]:
-    """As many points as are shown: of each group the highest and the last."""
+    """The curve with no more points than are shown: of each group of points the highest and the last."""
     group = -(-2 * len(curve) // _MOST)
     if group <= 2:
         return curve

@@ -39,7 +39,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .._core.model import STATE_NAMES
-from ..pictures.graph import Node, TaskGraph
+from ..pictures.graph import TaskGraph
+from ..pictures.node import Node
 from ..runtime.runtime import LoopStream
 from .chunks import CLAIM, COUNTED, FORMAT, INLINE, NOWHERE, TICK, content, running, unpack_tasks
 

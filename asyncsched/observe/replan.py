@@ -23,7 +23,7 @@ _SHARED: Final = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Those of the command line."""
+    """Declare the command's arguments."""
     parser.add_argument("trace", help="a file that asyncsched.Trace wrote")
     parser.add_argument(
         "--max-bytes", help='limits: "64MiB..1GiB" (doubling), or "64MiB,100MiB"; default around the peak'
@@ -142,7 +142,7 @@ def _streams(program: Program) -> int:
 
 
 def _around(program: Program) -> list[int | None]:
-    """Limits from an eighth of what the program takes without any to that."""
+    """Limits from an eighth of the peak without a limit up to that peak, and none."""
     peak = _run(program, None, _streams(program)).peak_bytes
     return [*[max(1, peak * part // 8) for part in (1, 2, 4, 8)], None]
 

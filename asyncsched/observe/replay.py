@@ -20,7 +20,7 @@ from itertools import count
 
 from .._core.completions import Completions
 from .._core.engine import Engine
-from .._core.model import LAUNCHED, Lane, Scope, Task, Value
+from .._core.model import LAUNCHED, Lane, Scope, Task, Value, new_value
 from ..errors import TaskTooLarge
 from .loop_events import Delays, Event, delays_of, events_of
 from .recording import Recording, TaskRecord
@@ -118,7 +118,7 @@ class Replay:
             return  # it was cancelled, or failed, before it could run
         scope = self._scope(record.scope)
         inputs = tuple([value for seq in record.inputs if (value := self._values.get(seq)) is not None])
-        value = Value(scope.account, None, None, record.kept)
+        value = new_value(scope.account, None, None, record.kept)
         lanes = [] if record.claim else self._lanes_of(record)
         task = Task(scope, record.name, value, None, inputs, None, None, lanes, record.cost)
         task.expedited = record.expedited
@@ -131,7 +131,7 @@ class Replay:
     def ran_inline(self, record: TaskRecord) -> None:
         """A quick row: its result is there at once."""
         engine, scope = self.engine, self._scope(record.scope)
-        value = self._values[record.seq] = Value(scope.account, None, None, record.kept)
+        value = self._values[record.seq] = new_value(scope.account, None, None, record.kept)
         value.charge = record.kept
         scope.account.used += record.kept
         engine.note_peak(engine.admission.in_flight + 1)
@@ -184,7 +184,7 @@ class Replay:
         return False
 
     def _end(self, task: Task) -> None:
-        """The loop hears of a body's end."""
+        """The loop takes in the end of a body."""
         record, value = self._records.pop(task), task.value
         assert value is not None
         value.charge, task.refund = record.kept, task.cost - record.kept
@@ -226,13 +226,13 @@ class Replay:
         return task is None or task.state >= event.state
 
     def _until(self, when: float) -> None:
-        """Time passes, and bodies end."""
+        """Let time pass until `when`: bodies end meanwhile."""
         while self._heap and self._heap[0][0] <= when:
             self._step()
         self.now = max(self.now, when)
 
     def _step(self) -> bool:
-        """The next end of a body; whether there was one."""
+        """Let time pass until the next body ends. Returns whether there was one."""
         if not self._heap:
             self.engine.dispatch()
             if not self._heap:

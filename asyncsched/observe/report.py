@@ -27,7 +27,7 @@ _IDLE: Final = {
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """The command's arguments."""
+    """Declare the command's arguments."""
     parser.add_argument("trace", help="a file that asyncsched.Trace wrote")
     parser.add_argument("--html", metavar="PAGE", help="write a page with the timeline and the memory curve, too")
 
@@ -105,9 +105,9 @@ def verdict(found: Analysis) -> str:
     if (found.loop or 0.0) >= 0.7 or (mean < _TINY and reason in ("loop", "handed over", "awaited")):
         busy = "" if found.loop is None or found.loop < 0.5 else f", whose thread works {found.loop:.0%} of the time"
         return (
-            f"The loop is the bottleneck{busy}: to issue operations of {format_seconds(mean)} each, and to take in their"
-            " ends, takes longer than what they compute. Capture them, `graph = await s.capture(fn, x)`, which makes"
-            " one task of many; or make each larger."
+            f"The loop is the bottleneck{busy}: to issue operations of {format_seconds(mean)} each, and to take in"
+            " their ends, takes longer than what they compute. Capture them, `graph = await s.capture(fn, x)`,"
+            " which makes one task of many; or make each larger."
         )
     if reason == "handed over":
         return f"{lost} tasks are on their way from the loop to a stream: make each larger, or submit further ahead."

@@ -74,10 +74,10 @@ class Picture:
         return self._track(_LOOP, "event loop")
 
     def number(self, column: int, item: Any) -> int:
-        """Of a name, a line, or a lane (see `chunks`)."""
+        """The number of a name, a line or a lane (see `chunks`), which it gets when it is first asked for."""
         if column == LANE:
             return self._lane(item)
-        # To hash code takes long; it is kept, so that its identity stays its own.
+        # By identity, since hashing a code object takes long; it is kept, so that no other gets its identity.
         key = (id(item[0]), item[1]) if column == SITE and item is not None else item
         found = self._strings.get(key)
         if found is None:
@@ -87,7 +87,7 @@ class Picture:
         return found
 
     def new_names(self) -> dict[str, list[Any]]:
-        """Those numbered since this was last asked."""
+        """The strings and lanes that were numbered since this was last asked."""
         new, self._new = self._new, {"strings": [], "lanes": []}
         return new
 
@@ -132,7 +132,7 @@ class Picture:
         return "".join(new)
 
     def _slice(self, lane: Any, name: str) -> str:
-        """A slice's text, but for the times and the arguments: most are of few names."""
+        """A slice's text without times and arguments, kept for the next of this name and lane."""
         tid = _LOOP
         if lane is not None and not isinstance(lane, int):
             new = lane not in self._lanes
@@ -155,7 +155,7 @@ class Picture:
         return found
 
     def _in_full(self, row: list[Any], text: str) -> str:
-        """Its slice with arguments, its submission, an arrow from that to the slice, and its life in phases."""
+        """A task in full: a slice with arguments, its submission, an arrow from there, and its life in phases."""
         seq, arguments = row[SEQ], self._arguments(row)
         args = ',"args":' + json.dumps(arguments, separators=(",", ":"))
         texts = []

@@ -180,7 +180,7 @@ def _lines(rows: Sequence[Row], width: int) -> list[Text]:
 
 
 def _bar(parts: Sequence[tuple[float, str]], width: int) -> Text:
-    """Shares of a whole, one after the other."""
+    """A bar of shares of a whole, one beside the other."""
     text, room = Text(), width
     for share, style in parts:
         halves = min(2 * room, round(2 * width * share) or (1 if share > 0 else 0))

@@ -19,12 +19,12 @@ from .row import Inferred, Row
 ALIGNMENT = 512  # bytes at which results begin in a packed buffer: CuPy's own granularity, and whole cache lines
 _BYTES = np.dtype(np.uint8)
 
-# What a row that gives several results will give, from its operands and options; and bytes of temporary memory.
+# Of a row with several results, from its name, operands and options: what they will be, and bytes of temporary memory.
 Parts = Callable[[str, tuple[Any, ...], Mapping[str, Any]], tuple[list[Meta], int]]
 
 
 def offsets(metas: Sequence[Any]) -> tuple[list[int], int]:
-    """Where each result begins in a packed buffer, and the buffer's bytes. Of metas, or of arrays."""
+    """Where each result (its meta, or the array itself) begins in a packed buffer, and the buffer's bytes."""
     starts, end = [], 0
     for form in metas:
         starts.append(end)
@@ -90,7 +90,7 @@ def _unpacked_found(row: Row, operands: tuple[Any, ...], options: Mapping[str, A
 
 
 def _found(nbytes: int, fixed: int, width: int) -> int:
-    """How many were found, when `fixed` bytes were packed, and `width` for each."""
+    """How many results were found, told by the bytes: `fixed` in any case, and `width` for each."""
     return max(nbytes - fixed, 0) // width
 
 

@@ -112,10 +112,12 @@ class Row:
     bound: Bound | None = None  # of the difference to that, for numbers of ordinary size
     doc: str = ""
     plans: dict[Hashable, Plan] = field(default_factory=dict, repr=False)
+    # Of these the ones for a tensor and any Python number of a type, by that type and the form of the tensor.
+    with_number: dict[Hashable, dict[Hashable, Plan]] = field(default_factory=lambda: {int: {}, float: {}}, repr=False)
     kernels: dict[Any, Kernel] = field(default_factory=dict, repr=False)
 
 
-def plan_key(operands: tuple[Operand, ...], options: Options) -> Hashable:
+def plan_key(operands: tuple[Operand, ...], options: Options) -> tuple[Hashable, ...]:
     """What a plan depends on: metas by identity, scalars by type or dtype, options by type and value."""
     kinds = tuple([operand if type(operand) is Meta else _kind(operand) for operand in operands])
     if not options:
@@ -136,7 +138,11 @@ def plan(row: Row, operands: tuple[Operand, ...], options: Options) -> Plan:
         found = _new_plan(row, operands, options)
         if len(row.plans) >= _PLAN_LIMIT:
             row.plans.clear()
+            for known in row.with_number.values():
+                known.clear()
         row.plans[key] = found
+        if found.pair and found.int_bounds is None and key[1] in row.with_number:
+            row.with_number[key[1]][key[0]] = found
     if found.int_bounds is not None:
         check_int_bounds(operands, found.int_bounds)
     return found

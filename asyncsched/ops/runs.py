@@ -29,7 +29,7 @@ def runs(program: Program, shape_of: Callable[[int], Any]) -> Iterator[range]:
 
 
 def last_reads(program: Program) -> dict[int, int]:
-    """By slot, the last step that reads it; for a result one after all."""
+    """For each slot the last step that reads it; for a result a number behind all steps."""
     found = {slot: i for i, step in enumerate(program.steps) for slot in slots_of(step)}
     return found | dict.fromkeys(program.outputs, len(program.steps))
 
@@ -40,5 +40,5 @@ def written(program: Program, steps: range, last: dict[int, int]) -> list[int]:
 
 
 def slots_of(step: Step) -> list[int]:
-    """What it reads."""
+    """The slots that a step reads."""
     return [a.slot for a in step.args if type(a) is Ref]

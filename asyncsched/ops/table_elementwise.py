@@ -80,7 +80,7 @@ _COMPARISONS = (
 
 
 def elementwise_rows() -> Iterator[Row]:
-    """All of them."""
+    """The rows of all these."""
     r, k = rules.elementwise, kernels.basic
     for name, ufunc, doc in _UFUNCS:
         yield Row(name, ufunc, r.ufunc, out=True, inplace=True, doc=doc)

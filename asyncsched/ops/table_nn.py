@@ -11,7 +11,7 @@ from .row import Bound, Row
 
 
 def network_rows() -> Iterator[Row]:
-    """All of them."""
+    """The rows of networks."""
     yield from _layers()
     yield from _losses()
     yield from _attention()

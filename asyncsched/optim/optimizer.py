@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 from .._core.model import Value
 from ..autograd import no_grad
-from ..flow.tasks import Tasks
 from ..runtime.transaction import transaction
 from ..tensors.functions import full
 from ..tensors.handles import runtime_of
@@ -27,7 +26,7 @@ class Optimizer:
     """
 
     lr = Setting(number, "The learning rate, which may be set at any time.")
-    # What the state of a parameter may have: the names of all tensors, in each case.
+    # The names of the tensors in a parameter's state; several tuples where that depends on the settings.
     _kept: ClassVar[tuple[tuple[str, ...], ...]] = ()
 
     def __init__(self, parameters: Parameters, **settings: Any) -> None:
@@ -65,7 +64,7 @@ class Optimizer:
                 versions[new._value] = p._value
                 for name in kept:
                     versions[kept[name]._value] = state[name]._value if name in state else None
-        # Nothing is launched yet: buffers that only the handles held are written over.
+        # Nothing is launched yet: buffers that only these handles hold may be written over once they have moved on.
         for _, p, _, state in todo:
             new, kept = moved.pop(0)
             p._value = new._value
@@ -131,14 +130,14 @@ class Optimizer:
 
     @staticmethod
     def _counted(parameter: Tensor, state: State, counts: dict[object, Tensor]) -> Tensor:
-        """The number of steps after this one; made once for all parameters that had as many."""
+        """The count of steps after this one. Parameters with equal counts share the tensor."""
         before = state.get("step")
         key = parameter.device if before is None else before._value
         if before is not None and key not in counts:
             counts[key] = before + 1
         elif key not in counts:
-            submitter = Tasks(runtime_of(parameter._value))
-            counts[key] = full((), 1, dtype=COUNT, device=parameter.device, scheduler=submitter)
+            runtime = runtime_of(parameter._value)
+            counts[key] = full((), 1, dtype=COUNT, device=parameter.device, scheduler=runtime)
         return counts[key].detach()
 
     def __repr__(self) -> str:

@@ -46,5 +46,5 @@ def check_list(name: str, given: Any) -> Sequence[Any]:
 
 
 def copied(state: Mapping[str, Any]) -> State:
-    """The same under handles of their own."""
+    """The same tensors under new handles."""
     return {name: kept.detach() if isinstance(kept, Tensor) else kept for name, kept in state.items()}

@@ -16,29 +16,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+
+from .node import Node
 
 _KEPT = 2  # boxes of a stretch, at each of its ends
-
-
-class Node(Protocol):
-    """What is drawn."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def state(self) -> str: ...
-    @property
-    def inputs(self) -> tuple[int, ...]: ...
-    @property
-    def kind(self) -> Hashable: ...
 
 
 @dataclass(frozen=True)
 class Box:
     """One or several nodes that are drawn as one; what it reads, by place among the boxes."""
 
-    node: Any
+    node: Node
     count: int
     inputs: tuple[int, ...]
 
@@ -95,7 +83,7 @@ def _readers(boxes: Sequence[Box]) -> list[list[int]]:
 
 
 def _runs(boxes: Sequence[Box]) -> list[int]:
-    """For each box the first of its run."""
+    """For each box the first box of the run that it belongs to: a chain of one kind."""
     readers, first = _readers(boxes), list(range(len(boxes)))
     for place, box in enumerate(boxes):
         if len(box.inputs) == 1:
@@ -106,7 +94,7 @@ def _runs(boxes: Sequence[Box]) -> list[int]:
 
 
 def _alike(boxes: Sequence[Box]) -> list[int]:
-    """For each box the first that is like it."""
+    """For each box the first one with equal kind, equal inputs and equal readers, all the way down and up."""
     readers, known = _readers(boxes), dict[Hashable, int]()
     down, up = [0] * len(boxes), [0] * len(boxes)
     for place, box in enumerate(boxes):
@@ -118,7 +106,7 @@ def _alike(boxes: Sequence[Box]) -> list[int]:
 
 
 def _stretches(boxes: Sequence[Box]) -> list[int]:
-    """For each box itself; for those in the middle of a long stretch the first of them."""
+    """For each box in the middle of a long stretch, a chain of any kinds, the first of these; for others itself."""
     readers, first = _readers(boxes), list(range(len(boxes)))
     followed = [len(readers[i]) == 1 and len(boxes[readers[i][0]].inputs) == 1 for i in range(len(boxes))]
     for start in range(len(boxes)):
@@ -137,7 +125,7 @@ def _one_of(box: Box, count: int) -> Box:
 
 
 def _between(box: Box, count: int) -> Box:
-    """The box that stands for different ones."""
+    """The box that stands for several different ones."""
     if count == box.count:
         return box
     node = replace(box.node, name=f"{count:,} more", shape=None, dtype="", state="", device="", line="")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from .collapse import Box, collapse, in_order
 from .layers import Layout, layout
+from .node import Node
 
 MOST: Final = 60  # boxes that one can still read
 # Of each state the colours of a box and of its frame. Text is dark on all of them, on a light page and on a dark one.
@@ -24,33 +24,6 @@ COLOURS: Final = {
 _OTHER: Final = ("#f1f3f5", "#adb5bd")
 _WIDTH, _HEIGHT, _MARGIN, _LEGEND = 164, 46, 16, 34
 _NAME, _DETAIL = 19, 27  # characters that a box has room for
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """One task, or a result that is there.
-
-    Attributes:
-        name: the operation's, or the function's.
-        shape, dtype: of the result, if it is an array.
-        state: "pending", "launched", "done", "failed" or "cancelled".
-        device: where it runs, or is.
-        inputs: the places, in the same sequence, of what it reads.
-        line: the one that submitted it.
-    """
-
-    name: str
-    shape: tuple[int | None, ...] | None = None
-    dtype: str = ""
-    state: str = "pending"
-    device: str = ""
-    inputs: tuple[int, ...] = ()
-    line: str = ""
-
-    @property
-    def kind(self) -> tuple[Any, ...]:
-        """What it has in common with others that are drawn as one."""
-        return self.name, self.shape, self.dtype, self.state, self.device
 
 
 class TaskGraph:
@@ -168,7 +141,7 @@ def _box(box: Box, x: float, y: float) -> str:
 
 
 def _edges(boxes: list[Box], found: Layout) -> Iterable[str]:
-    """Curves from each box to those that read it, with a head."""
+    """An arrow from each box to each box that reads it."""
     for reader, box in enumerate(boxes):
         for read in box.inputs:
             yield _curve(found.edges[read, reader], found.downwards)

@@ -36,7 +36,7 @@ class Layout:
 
 @dataclass(eq=False)
 class _Spot:
-    """A box, or a bend of an edge."""
+    """A place in a layer: of a box, or of a bend in an edge."""
 
     layer: int
     breadth: float

@@ -39,8 +39,10 @@ async def ended(task: asyncio.Task[Any]) -> None:
 
 @contextmanager
 def interrupts_pass() -> Iterator[None]:
-    """For the body of a task group, which would hold back a Ctrl-C that was raised here until its threads have ended:
-    raise it out of the loop at once, and cancel the group."""
+    """Around the body of a task group: a Ctrl-C inside leaves the loop at once, and cancels the group.
+
+    By itself the group would hold it back until its threads have ended.
+    """
     try:
         yield
     except KeyboardInterrupt as error:

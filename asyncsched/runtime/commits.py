@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from .._core.commit import Commit, Move
-from .._core.model import DONE, Lane, Task, Value
+from .._core.model import DONE, Lane, Task, Value, new_value
 from .._core.refcounts import references
 from ..ops.meta import meta
 from ..ops.program import ref
@@ -35,7 +35,7 @@ def commit(name: str, tasks: Sequence[Task], versions: Mapping[Value, Value | No
     uses: dict[int, int] = {}
     first = tasks[0].value
     assert first is not None
-    truth = Value(first.account, first.device, _TRUTH, 0, first.site)
+    truth = new_value(first.account, first.device, _TRUTH, 0, first.site)
     gate = Task(tasks[0].scope, name, truth, None, (), (), None, lanes, 0)
     all_of_it = Commit(gate)
     room = workspace = 0
@@ -63,7 +63,7 @@ def commit(name: str, tasks: Sequence[Task], versions: Mapping[Value, Value | No
 
 
 def _alone(task: Task, tasks: Sequence[Task], uses: dict[int, int]) -> bool:
-    """Whether the task will write over its first input: what holds that is known, and will be gone when it runs.
+    """Whether the task will certainly write over its first input: all that holds it is known, and gone when it runs.
 
     Args:
         tasks: all of the commit.
@@ -84,7 +84,7 @@ def _alone(task: Task, tasks: Sequence[Task], uses: dict[int, int]) -> bool:
         if move is None or move.place is None:
             return False  # its buffer may be a view's, or one that cannot be written over
         known += producer.value is old
-        # The gate waits for what the commit before makes of it.
+        # Members of the commit that made it may still read it. They will have ended: the gate waits for them.
         readers = [reader.inputs for reader in producer.dependents if reader.move is not None]
         known += sum([held is old for read in readers for held in read])
     return count <= known

@@ -133,8 +133,10 @@ def opened() -> list[Runtime]:
 def find(scheduler: Any = None) -> Runtime:
     """The runtime to use where no operand names one.
 
-    `scheduler`'s, the ambient one, or the only one open on this loop.
+    That of `scheduler` (which may be a runtime itself), the ambient one, or the only one open on this loop.
     """
+    if isinstance(scheduler, Runtime):
+        return scheduler
     if scheduler is not None:
         return cast(Runtime, scheduler._runtime)
     here = innermost()

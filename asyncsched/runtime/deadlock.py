@@ -63,7 +63,7 @@ def investigate(runtime: Runtime, account: Account, stuck_accounts: Iterable[Acc
 
 
 def _told(ends: list[End] | str, stuck: set[asyncio.Task[Any]]) -> set[tuple[int, str]]:
-    """By whom a thing is held, each with its rank. Of an asyncio task's several places the one that says most."""
+    """Who holds a thing, each with a rank. Of several places in one asyncio task only the one that says most."""
     if not ends:
         return {(_FREE, "by garbage that is not collected yet")}
     if isinstance(ends, str):
@@ -172,7 +172,7 @@ def _stuck(walk: Walk, tasks: set[asyncio.Task[Any]], parked: set[asyncio.Task[A
 
 
 def _wakers(walk: Walk, tasks: list[asyncio.Task[Any]]) -> dict[asyncio.Task[Any], set[Any]]:
-    """For each task who can wake it: nobody that is known where somebody outside may."""
+    """For each task those who can wake it; an empty set where somebody who is not known may."""
     found: dict[asyncio.Task[Any], set[Any]] = {task: set() for task in tasks}
     on_futures = []
     for task in tasks:

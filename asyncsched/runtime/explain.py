@@ -74,7 +74,7 @@ def holders_of(runtime: Runtime) -> Holders:
 
 
 def _chain(runtime: Runtime, task: Task, holders: Holders | None) -> list[str]:
-    """A line for each link, from `task` down; of a long one for those at its ends."""
+    """A line for each link of the chain from `task` down; of a long chain only for its two ends."""
     waits = Waits(runtime)
     words = _Words(runtime, waits, holders)
     links = list(waits.chain(task))
@@ -94,7 +94,7 @@ class _Words:
         self._holders = holders
 
     def of(self, link: Link) -> list[str]:
-        """What a link of a chain is, in lines."""
+        """One link of a chain of waits, in words."""
         task, wait, behind = link
         admission, then = self._engine.admission, "" if behind is None else f": {_label(behind)}"
         stream = "" if task.lane is None else task.lane.stream.name
@@ -156,7 +156,7 @@ def _state(task: Task) -> str:
 
 
 def _in_commit(task: Task | None) -> str:
-    """That it goes with others, if it does: one read, since the stream lets go of it."""
+    """The name of the commit that it is part of, if any. Reads `move` once, since a stream's thread clears it."""
     move = None if task is None else task.move
     return "" if move is None else f", part of the commit {move.commit.gate.name!r}"
 
@@ -175,7 +175,7 @@ def _ahead(task: Task) -> int:
 
 
 def _where(value: Value) -> str:
-    """Of a value that is there: where it is, and since which line."""
+    """Where a value is that is there, and which line made it."""
     device = "" if value.device is None else f" on {value.device.name}"
     owner = value.owner
     size = f"{owner.charge:,} bytes{device} are charged for it"

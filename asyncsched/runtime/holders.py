@@ -39,7 +39,7 @@ End = tuple["asyncio.Task[Any] | Task", str]  # with a text that says where the 
 
 
 class _Node:
-    """An object on the way up."""
+    """An object that was met on the way up from what is held to who holds it."""
 
     __slots__ = ("ends", "found", "thing", "trouble", "up")
 
@@ -64,8 +64,8 @@ class Walk:
         self._deadline = deadline
         self._asker = asyncio.current_task(loop)  # None where the scheduler itself asks
         self._asking = {} if self._asker is None else _held_here(self._asker)
-        # The pending tasks by the tuples in which they hold what they read, which nobody else has: thousands of them
-        # may read one value, and so need no nodes.
+        # Pending tasks by the tuple in which they hold what they read, where nobody else has that tuple. Thousands of
+        # tasks may read one value; found here, they need no nodes of their own.
         several = (task for task in pending if type(task.reads) is tuple)  # those of one hold it themselves
         self._readers = {id(task.reads): task for task in several if references([task.reads], 0) == 2}
         self._futures = futures
@@ -79,7 +79,7 @@ class Walk:
                 self._holding[id(held)].add(place)
 
     def up(self, starts: list[Any], between: Sequence[Any] = ()) -> list[list[End] | str]:
-        """For each object the tasks that hold it, with descriptions, or why more may.
+        """Who holds each object: tasks, with descriptions of the places, or why there may be others.
 
         `between` are objects through which these may be held: looked at with them, they cost no look of their own.
         References to the objects from these two are known; the caller has none in variables.
@@ -134,7 +134,7 @@ class Walk:
         return above
 
     def _referrers(self, level: list[_Node], at: dict[int, _Node]) -> list[Any]:
-        """Whatever refers to a node's object: in no container but the list that is returned."""
+        """Whatever refers to a node's object. Nothing else may hold it, since references are counted next."""
         keys = at.keys()
         if len(level) > _MANY:
             return [thing for thing in gc.get_objects() if not keys.isdisjoint(map(id, gc.get_referents(thing)))]

@@ -25,7 +25,7 @@ class Instruments(Instrument):
         self._members: list[Instrument] = []
 
     def add(self, instrument: Instrument, scheduler: Any) -> None:
-        """From now on it is told.
+        """Tell an instrument what happens from now on.
 
         Raises:
             TypeError: for what is no Instrument.
@@ -42,7 +42,7 @@ class Instruments(Instrument):
         self._connect()
 
     def remove(self, instrument: Instrument) -> None:
-        """It is told no more.
+        """Tell an instrument nothing more.
 
         Raises:
             ValueError: if it is not there: it was removed before, or raised.
@@ -87,4 +87,4 @@ class Instruments(Instrument):
 
 
 def _nobody(*args: Any) -> None:
-    """To be told, of events that no instrument wants to hear of."""
+    """Called for events that no instrument has a method for."""

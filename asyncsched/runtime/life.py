@@ -78,7 +78,7 @@ class OnOneLoop:
 
 
 def _rests(loop: asyncio.AbstractEventLoop) -> bool:
-    """On the thread of a loop that does not run: whether it may go on, and no other runs in its place.
+    """Called on the thread of a loop that does not run: whether it may run again, and no other runs in its place.
 
     A thread runs one loop at a time. To ask for that one takes five times as long (on CPython 3.11) as to ask whether
     this one does.

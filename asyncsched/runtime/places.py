@@ -29,7 +29,7 @@ def place_of(task: asyncio.Task[Any]) -> str:
 
 
 def frame_of(coroutine: Any) -> types.FrameType | None:
-    """Of a coroutine, a generator or an asynchronous generator; None for one that has ended, and for anything else."""
+    """The frame of a coroutine or a generator, asynchronous or not; None if it has ended, and for anything else."""
     return next(
         (f for name in ("cr_frame", "gi_frame", "ag_frame") if (f := getattr(coroutine, name, None)) is not None), None
     )

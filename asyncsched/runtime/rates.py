@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from time import perf_counter
-from typing import Final, Protocol
+from typing import Final
+
+from .._core.admission import Admission
 
 TIME_CONSTANT: Final = 1.0  # seconds
 _FOLD: Final = 0.05  # seconds of work that are counted as one sample
@@ -34,19 +36,12 @@ class Rate:
 
     @property
     def per_second(self) -> float:
-        """0 as long as nothing was measured."""
+        """The rate; 0 as long as nothing was measured."""
         return self._count / self._weight if self._weight else 0.0
 
     def seconds_for(self, count: float) -> float | None:
         """How long `count` things will take; None before anything was measured."""
         return count * self._weight / self._count if self._count else None
-
-
-class Counts(Protocol):
-    """What a meter reads."""
-
-    ended_tasks: int
-    ended_bytes: int
 
 
 class Meter:
@@ -57,7 +52,7 @@ class Meter:
         clock: gives seconds.
     """
 
-    def __init__(self, source: Counts, clock: Callable[[], float] = perf_counter) -> None:
+    def __init__(self, source: Admission, clock: Callable[[], float] = perf_counter) -> None:
         self.clock = clock
         self.since: float | None = None  # when the work began that is not counted yet; None at rest
         self._source = source
@@ -82,7 +77,7 @@ class Meter:
         return tasks / slower, nbytes / slower
 
     def _fold(self) -> None:
-        """Once something has ended: a rate that decayed while one long task runs would soon be next to nothing."""
+        """Take in the work so far, if something has ended: else rates would sink to nothing while a long task runs."""
         tasks, nbytes = self._source.ended_tasks, self._source.ended_bytes
         if self._time <= 0 or tasks == self._counted[0]:
             return

@@ -32,7 +32,7 @@ from .life import Life, OnOneLoop, running_loop
 from .rates import Meter
 from .resuming import resume
 from .threads import in_thread
-from .wakeup import Wakeup
+from .wakeup import Wakeup, plain_wakeup
 
 log = logging.getLogger("asyncsched")
 
@@ -43,7 +43,7 @@ INLINE_BUDGET: Final = 1e-3  # seconds for which quick rows may hold the loop's 
 
 # Devices that a scheduler was opened on. Each serves one alone: what outlives that, threads and tensors, goes on using
 # its memory and its streams.
-_spent: weakref.WeakSet[Device] = weakref.WeakSet()
+_taken: weakref.WeakSet[Device] = weakref.WeakSet()
 
 
 class Sink(Protocol):
@@ -73,7 +73,7 @@ class Runtime(OnOneLoop):
         # Rows that run inline do so in a context of their own, where NumPy's error state is quiet.
         self.quiet = contextvars.Context()
         self.quiet.run(np.seterr, all="ignore")
-        self.completions = Completions(_waker(self))
+        self.completions = Completions(plain_wakeup(self))
         self._wakeup: Wakeup | None = None
         self.engine = Engine(
             max_ops=max_ops,
@@ -90,7 +90,7 @@ class Runtime(OnOneLoop):
         self._auto_bytes = auto_bytes  # the devices say the limit
         self.dispatch = self.engine.dispatch
         self.submit: Callable[..., None] = self.engine.submit  # see `diverted`
-        self._spent = 0.0  # seconds for which quick rows held the loop's thread since the loop last turned, by estimate
+        self._held_for = 0.0  # seconds, by estimate, for which quick rows held the loop's thread since it last turned
         self.abandoned = False  # the loop ended while something ran: nothing is waited for any more
         self.sink: Sink | None = None  # where tasks go instead of the backlog
         self.lanes: dict[Any, list[Lane]] = {}
@@ -136,12 +136,7 @@ class Runtime(OnOneLoop):
                 " `asyncsched.run(main)`; a program on trio can run under `anyio.run(main, backend='asyncio')`"
             )
         for device in self.devices:
-            if device in _spent:
-                raise RuntimeError(
-                    f"device {device.name!r} was given to a scheduler before, and serves one alone, also when that is"
-                    f" closed: make another {type(device).__name__}, or give its name"
-                )
-            _spent.add(device)
+            _take(device)
         try:
             for device in self.devices:
                 await to_its_end(in_thread(device.prepare, f"opens {device.name}"))
@@ -152,12 +147,7 @@ class Runtime(OnOneLoop):
             for device in self.devices:
                 device.open(self.completions, self.engine.account.limit)
                 device.memory.observer = self.engine.observer
-                remote = cast(RemoteDevice, device) if device.remote else None
-                place = None if remote is None else remote.place
-                lanes = self.lanes[device] = [Lane(device, stream, place=place) for stream in device.streams]
-                self.serial_lanes[device] = lanes if remote is None else [Lane(device, one) for one in remote.serial]
-                self.copy_lanes[device] = [Lane(device, device.copier, copies=True)]
-                self.loop_lanes[device] = Lane(device, LoopStream())
+                self._add_lanes(device)
         except BaseException:
             self.close()
             await self.disconnect()
@@ -169,26 +159,35 @@ class Runtime(OnOneLoop):
         self._allow_inline()
         self.instruments.opened()
 
+    def _add_lanes(self, device: Device) -> None:
+        """A lane for each stream of a device that is open."""
+        remote = cast(RemoteDevice, device) if device.remote else None
+        place = None if remote is None else remote.place
+        lanes = self.lanes[device] = [Lane(device, stream, place=place) for stream in device.streams]
+        self.serial_lanes[device] = lanes if remote is None else [Lane(device, one) for one in remote.serial]
+        self.copy_lanes[device] = [Lane(device, device.copier, copies=True)]
+        self.loop_lanes[device] = Lane(device, LoopStream())
+
     def _allow_inline(self) -> None:
-        """From now on quick rows may run on the loop's thread, where all arrays are NumPy's."""
-        self._spent = 0.0
+        """Let quick rows run on the loop's thread from now on, if all devices have NumPy's arrays."""
+        self._held_for = 0.0
         if all(device.inline for device in self.devices):
             self.inline_thread = self.thread
 
     def spend(self, seconds: float) -> None:
         """A row held the loop's thread for so long. After `INLINE_BUDGET` none does before the loop has turned."""
-        if not self._spent:
+        if not self._held_for:
             assert self.loop is not None
             try:
                 self.loop.call_soon(self._allow_inline)
             except RuntimeError:  # it is closed, and will not turn: `done()` takes in what ended after that
                 self.inline_thread = 0
-        self._spent += seconds
-        if self._spent > INLINE_BUDGET:
+        self._held_for += seconds
+        if self._held_for > INLINE_BUDGET:
             self.inline_thread = 0
 
     def _set_default_limit(self) -> None:
-        """The smallest that a device asks for, so that none is ever overfilled."""
+        """Take the smallest limit that a device asks for, so that none is overfilled."""
         limits = [limit for device in self.devices if (limit := device.default_bytes()) is not None]
         self.engine.account.limit = min(limits, default=None)
 
@@ -218,13 +217,13 @@ class Runtime(OnOneLoop):
         self.instruments.remove_all()
 
     def _stop_wakeup(self) -> None:
-        """From now on the loop is woken in its own way: a body that `aclose(timeout=)` left behind may have someone
-        waiting for it."""
+        """Wake the loop by `call_soon_threadsafe` from now on: somebody may wait for a body that `aclose(timeout=)`
+        left behind."""
         if self._wakeup is None:
             return
         self._wakeup.stop()
         self._wakeup = None
-        self.completions.wake = _waker(self)
+        self.completions.wake = plain_wakeup(self)
         if self.completions.awake:  # by the one that was stopped, perhaps
             self.completions.wake()
 
@@ -337,7 +336,8 @@ class Runtime(OnOneLoop):
             if producer is not None and producer.state == LAUNCHED and producer.lane is not lane:
                 assert producer.lane is not None
                 points = (*points, (producer.lane.stream, producer.number))
-        # The stream may have begun by the end of `launch`: nothing more is to hold what it reads.
+        # The stream may run the task before `launch` returns, and writes over an input only if nobody else refers to
+        # it.
         reads = value = producer = None
         task.number = lane.stream.launch(task, points)
         return False
@@ -408,14 +408,11 @@ class LoopStream:
     name = "event loop"
 
 
-def _waker(runtime: Runtime) -> Callable[[], None]:
-    """A wake-up callable on any thread, which keeps an abandoned scheduler collectable."""
-    reference = weakref.ref(runtime)
-
-    def wake() -> None:
-        runtime = reference()
-        if runtime is not None and runtime.loop is not None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to wake
-                runtime.loop.call_soon_threadsafe(runtime.on_wake)
-
-    return wake
+def _take(device: Device) -> None:
+    """Raise for a device that was taken before."""
+    if device in _taken:
+        raise RuntimeError(
+            f"device {device.name!r} was given to a scheduler before, and serves one alone, also when that is closed:"
+            f" make another {type(device).__name__}, or give its name"
+        )
+    _taken.add(device)

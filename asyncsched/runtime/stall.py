@@ -67,7 +67,8 @@ class StallWatch:
         self._runtime = runtime
         self._timeout = timeout
         self._signature: object = None  # what was stuck, and how
-        # Where some were told and nothing was freed by that: the bytes held, and before which task the stall began.
+        # Where tasks were failed and no bytes came free by that: the bytes held, and under which number tasks belong to
+        # that stall.
         self._told: dict[Account, tuple[int, int]] = {}
         self._at_a_time = 1  # of those that somebody waits for
         self._since = 0.0  # when the stall began
@@ -160,7 +161,7 @@ class StallWatch:
         return thread_time() - started
 
     def _plan(self, early: float) -> None:
-        """Plan the next looks, after one in vain, or by `early` seconds too soon for another collection."""
+        """Plan the next look, after one in vain; or after one that came `early` seconds too soon to collect garbage."""
         loop = self._runtime.loop
         assert loop is not None
         pauses = [early] if early > 0 else []
@@ -196,7 +197,7 @@ class StallWatch:
         self._later = runtime.loop.call_later(self._next_pause(), self._look, True)
 
     def _next_pause(self, over: float = 0.0) -> float:
-        """Seconds until the next thorough look, of whose pause `over` are over."""
+        """Seconds until the next thorough look, when `over` seconds of the pause have passed."""
         waited = perf_counter() - self._since
         marks = [max(0.0, self._pause - over), max(0.0, self._logged - waited) + 0.001]
         if self._timeout is not None:

@@ -7,7 +7,8 @@ from functools import cache
 
 from .._core.callsite import line_of
 from .._core.model import DONE, STATE_NAMES, Task, Value
-from ..pictures.graph import Node, TaskGraph
+from ..pictures.graph import TaskGraph
+from ..pictures.node import Node
 from .runtime import Runtime
 
 
@@ -39,7 +40,7 @@ def unfinished(runtime: Runtime, values: Sequence[Value] | None) -> TaskGraph:
 
 
 def _made(value: Value) -> Task | Value:
-    """What stands for a value: its task while that is unfinished, else itself."""
+    """What to draw for a value: its task while that is unfinished, else the value."""
     task = value.task
     return value if task is None or task.state >= DONE else task
 

@@ -96,5 +96,5 @@ class Waits:
 
 
 def age(task: Task) -> int:
-    """By which tasks are sorted, the oldest first."""
+    """A key for sorting: the oldest task comes first."""
     return task.seq

@@ -25,9 +25,27 @@ from typing import Protocol
 
 
 class Wakes(Protocol):
-    """What is called on the loop's thread."""
+    """What is called on its loop's thread."""
+
+    loop: asyncio.AbstractEventLoop | None
 
     def on_wake(self) -> None: ...
+
+
+def plain_wakeup(target: Wakes) -> Callable[[], None]:
+    """Has `target.on_wake()` called by `call_soon_threadsafe`, when it is called itself, on any thread.
+
+    It holds the target by a weak reference alone.
+    """
+    reference = weakref.ref(target)
+
+    def wake() -> None:
+        target = reference()
+        if target is not None and target.loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to wake
+                target.loop.call_soon_threadsafe(target.on_wake)
+
+    return wake
 
 
 class Wakeup:
@@ -73,7 +91,7 @@ class Wakeup:
         self._loop = None
 
     def _stop_soon(self) -> None:
-        """As `stop`, in the middle of anything."""
+        """Like `stop`, but on any thread and in the middle of anything."""
         self._target = _nobody  # breaks a cycle: the weak reference holds its callback, and that holds this
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: it watches nothing

@@ -73,7 +73,8 @@ class Client:
     async def receive(self) -> Message:
         """ASGI's `receive`, for the application."""
         while self._unread is None:
-            # Before it has its answer, who waits for it is cancelled, not told: frameworks raise errors of their own.
+            # Before the response is complete the application is cancelled, and not told of the disconnect: frameworks
+            # would raise errors of their own.
             if self._disconnect is not None and (self._exchange.complete or self._timeout.expired()):
                 return self._disconnect
             self._arrived.clear()
@@ -103,7 +104,7 @@ class Client:
             raise self._too_large()
 
     async def _read(self) -> None:
-        """The reader."""
+        """What the reader does: read the body, then wait for the disconnect."""
         try:
             last = await self._read_body()
             if self._may_end():
@@ -115,7 +116,7 @@ class Client:
             self.end(error)
 
     async def _read_body(self) -> Message:
-        """Returns the last message: of the body, or of a disconnect."""
+        """Read the body. Returns the last message of it, or the disconnect."""
         size = 0
         while (message := await self._receive())["type"] != "http.disconnect":
             body = message.get("body", b"")

@@ -36,7 +36,7 @@ async def run_lifespan(service: Service, app: App, scope: ASGIScope, receive: Re
 
 
 class _ApplicationLifespan:
-    """The application's part. Its last word is kept until the scheduler is closed."""
+    """The application's own lifespan. Its last message is kept back until the scheduler is closed."""
 
     def __init__(self, service: Service, receive: Receive, send: Send) -> None:
         self.started = False
@@ -55,7 +55,7 @@ class _ApplicationLifespan:
         return {"type": f"lifespan.{kind}.failed", "message": f"{type(error).__name__}: {error}"}
 
     async def run(self, app: App, scope: ASGIScope) -> None:
-        """Until the application has stopped, or the server asks for it where the application knows no lifespan."""
+        """Run the application's lifespan until it has stopped; if it knows none, until the server stops."""
         try:
             await app(scope, self._to_app, self._from_app)
         except Exception:

@@ -32,7 +32,7 @@ class Limiter:
         self.max_requests_per_tenant = max_requests_per_tenant
         self.draining = False  # nobody is let in any more
         self.refused = 0
-        # By request how to end it early. Not on the exchange: that would be a reference cycle.
+        # For each request a function that ends it early. As an attribute of the exchange it would make a cycle.
         self._in_progress: dict[Exchange, Callable[[Exception], None]] = {}
         self._of_tenant: Counter[Hashable] = Counter()
         self._rate = Rate()

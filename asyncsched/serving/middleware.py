@@ -28,8 +28,11 @@ async def handle(service: Service, app: App, exchange: Exchange) -> None:
 
 
 async def _run(service: Service, app: App, exchange: Exchange) -> None:
-    """Those beyond the limits are refused, before anything is read or waited for. A client that leaves, or does not
-    send its body, cancels the rest. And all work belongs to one scope, which waits for it."""
+    """Let a request in, and give it to the application.
+
+    One beyond the limits is refused before anything is read or waited for. A client that leaves, or does not send its
+    body, ends the request. All its work belongs to one scope, which waits for it.
+    """
     options = service.options
     if options.tenant is not None:
         exchange.tenant = options.tenant(exchange.scope)

@@ -111,7 +111,7 @@ class Service:
                     await self.limiter.empty()
 
     async def _close(self, scheduler: Scheduler) -> None:
-        """Wait for what requests have left behind, a batch that nobody wants any more say."""
+        """Wait for what requests have left behind, such as a batch that nobody wants any more."""
         left = self._drained_by - asyncio.get_running_loop().time()
         try:
             await scheduler.aclose(timeout=max(left, _LAST))

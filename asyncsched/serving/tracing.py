@@ -18,7 +18,7 @@ def traced(app: App) -> App:
 
     middleware = OpenTelemetryMiddleware(
         app,
-        # The route is the framework's to know, and the path, which would be in the name, has no bound.
+        # Named by the method alone: only the framework knows the route, and there is no bound to the number of paths.
         default_span_details=lambda scope: (sanitize_method(scope["method"]), {}),
         meter_provider=NoOpMeterProvider(),
         exclude_spans=["receive", "send"],

@@ -154,7 +154,7 @@ def values_of(tensors: tuple[Tensor, ...], runtime: Runtime, device: Device) -> 
 
 
 def _check_untracked(tensor: Tensor, what: str) -> None:
-    """Refuse what would end the way back to a gradient without a word."""
+    """Raise where a gradient would silently be lost."""
     if tensor._node is not None and tensor._node.leads_back:
         raise CaptureError(
             f"{what} is not: its gradient would be lost. Use `t.detach()`, or `with no_grad():` around the capture and"

@@ -13,7 +13,7 @@ import numpy as np
 from .._core.callsite import call_site
 from .._core.failure import Failure
 from .._core.instrument import InlineRow
-from .._core.model import Lane, Scope, Task, Value
+from .._core.model import Lane, Scope, Task, Value, new_value
 from ..devices.contract import Device
 from ..devices.memory import owner_of
 from ..ops.program import ref
@@ -23,6 +23,7 @@ from ..runtime.runtime import Runtime
 
 _get_ident = threading.get_ident
 _ndarray = np.ndarray
+_NO_OPTIONS: Mapping[str, Any] = {}
 
 
 def issue(
@@ -57,7 +58,7 @@ def issue(
         runtime.check()  # it is not known yet that this is its loop
         scope = current_scope(runtime)
     nbytes = plan.nbytes + -plan.nbytes % device.memory.granule
-    value = Value(scope.account, device, plan.meta, nbytes, call_site(3))  # 3: above is `apply`, or an operator
+    value = new_value(scope.account, device, plan.meta, nbytes, call_site(3))  # 3: above is `apply`, or an operator
     if row.view and not plan.nbytes:
         value.base = reads[0] if isinstance(reads, tuple) else reads
     cost = nbytes + plan.workspace
@@ -75,7 +76,14 @@ def template_of(args: Iterable[Any]) -> tuple[Any, ...]:
 
 
 def run_inline(
-    row: Row, plan: Plan, options: Mapping[str, Any], first: Value, args: tuple[Any, ...], above: Failure | None
+    row: Row,
+    plan: Plan,
+    first: Value,
+    a: Any,
+    b: Any,
+    above: Failure | None,
+    args: Sequence[Any] = (),
+    options: Mapping[str, Any] = _NO_OPTIONS,
 ) -> Value | None:
     """Run a quick row on the loop's thread; None if this is not the moment.
 
@@ -85,8 +93,9 @@ def run_inline(
 
     Args:
         first: the value of the first operand, whose device and scheduler it is.
-        args: the operands: arrays, each None until it is there; and scalars.
+        a, b: the operands, where the plan is of a pair: arrays, each None until it is there; and scalars.
         above: why one of the operands failed, if one did.
+        args, options: the operands and the options, where it is not.
     """
     runtime, thread = first.account.runtime, _get_ident()
     if runtime.inline_thread != thread:
@@ -98,7 +107,7 @@ def run_inline(
         if admission.pending or admission.free <= 0:
             return None
         if above is None:
-            for arg in args:
+            for arg in (a, b) if plan.pair else args:
                 if arg is None:
                     return None
         in_flight += admission.in_flight
@@ -123,11 +132,7 @@ def run_inline(
         return _failed(scope, row, first, plan, above.passed_to(row.name, call_site()))
     began = 0.0 if observer is None else perf_counter()
     try:
-        if plan.pair:
-            a, b = args  # unpacking them in the call would take as long as the operation
-            array = runtime.quiet.run(plan.kernel, a, b)
-        else:
-            array = runtime.quiet.run(plan.kernel, *args, **options)
+        array = runtime.quiet.run(plan.kernel, a, b) if plan.pair else runtime.quiet.run(plan.kernel, *args, **options)
     except Exception as error:
         if type(error) is RuntimeError and runtime.quiet_in_use():
             return None
@@ -136,10 +141,10 @@ def run_inline(
         array = np.asarray(array)
     spare = plan.workspace  # charged like a task's cost, and given back at once
     if row.out or owner_of(array) is not owner_of(first.array):
-        value = Value(account, first.device, plan.meta, nbytes, None, array, nbytes)
+        value = new_value(account, first.device, plan.meta, nbytes, None, array, nbytes)
         account.used += nbytes
     else:
-        value = Value(account, first.device, plan.meta, 0, None, array)
+        value = new_value(account, first.device, plan.meta, 0, None, array)
         value.base = first
         spare += nbytes
     engine.ran_inline += 1
@@ -159,7 +164,7 @@ def run_inline(
 
 def _failed(scope: Scope, row: Row, first: Value, plan: Plan, failure: Failure) -> Value:
     runtime = first.account.runtime
-    value = Value(scope.account, first.device, plan.meta)
+    value = new_value(scope.account, first.device, plan.meta)
     task = Task(scope, row.name, value, row, (), None, None, runtime.lanes[first.device], 0)
     runtime.engine.failed_inline(task, failure)
     return value

@@ -39,7 +39,7 @@ def declined(other: object) -> Any:
 
 
 def _cure(operand: object) -> str:
-    """How a thing that is no operand becomes one, if that is known."""
+    """What to write instead of a thing that is no operand; empty if that is not known."""
     if isinstance(operand, Handle):
         return "`await` it first, or have `submit(fn, ..., shape=, dtype=)` make it a Tensor"
     if isinstance(operand, CoroutineType):

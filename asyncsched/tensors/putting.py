@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from .._core.callsite import call_site
-from .._core.model import PENDING, Scope, Task, Value
+from .._core.model import PENDING, Scope, Task, new_value
 from ..devices.contract import Device
 from ..errors import QueueFull
 from ..ops.kernels.basic import copy
@@ -52,7 +52,7 @@ def make_put(runtime: Runtime, core: Scope, source: Source, *, bounded: bool) ->
     dtype = array.dtype if array.dtype.isnative else array.dtype.newbyteorder("=")
     form = meta(array.shape, dtype, array.flags.c_contiguous)
     nbytes = target.memory.footprint(array.nbytes)
-    value = Value(core.account, target, form, nbytes, call_site())
+    value = new_value(core.account, target, form, nbytes, call_site())
     task = Task(core, "put", value, _PUT, (), (array,), None, runtime.copy_lanes[target], nbytes)
     runtime.submit(task, bounded=bounded)
     return task, Tensor(value)

@@ -10,7 +10,7 @@ import numpy as np
 
 from .._core.callsite import call_site, line_of
 from .._core.failure import Failure
-from .._core.model import FAILED, Scope, Task, Value
+from .._core.model import FAILED, Scope, Task, Value, new_value
 from ..devices.contract import Device
 from ..errors import CaptureError
 from ..ops.program import Program, Ref, Step, ref
@@ -30,10 +30,10 @@ class Recorder:
         self.device = device
         error = CaptureError("a tensor made while capturing has no value: only what the captured function returns has")
         # What is recorded has no value, and one failed task says so for all of it.
-        self._failed = Task(scope, "capture", Value(scope.account, device, None), None, (), None, None, (), 0)
+        self._failed = Task(scope, "capture", new_value(scope.account, device, None), None, (), None, None, (), 0)
         self._failed.failure = Failure.of(error, "capture", call_site())
         self._failed.state, self._failed.value = FAILED, None
-        self.inputs = [Value(scope.account, device, value.meta) for value in examples]
+        self.inputs = [new_value(scope.account, device, value.meta) for value in examples]
         for value in self.inputs:
             value.task = self._failed
         self.constants: dict[Value, None] = {}
@@ -95,7 +95,7 @@ class Recorder:
         return program
 
     def _note(self, value: Value) -> None:
-        """A value that is read: if it comes from outside, it is a constant."""
+        """Note that a value is read: one from outside is a constant of the program."""
         if value not in self._steps and value not in self.inputs:
             self.constants[value] = None
 

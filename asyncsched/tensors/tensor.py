@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 
-from .._core.model import Value, failure_above
+from .._core.model import Value, failure_above, failure_of
 from ..ops.exactly import asked
 from ..ops.index_keys import encode_key
 from ..ops.program import ref
@@ -24,6 +24,7 @@ from .operands import NUMBERS, declined, scalar
 Scalar = bool | int | float | complex | np.generic
 _NO_OPTIONS: Mapping[str, Any] = {}
 _FIRST = ref(0)
+_new = object.__new__
 _OPERANDS = (Handle, np.ndarray, np.generic, *NUMBERS)
 
 
@@ -75,8 +76,9 @@ def apply(
     if row.resource and not place.inline and not place.remote:
         lanes = runtime.lane_of(row.resource, place)
     elif found.small and first is not None:
-        arrays = tuple([a.array if type(a) is Value else a for a in args])
-        made = run_inline(row, found, options, first, arrays, failure_above(inputs))
+        arrays = [a.array if type(a) is Value else a for a in args]
+        a, b = arrays if found.pair else (None, None)
+        made = run_inline(row, found, first, a, b, failure_above(inputs), arrays, options)
     if made is None:
         template = None if len(inputs) == len(args) else template_of(args)
         reads = first if first is not None and len(inputs) == 1 else tuple(inputs)
@@ -100,19 +102,21 @@ _UFUNC_OPERATORS: dict[str, str] = {}
 def _operators(name: str) -> tuple[_Operator, _Operator]:
     """The methods for `t op other` and `other op t`. The hot path: a known plan for something tiny runs at once."""
     row = TABLE[name]
-    plans, exact = row.plans, row.exact
+    plans, exact, with_int, with_float = row.plans, row.exact, row.with_number[int], row.with_number[float]
     _UFUNC_OPERATORS[row.kernel if isinstance(row.kernel, str) else name] = name
     template: tuple[Any, Any] = (_FIRST, None)  # of the last call, used again while the number is the same object
 
     def forward(self: Tensor, other: Any) -> Tensor:
         nonlocal template
         a, kind, made = self._value, type(other), None
-        if kind is int or kind is float:
-            found = plans.get((a.meta, kind))
-            if found is not None and found.int_bounds is None and self._node is None:
+        known = with_int if kind is int else with_float if kind is float else None
+        if known is not None:
+            found = known.get(a.meta)
+            if found is not None and self._node is None:
                 number = other if found.numbers is None else found.numbers[other]
-                if found.small and (a.array is not None or a.failure is not None):
-                    made = run_inline(row, found, _NO_OPTIONS, a, (a.array, number), a.failure if a.task else None)
+                above = None if a.task is None else failure_of(a)
+                if found.small and (a.array is not None or above is not None):
+                    made = run_inline(row, found, a, a.array, number, above)
                 if made is None:
                     if not a.device.inline:  # its arrays are not NumPy's, and want the Python number
                         number = other
@@ -120,17 +124,23 @@ def _operators(name: str) -> tuple[_Operator, _Operator]:
                     if args[1] is not number:
                         args = template = (_FIRST, number)
                     made = issue(a.account.runtime, a.device, row, found, a, args, _NO_OPTIONS)
-                return Tensor(made)
+                result = _new(Tensor)  # as its class makes one, which takes half as long again
+                result._value, result._node = made, None
+                return result
         elif kind is Tensor:
             b = other._value
             found = plans.get((a.meta, b.meta)) if exact is None or not asked() else None
             if found is not None and a.device is b.device and self._node is None and other._node is None:
                 if found.small:
-                    above = a.failure or b.failure if a.task or b.task else None
-                    made = run_inline(row, found, _NO_OPTIONS, a, (a.array, b.array), above)
+                    above = None if a.task is None else failure_of(a)
+                    if b.task is not None and above is None:
+                        above = failure_of(b)
+                    made = run_inline(row, found, a, a.array, b.array, above)
                 if made is None:
                     made = issue(a.account.runtime, a.device, row, found, (a, b), None, _NO_OPTIONS)
-                return Tensor(made)
+                result = _new(Tensor)
+                result._value, result._node = made, None
+                return result
         elif not isinstance(other, _OPERANDS):
             return cast(Tensor, declined(other))
         return apply(row, (self, other))

@@ -9,7 +9,7 @@ from typing import Any
 from asyncsched._core.completions import Completions
 from asyncsched._core.engine import Engine
 from asyncsched._core.failure import Failure
-from asyncsched._core.model import DONE, LAUNCHED, Lane, Scope, Task, Value, Waiter
+from asyncsched._core.model import DONE, LAUNCHED, Lane, Scope, Task, Value, Waiter, new_value
 from asyncsched.errors import TaskCancelled
 
 
@@ -75,7 +75,7 @@ class Rig:
     ) -> tuple[Task, Value]:
         """A task that is not submitted yet, and its value."""
         scope = scope or self.root
-        value = Value(scope.account, None, None, cost)
+        value = new_value(scope.account, None, None, cost)
         task = Task(scope, name, value, None, inputs, None, None, self.lanes, cost)
         task.expedited, task.quick = expedited, quick or None
         return task, value
@@ -98,7 +98,7 @@ class Rig:
     def claim(self, cost: int, scope: Scope | None = None) -> Task:
         """A mere claim of bytes in the backlog. Its value is among `claims`."""
         scope = scope or self.root
-        value = Value(scope.account, None, None, cost)
+        value = new_value(scope.account, None, None, cost)
         task = Task(scope, "claim", value, None, (), None, None, (), cost)
         self.engine.submit(task, bounded=False, hold=True)
         self.claims[task] = value

@@ -109,9 +109,3 @@ class Exported:
 
     def __dlpack_device__(self) -> Any:
         return self.array.__dlpack_device__()
-
-
-@pytest.fixture
-def torch() -> Any:
-    """Imported where no loop runs."""
-    return pytest.importorskip("torch", reason="PyTorch is not installed")

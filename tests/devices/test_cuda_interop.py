@@ -87,12 +87,6 @@ async def test_pytorch_works_on_the_tasks_stream(fake: Fake, torch: Any, monkeyp
 
 
 @pytest.fixture
-def jax() -> Any:
-    """Imported, and its arrays made, where no loop runs."""
-    return pytest.importorskip("jax", reason="JAX is not installed")
-
-
-@pytest.fixture
 def theirs(jax: Any) -> dict[str, Any]:
     """JAX's arrays, all on the CPU."""
     array = jax.device_put(np.arange(12, dtype=np.float32).reshape(3, 4), jax.devices("cpu")[0])

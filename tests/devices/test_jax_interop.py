@@ -19,12 +19,6 @@ pytestmark = pytest.mark.one_loop
 ROWS = np.arange(12, dtype=np.float32).reshape(3, 4)
 
 
-@pytest.fixture
-def jax() -> Any:
-    """Imported where no loop runs."""
-    return pytest.importorskip("jax", reason="JAX is not installed")
-
-
 async def test_a_jitted_function_takes_and_gives_arrays(s: asc.Scheduler, jax: Any) -> None:
     @jax.jit
     def step(state: Any, x: Any) -> Any:

@@ -18,12 +18,6 @@ pytestmark = pytest.mark.one_loop
 BIG = 600_000
 
 
-@pytest.fixture
-def torch() -> Any:
-    """Imported where no loop runs."""
-    return pytest.importorskip("torch", reason="PyTorch is not installed")
-
-
 def big() -> Any:
     return np.ones(BIG, np.uint8)
 

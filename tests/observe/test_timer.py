@@ -12,20 +12,7 @@ import pytest
 import asyncsched as asc
 from asyncsched.observe import timer as timer_module
 from asyncsched.observe.timer import Times
-from tests.waiting import cancelled, fail, held, turns, until
-
-
-class Clock:
-    """Seconds that pass when a test says so, on whatever thread."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    def passes(self, seconds: float) -> None:
-        self.now += seconds
+from tests.waiting import Clock, cancelled, fail, held, turns, until
 
 
 @pytest.fixture

@@ -69,6 +69,25 @@ def test_the_cache_is_bounded(monkeypatch):
     assert len(row.plans) <= 8
 
 
+def test_what_an_operator_looks_up_is_bounded_too(monkeypatch):
+    monkeypatch.setattr(row_module, "_PLAN_LIMIT", 8)
+    row = Row("probe", "add", lambda row, operands, options: Inferred(operands[0]))
+    for length in range(1, 100):
+        operands = meta((length,), F4), 2.0
+        assert row.with_number[float].get(operands[0]) is None
+        assert plan(row, operands, {}) is row.with_number[float][operands[0]]
+    assert len(row.with_number[float]) <= 8
+    assert not row.with_number[int]
+
+
+@pytest.mark.parametrize("operands", [(MATRIX, True), (2, MATRIX), (MATRIX, np.float32(2)), (MATRIX, 2)])
+def test_an_operator_looks_up_no_plan_that_is_not_for_every_number_of_the_type(operands):
+    """With bounds for integers it is not: each number is checked."""
+    row = Row("probe", "add", lambda row, operands, options: Inferred(MATRIX, int_bounds=(0, 9)))
+    plan(row, operands, {})
+    assert row.with_number == {int: {}, float: {}}
+
+
 F8, F2, C16, BYTE = (np.dtype(name) for name in ("f8", "f2", "c16", "i1"))
 LINE = meta((2048,), F4)
 QUICK = [

@@ -9,17 +9,7 @@ import pytest
 
 import asyncsched as asc
 from asyncsched.runtime.rates import Meter
-from tests.waiting import held, turns
-
-
-class Clock:
-    """Seconds, turned by hand."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.waiting import Clock, held, turns
 
 
 class Worker:
@@ -33,14 +23,14 @@ class Worker:
     def work(self, seconds: float, rate: float, *, step: float = 0.125) -> None:
         self.meter.since = self.clock()
         for _ in range(round(seconds / step)):
-            self.clock.now += step
+            self.clock.passes(step)
             self.ended_tasks += round(rate * step)
             self.ended_bytes += 10 * round(rate * step)
             self.meter.sample(True)
 
     def rest(self, seconds: float) -> None:
         self.meter.sample(False)
-        self.clock.now += seconds
+        self.clock.passes(seconds)
 
 
 def test_a_steady_rate_is_right_from_the_first_sample_on() -> None:
@@ -112,10 +102,10 @@ async def test_the_backlog_and_the_wait_for_it() -> None:
                 unknown = s.load()
                 assert (unknown.tasks_in_flight, unknown.bytes_tracked) == (1, 100)
                 assert (unknown.drain_rate_tasks, unknown.estimated_wait) == (0.0, None)
-            clock.now += 0.5
+            clock.passes(0.5)
             gate.set()
             await first
-            clock.now += 1000  # at rest
+            clock.passes(1000)  # at rest
         gate = threading.Event()
         first = await s.submit(held, gate, nbytes=100)
         assert s.load().estimated_wait == pytest.approx(0.5)  # for the one in flight

@@ -72,6 +72,33 @@ async def test_a_number_gives_the_bits_that_it_gives_numpy(s, gate, dtype, as_ta
             assert found.tobytes() == expected.tobytes(), (sign, number)
 
 
+async def test_a_task_that_is_found_done_is_forgotten(s, gate):
+    """So that what comes next does not ask it again."""
+    gate.set()
+    x, y = [await s.submit(x_when_open, gate, LINE, shape=LINE.shape, dtype=LINE.dtype) for _ in range(2)]
+    await s.barrier()
+    assert x._value.task is not None
+    assert y._value.task is not None
+    for _ in range(2):  # the second time its plan is known
+        z = x + y
+    assert x._value.task is None
+    assert y._value.task is None
+    assert np.array_equal(await z, LINE + LINE)
+
+
+async def test_why_either_operand_failed_is_why_the_result_did(s, gate):
+    gate.set()
+    good = await s.put(LINE)
+    bad = await s.submit(x_when_open, gate, None, shape=LINE.shape, dtype=LINE.dtype)
+    with pytest.raises(AttributeError):
+        await bad
+    for make in (lambda: bad + good, lambda: good + bad, lambda: bad + 1, lambda: bad + bad):
+        result = make()
+        assert result.done()
+        with pytest.raises(AttributeError):
+            await result
+
+
 def x_when_open(gate, x):
     held(gate)
     return x.copy()

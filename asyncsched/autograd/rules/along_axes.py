@@ -20,14 +20,14 @@ def _axes(call: Any) -> tuple[int, ...]:
 
 
 def _spread(g: Tensor, call: Any) -> Tensor:
-    """What has the shape of the result, with the axes that were reduced over at length one: then it broadcasts."""
+    """A tensor of the result's shape with the reduced axes put back at length one, so that it broadcasts."""
     axes, shape = _axes(call), call.metas[0].shape
     kept = tuple([1 if axis in axes else length for axis, length in enumerate(shape)])
     return g if g.shape in ((), kept) else g.reshape(kept)
 
 
 def _full(g: Tensor, call: Any) -> Tensor:
-    """The same in the operand's shape: a view."""
+    """The gradient repeated to the operand's shape: a view."""
     shape = call.metas[0].shape
     if None in shape:
         raise ValueError(
@@ -37,19 +37,18 @@ def _full(g: Tensor, call: Any) -> Tensor:
 
 
 def _count(call: Any) -> int:
-    """How many elements each of the result is made of."""
+    """How many elements are reduced to one."""
     return prod([call.metas[0].bound[axis] for axis in _axes(call)])
 
 
 def _over(count: float) -> float:
-    """One over a number that half precision may not have."""
+    """One over a count, in Python: the count itself may be too large for half precision."""
     return 1 / count if count else nan
 
 
 def _extreme(g: Tensor, x: Tensor, out: Tensor, call: Any) -> Tensor:
-    """Shared evenly between those that are equally large; of all elements between those that are NaN, if any is.
-
-    Along an axis a NaN leaves NaN, as in PyTorch.
+    """The gradient goes to the extreme elements, in equal shares; where a NaN is among all elements, to those that are
+    NaN. Reduced along an axis a NaN makes the gradient NaN, as in PyTorch.
     """
     mask = x == _spread(out, call)
     if call.options.get("axis") is None:
@@ -64,7 +63,7 @@ def _variance(g: Tensor, x: Tensor, call: Any) -> Tensor:
 
 
 def _prod(g: Tensor, x: Tensor, call: Any) -> Tensor:
-    """The product of all others, as that of all before times that of all after: also right where there are zeros."""
+    """Each element gets the product of all others: of those before it times those after it, so zeros are no trouble."""
     axes, shape = _axes(call), call.metas[0].shape
     rest = tuple([axis for axis in range(len(shape)) if axis not in axes])
     order = rest + axes
@@ -74,7 +73,7 @@ def _prod(g: Tensor, x: Tensor, call: Any) -> Tensor:
 
 
 def _before(x: Tensor) -> Tensor:
-    """For each element of the last axis the product of those before it."""
+    """For each element along the last axis, the product of the elements before it."""
     return f.cumulative_prod(x, axis=-1, include_initial=True)[..., :-1]
 
 
@@ -99,7 +98,7 @@ def _cumulative_prod_composed(g: Tensor, x: Tensor, call: Any) -> Tensor:
     g, axis = _cumulated(g, call)
     g, x = [f.expand_dims(f.moveaxis(part, axis, -1), axis=-2) for part in (g, x.astype(g.dtype))]
     *lead, _, n = known_shape(x, "cumulative_prod")
-    factors = f.broadcast_to(x, (*lead, n, n))  # of each place a line
+    factors = f.broadcast_to(x, (*lead, n, n))  # a line for each place
     here = f.tril(f.triu(f.ones_like(factors.detach(), dtype=bool)))
     found = f.sum(f.triu(g * f.cumulative_prod(f.where(here, 1, factors), axis=-1)), axis=-1)
     return f.moveaxis(found, -1, axis)
@@ -134,7 +133,7 @@ def _matmul_second(g: Tensor, x: Tensor, call: Any) -> Tensor:
 
 
 def _as_matrices(g: Tensor, other: Tensor, call: Any) -> tuple[Tensor, Tensor]:
-    """With the dimensions that `matmul` gives vectors for the product and drops afterwards."""
+    """Both as matrices: `matmul` adds a dimension to each vector, and drops it from the result."""
     first, second = [len(meta.shape) for meta in call.metas]
     if second == 1:
         g, other = f.expand_dims(g, axis=-1), other if call.place else f.expand_dims(other, axis=-1)
@@ -144,7 +143,7 @@ def _as_matrices(g: Tensor, other: Tensor, call: Any) -> tuple[Tensor, Tensor]:
 
 
 def _vecdot(g: Tensor, other: Tensor, call: Any) -> Tensor:
-    """The sum ran over an axis that each operand counts for itself: last is where both have it."""
+    """The summed axis is counted in each operand's own dimensions, so both are brought to have it last."""
     axis, shape = call.options.get("axis", -1), call.metas[call.place].shape
     found = f.expand_dims(g, axis=-1) * f.moveaxis(other, axis, -1)
     extra = found.ndim - len(shape)
@@ -154,7 +153,7 @@ def _vecdot(g: Tensor, other: Tensor, call: Any) -> Tensor:
 
 
 def _tensordot(g: Tensor, other: Tensor, call: Any) -> Tensor:
-    """A sum over what the other operand kept; its axes that were summed over come in its order of them."""
+    """A `tensordot` over the axes that the other operand kept, put back in the order of this operand's axes."""
     place, ndims = call.place, [len(meta.shape) for meta in call.metas]
     summed = tensordot_axes(call.options.get("axes", 2), *ndims)
     first, second = [tuple([i for i in range(n) if i not in s]) for n, s in zip(ndims, summed, strict=True)]
@@ -165,7 +164,7 @@ def _tensordot(g: Tensor, other: Tensor, call: Any) -> Tensor:
 
 
 def _dot(g: Tensor, other: Any, call: Any) -> Tensor:
-    """As a `tensordot`, or a product with a number."""
+    """NumPy's `dot` is a product with a number if an operand has no axes, else a `tensordot`."""
     ndims = [len(getattr(meta, "shape", ())) for meta in call.metas]
     if not all(ndims):
         return cast(Tensor, g * other)

@@ -17,12 +17,12 @@ Rules = dict[str, tuple[Partial | None, ...]]
 
 
 def same(g: Tensor) -> Tensor:
-    """Of what passes the gradient on; `fit` sums and casts it."""
+    """The gradient as it is, of operations that pass it on; `fit` sums and casts it."""
     return g
 
 
 def back(g: Tensor, call: Any) -> Tensor:
-    """In the operand's shape again."""
+    """The gradient in the operand's shape again."""
     shape = call.metas[call.place].shape
     return g if g.shape == shape else g.reshape(shape)
 
@@ -33,7 +33,7 @@ def reordered(x: Tensor, order: Sequence[int]) -> Tensor:
 
 
 def along(axis: int, ndim: int, part: Any) -> tuple[Any, ...]:
-    """The key of a part along an axis."""
+    """The index of a part along one axis."""
     return (slice(None),) * normalize_axis_index(axis, ndim) + (part,)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from string import ascii_letters
 from typing import Any
 
-from ...flow.tasks import Tasks
 from ...ops.rules.linalg import einsum_letters
 from ...tensors import functions as f
 from ...tensors.functions._common import op
@@ -29,8 +28,7 @@ def _einsum(g: Tensor, operands: tuple[Any, ...], call: Any) -> Tensor:
     for letter, length in zip(own, call.metas[place].shape, strict=True):
         if letter in wanted:
             first, letter = letter, next(free)
-            runtime = runtime_of(g._value)
-            factors.append(f.eye(length, dtype=g.dtype, device=g.device, scheduler=Tasks(runtime)))
+            factors.append(f.eye(length, dtype=g.dtype, device=g.device, scheduler=runtime_of(g._value)))
             terms.append(first + letter)
         wanted += letter
     known = "".join([letter for letter in wanted if letter in "".join(terms)])

@@ -12,7 +12,7 @@ from .common import Rules, same
 
 
 def _zero(g: Tensor) -> Tensor:
-    """Of what is constant but for jumps."""
+    """Zero: the gradient of functions that are constant except where they jump."""
     return f.zeros_like(g)
 
 
@@ -40,7 +40,7 @@ def _squares(x: Any, y: Any) -> Any:
 
 
 def _chosen(g: Tensor, x: Any, y: Any) -> Tensor:
-    """What x gets where the larger of x and y was chosen; called with y and x it is what y gets."""
+    """The gradient of x where the larger of x and y was chosen; with x and y exchanged it is that of y."""
     return op("choice_backward", g, x, y)
 
 

@@ -19,7 +19,7 @@ _OPPOSITE = {"backward": "forward", "forward": "backward", "ortho": "ortho"}
 
 
 def _axes(call: Any) -> tuple[list[int], list[int]]:
-    """Along which axes, and in how many points each."""
+    """The axes of a transform, and how many points it has along each."""
     shape, options = call.metas[0].shape, call.options
     if "axis" in options:
         axes, points = [options["axis"]], None if options["n"] is None else [options["n"]]
@@ -36,7 +36,7 @@ def _lengths(x: Tensor) -> tuple[int, ...]:
 
 
 def _resized(x: Tensor, shape: Sequence[int]) -> Tensor:
-    """Cut off, or filled up with zeros."""
+    """The tensor in another shape: cut off, or filled up with zeros."""
     part = tuple([slice(0, min(n, m)) for n, m in zip(_lengths(x), shape, strict=True)])
     x = x[part]
     return x if x.shape == tuple(shape) else scatter(x, part, tuple(shape))
@@ -47,7 +47,8 @@ def _transform(name: str, g: Tensor, axes: list[int], points: list[int], norm: s
 
 
 def _whole(name: str) -> Any:
-    """Of a transform, also one of real numbers that keeps half of it: the rest of the gradient is zero."""
+    """The rule of a transform that gives the whole result, or the half that `rfft` keeps: where it keeps none, the
+    gradient is zero."""
 
     def rule(g: Tensor, call: Any) -> Tensor:
         axes, points = _axes(call)
@@ -61,7 +62,7 @@ def _from_half(g: Tensor, call: Any) -> Tensor:
 
 
 def _half(g: Tensor, call: Any, norm: str) -> Tensor:
-    """Of one that takes half and gives real numbers."""
+    """The gradient of `irfft` and the like, which take half of a symmetric spectrum and give real numbers."""
     axes, points = _axes(call)
     last = axes[-1]
     n = points[-1] = _lengths(g)[last]  # by default not what there was
@@ -76,7 +77,7 @@ def _half(g: Tensor, call: Any, norm: str) -> Tensor:
 
 
 def _hermitian(g: Tensor, call: Any) -> Tensor:
-    """It conjugates its operand first, and scales the other way."""
+    """The gradient of `hfft`, which is `irfft` of the conjugate, scaled the other way."""
     return _half(g, call, _OPPOSITE[call.options["norm"]])
 
 

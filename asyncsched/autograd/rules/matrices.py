@@ -45,7 +45,7 @@ def _trace(g: Tensor, call: Any) -> Tensor:
 
 
 def _norm(g: Tensor, x: Tensor, out: Tensor, call: Any) -> Tensor:
-    """Of the root of the sum of squares; 0 where that is 0."""
+    """The gradient of the root of the sum of squares; 0 where that root is 0."""
     if call.options["ord"] not in (2, "fro", None):
         raise NotImplementedError(f"no derivative of the norm of order {call.options['ord']!r} is known")
     axis = call.options.get("axis", (-2, -1))

@@ -44,7 +44,7 @@ def _roll(g: Tensor, call: Any) -> Tensor:
 
 
 def _getitem(g: Tensor, indices: tuple[Tensor, ...], call: Any) -> Tensor:
-    """Of an index without tensors too."""
+    """The gradient of indexing, with index tensors or without."""
     return op("scatter", g, *indices, shape=call.metas[0].shape, key=call.options["key"])
 
 

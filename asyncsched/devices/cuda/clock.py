@@ -17,7 +17,7 @@ _KEPT: Final = 10.0  # seconds: after so long it is read to a microsecond
 
 
 class Clock:
-    """Of one device.
+    """Tells when one device passed an event.
 
     Args:
         current: a context manager in which it is CUDA's current device.
@@ -73,17 +73,17 @@ class Times:
         self._ended: Any = None
 
     def record_began(self, stream: Any) -> None:
-        """What the task does comes next on the stream."""
+        """Call it before the task puts its work on the stream."""
         self._began = self._clock.take()
         self._began.record(stream)
 
     def record_ended(self, stream: Any) -> None:
-        """What it does is on the stream."""
+        """Call it when the task's work is on the stream."""
         self._ended = self._clock.take()
         self._ended.record(stream)
 
     def read(self, healthy: bool) -> tuple[float, float]:
-        """Both, in seconds of `perf_counter`; once."""
+        """When it began and ended, in seconds of `perf_counter`. Call it once."""
         if not healthy or self._ended is None:
             return self._issued, max(self._issued, perf_counter())
         clock = self._clock

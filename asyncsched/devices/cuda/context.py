@@ -105,7 +105,7 @@ class CUDAContext:
 
     @contextmanager
     def here(self) -> Iterator[None]:
-        """In it this is the current device, and memory comes from the private pool. No `await` inside."""
+        """Inside, this is the current device and memory comes from the private pool. Do not `await` there."""
         with self.current(), self.cupy.cuda.using_allocator(self.pool.malloc):
             yield
 
@@ -188,7 +188,7 @@ class CUDAContext:
         with self._fault_lock:
             if self.fault is None:
                 error.add_note(self._cure)
-                # Of frames that still run, and would hold their task for ever.
+                # They lead to frames that still run, and would keep the task alive for ever.
                 error.__traceback__ = error.__context__ = None
                 fault = Failure.of(error, task.name, task.site)
                 execution.fail(task, fault)

@@ -118,7 +118,7 @@ def _parts(cupy: Any, program: Program) -> Iterator[tuple[range, Run | None]]:
 
 
 def _expressions(cupy: Any, program: Program) -> dict[int, Expression]:
-    """Those of the steps that have one, by their number."""
+    """By a step's number its expression, of the steps that have one."""
     found = {}
     for i, step in enumerate(program.steps):
         form = step.form

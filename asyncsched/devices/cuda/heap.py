@@ -105,7 +105,7 @@ class Heap:
         return piece
 
     def _cut(self, piece: Piece, size: int) -> Piece:
-        """The beginning of a piece."""
+        """Cut the beginning off a free piece; all of it, if it has that size."""
         if piece.nbytes == size:
             self._pieces.remove(piece)
             return piece

@@ -76,7 +76,7 @@ class Lease:
         janitor.lent[id(self)] = ([held], {})
 
     def record(self, pointer: int, stream: Any) -> None:
-        """A stream works on it."""
+        """Note that a stream uses the memory: it is waited for before that is used again."""
         self.janitor.lent[id(self)][1][pointer] = stream
 
     def __del__(self) -> None:

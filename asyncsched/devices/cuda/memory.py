@@ -142,7 +142,7 @@ class CUDAMemory(Memory):
         stream = task.lane.stream.cuda
         pending = task.context.get(pending_on, {}).get(self._number)
         if pending is not None:
-            # The null stream's work comes after that of a thread's own, which another thread cannot name.
+            # A thread's own default stream cannot be named by another thread. The null stream waits for it.
             self._context.follow(stream, 0 if pending.ptr in _DEFAULT else pending.ptr)
         body = Body(stream)
         with self.xp.cuda.using_allocator(partial(self._malloc, body)):

@@ -131,14 +131,15 @@ class PrivatePool:
         self._reserved = 0
 
     def _find(self, size: int, stream: Any) -> Piece:
-        """Memory that no bin has."""
+        """Memory of a size of which no block is free in the stream's bin."""
         piece = self._take(size, stream, ()) or self._take(size, stream, (stream.ptr,))
         if piece is None:
             if threading.get_ident() == self._loop_thread:
                 raise execution.MustBlock
             at_limit = self._limit and self._reserved + size > self._limit
             if self.own is not None and stream.ptr not in self.own:
-                # A user's, made anew for each call perhaps: else nobody took again what such a one had.
+                # A stream of the user's, perhaps a new one for each call: take what others of theirs have left, which
+                # nobody else would.
                 users = {name[0] for name in list(self._bins)} - self.own
                 piece = self._take(size, stream, users, others=True, but=self.own)
             elif at_limit:
@@ -160,7 +161,7 @@ class PrivatePool:
         others: bool = False,
         but: Collection[int] = (),
     ) -> Piece | None:
-        """Memory from the heap, after the bins of these streams joined it: of all with None.
+        """Memory from the heap, once the free blocks in these streams' bins have joined it; in all bins with None.
 
         With `others` what other streams had may be taken, too, but of these.
         """
@@ -222,7 +223,8 @@ class PrivatePool:
         return Piece(slab, slab.ptr, size, {})
 
     def _slab_size(self, size: int) -> int:
-        """For a few of them to make up the limit; just enough above it, so that it does not come to that each time."""
+        """How much to ask the device for: up to a quarter of the limit at a time; above the limit a little more than is
+        needed, so that not each request comes here."""
         wanted = max(self._reserved // 2, _FIRST_SLAB)
         if self._limit:
             room = self._limit - self._reserved

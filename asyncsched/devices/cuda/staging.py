@@ -81,7 +81,7 @@ class Staging:
         return np.ndarray(source.shape, source.dtype, flat, strides=source.strides)
 
     def _parts(self, nbytes: int) -> Iterator[tuple[int, Slot]]:
-        """Where each part starts, and the slot it goes through."""
+        """The parts of a copy: where each starts, and the slot that it goes through."""
         for start in range(0, nbytes, SLOT_BYTES):
             if len(self._slots) < SLOTS:
                 self._slots.append(Slot(self._cupy))

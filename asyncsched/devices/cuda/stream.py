@@ -158,13 +158,13 @@ class CUDAStream:
 
     def _doubts_of(self, task: Task) -> Sequence[Doubt]:
         doubts = self._memory.doubts
-        # Of a commit the gate has waited, and what the others make never fails.
+        # None in a commit: its gate has waited until they were settled, and its members never fail.
         return doubts.taken_over(task) if doubts.any and task.move is None else ()
 
     def _wait_for(self, waits: Sequence[Point]) -> None:
         for other, number in waits:
             if not isinstance(other, CUDAStream) or other.context is not self.context:
-                # On the host: a copy between devices goes through it, unless it can reach straight across.
+                # Another device's: the host waits, since the copy goes through host memory unless peers have access.
                 other.finished.reach(number)
                 continue
             other.issued.reach(number)
@@ -187,7 +187,7 @@ class CUDAStream:
     def _finish(
         self, task: Task, waits: Sequence[Point], number: int, times: Times | None, doubts: Sequence[Doubt]
     ) -> bool:
-        """See a task end, and tell of it. Returns whether to wake the event loop.
+        """Take in that a task has ended, and report it. Returns whether to wake the event loop.
 
         What it waited for has ended, too, which another watcher may be late to see: a task that is done never reads one
         that can still be cancelled.
@@ -222,7 +222,7 @@ class CUDAStream:
         return self._memory.completions.completed(task, self._in_flight.empty() and self._queue.empty())
 
     def _sleep_until(self, recorded: Any) -> None:
-        """Block until the host sees the event: asleep, after a short spin if asked for. A question holds the GIL."""
+        """Block until the host sees the event: spin for a moment if asked for, then sleep. Each query holds the GIL."""
         context = self.context
         if self._spin:
             until = perf_counter() + self._spin

@@ -58,6 +58,9 @@ class _Kept(threading.Thread):
 
 
 def _mind_no_captures() -> None:
-    """On the calling thread. CuPy has no function for it; it has loaded the driver by now."""
+    """Let the calling thread do what another stream's capture would forbid it.
+
+    CuPy has no function for that, but has loaded the driver by now.
+    """
     with suppress(OSError, AttributeError):
         ctypes.CDLL(_DRIVER).cuThreadExchangeStreamCaptureMode(ctypes.byref(ctypes.c_int(_RELAXED)))

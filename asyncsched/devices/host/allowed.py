@@ -14,14 +14,14 @@ OWN_GROUPS = "/proc/self/cgroup"
 
 @cache
 def allowed_memory() -> int | None:
-    """In bytes; None where nothing tells. Reads files: not for the loop's thread."""
+    """Bytes that this process may use; None where that is not known. Reads files: not for the loop's thread."""
     limits = [*_machine(), *_container()]
     return min(limits, default=None)
 
 
 @cache
 def allowed_processors() -> int:
-    """Those that it may run on, or fewer, if a container's quota is less of their time. Reads files, as above."""
+    """How many processors it may run on; fewer, if a container's quota allows less of their time. Reads files."""
     machine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min([machine, *[max(1, ceil(quota)) for quota in _quotas()]])
 
@@ -38,7 +38,7 @@ def _container() -> Iterator[int]:
 
 
 def _quotas() -> Iterator[float]:
-    """Of processors' time: microseconds of it in a period of so many."""
+    """How many processors' time each group around this process allows."""
     for folder, first in _groups("cpu"):
         with suppress(OSError, ValueError):  # not there, or "max"
             names = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if first else ("cpu.max",)

@@ -59,7 +59,7 @@ def unshare(streams: int) -> None:
 
 
 def narrow() -> None:
-    """From now on each stream has its part of the processors, and never more than was set before."""
+    """Give each stream's products their part of the processors, and never more threads than were set before."""
     if not _narrow:
         with _lock:
             if _shares:
@@ -67,7 +67,7 @@ def narrow() -> None:
 
 
 def widen() -> None:
-    """From now on there are as many threads as before, if no other device has several streams."""
+    """Give products as many threads as before, unless another device has several streams."""
     if _narrow:
         with _lock:
             if len(_shares) == 1:

@@ -111,7 +111,7 @@ class Team:
         shared.wait(len(parts))
 
     def open(self) -> Shared | None:
-        """What has parts that nobody has begun."""
+        """A row with parts that nobody has begun; None if there is none."""
         return next((shared for shared in tuple(self._open) if shared.left()), None)
 
 

@@ -180,7 +180,7 @@ class Batcher(Generic[Item, Result]):
 
 
 def _here() -> tuple[float, Hashable, float]:
-    """When the first of the caller's scopes is given up, by time.monotonic; its tenant, and the tenant's weight."""
+    """Of the caller's scopes the earliest deadline, by time.monotonic; their tenant, and the tenant's weight."""
     here = innermost()
     if here is None:
         return inf, None, 1.0

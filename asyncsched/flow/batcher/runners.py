@@ -12,7 +12,7 @@ from time import monotonic
 from typing import Any
 
 from ...errors import TaskCancelled
-from ...runtime.context import Ambient, ambient, current_scope, find, innermost
+from ...runtime.context import Ambient, ambient, find, innermost
 from ...runtime.rates import Rate
 from ..scope import Scope, Submitter
 from .isolation import Parts
@@ -90,8 +90,7 @@ class Runners:
     async def _compute(self, batch: Batch) -> None:
         try:
             runtime = find(self._scheduler)
-            parent = partial(current_scope, runtime)
-            async with Scope(runtime, parent, f"batch of {self.name}") as scope:
+            async with Submitter(runtime).scope(name=f"batch of {self.name}") as scope:
                 self._form(batch)
                 if runtime.engine.observer is not None:
                     runtime.engine.observer.batch_formed(scope._core(), len(batch.items))
@@ -110,7 +109,7 @@ class Runners:
             self._deliver(batch, wanted, results)
 
     def _form(self, batch: Batch) -> None:
-        """Find out what is in it, unless that is known: as late as can be."""
+        """Choose the items of a batch, as late as possible, unless that was done."""
         if batch.formed:
             return
         batch.formed, now = True, monotonic()
@@ -132,7 +131,7 @@ class Runners:
         return await scope.call(partial(self._on_stream, batch), name=self.name)
 
     def _on_stream(self, batch: Batch) -> Answered:
-        """On a stream's thread, when the batch is begun: compute what is wanted still."""
+        """Compute the items that are still wanted. Runs on a stream's thread."""
         now = monotonic()
         wanted = [waiting for waiting in batch.items if waiting.wanted(now)]
         batch.begun = True
@@ -193,7 +192,7 @@ class Batch:
 
 
 def _leave_scopes() -> None:
-    """A batcher outlives the scope that it was made in, a request's say."""
+    """Work in the scheduler's root scope: a batcher outlives the scope that it was made in, a request's say."""
     here = innermost()
     if here is not None:
         ambient.set(Ambient(here.runtime, here.runtime.engine.root, None))

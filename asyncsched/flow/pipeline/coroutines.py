@@ -26,7 +26,7 @@ class LoopStage(Stage):
         self.finish()
 
     async def _work(self) -> None:
-        """The most frequent path of all, so what `ready` does is written out."""
+        """One worker of a stage without order. The most frequent path of all, so `ready` is written out here."""
         source, out, function = self.source, self.out, self._function
         items = source.items
         while self.error is None:

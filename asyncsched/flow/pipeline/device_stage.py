@@ -52,7 +52,7 @@ class DeviceStage(Stage):
         self._ahead: deque[Numbered] = deque()  # what the host has of `out.items`, and of the item being put
         self._putting: anyio.CancelScope | None = None
         self._caution = 0
-        # Stands for what the consumer waits for.
+        # Under it the consumer is listed as parked, while it waits for a batch that waits for room.
         self._consumer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def run(self) -> None:
@@ -110,7 +110,7 @@ class DeviceStage(Stage):
         return map_leaves(lambda leaf: next(tensors) if isinstance(leaf, np.ndarray) else leaf, item)
 
     def _drop_taken(self) -> None:
-        """Keep the host's arrays no longer than the consumer leaves the device's here."""
+        """Drop the host's arrays of batches that the consumer has taken."""
         while len(self._ahead) > len(self.out.items) + (self._putting is not None):
             self._ahead.popleft()
 

@@ -131,7 +131,7 @@ class Items(AsyncIterator[T]):
             raise RuntimeError(f"the pipeline is {self._state}: iterate inside `async with pipe.open() as items`")
 
     async def _iterable(self) -> Any:
-        """The source of this epoch."""
+        """The iterable of this epoch; a source that is a function is called for it."""
         source = self._plan.source
         if is_iterable(source):
             return source
@@ -154,7 +154,7 @@ class Items(AsyncIterator[T]):
         self._out = link
 
     def _close(self) -> None:
-        """Keep the report alone: what was read ahead, and an error with its frames, would hold memory."""
+        """Drop all but the report: what was read ahead, and an error's frames, would keep memory alive."""
         self._state = "closed"
         self._report = self.statistics()
         for link in self._links:

@@ -183,7 +183,7 @@ class Pipeline(Generic[T]):
         return Pipeline(self._submitter, self._runtime, self._plan._replace(stages=(*self._plan.stages, stage)))
 
     def _begin(self, items: Items[T]) -> None:
-        """An epoch is entered. Raises if it may not be."""
+        """Begin an epoch, or raise if none may begin now."""
         self._runtime.check()
         self._progress.must_rest()
         if is_iterator(self._plan.source) and self._last is not None:

@@ -64,7 +64,7 @@ class Progress:
         self.unread = False  # the epoch has begun; it was neither read to its end nor taken up again by `load`
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
+        """Go on from a position that was saved."""
         self.must_rest()
         self.position, self.unread = Position.of(state), False
 

@@ -145,7 +145,7 @@ class ThreadSource(Source):
             self._room.put(await self.out.reserve_all())
 
     def _read(self) -> None:
-        """The thread."""
+        """Read the iterable. Runs on a thread of its own."""
         yield_to_streams()
         iterator, number = None, 0
         try:

@@ -65,7 +65,7 @@ class ThreadStage(Stage):
         self._calls.put(self._results.enter(origin, item))
 
     def _work(self) -> None:
-        """One thread."""
+        """What each of the threads runs."""
         yield_to_streams()
         while not self._stopped and (call := self._calls.get()) is not None:
             started = perf_counter()
@@ -76,7 +76,8 @@ class ThreadStage(Stage):
             call.seconds = perf_counter() - started
             self._made.append(call)
             del call  # while it waits, a thread holds nothing
-            # Where the loop would only collect, it is told later: the last thread that works finds no call.
+            # While there are more calls and the next stage lacks nothing, the loop need not wake up for each result.
+            # It cannot be forgotten: the last thread that works finds no more calls.
             if self._calls.empty() or not self.out.lacks(len(self._made)):
                 self._made.wake()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from ...flow.tasks import Tasks
 from ...tensors.functions import full
 from ...tensors.functions._common import lengths
 from ...tensors.handles import runtime_of
@@ -29,7 +28,7 @@ def single(size: Size) -> int:
 
 def constant(x: Tensor, shape: tuple[int, ...], value: float) -> Tensor:
     """One value throughout, in the dtype of `x` and where that is."""
-    return full(shape, value, dtype=x.dtype, device=x.device, scheduler=Tasks(runtime_of(x._value)))
+    return full(shape, value, dtype=x.dtype, device=x.device, scheduler=runtime_of(x._value))
 
 
 def same_dtype(name: str, x: Tensor, *others: Tensor | None) -> None:
@@ -41,7 +40,7 @@ def same_dtype(name: str, x: Tensor, *others: Tensor | None) -> None:
 
 
 def reduced(name: str, losses: Tensor, reduction: Reduction) -> Tensor:
-    """Each loss, their sum or their mean."""
+    """Each loss, or their sum or mean, as `reduction` says."""
     if reduction not in ("mean", "sum", "none"):
         raise ValueError(f"{name}: reduction={reduction!r} must be 'mean', 'sum' or 'none'")
     return losses if reduction == "none" else losses.sum() if reduction == "sum" else losses.mean()

@@ -26,7 +26,7 @@ def embedding(indices: Tensor, weight: Tensor) -> Tensor:
 
 
 def dropout(x: Tensor, p: float, *, seed: int) -> Tensor:
-    """Each element 0 with probability `p`, else divided by 1 - p. The same seed drops the same elements."""
+    """Each element set to 0 with probability `p`, or divided by 1 - p. The same seed drops the same elements."""
     return op("dropout", x, index(seed), p=p)
 
 
@@ -98,7 +98,7 @@ def scaled_dot_product_attention(
 
 
 def mask_operand(mask: Tensor | None) -> Any:
-    """The mask as an operand: 0 is none."""
+    """The mask as an operand of the row: 0 stands for no mask."""
     if mask is None:
         return 0
     if isinstance(mask, Tensor) and mask.requires_grad:

@@ -20,13 +20,13 @@ def mse_loss(x: Tensor, target: Tensor, *, reduction: Reduction = "mean") -> Ten
 
 
 def l1_loss(x: Tensor, target: Tensor, *, reduction: Reduction = "mean") -> Tensor:
-    """The distances of two tensors of one shape: their mean, their sum, or each. The gradient at 0 is 0."""
+    """The absolute differences of two tensors of one shape: their mean, their sum, or each. At 0 the gradient is 0."""
     _alike("l1_loss", x, target)
     return reduced("l1_loss", magnitude(x - target), reduction)
 
 
 def smooth_l1_loss(x: Tensor, target: Tensor, *, reduction: Reduction = "mean", beta: float = 1.0) -> Tensor:
-    """The distance d of two tensors of one shape, less beta / 2; below beta it is d**2 / (2 beta)."""
+    """The absolute difference d of two tensors of one shape, minus beta / 2; below beta it is d**2 / (2 beta)."""
     _alike("smooth_l1_loss", x, target)
     if beta < 0:
         raise ValueError(f"smooth_l1_loss: beta={beta} must not be negative")
@@ -40,7 +40,7 @@ def binary_cross_entropy_with_logits(
     x: Tensor, target: Tensor, weight: Tensor | None = None, *, reduction: Reduction = "mean",
     pos_weight: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """Less the logarithm of the probability that the sigmoid of x gives to a target from 0 to 1, without overflow.
+    """Minus the logarithm of the probability that the sigmoid of x gives to a target from 0 to 1, without overflow.
 
     Args:
         x, target: of one shape.
@@ -78,7 +78,7 @@ def nll_loss(
     x: Tensor, target: Tensor, weight: Tensor | None = None, *, ignore_index: int = -100,
     reduction: Reduction = "mean",
 ) -> Tensor:  # fmt: skip
-    """Less the number at the target's class, for logarithms of probabilities.
+    """Minus the number at the target's class, for x the logarithms of probabilities.
 
     Args:
         x, target, weight, ignore_index, reduction: as for `cross_entropy`, but the target has class numbers.
@@ -175,7 +175,7 @@ def _weights(name: str, weight: Tensor, classes: int) -> Tensor:
 
 
 def _rows(name: str, x: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Classes last, one row for each target."""
+    """The input with classes on the last axis, a row for each target."""
     if x.ndim == 2 and target.ndim == 1:
         return x, target
     shape = known_shape(x, name)

@@ -181,14 +181,14 @@ def _scaled(x: Tensor, centred: Tensor, scale: Tensor, weight: Tensor | None, bi
 
 
 def _centred(x: Tensor, axes: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean, the rest, and the mean of its squares."""
+    """The mean, the deviations from it, and the mean of their squares."""
     middle = mean(x, axis=axes, keepdims=True)
     centred = x - middle
     return middle, centred, mean(square(centred), axis=axes, keepdims=True)
 
 
 def _examples(name: str, x: Tensor, *by_channel: Tensor | None) -> tuple[int, ...]:
-    """The shape of (examples, channels, ...), whose channels have a number each in the others."""
+    """Check the shape (examples, channels, ...) against the operands that have a number for each channel."""
     same_dtype(name, x, *by_channel)
     shape = known_shape(x, name)
     if len(shape) < 2:
@@ -204,7 +204,7 @@ def _by_channel(numbers: Tensor, x: Tensor) -> Tensor:
 
 
 def _wide(x: Tensor) -> Tensor:
-    """Of half precision, whose sums overflow, single."""
+    """A tensor in half precision as single precision, since its sums would overflow; others as they are."""
     return x.astype(np.float32) if x.dtype == np.float16 else x
 
 

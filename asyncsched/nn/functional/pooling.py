@@ -67,7 +67,7 @@ def adaptive_avg_pool2d(x: Tensor, output_size: int | Sequence[int | None] | Non
 
 
 def _averaged(x: Tensor, axis: int, count: int | None) -> Tensor:
-    """As many means along an axis."""
+    """The means of `count` parts of an axis."""
     shape = known_shape(x, "adaptive_avg_pool2d")
     length = shape[axis]
     if count is None or count == length:

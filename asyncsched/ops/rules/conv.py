@@ -96,7 +96,7 @@ def _count(row: Row, windows: Windows, shape: Known) -> Pair:
 
 
 def _tile_elements(windows: Windows, x: Known, weight: Known, count: Known) -> int:
-    """Elements of all that is made for one tile: its lines, the columns, and a result or its gradient."""
+    """The number of elements in what is made for one tile: its lines, the columns, and a result or its gradient."""
     images, rows = tile_size(weight, x[0], count)
     lines = x[1] * windows.kernel[1] * rows_needed(windows, rows) * count[1]
     inputs = prod(weight[1:]) + 1  # of a window, and ones

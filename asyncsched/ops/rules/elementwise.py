@@ -43,7 +43,7 @@ def astype(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferre
 
 
 def copy(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """The same again."""
+    """The operand's own shape and dtype."""
     return same_as(operands[0])
 
 

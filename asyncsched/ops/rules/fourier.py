@@ -68,7 +68,7 @@ def _transformed(row: Row, array: Meta, axes: list[int], points: list[int | None
 
 
 def _dtype(row: Row, array: Meta, axes: int) -> np.dtype[Any]:
-    """Along one axis half precision may stay; along two it was widened before."""
+    """The dtype of the result: half precision may stay along one axis, and was widened before along two."""
     options = {"axes": tuple(range(axes)), "s": None} if row.name.endswith("fftn") else {"axis": 0, "n": None}
     dtype: np.dtype[Any] = resolve(row, np)(sample(array, (2,) * axes), norm="backward", **options).dtype
     return dtype

@@ -139,11 +139,7 @@ def tensordot_axes(axes: int | tuple[Any, Any], ndim_first: int, ndim_second: in
         if axes < 0 or axes > min(ndim_first, ndim_second):
             raise ValueError(f"tensordot: cannot sum over {axes} axes of arrays with {ndim_first} and {ndim_second}")
         return tuple(range(ndim_first - axes, ndim_first)), tuple(range(axes))
-    first, second = _axis_tuple(axes[0], ndim_first), _axis_tuple(axes[1], ndim_second)
+    first, second = normalize_axis_tuple(axes[0], ndim_first), normalize_axis_tuple(axes[1], ndim_second)
     if len(first) != len(second):
         raise ValueError("tensordot: shape-mismatch for sum: as many axes of the one as of the other are needed")
     return first, second
-
-
-def _axis_tuple(axes: int | Sequence[int], ndim: int) -> Known:
-    return normalize_axis_tuple(axes, ndim)

@@ -169,7 +169,7 @@ def eigh(name: str, operands: tuple[Operand, ...], options: Options) -> tuple[li
 
 
 def eig(name: str, operands: tuple[Operand, ...], options: Options) -> tuple[list[Meta], int]:
-    """The same of any square ones: complex."""
+    """Eigenvalues and eigenvectors of any square matrices, which are complex."""
     array, dtype = _square(name, operands[0])
     parts = [meta(array.bound[:-1], _complex(dtype)), meta(array.bound, _complex(dtype))]
     return parts, 2 * sum(part.nbytes for part in parts) + _copied(array, dtype)
@@ -241,13 +241,13 @@ def _complex(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def _copied(array: Meta, dtype: np.dtype[Any]) -> int:
-    """One matrix, which LAPACK writes over, with what goes along it; and a cast of all, if there is one."""
+    """Bytes of the copy of one matrix that LAPACK writes over, and of a cast of all of them if there is one."""
     n, m = array.bound[-2:]
     return (n * m + 4 * (n + m)) * dtype.itemsize + cast_bytes(array, dtype)
 
 
 def _temporary(array: Meta, dtype: np.dtype[Any]) -> int:
-    """Magnitudes of all elements and their powers; of a singular value decomposition its copies are less."""
+    """Bytes of the magnitudes of all elements and of their powers, which is more than a decomposition copies."""
     elements = prod(array.bound)
     return 2 * elements * max(dtype.itemsize, array.dtype.itemsize, _DOUBLE.itemsize)
 

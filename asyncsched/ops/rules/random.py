@@ -26,7 +26,7 @@ def draw_seeded(row: Row, operands: tuple[Operand, ...], options: Options) -> In
 
 
 def _scratch(operands: tuple[Operand, ...], options: Options) -> int:
-    """Places in what is permuted or chosen from; and numbers in double that are converted."""
+    """Bytes of the places that are permuted or chosen, and of numbers in double that are converted."""
     drawn: int = prod(options["shape"])
     if options["method"] in ("permutation", "choice"):
         return 16 * (sum(prod(lengths(operand)) for operand in operands) + 2 * drawn)

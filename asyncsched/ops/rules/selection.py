@@ -98,7 +98,7 @@ def _index_bound(tensor: Meta) -> tuple[int, ...]:
 
 
 def _index_bytes(tensor: Meta) -> int:
-    """What NumPy makes of an index tensor: integers of its own, one for each dimension of a mask."""
+    """Bytes of what NumPy makes of an index tensor: integers of its own, for each dimension of a mask."""
     if tensor.dtype == bool:
         return prod(tensor.bound) * 8 * max(len(tensor.bound), 1)
     return cast_bytes(tensor, INTP)

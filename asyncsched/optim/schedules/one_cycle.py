@@ -70,7 +70,7 @@ class OneCycleLR(Schedule):
             group[self._momentum] = momentum if self._momentum == "momentum" else (momentum, group["betas"][1])
 
     def _between(self, values: Sequence[float], step: int) -> float:
-        """Where the step is on the way from value to value, each at its end."""
+        """The rate at this step, between the values at the ends of the phase that it is in."""
         i = min(sum(step > end for end in self._ends), len(self._ends) - 1)
         begin = self._ends[i - 1] if i else 0.0
         share = (step - begin) / ((self._ends[i] - begin) or 1)

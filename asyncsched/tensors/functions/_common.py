@@ -51,7 +51,7 @@ _MOST_PLACES = 1024
 
 
 def _places(row: Row, operands: Sequence[Any], options: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Where each result will be in what they are packed in: from a cache, by what a plan depends on, too."""
+    """Where each result will be in the buffer they are packed in. From a cache with the keys of plans."""
     forms = tuple([o._value.meta if isinstance(o, Tensor) else o for o in operands])
     key = row.name, plan_key(forms, options)
     found = _known_places.get(key)
@@ -74,7 +74,7 @@ def refuse_tracked(name: str, operands: Sequence[Any]) -> None:
 
 
 def lengths(shape: int | Sequence[int]) -> tuple[int, ...]:
-    """A shape, also if given as one length."""
+    """A shape as a tuple; it may be given as one length."""
     return tuple([index(length) for length in shape]) if isinstance(shape, Sequence) else (index(shape),)
 
 

@@ -99,7 +99,7 @@ def fftfreq(
 def rfftfreq(
     n: int, /, *, d: float = 1.0, dtype: DTypeLike | None = None, device: object = None, scheduler: Any = None
 ) -> Tensor:
-    """Those of `rfft`: (n // 2 + 1,)."""
+    """The frequencies of `rfft`, of which there are n // 2 + 1; arguments as of `fftfreq`."""
     return _frequencies("rfftfreq", n, d, dtype, device, scheduler)
 
 

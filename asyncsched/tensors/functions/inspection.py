@@ -23,7 +23,7 @@ class Info:
         return find().devices[0]
 
     def devices(self) -> tuple[Any, ...]:
-        """All of them."""
+        """All devices of the ambient scheduler."""
         return tuple(find().devices)
 
     def default_dtypes(self, *, device: object = None) -> dict[str, np.dtype[Any]]:

@@ -72,7 +72,8 @@ class Generator:
     def __init__(self, seed: Seed = None, *, device: object = None, scheduler: Any = None) -> None:
         self._seeds = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
         self._start = words(np.random.default_rng(self._seeds))
-        # The state after each draw that may still fail, behind the last one that did not: the newest is drawn from.
+        # States of the generator, oldest first: one that is certain, then that after each draw which may still fail.
+        # The next draw begins with the newest.
         self._states: deque[Tensor] = deque()
         self._calls = 0
         self._device, self._scheduler = device, scheduler
@@ -81,49 +82,49 @@ class Generator:
     # -- distributions ------------------------------------------------------------------------------------------
 
     def random(self, size: Size = None, dtype: DTypeLike = np.float64) -> Tensor:
-        """Evenly from 0 to before 1, in float64 or float32."""
+        """Draw evenly from 0 to before 1, in float64 or float32."""
         return self._standard("random", size, dtype)
 
     def standard_normal(self, size: Size = None, dtype: DTypeLike = np.float64) -> Tensor:
-        """Normally, with mean 0 and variance 1, in float64 or float32."""
+        """Draw from the normal distribution with mean 0 and variance 1, in float64 or float32."""
         return self._standard("standard_normal", size, dtype)
 
     def standard_exponential(self, size: Size = None, dtype: DTypeLike = np.float64) -> Tensor:
-        """Exponentially, with mean 1, in float64 or float32."""
+        """Draw from the exponential distribution with mean 1, in float64 or float32."""
         return self._standard("standard_exponential", size, dtype)
 
     def normal(self, loc: float = 0.0, scale: float = 1.0, size: Size = None, dtype: DTypeLike | None = None) -> Tensor:
-        """Normally, around `loc` with the deviation `scale`."""
+        """Draw from the normal distribution with mean `loc` and standard deviation `scale`."""
         return self._distribution("normal", size, dtype, loc=loc, scale=scale)
 
     def uniform(self, low: float = 0.0, high: float = 1.0, size: Size = None, dtype: DTypeLike | None = None) -> Tensor:
-        """Evenly from `low` to before `high`."""
+        """Draw evenly from `low` to before `high`."""
         return self._distribution("uniform", size, dtype, low=low, high=high)
 
     def exponential(self, scale: float = 1.0, size: Size = None, dtype: DTypeLike | None = None) -> Tensor:
-        """Exponentially, with mean `scale`."""
+        """Draw from the exponential distribution with mean `scale`."""
         return self._distribution("exponential", size, dtype, scale=scale)
 
     def gamma(self, shape: float, scale: float = 1.0, size: Size = None, dtype: DTypeLike | None = None) -> Tensor:
-        """By the gamma distribution."""
+        """Draw from the gamma distribution."""
         return self._distribution("gamma", size, dtype, shape=shape, scale=scale)
 
     def beta(self, a: float, b: float, size: Size = None, dtype: DTypeLike | None = None) -> Tensor:
-        """By the beta distribution."""
+        """Draw from the beta distribution."""
         return self._distribution("beta", size, dtype, a=a, b=b)
 
     def poisson(self, lam: float = 1.0, size: Size = None, dtype: DTypeLike | None = None) -> Tensor:
-        """By Poisson's distribution, in int64."""
+        """Draw from the Poisson distribution, in int64."""
         return self._distribution("poisson", size, dtype, lam=lam)
 
     def binomial(self, n: int, p: float, size: Size = None, dtype: DTypeLike | None = None) -> Tensor:
-        """How many of `n` trials succeed, each with probability `p`, in int64."""
+        """Draw how many of `n` trials succeed, each with probability `p`, in int64."""
         return self._distribution("binomial", size, dtype, n=n, p=p)
 
     def integers(
         self, low: int, high: int | None = None, size: Size = None, dtype: DTypeLike = np.int64, endpoint: bool = False
     ) -> Tensor:
-        """Integers evenly from `low` to before `high`, or to it with `endpoint`; one argument alone is `high`."""
+        """Draw integers evenly from `low` to before `high`, or to it with `endpoint`; one argument alone is `high`."""
         first, last = (0, low) if high is None else (low, high)
         form = np.dtype(dtype)
         named = {"low": index(first), "high": index(last), "dtype": form, "endpoint": bool(endpoint)}
@@ -159,7 +160,7 @@ class Generator:
         return self._draw("choice", {"a": index(a), **named}, chosen, np.dtype(np.int64), tensors)
 
     def shuffle(self, x: object, axis: int = 0) -> NoReturn:
-        """Refused: tensors are values."""
+        """Raises: tensors are values, and are not changed in place. `permutation` makes a new one."""
         raise TypeError("shuffle works in place, and tensors are values: use `x = rng.permutation(x)`")
 
     # -- one draw -----------------------------------------------------------------------------------------------
@@ -191,16 +192,16 @@ class Generator:
         self._calls += 1
         if device.xp is not np:
             seeded = (self._seed(), *tensors.values())
-            return apply(TABLE["draw_seeded"], seeded, options, **self._placed(runtime, device))
+            return apply(TABLE["draw_seeded"], seeded, options, scheduler=runtime, device=device)
         state = self._newest()
         operands = tensors.values() if state is None else (state, *tensors.values())
         options["start"] = self._start if state is None else None
-        after, drawn = several("draw", *operands, placed=self._placed(runtime, device), **options)
+        after, drawn = several("draw", *operands, placed={"scheduler": runtime, "device": device}, **options)
         self._states.append(apply(TABLE["copy"], (after,)))  # of its own, not to hold what was drawn
         return drawn
 
     def _where(self, tensors: dict[str, Tensor]) -> tuple[Runtime, Device]:
-        """Whose task the draw is, and where it runs. Not while a step is captured: its replays would repeat it."""
+        """The runtime and the device of a draw. Refused in a captured step, whose replays would repeat the numbers."""
         given = next(iter(tensors.values()), None)
         runtime = find(self._scheduler) if given is None else runtime_of(given._value)
         if runtime.sink is not None:
@@ -212,7 +213,7 @@ class Generator:
         return runtime, device
 
     def _leave(self) -> None:
-        """Another scheduler takes over: the state that the last one's draws left goes along."""
+        """Leave the scheduler of the draws so far, and take the state along to another."""
         state = self._newest()
         if state is not None and not state.done():
             raise ValueError("the generator's draws in another scheduler are not done: `await` them first")
@@ -224,25 +225,15 @@ class Generator:
         """The state to draw from; None for that at the start."""
         states = self._states
         while states and states[-1]._value.failure is not None:
-            states.pop()  # that draw was none
+            states.pop()  # that draw failed
         while len(states) > 1 and states[1].done():
             states.popleft()
         return states[-1] if states else None
 
     def _seed(self) -> int:
-        """Of this call's own generator."""
+        """The seed of this call's own generator."""
         children = np.random.SeedSequence(self._seeds.entropy, spawn_key=(*self._seeds.spawn_key, self._calls))
         return int(children.generate_state(1, np.uint64)[0] >> np.uint64(1))
-
-    def _placed(self, runtime: Runtime, device: Device) -> dict[str, Any]:
-        return {"scheduler": _Of(runtime), "device": device}
-
-
-class _Of:
-    """A scheduler, as `find` takes one."""
-
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
 
 
 def _shape(size: Size) -> tuple[int, ...]:
