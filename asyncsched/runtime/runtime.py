@@ -58,6 +58,10 @@ class Life(Enum):
 
 
 _CLOSED: Final = "the scheduler is closed: submit inside `async with asyncsched.Scheduler()`"
+_TORN: Final = (
+    "{} came in the middle of the scheduler's own bookkeeping. So it has closed: what was unfinished is lost, what is"
+    " done can be read. `await s.aclose()` it or leave its block, and open another"
+)
 _REFUSALS: Final = {
     Life.NEW: "the scheduler is not open yet: use `async with asyncsched.Scheduler() as s`",
     Life.CLOSING: _CLOSED,
@@ -104,16 +108,18 @@ class Runtime:
             run=self._run_small,
             on_overrun=self._on_overrun,
             on_cancel=self._on_cancel,
+            on_torn=self.give_up,
             runtime=self,
         )
         self._auto_bytes = auto_bytes  # the devices say the limit
         self.dispatch = self.engine.dispatch
-        self.submit: Callable[..., None] = self.engine.submit  # see `divert`
+        self.submit: Callable[..., None] = self.engine.submit  # or the sink's `take`
         self.life = Life.NEW
         self.loop: asyncio.AbstractEventLoop | None = None
         self.thread = 0  # the loop's thread while open; 0 makes every call ask `refuse` why
         self.inline_thread = 0  # the same, while quick rows may run on it
         self._spent = 0.0  # seconds for which they held it since the loop last turned, by estimate
+        self.torn: Failure | None = None  # why it closed itself, see `_core.torn`
         self.abandoned = False  # the loop ended while something ran: nothing is waited for any more
         self.sink: Sink | None = None  # where tasks go instead of the backlog
         self.lanes: dict[Any, list[Lane]] = {}
@@ -240,6 +246,21 @@ class Runtime:
         self._stop_wakeup()
         self.instruments.remove_all()
 
+    def give_up(self, error: BaseException) -> None:
+        """An exception was raised in the middle of a change of state: fail what is unfinished, and close."""
+        if self.torn is not None or self.life is Life.FORKED:
+            return
+        self._move_on(Life.CLOSED)
+        self.torn = failure = Failure(SchedulerClosed(_TORN.format(type(error).__name__)), "the scheduler", None)
+        if self.engine.unfinished:
+            self.engine.root.record(failure)
+        self.engine.abandon(failure)
+        self.dispatch()
+        for future in list(self.parked):  # also for what was lost on the way
+            if not future.done():
+                future.set_exception(failure.exception)
+        self.close()
+
     def _stop_wakeup(self) -> None:
         """From now on the loop is woken in its own way: a body that `aclose(timeout=)` left behind may have someone
         waiting for it."""
@@ -285,6 +306,8 @@ class Runtime:
 
     def refuse(self) -> None:
         """Raise why this thread, at this moment, may not submit anything."""
+        if self.torn is not None:
+            self.torn.rethrow()
         if self.life in _REFUSALS:
             raise SchedulerClosed(_REFUSALS[self.life])
         assert self.loop is not None
@@ -324,11 +347,6 @@ class Runtime:
 
     # -- moving things along ------------------------------------------------------------------------------------
 
-    def divert(self, sink: Sink | None) -> None:
-        """Have tasks go to `sink` instead of the backlog; None for the backlog again."""
-        self.sink = sink
-        self.submit = self.engine.submit if sink is None else sink.take
-
     @contextlib.contextmanager
     def transaction(
         self,
@@ -359,16 +377,16 @@ class Runtime:
             return
         inline = self.inline_thread
         gathered = _Gathered(self)
-        self.divert(gathered)
+        tasks = gathered.tasks
+        # No function is entered between here and `try`, nor in `finally`, where a signal could be handled.
+        self.sink, self.submit = gathered, gathered.take
         if versions is not None:
             self.inline_thread = 0
-        tasks = gathered.tasks
         try:
             try:
                 yield
             finally:
-                self.divert(None)
-                self.inline_thread = inline
+                self.sink, self.submit, self.inline_thread = None, self.engine.submit, inline
             self.dispatch()
             if versions is not None:
                 tasks.insert(0, commit(what, tasks, versions, self.lanes[next(iter(versions)).device]))
@@ -378,9 +396,13 @@ class Runtime:
             for task in tasks:
                 task.refused()
             raise
-        for task in tasks:
-            task.expedited = expedited
-            self.engine.submit(task, bounded=False, hold=True)
+        try:
+            for task in tasks:
+                task.expedited = expedited
+                self.engine.submit(task, bounded=False, hold=True)
+        except BaseException as error:  # half of it has joined
+            self.give_up(error)
+            raise
 
     def _require_room(self, what: str, count: int) -> None:
         limit = self.engine.max_pending

@@ -45,12 +45,11 @@ class Recorder:
         if runtime.sink is not None:
             raise CaptureError("a step is being captured already: captured steps do not nest")
         inline_thread, runtime.inline_thread = runtime.inline_thread, 0
-        runtime.divert(self)
+        runtime.sink, runtime.submit = self, self.take  # as in `Runtime.transaction`
         try:
             yield
         finally:
-            runtime.divert(None)
-            runtime.inline_thread = inline_thread
+            runtime.sink, runtime.submit, runtime.inline_thread = None, runtime.engine.submit, inline_thread
 
     def take(self, task: Task, *, bounded: bool = True, hold: bool = False) -> None:
         """Take one operation."""
