@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import numpy as np
 import pytest
@@ -100,6 +101,38 @@ async def test_put_nowait() -> None:
         assert s.statistics().tasks_pending == 0
         with pytest.raises(asc.TaskTooLarge, match="split"):
             s.put_nowait(np.ones((200, 601)))
+    assert s.statistics().tasks_cancelled == 1
+
+
+@pytest.mark.parametrize("what", ["put", "submit", "call", "scope"])
+async def test_who_is_closed_while_it_waits_takes_it_back(what: str, gate: threading.Event) -> None:
+    async with asc.Scheduler("cpu", max_ops=1, max_bytes=2 * BLOCK.nbytes) as s:
+        x = await s.put(BLOCK)
+        s.submit_nowait(held, gate)
+        waits: Coroutine[Any, Any, Any] = {
+            "put": lambda: s.put(BLOCK),
+            "submit": lambda: s.submit(int),
+            "call": lambda: s.call(int),
+            "scope": lambda: s.scope(reserve=2 * BLOCK.nbytes).__aenter__(),
+        }[what]()
+        while not s._runtime.engine.admission.pending:
+            waits.send(None)
+        waits.close()
+        assert not s._runtime.engine.admission.pending
+        s._runtime.engine.validate()
+        gate.set()
+        await s.barrier()
+        assert (await x).sum() == BLOCK.sum()
+        assert s.statistics().tasks_cancelled == (what != "scope")  # a claim is no task
+
+
+async def test_who_is_closed_while_it_awaits_a_call_cancels_it(s: asc.Scheduler, gate: threading.Event) -> None:
+    call = s.call(held, gate)
+    call.send(None)
+    assert s.statistics().tasks_in_flight == 1
+    call.close()
+    gate.set()
+    await s.barrier()
     assert s.statistics().tasks_cancelled == 1
 
 

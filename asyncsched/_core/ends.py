@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
-from .audit import Audit
 from .commit import Commit, Move
 from .failure import Failure
 from .instrument import Instrument
 from .model import CANCELLED, DONE, FAILED, LAUNCHED, PENDING, Task
+from .torn import Torn, whole
 
 
-class Ends(Audit):
+class Ends(Torn):
     """The part of the engine that ends tasks. It calls no waiters: it adds to `_news`, and `dispatch` calls theirs."""
 
     sequence: int
@@ -20,10 +19,11 @@ class Ends(Audit):
     observer: Instrument | None
     on_overrun: Callable[[Task], None]
     on_cancel: Callable[[Task], None]
-    _news: list[Any]
 
     def _complete(self, task: Task) -> None:
         """A launched task physically ended; its `refund`, and its `failure` if it has one, are set."""
+        if task.state != LAUNCHED:  # given up meanwhile, see `torn`
+            return
         lane, account, admission = task.lane, task.scope.account, self.admission
         assert lane is not None
         lane.load -= 1
@@ -60,6 +60,7 @@ class Ends(Audit):
             if failure is not None and dependent.state == PENDING:
                 self.settle(dependent, failure.passed_to(dependent.name, dependent.site))
 
+    @whole
     def cancel(self, task: Task, failure: Failure) -> bool:
         """Cancel a task in any state, and what depends on it. Returns whether it had not ended yet.
 
@@ -102,6 +103,7 @@ class Ends(Audit):
             self._news.append(task)
         self.on_cancel(task)
 
+    @whole
     def settle(self, task: Task, failure: Failure) -> bool:
         """End a pending task that will never be launched, and its dependents. Not recursive, since graphs are deep.
 
@@ -175,6 +177,7 @@ class Ends(Audit):
         if task.waiters is not None:
             self._news.append(task)
 
+    @whole
     def failed_inline(self, task: Task, failure: Failure) -> None:
         """A quick task was submitted, failed and ended in one step, while nothing was pending."""
         task.seq = self.sequence

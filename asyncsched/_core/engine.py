@@ -47,6 +47,7 @@ class Engine(Scopes):
         run: runs a quick task there now, in few steps, to its end. False, and nothing has happened, if it does not.
         on_cancel: told of each task that is cancelled after its launch.
         on_overrun: told of each task that made more than it was charged, while that is more than the limit allows.
+        on_torn: told of an exception that left a change of state in the middle: see `torn`.
         runtime: whose it is; reachable from every account, and opaque here.
 
     Attributes:
@@ -65,6 +66,7 @@ class Engine(Scopes):
         run: Callable[[Task], bool] = lambda task: False,
         on_overrun: Callable[[Task], None] = lambda task: None,
         on_cancel: Callable[[Task], None] = lambda task: None,
+        on_torn: Callable[[BaseException], None] = lambda error: None,
         runtime: Any = None,
     ) -> None:
         self.max_pending = max_pending
@@ -75,6 +77,7 @@ class Engine(Scopes):
         self.on_stuck: Callable[[Sequence[Task]], None] = lambda tasks: None
         self.on_overrun = on_overrun
         self.on_cancel = on_cancel
+        self.on_torn = on_torn
         self.account = Account(max_bytes, completions, runtime)
         self.admission = Admission(max_ops, completions.returning)
         self.root = Scope("root", Queue(Tenant(None, self.admission.tenants.ordinary)), self.account)
@@ -113,36 +116,40 @@ class Engine(Scopes):
             at_once = False
         if bounded and self.max_pending is not None and admission.pending >= self.max_pending:
             self._refuse(task)
-        task.seq = self.sequence
-        self.sequence += 1
-        self.unfinished += 1
-        if task.lanes:
-            self.submitted += 1
-        task.scope.tasks[task] = None
-        failed, reads = None, task.reads
-        if type(reads) is Value:  # as most: here and below a loop would take twice as long
-            if reads.task is not None:
-                failed = _follow(task)
-        else:
-            for value in reads:
-                if value.task is not None:
+        try:
+            task.seq = self.sequence
+            self.sequence += 1
+            self.unfinished += 1
+            if task.lanes:
+                self.submitted += 1
+            task.scope.tasks[task] = None
+            failed, reads = None, task.reads
+            if type(reads) is Value:  # as most: here and below a loop would take twice as long
+                if reads.task is not None:
                     failed = _follow(task)
-                    break
-        if self.observer is not None:
-            assert task.value is not None
-            task.value.seq = task.seq
-            self.observer.task_submitted(task)
-        if at_once and failed is None and task.lanes and not admission.pending and admission.free > 0:
-            self._admit(task)  # it would be the next one anyway, and need not stand in the queue
-            if self._news:
+            else:
+                for value in reads:
+                    if value.task is not None:
+                        failed = _follow(task)
+                        break
+            if self.observer is not None:
+                assert task.value is not None
+                task.value.seq = task.seq
+                self.observer.task_submitted(task)
+            if at_once and failed is None and task.lanes and not admission.pending and admission.free > 0:
+                self._admit(task)  # it would be the next one anyway, and need not stand in the queue
+                if self._news:
+                    self.dispatch()
+                return
+            admission.push(task)
+            if failed is not None and task.move is None:
+                self.settle(task, failed.passed_to(task.name, task.site))
+            completions.wants_slots = True  # the flag first, a look at the deque second: see `completions`
+            if not hold and (completions.items or admission.free > 0):
                 self.dispatch()
-            return
-        admission.push(task)
-        if failed is not None and task.move is None:
-            self.settle(task, failed.passed_to(task.name, task.site))
-        completions.wants_slots = True  # the flag first, a look at the deque second: see `completions`
-        if not hold and (completions.items or admission.free > 0):
-            self.dispatch()
+        except BaseException as error:
+            self.on_torn(error)
+            raise
 
     def _refuse(self, task: Task) -> NoReturn:
         task.refused()
@@ -183,61 +190,69 @@ class Engine(Scopes):
             return
         if not (completions.wants_slots or completions.items or self._news):
             return  # nothing has ended since, and nothing is pending
-        for turn in range(_MOST_ROUNDS):
-            if completions.items:
-                self.take()
-            alone = self.observer is None
-            while admission.pending and ran < _MOST_HERE and (task := admission.next()) is not None:
-                if alone and task.quick is not None:
-                    count = self._run_heads(task.scope, _MOST_HERE - ran)
-                    ran += count
-                    alone = count > 0  # else what stands at the head is no such task: no use to ask for each
-                    if task.state != PENDING:
-                        continue
-                ran += self._start(task)
-            news, self._news = self._news, []
-            for job in news:
-                waiting: list[Waiter] = []
-                for waiter in job.waiters or ():
-                    if not waiter(job):
-                        waiting.append(waiter)
-                job.waiters = waiting or None  # at once: a stream's thread looks whether there are any
-            # Flags first, a look at the deque second: see `completions`.
-            completions.wants_slots = admission.pending > 0
-            completions.threshold = admission.in_flight // 2 or 1
-            completions.wants_bytes = lacking = (
-                admission.lacking() if completions.wants_slots and admission.free > 0 else 0
-            )
-            if ran >= _MOST_HERE:
-                completions.notify()
-                return
-            arrived = len(completions.items)
-            if not arrived or not (lacking or arrived >= completions.threshold):
-                break
-            if turn == _MOST_ROUNDS - 1:
-                completions.notify()
-        if lacking or self._stuck:
-            stuck = admission.stuck() if lacking and not completions.items else []
-            self._stuck = bool(stuck)
-            self.on_stuck(stuck)
+        try:
+            for turn in range(_MOST_ROUNDS):
+                if completions.items:
+                    self.take()
+                alone = self.observer is None
+                while admission.pending and ran < _MOST_HERE and (task := admission.next()) is not None:
+                    if alone and task.quick is not None:
+                        count = self._run_heads(task.scope, _MOST_HERE - ran)
+                        ran += count
+                        alone = count > 0  # else what stands at the head is no such task: no use to ask for each
+                        if task.state != PENDING:
+                            continue
+                    ran += self._start(task)
+                news, self._news = self._news, []
+                for job in news:
+                    waiting: list[Waiter] = []
+                    for waiter in job.waiters or ():
+                        if not waiter(job):
+                            waiting.append(waiter)
+                    job.waiters = waiting or None  # at once: a stream's thread looks whether there are any
+                # Flags first, a look at the deque second: see `completions`.
+                completions.wants_slots = admission.pending > 0
+                completions.threshold = admission.in_flight // 2 or 1
+                completions.wants_bytes = lacking = (
+                    admission.lacking() if completions.wants_slots and admission.free > 0 else 0
+                )
+                if ran >= _MOST_HERE:
+                    completions.notify()
+                    return
+                arrived = len(completions.items)
+                if not arrived or not (lacking or arrived >= completions.threshold):
+                    break
+                if turn == _MOST_ROUNDS - 1:
+                    completions.notify()
+            if lacking or self._stuck:
+                stuck = admission.stuck() if lacking and not completions.items else []
+                self._stuck = bool(stuck)
+                self.on_stuck(stuck)
+        except BaseException as error:
+            self.on_torn(error)
+            raise
 
     def take(self) -> None:
         """Take in every completion and drop that was told."""
         items = self.completions.items
-        while items:
-            item = items.popleft()
-            if type(item) is Task:
-                self._complete(item)
-            elif type(item) is tuple:
-                account, nbytes, seq = item
-                if account.closed:
-                    account = account.open
-                account.used -= nbytes
-                account.changed = True
-                if self.observer is not None:
-                    self.observer.bytes_released(account, nbytes, seq)
-            else:  # a job, which is not admitted and not charged: tell who waits for it
-                self._news.append(item)
+        try:
+            while items:
+                item = items.popleft()
+                if type(item) is Task:
+                    self._complete(item)
+                elif type(item) is tuple:
+                    account, nbytes, seq = item
+                    if account.closed:
+                        account = account.open
+                    account.used -= nbytes
+                    account.changed = True
+                    if self.observer is not None:
+                        self.observer.bytes_released(account, nbytes, seq)
+                else:  # a job, which is not admitted and not charged: tell who waits for it
+                    self._news.append(item)
+        except BaseException as error:
+            self.on_torn(error)
+            raise
 
     def _start(self, task: Task) -> bool:
         """Take a task out of its queue, and admit it. Returns whether it has run already."""

@@ -97,7 +97,11 @@ class Value:
         raise TypeError("a result lives in its scheduler and cannot be pickled or copied: `await` it first")
 
     def __del__(self) -> None:
-        if self.block is not None or self.escaped:
+        try:
+            reclaimed = self.block is not None or self.escaped
+        except AttributeError:  # a signal's exception came as it was to be made
+            return
+        if reclaimed:
             self.device.memory.reclaim(self)
         elif self.charge:
             account = self.account

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Hashable
 
-from .completions import Completions
 from .ends import Ends
 from .model import Account, Queue, Scope, Value
+from .torn import whole
 
 
 class Scopes(Ends):
     """The part of the engine that keeps the tree of scopes."""
 
-    completions: Completions
     reserved: int
 
     def open_scope(
@@ -68,6 +67,7 @@ class Scopes(Ends):
             else:
                 ended.append(scope)
 
+    @whole
     def grant_reserve(self, scope: Scope, claim: Value) -> None:
         """Make the bytes of a claim, charged to the scope's account, the scope's own. Nobody has used the scope yet."""
         assert not scope.tasks
@@ -76,6 +76,7 @@ class Scopes(Ends):
         scope.account = Account(scope.reserve, self.completions, self.account.runtime, scope.account)
         self.reserved += scope.reserve
 
+    @whole
     def close_scope(self, scope: Scope) -> None:
         """Take a finished scope out of the tree; what it still holds is charged to its parent in the same step."""
         assert not scope.tasks

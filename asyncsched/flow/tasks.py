@@ -6,8 +6,8 @@ Theory of operation. Each coroutine here goes the same way:
    who is cancelled there leaves nothing behind.
 2. It makes the task, which joins the queue of its scope in the same step. The backlog's limit does not apply: whoever
    waits for admission is held up by that, and cannot run ahead.
-3. It waits for admission. Cancelled before, it takes the task out of the queue; later, the task goes on, but for
-   `call`, which cancels it.
+3. It waits for admission. Cancelled or closed before, it takes the task out of the queue; later, the task goes on, but
+   for `call`, which cancels it.
 4. It returns the handle (`submit`), or waits for the end (`put`, `call`).
 
 An exception holds the frames that it passed, a frame its locals, a task its failure, and the failure the exception. So
@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from threading import get_ident
 from time import perf_counter
 from typing import Any, NoReturn, TypeAlias, TypeVar, overload
 
@@ -35,6 +36,7 @@ from .._core.model import DONE, PENDING, Value, new_value
 from .._core.model import Scope as CoreScope
 from .._core.model import Task as CoreTask
 from ..runtime.context import current_scope
+from ..runtime.life import running_loop
 from ..runtime.runtime import Runtime
 from ..runtime.waiting import ADMITTED, awaited, checkpoint
 from ..tensors.handles import Task
@@ -223,8 +225,8 @@ class Tasks:
                 await self._admitted(task)
             result: T = await handle
             return result
-        except asyncio.CancelledError:
-            handle.cancel()
+        except (asyncio.CancelledError, GeneratorExit):
+            self._take_back(task, "the coroutine that awaited it, which was cancelled")
             raise
         finally:
             del task, handle  # as in `put`
@@ -234,9 +236,9 @@ class Tasks:
         started = perf_counter()
         try:
             await awaited(self._runtime, (task,), ADMITTED)
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, GeneratorExit):
             if task.state == PENDING:
-                self._runtime.cancel(task, "the coroutine that waited for its admission, which was cancelled")
+                self._take_back(task, "the coroutine that waited for its admission, which was cancelled")
             raise
         finally:
             self._runtime.waited += perf_counter() - started
@@ -245,6 +247,17 @@ class Tasks:
                 task.failure.rethrow()
             finally:
                 del task  # as in `put`
+
+    def _take_back(self, task: CoreTask, by: str) -> None:
+        """Cancel a task whose coroutine was cancelled, or closed: that may be on any thread, and after the loop."""
+        runtime, loop = self._runtime, self._runtime.loop
+        assert loop is not None
+        if loop.is_closed():
+            return
+        if runtime.thread == get_ident() or running_loop() is loop:
+            runtime.cancel(task, by)
+        else:
+            loop.call_soon_threadsafe(runtime.cancel, task, by)
 
     async def _claim(self, core: CoreScope, what: str, nbytes: int) -> Value:
         """Wait until `nbytes` are charged to the scope's account, for as long as the value lives that is returned.

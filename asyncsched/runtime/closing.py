@@ -18,6 +18,9 @@ async def close_in_order(runtime: Runtime, timeout: float | None) -> None:  # no
     """Wait for everything submitted, at most so many seconds, and close. See `Scheduler.aclose`."""
     if runtime.life in (Life.NEW, Life.CLOSED):
         runtime.life = Life.CLOSED
+        if runtime.torn is not None:  # by then it had closed itself
+            await runtime.disconnect()
+            finish(runtime.engine.root, "the scheduler", None)
         return
     if runtime.life is not Life.OPEN:
         runtime.refuse()
@@ -41,6 +44,8 @@ async def close_in_order(runtime: Runtime, timeout: float | None) -> None:  # no
 async def abort(runtime: Runtime, by: str) -> None:
     """Drop what is pending, wait for what runs, whoever cancels meanwhile, and close."""
     if runtime.life in (Life.CLOSED, Life.FORKED):
+        if runtime.torn is not None:
+            await runtime.disconnect()
         return
     runtime.refuse_new()
     runtime.cancel_all(runtime.engine.root.unfinished(), by)

@@ -146,6 +146,9 @@ def find(scheduler: Any = None) -> Runtime:
     found = [r for r in _opened if r.loop is loop and r.life is not Life.CLOSED] if loop is not None else []
     if len(found) == 1:
         return found[0]
+    for runtime in _opened if not found else ():
+        if runtime.loop is loop and runtime.torn is not None:
+            runtime.refuse()
     raise SchedulerClosed(
         f"{'no scheduler is' if not found else 'several schedulers are'} open on this loop: "
         "work inside `async with asyncsched.Scheduler()`, or pass `scheduler=`"

@@ -7,6 +7,7 @@ import threading
 from enum import Enum, auto
 from typing import Final
 
+from .._core.failure import Failure
 from ..devices.contract import in_stream_thread
 from ..errors import SchedulerClosed
 
@@ -22,6 +23,10 @@ class Life(Enum):
 
 
 _CLOSED: Final = "the scheduler is closed: submit inside `async with asyncsched.Scheduler()`"
+TORN: Final = (
+    "{} came in the middle of the scheduler's own bookkeeping. So it has closed: what was unfinished is lost, what is"
+    " done can be read. `await s.aclose()` it or leave its block, and open another"
+)
 _REFUSALS: Final = {
     Life.NEW: "the scheduler is not open yet: use `async with asyncsched.Scheduler() as s`",
     Life.CLOSING: _CLOSED,
@@ -38,6 +43,7 @@ class OnOneLoop:
         self.loop: asyncio.AbstractEventLoop | None = None
         self.thread = 0  # the loop's thread while open; 0 makes every call ask `refuse` why
         self.inline_thread = 0  # the same, while quick rows may run on it
+        self.torn: Failure | None = None  # why it closed itself, see `_core.torn`
 
     def check(self) -> None:
         """Raise unless this thread, on this event loop, may submit."""
@@ -52,6 +58,8 @@ class OnOneLoop:
 
     def refuse(self) -> None:
         """Raise why this thread, at this moment, may not submit anything."""
+        if self.torn is not None:
+            self.torn.rethrow()
         if self.life in _REFUSALS:
             raise SchedulerClosed(_REFUSALS[self.life])
         assert self.loop is not None

@@ -20,10 +20,19 @@ from typing import Any
 
 def resume(futures: list[asyncio.Future[None]], debug: bool) -> None:
     """Set each, and resume what awaits the first before this returns. Call it only from a callback of the loop."""
-    for other in futures[1:]:
-        if not other.done():
-            other.set_result(None)
-    first: Any = futures[0]
+    try:
+        for other in futures[1:]:
+            if not other.done():
+                other.set_result(None)
+        _resume(futures[0], debug)
+    except BaseException:  # a signal's, perhaps: nobody must wait for ever if the loop goes on
+        for future in futures:
+            if not future.done():
+                future.set_result(None)
+        raise
+
+
+def _resume(first: Any, debug: bool) -> None:
     if first.done():
         return
     callbacks = None if debug else getattr(first, "_callbacks", None)  # asyncio's own, in C and in Python
@@ -31,9 +40,15 @@ def resume(futures: list[asyncio.Future[None]], debug: bool) -> None:
         first.set_result(None)
         return
     [(go_on, context)] = callbacks
-    first.remove_done_callback(go_on)
-    first.set_result(None)
+    begun = False
     try:
+        first.remove_done_callback(go_on)
+        first.set_result(None)
+        begun = True
         context.run(go_on, first)
+    except BaseException:
+        if not begun:
+            first.get_loop().call_soon(go_on, first, context=context)
+        raise
     finally:  # no cycle: an exception holds this frame, which would hold the task, which holds the exception
         del first, callbacks, go_on, context

@@ -11,7 +11,7 @@ import contextvars
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, Final, NoReturn, Protocol, cast
 
 import numpy as np
@@ -25,10 +25,10 @@ from .._core.model import LAUNCHED, Lane, Task, Value
 from .._core.refcounts import require_gil
 from ..devices.contract import Device, Point, RemoteDevice
 from ..devices.host.memory import run_small
-from ..errors import TaskCancelled
+from ..errors import SchedulerClosed, TaskCancelled
 from .cancellation import to_its_end
 from .instruments import Instruments
-from .life import Life, OnOneLoop, running_loop
+from .life import TORN, Life, OnOneLoop, running_loop
 from .rates import Meter
 from .resuming import resume
 from .threads import in_thread
@@ -85,11 +85,12 @@ class Runtime(OnOneLoop):
             run=self._run_small,
             on_overrun=self._on_overrun,
             on_cancel=self._on_cancel,
+            on_torn=self.give_up,
             runtime=self,
         )
         self._auto_bytes = auto_bytes  # the devices say the limit
         self.dispatch = self.engine.dispatch
-        self.submit: Callable[..., None] = self.engine.submit  # see `diverted`
+        self.submit: Callable[..., None] = self.engine.submit  # or the sink's `take`
         self._held_for = 0.0  # seconds, by estimate, for which quick rows held the loop's thread since it last turned
         self.abandoned = False  # the loop ended while something ran: nothing is waited for any more
         self.sink: Sink | None = None  # where tasks go instead of the backlog
@@ -216,6 +217,21 @@ class Runtime(OnOneLoop):
         self._stop_wakeup()
         self.instruments.remove_all()
 
+    def give_up(self, error: BaseException) -> None:
+        """An exception was raised in the middle of a change of state: fail what is unfinished, and close."""
+        if self.torn is not None or self.life is Life.FORKED:
+            return
+        self._move_on(Life.CLOSED)
+        self.torn = failure = Failure(SchedulerClosed(TORN.format(type(error).__name__)), "the scheduler", None)
+        if self.engine.unfinished:
+            self.engine.root.record(failure)
+        self.engine.abandon(failure)
+        self.dispatch()
+        for future in list(self.parked):  # also for what was lost on the way
+            if not future.done():
+                future.set_exception(failure.exception)
+        self.close()
+
     def _stop_wakeup(self) -> None:
         """Wake the loop by `call_soon_threadsafe` from now on: somebody may wait for a body that `aclose(timeout=)`
         left behind."""
@@ -262,23 +278,6 @@ class Runtime(OnOneLoop):
         raise ValueError(f"device {wanted!r} is not among this scheduler's ({names}): list it in Scheduler([...])")
 
     # -- moving things along ------------------------------------------------------------------------------------
-
-    @contextlib.contextmanager
-    def diverted(self, sink: Sink, *, inline: bool) -> Iterator[None]:
-        """Inside, tasks go to `sink` instead of the backlog.
-
-        Args:
-            inline: whether quick rows may still run on the loop's thread.
-        """
-        thread = self.inline_thread
-        if not inline:
-            self.inline_thread = 0
-        self.sink, self.submit = sink, sink.take
-        try:
-            yield
-        finally:
-            self.sink, self.submit = None, self.engine.submit
-            self.inline_thread = thread
 
     def _here(self, task: Task) -> Lane | None:
         """The lane for a quick task that is about to be launched, if it may run here, now: all that it reads is there.

@@ -39,11 +39,17 @@ def transaction(
             runtime.sink.refuse(what)
         yield
         return
-    engine, gathered = runtime.engine, _Gathered(runtime)
+    engine, gathered, inline = runtime.engine, _Gathered(runtime), runtime.inline_thread
     tasks = gathered.tasks
+    # No function is entered between here and `try`, nor in `finally`, where a signal could be handled.
+    runtime.sink, runtime.submit = gathered, gathered.take
+    if versions is not None:
+        runtime.inline_thread = 0
     try:
-        with runtime.diverted(gathered, inline=versions is None):
+        try:
             yield
+        finally:
+            runtime.sink, runtime.submit, runtime.inline_thread = None, engine.submit, inline
         runtime.dispatch()
         if versions is not None:
             tasks.insert(0, commit(what, tasks, versions, runtime.lanes[next(iter(versions)).device]))
@@ -53,9 +59,13 @@ def transaction(
         for task in tasks:
             task.refused()
         raise
-    for task in tasks:
-        task.expedited = expedited
-        engine.submit(task, bounded=False, hold=True)
+    try:
+        for task in tasks:
+            task.expedited = expedited
+            engine.submit(task, bounded=False, hold=True)
+    except BaseException as error:  # half of it has joined
+        runtime.give_up(error)
+        raise
 
 
 def _require_room(runtime: Runtime, what: str, count: int) -> None:

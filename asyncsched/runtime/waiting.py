@@ -90,6 +90,8 @@ def wait(
         else:
             if not loop.is_running():  # this runs on another loop
                 runtime.refuse()
+            if runtime.torn is not None:  # the task was lost
+                runtime.torn.rethrow()
             runtime.parked[future] = (asyncio.current_task(loop), tasks)
             for other in others:
                 other.parked[future] = runtime.parked[future]

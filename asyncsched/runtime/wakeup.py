@@ -70,13 +70,17 @@ class Wakeup:
             os.eventfd_write(self._fd, 1)
 
     def _read(self) -> None:
-        try:  # noqa: SIM105  # `suppress` takes longer than the rest of this
-            os.eventfd_read(self._fd)
-        except BlockingIOError:
-            pass
-        target = self._target()
-        if target is not None:
-            target.on_wake()
+        try:
+            try:  # noqa: SIM105  # `suppress` takes longer than the rest of this
+                os.eventfd_read(self._fd)
+            except BlockingIOError:
+                pass
+            target = self._target()
+            if target is not None:
+                target.on_wake()
+        except BaseException:  # a signal's, perhaps: what is left undone is done if the loop goes on
+            self()
+            raise
 
     def stop(self) -> None:
         """Call the target no more. On any thread."""

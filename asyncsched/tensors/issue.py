@@ -141,8 +141,9 @@ def run_inline(
         array = np.asarray(array)
     spare = plan.workspace  # charged like a task's cost, and given back at once
     if row.out or owner_of(array) is not owner_of(first.array):
-        value = new_value(account, first.device, plan.meta, nbytes, None, array, nbytes)
+        value = new_value(account, first.device, plan.meta, nbytes, None, array)
         account.used += nbytes
+        value.charge = nbytes  # in one step with what is above: no signal is handled in between
     else:
         value = new_value(account, first.device, plan.meta, 0, None, array)
         value.base = first

@@ -44,8 +44,12 @@ class Recorder:
         """While inside, the scheduler's operations come here."""
         if runtime.sink is not None:
             raise CaptureError("a step is being captured already: captured steps do not nest")
-        with runtime.diverted(self, inline=False):
+        inline_thread, runtime.inline_thread = runtime.inline_thread, 0
+        runtime.sink, runtime.submit = self, self.take  # as in `transaction`
+        try:
             yield
+        finally:
+            runtime.sink, runtime.submit, runtime.inline_thread = None, runtime.engine.submit, inline_thread
 
     def take(self, task: Task, *, bounded: bool = True, hold: bool = False) -> None:
         """Take one operation."""

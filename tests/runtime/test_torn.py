@@ -1,0 +1,178 @@
+"""An exception that a signal raises between two lines: nobody waits for ever, and whoever goes on is told.
+
+Python handles signals where it enters a function and after it has called one that is written in C. So that is where
+each of these programs is interrupted, once at each of those places.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from itertools import chain, count
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import asyncsched as asc
+from tests.waiting import held, turns, until
+
+FINALISERS = ("__del__", "_remove")  # what is raised there is lost, and the program goes on
+MANY = 1_000_000
+ENDS_SOON = 20  # seconds
+
+
+def interrupted(number: int, run: Callable[[], object]) -> bool:
+    """Run something, and raise KeyboardInterrupt at one place in it: the first is number 0. Whether it came so far."""
+    left = number
+
+    def look(frame: FrameType, event: str, arg: Any) -> None:
+        nonlocal left
+        if event not in ("call", "c_return") or frame.f_code.co_name in FINALISERS:
+            return
+        left -= 1
+        if left == -1:
+            raise KeyboardInterrupt
+
+    sys.setprofile(look)
+    try:
+        run()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.setprofile(None)
+    return left < 0
+
+
+def operators(s: asc.Scheduler, x: asc.Tensor, gate: threading.Event) -> None:
+    y = x @ x
+    _ = y * 2 + x
+
+
+def submits(s: asc.Scheduler, x: asc.Tensor, gate: threading.Event) -> None:
+    t = s.submit_nowait(held, gate)
+    s.submit_nowait(repr, t)
+    s.submit_nowait(np.sum, x)
+
+
+def puts(s: asc.Scheduler, x: asc.Tensor, gate: threading.Event) -> None:
+    with suppress(asc.QueueFull):
+        s.put_nowait(np.ones(10))
+
+
+def tiny(s: asc.Scheduler, x: asc.Tensor, gate: threading.Event) -> None:
+    _ = x[0] + 1
+
+
+def cancels(s: asc.Scheduler, x: asc.Tensor, gate: threading.Event) -> None:
+    t = s.submit_nowait(held, gate)
+    u = s.submit_nowait(repr, t)
+    t.cancel()
+    u.done()
+
+
+def learns(s: asc.Scheduler, x: asc.Tensor, gate: threading.Event) -> None:
+    w = x * 1
+    w.requires_grad = True
+    (w @ w).sum().backward()
+
+
+PROGRAMS: list[Callable[[asc.Scheduler, asc.Tensor, threading.Event], None]] = [
+    operators, submits, puts, tiny, cancels, learns,
+]  # fmt: skip
+MANY_PLACES = {learns: 11, operators: 3}  # of these one in so many
+
+
+@pytest.mark.one_loop
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a generator that is dropped then
+@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("max_ops", [1, 64])
+async def test_whoever_goes_on_gets_a_result_or_is_told(program: Any, max_ops: int) -> None:
+    torn, came_so_far = 0, True
+    for number in chain(
+        [MANY], count(step=MANY_PLACES.get(program, 1))
+    ):  # first the whole of it, which makes plans that are kept
+        gate, s = threading.Event(), asc.Scheduler("cpu", max_ops=max_ops)
+        try:
+            async with asyncio.timeout(ENDS_SOON), s:
+                x = await s.put(np.ones((300, 300)))
+                beside = asyncio.ensure_future(s.call(held, gate))
+                await turns(2)
+                came_so_far = interrupted(number, partial(program, s, x, gate))
+                if s._runtime.torn is None:
+                    s._runtime.engine.take()
+                    s._runtime.engine.validate()
+                    gate.set()
+                    try:
+                        await s.barrier()
+                    except* KeyboardInterrupt:  # in a body that ran here, whose task failed by it
+                        pass
+                    assert (await (x + 1))[0, 0] == 2
+                    await beside
+                else:
+                    torn += 1
+                    await is_told(s, x, beside)
+        finally:
+            gate.set()
+        assert s.statistics().tasks_in_flight == 0
+        if not came_so_far and number < MANY:
+            break
+    assert torn or program is tiny
+
+
+async def is_told(s: asc.Scheduler, x: asc.Tensor, beside: asyncio.Future[Any]) -> None:
+    told = "KeyboardInterrupt came in the middle .* open another"
+    with pytest.raises(asc.SchedulerClosed, match=told):
+        await beside
+    with pytest.raises(asc.SchedulerClosed, match=told):
+        await s.submit(int)
+    with pytest.raises(asc.SchedulerClosed, match=told):
+        _ = x + 1
+    with pytest.raises(asc.SchedulerClosed, match=told):
+        await s.barrier()
+    assert (await x)[0, 0] == 1  # it was there
+
+
+def torn(s: asc.Scheduler) -> None:
+    """Interrupt it in the middle of a submission."""
+    for number in count():
+        assert interrupted(number, partial(s.submit_nowait, int))
+        if s._runtime.torn is not None:
+            return
+
+
+async def test_what_was_lost_unseen_is_raised_where_it_closes() -> None:
+    s = asc.Scheduler("cpu")
+    with pytest.raises(ExceptionGroup, match="the scheduler: 1 task failed") as caught:
+        async with s:
+            torn(s)
+    assert isinstance(caught.value.exceptions[0], asc.SchedulerClosed)
+    await s.aclose()
+
+
+async def test_it_is_named_where_no_scheduler_is() -> None:
+    s = await asc.open("cpu")
+    torn(s)
+    with pytest.raises(asc.SchedulerClosed, match="KeyboardInterrupt came"):
+        asc.ones(3)
+    other = await asc.open("cpu")
+    assert (await asc.ones(3)).sum() == 3
+    await other.aclose()
+    await s.aclose()
+
+
+async def test_its_threads_end() -> None:
+    before = threading.active_count()
+    async with asc.Scheduler("cpu", streams=3) as s:
+        gate = threading.Event()
+        s.submit_nowait(held, gate)
+        torn(s)
+        gate.set()
+        await until(lambda: threading.active_count() == before)
+        with pytest.raises(asc.SchedulerClosed):
+            await s.submit(int)
