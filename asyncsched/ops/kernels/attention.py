@@ -127,15 +127,17 @@ def _attend(xp: Any, q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: flo
                     continue
                 added = _bias(xp, q, k, mask, causal)  # some queries need what the loop has not
             weights, factor = _weights(xp, q[heads] * scale, k[heads], None if added is None else added[heads])
-            xp.matmul(weights, v[heads], out=out[heads])
-            out[heads] *= factor
+            result = xp.matmul(weights, v[heads], out=out[heads])
+            result *= factor
 
     _share(xp, q, k, some, alive=_ALIVE)
 
 
 def _loop(xp: Any, q: Any, k: Any, v: Any, mask: Any, out: Any) -> compiled.Loop | None:
     """What is compiled for these, if it takes them and they are enough to fill what it takes at once."""
-    if hasattr(mask, "dtype") or q.shape[-2] < QUERIES or k.shape[-2] < KEYS or q.strides[-1] != q.itemsize:
+    if hasattr(mask, "dtype") or q.shape[-2] < QUERIES or k.shape[-2] < KEYS:
+        return None
+    if any(one.strides[-1] != one.itemsize for one in (q, v)):
         return None
     return compiled.loop("attention", xp, q, k, v, out, anyhow=True)
 

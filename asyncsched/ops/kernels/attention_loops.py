@@ -15,7 +15,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from .elementary import exp
-from .lanes import FLOAT, Lanes, added, int_of, splat
+from .lanes import FLOAT, Lanes, added, copy, int_of, splat
 from .softmax import KEYS, LEAST, MOST, QUERIES
 
 _f = np.float32
@@ -81,8 +81,8 @@ def _lay_out(k: Any, v: Any, head: Any, first: Any, count: Any, scale: Any, keys
             for j in range(max(some, 0), 16):
                 keys[e, left + j] = 0
     for j in range(count):
-        for e in range(v.shape[2]):
-            values[j, e] = v[head, first + j, e]
+        start = head * (v.strides[0] // 4) + (first + j) * (v.strides[1] // 4)
+        copy(v, start, values, j * values.shape[1], v.shape[2])
 
 
 @njit(fastmath=_LIBERTIES, error_model="numpy")
