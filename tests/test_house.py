@@ -30,7 +30,9 @@ NAMED_BY_WHO_HAS_IT = {  # what has to do with it alone, and is imported by nobo
 }
 # Imported by one function, where that is installed.
 BEHIND_AN_EXTRA = {
-    "ops.kernels.image_loops": {"numba", "llvmlite"},  # which numba brings
+    "ops.kernels.attention_loops": {"numba", "llvmlite"},  # which numba brings
+    "ops.kernels.elementary": {"numba"},
+    "ops.kernels.image_loops": {"numba", "llvmlite"},
     "ops.kernels.lanes": {"numba", "llvmlite"},
     "ops.kernels.loops": {"numba"},
     "ops.kernels.tile_loops": {"numba", "llvmlite"},

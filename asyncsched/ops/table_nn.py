@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from . import kernels, rules
@@ -73,10 +74,13 @@ def _losses() -> Iterator[Row]:
 
 def _attention() -> Iterator[Row]:
     k, r = kernels.attention, rules.attention
-    yield _row(k.attention, r.attention, "softmax(q k^T scale + mask) v, of packed q, k and v.")
-    yield _row(k.attention_unpacked, r.attention_unpacked, "The same of q, k and v.")
+    row = _row(k.attention, r.attention, "softmax(q k^T scale + mask) v, of packed q, k and v.")
+    yield _bounded(row, partial(k.attention, fused=True), 3e-6, 1e-5)
+    row = _row(k.attention_unpacked, r.attention_unpacked, "The same of q, k and v.")
+    yield _bounded(row, partial(k.attention_unpacked, fused=True), 3e-6, 1e-5)
     yield _row(k.attention_backward, r.attention_backward, "The gradient of attention.")
-    yield _row(k.self_attention, r.self_attention, "Attention of heads packed side by side.")
+    row = _row(k.self_attention, r.self_attention, "Attention of heads packed side by side.")
+    yield _bounded(row, partial(k.self_attention, fused=True), 3e-6, 1e-5)
     yield _row(k.self_attention_backward, r.attention_backward, "The gradient of that.")
 
 

@@ -37,8 +37,22 @@ def given(scale: float, seed: int = 0) -> dict[str, list[tuple[tuple[Any, ...], 
         "softmax": [((x,), {"log": log}) for log in (False, True)],
         "layer_norm": [((rows, w / scale, b / scale), {"eps": 1e-5}) for rows in (x, far, uneven)],
         "cross_entropy": [((x, target), ENTROPY | {"label_smoothing": smooth}) for smooth in (0.0, 0.1)],
+        **attentions(rng, np.float32(scale)),
         **convolutions(rng, np.float32(scale)),
         **{name: [] for name in PRODUCTS},  # in parts alone: see `devices/test_team.py`
+    }
+
+
+def attentions(rng: np.random.Generator, scale: np.float32) -> dict[str, list[tuple[tuple[Any, ...], dict[str, Any]]]]:
+    """Enough queries and keys for a compiled loop, neither in whole tiles of it."""
+    shapes = ((3, 129, 48), (3, 150, 48), (3, 150, 40))
+    q, k, v = [(scale * rng.standard_normal(shape)).astype("f4") for shape in shapes]
+    packed = np.concatenate([one.reshape(-1) for one in (q, k, v)])
+    both = [{"causal": causal} for causal in (False, True)]
+    return {
+        "attention": [((packed, 0), {"shapes": shapes, "scale": None, **options}) for options in both],
+        "attention_unpacked": [((q, k, v, 0), {"scale": 0.2, **options}) for options in both],
+        "self_attention": [((np.concatenate([q] * 6, -1), 0), {"heads": 2, **options}) for options in both],
     }
 
 
@@ -57,9 +71,13 @@ def convolutions(
     }
 
 
+def is_float(operand: Any) -> bool:
+    return isinstance(operand, np.ndarray) and operand.dtype.kind == "f"
+
+
 def run(row: Row, operands: Any, options: Any) -> Any:
     with np.errstate(all="ignore"):
-        return resolve(row, np)(*[a.copy() for a in operands], **options)
+        return resolve(row, np)(*[a.copy() if isinstance(a, np.ndarray) else a for a in operands], **options)
 
 
 def assert_within(row: Row, operands: Any, options: Any) -> None:
@@ -67,7 +85,7 @@ def assert_within(row: Row, operands: Any, options: Any) -> None:
     assert row.bound is not None
     assert row.exact is not None
     found, exact = run(row, operands, options), run(row.exact, operands, options)
-    unit = max(1.0, *[float(np.abs(a).max()) for a in operands if a.dtype.kind == "f"])
+    unit = max(1.0, *[float(np.abs(a).max()) for a in operands if is_float(a)])
     allowed = row.bound.relative * np.abs(exact) + row.bound.absolute * unit
     assert (np.abs(found - exact) <= allowed).all(), float(np.max(np.abs(found - exact) - allowed))
 
@@ -90,7 +108,7 @@ def test_no_result_is_off_by_more_than_the_table_says(name, scale):
 @pytest.mark.parametrize("name", BOUNDED)
 def test_in_other_dtypes_the_rows_are_exact(name, dtype):
     for operands, options in given(1.0)[name]:
-        cast = [a.astype(dtype) if a.dtype.kind == "f" else a for a in operands]
+        cast = [a.astype(dtype) if is_float(a) else a for a in operands]
         assert run(TABLE[name], cast, options).tobytes() == run(TABLE[name].exact, cast, options).tobytes()
 
 

@@ -1,7 +1,7 @@
 """Kernels of scaled dot-product attention.
 
 The weights of a few heads at a time are made, used and dropped, so memory grows with the length, not with its square;
-the derivative makes them anew.
+the derivative makes them anew. Who says `fused` may have a loop that numba compiled, for some queries at a time.
 """
 
 from __future__ import annotations
@@ -15,32 +15,35 @@ from typing import Any
 import numpy as np
 
 from .. import parallel
+from . import compiled
 from .basic import vecdot
 from .layers import blocks
 from .scratch import scratch
-from .softmax import directly, exponentials
+from .softmax import KEYS, QUERIES, directly, exponentials
 
 # So many arrays of scores might be in a block: there is one, and in what is left are queries, keys and values.
 _ALIVE = 3
 
 
 def attention(
-    xp: Any, packed: Any, mask: Any, *, shapes: Any, causal: bool, scale: float | None = None, out: Any = None
-) -> Any:
+    xp: Any, packed: Any, mask: Any, *, shapes: Any, causal: bool, scale: float | None = None, out: Any = None,
+    fused: bool = False,
+) -> Any:  # fmt: skip
     """softmax(q k^T scale + mask) v, with q, k and v one after the other in a flat array; the mask 0 is none."""
     q, k, v = _parts(packed, shapes)
     out = xp.empty((*q.shape[:-1], v.shape[-1]), q.dtype) if out is None else out
-    _attend(xp, q, k, v, _bias(xp, q, k, mask, causal), _scale(q, scale), out)
+    _attend(xp, q, k, v, mask, causal, _scale(q, scale), out, fused)
     return out
 
 
 def attention_unpacked(
-    xp: Any, q: Any, k: Any, v: Any, mask: Any, *, causal: bool, scale: float | None = None, out: Any = None
-) -> Any:
+    xp: Any, q: Any, k: Any, v: Any, mask: Any, *, causal: bool, scale: float | None = None, out: Any = None,
+    fused: bool = False,
+) -> Any:  # fmt: skip
     """The same of three arrays: what is not packed need not be copied."""
     out = xp.empty((*q.shape[:-1], v.shape[-1]), q.dtype) if out is None else out
     q, k, v = _for_products(xp, q), _for_products(xp, k), _for_products(xp, v)
-    _attend(xp, q, k, v, _bias(xp, q, k, mask, causal), _scale(q, scale), out)
+    _attend(xp, q, k, v, mask, causal, _scale(q, scale), out, fused)
     return out
 
 
@@ -55,11 +58,13 @@ def attention_backward(
     return out
 
 
-def self_attention(xp: Any, packed: Any, mask: Any, *, heads: int, causal: bool, out: Any = None) -> Any:
+def self_attention(
+    xp: Any, packed: Any, mask: Any, *, heads: int, causal: bool, out: Any = None, fused: bool = False
+) -> Any:
     """Attention of every head, with queries, keys and values side by side on the last axis; the mask 0 is none."""
     q, k, v = _split(xp, packed, 3, heads)
     out = xp.empty((*packed.shape[:-1], packed.shape[-1] // 3), packed.dtype) if out is None else out
-    _attend(xp, q, k, v, _bias(xp, q, k, mask, causal), _scale(q), _split(xp, out, 1, heads)[0])
+    _attend(xp, q, k, v, mask, causal, _scale(q), _split(xp, out, 1, heads)[0], fused)
     return out
 
 
@@ -110,14 +115,35 @@ def _bias(xp: Any, q: Any, k: Any, mask: Any, causal: bool) -> Any:
     return None if bias is None else xp.broadcast_to(bias, shape)
 
 
-def _attend(xp: Any, q: Any, k: Any, v: Any, bias: Any, scale: float, out: Any) -> None:
+def _attend(xp: Any, q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: float, out: Any, fused: bool) -> None:
+    run = _loop(xp, q, k, v, mask, out) if fused else None
+    bias = _bias(xp, q, k, mask, causal) if run is None else None
+
     def some(groups: Iterator[Any]) -> None:
         for heads in groups:
-            weights, factor = _weights(xp, q[heads] * scale, k[heads], None if bias is None else bias[heads])
-            xp.matmul(weights, v[heads], out=out[heads])
-            out[heads] *= factor
+            added = bias
+            if run is not None:
+                if not run(*[_by_heads(one[heads]) for one in (q, k, v)], scale, causal, _by_heads(out[heads])):
+                    continue
+                added = _bias(xp, q, k, mask, causal)  # some queries need what the loop has not
+            weights, factor = _weights(xp, q[heads] * scale, k[heads], None if added is None else added[heads])
+            result = xp.matmul(weights, v[heads], out=out[heads])
+            result *= factor
 
     _share(xp, q, k, some, alive=_ALIVE)
+
+
+def _loop(xp: Any, q: Any, k: Any, v: Any, mask: Any, out: Any) -> compiled.Loop | None:
+    """What is compiled for these, if it takes them and they are enough to fill what it takes at once."""
+    if hasattr(mask, "dtype") or q.shape[-2] < QUERIES or k.shape[-2] < KEYS:
+        return None
+    if any(one.strides[-1] != one.itemsize for one in (q, v)):
+        return None
+    return compiled.loop("attention", xp, q, k, v, out, anyhow=True)
+
+
+def _by_heads(array: Any) -> Any:
+    return array if array.ndim == 3 else array[None]
 
 
 def _attend_backward(xp: Any, q: Any, k: Any, v: Any, grad: Any, bias: Any, scale: float, grads: Any) -> None:

@@ -85,11 +85,11 @@ def _each_row(run: Loop, xp: Any, logits: Any, target: Any, label_smoothing: flo
     return found
 
 
-def loop(name: str, xp: Any, *arrays: Any) -> Loop | None:
-    """What is compiled for these arrays; None where the plain kernel is to run."""
+def loop(name: str, xp: Any, *arrays: Any, anyhow: bool = False) -> Loop | None:
+    """What is compiled for these arrays, C-contiguous or anyhow; None where the plain kernel is to run."""
     if xp is not np or arrays[0].size < WORTH:
         return None
-    if not all(array.dtype == np.float32 and array.flags.c_contiguous for array in arrays):
+    if not all(array.dtype == np.float32 and (anyhow or array.flags.c_contiguous) for array in arrays):
         return None
     if not _started:
         _start()

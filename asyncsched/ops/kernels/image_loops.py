@@ -16,7 +16,7 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from .lanes import Lanes, copy, fill, int_of, pair, woven
+from .lanes import Lanes, added, copy, fill, int_of, pair, woven
 from .windows import RUN, WINDOWS
 
 _planes = types.Array(types.float32, 3, "C", readonly=True)
@@ -41,10 +41,6 @@ def _taps(b: Any, context: Any, array_type: Any, lines: Any, at: Any, line: Any)
     return [seen.load(b.add(b.mul(line, int_of(k // 3)), int_of(k % 3))) for k in range(9)]
 
 
-def _added(b: Any, total: Any, one: Any, other: Any) -> Any:
-    return b.fadd(total, b.fmul(one, other, flags=("contract",)), flags=("contract",))
-
-
 @intrinsic
 def _weigh_all(typing: Any, lines: Any, at: Any, line: Any, run: Any, steps: Any, sums: Any, to: Any) -> Any:
     """Adds what a run of gradients finds in one channel, by places of a window and by lanes."""
@@ -57,7 +53,7 @@ def _weigh_all(typing: Any, lines: Any, at: Any, line: Any, run: Any, steps: Any
             given = Lanes(context, b, signature.args[3], args[3], here, RUN).load(int_of(0))
             taps = _taps(b, context, signature.args[0], args[0], b.add(args[1], here), args[2])
             for one, seen in zip(kept, taps, strict=True):
-                b.store(_added(b, b.load(one), seen, given), one)
+                b.store(added(b, b.load(one), seen, given), one)
         for k, one in enumerate(kept):
             result.store(int_of(k * RUN), b.load(one))
         return context.get_dummy_value()

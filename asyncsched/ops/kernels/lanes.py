@@ -69,6 +69,11 @@ def splat(builder: Any, value: Any, count: int = LANES) -> Any:
     return mixed(builder, one, undefined, [0] * count)
 
 
+def added(builder: Any, total: Any, one: Any, other: Any) -> Any:
+    """The total and a product, in one step where a processor has that."""
+    return builder.fadd(total, builder.fmul(one, other, flags=("contract",)), flags=("contract",))
+
+
 @intrinsic
 def copy(typing: Any, source: Any, at: Any, target: Any, to: Any, count: Any) -> Any:
     """So many elements from one array to another."""

@@ -1,7 +1,6 @@
 """What numba compiles: rows of networks in single precision as one loop each. Imported by `compiled` alone.
 
-The functions of the processor's vectors are written out as polynomials: numba has none, and calls for each element what
-NumPy does for sixteen at a time. NaN goes through all of them, which is why `fastmath` allows some liberties alone.
+NaN goes through all of them, which is why `fastmath` allows some liberties alone.
 """
 
 from __future__ import annotations
@@ -12,7 +11,8 @@ from typing import Any
 import numpy as np
 from numba import njit, types
 
-from . import image_loops, tile_loops
+from . import attention_loops, image_loops, tile_loops
+from .elementary import exp, exp_near, exp_to_infinity, part, tanh
 from .softmax import LEAST, LEAST_LOG, MOST, MOST_LOG
 
 _f = np.float32
@@ -26,61 +26,7 @@ def _loop(*signature: Any) -> Any:
     return njit(types.void(*signature), nogil=True, cache=True, fastmath=_LIBERTIES, error_model="numpy")
 
 
-_part = njit(fastmath={"contract"}, error_model="numpy")  # in the order written
 _sum = njit(fastmath=_LIBERTIES, error_model="numpy")
-
-_LOG2E, _LN2_HIGH, _LN2_LOW = _f(1.4426950408889634), _f(0.693359375), _f(-2.12194440e-4)
-_LEAST_EXP, _MOST_EXP = _f(-87.33), _f(88.0)
-_POLYNOMIAL = (0.5, 1.6666665459e-1, 4.1665795894e-2, 8.3334519073e-3, 1.3981999507e-3, 1.9875691500e-4)
-_E2, _E3, _E4, _E5, _E6, _E7 = [_f(c) for c in _POLYNOMIAL]
-
-
-@_part
-def _exp_near(v: Any) -> Any:
-    """e^v for -87.3 < v < 88.3, as in Cephes: 2^n times a polynomial of what is left."""
-    n = np.floor(v * _LOG2E + _f(0.5))
-    r = (v - n * _LN2_HIGH) - n * _LN2_LOW
-    p = ((((_E7 * r + _E6) * r + _E5) * r + _E4) * r + _E3) * r + _E2
-    power = np.int32((np.int32(n) + np.int32(127)) << np.int32(23)).view(np.float32)
-    return (p * (r * r) + r + _f(1)) * power
-
-
-@_part
-def exp(x: Any) -> Any:
-    """e^x; 0 where it would be less than 1e-38, and 1.7e38 where it would be more."""
-    v = _LEAST_EXP if x < _LEAST_EXP else x
-    y = _exp_near(_MOST_EXP if v > _MOST_EXP else v)
-    return _f(0) if x < _LEAST_EXP else y
-
-
-@_part
-def exp_to_infinity(x: Any) -> Any:
-    """e^x, also where that is more: as a square."""
-    half = x > _f(80)
-    y = exp(x * _f(0.5) if half else x)
-    return y * y if half else y
-
-
-_TANH_OVER = (-5.6416762410444755e-14, 4.087417207402143e-11, -1.7583789182401143e-08, 1.0467499187504161e-05)
-_T0, _T1, _T2, _T3 = [_f(c) for c in _TANH_OVER]
-_T4, _T5, _T6 = _f(0.0030360983153184112), _f(0.1302255336823433), _f(0.9999998719479379)
-_TANH_UNDER = (2.4486609330362513e-4, 0.024222763997786688, 0.46355838509634517)
-_U0, _U1, _U2 = [_f(c) for c in _TANH_UNDER]
-_TANH_END = _f(7.90531110763549805)  # where the quotient is 1
-
-
-@_part
-def tanh(x: Any) -> Any:
-    """As a quotient of polynomials, which Eigen has for single precision; off by some units in the last place.
-
-    Over a common factor, so that the last coefficients are about 1: what is tiny passes through unharmed.
-    """
-    z = -_TANH_END if x < -_TANH_END else x
-    z = _TANH_END if z > _TANH_END else z
-    s = z * z
-    p = z * ((((((_T0 * s + _T1) * s + _T2) * s + _T3) * s + _T4) * s + _T5) * s + _T6)
-    return p / (((_U0 * s + _U1) * s + _U2) * s + _f(1))
-
 
 # Phi(-a) = p(a)^-8, as in Abramowitz and Stegun 7.1.28: p, highest power first, fitted anew to the error of a Phi(-a)
 # for a >= 0, which is 5e-8 before rounding; gelu is off by less than 3e-7.
@@ -92,7 +38,7 @@ _G8, _G7, _G6, _G5, _G4, _G3, _G2, _G1, _G0 = [_f(c) for c in _TAIL]
 _FAR = _f(13)  # where a Phi(-a) is 0 in single precision
 
 
-@_part
+@part
 def _normal_tail(a: Any) -> Any:
     """a Phi(-a) for a >= 0."""
     p = (((((((_G8 * a + _G7) * a + _G6) * a + _G5) * a + _G4) * a + _G3) * a + _G2) * a + _G1) * a + _G0
@@ -120,7 +66,7 @@ def gelu_tanh(x: Any, out: Any) -> None:
         v = x[i]
         z = _f(-10) if v < _f(-10) else v
         z = _f(10) if z > _f(10) else z
-        y = v / (_f(1) + _exp_near(z * (_TANH1 + _TANH3 * z * z)))
+        y = v / (_f(1) + exp_near(z * (_TANH1 + _TANH3 * z * z)))
         out[i] = _f(0) if v < _f(-10) else y
 
 
@@ -225,7 +171,7 @@ def cross_entropy(x: Any, target: Any, out: Any) -> None:
 
 
 LOOPS = {one.__name__: one for one in (gelu, gelu_tanh, layer_norm, softmax, log_softmax, cross_entropy)}
-LOOPS |= tile_loops.LOOPS | image_loops.LOOPS
+LOOPS |= attention_loops.LOOPS | image_loops.LOOPS | tile_loops.LOOPS
 
 
 def compiled_run(source: str, constants: dict[str, Any], dimensions: list[int], results: int) -> Any:

@@ -18,6 +18,7 @@ from .scratch import scratch
 
 LEAST, MOST = 1e-6, 1e30  # sums of exponentials that are ordinary numbers
 LEAST_LOG, MOST_LOG = 1e-3, 1e6  # those whose logarithm is small, so that little is rounded off it
+QUERIES, KEYS = 6, 64  # of attention, that a compiled loop takes at once
 
 
 def softmax(xp: Any, x: Any, *, log: bool = False, out: Any = None) -> Any:
