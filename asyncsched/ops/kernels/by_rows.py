@@ -22,7 +22,7 @@ import numpy as np
 from .. import parallel
 from ..pace import MULTIPLICATION_SECONDS
 from .scratch import scratch
-from .windows import TILES, Pair, Tile, Windows, even, rows_needed, seen_by_columns
+from .windows import TILES, Pair, Tile, Windows, even, rows_needed, seen_by_columns, strided
 
 _ACROSS: Final = 32  # windows in a product, at least: those of fewer take longer than copies do
 _MOST: Final = 1_000_000  # multiplications of a product that OpenBLAS does without packing
@@ -88,7 +88,7 @@ def _convolve(windows: Windows, x: Any, matrix: Any, pieces: int, ones: int, out
     image, row, line, one = lines.strides
     piece = across // pieces
     form = (images, rows, pieces, 1, matrix.shape[2], piece)
-    seen = np.ndarray(form, lines.dtype, lines, 0, (image, row * windows.stride[0], piece * one, 0, line, one))
+    seen = strided(np, lines, form, (image, row * windows.stride[0], piece * one, 0, line, one))
     there = there.reshape(images, *matrix.shape[:2], rows, pieces, piece, copy=False)
     np.matmul(matrix, seen, out=there.transpose(0, 3, 4, 1, 2, 5))
 
