@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from .kernels.layers import ROWS
+from .pace import MULTIPLICATION_SECONDS
 from .parallel import ranges, seconds_of
 from .row import Kernel, Row
 
@@ -35,7 +36,6 @@ _BY_ELEMENTS: Final = frozenset(
 _BY_ROWS: Final = frozenset({"layer_norm", "softmax", "softmax_backward"})
 
 PRODUCTS: Final = frozenset({"linear", "linear_weight_grad", "matmul"})
-_MULTIPLICATION: Final = 2e-11  # seconds for one of a large product in single precision, from above
 _EDGE: Final = 64  # places: of whole blocks of a BLAS's kernel, so that on most processors bits are the same
 _EACH: Final = 2  # parts of a product for each thread, ...
 _LEAST: Final = 5  # ... each so many times as long as others at least: what all read is packed for each
@@ -74,7 +74,7 @@ def _of_product(name: str, args: Sequence[Any], out: Array) -> list[Part]:
         out = _matrix(out)
         args = [_matrix(args[0]), *([_matrix(args[1])] if name == "linear_weight_grad" else args[1:])]
     length = args[0].shape[0 if name == "linear_weight_grad" else -1]
-    seconds = _MULTIPLICATION * out.size * length * out.itemsize / 4
+    seconds = MULTIPLICATION_SECONDS * out.size * length * out.itemsize / 4
     if out.ndim > 2:
         return [([_slice(a, out, (one,)) for a in args], out[one]) for one in _several(ranges(len(out), seconds))]
     if not args[0].ndim == args[1].ndim == 2:

@@ -21,6 +21,8 @@ INLINE_SECONDS: Final = 15e-6
 INLINE_BYTES: Final = 72 * 1024
 # A row that is not listed runs inline where no array has this many bytes.
 SMALL_BYTES: Final = 4096
+# A multiplication of a large product in single precision, from above.
+MULTIPLICATION_SECONDS: Final = 2e-11
 
 _STRIDED: Final = 4  # times as long for operands that do not lie in one piece
 _COMPLEX: Final = 20  # times as long as real numbers

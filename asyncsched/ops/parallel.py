@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any, Final
 
@@ -45,6 +46,16 @@ def run(parts: Sequence[Part]) -> None:
             part()
     else:
         _here.run(parts)
+
+
+def each(items: Sequence[Any], seconds: float, call: Callable[[Any], None]) -> None:
+    """Call a function for all items, in parts for the threads there are. On one they take so long, by estimate."""
+
+    def some(part: slice) -> None:
+        for item in items[part]:
+            call(item)
+
+    run([partial(some, part) for part in ranges(len(items), seconds, each=3)])
 
 
 def ranges(places: int, seconds: float, *, unit: int = 1, each: int = 1, least: int = 1) -> list[slice]:

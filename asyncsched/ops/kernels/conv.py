@@ -8,12 +8,13 @@ summed in one order: on one BLAS thread each, any number of threads gives the sa
 The gradient of the images is what each window has of it, added where it came from. Where windows lie side by side, the
 gradient gets zeros at the end of each row, so that a whole plane is one run to add: NumPy is slow at short ones.
 
+On the host, convolutions of wide images are done in `by_rows`, without columns, and so are gradients of such images.
 Where numba is installed, `winograd` and `few_channels` come first, and leave to these what they are not made for.
 
 Not taken: columns written by numba, with which a whole convolution took 1.5 times as long as with NumPy's strided copy;
 products for each place in a window on shifted images, with no copies (by estimate, to add them up takes longer);
-Winograd's sums down the columns as operations of NumPy: a third fewer multiplications, and passes that take longer; the
-gradient of the images as the convolution with the weight turned, which took 1.2 times as long.
+Winograd's sums down the columns as operations of NumPy: a third fewer multiplications, and passes that take longer; by
+columns, the gradient of the images as the convolution with the weight turned, which took 1.2 times as long.
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ from typing import Any
 import numpy as np
 
 from .. import parallel
+from ..pace import MULTIPLICATION_SECONDS
+from . import by_rows
 from .scratch import scratch
 from .windows import FEW, Pair, Tile, Windows, columns, columns_of_each, even, tile_size, tiles
 
-_PACE = 2e-11  # seconds for a multiplication
 _EACH = 4  # times as many windows of an image as inputs of one: then the gradient of the weight is made for each image
 _SUMS = 8  # sums that a gradient of the weight is added up in, ...
 _SUM_BYTES = 1 << 20  # ... of together at most so much, unless two are more
@@ -41,6 +43,9 @@ def conv2d(
     """The products of a window and the weight, summed: (images, out channels, rows, columns)."""
     windows = Windows(weight.shape[2:], stride, padding, dilation)
     out = xp.empty((len(x), len(weight), *windows.fit(x.shape)), x.dtype) if out is None else out
+    if xp is np and by_rows.suits(windows, weight.shape, out.shape[3]):
+        by_rows.convolve(windows, x, weight, bias, out)
+        return out
     return _convolve(xp, windows, x, weight, bias, out)
 
 
@@ -50,12 +55,16 @@ def conv2d_input_grad(
     """The gradient of the images: each window's part added where it came from."""
     windows = Windows(weight.shape[2:], stride, padding, dilation)
     out = xp.empty(shape, grad.dtype) if out is None else out
+    # Where zeros meet weights, these must not be infinite; on a GPU, asking would wait for it.
+    finite = xp is np and bool(np.isfinite(weight).all())
+    if finite and by_rows.suits_input_grad(windows, weight.shape, shape):
+        by_rows.input_grad(windows, grad, weight, out)
+        return out
     matrix, count = weight.reshape(len(weight), -1).T, grad.shape[2:]
     by, rows = tile_size(weight.shape, len(grad), count)
-    # In runs over the edges, zeros meet weights, which must not be infinite; on a GPU, asking would wait for it.
-    runs = xp is np and stride == (1, 1) and bool(np.isfinite(weight).all())
+    runs = finite and stride == (1, 1)
     work = partial(_sum_windows, xp, windows, grad, matrix, even(count[0], rows), runs, out)
-    share(even(len(grad), by), grad.size * len(matrix), work)
+    parallel.each(even(len(grad), by), MULTIPLICATION_SECONDS * grad.size * len(matrix), work)
     return out
 
 
@@ -85,17 +94,7 @@ def sums_for(weight: tuple[int, ...], number: int, itemsize: int) -> int:
 def share_sums(cut: Sequence[Any], sums: Any, multiplications: int, add: Callable[[Any], None]) -> None:
     """Have each sum added up of some tiles, by a function of (tiles, sum), in parts for the threads there are."""
     groups = [cut[part] for part in even(len(cut), -(-len(cut) // len(sums)))]
-    share(list(zip(groups, sums, strict=False)), multiplications, add)
-
-
-def share(cut: Sequence[Any], multiplications: int, one: Callable[[Any], None]) -> None:
-    """Call the function for all that was cut, in parts for the threads there are."""
-
-    def some(part: slice) -> None:
-        for each in cut[part]:
-            one(each)
-
-    parallel.run([partial(some, part) for part in parallel.ranges(len(cut), _PACE * multiplications, each=3)])
+    parallel.each(list(zip(groups, sums, strict=False)), MULTIPLICATION_SECONDS * multiplications, add)
 
 
 def _convolve(xp: Any, windows: Windows, x: Any, weight: Any, bias: tuple[Any, ...], out: Any) -> Any:
@@ -103,7 +102,8 @@ def _convolve(xp: Any, windows: Windows, x: Any, weight: Any, bias: tuple[Any, .
     cut, one = tiles(weight.shape, len(out), out.shape[2:]), _convolve_tile
     if xp is np and in_place(cut, out.shape[3]):
         matrix, one = np.concatenate([matrix, *[b[:, None] for b in bias]], 1), _convolve_in_place
-    share(cut, out.size * matrix.shape[1], partial(one, xp, windows, x, matrix, bias, out))
+    seconds = MULTIPLICATION_SECONDS * out.size * matrix.shape[1]
+    parallel.each(cut, seconds, partial(one, xp, windows, x, matrix, bias, out))
     return out
 
 

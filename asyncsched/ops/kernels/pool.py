@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from math import prod
 from typing import Any
 
@@ -124,12 +123,10 @@ def _by_planes(xp: Any, name: str, some: Callable[..., None], *arrays: Any) -> N
     planes = [array.reshape(prod(array.shape[:-2]), *array.shape[-2:]) for array in arrays]
     cut = blocks(xp, len(planes[0]), prod(arrays[0].shape[-2:]))
 
-    def work(part: slice) -> None:
-        for block in cut[part]:
-            some(*[plane[block] for plane in planes])
+    def work(block: slice) -> None:
+        some(*[plane[block] for plane in planes])
 
-    seconds = parallel.seconds_of(name, arrays[0].size, arrays[0].itemsize)
-    parallel.run([partial(work, part) for part in parallel.ranges(len(cut), seconds, each=3)])
+    parallel.each(cut, parallel.seconds_of(name, arrays[0].size, arrays[0].itemsize), work)
 
 
 def _padded(xp: Any, images: Any, padding: Pair, value: Any) -> Any:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 PLACES = 4  # that a thread keeps at most
+LINE_BYTES = 64  # of the cache, at which places begin: a vector over the end of one takes two
 PLACE_BYTES = 3 << 20  # of one at most, a long block of 8 bytes each: what is larger is made for the call
 
 
@@ -32,5 +33,6 @@ def scratch(xp: Any, place: int, shape: tuple[int, ...], dtype: Any) -> Any:
         return xp.empty(shape, dtype)
     buffer = _places.buffers[place]
     if buffer.nbytes < nbytes:
-        buffer = _places.buffers[place] = np.empty(nbytes, np.uint8)
+        room = np.empty(nbytes + LINE_BYTES, np.uint8)
+        buffer = _places.buffers[place] = room[-room.ctypes.data % LINE_BYTES :][:nbytes]
     return np.ndarray(shape, dtype, buffer)

@@ -7,6 +7,8 @@ from itertools import pairwise
 from math import prod
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from .scratch import scratch
 
 COLUMNS = 524_288  # elements of the columns, or of the result, made at a time: what a processor has caches for
@@ -15,7 +17,7 @@ LANES = 8  # tiles of results that a compiled loop takes at once, ...
 WINDOWS = 4  # ... windows of a pool, ...
 RUN = 16  # ... gradients of few channels, and of relu
 FEW = 128  # windows: a product with fewer takes as long as one with these
-_TILES = 8  # of a batch, at least, so that there is work for some threads
+TILES = 8  # of a batch, at least, so that there is work for some threads
 
 Pair = tuple[int, int]
 
@@ -82,7 +84,7 @@ def tile_size(weight: tuple[int, ...], images: int, count: tuple[int, ...]) -> P
     wanted = max(FEW, COLUMNS // max(1, weight[0], prod(weight[1:])))
     if prod(count) <= wanted:
         least = -(-FEW // max(1, prod(count)))
-        return max(1, min(images, max(least, min(wanted // max(1, prod(count)), -(-images // _TILES))))), count[0]
+        return max(1, min(images, max(least, min(wanted // max(1, prod(count)), -(-images // TILES))))), count[0]
     return 1, max(1, wanted // max(1, count[1]))
 
 
@@ -100,7 +102,7 @@ def columns(xp: Any, windows: Windows, x: Any, rows: slice, across: int) -> Any:
     seen = _seen(xp, windows, x, rows, across)
     inputs, number = prod(seen.shape[1:4]), len(x) * prod(seen.shape[4:])
     found = scratch(xp, 1, (inputs, number + SPARE), x.dtype)[:, :number]
-    found.reshape(*seen.shape[1:4], len(x), *seen.shape[4:])[...] = xp.moveaxis(seen, 0, 3)
+    found.reshape(*seen.shape[1:4], len(x), *seen.shape[4:])[...] = seen.transpose(1, 2, 3, 0, 4, 5)
     return found
 
 
@@ -120,7 +122,7 @@ def _seen(xp: Any, windows: Windows, x: Any, rows: slice, across: int) -> Any:
     image, channel, column, row, one = lines.strides
     form = (*lines.shape[:2], *windows.kernel, rows.stop - rows.start, across)
     steps = (windows.dilation[0] * row, column, windows.stride[0] * row, one)
-    return xp.lib.stride_tricks.as_strided(lines, form, (image, channel, *steps))
+    return strided(xp, lines, form, (image, channel, *steps))
 
 
 def rows_needed(windows: Windows, rows: int) -> int:
@@ -132,25 +134,44 @@ def _lines(xp: Any, windows: Windows, x: Any, rows: slice, across: int) -> Any:
     """The rows of padded images that some rows of windows lie on, once for each column of a window: what that sees of
     them. (images, channels, columns of a window, rows, across); so rows of windows that follow each other are one run.
     """
-    (up, left), (height, width), beside = windows.padding, x.shape[2:], windows.stride[1]
+    seen = seen_by_columns(xp, windows, x, rows, across).transpose(0, 2, 3, 1, 4)
+    if windows.padding == (0, 0) and windows.kernel[1] == 1:
+        return seen
+    found = scratch(xp, 0, seen.shape, x.dtype)
+    found[...] = seen
+    return found
+
+
+def seen_by_columns(xp: Any, windows: Windows, x: Any, rows: slice, across: int) -> Any:
+    """What each column of some windows sees of the rows that these lie on, as a view: (images, rows, channels, columns
+    of a window, across). Of the images, or of them with their padding in scratch memory."""
+    padded = _padded_rows(xp, windows, x, rows)
+    image, channel, row, one = padded.strides
+    form = (len(padded), padded.shape[2], padded.shape[1], windows.kernel[1], across)
+    steps = (image, row, channel, windows.dilation[1] * one, windows.stride[1] * one)
+    return strided(xp, padded, form, steps)
+
+
+def _padded_rows(xp: Any, windows: Windows, x: Any, rows: slice) -> Any:
+    (up, left), (height, width) = windows.padding, x.shape[2:]
     first = rows.start * windows.stride[0] - up
     last = first + rows_needed(windows, rows.stop - rows.start)
-    if windows.padding == (0, 0) and windows.kernel[1] == 1:
-        return x[:, :, None, first:last, ::beside]
-    found = scratch(xp, 0, (*x.shape[:2], windows.kernel[1], last - first, across), x.dtype)
-    if windows.padding != (0, 0):
-        found[...] = 0
+    if windows.padding == (0, 0):
+        return x[:, :, first:last]
+    found = scratch(xp, 1, (*x.shape[:2], last - first, width + 2 * left), x.dtype)
+    found[...] = 0
     begin = min(max(first, 0), height)
     there = slice(begin, max(begin, min(last, height)))  # none, where all of the windows lie on the padding
-    for column in range(windows.kernel[1]):
-        start = column * windows.dilation[1] - left  # on the image, of the first window
-        low = min(across, max(0, -(start // beside)))
-        high = max(low, min(across, -((start - width) // beside)))
-        seen = (
-            x[:, :, there, start + low * beside : start + high * beside : beside] if low < high else x[..., there, :0]
-        )
-        found[:, :, column, there.start - first : there.stop - first, low:high] = seen
+    found[:, :, there.start - first : there.stop - first, left : left + width] = x[:, :, there]
     return found
+
+
+def strided(xp: Any, array: Any, form: tuple[int, ...], steps: tuple[int, ...]) -> Any:
+    """A view of an array by bytes between elements. NumPy's own function takes seven times as long, during which no
+    other thread may run."""
+    if xp is np and array.flags.c_contiguous:
+        return np.ndarray(form, array.dtype, array, 0, steps)
+    return xp.lib.stride_tricks.as_strided(array, form, steps)
 
 
 def even(number: int, step: int) -> list[slice]:

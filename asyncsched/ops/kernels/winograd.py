@@ -25,6 +25,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from .. import parallel
+from ..pace import MULTIPLICATION_SECONDS
 from . import compiled, conv, few_channels
 from .scratch import PLACE_BYTES, scratch
 from .windows import LANES, SPARE, Pair, Tile, Windows, even
@@ -130,7 +132,7 @@ def _convolved(x: Any, weight: Any, bias: Any, padding: Pair, out: Any) -> bool:
     bias = np.zeros(out.shape[1], np.float32) if bias is None else bias
     cut, odd = blocks(weight.shape[1:], len(out), out.shape[2:]), list[Tile]()
     work = partial(_convolve, x, weight, bias, padding, out, odd)
-    conv.share(cut, out.size * weight.shape[2] * 4, work)
+    parallel.each(cut, MULTIPLICATION_SECONDS * out.size * weight.shape[2] * 4, work)
     return not odd
 
 

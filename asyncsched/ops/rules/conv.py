@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from ..kernels import few_channels, winograd
+from ..kernels import by_rows, few_channels, winograd
 from ..kernels.conv import sums_for
 from ..kernels.layers import BLOCK
 from ..kernels.windows import SPARE, Pair, Windows, rows_needed, tile_size, tiles
@@ -27,6 +27,8 @@ def conv2d(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferre
     windows, array = _windows(weight, options), as_meta(operands[0])
     count = _count(row, windows, x)
     elements = _tile_elements(windows, x, weight, count) + weight[0] * (prod(weight[1:]) + 1)
+    if by_rows.suits(windows, weight, count[1]):
+        elements = max(elements, by_rows.elements(windows, weight, x, count))
     if winograd.suits(windows, weight, x[0], count):
         elements = max(elements, winograd.elements(weight[:2], x[0], count) + weight[0])
     workspace = elements * array.dtype.itemsize
@@ -42,6 +44,8 @@ def conv2d_input_grad(row: Row, operands: tuple[Operand, ...], options: Options)
     across = line if windows.stride == (1, 1) else grad[3]
     room = result.bound[1] * (height * line + windows.reach[1])
     elements = images * (room + (prod(weight[1:]) + weight[0]) * rows * across)
+    if by_rows.suits_input_grad(windows, weight, result.bound):
+        elements = max(elements, by_rows.elements_input_grad(windows, weight, grad, result.bound[2:]))
     if winograd.suits_input_grad(windows, weight, grad[0], result.bound[2:]):
         elements = max(elements, winograd.elements(weight[:2], grad[0], result.bound[2:]) + weight[1])
     return Inferred(result, copies(operands) + elements * result.dtype.itemsize + prod(weight))
@@ -96,11 +100,15 @@ def _count(row: Row, windows: Windows, shape: Known) -> Pair:
 
 
 def _tile_elements(windows: Windows, x: Known, weight: Known, count: Known) -> int:
-    """The number of elements in what is made for one tile: its lines, the columns, and a result or its gradient."""
+    """The number of elements in what is made for one tile: its lines, the columns or first the padded images, and a
+    result or its gradient.
+    """
     images, rows = tile_size(weight, x[0], count)
-    lines = x[1] * windows.kernel[1] * rows_needed(windows, rows) * count[1]
+    seen = x[1] * rows_needed(windows, rows)
+    padded, lines = seen * (x[3] + 2 * windows.padding[1]), seen * windows.kernel[1] * count[1]
     inputs = prod(weight[1:]) + 1  # of a window, and ones
-    return images * (lines + (inputs + weight[0]) * rows * count[1] + inputs * SPARE)
+    columns = inputs * (rows * count[1] + SPARE)
+    return images * (lines + max(columns, padded) + weight[0] * rows * count[1])
 
 
 def _pool_bytes(operands: tuple[Operand, ...], padding: Pair, arrays: int) -> int:
