@@ -23,7 +23,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from asyncsched.observe.timer import duration
+from asyncsched._arguments import format_seconds as duration
 
 QUICK = os.environ.get("ASYNCSCHED_CHAPTER") == "quick"
 """Small sizes and few rounds: the same lines run, and the numbers mean nothing."""
