@@ -25,6 +25,7 @@ from .._core.instrument import Instrument
 from .._core.model import LAUNCHED, Lane, Task, Value
 from .._core.refcounts import require_gil
 from ..devices.contract import Device, Point, RemoteDevice, in_stream_thread
+from ..devices.host.allowed import NO_DESCRIPTOR
 from ..devices.host.memory import run_small
 from ..errors import QueueFull, SchedulerClosed, TaskCancelled
 from .cancellation import to_its_end
@@ -187,9 +188,12 @@ class Runtime:
                 self.serial_lanes[device] = lanes if remote is None else [Lane(device, one) for one in remote.serial]
                 self.copy_lanes[device] = [Lane(device, device.copier, copies=True)]
                 self.loop_lanes[device] = Lane(device, LoopStream())
-        except BaseException:
+        except BaseException as error:
             self.close()
             await self.disconnect()
+            if isinstance(error, OSError) and error.errno in NO_DESCRIPTOR:
+                told = "no file descriptor is left, and a scheduler needs some: close files, or raise `ulimit -n`"
+                raise OSError(error.errno, told) from error
             raise
         with contextlib.suppress(NotImplementedError, OSError):
             self._wakeup = self.completions.wake = Wakeup(self.loop, self)
