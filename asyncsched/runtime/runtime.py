@@ -252,12 +252,15 @@ class Runtime:
 
     def give_up(self, error: BaseException) -> None:
         """An exception was raised in the middle of a change of state: fail what is unfinished, and close."""
-        if self.torn is not None or self.life is Life.FORKED:
+        if self.life is Life.FORKED:
             return
+        failure = self.torn
+        if failure is None:
+            failure = Failure(SchedulerClosed(_TORN.format(type(error).__name__)), "the scheduler", None)
+            if self.engine.unfinished:
+                self.engine.root.record(failure)
+            self.torn = failure
         self._move_on(Life.CLOSED)
-        self.torn = failure = Failure(SchedulerClosed(_TORN.format(type(error).__name__)), "the scheduler", None)
-        if self.engine.unfinished:
-            self.engine.root.record(failure)
         self.engine.abandon(failure)
         self.dispatch()
         for future in list(self.parked):  # also for what was lost on the way
