@@ -90,7 +90,8 @@ class Engine(Scopes):
         self.observer: Instrument | None = None  # told of every transition
         self._news: list[Any] = []  # tasks and jobs whose waiters are to be told
         self._stuck = False  # whether `on_stuck` was told of any
-        self._running = False  # quick tasks run, one after the other
+        self._running = False  # quick tasks run, one after the other; or what was torn is not given up yet
+        self.torn = None
 
     # -- submitting ---------------------------------------------------------------------------------------------
 
@@ -148,6 +149,7 @@ class Engine(Scopes):
             if not hold and (completions.items or admission.free > 0):
                 self.dispatch()
         except BaseException as error:
+            self.torn, self._running = error, True
             self.on_torn(error)
             raise
 
@@ -186,7 +188,10 @@ class Engine(Scopes):
         """Take in what ended, launch what is admitted, tell who waits; again until nothing is left to do."""
         completions, admission, ran = self.completions, self.admission, 0
         if self._running:  # a finaliser in the middle of a quick task: what stands at the head runs already
-            completions.notify()
+            if self.torn is None:
+                completions.notify()
+            else:
+                self.on_torn(self.torn)
             return
         if not (completions.wants_slots or completions.items or self._news):
             return  # nothing has ended since, and nothing is pending
@@ -229,6 +234,7 @@ class Engine(Scopes):
                 self._stuck = bool(stuck)
                 self.on_stuck(stuck)
         except BaseException as error:
+            self.torn, self._running = error, True
             self.on_torn(error)
             raise
 
@@ -251,6 +257,7 @@ class Engine(Scopes):
                 else:  # a job, which is not admitted and not charged: tell who waits for it
                     self._news.append(item)
         except BaseException as error:
+            self.torn, self._running = error, True
             self.on_torn(error)
             raise
 

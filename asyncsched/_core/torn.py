@@ -5,8 +5,7 @@ say. A MemoryError or a RecursionError may come anywhere, too. One that passes a
 state has left that half done: a task may be counted and stand in no queue, and who waits for it would wait for ever.
 
 So each of these methods tells `on_torn` of it, in an `except` that costs nothing until then, and everything unfinished
-is given up (`abandon`). The runtime closes the scheduler.
-
+is given
 Alternatives. To have the books right at any line: they are changed in some fifty places, most of which change several
 numbers. To hold signals back meanwhile takes longer than a tiny operation, and does not hold where another thread gets
 the signal. A mark, set on entering and cleared on leaving: a user's finaliser may submit in the middle of a method, and
@@ -35,6 +34,8 @@ class Torn(Audit):
     root: Scope
     completions: Completions
     on_torn: Callable[[BaseException], None]
+    torn: BaseException | None  # until it is given up
+    _running: bool
     _news: list[Any]
 
     def abandon(self, failure: Failure) -> None:
@@ -49,6 +50,7 @@ class Torn(Audit):
                 self._abandon(task, failure)
             scope.reserve = scope.account.pending = scope.account.in_flight = scope.queue.live = 0
             scope.queue.sweep()
+        self.torn, self._running = None, False
 
     def _abandon(self, task: Task, failure: Failure) -> None:
         value = task.value  # read once: the stream's thread clears it when the result is there
@@ -72,6 +74,7 @@ def whole(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any,
         try:
             return method(engine, *args, **keywords)
         except BaseException as error:
+            engine.torn, engine._running = error, True
             engine.on_torn(error)
             raise
 

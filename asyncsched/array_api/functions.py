@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from ..devices.memory import refuse_masked
 from ..tensors import functions
 from ..tensors.functions import creation, inspection
 from ..tensors.tensor import Tensor
@@ -64,6 +65,7 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: str | None = None, copy: 
         return _asarray(obj, dtype=dtype, device=device, copy=copy)
     if copy is False:
         raise ValueError("asarray: what is not the scheduler's yet is always copied, so copy=False cannot be")
+    refuse_masked(obj)
     found = np.asarray(obj, dtype=dtype)
     if arrays_in([obj]) and dtype is None:
         found = found.astype(functions.result_type(*[x._tensor for x in arrays_in([obj])]), copy=False)

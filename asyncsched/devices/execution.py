@@ -20,7 +20,7 @@ from ..ops.meta import meta
 from ..ops.program import Ref
 from ..ops.row import Row
 from .contract import in_stream_thread
-from .memory import Memory, hand_out, owner_of
+from .memory import Memory, hand_out, owner_of, refuse_masked
 
 _LOOKS, _PAUSE = 50, 1e-3  # seconds; a guess: many times the interpreter's switch interval
 
@@ -220,6 +220,7 @@ def _run_call(task: Task, memory: Memory) -> None:
     value.escaped = True  # the body may have kept it
     form = value.meta
     if form is not None:
+        refuse_masked(result)
         result = memory.xp.asarray(result).view()  # the body may keep the array, and change its shape
         if result.shape != form.shape or result.dtype != form.dtype:
             raise ValueError(

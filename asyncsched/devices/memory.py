@@ -181,6 +181,12 @@ def hand_out(value: Value) -> Array:
     return array
 
 
+def refuse_masked(array: Any) -> None:
+    """Raise for NumPy's masked arrays: a tensor would have the numbers that they hide."""
+    if isinstance(array, np.ma.MaskedArray):
+        raise TypeError("a tensor has no mask: give `a.filled(value)`, and the mask as a tensor of its own")
+
+
 def owner_of(array: Array) -> Array:
     """The array that owns the memory. NumPy and CuPy keep such chains short."""
     if array.base is None:

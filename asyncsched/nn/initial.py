@@ -9,6 +9,7 @@ from numpy.typing import DTypeLike
 
 from ..ops.table import TABLE
 from ..tensors.functions import full
+from ..tensors.options import dtype_of
 from ..tensors.tensor import Tensor, apply
 
 Rng: TypeAlias = "np.random.Generator | int | None"  # as text: NumPy imports its `random` when it is named
@@ -29,7 +30,7 @@ class Initial:
     def __init__(
         self, dtype: DTypeLike = np.float32, rng: Rng = None, device: object = None, scheduler: Any = None
     ) -> None:
-        self._dtype = np.dtype(dtype)
+        self._dtype = dtype_of(dtype)
         self.rng = np.random.default_rng(rng)
         self._where = {"device": device, "scheduler": scheduler}
 

@@ -24,6 +24,7 @@ from .._core.instrument import Instrument
 from .._core.model import LAUNCHED, Lane, Task, Value
 from .._core.refcounts import require_gil
 from ..devices.contract import Device, Point, RemoteDevice
+from ..devices.host.allowed import NO_DESCRIPTOR
 from ..devices.host.memory import run_small
 from ..errors import SchedulerClosed, TaskCancelled
 from .cancellation import to_its_end
@@ -149,9 +150,12 @@ class Runtime(OnOneLoop):
                 device.open(self.completions, self.engine.account.limit)
                 device.memory.observer = self.engine.observer
                 self._add_lanes(device)
-        except BaseException:
+        except BaseException as error:
             self.close()
             await self.disconnect()
+            if isinstance(error, OSError) and error.errno in NO_DESCRIPTOR:
+                told = "no file descriptor is left, and a scheduler needs some: close files, or raise `ulimit -n`"
+                raise OSError(error.errno, told) from error
             raise
         with contextlib.suppress(NotImplementedError, OSError):
             self._wakeup = self.completions.wake = Wakeup(self.loop, self)
@@ -219,12 +223,15 @@ class Runtime(OnOneLoop):
 
     def give_up(self, error: BaseException) -> None:
         """An exception was raised in the middle of a change of state: fail what is unfinished, and close."""
-        if self.torn is not None or self.life is Life.FORKED:
+        if self.life is Life.FORKED:
             return
+        failure = self.torn
+        if failure is None:
+            failure = Failure(SchedulerClosed(TORN.format(type(error).__name__)), "the scheduler", None)
+            if self.engine.unfinished:
+                self.engine.root.record(failure)
+            self.torn = failure
         self._move_on(Life.CLOSED)
-        self.torn = failure = Failure(SchedulerClosed(TORN.format(type(error).__name__)), "the scheduler", None)
-        if self.engine.unfinished:
-            self.engine.root.record(failure)
         self.engine.abandon(failure)
         self.dispatch()
         for future in list(self.parked):  # also for what was lost on the way

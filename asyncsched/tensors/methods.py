@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
-import numpy as np
 from numpy.typing import DTypeLike
 
 from .._instead import TENSOR, no_attribute
 from ..ops.table import TABLE
 from .array_handle import ArrayHandle
-from .options import axes
+from .options import axes, dtype_of, dtype_or_none
 
 _Axis = int | Sequence[int] | None
 
@@ -117,7 +116,7 @@ class Methods(ArrayHandle):
 
     def astype(self, dtype: DTypeLike) -> Self:
         """A copy in another dtype."""
-        return self._row("astype", dtype=np.dtype(dtype))
+        return self._row("astype", dtype=dtype_of(dtype))
 
     def copy(self) -> Self:
         """A copy in the same layout."""
@@ -172,9 +171,9 @@ class Methods(ArrayHandle):
             raise no_attribute("a Tensor", name, cures, type(self))
 
     def _summed(self, name: str, axis: _Axis, dtype: DTypeLike | None, keepdims: bool) -> Self:
-        options = {} if dtype is None else {"dtype": np.dtype(dtype)}
+        options = {} if dtype is None else {"dtype": dtype_of(dtype)}
         return self._row(name, axis=axes(axis), keepdims=keepdims, **options)
 
     def _running(self, name: str, axis: int | None, dtype: DTypeLike | None) -> Self:
         lines = self.ravel() if axis is None and self.ndim != 1 else self
-        return lines._row(name, axis=axes(axis), dtype=None if dtype is None else np.dtype(dtype))
+        return lines._row(name, axis=axes(axis), dtype=dtype_or_none(dtype))

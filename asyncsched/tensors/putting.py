@@ -9,6 +9,7 @@ import numpy as np
 from .._core.callsite import call_site
 from .._core.model import PENDING, Scope, Task, new_value
 from ..devices.contract import Device
+from ..devices.memory import refuse_masked
 from ..errors import QueueFull
 from ..ops.kernels.basic import copy
 from ..ops.meta import meta
@@ -16,9 +17,9 @@ from ..ops.row import Row
 from ..ops.table import TABLE
 from ..runtime.runtime import Runtime
 from .handles import Handle
+from .options import KINDS
 from .tensor import Tensor
 
-_KINDS = "biufc"  # bool, integers, floats and complex: what the operations know
 _CUDA = (2, 13)  # DLPack's kDLCUDA and kDLCUDAManaged
 
 
@@ -41,7 +42,7 @@ def importable(runtime: Runtime, source: Any, device: object) -> Source:
         raise TypeError("this is the scheduler's already: for another device use `t.to(device)`")
     target = runtime.device(device)
     array = _importable(source, target)
-    if array.dtype.kind not in _KINDS:
+    if array.dtype.kind not in KINDS:
         raise TypeError(f"dtype {array.dtype} is not supported: use bool, integers, floats or complex numbers")
     return array, target
 
@@ -73,6 +74,8 @@ def put_nowait(runtime: Runtime, core: Scope, source: Any, device: object) -> Te
 
 def _importable(source: Any, target: Device) -> Any:
     """The source as an array that a copy stream of `target` can read."""
+    if type(source) is not np.ndarray:
+        refuse_masked(source)
     if not isinstance(source, np.ndarray) and hasattr(source, "__dlpack_device__"):
         kind, _ = source.__dlpack_device__()
         if kind in _CUDA:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from errno import EMFILE
 from pathlib import Path
 
 import pytest
 
 import asyncsched as asc
 from asyncsched.devices.host import allowed
+from tests.processes import fresh
 
 MACHINE = allowed.allowed_memory()
 
@@ -92,3 +94,46 @@ async def test_it_is_the_default() -> None:
         assert s.statistics().max_bytes == (MACHINE and MACHINE // 2)
     async with asc.Scheduler("cpu", max_bytes=None) as s:
         assert s.statistics().max_bytes is None
+
+
+def test_without_a_file_descriptor_no_limit_is_overlooked(groups: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left(*_: object, **__: object) -> None:
+        raise OSError(EMFILE, "Too many open files")
+
+    monkeypatch.setattr(allowed, "open", none_left, raising=False)
+    with pytest.raises(OSError, match="Too many"):
+        limit()
+
+
+WITHOUT = """
+import asyncio, os, resource, threading
+import asyncsched as asc
+
+async def main():
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+    taken = []
+    try:
+        while True:
+            taken.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError:
+        pass
+    try:
+        await asc.open("cpu", streams=2)
+    except OSError as error:
+        print(error)
+    for descriptor in taken:
+        os.close(descriptor)
+    while threading.active_count() > 1:  # the one that opened it ends by itself
+        await asyncio.sleep(0)
+    async with asc.Scheduler("cpu", streams=2) as s:
+        print(await s.call(sum, [1, 2]))
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="not Linux")
+def test_opening_without_a_file_descriptor_says_so_and_succeeds_once_there_are_some() -> None:
+    said, result = fresh(WITHOUT).splitlines()
+    assert "no file descriptor is left, and a scheduler needs some: close files" in said
+    assert result == "3"

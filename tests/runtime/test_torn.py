@@ -42,7 +42,7 @@ def interrupted(number: int, run: Callable[[], object]) -> bool:
     sys.setprofile(look)
     try:
         run()
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, RecursionError):
         pass
     finally:
         sys.setprofile(None)
@@ -176,3 +176,23 @@ async def test_its_threads_end() -> None:
         await until(lambda: threading.active_count() == before)
         with pytest.raises(asc.SchedulerClosed):
             await s.submit(int)
+
+
+async def test_where_the_recursion_is_too_deep_to_give_up_it_is_done_later(s: asc.Scheduler) -> None:
+    x = await s.put(np.ones((300, 300)))
+    give_up, failures = s._runtime.engine.on_torn, [RecursionError()]
+
+    def fail_once(error: BaseException) -> None:
+        if failures:
+            raise failures.pop()
+        give_up(error)
+
+    s._runtime.engine.on_torn = fail_once
+    for number in count():
+        interrupted(number, lambda: x @ x)
+        if not failures:
+            break
+    with pytest.raises(ExceptionGroup, match="barrier: 1 task failed"):
+        await s.barrier()
+    with pytest.raises(asc.SchedulerClosed, match="KeyboardInterrupt came in the middle"):
+        await s.barrier()

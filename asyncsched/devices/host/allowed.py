@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import suppress
+from errno import EMFILE, ENFILE
 from functools import cache
 from math import ceil
 
 GROUPS = "/sys/fs/cgroup"
 OWN_GROUPS = "/proc/self/cgroup"
+NO_DESCRIPTOR = (EMFILE, ENFILE)  # by the process's own limit, or by the machine's
 
 
 @cache
@@ -33,14 +35,14 @@ def _machine() -> Iterator[int]:
 
 def _container() -> Iterator[int]:
     for folder, first in _groups("memory"):
-        with suppress(OSError, ValueError):  # not there, or "max"
+        with suppress(ValueError):  # not there, or "max"
             yield int(_read(f"{folder}/{'memory.limit_in_bytes' if first else 'memory.max'}"))
 
 
 def _quotas() -> Iterator[float]:
     """How many processors' time each group around this process allows."""
     for folder, first in _groups("cpu"):
-        with suppress(OSError, ValueError):  # not there, or "max"
+        with suppress(ValueError):  # not there, or "max"
             names = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if first else ("cpu.max",)
             quota, period = [int(number) for name in names for number in _read(f"{folder}/{name}").split()]
             if quota > 0:
@@ -52,11 +54,7 @@ def _groups(kind: str) -> Iterator[tuple[str, bool]]:
 
     And whether they are of the first version.
     """
-    try:
-        lines = _read(OWN_GROUPS).splitlines()
-    except OSError:
-        return
-    for line in lines:
+    for line in _read(OWN_GROUPS).splitlines():
         _, kinds, path = line.split(":", 2)
         if kinds and kind not in kinds.split(","):
             continue
@@ -68,5 +66,11 @@ def _groups(kind: str) -> Iterator[tuple[str, bool]]:
 
 
 def _read(name: str) -> str:
-    with open(name, encoding="ascii") as file:
-        return file.read()
+    """What a file says; nothing if it is not there, or not to be read."""
+    try:
+        with open(name, encoding="ascii") as file:
+            return file.read()
+    except OSError as error:
+        if error.errno in NO_DESCRIPTOR:  # else a limit would be overlooked, and the result is kept
+            raise
+        return ""

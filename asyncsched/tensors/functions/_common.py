@@ -6,19 +6,18 @@ from collections.abc import Hashable, Mapping, Sequence
 from operator import index
 from typing import Any, TypeAlias
 
-import numpy as np
-from numpy.typing import DTypeLike
-
 from ...ops.packed import UNPACK, offsets
 from ...ops.row import Row, plan_key
 from ...ops.table import TABLE
-from ..options import axes
+from ..options import axes, dtype_of, dtype_or_none
 from ..tensor import Scalar, Tensor, apply
 
 Operand: TypeAlias = Tensor | Scalar
 Axis: TypeAlias = int | Sequence[int] | None
 
-__all__ = ["Axis", "Operand", "axes", "dtype_or_none", "known_shape", "lengths", "op", "refuse_tracked", "several"]
+__all__ = [
+    "Axis", "Operand", "axes", "dtype_of", "dtype_or_none", "known_shape", "lengths", "op", "refuse_tracked", "several",
+]  # fmt: skip
 
 
 def op(name: str, *operands: Any, **options: Any) -> Tensor:
@@ -76,11 +75,6 @@ def refuse_tracked(name: str, operands: Sequence[Any]) -> None:
 def lengths(shape: int | Sequence[int]) -> tuple[int, ...]:
     """A shape as a tuple; it may be given as one length."""
     return tuple([index(length) for length in shape]) if isinstance(shape, Sequence) else (index(shape),)
-
-
-def dtype_or_none(dtype: DTypeLike | None) -> np.dtype[Any] | None:
-    """The dtype meant, or None for the default."""
-    return None if dtype is None else np.dtype(dtype)
 
 
 def known_shape(x: Tensor, what: str) -> tuple[int, ...]:

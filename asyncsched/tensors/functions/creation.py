@@ -17,7 +17,7 @@ from ...ops.table import TABLE
 from ...runtime.context import current_scope, find
 from ..putting import put_nowait
 from ..tensor import Scalar, Tensor, apply
-from ._common import Operand, dtype_or_none, lengths
+from ._common import Operand, dtype_of, dtype_or_none, lengths
 from .manipulation import broadcast_arrays, reshape
 
 _SCALARS = (bool, int, float, complex, np.generic)
@@ -96,7 +96,7 @@ def eye(
 ) -> Tensor:
     """Ones on the k-th diagonal, zeros elsewhere: (n_rows, n_cols), in float64 unless another dtype is given."""
     columns = index(n_rows) if n_cols is None else index(n_cols)
-    options = {"n_rows": index(n_rows), "n_cols": columns, "k": index(k), "dtype": np.dtype(dtype)}
+    options = {"n_rows": index(n_rows), "n_cols": columns, "k": index(k), "dtype": dtype_of(dtype)}
     return apply(TABLE["eye"], (), options, scheduler=scheduler, device=device)
 
 
@@ -178,7 +178,7 @@ def ones(
     shape: int | Sequence[int], *, dtype: DTypeLike | None = None, device: object = None, scheduler: Any = None
 ) -> Tensor:
     """Ones, in float64 unless another dtype is given."""
-    options = {"shape": lengths(shape), "dtype": np.dtype(dtype)}
+    options = {"shape": lengths(shape), "dtype": dtype_of(dtype)}
     return apply(TABLE["ones"], (), options, scheduler=scheduler, device=device)
 
 
@@ -201,7 +201,7 @@ def zeros(
     shape: int | Sequence[int], *, dtype: DTypeLike | None = None, device: object = None, scheduler: Any = None
 ) -> Tensor:
     """Zeros, in float64 unless another dtype is given."""
-    options = {"shape": lengths(shape), "dtype": np.dtype(dtype)}
+    options = {"shape": lengths(shape), "dtype": dtype_of(dtype)}
     return apply(TABLE["zeros"], (), options, scheduler=scheduler, device=device)
 
 
@@ -211,7 +211,7 @@ def zeros_like(x: Tensor, /, *, dtype: DTypeLike | None = None, device: object =
 
 
 def _as_dtype(x: Tensor, dtype: DTypeLike | None, copy: bool | None) -> Tensor:
-    wanted = x.dtype if dtype is None else np.dtype(dtype)
+    wanted = x.dtype if dtype is None else dtype_of(dtype)
     if wanted != x.dtype:
         if copy is False:
             raise ValueError(f"asarray: {wanted} of a tensor in {x.dtype} needs a copy")

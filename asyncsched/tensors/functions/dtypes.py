@@ -30,13 +30,14 @@ from numpy import (
 from numpy.typing import DTypeLike
 
 from ...ops.table import TABLE
+from ..options import dtype_of
 from ..tensor import Scalar, Tensor, apply
 
 
 def astype(x: Tensor, dtype: DTypeLike, /, *, copy: builtins.bool = True, device: object = None) -> Tensor:
     """`x` in another dtype: a tensor of its shape. With `copy=False` `x` itself, if it has that dtype."""
-    same = not copy and x.dtype == np.dtype(dtype)
-    result = x if same else apply(TABLE["astype"], (x,), {"dtype": np.dtype(dtype)})
+    wanted = dtype_of(dtype)
+    result = x if x.dtype == wanted and not copy else apply(TABLE["astype"], (x,), {"dtype": wanted})
     return result if device is None else result.to(device)
 
 

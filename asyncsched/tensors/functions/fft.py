@@ -12,13 +12,12 @@ from collections.abc import Callable, Sequence
 from operator import index
 from typing import Any, Literal
 
-import numpy as np
 from numpy.typing import DTypeLike
 
 from ...ops.table import TABLE
 from ..tensor import Tensor, apply
 from ._common import axes as _axes
-from ._common import known_shape, op
+from ._common import dtype_of, known_shape, op
 from .manipulation import roll
 
 Norm = Literal["backward", "ortho", "forward"]
@@ -132,7 +131,7 @@ def _check(name: str, norm: object) -> None:
 
 
 def _frequencies(name: str, n: int, d: float, dtype: DTypeLike | None, device: object, scheduler: Any) -> Tensor:
-    options = {"n": index(n), "d": float(d), "dtype": np.dtype(dtype)}
+    options = {"n": index(n), "d": float(d), "dtype": dtype_of(dtype)}
     return apply(TABLE[name], (), options, scheduler=scheduler, device=device)
 
 

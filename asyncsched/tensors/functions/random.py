@@ -31,6 +31,7 @@ from ...ops.table import TABLE
 from ...runtime.context import find
 from ...runtime.runtime import Runtime
 from ..handles import runtime_of
+from ..options import dtype_of
 from ..tensor import Tensor, apply
 from ._common import known_shape, lengths, refuse_tracked, several
 
@@ -126,7 +127,7 @@ class Generator:
     ) -> Tensor:
         """Draw integers evenly from `low` to before `high`, or to it with `endpoint`; one argument alone is `high`."""
         first, last = (0, low) if high is None else (low, high)
-        form = np.dtype(dtype)
+        form = dtype_of(dtype)
         named = {"low": index(first), "high": index(last), "dtype": form, "endpoint": bool(endpoint)}
         return self._distribution("integers", size, form, **named)
 
@@ -166,7 +167,7 @@ class Generator:
     # -- one draw -----------------------------------------------------------------------------------------------
 
     def _standard(self, method: str, size: Size, dtype: DTypeLike) -> Tensor:
-        form = np.dtype(dtype)
+        form = dtype_of(dtype)
         if form not in _FLOATS:
             raise TypeError(f"{method}: dtype must be float64 or float32, not {form}")
         return self._draw(method, {"dtype": form}, _shape(size), form, sized=True)
@@ -176,7 +177,7 @@ class Generator:
             if isinstance(value, Tensor):
                 raise TypeError(f"{method}: {name} must be a number: draw standard numbers, and compute with those")
         found = getattr(_sample(), method)(**named, size=1)  # raises what NumPy would
-        return self._draw(method, named, _shape(size), found.dtype if result is None else np.dtype(result), sized=True)
+        return self._draw(method, named, _shape(size), found.dtype if result is None else dtype_of(result), sized=True)
 
     def _draw(
         self, method: str, named: dict[str, Any], shape: tuple[int, ...], dtype: np.dtype[Any],
