@@ -2,9 +2,10 @@
 
 Each part is the row itself, applied to slices: what works element by element, or along each row, gives the same bits.
 
-A product of matrices is cut along the longer side of its result, at multiples of 64, into two parts for each thread: so
-one that is kept from its part by other work, the event loop's say, has the rest done by others. On some processors a
-BLAS gives other bits in parts, so inside `asc.exact()` products stay whole.
+A product of matrices is cut along the longer side of its result, at multiples of 64, into a part for each thread. More
+parts would let others do the rest where one is kept from its own, by the event loop's work say; but what all parts read
+is packed for each, and that took more of a training step than was lost so. On some processors a BLAS gives other bits
+in parts, so inside `asc.exact()` products stay whole.
 """
 
 from __future__ import annotations
@@ -37,8 +38,7 @@ _BY_ROWS: Final = frozenset({"layer_norm", "softmax", "softmax_backward"})
 
 PRODUCTS: Final = frozenset({"linear", "linear_weight_grad", "matmul"})
 _EDGE: Final = 64  # places: of whole blocks of a BLAS's kernel, so that on most processors bits are the same
-_EACH: Final = 2  # parts of a product for each thread, ...
-_LEAST: Final = 5  # ... each so many times as long as others at least: what all read is packed for each
+_LEAST: Final = 5  # so many times as long as other parts are those of products at least, for the packing
 
 
 def parts(row: Row, kernel: Kernel, args: Sequence[Any], out: Array) -> list[Part]:
@@ -79,7 +79,7 @@ def _of_product(name: str, args: Sequence[Any], out: Array) -> list[Part]:
         return [([_slice(a, out, (one,)) for a in args], out[one]) for one in _several(ranges(len(out), seconds))]
     if not args[0].ndim == args[1].ndim == 2:
         return []
-    sides = _several(ranges(max(out.shape), seconds, unit=_EDGE, each=_EACH, least=_LEAST))
+    sides = _several(ranges(max(out.shape), seconds, unit=_EDGE, least=_LEAST))
     every, long = slice(None), out.shape[1] > out.shape[0]
     places = [(every, side) if long else (side, every) for side in sides]
     return [(_factors(name, args, *place), out[place]) for place in places]

@@ -12,7 +12,7 @@ import pytest
 from conftest import meta_of
 
 from asyncsched.ops import TABLE, parallel, plan, resolve
-from asyncsched.ops.kernels import layers, windows
+from asyncsched.ops.kernels import compiled, layers, windows
 from asyncsched.ops.kernels.activation import _normal_tail
 from asyncsched.ops.table_nn import network_rows
 from tests.network_rows import MEAN, POOL, WINDOWS, network_rows_given
@@ -305,3 +305,15 @@ def test_without_numpys_buffers_the_bits_are_the_same_and_they_are_back_afterwar
         sizes.append(np.getbufsize())
     assert sizes == [16, size]
     assert np.getbufsize() == size
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
+def test_relu_and_its_gradient_go_over_the_last_of_many_elements_and_over_what_is_not_finite(dtype, monkeypatch):
+    monkeypatch.setattr(compiled, "_loops", {})
+    x, grad = np.random.default_rng(0).standard_normal((2, 3, 33_331)).astype(dtype)  # no multiple of anything
+    x[0, :3], x[1, :3], grad[:, -3:] = (np.nan, -np.inf, -0.0), (np.inf, 0, -np.nan), (np.nan, np.inf, -np.inf)
+    relu, backward = [resolve(TABLE[name], np) for name in ("relu", "relu_backward")]
+    assert relu(x).tobytes() == relu(x, out=np.empty_like(x)).tobytes() == np.maximum(x, 0).tobytes()
+    expected = np.where(x <= 0, np.zeros((), dtype), grad).tobytes()
+    assert backward(grad, x).tobytes() == expected
+    assert backward(over := grad.copy(), x, out=over).tobytes() == expected
