@@ -10,6 +10,7 @@ import pytest
 import asyncsched as asc
 from asyncsched import nn, optim
 from asyncsched.devices.sim import SimDevice
+from asyncsched.ops.kernels import compiled
 
 from . import networks
 
@@ -32,6 +33,12 @@ def network(name: str) -> nn.Module:
         layers += [nn.GroupNorm(2, 8), nn.BatchNorm2d(8, momentum=None), nn.LeakyReLU(), nn.AdaptiveAvgPool2d(1)]
         return nn.Sequential(*layers, nn.Flatten(), nn.RMSNorm(8), nn.Linear(8, 10, rng=rng))
     return nn.Sequential(getattr(networks, name)(nn, rng=rng), nn.Dropout(0.2, rng=rng), nn.LayerNorm(10))
+
+
+@pytest.fixture(autouse=True)
+def _compiled() -> None:
+    """Before the first run: the loops of numba have other bits than the kernels that run until there are some."""
+    compiled.finish()
 
 
 async def trained(s: asc.Scheduler, name: str) -> list[bytes]:

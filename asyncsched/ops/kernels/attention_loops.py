@@ -20,8 +20,7 @@ from .softmax import KEYS, LEAST, MOST, QUERIES
 
 _f = np.float32
 _LIBERTIES = {"reassoc", "contract", "arcp", "nsz"}  # as in `loops`
-# Sums of a step, for each query so many vectors: most of the 32 registers that a processor has, or of 16 small ones.
-_LANES, _VECTORS = (16, 4) if binding.get_host_cpu_features().get("avx512f") else (8, 2)
+_LANES, _VECTORS = 16, 4  # sums of a step, for each query so many vectors: most of the 32 registers of AVX-512
 _WIDE, _NARROW = _LANES * _VECTORS, _LANES * _VECTORS // 2
 _given = types.Array(types.float32, 3, "A", readonly=True)
 _result = types.Array(types.float32, 3, "A")
@@ -97,10 +96,6 @@ def _exponentials(weights: Any, row: Any, count: Any) -> Any:
     return total
 
 
-@njit(
-    _int(_given, _given, _given, types.float32, types.boolean, _result),
-    nogil=True, cache=True, error_model="numpy", boundscheck=False,
-)  # fmt: skip
 def attention(q: Any, k: Any, v: Any, scale: Any, causal: Any, out: Any) -> Any:
     """Of some heads; how many sums of exponentials are no ordinary numbers, so that the result is of no use."""
     heads, length, width = q.shape
@@ -138,4 +133,9 @@ def attention(q: Any, k: Any, v: Any, scale: Any, causal: Any, out: Any) -> Any:
     return odd
 
 
-LOOPS = {"attention": attention}
+_compiled = njit(
+    _int(_given, _given, _given, types.float32, types.boolean, _result),
+    nogil=True, cache=True, error_model="numpy", boundscheck=False,
+)  # fmt: skip
+# With fewer registers, or smaller ones, a BLAS is quicker.
+LOOPS = {"attention": _compiled(attention)} if binding.get_host_cpu_features().get("avx512f") else {}
