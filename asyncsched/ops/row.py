@@ -113,7 +113,9 @@ class Row:
     doc: str = ""
     plans: dict[Hashable, Plan] = field(default_factory=dict, repr=False)
     # Of these the ones for a tensor and any Python number of a type, by that type and the form of the tensor.
-    with_number: dict[Hashable, dict[Hashable, Plan]] = field(default_factory=lambda: {int: {}, float: {}}, repr=False)
+    with_number: dict[Hashable, dict[Hashable, Plan]] = field(
+        default_factory=lambda: {int: {}, float: {}}, init=False, repr=False
+    )
     kernels: dict[Any, Kernel] = field(default_factory=dict, repr=False)
 
 

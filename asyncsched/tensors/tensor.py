@@ -49,6 +49,8 @@ def apply(
     """
     if row.exact is not None and asked():
         row = row.exact
+    if len(operands) == 1 and not options and (result := _apply_to_one(row, operands[0])) is not None:
+        return result
     args: list[Any] = []
     inputs: list[Value] = []
     forms: list[Any] = []
@@ -89,6 +91,22 @@ def apply(
     return result
 
 
+def _apply_to_one(row: Row, x: object) -> Tensor | None:
+    """Run a quick row of one operand by a plan that is known; None if there is none, or this is not the moment."""
+    if type(x) is not Tensor or x._node is not None:
+        return None
+    a = x._value
+    found = row.plans.get((a.meta,))
+    if found is None or not found.small:
+        return None
+    made = run_inline(row, found, a, None, None, None if a.task is None else failure_of(a), (a.array,))
+    if made is None:
+        return None
+    result = _new(Tensor)  # as its class makes one, which takes half as long again
+    result._value, result._node = made, None
+    return result
+
+
 def _refuse_mixed(a: Value, b: Value) -> None:
     if a.account.runtime is not b.account.runtime:
         raise ValueError("the operands belong to different schedulers: `await` one and `put` it into the other's")
@@ -124,7 +142,7 @@ def _operators(name: str) -> tuple[_Operator, _Operator]:
                     if args[1] is not number:
                         args = template = (_FIRST, number)
                     made = issue(a.account.runtime, a.device, row, found, a, args, _NO_OPTIONS)
-                result = _new(Tensor)  # as its class makes one, which takes half as long again
+                result = _new(Tensor)
                 result._value, result._node = made, None
                 return result
         elif kind is Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from conftest import values
@@ -86,6 +88,13 @@ def test_an_operator_looks_up_no_plan_that_is_not_for_every_number_of_the_type(o
     row = Row("probe", "add", lambda row, operands, options: Inferred(MATRIX, int_bounds=(0, 9)))
     plan(row, operands, {})
     assert row.with_number == {int: {}, float: {}}
+
+
+def test_a_row_made_of_another_has_plans_of_its_own():
+    row = Row("probe", "add", lambda row, operands, options: Inferred(MATRIX))
+    plan(row, (MATRIX, 2), {})
+    assert row.with_number[int]
+    assert not replace(row, kernel="subtract", plans={}).with_number[int]
 
 
 F8, F2, C16, BYTE = (np.dtype(name) for name in ("f8", "f2", "c16", "i1"))

@@ -92,7 +92,7 @@ async def test_why_either_operand_failed_is_why_the_result_did(s, gate):
     bad = await s.submit(x_when_open, gate, None, shape=LINE.shape, dtype=LINE.dtype)
     with pytest.raises(AttributeError):
         await bad
-    for make in (lambda: bad + good, lambda: good + bad, lambda: bad + 1, lambda: bad + bad):
+    for make in (lambda: bad + good, lambda: good + bad, lambda: bad + 1, lambda: bad + bad, lambda: -bad):
         result = make()
         assert result.done()
         with pytest.raises(AttributeError):
