@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import sys
+import threading
 import tracemalloc
 from functools import partial
 from typing import Any
@@ -281,6 +283,40 @@ def test_layer_norm_in_the_blocks_of_several_threads_has_the_same_bits(monkeypat
         monkeypatch.setattr(parallel._here, "threads", threads)
         found.append(resolve(TABLE["layer_norm"].exact, np)(*operands, eps=1e-5).tobytes())
     assert found[0] == found[1]
+
+
+def test_sums_of_few_rows_let_go_of_the_interpreters_lock():
+    rows = real(400, 8_000)  # `matmul` keeps it where the result is so short
+    layers.totals(np, rows)  # what it multiplies with is there from now on
+
+    def found_in_between() -> bool:
+        began, ended = threading.Lock(), []
+        began.acquire()
+
+        def work() -> None:
+            began.release()
+            layers.totals(np, rows)
+            ended.append(True)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        began.acquire()
+        between = not ended
+        thread.join()
+        return between
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(60)  # nobody is asked for the lock
+    try:
+        assert any(found_in_between() for _ in range(200))
+    finally:
+        sys.setswitchinterval(interval)
+
+
+@pytest.mark.parametrize("shape", [(1000, 300), (37, 65), (1, 9000), (3, 40, 50)])
+def test_sums_have_the_bits_of_a_product_with_ones(shape):
+    array = real(*shape)
+    assert layers.totals(np, array).tobytes() == (array @ np.ones(shape[-1], np.float32)).tobytes()
 
 
 @pytest.mark.parametrize(("rows", "width"), [(1001, 512), (129, 2050), (33, 8200), (6, 50_000)])

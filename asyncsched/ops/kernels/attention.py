@@ -17,7 +17,7 @@ import numpy as np
 from .. import parallel
 from . import compiled
 from .basic import vecdot
-from .layers import blocks
+from .layers import blocks, totals
 from .scratch import scratch
 from .softmax import KEYS, QUERIES, directly, exponentials
 
@@ -188,7 +188,7 @@ def _weights(xp: Any, queries: Any, keys: Any, bias: Any) -> tuple[Any, Any]:
     # Where all is masked all weights are 0: the peak is a number even there, and the sum of others at least 1.
     weights -= xp.maximum(weights.max(axis=-1, keepdims=True), xp.finfo(weights.dtype).min)
     xp.exp(weights, out=weights)
-    return weights, 1 / xp.maximum(weights @ xp.ones(weights.shape[-1], weights.dtype), 1)[..., None]
+    return weights, 1 / xp.maximum(totals(xp, weights), 1)[..., None]
 
 
 def _scores(xp: Any, queries: Any, keys: Any, bias: Any, out: Any) -> Any:

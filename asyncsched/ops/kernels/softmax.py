@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from .basic import vecdot
-from .layers import as_rows, long_blocks, sums, unbuffered
+from .layers import as_rows, long_blocks, sums, totals, unbuffered
 from .scratch import scratch
 
 LEAST, MOST = 1e-6, 1e30  # sums of exponentials that are ordinary numbers
@@ -95,10 +95,10 @@ def directly(xp: Any, x: Any) -> bool:
 def exponentials(v: Any, out: Any, least: float = LEAST, most: float = MOST) -> tuple[Any, Any, Any]:
     """exp(v), the sums along the last axis, and a mask of those that are to be taken anew; None for no such."""
     e = np.exp(v, out=out)
-    total = e @ np.ones(e.shape[-1], e.dtype)
-    near = total >= least
-    near &= total <= most  # NaN is neither
-    return e, total, None if near.all() else ~near
+    total = totals(np, e)
+    if np.minimum.reduce(total, None) >= least and np.maximum.reduce(total, None) <= most:
+        return e, total, None
+    return e, total, ~((total >= least) & (total <= most))  # NaN is neither
 
 
 def shifted(xp: Any, v: Any, out: Any = None) -> Any:
