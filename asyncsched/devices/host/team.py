@@ -14,7 +14,7 @@ Who helps drops what it was given before it tells of the end, as a stream does w
 may write over what.
 
 Not taken: a pool of threads for parts alone. It would fight with the streams for the processors, as the threads of a
-BLAS do, which spin for some 25 ms after each product; with several streams those are one for each.
+BLAS do, which spin for 25 to 100 ms after each product; with several streams those are one for each.
 """
 
 from __future__ import annotations
