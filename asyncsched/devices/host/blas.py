@@ -1,9 +1,9 @@
 """BLAS's own threads, where several streams want the processors, too. The setting is the process's: it is restored.
 
 Theory of operation. The threads of a BLAS take the same processors as the streams, and spin there for 25 to 100 ms
-after each product. So while several streams compute, each has its part of the processors, one thread mostly (`narrow`). What
-is launched alone, a product, a decomposition or a user's function, has all threads, and so has who calls NumPy beside a
-scheduler that rests (`widen`).
+after each product. So while several streams compute, each has its part of the processors, one thread mostly (`narrow`).
+What is launched alone, a product, a decomposition or a user's function, has all threads, and so has who calls NumPy
+beside a scheduler that rests (`widen`).
 
 All of it on the loop's thread: threadpoolctl's OpenBLAS lets only one living thread change the setting, and what any
 other sets is silently dropped. To change it takes about 1 us.
