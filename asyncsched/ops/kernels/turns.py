@@ -13,15 +13,18 @@ from typing import Any, Final
 
 import numpy as np
 
+from ..meta import Meta
+
 LARGE: Final = 1 << 20  # elements gone over: with so many the lock is kept for about a millisecond
 PIECE: Final = 1 << 17  # elements of a result that are made at a time: they stay in cache until they are where they go
+_PRODUCTS: Final = 1 << 16  # elements of the operands of a product: of integers it takes milliseconds with more
 _FEW: Final = 500  # results of a universal function up to which NumPy keeps the lock
 _WIDE: Final = 64  # elements in one piece that a copy repeats, or repeats of one: fewer take it longer than `repeat`
 
 
 def matmul(xp: Any, x: Any, y: Any, *, out: Any = None) -> Any:
     """The matrix product. `dot` lets go of the lock; of matrices and vectors in one piece it calls the same BLAS."""
-    if xp is not np or x.size + y.size < LARGE or max(x.ndim, y.ndim) > 2 or x.dtype != y.dtype:
+    if xp is not np or x.size + y.size < _PRODUCTS or max(x.ndim, y.ndim) > 2 or x.dtype != y.dtype:
         return xp.matmul(x, y, out=out)
     if prod(x.shape[:-1]) * prod(y.shape[1:]) > _FEW or not (x.flags.forc and y.flags.forc):
         return np.matmul(x, y, out=out)
@@ -121,6 +124,11 @@ def tile(xp: Any, x: Any, *, repetitions: Any) -> Any:
     out = np.empty([n for pair in zip(counts, shape, strict=True) for n in pair], x.dtype)
     out[...] = x.reshape([n for length in shape for n in (1, length)])
     return out.reshape([count * length for count, length in zip(counts, shape, strict=True)])
+
+
+def room(result: Meta) -> int:
+    """Bytes of a piece, which is made before it is copied to where it belongs in a result."""
+    return PIECE * result.dtype.itemsize if prod(result.bound) >= LARGE else 0
 
 
 def _in_lines(x: Any, axis: int) -> bool:
