@@ -19,13 +19,12 @@ ROWS: dict[str, Any] = {
     "matmul": ((LONG, LINE), {}),
     "vecdot": ((LONG, LONG), {}),
     "linear": ((LONG, LONG[:3]), {}),
-    "linear_weight_grad": ((LONG.T, LONG.T), {}),
+    "linear_weight_grad": ((LONG.T, LONG[:3].T), {}),
     "cumulative_sum": ((LONG,), {"axis": 1}),
     "cumulative_prod": ((LONG,), {"axis": -1}),
     "repeat": ((LONG,), {"repeats": 2}),
     "repeat_each": ((LONG, OFTEN), {"axis": 1}),
     "tile": ((LONG,), {"repetitions": (2, 1)}),
-    "eye": ((), {"n_rows": 4000, "n_cols": 4000, "dtype": np.dtype("f8")}),
 }
 
 
@@ -116,12 +115,3 @@ def test_products_of_vectors_are_those_of_vecdot(check, dtype):
         x, y = values(one, dtype), values(other, dtype, 1)
         for axis in (-1, 0) if one == other else (-1,):
             check("vecdot")(partial(np.vecdot, x, y, axis=axis), x, y, axis=axis)
-
-
-def test_ones_on_a_diagonal():
-    kernel = resolve(TABLE["eye"], np)
-    for rows in range(6):
-        for columns in range(6):
-            for k in range(-7, 8):
-                expected = np.eye(rows, columns, k, dtype="f4")
-                assert_same(kernel(n_rows=rows, n_cols=columns, k=k, dtype=np.dtype("f4")), expected)
