@@ -51,9 +51,9 @@ def vecdot(xp: Any, x: Any, y: Any, *, axis: int, out: Any = None) -> Any:
 
 def accumulate(function: Any, x: Any, *, axis: int, dtype: Any = None, out: Any = None) -> Any:
     """NumPy's `cumsum` or `cumprod`: where there are few lines, one after the other."""
-    length, after = x.shape[axis], prod(x.shape[axis % x.ndim + 1 :])
-    if x.size < LARGE or x.size // length > _FEW or not x.flags.c_contiguous:
+    if x.size < LARGE or x.size // x.shape[axis] > _FEW or not x.flags.c_contiguous:
         return function(x, axis=axis, dtype=dtype, out=out)
+    length, after = x.shape[axis], prod(x.shape[axis % x.ndim + 1 :])
     if out is None:
         out = np.empty(x.shape, function(x[:0], axis=0, dtype=dtype).dtype)
     alone = after == 1 and x.dtype == out.dtype  # with one axis and no cast it lets go of the lock
