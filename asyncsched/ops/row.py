@@ -104,6 +104,7 @@ class Row:
     # `out` may be the first operand if its shape and dtype are equal, and any operand if the kernel is a ufunc. Except
     # one complex number alone: NumPy multiplies it over itself with another rounding (no buffer that small is reused).
     inplace: bool = False
+    in_turns: Kernel | None = None  # what a stream of the host runs instead, where `kernel` would keep others waiting
     view: bool = False  # the result is a view of the first operand
     checks: bool = False  # the kernel raises for what it finds in the data, see `kernels.checks`
     parts: Any = None  # of several results, packed in one (see `packed`): what each will be
@@ -165,7 +166,7 @@ def resolve(row: Row, xp: Any) -> Kernel:
     """
     found = row.kernels.get(xp)
     if found is None:
-        found = row.kernels[xp] = bind(row.kernel, xp)
+        found = row.kernels[xp] = bind(row.in_turns if xp is np and row.in_turns else row.kernel, xp)
     return found
 
 
@@ -201,11 +202,12 @@ def _new_plan(row: Row, operands: tuple[Operand, ...], options: Options) -> Plan
     owned = inferred.owned
     if owned is None:
         owned = 0 if row.view else result.nbytes
+    kernel = resolve(row, np) if row.in_turns is None else bind(row.kernel, np)
     seconds: float | None = 0.0
     if not row.view or owned or not result.known:
         metas = [operand for operand in operands if isinstance(operand, Meta)]
         seconds = inline_seconds(row.name, result, metas, inferred.workspace, inferred.work)
-    return Plan(inferred, owned, seconds, resolve(row, np), pair=len(operands) == 2 and not options)
+    return Plan(inferred, owned, seconds, kernel, pair=len(operands) == 2 and not options)
 
 
 def _infer(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:

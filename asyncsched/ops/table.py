@@ -99,8 +99,8 @@ def _along_axes() -> Iterator[Row]:
 
 
 def _products() -> Iterator[Row]:
-    r, k = rules.linalg, kernels.basic
-    yield Row("matmul", "matmul", r.matmul, out=True, doc="The matrix product.")
+    r, k, t = rules.linalg, kernels.basic, kernels.turns
+    yield Row("matmul", "matmul", r.matmul, out=True, in_turns=t.matmul, doc="The matrix product.")
     yield Row("vecdot", k.vecdot, r.vecdot, out=True, doc="The product of vectors along an axis.")
     yield Row("tensordot", "tensordot", r.tensordot, doc="The sum of products over several axes.")
     yield Row("dot", "dot", r.dot, doc="NumPy's `dot`.")
@@ -108,15 +108,15 @@ def _products() -> Iterator[Row]:
 
 
 def _shapes() -> Iterator[Row]:
-    r, k = rules.shape, kernels.basic
+    r, k, t = rules.shape, kernels.basic, kernels.turns
     for name, kernel, doc in _VIEWS:
         yield Row(name, kernel, rules.common.view_rule, view=True, doc=doc)
     yield Row("reshape", k.reshape, r.reshape, view=True, doc="Another shape, in C order: a view if possible.")
     yield Row("concat", k.concat, r.concat, out=True, doc="Tensors joined along an axis they have.")
     yield Row("stack", k.stack, r.stack, out=True, doc="Tensors joined along a new axis.")
-    yield Row("repeat", "repeat", r.repeat, doc="Each element several times.")
+    yield Row("repeat", "repeat", r.repeat, in_turns=t.repeat, doc="Each element several times.")
     yield Row("repeat_each", k.repeat_each, r.repeat_each, doc="Each element as often as its own number says.")
-    yield Row("tile", k.tile, r.tile, doc="The tensor laid side by side.")
+    yield Row("tile", t.tile, r.tile, doc="The tensor laid side by side.")
     yield Row("roll", "roll", r.roll, doc="The elements moved round along the axes.")
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -186,6 +188,33 @@ def dtype(request: pytest.FixtureRequest) -> str:
 def some_dtype(request: pytest.FixtureRequest) -> str:
     """A few of the dtypes, to go with every layout."""
     return str(request.param)
+
+
+def another_thread_runs_during(work: Callable[[], object]) -> bool:
+    """Whether another thread ever runs while this work does, which nobody asks to let go of the interpreter's lock."""
+
+    def found_in_between() -> bool:
+        began, ended = threading.Lock(), []
+        began.acquire()
+
+        def run() -> None:
+            began.release()
+            work()
+            ended.append(True)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        began.acquire()
+        between = not ended
+        thread.join()
+        return between
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(60)
+    try:
+        return any(found_in_between() for _ in range(200))
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def in_every_layout(test: Callable[..., None]) -> Callable[..., None]:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-import sys
-import threading
 import tracemalloc
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
-from conftest import meta_of
+from conftest import another_thread_runs_during, meta_of
 
 from asyncsched.ops import TABLE, parallel, plan, resolve
 from asyncsched.ops.kernels import compiled, layers, windows
@@ -291,28 +289,7 @@ def test_sums_of_few_rows_let_go_of_the_interpreters_lock():
     rows = real(400, 8_000)  # `matmul` keeps it where the result is so short
     layers.totals(np, rows)  # what it multiplies with is there from now on
 
-    def found_in_between() -> bool:
-        began, ended = threading.Lock(), []
-        began.acquire()
-
-        def work() -> None:
-            began.release()
-            layers.totals(np, rows)
-            ended.append(True)
-
-        thread = threading.Thread(target=work)
-        thread.start()
-        began.acquire()
-        between = not ended
-        thread.join()
-        return between
-
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(60)  # nobody is asked for the lock
-    try:
-        assert any(found_in_between() for _ in range(200))
-    finally:
-        sys.setswitchinterval(interval)
+    assert another_thread_runs_during(lambda: layers.totals(np, rows))
 
 
 @pytest.mark.parametrize("shape", [(1000, 300), (37, 65), (1, 9000), (3, 40, 50)])

@@ -21,5 +21,6 @@ from . import (
     random,
     sets,
     softmax,
+    turns,
     winograd,
 )

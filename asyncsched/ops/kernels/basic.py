@@ -6,9 +6,12 @@ With `out=` each gives the very same bytes as without. `xp` is numpy or cupy, so
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
+
+from . import turns
 
 Kernel = Callable[..., Any]
 
@@ -96,12 +99,13 @@ def averaging(name: str) -> Kernel:
 
 def cumulative(name: str) -> Kernel:
     """`cumulative_sum` or `cumulative_prod`, written with the older `cumsum` or `cumprod`."""
+    np_function = getattr(np, name)
 
     def cumulate(
         xp: Any, x: Any, *, axis: Any = None, dtype: Any = None, include_initial: bool = False, out: Any = None
     ) -> Any:
         axis = 0 if axis is None else axis
-        function = getattr(xp, name)
+        function = partial(turns.accumulate, np_function) if xp is np else getattr(xp, name)
         if not include_initial:
             return function(x, axis=axis, dtype=dtype, out=out)
         before = (slice(None),) * (axis % x.ndim)
@@ -142,8 +146,8 @@ def argsort(xp: Any, x: Any, *, axis: int = -1, descending: bool = False, stable
 
 def vecdot(xp: Any, x: Any, y: Any, *, axis: int = -1, out: Any = None) -> Any:
     """The product of vectors along an axis. CuPy has none of that name, so there it is one of matrices."""
-    if hasattr(xp, "vecdot"):
-        return xp.vecdot(x, y, axis=axis, out=out)
+    if xp is np:
+        return turns.vecdot(xp, x, y, axis=axis, out=out)
     x, y = xp.moveaxis(x, axis, -1).conj(), xp.moveaxis(y, axis, -1)
     return xp.matmul(x[..., None, :], y[..., None])[..., 0, 0]
 
@@ -167,7 +171,7 @@ def stack(xp: Any, *arrays: Any, axis: int = 0, out: Any = None) -> Any:
 def repeat_each(xp: Any, x: Any, repeats: Any, *, axis: int | None = None) -> Any:
     """Each element as often as its own number says. CuPy would have the numbers on the host."""
     if xp is np:
-        return np.repeat(x, repeats, axis=axis)
+        return turns.repeat_each(x, repeats, axis=axis)
     lines = x.reshape(-1) if axis is None else x
     along = 0 if axis is None else axis
     ends = xp.cumsum(xp.broadcast_to(repeats, (lines.shape[along],)))
@@ -177,11 +181,6 @@ def repeat_each(xp: Any, x: Any, repeats: Any, *, axis: int | None = None) -> An
         raise ValueError("repeats may not contain negative values.")
     places = xp.searchsorted(ends, xp.arange(int(ends[-1])), side="right")
     return xp.take(lines, places, axis=along)
-
-
-def tile(xp: Any, x: Any, *, repetitions: Any) -> Any:
-    """The array laid side by side."""
-    return xp.tile(x, repetitions)
 
 
 def full(xp: Any, value: Any, *, shape: Any, dtype: Any = None, out: Any = None) -> Any:

@@ -25,8 +25,8 @@ def take_along_axis(xp: Any, x: Any, indices: Any, *, axis: int = -1) -> Any:
 
 
 def argwhere(xp: Any, x: Any) -> Any:
-    """The indices of nonzero elements, a row for each."""
-    return xp.stack(xp.nonzero(x), axis=-1)
+    """The indices of nonzero elements, a row for each; of truths, since others NumPy counts with the lock held."""
+    return xp.stack(xp.nonzero(x.astype(bool, copy=False)), axis=-1)
 
 
 def take(xp: Any, x: Any, indices: Any, *, axis: int | None = None, out: Any = None) -> Any:

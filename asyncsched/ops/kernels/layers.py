@@ -24,6 +24,7 @@ import numpy as np
 from .. import parallel
 from .basic import vecdot
 from .scratch import scratch
+from .turns import matmul
 
 BLOCK = 98_304  # elements worked on at a time: three or four arrays of as many go into a processor's own cache
 LONG_BLOCK = 4 * BLOCK  # where several threads do so: it goes into the cache that they share
@@ -129,7 +130,7 @@ def linear(xp: Any, x: Any, weight: Any, *bias: Any, out: Any = None) -> Any:
     """x weight^T + bias."""
     out = xp.empty((*x.shape[:-1], len(weight)), x.dtype) if out is None else out
     rows = _matrix(out)
-    xp.matmul(_matrix(x), weight.T, out=rows)
+    matmul(xp, _matrix(x), weight.T, out=rows)
     for one in bias:
         if xp is np and rows.size >= _LARGE:
             _by_tiles(xp.add, rows, _tiled(xp, 0, one), rows)
@@ -140,7 +141,7 @@ def linear(xp: Any, x: Any, weight: Any, *bias: Any, out: Any = None) -> Any:
 
 def linear_weight_grad(xp: Any, grad: Any, x: Any, *, out: Any = None) -> Any:
     """grad^T x, of all rows."""
-    return xp.matmul(_matrix(grad).T, _matrix(x), out=out)
+    return matmul(xp, _matrix(grad).T, _matrix(x), out=out)
 
 
 def linear_bias_grad(xp: Any, grad: Any, *, out: Any = None) -> Any:

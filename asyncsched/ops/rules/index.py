@@ -50,7 +50,7 @@ def argwhere(row: Row, operands: tuple[Operand, ...], options: Options) -> Infer
         raise ValueError("nonzero: zero-dimensional arrays have no indices; use `x.reshape((1,))` first")
     bound = (prod(array.bound), len(array.bound))
     result = meta((None, bound[1]), INTP, True, bound)
-    return Inferred(result, result.nbytes)
+    return Inferred(result, result.nbytes + cast_bytes(array, np.dtype(bool)))
 
 
 def take(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
+from ..kernels.turns import room
 from ..meta import Meta, meta
 from ..row import Inferred, Operand, Options, Row, resolve
 from .common import INTP, Known, as_meta, lengths, no_axis, same_as, sample, shrunk
@@ -69,7 +70,8 @@ def cumulative(row: Row, operands: tuple[Operand, ...], options: Options) -> Inf
     longer = shape[axis] + bool(options.get("include_initial"))
     result = meta((*shape[:axis], longer, *shape[axis + 1 :]), dtype, array.contiguous)
     # Without `out=` the initial value is joined to a result made before.
-    return Inferred(result, result.nbytes if options.get("include_initial") and not array.contiguous else 0)
+    joined = options.get("include_initial") and not array.contiguous
+    return Inferred(result, (result.nbytes if joined else 0) + room(result))
 
 
 def diff(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:

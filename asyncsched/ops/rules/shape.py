@@ -7,6 +7,7 @@ from math import prod
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
+from ..kernels.turns import room
 from ..meta import meta
 from ..row import Inferred, Operand, Options, Row
 from .common import all_contiguous, as_meta, lengths, same_as, view_rule
@@ -63,8 +64,10 @@ def repeat(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferre
         raise ValueError("repeat: repeats may not contain negative values.")
     copied = 0 if array.contiguous else array.nbytes
     if axis is None:
-        return Inferred(meta((prod(array.bound) * repeats,), array.dtype), copied)
-    return Inferred(meta((*shape[:axis], shape[axis] * repeats, *shape[axis + 1 :]), array.dtype), copied)
+        found = meta((prod(array.bound) * repeats,), array.dtype)
+    else:
+        found = meta((*shape[:axis], shape[axis] * repeats, *shape[axis + 1 :]), array.dtype)
+    return Inferred(found, copied + room(found))
 
 
 def repeat_each(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
@@ -80,7 +83,7 @@ def repeat_each(row: Row, operands: tuple[Operand, ...], options: Options) -> In
     if len(repeats.bound) > 1 or repeats.bound not in ((), (1,), (shape[axis],)):
         raise ValueError(f"repeat: repeats of shape {repeats.bound} must have an element for each of {shape[axis]}")
     found = meta((*shape[:axis], None, *shape[axis + 1 :]), array.dtype, True, shape)
-    return Inferred(found, (0 if array.contiguous else array.nbytes) + repeats.nbytes)
+    return Inferred(found, (0 if array.contiguous else array.nbytes) + repeats.nbytes + room(found))
 
 
 def tile(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
