@@ -181,6 +181,7 @@ async def test_its_threads_end() -> None:
 async def test_where_the_recursion_is_too_deep_to_give_up_it_is_done_later(s: asc.Scheduler) -> None:
     x = await s.put(np.ones((300, 300)))
     await (x @ x)  # its plan is kept: each time below is as long as the one before
+    s.statistics()  # takes in that its bytes came back
     give_up, failures = s._runtime.engine.on_torn, [RecursionError()]
 
     def fail_once(error: BaseException) -> None:
