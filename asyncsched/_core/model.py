@@ -125,7 +125,6 @@ def new_value(
     nbytes: int = 0,
     site: CallSite | None = None,
     array: Any = None,
-    charge: int = 0,
 ) -> Value:
     """A value to come, or of an array that is there. (To call a class that has an `__init__` takes a third longer.)"""
     value = _new(Value)
@@ -135,7 +134,7 @@ def new_value(
     value.nbytes = nbytes
     value.site = site
     value.array = array
-    value.charge = charge
+    value.charge = 0
     value.task = value.block = value.base = None
     value.escaped = False
     value.seq = -1

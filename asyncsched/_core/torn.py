@@ -5,7 +5,9 @@ say. A MemoryError or a RecursionError may come anywhere, too. One that passes a
 state has left that half done: a task may be counted and stand in no queue, and who waits for it would wait for ever.
 
 So each of these methods tells `on_torn` of it, in an `except` that costs nothing until then, and everything unfinished
-is given
+is given up (`abandon`). The runtime closes the scheduler. The mark that it is torn is set first, and in place: at the
+end of a recursion no function can be entered, so giving up fails, too, and the next `dispatch` begins it anew.
+
 Alternatives. To have the books right at any line: they are changed in some fifty places, most of which change several
 numbers. To hold signals back meanwhile takes longer than a tiny operation, and does not hold where another thread gets
 the signal. A mark, set on entering and cleared on leaving: a user's finaliser may submit in the middle of a method, and

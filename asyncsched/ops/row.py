@@ -14,6 +14,7 @@ from .pace import inline_seconds
 
 Operand = Meta | bool | int | float | complex | np.generic
 Options = Mapping[str, Any]
+NO_OPTIONS: Options = {}
 Kernel = Callable[..., Any]
 
 _PLAN_LIMIT = 4096

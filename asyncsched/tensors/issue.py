@@ -17,13 +17,12 @@ from .._core.model import Lane, Scope, Task, Value, new_value
 from ..devices.contract import Device
 from ..devices.memory import owner_of
 from ..ops.program import ref
-from ..ops.row import Plan, Row
+from ..ops.row import NO_OPTIONS, Plan, Row
 from ..runtime.context import ambient, current_scope
 from ..runtime.runtime import Runtime
 
 _get_ident = threading.get_ident
 _ndarray = np.ndarray
-_NO_OPTIONS: Mapping[str, Any] = {}
 
 
 def issue(
@@ -83,7 +82,7 @@ def run_inline(
     b: Any,
     above: Failure | None,
     args: Sequence[Any] = (),
-    options: Mapping[str, Any] = _NO_OPTIONS,
+    options: Mapping[str, Any] = NO_OPTIONS,
 ) -> Value | None:
     """Run a quick row on the loop's thread; None if this is not the moment.
 

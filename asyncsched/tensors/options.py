@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-KINDS = "biufc"  # bool, integers, floats and complex: what the operations know
+_KINDS = "biufc"  # bool, integers, floats and complex: what the operations know
 
 
 def axes(axis: int | Sequence[int] | None) -> int | tuple[int, ...] | None:
@@ -29,7 +29,7 @@ def dtype_of(dtype: DTypeLike | None) -> np.dtype[Any]:
         found = np.dtype(dtype)
     except TypeError as error:
         raise TypeError(f"{dtype!r} is no dtype: use one of NumPy's, as np.float32, int or 'complex64'") from error
-    if found.kind not in KINDS:
+    if found.kind not in _KINDS:
         raise TypeError(f"dtype {found} is not supported: a tensor has bool, integers, floats or complex numbers")
     return found if found.isnative else found.newbyteorder("=")
 

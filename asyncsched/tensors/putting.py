@@ -17,7 +17,7 @@ from ..ops.row import Row
 from ..ops.table import TABLE
 from ..runtime.runtime import Runtime
 from .handles import Handle
-from .options import KINDS
+from .options import dtype_of
 from .tensor import Tensor
 
 _CUDA = (2, 13)  # DLPack's kDLCUDA and kDLCUDAManaged
@@ -42,16 +42,14 @@ def importable(runtime: Runtime, source: Any, device: object) -> Source:
         raise TypeError("this is the scheduler's already: for another device use `t.to(device)`")
     target = runtime.device(device)
     array = _importable(source, target)
-    if array.dtype.kind not in KINDS:
-        raise TypeError(f"dtype {array.dtype} is not supported: use bool, integers, floats or complex numbers")
+    dtype_of(array.dtype)  # raises for what no tensor has
     return array, target
 
 
 def make_put(runtime: Runtime, core: Scope, source: Source, *, bounded: bool) -> tuple[Task, Tensor]:
     """A host array on its way to a device."""
     array, target = source
-    dtype = array.dtype if array.dtype.isnative else array.dtype.newbyteorder("=")
-    form = meta(array.shape, dtype, array.flags.c_contiguous)
+    form = meta(array.shape, dtype_of(array.dtype), array.flags.c_contiguous)
     nbytes = target.memory.footprint(array.nbytes)
     value = new_value(core.account, target, form, nbytes, call_site())
     task = Task(core, "put", value, _PUT, (), (array,), None, runtime.copy_lanes[target], nbytes)

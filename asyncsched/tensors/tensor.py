@@ -12,7 +12,7 @@ from .._core.model import Value, failure_above, failure_of
 from ..ops.exactly import asked
 from ..ops.index_keys import encode_key
 from ..ops.program import ref
-from ..ops.row import Row, plan
+from ..ops.row import NO_OPTIONS, Row, plan
 from ..ops.table import TABLE, power_row
 from ..runtime.context import find
 from . import gradients
@@ -22,7 +22,6 @@ from .methods import Methods
 from .operands import NUMBERS, declined, scalar
 
 Scalar = bool | int | float | complex | np.generic
-_NO_OPTIONS: Mapping[str, Any] = {}
 _FIRST = ref(0)
 _new = object.__new__
 _OPERANDS = (Handle, np.ndarray, np.generic, *NUMBERS)
@@ -31,7 +30,7 @@ _OPERANDS = (Handle, np.ndarray, np.generic, *NUMBERS)
 def apply(
     row: Row,
     operands: tuple[object, ...],
-    options: Mapping[str, Any] = _NO_OPTIONS,
+    options: Mapping[str, Any] = NO_OPTIONS,
     *,
     scheduler: Any = None,
     device: object = None,
@@ -141,7 +140,7 @@ def _operators(name: str) -> tuple[_Operator, _Operator]:
                     args = template  # read once: a scheduler on another thread may be here, too
                     if args[1] is not number:
                         args = template = (_FIRST, number)
-                    made = issue(a.account.runtime, a.device, row, found, a, args, _NO_OPTIONS)
+                    made = issue(a.account.runtime, a.device, row, found, a, args, NO_OPTIONS)
                 result = _new(Tensor)
                 result._value, result._node = made, None
                 return result
@@ -155,7 +154,7 @@ def _operators(name: str) -> tuple[_Operator, _Operator]:
                         above = failure_of(b)
                     made = run_inline(row, found, a, a.array, b.array, above)
                 if made is None:
-                    made = issue(a.account.runtime, a.device, row, found, (a, b), None, _NO_OPTIONS)
+                    made = issue(a.account.runtime, a.device, row, found, (a, b), None, NO_OPTIONS)
                 result = _new(Tensor)
                 result._value, result._node = made, None
                 return result
@@ -239,11 +238,11 @@ class Tensor(Methods):
         if target is value.device:
             return self
         row = TABLE["copy"]
-        found = plan(row, (value.meta,), _NO_OPTIONS)
+        found = plan(row, (value.meta,), NO_OPTIONS)
         lanes = runtime.copy_lanes[target]
-        result = Tensor(issue(runtime, target, row, found, value, None, _NO_OPTIONS, lanes=lanes))
+        result = Tensor(issue(runtime, target, row, found, value, None, NO_OPTIONS, lanes=lanes))
         if self._node is not None:
-            self._node.record(row, (self,), _NO_OPTIONS, result)
+            self._node.record(row, (self,), NO_OPTIONS, result)
         return result
 
     def to_device(self, device: object, /, *, stream: None = None) -> Tensor:

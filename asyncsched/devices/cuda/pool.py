@@ -54,7 +54,7 @@ class PrivatePool:
     Args:
         cupy, number: CuPy, and which device.
         max_bytes: the scheduler's limit.
-        record: records an event on a stream given by its pointer, and says whether it could.
+        follow: has a stream wait for what another has by now, by its pointer, and says whether it could.
     """
 
     def __init__(self, cupy: Any, number: int, max_bytes: int | None, follow: Callable[[Any, int], bool]) -> None:

@@ -19,7 +19,7 @@ from ...ops.cut import parts
 from ...ops.fused import FusedProgram
 from ...ops.kernels.layers import without_buffers
 from ...ops.program import Program, ref
-from ...ops.row import Kernel, Row, resolve
+from ...ops.row import NO_OPTIONS, Kernel, Row, resolve
 from .. import execution
 from ..contract import Device
 from ..memory import Memory
@@ -28,7 +28,6 @@ from .pool import POOLED_BYTES, Block, Pool
 
 Array = np.ndarray[Any, Any]
 _FIRST = ref(0)
-_NO_OPTIONS: Mapping[str, Any] = {}
 # Their loops have a quick way for a number beside a row; those of others take longer for one than for a buffer of it.
 _ARITHMETIC: Final[frozenset[Any]] = frozenset({np.add, np.subtract, np.multiply, np.divide})
 
@@ -71,7 +70,7 @@ def run_small(task: Task) -> bool:
         else:
             arrays = execution.arguments(task, arrays)
     try:
-        array = (row.kernels.get(np) or resolve(row, np))(*arrays, **(task.options or _NO_OPTIONS))
+        array = (row.kernels.get(np) or resolve(row, np))(*arrays, **(task.options or NO_OPTIONS))
     except Exception:
         return False
     if type(array) is not np.ndarray:
@@ -134,7 +133,7 @@ class HostMemory(Memory):
         return pooled and value.base is None and not value.escaped and bool(value.meta.contiguous)
 
     def run_row(self, task: Task) -> None:
-        row, value, options = task.call, task.value, task.options or _NO_OPTIONS
+        row, value, options = task.call, task.value, task.options or NO_OPTIONS
         assert value is not None
         arrays = [v.array if type(v.array) is np.ndarray else _on_host(v) for v in task.inputs]
         args = arrays if task.args is None else execution.arguments(task, arrays)
