@@ -22,7 +22,7 @@ from math import inf
 from operator import attrgetter
 from typing import Final
 
-from .model import PENDING, SWEEP, Account, Queue, Task
+from .model import PENDING, SWEEP, Account, Queue, Scope, Task, Value, is_pending
 from .tenants import Priority, Tenant, Tenants
 
 PATIENCE: Final = 16  # a guess, as is GRACE: small enough to notice, large enough not to thrash
@@ -64,9 +64,19 @@ class Admission:
 
     def push(self, task: Task) -> None:
         """A task joins the queue of its scope."""
-        queue, account = task.scope.queue, task.scope.account
+        # One that cannot be admitted now is no reason for a scan, which would find nothing at each submission.
+        scope, cost = task.scope, task.cost
+        account = scope.account
+        fits = account.limit is None or account.used + cost <= account.limit or account.fits(task)
+        self.push_entry(task, scope, cost, fits and not task.blockers, task.expedited)
+        if not task.lanes:
+            self.claims += 1
+
+    def push_entry(self, entry: Task | Value, scope: Scope, cost: int, ready: bool, expedited: bool = False) -> None:
+        """A task or a bare value joins a queue; `ready` if it may go at once where those before it lack bytes."""
+        queue, account = scope.queue, scope.account
         queue.live += 1
-        (queue.expedited if task.expedited else queue.tasks).append(task)
+        (queue.expedited if expedited else queue.tasks).append(entry)
         if queue.live == 1:
             self._queues[queue] = None
             if len(self._queues) == 2:  # from now on the tenants serve both
@@ -77,14 +87,10 @@ class Admission:
         if not account.pending:
             self._waiting[account] = None
         account.pending += 1
-        # A task that cannot be admitted now is no reason for a scan, which would find nothing at each submission.
-        limit, cost = account.limit, task.cost
-        if not task.blockers and (limit is None or account.used + cost <= limit or account.fits(task)):
+        if ready:
             account.changed = True
         self.pending += 1
         self.pending_bytes += cost
-        if not task.lanes:
-            self.claims += 1
 
     def remove(self, task: Task) -> None:
         """A task leaves its queue, settled or launched; its state has been set."""
@@ -93,7 +99,7 @@ class Admission:
         tasks = queue.expedited if task.expedited else queue.tasks
         if tasks[0] is task:
             tasks.popleft()
-        if (tasks and tasks[0].state != PENDING) or len(tasks) > 2 * queue.live + SWEEP:
+        if (tasks and not is_pending(tasks[0])) or len(tasks) > 2 * queue.live + SWEEP:
             queue.sweep()
         if not queue.live:
             del self._queues[queue]
@@ -149,7 +155,7 @@ class Admission:
         if len(self._queues) > 1:
             return self._next_in_turn(full) or self._overtaker(full)
         (queue,) = self._queues
-        head = queue.head() if queue.expedited else queue.tasks[0]
+        head = queue.head()
         if head is not None and not head.blockers and not (full and head.lanes):
             account = head.scope.account
             limit = account.limit
@@ -254,13 +260,18 @@ class Admission:
             for task in queue:
                 if found is not None and task.seq > found.seq and not task.expedited:
                     break
-                if task.scope.account is not account or task.blockers or task.state != PENDING:
+                if task.scope.account is not account or task.blockers or task.state != PENDING or _waits(task):
                     continue
                 if not fitting or account.fits(task):
                     if found is None or task.seq < found.seq:
                         found = task
                     break
         return found
+
+
+def _waits(task: Task) -> bool:
+    """Whether a producer is not launched yet. (Of a task whose value was bare, `blockers` may not count them all.)"""
+    return any(value.task is not None and value.task.state == PENDING for value in task.inputs)
 
 
 def _rank_of(group: Priority) -> tuple[int, int]:

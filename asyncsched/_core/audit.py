@@ -25,7 +25,7 @@ class Audit:
 
     def launched(self) -> list[Task]:
         """Every task that has a slot."""
-        return [task for task in self.root.unfinished() if task.state == LAUNCHED]
+        return [task for task in self.root.with_tasks() if task.state == LAUNCHED]
 
     def in_flight_bytes(self) -> int:
         """Output and workspace of the tasks in flight, and results that only those still read.

@@ -17,6 +17,7 @@ class Ends(Torn):
     sequence: int
     peak_bytes: int
     observer: Instrument | None
+    linked: bool  # whether every pending task is noted where what it reads is made
     on_overrun: Callable[[Task], None]
     on_cancel: Callable[[Task], None]
 
@@ -66,6 +67,7 @@ class Ends(Torn):
 
         A launched task is settled for everyone who waits, and keeps its slot and bytes until it physically ends.
         """
+        self._link()
         move = task.move  # read once: the stream's thread clears it when the result is there, as it does `value` below
         if move is not None:
             return self._give_up(move.commit)
@@ -97,6 +99,23 @@ class Ends(Torn):
                 dependent.cancelled = True
                 self._tell_cancelled(dependent)
         return True
+
+    def _link(self) -> None:
+        """Note of each task that was made of a bare value for what it waits, which nobody needed to know until now."""
+        if self.linked:
+            return
+        self.linked = True
+        known: dict[Task, set[Task]] = {}
+        for task in self.admission.tasks():
+            for value in task.inputs:
+                producer = value.task
+                if producer is None or producer.state >= DONE:
+                    continue
+                if producer not in known:
+                    known[producer] = set(producer.dependents)
+                if task not in known[producer]:
+                    known[producer].add(task)
+                    producer.add_dependent(task)
 
     def _tell_cancelled(self, task: Task) -> None:
         if task.waiters is not None:

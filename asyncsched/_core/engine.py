@@ -23,7 +23,21 @@ from .admission import Admission
 from .completions import Completions
 from .failure import Failure
 from .instrument import Instrument
-from .model import DONE, LAUNCHED, PENDING, Account, Lane, Queue, Scope, Task, Value, Waiter, failure_above
+from .model import (
+    DONE,
+    LAUNCHED,
+    PENDING,
+    Account,
+    Bare,
+    Lane,
+    Queue,
+    Scope,
+    Task,
+    Value,
+    Waiter,
+    failure_above,
+    task_of,
+)
 from .placement import choose
 from .scopes import Scopes
 from .tenants import Tenant
@@ -45,6 +59,8 @@ class Engine(Scopes):
         launch: puts a task on the stream of its lane. Returns whether it has run already.
         here: the lane of the event loop's own thread, if a quick task may run there now.
         run: runs a quick task there now, in few steps, to its end. False, and nothing has happened, if it does not.
+        run_bare: the same for a bare value, which has its array and no task then.
+        quietly: calls a function with arguments; all quick tasks run inside of it.
         on_cancel: told of each task that is cancelled after its launch.
         on_overrun: told of each task that made more than it was charged, while that is more than the limit allows.
         on_torn: told of an exception that left a change of state in the middle: see `torn`.
@@ -64,6 +80,8 @@ class Engine(Scopes):
         launch: Callable[[Task], bool],
         here: Callable[[Task], Lane | None] = lambda task: None,
         run: Callable[[Task], bool] = lambda task: False,
+        run_bare: Callable[[Value], bool] = lambda value: False,
+        quietly: Callable[..., int] = lambda function, *args: function(*args),
         on_overrun: Callable[[Task], None] = lambda task: None,
         on_cancel: Callable[[Task], None] = lambda task: None,
         on_torn: Callable[[BaseException], None] = lambda error: None,
@@ -74,6 +92,8 @@ class Engine(Scopes):
         self.launch = launch
         self.here = here
         self.run = run
+        self.run_bare = run_bare
+        self.quietly = quietly
         self.on_stuck: Callable[[Sequence[Task]], None] = lambda tasks: None
         self.on_overrun = on_overrun
         self.on_cancel = on_cancel
@@ -92,6 +112,7 @@ class Engine(Scopes):
         self._stuck = False  # whether `on_stuck` was told of any
         self._running = False  # quick tasks run, one after the other; or what was torn is not given up yet
         self.torn = None
+        self.linked = True
 
     # -- submitting ---------------------------------------------------------------------------------------------
 
@@ -153,6 +174,57 @@ class Engine(Scopes):
             self.on_torn(error)
             raise
 
+    def submit_bare(
+        self,
+        scope: Scope,
+        value: Value,
+        plan: Any,
+        reads: Any,
+        args: Any,
+        lanes: Sequence[Lane],
+        cost: int,
+    ) -> bool:
+        """A value joins the backlog without a task, to be made when its turn comes. False, and nothing has happened, if
+        that may not take long, something speaks against it, or it reads what is not bare and not there."""
+        completions, admission, account, queue = self.completions, self.admission, scope.account, scope.queue
+        if self.observer is not None or queue.rotating or admission.idle:
+            return False
+        if account.limit is not None and account.used + admission.pending_bytes + cost > account.limit:
+            return False
+        if self.max_pending is not None and admission.pending >= self.max_pending:
+            return False
+        for read in (reads,) if type(reads) is Value else reads:
+            producer = read.task
+            if producer is not None and not (type(producer) is Bare and producer.scope.queue is queue):
+                if producer.state != DONE:
+                    return False
+                read.task = None
+        completions.direct = 0
+        if completions.items:
+            self.take()
+        try:
+            stand = scope.stand
+            if stand is None or stand.lanes is not lanes:
+                stand = scope.stand = Bare(scope, lanes)
+            value.plan, value.reads, value.args = plan, reads, args
+            value.task = stand
+            value.seq = self.sequence
+            self.sequence += 1
+            self.unfinished += 1
+            self.submitted += 1
+            scope.bare += 1
+            self.linked = False
+            queue.undressed = True
+            admission.push_entry(value, scope, cost, ready=True)
+            completions.wants_slots = True  # see `submit`
+            if completions.items or admission.free > 0:
+                self.dispatch()
+        except BaseException as error:
+            self.torn, self._running = error, True
+            self.on_torn(error)
+            raise
+        return True
+
     def _refuse(self, task: Task) -> NoReturn:
         task.refused()
         raise QueueFull(
@@ -202,7 +274,7 @@ class Engine(Scopes):
                 alone = self.observer is None
                 while admission.pending and ran < _MOST_HERE and (task := admission.next()) is not None:
                     if alone and task.quick is not None:
-                        count = self._run_heads(task.scope, _MOST_HERE - ran)
+                        count = self.quietly(self._run_heads, task.scope, _MOST_HERE - ran)
                         ran += count
                         alone = count > 0  # else what stands at the head is no such task: no use to ask for each
                         if task.state != PENDING:
@@ -321,12 +393,31 @@ class Engine(Scopes):
         admission, queue, account = self.admission, scope.queue, scope.account
         if queue.expedited or queue.rotating or account.grace or account.earmark is not None:
             return 0
-        run, tasks, limit = self.run, queue.tasks, account.limit
+        run, run_bare, limit = self.run, self.run_bare, account.limit
         ran = cost = 0
         self._running = True
         try:
-            while ran < most and tasks:
-                task = tasks[0]
+            while ran < most and queue.tasks:
+                task = queue.tasks[0]
+                if type(task) is Value:
+                    value, stand = task, task.task
+                    if type(stand) is Bare and stand.scope.account is account:
+                        charged = value.nbytes + value.plan.workspace
+                        used = account.used + charged
+                        if (limit is None or used <= limit) and run_bare(value):
+                            queue.tasks.popleft()
+                            if not ran:
+                                self.completions.direct = get_ident()
+                            ran += 1
+                            cost += charged
+                            account.used += value.charge
+                            if used > self.peak_bytes and account is self.account:
+                                self.peak_bytes = used
+                            stand.scope.bare -= 1
+                            continue
+                    task = queue.head()
+                    if task is None:  # cancelled by a finaliser
+                        break
                 if task.quick is None or task.blockers or task.state != PENDING or task.scope.account is not account:
                     break
                 used = account.used + task.cost
@@ -335,7 +426,7 @@ class Engine(Scopes):
                 if task.state != PENDING:  # cancelled meanwhile, and out of the queue
                     account.used += task.cost - task.refund
                     continue
-                tasks.popleft()
+                queue.tasks.popleft()
                 if not ran:
                     self.completions.direct = get_ident()  # what is dropped from now on is free at once
                 ran += 1
@@ -367,7 +458,7 @@ def _follow(task: Task) -> Failure | None:
     """Note for what a task waits among its inputs. Returns the failure of one that has failed."""
     failed, reads = None, task.reads
     for value in (reads,) if type(reads) is Value else reads:
-        producer = value.task
+        producer = task_of(value)
         if producer is None:
             continue
         if producer.failure is not None:
@@ -376,14 +467,7 @@ def _follow(task: Task) -> Failure | None:
             if producer.failure is None:
                 value.task = None
             continue
-        if producer.after is None:
-            producer.after = task
-        elif type(producer.after) is list:
-            producer.after.append(task)
-        else:
-            producer.after = [producer.after, task]
-        if producer.state == PENDING:
-            task.blockers += 1
+        producer.add_dependent(task)
     return failed
 
 

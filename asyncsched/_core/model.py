@@ -4,6 +4,13 @@ Each thing is kept once. A value knows its bytes, its place in memory and the li
 state and its failure, and everything about running it. While a task is unfinished each refers to the other. The stream
 clears `task.value` when the result is there, so that a result without handles is freed at once; `value.task` is cleared
 by whoever next finds the task done. The value of a failed task keeps its reference, since the task has the failure.
+
+Bare values. Most of what waits in a long backlog are quick rows that will run on the loop's thread, in their turn, and
+of which nobody asks anything before that. Such a value is *bare*: it stands in the queue itself, knows what it will be
+made of, and has no task; `Bare` stands for that. Whoever needs its task (to wait for it, to cancel it, to put it on a
+stream, or to submit a task that reads it) has it made, by `task_of`. A bare value reads only what is there, and other
+bare values of its queue, which are made before it: so it needs no note of what it waits for. The engine makes these
+notes for all of a queue when one is cancelled, since what depends on that is to be cancelled with it.
 """
 
 from __future__ import annotations
@@ -44,6 +51,7 @@ class Value:
 
     __slots__ = (
         "account",
+        "args",
         "array",
         "base",
         "block",
@@ -54,6 +62,8 @@ class Value:
         "given",
         "meta",
         "nbytes",
+        "plan",
+        "reads",
         "seq",
         "site",
         "task",
@@ -72,6 +82,9 @@ class Value:
     seq: int  # the number of the task that made it, if an instrument was there to see that
     given: ref[Any]  # the array handed to the user; unset until then, as it stays for most values
     doubts: tuple[Any, ...]  # errors that only the device can rule out, see `devices.cuda.doubts`; mostly unset
+    plan: Any  # how it will be made, with its `row` and `workspace`; this and the next two are set while it is bare
+    reads: Any  # as a task's
+    args: Any  # as a task's
 
     @property
     def failure(self) -> Failure | None:
@@ -229,6 +242,17 @@ class Task:
         after = self.after
         return () if after is None else (after,) if type(after) is Task else after
 
+    def add_dependent(self, task: Task) -> None:
+        """Another task waits for this one, which has not ended."""
+        if self.after is None:
+            self.after = task
+        elif type(self.after) is list:
+            self.after.append(task)
+        else:
+            self.after = [self.after, task]
+        if self.state == PENDING:
+            task.blockers += 1
+
     @property
     def site(self) -> CallSite | None:
         """The line that submitted it, until the stream clears `value`."""
@@ -251,6 +275,35 @@ class Task:
 
     def __repr__(self) -> str:
         return f"<{self.name} #{self.seq} {STATE_NAMES[self.state]}>"
+
+
+class Bare(Task):
+    """Stands for the tasks of a scope's bare values on one device. They are pending; it has nothing else to tell."""
+
+    __slots__ = ()
+
+    def __init__(self, scope: Scope, lanes: Sequence[Lane]) -> None:
+        self.scope = scope
+        self.lanes = lanes
+        self.state = PENDING
+        self.failure = None
+
+
+def task_of(value: Value) -> Task | None:
+    """The task that makes a value, as `value.task`; if it is bare, it is given its task first."""
+    bare = value.task
+    if type(bare) is not Bare:
+        return bare
+    plan, reads, scope = value.plan, value.reads, bare.scope
+    row = plan.row
+    cost = value.nbytes + plan.workspace
+    task = Task(scope, row.name, value, row, reads, value.args, None, bare.lanes, cost)
+    task.quick = plan
+    task.seq, value.seq = value.seq, -1
+    value.plan = value.reads = value.args = None
+    scope.tasks[task] = None
+    scope.bare -= 1
+    return task
 
 
 def failure_of(value: Value) -> Failure | None:
@@ -322,38 +375,70 @@ class Account:
 
 
 class Queue:
-    """The pending tasks of a scope in order of submission. Cancelled ones are swept when they pile up.
+    """The pending tasks of a scope in order of submission, and its bare values. Cancelled ones are swept when they pile
+    up.
 
     Expedited ones go before the rest once their producers are launched. Until then they block nobody, since their
     producers may be among the rest.
     """
 
-    __slots__ = ("expedited", "live", "rotating", "tasks", "tenant")
+    __slots__ = ("expedited", "live", "rotating", "tasks", "tenant", "undressed")
 
     def __init__(self, tenant: Any) -> None:
         self.tenant = tenant  # the `Tenant` whose share it is admitted from
         self.expedited: deque[Task] = deque()
-        self.tasks: deque[Task] = deque()
+        self.tasks: deque[Any] = deque()  # and values, each in the place of its task, which may be made by now
+        self.undressed = False  # whether there may be values among them
         self.live = 0
         self.rotating = False
 
     def __iter__(self) -> Iterator[Task]:
+        """Its tasks, with those of its bare values."""
+        if self.undressed:
+            self.dress()
         return chain(self.expedited, self.tasks)
+
+    def dress(self) -> None:
+        """Make the tasks of its bare values, and put them in their places."""
+        tasks: deque[Any] = deque()
+        while len(tasks) != len(self.tasks):  # a finaliser that runs meanwhile may submit, and cancel
+            tasks = deque([task_of(entry) if type(entry) is Value else entry for entry in list(self.tasks)])
+        self.tasks, self.undressed = tasks, False
 
     def head(self) -> Task | None:
         expedited, tasks = self.expedited, self.tasks
         if expedited and not (expedited[0].blockers and tasks):
             return expedited[0]
-        return tasks[0] if tasks else None
+        if not tasks:
+            return None
+        if type(tasks[0]) is Value:
+            tasks[0] = task_of(tasks[0])
+        head: Task = tasks[0]
+        return head
+
+    def last_bare(self, scope: Scope, before: int | None) -> Value | None:
+        """The last of a scope's bare values, of those numbered under `before`."""
+        for entry in reversed(self.tasks):
+            stand = entry.task if type(entry) is Value else None
+            if type(stand) is Bare and stand.scope is scope and (before is None or entry.seq < before):
+                found: Value = entry
+                return found
+        return None
 
     def sweep(self) -> None:
         """Drop tasks that are not pending any more: at the heads at once, elsewhere when they pile up."""
         for tasks in (self.expedited, self.tasks):
-            while tasks and tasks[0].state != PENDING:
+            while tasks and not is_pending(tasks[0]):
                 tasks.popleft()
         if len(self.expedited) + len(self.tasks) > 2 * self.live + SWEEP:
             self.expedited = deque(task for task in self.expedited if task.state == PENDING)
-            self.tasks = deque(task for task in self.tasks if task.state == PENDING)
+            self.tasks = deque(entry for entry in self.tasks if is_pending(entry))
+
+
+def is_pending(entry: Task | Value) -> bool:
+    """Whether what stands in a queue is still to be admitted."""
+    task = entry.task if isinstance(entry, Value) else entry
+    return task is not None and task.state == PENDING
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -369,6 +454,8 @@ class Scope:
     parent: Scope | None = None
     children: dict[Scope, None] = field(default_factory=dict)
     tasks: dict[Task, None] = field(default_factory=dict)  # unfinished
+    bare: int = 0  # bare values, whose tasks are not among these
+    stand: Bare | None = None  # what stands for the tasks of the last of them
     unseen: Unseen | None = None  # failures of its own tasks; None before the first
     reserve: int = 0
     # Nothing more will be submitted: closed when its tasks are finished and its failures reported.
@@ -376,25 +463,46 @@ class Scope:
     ended_children: deque[Scope] | None = None  # to be closed once they are over
     closed: bool = False
 
+    @property
+    def size(self) -> int:
+        """How many of its own tasks are unfinished."""
+        return len(self.tasks) + self.bare
+
     def over(self) -> bool:
         """Whether it has ended, and nothing here or below is unfinished or unreported."""
-        if not self.ended or self.tasks or self.unseen:
+        if not self.ended or self.tasks or self.bare or self.unseen:
             return False
         for child in self.children:  # noqa: SIM110  # a generator for `all` takes longer than the rest of this
             if not child.over():
                 return False
         return True
 
+    def tree(self) -> list[Scope]:
+        """This scope and all below."""
+        found = [self]
+        for scope in found:
+            found += scope.children
+        return found
+
+    def with_tasks(self) -> list[Task]:
+        """Every unfinished task here and below, but for those of bare values."""
+        return [task for scope in self.tree() for task in scope.tasks]
+
     def unfinished(self, before: int | None = None) -> list[Task]:
         """Every unfinished task here and below, of those numbered under `before`."""
-        found = list(self.tasks)
-        if self.children:
-            todo = list(self.children)
-            while todo:
-                scope = todo.pop()
-                found += scope.tasks
-                todo += scope.children
+        for scope in self.tree():
+            if scope.bare:
+                scope.queue.dress()
+        found = self.with_tasks()
         return found if before is None else [task for task in found if task.seq < before]
+
+    def one_unfinished(self, before: int | None = None) -> Task | None:
+        """One of them, late among them; None if there is none."""
+        for scope in self.tree():
+            if scope.bare and (value := scope.queue.last_bare(scope, before)) is not None:
+                return task_of(value)
+        tasks = self.with_tasks()
+        return next((task for task in reversed(tasks) if before is None or task.seq < before), None)
 
     def record(self, failure: Failure) -> None:
         """Report a root cause where the scope ends, or at a barrier, unless someone sees it first."""

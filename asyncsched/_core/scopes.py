@@ -80,8 +80,9 @@ class Scopes(Ends):
     def close_scope(self, scope: Scope) -> None:
         """Take a finished scope out of the tree; what it still holds is charged to its parent in the same step."""
         assert not scope.tasks
+        assert not scope.bare
         parent = scope.parent
-        scope.closed = True
+        scope.closed, scope.stand = True, None
         if self.observer is not None:
             self.observer.scope_closed(scope)
         if parent is None:
@@ -105,7 +106,7 @@ class Scopes(Ends):
         while todo:
             child = todo.pop()
             if child.ended:
-                child.closed = True
+                child.closed, child.stand = True, None
                 if self.observer is not None:
                     self.observer.scope_closed(child)
                 todo += child.children

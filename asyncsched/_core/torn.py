@@ -47,7 +47,8 @@ class Torn(Audit):
         while todo:
             scope = todo.pop()
             todo += scope.children
-            tasks, scope.tasks = scope.tasks, {}
+            scope.queue.dress()
+            tasks, scope.tasks, scope.bare = scope.tasks, {}, 0
             for task in tasks:
                 self._abandon(task, failure)
             scope.reserve = scope.account.pending = scope.account.in_flight = scope.queue.live = 0

@@ -154,9 +154,9 @@ def _hand_on(task: Task, value: Value, place: int | None, memory: Memory) -> Non
     finish(task, value, old.array, 0)
 
 
-def arguments(task: Task, arrays: list[Any]) -> list[Any]:
+def arguments(template: Sequence[Any] | None, arrays: list[Any]) -> list[Any]:
     """What a row is called with: the arrays of its inputs, and what stands between them."""
-    return arrays if task.args is None else [arrays[a.slot] if type(a) is Ref else a for a in task.args]
+    return arrays if template is None else [arrays[a.slot] if type(a) is Ref else a for a in template]
 
 
 def source_of(task: Task, array: Any) -> Value | None:

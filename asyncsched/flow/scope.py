@@ -255,7 +255,7 @@ class Scope(Submitter):
             await shielded(runtime, core)
             raise
         finally:
-            if not core.tasks:
+            if not core.size:
                 runtime.engine.close_scope(core)
                 runtime.dispatch()
 
@@ -297,7 +297,13 @@ class Scope(Submitter):
 
     def __repr__(self) -> str:
         core, tenant = self._inner, self._tenant
-        state = "not entered" if core is None else "closed" if core.closed else f"{len(core.unfinished())} unfinished"
+        state = (
+            "not entered"
+            if core is None
+            else "closed"
+            if core.closed
+            else f"{sum(scope.size for scope in core.tree())} unfinished"
+        )
         whose = "" if tenant is None else f"tenant={tenant!r}, "
         until = "" if self._deadline is None else f"deadline={self._deadline:g} s, "
         return f"Scope({self._name!r}, {whose}{until}{state})"

@@ -67,23 +67,39 @@ class Numbers(dict[float, Any]):
 class Plan:
     """What one application of a row will need: decided at submit, before any memory is touched."""
 
-    __slots__ = ("int_bounds", "kernel", "meta", "nbytes", "numbers", "pair", "seconds", "small", "workspace")
+    __slots__ = (
+        "bare",
+        "int_bounds",
+        "kernel",
+        "meta",
+        "nbytes",
+        "numbers",
+        "pair",
+        "row",
+        "seconds",
+        "small",
+        "workspace",
+    )
 
     def __init__(
         self,
+        row: Row,
         inferred: Inferred,
         nbytes: int,
         seconds: float | None = None,
         kernel: Any = None,
         *,
         pair: bool = False,
+        bare: bool = False,
     ) -> None:
+        self.row = row
         self.meta = inferred.meta  # of the result
         self.nbytes = nbytes  # bytes of memory the result will own: 0 for a view
         self.workspace = inferred.workspace  # bytes of temporary memory while it runs
         self.small = seconds is not None  # may run inline
         self.kernel = kernel  # NumPy's, which then runs
         self.pair = pair  # it takes two operands, and no options
+        self.bare = bare  # may wait without a task: it is small, takes no options, and makes what is known of it
         self.seconds = seconds or 0.0  # for which it would then hold the loop's thread longer than a task does
         self.int_bounds = inferred.int_bounds  # Python integers among the operands must lie in here
         self.numbers = None if inferred.number is None else Numbers(inferred.number)
@@ -208,7 +224,8 @@ def _new_plan(row: Row, operands: tuple[Operand, ...], options: Options) -> Plan
     if not row.view or owned or not result.known:
         metas = [operand for operand in operands if isinstance(operand, Meta)]
         seconds = inline_seconds(row.name, result, metas, inferred.workspace, inferred.work)
-    return Plan(inferred, owned, seconds, kernel, pair=len(operands) == 2 and not options)
+    bare = seconds is not None and row.out and result.known and not options
+    return Plan(row, inferred, owned, seconds, kernel, pair=len(operands) == 2 and not options, bare=bare)
 
 
 def _infer(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:

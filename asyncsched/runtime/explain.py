@@ -14,7 +14,7 @@ from itertools import islice, takewhile
 from typing import Final
 
 from .._core.callsite import is_users, line_of
-from .._core.model import DONE, LAUNCHED, PENDING, STATE_NAMES, Account, Scope, Task, Value
+from .._core.model import DONE, LAUNCHED, PENDING, STATE_NAMES, Account, Scope, Task, Value, task_of
 from .deadlock import BUDGET, investigate
 from .places import where_it_waits
 from .runtime import Runtime
@@ -29,7 +29,7 @@ Holders = Callable[[Account], Iterable[str]]  # a line for each that holds bytes
 
 def explain(runtime: Runtime, value: Value, holders: Holders | None = None) -> str:
     """Why a value is not there yet, or what became of it."""
-    task, failure = value.task, value.failure
+    task, failure = task_of(value), value.failure
     if failure is not None:
         what = "was cancelled" if failure.cancelled else "failed"
         lines = [f"{failure.name} ({line_of(failure.site)}) {what}", *[_cut(line) for line in failure.told()]]

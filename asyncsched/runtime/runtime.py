@@ -25,7 +25,7 @@ from .._core.model import LAUNCHED, Lane, Task, Value
 from .._core.refcounts import require_gil
 from ..devices.contract import Device, Point, RemoteDevice
 from ..devices.host.allowed import NO_DESCRIPTOR
-from ..devices.host.memory import run_small
+from ..devices.host.memory import run_bare, run_small
 from ..errors import SchedulerClosed, TaskCancelled
 from .cancellation import to_its_end
 from .instruments import Instruments
@@ -84,6 +84,8 @@ class Runtime(OnOneLoop):
             launch=self._launch,
             here=self._here,
             run=self._run_small,
+            run_bare=run_bare,
+            quietly=self._quietly,
             on_overrun=self._on_overrun,
             on_cancel=self._on_cancel,
             on_torn=self.give_up,
@@ -304,13 +306,17 @@ class Runtime(OnOneLoop):
         if not self.inline_thread:
             return False
         seconds = task.quick.seconds
-        if not self.quiet.copy().run(run_small, task):  # a copy: see `quiet_in_use`
+        if not run_small(task):
             return False
-        if self.meter.since is None:
-            self.meter.since = self.meter.clock()
         if seconds:
             self.spend(seconds)
         return True
+
+    def _quietly(self, function: Callable[..., int], *args: Any) -> int:
+        """Run quick tasks in a context where NumPy's error state is quiet."""
+        if self.meter.since is None:
+            self.meter.since = self.meter.clock()
+        return self.quiet.copy().run(function, *args)  # a copy: see `quiet_in_use`
 
     def quiet_in_use(self) -> bool:
         """Whether an inline row runs in it, and who asks is a finaliser: a context is entered once at a time."""

@@ -115,9 +115,9 @@ async def drained(runtime: Runtime, scope: Scope, before: int | None = None) -> 
     and so passed through the loop."""
     waited = False
     runtime.dispatch()
-    while tasks := scope.unfinished(before):
-        # Only for the last submitted: a waiter on each task would wake the loop for each.
-        await awaited(runtime, tasks[-1:], ENDED)
+    while task := scope.one_unfinished(before):
+        # Only for a late one: a waiter on each task would wake the loop for each.
+        await awaited(runtime, [task], ENDED)
         waited = True
     return waited
 
@@ -130,7 +130,7 @@ async def shielded(runtime: Runtime, scope: Scope) -> None:
     runtime.dispatch()
     if isinstance(sys.exc_info()[1], KeyboardInterrupt):  # it will end the loop
         runtime.abandoned = True
-    if scope.unfinished() and not runtime.abandoned:
+    if scope.one_unfinished() is not None and not runtime.abandoned:
         await to_its_end(_until_loop_ends(runtime, scope))
 
 

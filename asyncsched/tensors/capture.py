@@ -82,7 +82,6 @@ class Graph:
         starts, nbytes = offsets(self._metas)
         single, metas = len(self._metas) == 1, self._metas
         form = self._metas[0] if single else meta((nbytes,), np.dtype(np.uint8))
-        self._plan = Plan(Inferred(form, 0 if self._device.owns_captures else self._peak), form.nbytes)
         self._starts = starts
 
         def kernel(xp: Any, *arrays: Any, out: Any = None, _: Value | None = claim) -> Any:
@@ -93,7 +92,8 @@ class Graph:
             return results[0] if single else pack(xp, results, starts, nbytes)
 
         checks = any(step.row.checks for step in self._program.steps)
-        self._row = Row(self._name, kernel, _unplanned, out=not self._device.owns_captures, checks=checks)
+        self._row = row = Row(self._name, kernel, _unplanned, out=not self._device.owns_captures, checks=checks)
+        self._plan = Plan(row, Inferred(form, 0 if self._device.owns_captures else self._peak), form.nbytes)
 
     def __call__(self, *args: Tensor) -> Any:
         """Issue one replay. Returns at once, with what the function returned: tensors in the same structure.

@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterable
 from types import coroutine
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, cast, overload
 
-from .._core.model import DONE, Value, failure_above
+from .._core.model import DONE, Value, failure_above, task_of
 from .._instead import no_attribute
 from ..devices.memory import hand_out
 from ..runtime.runtime import Runtime
@@ -38,7 +38,7 @@ class Handle(Generic[T]):
         Raises whatever the task raised, or TaskCancelled. Cancelling the waiter leaves the task alone.
         """
         value = self._value  # kept: `t[i] = v` meanwhile moves the handle to another value
-        task = value.task
+        task = task_of(value)
         try:
             # `reach`, inlined: one frame less in the most frequent wait of all.
             if task is None or task.failure is not None:
@@ -88,7 +88,7 @@ class Handle(Generic[T]):
 
         A task that already runs keeps its slot and bytes until it physically ends.
         """
-        task = self._value.task
+        task = task_of(self._value)
         if task is None or self._value.done:
             return False
         runtime = runtime_of(self._value)
@@ -103,7 +103,8 @@ class Handle(Generic[T]):
         value = self._value
         if value.failure is not None:
             return "cancelled" if value.failure.cancelled else f"failed: {value.failure.kind}"
-        return "done" if value.done or value.task is None else f"pending: {value.task.name}"
+        task = None if value.done else task_of(value)
+        return "done" if task is None else f"pending: {task.name}"
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError(
@@ -180,7 +181,7 @@ class gather(Generic[T]):
 
     def __await__(self) -> Generator[Any, None, T]:
         values = self._values
-        pending = {v.task: runtime_of(v) for v in values if v.task is not None and not v.done}
+        pending = {task: runtime_of(v) for v in values if not v.done and (task := task_of(v)) is not None}
         try:
             if failure_above(values) or not pending:
                 yield
@@ -204,7 +205,7 @@ def runtime_of(value: Value) -> Runtime:
 @coroutine
 def reach(value: Value) -> Generator[Any, None, None]:
     """Wait until `value` is there; one bare pass through the loop if it is."""
-    task = value.task
+    task = task_of(value)
     if task is None or task.failure is not None:
         yield
     else:

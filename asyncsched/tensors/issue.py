@@ -15,6 +15,7 @@ from .._core.failure import Failure
 from .._core.instrument import InlineRow
 from .._core.model import Lane, Scope, Task, Value, new_value
 from ..devices.contract import Device
+from ..devices.host.pool import POOLED_BYTES
 from ..devices.memory import owner_of
 from ..ops.program import ref
 from ..ops.row import NO_OPTIONS, Plan, Row
@@ -61,7 +62,13 @@ def issue(
     if row.view and not plan.nbytes:
         value.base = reads[0] if isinstance(reads, tuple) else reads
     cost = nbytes + plan.workspace
-    task = Task(scope, row.name, value, row, reads, template, options, lanes or runtime.lanes[device], cost)
+    streams = lanes or runtime.lanes[device]
+    may_wait = plan.bare and not hold and nbytes < POOLED_BYTES and device.inline
+    if may_wait and lanes is None and runtime.sink is None:
+        submit = runtime.engine.submit_bare
+        if submit(scope, value, plan, reads, template, streams, cost):
+            return value
+    task = Task(scope, row.name, value, row, reads, template, options, streams, cost)
     if plan.small and lanes is None:
         task.quick = plan
     runtime.submit(task, hold=hold)

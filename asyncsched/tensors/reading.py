@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from .._core.model import Value
+from .._core.model import Value, task_of
 from .._instead import NUMPY
 from ..devices.contract import Device, in_stream_thread
 from ..errors import ImplicitBarrierError, SchedulerClosed
@@ -142,7 +142,7 @@ def _block(runtime: Runtime, value: Value) -> None:
     """Block the calling thread, which runs no loop, until the value is there."""
     if runtime.life is Life.FORKED:
         runtime.refuse()
-    task, loop = value.task, runtime.loop
+    task, loop = task_of(value), runtime.loop
     if value.done or task is None:
         return
     if loop is None or not loop.is_running():

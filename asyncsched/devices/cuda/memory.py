@@ -76,7 +76,7 @@ class CUDAMemory(Memory):
 
     def _apply(self, task: Task, value: Value) -> None:
         row, options = task.call, task.options or {}
-        args = execution.arguments(task, [read.array for read in task.inputs])
+        args = execution.arguments(task.args, [read.array for read in task.inputs])
         kernel = resolve(row, self.xp)
         reused = None
         if row.inplace:
@@ -125,7 +125,7 @@ class CUDAMemory(Memory):
 
         A ufunc's kernel serves every shape of as many axes, if all operands are of one and without gaps.
         """
-        args = execution.arguments(task, [read.array for read in task.inputs])
+        args = execution.arguments(task.args, [read.array for read in task.inputs])
         kinds: list[Hashable] = [_kind(a) for a in args]
         arrays = [a for a in args if isinstance(a, self.xp.ndarray)]
         if arrays and isinstance(resolve(task.call, self.xp), self.xp.ufunc):

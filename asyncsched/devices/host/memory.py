@@ -68,7 +68,7 @@ def run_small(task: Task) -> bool:
         if len(args) == 2 and args[0] is _FIRST:  # an operator with a number: most of all
             arrays.append(args[1])
         else:
-            arrays = execution.arguments(task, arrays)
+            arrays = execution.arguments(task.args, arrays)
     try:
         array = (row.kernels.get(np) or resolve(row, np))(*arrays, **(task.options or NO_OPTIONS))
     except Exception:
@@ -82,6 +82,40 @@ def run_small(task: Task) -> bool:
         task.refund -= nbytes
     task.value = task.args = task.call = task.context = task.options = None  # as `execution.release`
     task.reads = ()
+    return True
+
+
+def run_bare(value: Value) -> bool:
+    """The same for a bare value, which has its array then, and no task. It may hold the loop's thread for its turn."""
+    runtime, stand, reads, plan = value.account.runtime, value.task, value.reads, value.plan
+    if not runtime.inline_thread:
+        return False
+    arrays: list[Any] = []
+    for operand in (reads,) if type(reads) is Value else reads:
+        producer, array = operand.task, operand.array
+        if type(array) is not np.ndarray or (producer is not None and producer.failure is not None):
+            return False
+        arrays.append(array)
+    operand = producer = reads = None  # which would count as holders
+    if (args := value.args) is not None:
+        if len(args) == 2 and args[0] is _FIRST:
+            arrays.append(args[1])
+        else:
+            arrays = execution.arguments(args, arrays)
+    try:
+        array = plan.kernel(*arrays)
+    except Exception:
+        return False
+    if value.task is not stand:  # a finaliser had its task made, and may have cancelled it
+        return False
+    if type(array) is not np.ndarray:
+        array = np.asarray(array)
+    value.task = value.plan = value.reads = value.args = None
+    value.array = array
+    value.charge = value.nbytes = array.nbytes
+    value.seq = -1
+    if plan.seconds:
+        runtime.spend(plan.seconds)
     return True
 
 
@@ -136,7 +170,7 @@ class HostMemory(Memory):
         row, value, options = task.call, task.value, task.options or NO_OPTIONS
         assert value is not None
         arrays = [v.array if type(v.array) is np.ndarray else _on_host(v) for v in task.inputs]
-        args = arrays if task.args is None else execution.arguments(task, arrays)
+        args = execution.arguments(task.args, arrays)
         kernel = row.kernels.get(np) or resolve(row, np)
         block: Block | None = None
         # `out` is in C order, so that is what the result must be: it is promised, or it follows from the operands.
