@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from types import SimpleNamespace
 from typing import Any
 
 from asyncsched._core.completions import Completions
 from asyncsched._core.engine import Engine
 from asyncsched._core.failure import Failure
-from asyncsched._core.model import DONE, LAUNCHED, Lane, Scope, Task, Value, Waiter, new_value
+from asyncsched._core.model import DONE, LAUNCHED, Bare, Lane, Scope, Task, Value, Waiter, failure_above, new_value
 from asyncsched.errors import TaskCancelled
 
 
@@ -32,12 +33,15 @@ class Rig:
             completions=self.completions,
             launch=self._launch,
             here=self._here,
-            run=self._run_quick,
+            run=lambda task: task.name != "boom" and failure_above(task.inputs) is None and self._run_quick(task),
+            run_bare=self._run_bare,
             runtime=self,
         )
         self.root = self.engine.root
         self.loop = Lane()  # where quick tasks run
         self.ran: list[Task] = []  # the quick ones
+        self.made: list[Value] = []  # the bare ones
+        self.before_bare: Callable[[Value], None] = lambda value: None
         self.lanes = [Lane() for _ in range(lanes)]
         self.streams: dict[Lane, deque[Task]] = {lane: deque() for lane in self.lanes}
         self.claims: dict[Task, Value] = {}
@@ -61,8 +65,31 @@ class Rig:
         if self._here(task) is None:
             return False
         self.ran.append(task)
-        execute(task, task.cost, None)
+        execute(task, task.cost, ValueError("boom") if task.name == "boom" else None)
         return True
+
+    def _run_bare(self, value: Value) -> bool:
+        self.before_bare(value)
+        reads = value.reads
+        if type(value.task) is not Bare or value.plan.row.name == "boom" or any(v.array is None for v in reads):
+            return False
+        value.task = value.plan = value.reads = value.args = None
+        value.array = object()
+        value.charge = value.nbytes
+        value.seq = -1
+        self.made.append(value)
+        return True
+
+    def bare(self, *inputs: Value, cost: int = 0, name: str = "bare", scope: Scope | None = None) -> Value:
+        """A bare value in the backlog, or a quick task in place of one that may not be bare."""
+        scope = scope or self.root
+        value = new_value(scope.account, None, None, cost)
+        plan = SimpleNamespace(row=SimpleNamespace(name=name), workspace=0)
+        if not self.engine.submit_bare(scope, value, plan, inputs, None, self.lanes, cost):
+            task = Task(scope, name, value, plan.row, inputs, None, None, self.lanes, cost)
+            task.quick = plan
+            self.engine.submit(task, bounded=False)
+        return value
 
     def task(
         self,
@@ -136,6 +163,8 @@ class Rig:
         """A launched task runs to its end, wherever it is in its stream, and its completion is posted."""
         assert task.lane is not None
         self.streams[task.lane].remove(task)
+        if task.name == "boom" and error is None:
+            error = ValueError("boom")
         execute(task, task.cost if charge is None else charge, error)
         self.post(task, not self.streams[task.lane])
 
