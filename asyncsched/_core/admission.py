@@ -17,10 +17,11 @@ queues, tenants of a class share by cost, and the scopes of a tenant alternate: 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sized
 from math import inf
 from operator import attrgetter
-from typing import Final
+from typing import Any, Final
 
 from .model import PENDING, SWEEP, Account, Queue, Scope, Task, Value, is_pending
 from .tenants import Priority, Tenant, Tenants
@@ -76,7 +77,8 @@ class Admission:
         """A task or a bare value joins a queue; `ready` if it may go at once where those before it lack bytes."""
         queue, account = scope.queue, scope.account
         queue.live += 1
-        (queue.expedited if expedited else queue.tasks).append(entry)
+        tasks: deque[Any] = queue.expedited if expedited else queue.tasks
+        tasks.append(entry)
         if queue.live == 1:
             self._queues[queue] = None
             if len(self._queues) == 2:  # from now on the tenants serve both

@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterable
 from types import coroutine
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, cast, overload
 
-from .._core.model import DONE, Value, failure_above, task_of
+from .._core.model import DONE, Bare, Value, failure_above, task_of
 from .._instead import no_attribute
 from ..devices.memory import hand_out
 from ..runtime.runtime import Runtime
@@ -38,7 +38,7 @@ class Handle(Generic[T]):
         Raises whatever the task raised, or TaskCancelled. Cancelling the waiter leaves the task alone.
         """
         value = self._value  # kept: `t[i] = v` meanwhile moves the handle to another value
-        task = task_of(value)
+        task = _task_of(value)
         try:
             # `reach`, inlined: one frame less in the most frequent wait of all.
             if task is None or task.failure is not None:
@@ -88,11 +88,12 @@ class Handle(Generic[T]):
 
         A task that already runs keeps its slot and bytes until it physically ends.
         """
-        task = task_of(self._value)
-        if task is None or self._value.done:
+        if self._value.done:
             return False
         runtime = runtime_of(self._value)
         runtime.check_waiting()
+        task = task_of(self._value)
+        assert task is not None
         return runtime.cancel(task, "cancel()")
 
     def _must_be_done(self) -> None:
@@ -103,8 +104,10 @@ class Handle(Generic[T]):
         value = self._value
         if value.failure is not None:
             return "cancelled" if value.failure.cancelled else f"failed: {value.failure.kind}"
-        task = None if value.done else task_of(value)
-        return "done" if task is None else f"pending: {task.name}"
+        task, plan = value.task, getattr(value, "plan", None)
+        if task is None or task.state >= DONE:
+            return "done"
+        return f"pending: {task.name if plan is None else plan.row.name}"
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError(
@@ -181,7 +184,7 @@ class gather(Generic[T]):
 
     def __await__(self) -> Generator[Any, None, T]:
         values = self._values
-        pending = {task: runtime_of(v) for v in values if not v.done and (task := task_of(v)) is not None}
+        pending = {task: runtime_of(v) for v in values if not v.done and (task := _task_of(v)) is not None}
         try:
             if failure_above(values) or not pending:
                 yield
@@ -202,10 +205,17 @@ def runtime_of(value: Value) -> Runtime:
     return cast(Runtime, value.account.runtime)
 
 
+def _task_of(value: Value) -> Any:
+    """The task that makes a value, to be waited for."""
+    if type(value.task) is Bare:
+        runtime_of(value).check_waiting()  # on this thread it may be made
+    return task_of(value)
+
+
 @coroutine
 def reach(value: Value) -> Generator[Any, None, None]:
     """Wait until `value` is there; one bare pass through the loop if it is."""
-    task = task_of(value)
+    task = _task_of(value)
     if task is None or task.failure is not None:
         yield
     else:

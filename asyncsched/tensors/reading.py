@@ -142,15 +142,17 @@ def _block(runtime: Runtime, value: Value) -> None:
     """Block the calling thread, which runs no loop, until the value is there."""
     if runtime.life is Life.FORKED:
         runtime.refuse()
-    task, loop = task_of(value), runtime.loop
-    if value.done or task is None:
+    loop = runtime.loop
+    if value.done:
         return
     if loop is None or not loop.is_running():
         raise SchedulerClosed("the value is pending and its event loop is not running: read it before the loop ends")
     ready = threading.Event()
 
     async def register() -> None:
-        await awaited(runtime, [task])
+        task = task_of(value)
+        if task is not None:
+            await awaited(runtime, [task])
 
     asyncio.run_coroutine_threadsafe(register(), loop).add_done_callback(lambda _: ready.set())
     while not ready.wait(1.0) and loop.is_running():
