@@ -21,6 +21,7 @@ from ..ops.meta import Meta, meta
 from ..ops.program import ref
 from ..runtime.runtime import Runtime
 from ..tensors.handles import Handle, Task
+from ..tensors.options import dtype_of
 from ..tensors.tensor import Tensor
 from .learned import LearnedCost, Lesson
 
@@ -55,7 +56,7 @@ def make_call(
         )
     if (shape is None) != (dtype is None):
         raise TypeError("shape and dtype go together: with both the result is a Tensor")
-    form = None if shape is None else meta(_shape(shape), np.dtype(dtype), contiguous=False)
+    form = None if shape is None else meta(_shape(shape), dtype_of(dtype), contiguous=False)
     inputs: list[Value] = []
     bound = tuple([_bound(arg, inputs, runtime) if isinstance(arg, _MAY_HOLD) else arg for arg in args])
     if given.device is None:
@@ -97,7 +98,7 @@ def context_of(runtime: Runtime, args: tuple[Any, ...]) -> contextvars.Context:
 def _makes_coroutine(fn: Callable[..., Any]) -> bool:
     if type(fn) is FunctionType and not vars(fn):  # asked as `inspect` does, but for the marks that it knows
         return bool(fn.__code__.co_flags & CO_COROUTINE)
-    return asyncio.iscoroutinefunction(fn)
+    return asyncio.iscoroutinefunction(fn) or asyncio.iscoroutinefunction(type(fn).__call__)
 
 
 def _shape(shape: Any) -> tuple[int, ...]:

@@ -39,6 +39,8 @@ Source = tuple[Any, Device]  # an array that a copy stream of the device can rea
 def importable(runtime: Runtime, source: Any, device: object) -> Source:
     """What is to be put, and where to. What it is pending on is asked here and now."""
     if isinstance(source, Handle):
+        if source._value.account.runtime is not runtime:
+            raise ValueError("this belongs to another scheduler: `await` it, and put the array")
         raise TypeError("this is the scheduler's already: for another device use `t.to(device)`")
     target = runtime.device(device)
     array = _importable(source, target)
