@@ -173,19 +173,6 @@ async def test_what_lets_others_run_first_is_refused_if_they_close_the_scheduler
     assert s.statistics().tasks_pending == s.statistics().tasks_in_flight == 0
 
 
-async def test_batches_that_a_pipeline_would_put_when_the_scheduler_has_closed() -> None:
-    async with asc.Scheduler("cpu") as s:
-        items = s.pipeline([BLOCK] * 9).to_device().open()
-        await items.__aenter__()
-        await anext(items)
-    try:
-        with pytest.raises(asc.SchedulerClosed, match="closed"):
-            async for _ in items:
-                pass
-    finally:
-        await items.__aexit__(None, None, None)
-
-
 async def test_whoever_closes_while_another_does_waits_with_it(gate: threading.Event) -> None:
     async with asc.Scheduler("cpu") as s:
         running = s.submit_nowait(held, gate)
