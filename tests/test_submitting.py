@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -179,6 +180,27 @@ async def test_tensors_are_found_in_lists_tuples_and_dicts(s: asc.Scheduler) -> 
     assert found[0][1][1] == 5
     assert found[1]["key"].tolist() == [2, 4]
     assert not found[0][0].flags.writeable
+
+
+def _in_itself(kind: str) -> Any:
+    parts: Any = [{}, BLOCK.copy()]
+    parts[0]["parent"] = parts
+    for _ in range(10_000 if kind == "deep" else 0):
+        parts = (parts, [1])
+    return parts
+
+
+@pytest.mark.parametrize("kind", ["in itself", "deep"])
+async def test_what_contains_itself_or_is_deep_is_taken_and_given_as_it_is(s: asc.Scheduler, kind: str) -> None:
+    """Trees whose nodes know their parents, and lists of pairs."""
+    tree, x = _in_itself(kind), await s.put(BLOCK)
+    assert await s.call(lambda given, block: given, tree, x) is tree
+    made = await s.call(_in_itself, kind)
+    assert type(made) is type(tree)
+    assert s.statistics().bytes_retained == 2 * BLOCK.nbytes  # of what it was given nothing is charged
+    del made
+    gc.collect()
+    assert s.statistics().bytes_retained == BLOCK.nbytes
 
 
 async def test_submit_refuses_what_is_no_plain_callable(s: asc.Scheduler) -> None:

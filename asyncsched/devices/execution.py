@@ -15,7 +15,7 @@ from .._core.commit import Move
 from .._core.failure import Failure
 from .._core.model import Task, Value, failure_above
 from .._core.refcounts import references
-from .._tree import leaves, map_leaves
+from .._tree import find, map_leaves
 from ..ops.meta import Meta, meta
 from ..ops.program import Ref
 from ..ops.row import Row
@@ -261,18 +261,19 @@ def _filled(arg: Any, arrays: list[Any]) -> Any:
     """An argument with its inputs' values in place of the references to them."""
     if type(arg) is Ref:
         return arrays[arg.slot]
+    if not find((Ref,), arg):
+        return arg
     return map_leaves(lambda leaf: arrays[leaf.slot] if type(leaf) is Ref else leaf, arg)
 
 
 def _made(result: Any, inputs: list[Any], args: Sequence[Any], kinds: tuple[type, ...]) -> Collection[Any]:
     """The arrays that own a result's memory, also inside lists, tuples and dicts; but not those of the arguments."""
     owners = {}
-    for leaf in leaves(result):
-        if isinstance(leaf, kinds):
-            owner = owner_of(leaf)
-            owners[id(owner)] = owner
+    for array in find(kinds, result):
+        owner = owner_of(array)
+        owners[id(owner)] = owner
     if owners:
-        for leaf in (*inputs, *leaves(args)):
-            if isinstance(leaf, kinds):
-                owners.pop(id(owner_of(leaf)), None)
+        for array in (*inputs, *find(kinds, args)):
+            if isinstance(array, kinds):
+                owners.pop(id(owner_of(array)), None)
     return owners.values()

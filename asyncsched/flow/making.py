@@ -16,7 +16,7 @@ from .._core.callsite import call_site
 from .._core.model import Scope as CoreScope
 from .._core.model import Task as CoreTask
 from .._core.model import Value, new_value
-from .._tree import map_leaves
+from .._tree import find, map_leaves
 from ..ops.meta import Meta, meta
 from ..ops.program import ref
 from ..runtime.runtime import Runtime
@@ -111,6 +111,8 @@ def _shape(shape: Any) -> tuple[int, ...]:
 def _bound(arg: Any, inputs: list[Value], runtime: Runtime) -> Any:
     """An argument with references in place of handles, also in lists, tuples and dicts; their values join `inputs`."""
     if not isinstance(arg, Handle):
+        if not find((Handle,), arg):
+            return arg
         return map_leaves(lambda leaf: _bound(leaf, inputs, runtime) if isinstance(leaf, Handle) else leaf, arg)
     value = arg._value
     if value.account.runtime is not runtime:

@@ -44,8 +44,9 @@ def importable(runtime: Runtime, source: Any, device: object) -> Source:
         raise TypeError("this is the scheduler's already: for another device use `t.to(device)`")
     target = runtime.device(device)
     array = _importable(source, target)
-    if array.dtype.hasobject and not isinstance(source, np.ndarray):
-        raise TypeError(f"put takes an array of numbers, or what `np.asarray` makes one of, not {type(source).__name__}")
+    if not isinstance(source, np.ndarray) and array.dtype.hasobject:
+        kind = type(source).__name__
+        raise TypeError(f"put takes an array of numbers, or what `np.asarray` makes one of, not {kind}")
     dtype_of(array.dtype)  # raises for what no tensor has
     return array, target
 
