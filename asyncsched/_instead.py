@@ -143,6 +143,8 @@ TENSOR = {
     "view": "`t.reshape(...)`, which is a view where NumPy's is; `t.astype(dtype)` for another dtype",
 }
 
+TASK = {name: TENSOR[name] for name in ("add_done_callback", "cancelled")}  # the rest is of no array, or says so
+
 MODULE = {
     **dict.fromkeys(("double", "float", "half", "bfloat16", "type"), "`dtype=` of the layers' constructors"),
     **dict.fromkeys(

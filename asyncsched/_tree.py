@@ -14,6 +14,7 @@ from operator import is_
 from typing import Any
 
 _NESTED = (tuple, list, dict)
+_FEW = 16  # parts that are looked at one by one; a guess
 
 
 def map_leaves(change: Callable[[Any], Any], tree: Any) -> Any:
@@ -63,4 +64,31 @@ def leaves(tree: Any) -> list[Any]:
             found += leaves(part)
         else:
             found.append(part)
+    return found
+
+
+def find(kinds: tuple[type, ...], tree: Any) -> list[Any]:
+    """The leaves of some types, in whatever order.
+
+    For what a user gives and takes, which may have a million parts, be nested deeper than calls may be, or contain
+    itself. So each list is looked at once, and where none of its parts is of interest by their types alone.
+
+    >>> find((str,), [1, ("a", {2: "b"})])
+    ['a', 'b']
+    """
+    if not isinstance(tree, _NESTED):
+        return [tree] if isinstance(tree, kinds) else []
+    found: list[Any] = []
+    seen: dict[int, Any] = {}
+    todo, wanted = [tree], kinds + _NESTED
+    for part in todo:
+        if isinstance(part, kinds):
+            found.append(part)
+        elif isinstance(part, _NESTED) and id(part) not in seen:
+            seen[id(part)] = part
+            parts = part.values() if isinstance(part, dict) else part
+            there = wanted
+            if len(part) > _FEW:
+                there = tuple([kind for kind in set(map(type, parts)) if issubclass(kind, wanted)])
+            todo += [inner for inner in parts if isinstance(inner, there)]
     return found

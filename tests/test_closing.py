@@ -152,6 +152,40 @@ async def test_while_it_closes_it_takes_nothing_new(gate: threading.Event) -> No
         assert running.done()
 
 
+@pytest.mark.parametrize(
+    "step",
+    [
+        lambda s: s.put(BLOCK),
+        lambda s: s.submit(int),
+        lambda s: s.scope(reserve=1).__aenter__(),
+    ],
+    ids=["put", "submit", "reserve"],
+)
+async def test_what_lets_others_run_first_is_refused_if_they_close_the_scheduler(
+    step: Callable[[asc.Scheduler], Any],
+) -> None:
+    """A stream would never run it: whoever waited for it would do so for ever."""
+    async with asc.Scheduler("cpu") as s:
+        late = asyncio.create_task(step(s))
+        await asyncio.sleep(0)  # it has found the scheduler open
+    with pytest.raises(asc.SchedulerClosed, match="closed"):
+        await late
+    assert s.statistics().tasks_pending == s.statistics().tasks_in_flight == 0
+
+
+async def test_whoever_closes_while_another_does_waits_with_it(gate: threading.Event) -> None:
+    async with asc.Scheduler("cpu") as s:
+        running = s.submit_nowait(held, gate)
+        s.submit_nowait(fail)
+        closing = [asyncio.create_task(s.aclose()) for _ in range(2)]
+        await turns()
+        asyncio.get_running_loop().call_soon(gate.set)
+    assert running.done()
+    first, second = await asyncio.gather(*closing, return_exceptions=True)
+    assert isinstance(first, ExceptionGroup)  # it is told once
+    assert second is None
+
+
 async def test_use_before_opening_and_opening_twice() -> None:
     s = asc.Scheduler("cpu")
     assert repr(s) == "Scheduler(cpu; not open)"

@@ -57,6 +57,8 @@ async def test_cures_that_are_found_by_a_rule(x, s):
     task = await s.submit(np.linalg.norm, x)
     with pytest.raises(AttributeError, match=r"no attribute 'shape': use `await t`, or a Tensor, which `submit\(fn"):
         task.shape  # noqa: B018
+    with pytest.raises(AttributeError, match=r"'add_done_callback': use `asyncio.ensure_future\(t\)`"):
+        await asyncio.wait([task])
     assert await task > 0
 
 

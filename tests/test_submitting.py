@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -58,10 +59,32 @@ async def test_a_tensor_has_no_python_objects(s: asc.Scheduler, issue: Callable[
     assert (await s.call(np.full, 3, None)).dtype == object
 
 
+@pytest.mark.parametrize("dtype", ["U3", "S", "M8[s]", [("a", "i4")], "V8"])
+async def test_what_no_tensor_has_is_refused_where_it_is_declared(s: asc.Scheduler, dtype: Any) -> None:
+    with pytest.raises(TypeError, match="is not supported: a tensor has bool, integers, floats or complex numbers$"):
+        s.submit_nowait(np.zeros, 3, dtype, shape=3, dtype=dtype)
+    with pytest.raises(TypeError, match="'flot' is no dtype"):
+        s.submit_nowait(np.zeros, 3, shape=3, dtype="flot")
+    assert s.statistics().tasks_submitted == 0
+
+
+@pytest.mark.parametrize(("declared", "returned"), [("<i4", ">i4"), (">i4", "<i4"), (">i4", ">i4")])
+async def test_a_result_in_the_other_order_of_bytes_is_in_this_machines(
+    s: asc.Scheduler, declared: str, returned: str
+) -> None:
+    t = await s.submit(np.arange, 0, 3, 1, returned, shape=3, dtype=declared)
+    assert t.dtype == (await t).dtype == np.int32
+    assert (await t).dtype.isnative
+    assert (await t).tolist() == [0, 1, 2]
+
+
 async def test_put_refuses_other_dtypes(s: asc.Scheduler) -> None:
     for wrong in (np.array(["a"]), np.array([object()]), np.array(["2020-01-01"], "M8[D]")):
         with pytest.raises(TypeError, match="not supported"):
             await s.put(wrong)
+    for no_array in (None, {1: 2}, iter([1.0])):
+        with pytest.raises(TypeError, match=f"what `np.asarray` makes one of, not {type(no_array).__name__}$"):
+            await s.put(no_array)
 
 
 @pytest.mark.parametrize("dtype", ["i4", "f8", "c16"])
@@ -159,11 +182,36 @@ async def test_tensors_are_found_in_lists_tuples_and_dicts(s: asc.Scheduler) -> 
     assert not found[0][0].flags.writeable
 
 
+def _in_itself(kind: str) -> Any:
+    parts: Any = [{}, BLOCK.copy()]
+    parts[0]["parent"] = parts
+    for _ in range(10_000 if kind == "deep" else 0):
+        parts = (parts, [1])
+    return parts
+
+
+@pytest.mark.parametrize("kind", ["in itself", "deep"])
+async def test_what_contains_itself_or_is_deep_is_taken_and_given_as_it_is(s: asc.Scheduler, kind: str) -> None:
+    """Trees whose nodes know their parents, and lists of pairs."""
+    tree, x = _in_itself(kind), await s.put(BLOCK)
+    assert await s.call(lambda given, block: given, tree, x) is tree
+    made = await s.call(_in_itself, kind)
+    assert type(made) is type(tree)
+    assert s.statistics().bytes_retained == 2 * BLOCK.nbytes  # of what it was given nothing is charged
+    del made
+    gc.collect()
+    assert s.statistics().bytes_retained == BLOCK.nbytes
+
+
 async def test_submit_refuses_what_is_no_plain_callable(s: asc.Scheduler) -> None:
     async def coroutine() -> None: ...
 
-    with pytest.raises(TypeError, match="coroutine function"):
-        await s.submit(coroutine)
+    class Model:
+        async def __call__(self) -> None: ...
+
+    for fn in (coroutine, Model()):
+        with pytest.raises(TypeError, match="coroutine function"):
+            await s.submit(fn)
     with pytest.raises(TypeError, match="callable"):
         s.submit_nowait(3)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="go together"):
@@ -176,6 +224,9 @@ async def test_submit_refuses_what_is_no_plain_callable(s: asc.Scheduler) -> Non
 async def test_a_declared_shape_is_held_to(s: asc.Scheduler) -> None:
     t = await s.submit(np.ones, 3, shape=4, dtype=float)
     with pytest.raises(ValueError, match="declare what the function returns"):
+        await t
+    t = await s.submit(lambda: None, shape=4, dtype=float)
+    with pytest.raises(TypeError, match=r"returned NoneType: return the array, or .* without shape= and dtype="):
         await t
 
 

@@ -15,8 +15,8 @@ from .._core.commit import Move
 from .._core.failure import Failure
 from .._core.model import Task, Value, failure_above
 from .._core.refcounts import references
-from .._tree import leaves, map_leaves
-from ..ops.meta import meta
+from .._tree import find, map_leaves
+from ..ops.meta import Meta, meta
 from ..ops.program import Ref
 from ..ops.row import Row
 from .contract import in_stream_thread
@@ -220,13 +220,7 @@ def _run_call(task: Task, memory: Memory) -> None:
     value.escaped = True  # the body may have kept it
     form = value.meta
     if form is not None:
-        refuse_masked(result)
-        result = memory.xp.asarray(result).view()  # the body may keep the array, and change its shape
-        if result.shape != form.shape or result.dtype != form.dtype:
-            raise ValueError(
-                f"{task.name} was submitted with shape={form.shape}, dtype={form.dtype} and returned"
-                f" shape={result.shape}, dtype={result.dtype}: declare what the function returns"
-            )
+        result = _as_declared(task, form, result, memory)
     if task.failure is not None:
         return
     charge = made = 0
@@ -244,6 +238,20 @@ def _run_call(task: Task, memory: Memory) -> None:
     task.refund = task.cost - charge
 
 
+def _as_declared(task: Task, form: Meta, result: Any, memory: Memory) -> Any:
+    """What a callable returned as the array that was declared, in this machine's order of bytes."""
+    refuse_masked(result)
+    array = memory.xp.asarray(result).view()  # the body may keep the array, and change its shape
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    if array.shape == form.shape and array.dtype == form.dtype:
+        return array
+    told = f"{task.name} was submitted with shape={form.shape}, dtype={form.dtype} and returned"
+    if array.dtype.hasobject and not isinstance(result, memory.arrays):
+        raise TypeError(f"{told} {type(result).__name__}: return the array, or submit it without shape= and dtype=")
+    raise ValueError(f"{told} shape={array.shape}, dtype={array.dtype}: declare what the function returns")
+
+
 def _handed_out(value: Value) -> Any:
     """A value as a callable gets it: an array by a view of its own, anything else as it is."""
     return hand_out(value) if type(value.array) in value.device.memory.arrays else value.array
@@ -253,18 +261,19 @@ def _filled(arg: Any, arrays: list[Any]) -> Any:
     """An argument with its inputs' values in place of the references to them."""
     if type(arg) is Ref:
         return arrays[arg.slot]
+    if not find((Ref,), arg):
+        return arg
     return map_leaves(lambda leaf: arrays[leaf.slot] if type(leaf) is Ref else leaf, arg)
 
 
 def _made(result: Any, inputs: list[Any], args: Sequence[Any], kinds: tuple[type, ...]) -> Collection[Any]:
     """The arrays that own a result's memory, also inside lists, tuples and dicts; but not those of the arguments."""
     owners = {}
-    for leaf in leaves(result):
-        if isinstance(leaf, kinds):
-            owner = owner_of(leaf)
-            owners[id(owner)] = owner
+    for array in find(kinds, result):
+        owner = owner_of(array)
+        owners[id(owner)] = owner
     if owners:
-        for leaf in (*inputs, *leaves(args)):
-            if isinstance(leaf, kinds):
-                owners.pop(id(owner_of(leaf)), None)
+        for array in (*inputs, *find(kinds, args)):
+            if isinstance(array, kinds):
+                owners.pop(id(owner_of(array)), None)
     return owners.values()

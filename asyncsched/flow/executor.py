@@ -120,6 +120,7 @@ class _Work:
         self._fn: Callable[..., Any] | None = fn
         self._future: Future[Any] | None = future
         self._turn = [future]
+        self._exit: BaseException | None = None  # what the function raised that would end the event loop
 
     def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Run it, on a stream's thread."""
@@ -128,7 +129,10 @@ class _Work:
             return None
         del future
         assert fn is not None
-        return fn(*args, **kwargs)
+        try:
+            return fn(*args, **kwargs)
+        except (KeyboardInterrupt, SystemExit) as error:  # for whoever asks the future, perhaps in another thread
+            self._exit = error
 
     def __reduce__(self) -> Any:
         """In another process it is the function alone: its future stays here, and is told by `end`."""
@@ -145,7 +149,8 @@ class _Work:
                 return
         if not future.running():  # it was cancelled just before it began
             return
-        error = CancelledError() if task.cancelled() else task.exception()
+        error = CancelledError() if task.cancelled() else task.exception() or self._exit
+        self._exit = None
         if error is None:
             future.set_result(task.result())
             return

@@ -16,11 +16,12 @@ from .._core.callsite import call_site
 from .._core.model import Scope as CoreScope
 from .._core.model import Task as CoreTask
 from .._core.model import Value, new_value
-from .._tree import map_leaves
+from .._tree import find, map_leaves
 from ..ops.meta import Meta, meta
 from ..ops.program import ref
 from ..runtime.runtime import Runtime
 from ..tensors.handles import Handle, Task
+from ..tensors.options import dtype_of
 from ..tensors.tensor import Tensor
 from .learned import LearnedCost, Lesson
 
@@ -55,7 +56,7 @@ def make_call(
         )
     if (shape is None) != (dtype is None):
         raise TypeError("shape and dtype go together: with both the result is a Tensor")
-    form = None if shape is None else meta(_shape(shape), np.dtype(dtype), contiguous=False)
+    form = None if shape is None else meta(_shape(shape), dtype_of(dtype), contiguous=False)
     inputs: list[Value] = []
     bound = tuple([_bound(arg, inputs, runtime) if isinstance(arg, _MAY_HOLD) else arg for arg in args])
     if given.device is None:
@@ -97,7 +98,7 @@ def context_of(runtime: Runtime, args: tuple[Any, ...]) -> contextvars.Context:
 def _makes_coroutine(fn: Callable[..., Any]) -> bool:
     if type(fn) is FunctionType and not vars(fn):  # asked as `inspect` does, but for the marks that it knows
         return bool(fn.__code__.co_flags & CO_COROUTINE)
-    return asyncio.iscoroutinefunction(fn)
+    return asyncio.iscoroutinefunction(fn) or asyncio.iscoroutinefunction(type(fn).__call__)
 
 
 def _shape(shape: Any) -> tuple[int, ...]:
@@ -110,6 +111,8 @@ def _shape(shape: Any) -> tuple[int, ...]:
 def _bound(arg: Any, inputs: list[Value], runtime: Runtime) -> Any:
     """An argument with references in place of handles, also in lists, tuples and dicts; their values join `inputs`."""
     if not isinstance(arg, Handle):
+        if not find((Handle,), arg):
+            return arg
         return map_leaves(lambda leaf: _bound(leaf, inputs, runtime) if isinstance(leaf, Handle) else leaf, arg)
     value = arg._value
     if value.account.runtime is not runtime:

@@ -22,7 +22,7 @@ async def close_in_order(runtime: Runtime, timeout: float | None) -> None:  # no
             await runtime.disconnect()
             finish(runtime.engine.root, "the scheduler", None)
         return
-    if runtime.life is not Life.OPEN:
+    if runtime.life is Life.FORKED:
         runtime.refuse()
     runtime.check_waiting()
     runtime.refuse_new()
@@ -36,6 +36,8 @@ async def close_in_order(runtime: Runtime, timeout: float | None) -> None:  # no
     except BaseException:
         await abort(runtime, "aclose(), which was cancelled")
         raise
+    if runtime.life in (Life.CLOSED, Life.FORKED):  # meanwhile, by another task, which has told of what failed
+        return
     runtime.close()
     await runtime.disconnect()
     finish(runtime.engine.root, "the scheduler", None)

@@ -37,7 +37,7 @@ import os
 import weakref
 from collections.abc import Iterator
 from math import inf
-from typing import Any, cast
+from typing import Any
 
 from .._core.model import Scope as CoreScope
 from ..errors import SchedulerClosed
@@ -138,7 +138,10 @@ def find(scheduler: Any = None) -> Runtime:
     if isinstance(scheduler, Runtime):
         return scheduler
     if scheduler is not None:
-        return cast(Runtime, scheduler._runtime)
+        runtime = getattr(scheduler, "_runtime", None)
+        if not isinstance(runtime, Runtime):
+            raise TypeError(f"scheduler= takes a Scheduler or a scope, not {type(scheduler).__name__}")
+        return runtime
     here = innermost()
     if here is not None:
         return here.runtime

@@ -215,6 +215,18 @@ class Runtime(OnOneLoop):
         """Take no more work."""
         self._move_on(Life.CLOSING)
 
+    def _move_on(self, life: Life) -> None:
+        super()._move_on(life)
+        self.submit = self._submit_late
+
+    def _submit_late(self, task: Task, **_: bool) -> None:
+        """Refuse a task whose coroutine passed `check`, and the event loop after that, while the scheduler closed.
+
+        Nobody waits for it now, and soon no stream would run it.
+        """
+        task.refused()
+        self.refuse()
+
     def close(self) -> None:
         """Stop the devices; nothing may be in flight."""
         self._move_on(Life.CLOSED)

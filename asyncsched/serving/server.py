@@ -99,6 +99,11 @@ class Serving(Service):
     ) -> None:
         if not callable(scheduler):
             raise TypeError(f"scheduler makes one, once per start: `lambda: Scheduler(...)`, not {scheduler!r}")
+        if tenant is not None and not callable(tenant):
+            raise TypeError(
+                "tenant takes a function of ASGI's scope, such as `lambda scope: dict(scope['headers']).get(b'x-key')`,"
+                f" not {tenant!r}"
+            )
         check_int("max_requests", max_requests)
         check_int("max_requests_per_tenant", max_requests_per_tenant, none="no bound")
         if max_requests_per_tenant is not None and tenant is None:

@@ -9,7 +9,7 @@ from types import coroutine
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, cast, overload
 
 from .._core.model import DONE, Bare, Value, failure_above, task_of
-from .._instead import no_attribute
+from .._instead import TASK, no_attribute
 from ..devices.memory import hand_out
 from ..runtime.runtime import Runtime
 from ..runtime.waiting import wait
@@ -148,7 +148,7 @@ class Task(Handle[T]):
     if not TYPE_CHECKING:  # for which any name would be there then
 
         def __getattr__(self, name: str) -> Any:
-            cure = "`await t`, or a Tensor, which `submit(fn, ..., shape=, dtype=)` gives"
+            cure = TASK.get(name, "`await t`, or a Tensor, which `submit(fn, ..., shape=, dtype=)` gives")
             raise no_attribute("a Task", name, {} if name.startswith("_") else {name: cure}, type(self))
 
 

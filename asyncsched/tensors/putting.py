@@ -39,9 +39,14 @@ Source = tuple[Any, Device]  # an array that a copy stream of the device can rea
 def importable(runtime: Runtime, source: Any, device: object) -> Source:
     """What is to be put, and where to. What it is pending on is asked here and now."""
     if isinstance(source, Handle):
+        if source._value.account.runtime is not runtime:
+            raise ValueError("this belongs to another scheduler: `await` it, and put the array")
         raise TypeError("this is the scheduler's already: for another device use `t.to(device)`")
     target = runtime.device(device)
     array = _importable(source, target)
+    if not isinstance(source, np.ndarray) and array.dtype.hasobject:
+        kind = type(source).__name__
+        raise TypeError(f"put takes an array of numbers, or what `np.asarray` makes one of, not {kind}")
     dtype_of(array.dtype)  # raises for what no tensor has
     return array, target
 

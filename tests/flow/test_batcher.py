@@ -133,6 +133,7 @@ async def test_odd_results() -> None:
         for returned, error, text in (
             ([1], ValueError, "2 items and returned 1"),
             (None, TypeError, "one per item, not NoneType"),
+            (np.array(1.0), TypeError, "one per item, not a single number"),
             ({1: "a", 2: "b"}, TypeError, "one per item, not dict"),
             ({"a", "b"}, TypeError, "one per item, not set"),
             (Table(), ValueError, "2 items and returned 3"),
@@ -337,3 +338,7 @@ def test_bad_arguments() -> None:
             Batcher(sorted, **wrong)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="function of a list"):
         Batcher(3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="cost takes a function of an item, not int"):
+        Batcher(sorted, cost=3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="scheduler= takes a Scheduler or a scope, not str"):
+        Batcher(sorted, scheduler="cpu")  # type: ignore[arg-type]

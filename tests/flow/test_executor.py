@@ -46,6 +46,19 @@ async def test_a_future_that_is_not_done_does_not_block_the_loop(s, gate):
     assert future.result() == 1
 
 
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
+async def test_what_would_end_the_loop_is_for_whoever_asks_the_future(s, error):
+    """As with a pool of threads. A parser of arguments exits so, say."""
+
+    def leave() -> None:
+        raise error
+
+    future = s.as_executor().submit(leave)
+    await until(future.done)
+    assert future.exception() is error
+    assert await s.call(int) == 0
+
+
 async def test_what_has_not_begun_is_cancelled(s, gate):
     executor = s.as_executor()
     ran: list[int] = []

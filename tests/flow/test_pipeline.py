@@ -281,6 +281,8 @@ async def test_misuse_is_told() -> None:
         pipe = s.pipeline(range(5))
         for misuse, error, text in (
             (lambda: s.pipeline(3), TypeError, "not int"),  # type: ignore[arg-type]
+            (lambda: s.pipeline(asc.ones(3)), TypeError, "not Tensor"),
+            (lambda: s.pipeline(lambda: [1]), TypeError, r"takes? .*too many.*pass `lambda epoch: <lambda>\(\)`"),  # type: ignore[arg-type]
             (lambda: pipe.map(same, workers=0), ValueError, "workers must be at least 1, not 0"),
             (lambda: pipe.map(same, buffer=True), TypeError, "buffer must be an int, not bool"),
             (lambda: pipe.map(3), TypeError, "a function of one item, not int"),  # type: ignore[arg-type, call-overload]

@@ -185,3 +185,16 @@ async def test_training_steps_in_a_window_take_from_a_pipeline() -> None:
                     total = total + (x * y).sum()
                 del x, y
         assert await total.item() == len(PAIRS) * BLOCK.size
+
+
+async def test_batches_that_a_pipeline_would_put_when_the_scheduler_has_closed() -> None:
+    async with asc.Scheduler("cpu") as s:
+        items = s.pipeline([np.ones(3)] * 9).to_device().open()
+        await items.__aenter__()
+        await anext(items)
+    try:
+        with pytest.raises(asc.SchedulerClosed, match="closed"):
+            async for _ in items:
+                pass
+    finally:
+        await items.__aexit__(None, None, None)

@@ -183,3 +183,8 @@ WRONG: list[dict[str, Any]] = [
 async def test_bad_arguments(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"^{next(iter(wrong))}"):
         serving(echo, **wrong)
+
+
+def test_a_tenant_is_told_by_a_function() -> None:
+    with pytest.raises(TypeError, match=r"^tenant takes a function of ASGI's scope, .* not 'x-key'$"):
+        serving(echo, tenant="x-key")

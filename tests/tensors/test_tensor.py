@@ -277,8 +277,9 @@ async def test_schedulers_do_not_mix(s: asc.Scheduler) -> None:
         x, y = await s.put(1), await other.put(1)
         with pytest.raises(ValueError, match="different schedulers"):
             x + y
-        with pytest.raises(ValueError, match="another scheduler"):
-            await s.submit(int, y)
+        for issue in (s.submit(int, y), s.put(y)):
+            with pytest.raises(ValueError, match="another scheduler: `await` it"):
+                await issue
         assert await asc.gather(x, y) == [1, 1]
 
 

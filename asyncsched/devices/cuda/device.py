@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..._core.completions import Completions
-from ..._tree import leaves
+from ..._tree import find
 from ...ops.program import Program
 from ..contract import Device, Job
 from .context import CUDAContext
@@ -148,8 +148,8 @@ class CUDADevice(Device):
 
     def note_arguments(self, context: Context, args: Sequence[Any]) -> None:
         own, cuda = self.xp.ndarray, self.xp.cuda
-        for leaf in leaves(args):
-            if isinstance(leaf, own) and leaf.device.id == self.number and lease_of(leaf) is None:
+        for array in find((own,), args):
+            if array.device.id == self.number and lease_of(array) is None:
                 found = {**context.get(pending_on, {}), self.number: cuda.get_current_stream(self.number)}
                 context.run(pending_on.set, found)
                 return

@@ -17,7 +17,7 @@ from typing import Generic, TypeVar, cast
 
 from ..._arguments import check_int, check_number
 from ...errors import QueueFull
-from ...runtime.context import innermost
+from ...runtime.context import find, innermost
 from ..scope import Submitter
 from .queue import Queue, Waiting
 from .runners import Runners
@@ -112,6 +112,10 @@ class Batcher(Generic[Item, Result]):
         scheduler: Submitter | None = None,
     ) -> None:
         _check(fn, max_batch_cost, max_wait, max_queue, concurrency)
+        if cost is not None and not callable(cost):
+            raise TypeError(f"cost takes a function of an item, not {type(cost).__name__}")
+        if scheduler is not None:
+            find(scheduler)  # raises for what is none
         self._cost = cost
         self._loop: asyncio.AbstractEventLoop | None = None
         self._queue = Queue(max_batch_cost, max_queue)

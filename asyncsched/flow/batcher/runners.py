@@ -212,8 +212,10 @@ def _cancel(items: list[Waiting]) -> None:
 
 
 def _one_each(returned: Any, wanted: int, name: str) -> list[Any]:
-    if not hasattr(returned, "__len__") or isinstance(returned, Mapping | Set | str):
-        raise TypeError(f"{name} must return a list of results, one per item, not {type(returned).__name__}")
+    single = getattr(returned, "ndim", 1) == 0  # of an array: it has a length that raises
+    if single or not hasattr(returned, "__len__") or isinstance(returned, Mapping | Set | str):
+        found = "a single number" if single else type(returned).__name__
+        raise TypeError(f"{name} must return a list of results, one per item, not {found}")
     results = list(returned)
     if len(results) != wanted:
         raise ValueError(

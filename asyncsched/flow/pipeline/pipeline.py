@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, overload
 from ..._arguments import check_int, check_pickles
 from ..._instead import PIPELINE, no_attribute
 from ...runtime.runtime import Runtime
+from ...tensors.handles import Handle
 from ..scope import Submitter
 from .collate import collate as stack
 from .coroutines import LoopStage
@@ -196,10 +197,25 @@ class Pipeline(Generic[T]):
 
 def make_pipeline(submitter: Submitter, runtime: Runtime, source: Source[T], buffer: int) -> Pipeline[T]:
     """A pipeline without stages. Raises TypeError if the source is nothing that can be read."""
-    if isinstance(source, Pipeline) or (not is_iterable(source) and not callable(source)):
+    if isinstance(source, Pipeline | Handle) or (not is_iterable(source) and not callable(source)):
         raise TypeError(
             "the source of a pipeline is an iterable, an async iterable, or a function of the epoch's number that"
             f" returns one, not {type(source).__name__}"
         )
+    if not is_iterable(source):
+        _check_takes_epoch(source)
     check_int("buffer", buffer)
     return Pipeline(submitter, runtime, Plan(source, buffer))
+
+
+def _check_takes_epoch(source: Any) -> None:
+    try:
+        inspect.signature(source).bind(0)
+    except ValueError:  # a built-in one, of which nobody knows
+        pass
+    except TypeError as error:
+        name = getattr(source, "__name__", type(source).__name__)
+        raise TypeError(
+            f"the source of a pipeline is called with the epoch's number, which {name} does not take ({error}):"
+            f" pass `lambda epoch: {name}()`"
+        ) from None
