@@ -104,7 +104,8 @@ class Program:
         except Exception as error:
             error.add_note(f"raised by the captured operation {step.row.name!r}, written at {step.where}")
             raise
-        return result if hasattr(result, "dtype") and hasattr(result, "strides") else xp.asarray(result)
+        # What has no axes may be a NumPy scalar, to which nothing can be assigned.
+        return result if isinstance(result, xp.ndarray) else xp.asarray(result)
 
     def last_uses(self) -> list[list[int]]:
         """For each step, the slots that nothing needs after it. A view counts as a use of what it is a view of."""

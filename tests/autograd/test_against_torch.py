@@ -85,6 +85,11 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[..., Any], tuple[np.ndarray,
     "root of max": (lambda x: asc.sqrt(asc.max(x)), lambda x: torch.sqrt(torch.max(x)), (np.array([-1.0, 0.0, -2]),)),
     "maximum, broadcast": (asc.maximum, torch.maximum, (ROWS, ROWS[:, 1:2])),
     "maximum, turned": (lambda x, y: asc.maximum(x.mT, y), lambda x, y: torch.maximum(x.mT, y), (ROWS[:4], ROWS[1:])),
+    "smooth_l1_loss": (
+        lambda x: nn.smooth_l1_loss(x, asc.zeros_like(x), reduction="none", beta=0.7),
+        lambda x: torch.nn.functional.smooth_l1_loss(x, torch.zeros_like(x), reduction="none", beta=0.7),
+        (POINTS,),
+    ),
     "softmax": (nn.softmax, lambda x: torch.softmax(x, -1), (ROWS,)),
     "log_softmax": (nn.log_softmax, lambda x: torch.log_softmax(x, -1), (ROWS,)),
 }

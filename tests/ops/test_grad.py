@@ -11,6 +11,7 @@ from conftest import in_every_layout, layouts, values
 
 from asyncsched.ops import TABLE, meta, plan
 from asyncsched.ops.index_keys import TENSOR, Slice
+from asyncsched.ops.kernels.basic import kept
 from asyncsched.ops.kernels.gradients import BLOCK
 
 ALL = Slice(None, None, None)
@@ -167,6 +168,13 @@ def test_a_choice_gives_halves_at_ties_and_nothing_to_the_smaller(check, layout,
     if x.ndim:
         row = y[..., :1]
         check("choice_backward")(lambda: expected(x, row), g, x, row)
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f8", "g", "c16"])
+def test_what_is_not_kept_is_0_in_numbers_as_long_as_an_integer_and_longer(dtype):
+    x, mask = np.array([np.inf, 2, np.nan], dtype), np.array([False, True, False])
+    assert kept(np, x, mask).tolist() == [0, 2, 0]
+    assert kept(np, x, mask, out=x).tolist() == [0, 2, 0]
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

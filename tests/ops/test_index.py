@@ -201,6 +201,13 @@ def test_take(check, layout):
             check("take")(lambda a=axis, i=array: np.take(x, i, axis=a), x, array, axis=axis)
 
 
+def test_nothing_is_taken_from_an_empty_axis(check):
+    for shape in ((0, 0, 1), (0, 0), (2, 0), (0,)):
+        for axis in (None, *range(-len(shape), len(shape))):
+            x, indices = np.zeros(shape), np.zeros(3, int)
+            check("take")(lambda x=x, i=indices, a=axis: np.take(x, i, axis=a), x, indices, axis=axis)
+
+
 def test_take_of_what_is_not_there():
     from asyncsched.ops import TABLE, resolve
 

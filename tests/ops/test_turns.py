@@ -69,7 +69,7 @@ def test_repeats_are_those_of_numpy(shape, dtype):
         for axis in (None, *range(-array.ndim, array.ndim)):
             for count in (0, 1, 3, 70):
                 assert_same(repeat(array, repeats=count, axis=axis), np.repeat(array, count, axis=axis))
-        for counts in ((2,), (2, 1, 3), (1,), (0, 2), (1, 4)):
+        for counts in ((2,), (2, 1, 3), (1,), (0, 2), (1, 4), ()):
             assert_same(tile(array, repetitions=counts), np.tile(array, counts))
 
 

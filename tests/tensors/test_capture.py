@@ -99,6 +99,16 @@ async def test_part_assignment_and_creation_are_recorded(s: asc.Scheduler, x: as
     assert np.array_equal(await x.numpy(), A)
 
 
+async def test_a_result_without_axes_may_be_assigned_to(s: asc.Scheduler, x: asc.Tensor) -> None:
+    def body(x: asc.Tensor) -> asc.Tensor:
+        y = x.sum() + 1
+        y[...] = 7.0
+        return y
+
+    graph = await s.capture(body, x)
+    assert await graph(x).item() == 7
+
+
 async def test_its_buffers_are_charged_until_it_is_dropped(device: Any, s: asc.Scheduler, x: asc.Tensor) -> None:
     held = s.statistics().bytes_retained
     graph = await s.capture(lambda x: (x * 2).sum(), x)

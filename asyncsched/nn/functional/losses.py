@@ -7,7 +7,7 @@ from operator import index
 from typing import Literal
 
 from ...tensors.functions import abs as magnitude
-from ...tensors.functions import exp, expand_dims, log, moveaxis, take, take_along_axis, where
+from ...tensors.functions import exp, expand_dims, log, minimum, moveaxis, take, take_along_axis, where
 from ...tensors.functions._common import known_shape, op
 from ...tensors.tensor import Tensor
 from .activations import log_softmax, softplus
@@ -32,7 +32,8 @@ def smooth_l1_loss(x: Tensor, target: Tensor, *, reduction: Reduction = "mean", 
         raise ValueError(f"smooth_l1_loss: beta={beta} must not be negative")
     distance = magnitude(x - target)
     if beta:
-        distance = where(distance < beta, distance * distance * (0.5 / beta), distance - 0.5 * beta)
+        near = minimum(distance, beta)  # so that the branch not taken has a gradient of 0 at infinity, too
+        distance = where(distance < beta, near * near * (0.5 / beta), distance - 0.5 * beta)
     return reduced("smooth_l1_loss", distance, reduction)
 
 

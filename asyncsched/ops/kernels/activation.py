@@ -31,6 +31,7 @@ _LOGISTIC = (0.01659121649187677, 1.2919115738578064, -6.226264396373312, 319.80
 _SINGLE_LOGISTIC = [np.array(c, np.float32) for c in _LOGISTIC]
 _HALF = np.array(0.5, np.float32)
 _ZEROS = 1 << 14  # in a row: more than NumPy would copy into its buffer
+_FAR = 100  # where Phi(-x) is 0, as it is at infinity
 _SINGLE_TERMS = 11  # of the series for single precision, where the next is below the rounding
 
 
@@ -130,8 +131,9 @@ def gelu_exact(xp: Any, x: Any, *, approximate: str, out: Any = None) -> Any:
         if approximate == "tanh":
             xp.multiply(v, _tanh_factor(xp, v), out=y)
         else:
-            tail = _normal_tail(xp, v)[0]
-            tail *= xp.abs(v)
+            near = xp.clip(v, -_FAR, _FAR)
+            tail = _normal_tail(xp, near)[0]
+            tail *= xp.abs(near, out=near)
             relu(xp, v, out=y)
             y -= tail
     return out

@@ -42,7 +42,11 @@ def kept(xp: Any, values: Any, mask: Any, *, out: Any = None) -> Any:
     """
     bits = f"i{values.dtype.itemsize}"
     out = xp.empty(values.shape, values.dtype) if out is None else out
-    xp.multiply(values.view(bits), mask, out=out.view(bits))
+    if values.dtype.itemsize > 8:  # no integer is as long
+        into(xp, out, values)
+        xp.copyto(out, 0, where=~mask)
+    else:
+        xp.multiply(values.view(bits), mask, out=out.view(bits))
     return out
 
 

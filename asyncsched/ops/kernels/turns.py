@@ -115,7 +115,7 @@ def repeat_each(x: Any, repeats: Any, *, axis: int | None = None) -> Any:
 
 def tile(xp: Any, x: Any, *, repetitions: Any) -> Any:
     """The array laid side by side: by a copy that repeats it, unless its rows are short."""
-    if xp is not np or x.size * prod(repetitions) < LARGE or set(repetitions) == {1}:
+    if xp is not np or x.size * prod(repetitions) < LARGE or set(repetitions) <= {1}:
         return xp.tile(x, repetitions)
     if not x.ndim or x.shape[-1] < _WIDE:
         return np.tile(x, repetitions)

@@ -60,7 +60,7 @@ def take(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
     axis = normalize_axis_index(0 if axis is None else axis, len(shape))
     if not np.can_cast(indices.dtype, INTP, "same_kind"):
         raise TypeError(f"{row.name}: the indices must be integers, not {indices.dtype}")
-    if not shape[axis] and 0 not in indices.bound:
+    if not shape[axis] and 0 not in (*shape[:axis], *indices.bound):
         raise IndexError(f"{row.name}: nothing can be taken from an empty axis")
     result = meta((*shape[:axis], *indices.bound, *shape[axis + 1 :]), array.dtype)
     return Inferred(result, (0 if array.contiguous else array.nbytes) + cast_bytes(indices, INTP))

@@ -103,8 +103,8 @@ def vector_norm(row: Row, operands: tuple[Operand, ...], options: Options) -> In
     array, shape = as_meta(operands[0]), lengths(operands[0])
     axes = reduced_axes(options.get("axis"), len(shape))
     dtype = resolve(row, np)(sample(array, (1,)), **{**options, "axis": None, "keepdims": False}).dtype
-    if options.get("ord", 2) in (np.inf, -np.inf) and not prod([shape[axis] for axis in axes]):
-        raise ValueError(f"{row.name}: a largest or smallest element of nothing")
+    if not prod([shape[axis] for axis in axes]):  # of nothing: NumPy has no smallest element of that, or raises
+        resolve(row, np)(sample(array, (0,)), **{**options, "axis": None, "keepdims": False})
     kept = [1 if axis in axes else length for axis, length in enumerate(shape)]
     if not options.get("keepdims"):
         kept = [length for axis, length in enumerate(kept) if axis not in axes]
