@@ -7,17 +7,38 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
+
 
 def no_attribute(owner: str, name: str, instead: Mapping[str, str], kind: type[object]) -> AttributeError:
-    """The error of a name that an object has not. It knows the class alone, so that who keeps it keeps no object."""
-    cure = f": use {instead[name]}" if name in instead else ""
-    return AttributeError(f"{owner} has no attribute {name!r}{cure}", name=name, obj=kind)
+    """The error of a name that an object has not. It knows the class alone, so that who keeps it keeps no object.
+
+    Where there is a cure it knows no class either, or Python would add a guess: "use `t.size`. Did you mean: 'numpy'?"
+    """
+    if name in instead:
+        return AttributeError(f"{owner} has no attribute {name!r}: use {instead[name]}", name=name, obj=None)
+    return AttributeError(f"{owner} has no attribute {name!r}", name=name, obj=kind)
 
 
 def no_name(module: str, name: str, instead: Mapping[str, str]) -> AttributeError:
-    """The error of a name that a module has not."""
-    cure = f": {instead[name]}" if name in instead else ""
-    return AttributeError(f"module {module!r} has no attribute {name!r}{cure}")
+    """The error of a name that a module has not. Where a cure is known, Python has nothing to guess."""
+    cure = instead.get(name) or _numpys(module, name)
+    if cure is None:
+        return AttributeError(f"module {module!r} has no attribute {name!r}")
+    return AttributeError(f"module {module!r} has no attribute {name!r}: {cure}", name=name, obj=None)
+
+
+def _numpys(module: str, name: str) -> str | None:
+    """The cure of a function that is NumPy's alone, in the part of NumPy that has this module's name."""
+    part = module.removeprefix("asyncsched").removeprefix(".")
+    home = getattr(np, part) if part in ("linalg", "fft") else np if part == "" else None
+    if not isinstance(getattr(home, name, None), _NUMPY_FUNCTIONS):
+        return None
+    dotted = f"{part}.{name}" if part else name
+    return NUMPY.get(dotted) or f"`await s.call(np.{dotted}, t)` computes NumPy's as a task, and waits for it"
+
+
+_NUMPY_FUNCTIONS = (np.ufunc, type(np.median))  # what takes arrays: not `np.set_printoptions`
 
 
 _MAKE = "`x = await s.put(a)` makes a tensor of an array or a list"
@@ -36,6 +57,9 @@ PACKAGE = {
     **dict.fromkeys(("split", "chunk"), "`t[:n]` and `t[n:]`, which are views"),
     **dict.fromkeys(("relu", "softmax", "log_softmax", "sigmoid", "gelu", "dropout", "Module"), _NETWORKS),
     **dict.fromkeys(("mm", "bmm"), "`a @ b`"),
+    **{name: f"`asc.linalg.{name}(t)`" for name in ("cholesky", "det", "diagonal", "inv", "qr", "svd", "trace")},
+    **{name: f"`asc.linalg.{name}(a, b)`" for name in ("cross", "outer", "solve")},
+    **dict.fromkeys(("flatten", "ravel"), "`t.flatten()`, or `t.reshape((t.shape[0], -1))` of all but the first axis"),
     **dict.fromkeys(("allclose", "array_equal", "isclose"), "NumPy's, of what `await asc.gather(a, b)` gives"),
     **dict.fromkeys(("DataLoader", "Dataset", "TensorDataset", "data", "utils"), _DATA),
     **dict.fromkeys(("compile", "jit", "vmap"), "`graph = await s.capture(fn, x)` makes one task of a step"),
@@ -55,7 +79,12 @@ PACKAGE = {
     "pipeline": "`s.pipeline(source)`, of `async with asc.Scheduler() as s`",
     "scope": "`s.scope(...)`, of `async with asc.Scheduler() as s`",
     "to_thread": "`await s.call(fn, *args)` is that, within bounds",
+    "swapaxes": "`asc.permute_dims(t, axes)`, or `t.mT` for the last two",
+    "topk": "`asc.sort(t)[..., -k:]` and `asc.argsort(t)[..., -k:]`",
     "transpose": "`asc.permute_dims(t, axes)`, or `t.T`",
+    "unique": "`asc.unique_values(t)`, or `unique_counts`, `unique_inverse`, `unique_all`",
+    "unsqueeze": "`asc.expand_dims(t, axis=...)`",
+    "vdot": "`asc.linalg.vecdot(a, b)`",
     "wait_for": "`asyncio.wait_for(t, seconds)`, or `async with asyncio.timeout(seconds)`",
     "window": "`s.window(2)`, of `async with asc.Scheduler() as s`",
 }
@@ -76,7 +105,20 @@ NN = {
         ("LSTM", "GRU", "RNN", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d", "MaxPool3d"),
         _ELSEWHERE,
     ),
+    **dict.fromkeys(
+        ("Dropout2d", "ELU", "Hardswish", "MaxPool1d", "Mish", "PReLU", "ReLU6", "Transformer", "Upsample"), _ELSEWHERE
+    ),
     **dict.fromkeys(("DataParallel", "parallel"), "see `asyncsched.cluster`"),
+    **dict.fromkeys(("ParameterDict", "ParameterList"), "a list of tensors, set as an attribute"),
+    "BCELoss": "`nn.BCEWithLogitsLoss()`, of what comes before the sigmoid",
+    "InstanceNorm2d": "`nn.GroupNorm(channels, channels)`",
+}
+
+FUNCTIONAL = {
+    "binary_cross_entropy": "`binary_cross_entropy_with_logits`, of what comes before the sigmoid",
+    "one_hot": "`asc.eye(classes)[t]`",
+    "pad": "`asc.concat` with zeros, or the `padding=` of what comes next",
+    "normalize": "`t / asc.linalg.vector_norm(t, axis=-1, keepdims=True)`",
 }
 
 OPTIM = {
@@ -85,7 +127,18 @@ OPTIM = {
 }
 
 TENSOR = {
-    **dict.fromkeys(("float", "half", "double", "bfloat16", "int", "long", "bool", "type"), "`t.astype(asc.float64)`"),
+    **{
+        name: f"`t.astype(asc.{dtype})`"
+        for dtype, names in {
+            "bool": ("bool",),
+            "float16": ("half",),
+            "float32": ("float", "bfloat16"),
+            "float64": ("double", "type"),
+            "int32": ("int",),
+            "int64": ("long",),
+        }.items()
+        for name in names
+    },
     **{name: f"`asc.nn.{name}(t)`" for name in ("relu", "softmax", "log_softmax", "sigmoid")},
     **dict.fromkeys(("mm", "bmm", "matmul"), "`a @ b`"),
     **dict.fromkeys(("split", "chunk"), "`t[:n]` and `t[n:]`, which are views"),

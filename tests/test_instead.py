@@ -6,6 +6,7 @@ import asyncio
 import copy
 import pickle
 import re
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -28,6 +29,7 @@ TABLES: list[tuple[dict[str, str], Callable[[asc.Scheduler], Any]]] = [
     (_instead.PACKAGE, lambda s: asc),
     (_instead.RANDOM, lambda s: asc.random),
     (_instead.LINALG, lambda s: asc.linalg),
+    (_instead.FUNCTIONAL, lambda s: nn.functional),
     (_instead.NN, lambda s: nn),
     (_instead.OPTIM, lambda s: optim),
     (_instead.TENSOR, lambda s: asc.ones(3)),
@@ -47,6 +49,38 @@ async def test_each_name_says_what_to_write(s, table, of):
             getattr(owner, name)
     with pytest.raises(AttributeError, match=r"no attribute 'whatever'$"):
         owner.whatever  # noqa: B018
+
+
+async def test_a_dtype_by_pytorchs_name_is_that_dtype(x):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    for name in ("bool", "half", "float", "double", "int", "long"):
+        dtype = str(getattr(torch.ones(1), name)().dtype).removeprefix("torch.")
+        with pytest.raises(AttributeError, match=rf"use `t.astype\(asc.{dtype}\)`$"):
+            getattr(x, name)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "cure"),
+    [
+        (asc, "median", "`await s.call(np.median, t)` computes NumPy's as a task, and waits for it"),
+        (asc, "degrees", "`await s.call(np.degrees, t)` computes NumPy's as a task, and waits for it"),
+        (asc.linalg, "lstsq", "`await s.call(np.linalg.lstsq, t)` computes NumPy's as a task, and waits for it"),
+        (asc.fft, "fft2", "`await s.call(np.fft.fft2, t)` computes NumPy's as a task, and waits for it"),
+        (asc, "cumsum", "`asyncsched.cumulative_sum(t)`"),
+        (asc, "set_printoptions", None),
+        (nn, "median", None),
+    ],
+)
+def test_what_is_numpys_alone_is_a_task(owner, name, cure):
+    with pytest.raises(AttributeError, match=rf"no attribute '{name}'" + (f": {re.escape(cure)}$" if cure else "$")):
+        getattr(owner, name)
+
+
+async def test_where_a_cure_is_named_python_guesses_nothing(x):
+    for use in (lambda: x.numel(), lambda: asc.tensor, lambda: nn.Conv3d):
+        with pytest.raises(AttributeError) as caught:
+            use()
+        assert "Did you mean" not in "".join(traceback.format_exception(caught.value))
 
 
 async def test_cures_that_are_found_by_a_rule(x, s):
@@ -95,6 +129,7 @@ REFUSED: list[tuple[Callable[[Any, Any], Any], type[Exception], str]] = [
     (lambda s, x: Serving(print, s), TypeError, r"`lambda: Scheduler\(...\)`"),
     (lambda s, x: Serving(print, max_requests_per_tenant=2), ValueError, r"needs `tenant=`"),
     (lambda s, x: optim.SGD(nn.Linear(2, 2), lr=1.0), TypeError, r"`model.parameters\(\)`"),
+    (lambda s, x: optim.SGD(nn.Sequential(nn.Linear(2, 2)), lr=1.0), TypeError, r"`model.parameters\(\)`"),
     (lambda s, x: pickle.dumps(nn.Linear(2, 2)), TypeError, r"`await asc.save\(path, model.state_dict\(\)\)`"),
     (lambda s, x: copy.copy(x), TypeError, r"Tensors are values"),
     (lambda s, x: copy.deepcopy([x]), TypeError, r"Tensors are values"),

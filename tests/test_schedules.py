@@ -23,6 +23,10 @@ def cosine_after_warm_up(of: Any, optimizer: Any) -> Any:
 MAKE = {
     "step": lambda of, o: of.StepLR(o, 7),
     "step gamma": lambda of, o: of.StepLR(o, 3, 0.5),
+    "multi": lambda of, o: of.MultiStepLR(o, [11, 4, 4]),
+    "multi gamma": lambda of, o: of.MultiStepLR(o, [2, 20], 0.5),
+    "exponential": lambda of, o: of.ExponentialLR(o, 0.9),
+    "lambda": lambda of, o: of.LambdaLR(o, lambda step: min(1.0, step / 10)),
     "cosine": lambda of, o: of.CosineAnnealingLR(o, 12),
     "cosine eta_min": lambda of, o: of.CosineAnnealingLR(o, 50, 0.01),
     "linear": lambda of, o: of.LinearLR(o),

@@ -12,11 +12,17 @@ import numpy as np
 
 from .._tree import leaves, map_leaves
 from ..background import Kept, check_may_block
+from ..errors import SchedulerClosed
+from ..runtime.life import Life
 from ..tensors.handles import reach
 from ..tensors.tensor import Tensor
 
 VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12", "2025.12")
 _SCALARS = (bool, int, float, complex, np.generic)
+_OF_ANOTHER = (
+    "an array is of a scheduler that was closed, by `array_api.using` perhaps: `xp.asarray(np.asarray(x))` brings it to"
+    " the one in use"
+)
 _SHOWN = 1000  # elements of an array whose `repr` shows them
 
 kept: Final = Kept("array_api")  # the scheduler behind this namespace
@@ -186,7 +192,12 @@ def issue(fn: Callable[..., Any], *args: Any, **options: Any) -> Any:
     """What a function of tensors gives for arrays: arrays again. Lengths that depend on data are waited for."""
     scheduler = background()
     given, named = map_leaves(_tensor_of, (args, options))
-    return map_leaves(_array_of, scheduler.issue(fn, *given, **named))
+    try:
+        return map_leaves(_array_of, scheduler.issue(fn, *given, **named))
+    except SchedulerClosed:
+        if scheduler.runtime.life is not Life.OPEN:
+            raise
+        raise SchedulerClosed(_OF_ANOTHER) from None
 
 
 def _one(fn: Callable[..., Any], *args: Any, **options: Any) -> Array:

@@ -8,6 +8,7 @@ safetensors file, and such files from elsewhere load. The metadata has all else,
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -64,8 +65,10 @@ async def save(path: AnyPath, state: Mapping[str, Any]) -> None:
     ...     asyncio.run(main(Path(folder)))
     5
     """
-    if isinstance(path, Mapping):
-        raise TypeError("save takes the path first: `await asc.save(path, state)`")
+    if not isinstance(path, str | bytes | os.PathLike):
+        raise TypeError(f"save takes the path first, not {type(path).__name__}: `await asc.save(path, state)`")
+    if hasattr(state, "state_dict"):
+        raise TypeError(f"save takes a state, not {type(state).__name__}: `await asc.save(path, it.state_dict())`")
     _require_package("asyncsched.save")
     leaves: dict[str, Any] = {}
     layout = _layout(state, "", leaves, ())
@@ -153,7 +156,8 @@ def _layout(state: Any, path: str, leaves: dict[str, Any], within: tuple[Any, ..
         return _TENSOR if isinstance(state, Tensor) else _ARRAY
     if state is None or isinstance(state, bool | int | float | str):
         return state
-    raise TypeError(f"{path}: a state holds tensors, arrays and what JSON can hold, not {type(state).__name__}")
+    where = f"{path}: " if path else ""
+    raise TypeError(f"{where}a state holds tensors, arrays and what JSON can hold, not {type(state).__name__}")
 
 
 def _leaves(layout: Any, path: str) -> Iterator[tuple[str, Any]]:

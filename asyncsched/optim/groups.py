@@ -107,7 +107,7 @@ def groups_of(parameters: Parameters, defaults: Mapping[str, Any], check: Check)
     Raises:
         ValueError, TypeError: for parameters that are none or are there twice, and for settings that make no sense.
     """
-    if not isinstance(parameters, Iterable):
+    if not isinstance(parameters, Iterable) or hasattr(parameters, "named_parameters"):  # `nn.Sequential` is iterable
         raise TypeError(f"an optimiser takes tensors, as `model.parameters()` gives, not {type(parameters).__name__}")
     given = list(parameters)
     if not any(isinstance(one, Mapping) for one in given):

@@ -139,6 +139,9 @@ def test_limits_are_set_and_come_back():
         assert np.asarray(x).tolist() == [1.0] * 10  # of the scheduler before, which is closed
         with pytest.raises(ValueError, match="different schedulers"):
             x + xp.ones(10)
+        with pytest.raises(asc.SchedulerClosed, match=r"`xp.asarray\(np.asarray\(x\)\)` brings it"):
+            xp.sum(x)
+        assert float(xp.sum(xp.asarray(np.asarray(x)))) == 10.0
     assert xp.asarray(np.ones(1000)).shape == (1000,)
     with pytest.raises(TypeError, match="max_ops"):
         xp.using("cpu", max_ops="many")

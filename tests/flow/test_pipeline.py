@@ -231,6 +231,16 @@ async def test_processes(s: asc.Scheduler) -> None:
     assert "stage 1 (map factorial), at item 1 of" in caught.value.__notes__[-1]
 
 
+async def test_repr_names_the_stages(s: asc.Scheduler) -> None:
+    pipe = s.pipeline(range(3)).map(math.factorial).batch(2).to_device()
+    assert repr(pipe) == "Pipeline(range, map factorial, batch 2, to_device)"
+
+    def source(epoch: int) -> range:
+        return range(epoch)
+
+    assert repr(s.pipeline(source)) == "Pipeline(source)"
+
+
 async def test_statistics_name_the_bottleneck(s: asc.Scheduler, gate: threading.Event) -> None:
     def stop_at_third(i: int) -> int:
         if i == 2:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
@@ -72,6 +73,35 @@ async def test_an_error_comes_bare_after_the_items_before_it_and_says_where(
     assert "at item 30 of the source" in caught.value.__notes__[0]
     assert "stage 0 (source)" in caught.value.__notes__[0] or "stage 1 (map " in caught.value.__notes__[0]
     assert s.statistics().bytes_retained == 0
+
+
+def refuse(item: Any) -> Any:
+    raise LookupError("it")
+
+
+async def refuse_later(item: Any) -> Any:
+    raise LookupError("it")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("fn", [refuse, refuse_later])
+@pytest.mark.parametrize(
+    ("item", "told"),
+    [
+        (Path("a.png"), f": {Path('a.png')!r}"),
+        ((np.int64(3), "a.png"), f": {(np.int64(3), 'a.png')!r}"),
+        ("x" * 1000, ""),
+        ([1, 2], ""),
+        (np.ones(3), ""),
+    ],
+)
+async def test_the_note_names_the_item_where_that_is_brief(
+    s: asc.Scheduler, workers: int, fn: Any, item: Any, told: str
+) -> None:
+    pipe = s.pipeline([item]).map(fn, workers=workers)
+    with pytest.raises(LookupError) as caught:
+        await drain(pipe)
+    assert caught.value.__notes__[0].endswith(f"at item 0 of the source{told}")
 
 
 @dataclass(frozen=True)

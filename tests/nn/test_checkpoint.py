@@ -74,6 +74,18 @@ async def test_a_plain_file_from_elsewhere_loads(path):
     assert {name: array.tolist() for name, array in stored.items()} == {"weight": [0, 1, 2]}
 
 
+async def test_a_module_is_no_state_and_no_path(s, path):
+    model = asc.nn.Linear(2, 2)
+    with pytest.raises(TypeError, match=r"the path first, not Linear: `await asc.save\(path, state\)`"):
+        await asc.save(model, path)
+    with pytest.raises(TypeError, match=r"takes a state, not Linear: .*state_dict\(\)"):
+        await asc.save(path, model)
+    with pytest.raises(TypeError, match=r"model: a state .* not Linear"):
+        await asc.save(path, {"model": model})
+    with pytest.raises(TypeError, match=r"^a state holds .* not object"):
+        await asc.save(path, object())
+
+
 @pytest.mark.parametrize(
     ("state", "message"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import weakref
 
 import numpy as np
 import pytest
@@ -217,6 +218,31 @@ async def test_a_matrix_of_unknown_shape_is_refused_until_it_is_there(gate):
         gate.set()
         await busy
         assert [part.shape for part in asc.linalg.qr(await s.put(await row))] == [(1, 1), (1, 6)]
+
+
+async def test_several_results_are_awaited_together(s):
+    a = values((4, 4), "f8")
+    x = await s.put(a @ a.T)
+    for fn in (asc.linalg.svd, asc.linalg.qr, asc.linalg.eig, asc.linalg.eigh, asc.linalg.slogdet):
+        both = fn(x)
+        found = await both
+        assert type(found) is type(both)
+        for got, expected in zip(found, await asc.gather(*both), strict=True):
+            np.testing.assert_array_equal(got, expected)
+    for fn in (asc.unique_all, asc.unique_counts, asc.unique_inverse):
+        found = await fn(await s.put(np.array([3, 1, 3])))
+        assert found.values.tolist() == [1, 3]
+
+
+async def test_an_error_of_several_results_holds_none_of_them(s):
+    results = asc.linalg.svd(await s.put(np.full((5, 5), np.nan)))
+    left = weakref.ref(results.U)
+    with pytest.raises(np.linalg.LinAlgError) as caught:
+        await results
+    del results
+    gc.collect()
+    assert caught.value is not None
+    assert left() is None
 
 
 async def test_several_results_are_one_task_whose_bytes_come_back(s):

@@ -7,6 +7,7 @@ from typing import Any
 
 import anyio
 
+from .origin import brief
 from .stages import ReorderBuffer, Stage, stop_if_cancelled
 
 
@@ -39,7 +40,7 @@ class LoopStage(Stage):
                 item = await function(item)
             except BaseException as error:
                 stop_if_cancelled(error)
-                self.fail(origin, error)
+                self.fail(origin, error, brief(item))
                 return
             out.put(origin, item)
             del item  # while it waits, a worker holds nothing
@@ -51,6 +52,6 @@ class LoopStage(Stage):
                 call.item = await self._function(call.item)
             except BaseException as error:
                 stop_if_cancelled(error)
-                call.error = error
+                call.item, call.error = brief(call.item), error
             self._results.ended(call)
             del call

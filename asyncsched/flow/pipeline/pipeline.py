@@ -35,7 +35,7 @@ class Pipeline(Generic[T]):
 
     Each method gives a new pipeline with one stage more. `async with pipe.open() as items` runs one epoch. An exception
     of the source or a function is raised where the consumer takes items, after those before it, with a note of the
-    stage and the item; then the epoch is over.
+    stage, the item's number and, where that is a name or a number, the item; then the epoch is over.
 
     >>> import asyncio, asyncsched as asc
     >>> async def main():
@@ -55,6 +55,11 @@ class Pipeline(Generic[T]):
         self._plan = plan
         self._progress = Progress()
         self._last: Items[T] | None = None  # the epoch that is open, or was the last
+
+    def __repr__(self) -> str:
+        source = self._plan.source
+        of = getattr(source, "__name__", type(source).__name__)
+        return f"Pipeline({', '.join([of, *[stage.label for stage in self._plan.stages]])})"
 
     if not TYPE_CHECKING:  # for which any name would be there then, and it could be iterated
 

@@ -38,6 +38,7 @@ class Stage:
         self.ordered = ordered
         self.error: BaseException | None = None
         self.failed_at: Origin = ()
+        self.failed_on = ""  # what it was given there, where that is brief
         self.started = perf_counter()
         self.ended = inf
 
@@ -58,10 +59,10 @@ class Stage:
             await self.out.reserve()
         return (bool(self.source.items) or await self.source.arrived()) and self.error is None
 
-    def fail(self, origin: Origin, error: BaseException) -> None:
+    def fail(self, origin: Origin, error: BaseException, given: str = "") -> None:
         """Take no more items. The first error counts."""
         if self.error is None:
-            self.error, self.failed_at = error, origin
+            self.error, self.failed_at, self.failed_on = error, origin, given
             self.source.end()
             self.out.lift_bound()
 
@@ -87,7 +88,8 @@ class Stage:
     def _noted(self, error: BaseException) -> BaseException:
         """An exception as the consumer will see it: with a note of the stage and the item."""
         error = passable(error, "the function raised")
-        add_note(error, f"raised in the pipeline's stage {self.name}, at {describe(self.failed_at)}")
+        given = f": {self.failed_on}" if self.failed_on else ""
+        add_note(error, f"raised in the pipeline's stage {self.name}, at {describe(self.failed_at)}{given}")
         return error
 
 
@@ -98,7 +100,7 @@ class Call:
 
     def __init__(self, origin: Origin, item: Any) -> None:
         self.origin = origin
-        self.item = item  # what goes in, then what comes out
+        self.item = item  # what goes in, then what comes out, or in brief what went in if there is an error
         self.error: BaseException | None = None
         self.seconds = 0.0
         self.done = False
@@ -123,7 +125,7 @@ class ReorderBuffer:
         call.done = True
         stage = self._stage
         if call.error is not None:
-            stage.fail(call.origin, call.error)
+            stage.fail(call.origin, call.error, call.item)
         elif not stage.ordered:
             stage.out.put(call.origin, call.item)
         while self._calls and self._calls[0].done:
@@ -131,7 +133,8 @@ class ReorderBuffer:
             if first.error is None:
                 stage.out.put(first.origin, first.item)
             else:
-                stage.error, stage.failed_at = first.error, first.origin  # the first in order, whichever came first
+                # The first in order, whichever came first.
+                stage.error, stage.failed_at, stage.failed_on = first.error, first.origin, first.item
                 self._calls.clear()
 
 

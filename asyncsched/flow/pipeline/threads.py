@@ -16,7 +16,7 @@ import anyio
 from ...runtime.cancellation import interrupts_pass
 from ...runtime.threads import in_thread, yield_to_streams
 from .entry_queue import EntryQueue
-from .origin import Origin
+from .origin import Origin, brief
 from .stages import Call, ReorderBuffer, Stage
 
 
@@ -51,9 +51,9 @@ class ThreadStage(Stage):
     def busy(self, now: float) -> float:
         return self._seconds
 
-    def fail(self, origin: Origin, error: BaseException) -> None:
+    def fail(self, origin: Origin, error: BaseException, given: str = "") -> None:
         self._stopped = True  # what no thread has taken comes after it
-        super().fail(origin, error)
+        super().fail(origin, error, given)
 
     async def feed(self) -> None:
         """Give every item to the threads."""
@@ -72,7 +72,7 @@ class ThreadStage(Stage):
             try:
                 call.item = _checked(self._function(call.item))
             except BaseException as error:
-                call.item, call.error = None, error
+                call.item, call.error = brief(call.item), error
             call.seconds = perf_counter() - started
             self._made.append(call)
             del call  # while it waits, a thread holds nothing

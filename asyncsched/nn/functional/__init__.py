@@ -3,6 +3,9 @@
 What may be given by position means what it means in PyTorch; what has another place there is given by keyword.
 """
 
+from typing import TYPE_CHECKING, Any
+
+from ... import _instead
 from ...tensors.functions import tanh
 from .activations import gelu, leaky_relu, log_softmax, relu, sigmoid, silu, softmax, softplus
 from .layers import conv1d, conv2d, dropout, embedding, linear, scaled_dot_product_attention
@@ -41,3 +44,13 @@ __all__ = [
     "softplus",
     "tanh",
 ]
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__doc__"]
+
+
+if not TYPE_CHECKING:  # for which any name would be there then
+
+    def __getattr__(name: str) -> Any:
+        raise _instead.no_name("asyncsched.nn.functional", name, _instead.FUNCTIONAL)

@@ -12,9 +12,20 @@ says for that count: whatever else set the learning rate meanwhile is written ov
 what it is told, a number that you have awaited.
 """
 
-from .formulas import CosineAnnealingLR, LinearLR, SequentialLR, StepLR
+from .formulas import CosineAnnealingLR, ExponentialLR, LambdaLR, LinearLR, MultiStepLR, SequentialLR, StepLR
 from .one_cycle import OneCycleLR
 from .plateau import ReduceLROnPlateau
 from .schedule import Schedule
 
-__all__ = ["CosineAnnealingLR", "LinearLR", "OneCycleLR", "ReduceLROnPlateau", "Schedule", "SequentialLR", "StepLR"]
+__all__ = [
+    "CosineAnnealingLR",
+    "ExponentialLR",
+    "LambdaLR",
+    "LinearLR",
+    "MultiStepLR",
+    "OneCycleLR",
+    "ReduceLROnPlateau",
+    "Schedule",
+    "SequentialLR",
+    "StepLR",
+]

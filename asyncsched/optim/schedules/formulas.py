@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ..optimizer import Optimizer
 from .schedule import Schedule
@@ -32,6 +32,41 @@ class StepLR(Schedule):
 
     def rate(self, base: float, step: int) -> float:
         return base * self.gamma ** (step // self.step_size)
+
+
+class MultiStepLR(Schedule):
+    """The base times `gamma` for each of the `milestones` that is reached."""
+
+    def __init__(self, optimizer: Optimizer, milestones: Sequence[int], gamma: float = 0.1) -> None:
+        self.milestones, self.gamma = sorted(milestones), gamma
+        super().__init__(optimizer)
+
+    def rate(self, base: float, step: int) -> float:
+        return base * self.gamma ** bisect_right(self.milestones, step)
+
+
+class ExponentialLR(Schedule):
+    """The base times `gamma` for each step."""
+
+    def __init__(self, optimizer: Optimizer, gamma: float) -> None:
+        self.gamma = gamma
+        super().__init__(optimizer)
+
+    def rate(self, base: float, step: int) -> float:
+        return base * self.gamma**step
+
+
+class LambdaLR(Schedule):
+    """The base times what a function says of the count of steps. It is no part of the state."""
+
+    def __init__(self, optimizer: Optimizer, lr_lambda: Callable[[int], float]) -> None:
+        if not callable(lr_lambda):
+            raise TypeError("lr_lambda is one function, for all groups: their base rates are what differs")
+        self.lr_lambda = lr_lambda
+        super().__init__(optimizer)
+
+    def rate(self, base: float, step: int) -> float:
+        return base * self.lr_lambda(step)
 
 
 class CosineAnnealingLR(Schedule):

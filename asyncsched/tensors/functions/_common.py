@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Generator, Hashable, Iterable, Mapping, Sequence
 from operator import index
 from typing import Any, TypeAlias
 
 from ...ops.packed import UNPACK, offsets
 from ...ops.row import Row, plan_key
 from ...ops.table import TABLE
+from ..handles import gather
 from ..options import axes, dtype_of, dtype_or_none
 from ..tensor import Scalar, Tensor, apply
 
@@ -16,8 +17,17 @@ Operand: TypeAlias = Tensor | Scalar
 Axis: TypeAlias = int | Sequence[int] | None
 
 __all__ = [
-    "Axis", "Operand", "axes", "dtype_of", "dtype_or_none", "known_shape", "lengths", "op", "refuse_tracked", "several",
+    "Axis", "Operand", "awaited", "axes", "dtype_of", "dtype_or_none", "known_shape", "lengths", "op", "refuse_tracked",
+    "several",
 ]  # fmt: skip
+
+
+def awaited(results: Iterable[Tensor]) -> Generator[Any, None, Any]:
+    """The `__await__` of a named tuple of tensors: the same, of their arrays, as `await asc.linalg.svd(x)` gives."""
+    kind: Any = type(results)
+    waiting = gather(*results).__await__()
+    del results  # an exception holds this frame
+    return kind(*(yield from waiting))
 
 
 def op(name: str, *operands: Any, **options: Any) -> Tensor:

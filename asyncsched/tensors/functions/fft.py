@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from operator import index
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from numpy.typing import DTypeLike
 
+from ... import _instead
 from ...ops.table import TABLE
 from ..tensor import Tensor, apply
 from ._common import axes as _axes
@@ -162,3 +163,9 @@ __all__ = [
 
 def __dir__() -> list[str]:
     return [*__all__, "__doc__"]
+
+
+if not TYPE_CHECKING:  # for which any name would be there then
+
+    def __getattr__(name: str) -> Any:
+        raise _instead.no_name("asyncsched.fft", name, {})

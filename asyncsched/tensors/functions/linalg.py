@@ -7,7 +7,7 @@ depends on the numbers, such as a singular matrix, raises `LinAlgError` at `awai
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from numpy.linalg import LinAlgError
@@ -15,7 +15,7 @@ from numpy.typing import DTypeLike
 
 from ... import _instead
 from ..tensor import Tensor
-from ._common import Operand, axes, dtype_or_none, op, several
+from ._common import Operand, awaited, axes, dtype_or_none, op, several
 from .products import matmul, matrix_transpose, tensordot, vecdot
 
 
@@ -25,12 +25,18 @@ class EigResult(NamedTuple):
     eigenvalues: Tensor
     eigenvectors: Tensor
 
+    def __await__(self) -> Generator[Any, None, Any]:
+        return awaited(self)
+
 
 class EighResult(NamedTuple):
     """What `eigh` gives."""
 
     eigenvalues: Tensor
     eigenvectors: Tensor
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return awaited(self)
 
 
 class QRResult(NamedTuple):
@@ -39,12 +45,18 @@ class QRResult(NamedTuple):
     Q: Tensor
     R: Tensor
 
+    def __await__(self) -> Generator[Any, None, Any]:
+        return awaited(self)
+
 
 class SlogdetResult(NamedTuple):
     """What `slogdet` gives."""
 
     sign: Tensor
     logabsdet: Tensor
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return awaited(self)
 
 
 class SVDResult(NamedTuple):
@@ -53,6 +65,9 @@ class SVDResult(NamedTuple):
     U: Tensor
     S: Tensor
     Vh: Tensor
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return awaited(self)
 
 
 def cholesky(x: Tensor, /, *, upper: bool = False) -> Tensor:

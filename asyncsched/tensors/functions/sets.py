@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Generator
+from typing import Any, NamedTuple
 
 from ...ops.packed import UNPACK_FOUND
 from ...ops.rules.sets import unique_layout
 from ..tensor import Tensor, apply
-from ._common import Operand, known_shape, op, refuse_tracked
+from ._common import Operand, awaited, known_shape, op, refuse_tracked
 
 
 class UniqueAllResult(NamedTuple):
@@ -18,6 +19,9 @@ class UniqueAllResult(NamedTuple):
     inverse_indices: Tensor
     counts: Tensor
 
+    def __await__(self) -> Generator[Any, None, Any]:
+        return awaited(self)
+
 
 class UniqueCountsResult(NamedTuple):
     """What `unique_counts` gives."""
@@ -25,12 +29,18 @@ class UniqueCountsResult(NamedTuple):
     values: Tensor
     counts: Tensor
 
+    def __await__(self) -> Generator[Any, None, Any]:
+        return awaited(self)
+
 
 class UniqueInverseResult(NamedTuple):
     """What `unique_inverse` gives."""
 
     values: Tensor
     inverse_indices: Tensor
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return awaited(self)
 
 
 def isin(x1: Operand, x2: Operand, /, *, invert: bool = False) -> Tensor:
