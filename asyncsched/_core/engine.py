@@ -405,7 +405,8 @@ class Engine(Scopes):
                         charged = value.nbytes + value.plan.workspace
                         used = account.used + charged
                         if (limit is None or used <= limit) and run_bare(value):
-                            queue.tasks.popleft()
+                            if queue.tasks and queue.tasks[0] is value:  # else it was swept out
+                                queue.tasks.popleft()
                             if not ran:
                                 self.completions.direct = get_ident()
                             ran += 1

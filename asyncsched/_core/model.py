@@ -400,9 +400,11 @@ class Queue:
 
     def dress(self) -> None:
         """Make the tasks of its bare values, and put them in their places."""
+        entries: list[Any] = []
         tasks: deque[Any] = deque()
-        while len(tasks) != len(self.tasks):  # a finaliser that runs meanwhile may submit, and cancel
-            tasks = deque([task_of(entry) if type(entry) is Value else entry for entry in list(self.tasks)])
+        while entries != list(self.tasks):  # a finaliser that runs meanwhile may submit, and cancel
+            entries = list(self.tasks)
+            tasks = deque([task_of(each) if type(each) is Value else each for each in entries if is_pending(each)])
         self.tasks, self.undressed = tasks, False
 
     def head(self) -> Task | None:

@@ -42,6 +42,7 @@ class Rig:
         self.ran: list[Task] = []  # the quick ones
         self.made: list[Value] = []  # the bare ones
         self.before_bare: Callable[[Value], None] = lambda value: None
+        self.after_bare: Callable[[Value], None] = lambda value: None
         self.lanes = [Lane() for _ in range(lanes)]
         self.streams: dict[Lane, deque[Task]] = {lane: deque() for lane in self.lanes}
         self.claims: dict[Task, Value] = {}
@@ -78,6 +79,7 @@ class Rig:
         value.charge = value.nbytes
         value.seq = -1
         self.made.append(value)
+        self.after_bare(value)
         return True
 
     def bare(self, *inputs: Value, cost: int = 0, name: str = "bare", scope: Scope | None = None) -> Value:

@@ -209,29 +209,34 @@ def test_one_that_does_not_run_here_goes_to_a_stream():
     rig.engine.validate()
 
 
-@pytest.mark.parametrize("what", ["cancels it", "cancels the next", "awaits it", "submits", "looks at all"])
-def test_a_finaliser_while_one_is_made(what):
+@pytest.mark.parametrize("when", ["before_bare", "after_bare"])
+@pytest.mark.parametrize("what", ["cancels it", "cancels the next", "cancels all", "awaits it", "submits", "looks"])
+def test_a_finaliser_while_one_is_made(what, when):
     rig, slow = held_up()
-    values = [rig.bare(name=str(i)) for i in range(3)]
+    values = [rig.bare(name=str(i)) for i in range(5)]
+    cancelled = 0
 
     def finaliser(value: Value) -> None:
-        rig.before_bare = lambda value: None
-        if what == "cancels it":
-            rig.engine.cancel(own(value), cancellation(own(value)))
-        elif what == "cancels the next":
-            rig.engine.cancel(own(values[1]), cancellation(own(values[1])))
+        nonlocal cancelled
+        setattr(rig, when, lambda value: None)
+        if what.startswith("cancels"):
+            number = values.index(value)
+            for other in {"it": values[number:][:1], "next": values[number + 1 :][:1]}.get(what.split()[-1], values):
+                if not other.done:
+                    cancelled += rig.engine.cancel(own(other), cancellation(own(other)))
         elif what == "awaits it":
-            own(value)
+            task_of(value)
         elif what == "submits":
             values.append(rig.bare(values[2], name="new"))
         else:
             rig.root.unfinished()
 
-    rig.before_bare = finaliser
+    setattr(rig, when, finaliser)
     rig.finish(slow)
     rig.run()
+    assert getattr(rig, when) is not finaliser
     assert all(value.done for value in values)
-    assert rig.engine.cancelled == what.startswith("cancels")
+    assert rig.engine.cancelled == cancelled
     rig.engine.validate()
     assert not rig.engine.unfinished
 
