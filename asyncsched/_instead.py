@@ -226,6 +226,11 @@ SUBMITTER = {
     "tensor": "`await s.put(a)`",
 }
 
+SCOPE = SUBMITTER | {
+    name: f"`s.{name}(...)` of the scheduler: what is submitted in the scope's block is the scope's, there too"
+    for name in ("pipeline", "window")
+}
+
 PIPELINE = {
     **dict.fromkeys(("prefetch", "cache", "buffer"), "`map(fn, buffer=)` and `to_device(depth=)`, which read ahead"),
     **dict.fromkeys(("shuffle", "sample"), "a source in that order: `s.pipeline(lambda epoch: permutation of it)`"),

@@ -80,7 +80,8 @@ def find(kinds: tuple[type, ...], tree: Any) -> list[Any]:
         return [tree] if isinstance(tree, kinds) else []
     found: list[Any] = []
     seen: dict[int, Any] = {}
-    todo, wanted = [tree], kinds + _NESTED
+    todo: list[Any] = [tree]
+    wanted = kinds + _NESTED
     for part in todo:
         if isinstance(part, kinds):
             found.append(part)

@@ -155,7 +155,7 @@ class Scheduler(Submitter):
             finish(self._runtime.engine.root, "the scheduler", error)
 
     async def aclose(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  # it ends in order, too
-        """Refuse new work, wait for everything submitted, close. A second call does nothing.
+        """Refuse new work, wait for everything submitted, close. A second call waits for that, too, or does nothing.
 
         Cancelling it drops what is pending and waits for what runs.
 
@@ -203,7 +203,8 @@ class Scheduler(Submitter):
 
         Args:
             source: a list, tuple, range or array, read on the event loop; any other iterable, read in a thread; an
-                async iterable; or a function of the epoch's number, from 0, that returns one of these.
+                async iterable; or a function of the epoch's number, from 0, that returns one of these. It is read
+                ahead: an array that it gives must not be written to any more.
             buffer: how many items may be read ahead of the first stage.
         """
         from .flow.pipeline.pipeline import make_pipeline  # with multiprocessing, which few programs need

@@ -35,7 +35,7 @@ TABLES: list[tuple[dict[str, str], Callable[[asc.Scheduler], Any]]] = [
     (_instead.TENSOR, lambda s: asc.ones(3)),
     (_instead.MODULE, lambda s: nn.ReLU()),
     (_instead.SUBMITTER, lambda s: s),
-    (_instead.SUBMITTER, lambda s: s.scope()),
+    (_instead.SCOPE, lambda s: s.scope()),
     (_instead.PIPELINE, lambda s: s.pipeline(range(3))),
 ]
 

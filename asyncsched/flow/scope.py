@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from .._arguments import check_number, parse_bytes
 from .._core.model import Scope as CoreScope
-from .._instead import SUBMITTER, no_attribute
+from .._instead import SCOPE, SUBMITTER, no_attribute
 from ..errors import DeadlineExceeded, SchedulerClosed
 from ..runtime.context import Ambient, ambient
 from ..runtime.runtime import Runtime
@@ -29,7 +29,8 @@ class Submitter(Tasks):
     if not TYPE_CHECKING:  # for which any name would be there then
 
         def __getattr__(self, name: str) -> Any:
-            raise no_attribute(f"{type(self).__name__!r} object", name, SUBMITTER, type(self))
+            instead = SCOPE if isinstance(self, Scope) else SUBMITTER
+            raise no_attribute(f"{type(self).__name__!r} object", name, instead, type(self))
 
     async def barrier(self) -> None:
         """Wait for everything submitted so far: in this scope and the scopes in it, or in the whole scheduler.
