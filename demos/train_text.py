@@ -151,7 +151,7 @@ def draw(history: History, entropy: float, limit: int, path: str) -> None:
     below.set(xlabel="step", ylabel="MiB", ylim=(0, None))
     for axes in (above, below):
         axes.grid(alpha=0.3)
-        axes.legend(loc="lower right")
+        axes.legend(loc="lower left")
     figure.savefig(path, dpi=150)
     print(f"\nplot: {path}")
 

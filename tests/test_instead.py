@@ -148,6 +148,17 @@ async def test_a_habit_is_refused_with_its_cure(s, x, habit, error, cure):
         habit(s, x)
 
 
+@pytest.mark.parametrize(
+    ("several", "error"),
+    [({"a": np.ones(3)}, TypeError), ((np.ones(3), 1), ValueError), ([np.ones(3), np.ones(2)], ValueError)],
+)
+async def test_several_arrays_are_put_one_by_one(s, several, error):
+    with pytest.raises(error, match=r"^put takes one array.* by itself"):
+        await s.put(several)
+    with pytest.raises(error, match=r"^put takes one array.* by itself"):
+        s.put_nowait(several)
+
+
 async def test_what_was_not_awaited_is_no_operand(s, x):
     coming = s.put(np.ones(3))
     for use in (lambda: x + coming, lambda: coming * x, lambda: asc.exp(coming)):

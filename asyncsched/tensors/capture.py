@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -107,7 +107,8 @@ class Graph:
         values = (*values_of(args, self._runtime, self._device), *self._constants)
         forms = [(value.meta.shape, value.meta.dtype) for value in values[: len(args)]]
         if forms != [(form.shape, form.dtype) for form in self._forms]:
-            raise ValueError(f"{self._name} takes {self._forms}, not {[value.meta for value in values[: len(args)]]}")
+            takes, given = _told(self._forms), _told([value.meta for value in values[: len(args)]])
+            raise ValueError(f"{self._name} takes {takes}, not {given}: capture another for these")
         result = self._issue(self._row, self._plan, values, {}, self._lanes)
         tensors = iter([Tensor(result)] if len(self._metas) == 1 else self._parts(result))
         return map_leaves(lambda leaf: next(tensors) if isinstance(leaf, Meta) else leaf, self._results)
@@ -169,3 +170,7 @@ def tensors_in(found: Any) -> list[Tensor]:
 
 def _unplanned(row: Row, operands: Any, options: Any) -> Any:
     raise AssertionError("a replay's plan is made when it is captured")
+
+
+def _told(forms: Sequence[Meta]) -> str:
+    return ", ".join(f"{form.shape} {form.dtype}" for form in forms) or "nothing"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -85,4 +86,15 @@ def _importable(source: Any, target: Device) -> Any:
             return target.adopt(source)
         if not hasattr(source, "__array__"):
             return np.from_dlpack(source)
-    return np.asarray(source).view()  # whatever shape the user's own gets meanwhile, what is told is that of the copy
+    array = source if isinstance(source, np.ndarray) else _array_of(source)
+    return np.asarray(array).view()  # whatever shape the user's own gets meanwhile, what is told is that of the copy
+
+
+def _array_of(source: Any) -> Any:
+    """What NumPy makes of a list, a number and the like."""
+    if isinstance(source, Mapping):
+        raise TypeError(f"put takes one array, not {type(source).__name__}: put each that is in it by itself")
+    try:
+        return np.asarray(source)
+    except ValueError as error:  # rows of different lengths, or several arrays
+        raise ValueError(f"put takes one array, so put each of several by itself: {error}") from None

@@ -264,7 +264,7 @@ async def test_a_part_of_a_tensor_from_outside_is_not_assigned_to(s: asc.Schedul
 
 async def test_wrong_arguments_are_refused_at_the_call(s: asc.Scheduler, x: asc.Tensor) -> None:
     graph = await s.capture(lambda x: x * 2, x)
-    with pytest.raises(ValueError, match="takes"):
+    with pytest.raises(ValueError, match=r"takes \(.*\) float\d+, not \(.*\) float\d+: capture another for these$"):
         graph(x.mT)
     with pytest.raises(ValueError, match="takes"):
         graph(x, x)

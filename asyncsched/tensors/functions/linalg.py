@@ -2,7 +2,8 @@
 
 All work on stacks of matrices: (..., n, m). Integers are computed in float64; half precision is refused with a
 TypeError. Shapes are checked at the line that writes them (`LinAlgError`, a ValueError, where NumPy raises it); what
-depends on the numbers, such as a singular matrix, raises `LinAlgError` at `await`.
+depends on the numbers, such as a singular matrix, raises `LinAlgError` at `await`. Where there are several results,
+`await` gives all, as a named tuple of arrays.
 """
 
 from __future__ import annotations
