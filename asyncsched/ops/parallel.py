@@ -55,7 +55,7 @@ def each(items: Sequence[Any], seconds: float, call: Callable[[Any], None]) -> N
         for item in items[part]:
             call(item)
 
-    run([partial(some, part) for part in ranges(len(items), seconds, each=3)])
+    run([partial(some, part) for part in ranges(len(items), seconds, each=4)])
 
 
 def ranges(places: int, seconds: float, *, unit: int = 1, each: int = 1, least: int = 1) -> list[slice]:

@@ -11,8 +11,8 @@ import numpy as np
 from .. import parallel
 from . import compiled
 from .basic import kept
-from .layers import blocks
-from .windows import WINDOWS, Pair, Windows
+from .layers import long_blocks
+from .windows import WINDOWS, Pair, Windows, even
 
 
 def max_pool2d(xp: Any, x: Any, *, kernel: Pair, stride: Pair, padding: Pair, out: Any = None) -> Any:
@@ -119,14 +119,16 @@ def _choices(xp: Any, windows: Windows, images: Any, largest: Any) -> Iterator[t
 
 def _by_planes(xp: Any, name: str, some: Callable[..., None], *arrays: Any) -> None:
     """Call a function for the last two axes of arrays (..., height, width), as many at a time as the first has in a
-    block: in parts for the threads there are."""
+    block, in equal parts for the threads there are."""
     planes = [array.reshape(prod(array.shape[:-2]), *array.shape[-2:]) for array in arrays]
-    cut = blocks(xp, len(planes[0]), prod(arrays[0].shape[-2:]))
+    count, seconds = len(planes[0]), parallel.seconds_of(name, arrays[0].size, arrays[0].itemsize)
+    threads = len(parallel.ranges(count, seconds))
+    rounds = -(-len(long_blocks(xp, count, prod(arrays[0].shape[-2:]))) // threads)
 
     def work(block: slice) -> None:
         some(*[plane[block] for plane in planes])
 
-    parallel.each(cut, parallel.seconds_of(name, arrays[0].size, arrays[0].itemsize), work)
+    parallel.each(even(count, -(-count // max(1, threads * rounds))), seconds, work)
 
 
 def _padded(xp: Any, images: Any, padding: Pair, value: Any) -> Any:

@@ -6,7 +6,7 @@ from math import prod
 
 from ..kernels import by_rows, few_channels, winograd
 from ..kernels.conv import sums_for
-from ..kernels.layers import BLOCK
+from ..kernels.layers import LONG_BLOCK
 from ..kernels.windows import SPARE, Pair, Windows, rows_needed, tile_size, tiles
 from ..meta import meta
 from ..row import Inferred, Operand, Options, Row
@@ -115,6 +115,6 @@ def _pool_bytes(operands: tuple[Operand, ...], padding: Pair, arrays: int) -> in
     """Bytes of some arrays of padded images, of as many as are in a block. None of the arrays is larger."""
     array = as_meta(operands[0])
     height, width = array.bound[-2:]
-    images = min(prod(array.bound[:-2]), max(1, BLOCK // max(1, height * width)))
+    images = min(prod(array.bound[:-2]), max(1, LONG_BLOCK // max(1, height * width)))
     padded: int = (height + 2 * padding[0]) * (width + 2 * padding[1]) * array.dtype.itemsize
     return copies(operands) + arrays * images * padded
