@@ -1,22 +1,32 @@
-"""How far the consumer of a pipeline has got, in which epoch."""
+"""Which items of the source something was made of, and how far the consumer of a pipeline has got, in which epoch."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
 
-from .origin import Origin, numbers_of
+Origin: TypeAlias = "int | tuple[Origin, ...]"
+"""An item's number in the source, or those of a whole batch, which may be nested."""
 
 
-class Received(NamedTuple):
-    """Tells, on any thread, whether an item was received before."""
+def numbers_of(origin: Origin) -> list[int]:
+    """
+    >>> numbers_of(((0, 1), (2, 3)))
+    [0, 1, 2, 3]
+    """
+    return [origin] if isinstance(origin, int) else [number for part in origin for number in numbers_of(part)]
 
-    taken: int
-    ahead: frozenset[int]
 
-    def __call__(self, number: int) -> bool:
-        return number < self.taken or number in self.ahead
+def describe(origin: Origin) -> str:
+    """
+    >>> describe((8, 9, 10, 11))
+    'items 8 to 11 of the source'
+    """
+    if isinstance(origin, int):
+        return f"item {origin} of the source"
+    numbers = numbers_of(origin)
+    return f"items {min(numbers)} to {max(numbers)} of the source"
 
 
 @dataclass
@@ -36,8 +46,13 @@ class Position:
             self.ahead.remove(self.taken)
             self.taken += 1
 
-    def received(self) -> Received:
-        return Received(self.taken, frozenset(self.ahead))
+    def has(self, number: int) -> bool:
+        """Whether the item of this number was received."""
+        return number < self.taken or number in self.ahead
+
+    def copy(self) -> Position:
+        """What it is now, for another thread."""
+        return replace(self, ahead=set(self.ahead))
 
     def state(self) -> dict[str, Any]:
         return {"epoch": self.epoch, "taken": self.taken, "ahead": sorted(self.ahead)}
