@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Sequence
 from os import PathLike
 from time import perf_counter, thread_time
-from types import TracebackType
 from typing import Any, Final
 
 from .._core.instrument import InlineRow, Instrument
@@ -107,21 +106,16 @@ class Trace(Instrument):
         find(self._scheduler).add_instrument(self)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._detach()
+    def __exit__(self, *error: object) -> None:
+        if not self._file.ending:  # the scheduler has not closed
+            self._runtime.instruments.remove(self)
 
     async def __aenter__(self) -> Trace:
         return self.__enter__()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ) -> None:
-        self._detach()
+    async def __aexit__(self, *error: object) -> None:
+        self.__exit__()
         await asyncio.to_thread(self.close)
-
-    def _detach(self) -> None:
-        if not self._file.ending:  # the scheduler has not closed
-            self._runtime.instruments.remove(self)
 
     # -- tasks ----------------------------------------------------------------------------------------------------
 
