@@ -101,10 +101,10 @@ class Replay:
         self._order = count()
         self._streams: dict[Lane, _Stream] = {}
         self._lanes: dict[tuple[str, bool], list[Lane]] = {}
-        self._tasks: dict[int, Task] = {}  # unfinished
+        self._tasks: dict[int, Task] = {}  # the unfinished ones, by number
         self._records: dict[Task, TaskRecord] = {}
         self._ends: dict[Task, float] = {}  # of bodies, known at launch
-        self._values: dict[int, Value] = {}  # that the program holds
+        self._values: dict[int, Value] = {}  # results that the program holds, by number
         self._scopes: dict[int, Scope] = {0: self.engine.root}
         self._events = deque(program.events)
         self._waited = 0.0

@@ -64,8 +64,8 @@ class Trace(Instrument):
         self._file = TraceFile(path, details)
         self._scheduler = scheduler
         self._tasks: dict[Task, list[Any]] = {}  # unfinished, with what is known of them: see `chunks.COLUMNS`
-        self._rows: deque[list[Any]] = self._file.rows  # of those that ended
-        self._scopes: dict[Scope, int] = {}  # open, and their numbers
+        self._rows: deque[list[Any]] = self._file.rows  # of tasks that ended, to be written
+        self._scopes: dict[Scope, int] = {}  # the open ones, with their numbers
         self._count = 0
         self._last: dict[Any, float] = {}  # when the last task of a queue was launched
         self._full = False  # whether no slot was free after the last launch

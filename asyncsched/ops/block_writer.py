@@ -26,7 +26,7 @@ def run_shape(program: Program, step: Step) -> Any:
     """The shape of a run that the step may be in; None if it may be in none."""
     form, function = step.form, _function(step)
     if not isinstance(function, np.ufunc) or function.nout != 1 or function.signature is not None:
-        return None  # matmul is one, too, of matrices
+        return None  # matmul is a universal function, too, but one of matrices
     if step.options or not form.contiguous:
         return None
     operands = [program.form(slot) for slot in step.reads]
@@ -151,7 +151,7 @@ class _Writer:
     def _constant(self, name: str, value: Any, dtype: Any, function: Any) -> str:
         self._bound[name] = value
         if dtype is not None:
-            with suppress(OverflowError), np.errstate(all="ignore"):  # one out of bounds may be compared all the same
+            with suppress(OverflowError), np.errstate(all="ignore"):  # what does not fit may be compared all the same
                 self._bound[name] = np.array(value, dtype)
                 if function in _SLOW_WITH_NUMBERS:
                     self._tiles[name] = None, self._bound.pop(name), dtype

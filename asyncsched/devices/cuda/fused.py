@@ -76,7 +76,7 @@ class FusedProgram:
         """Launch a run's kernel, unless arrays lie otherwise than was thought when it was captured."""
         if place in self._failed or not all(slots[slot].flags.c_contiguous for slot in run.reads):
             return False
-        if not run.writes:  # nobody reads any of it
+        if not run.writes:  # nobody reads a result of this run
             return True
         forms = [self._program.form(slot) for slot in run.writes]
         outs = [xp.empty(form.bound, form.dtype) for form in forms]

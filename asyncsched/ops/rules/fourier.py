@@ -13,7 +13,7 @@ from ..row import Inferred, Operand, Options, Row, resolve
 from .common import as_meta, no_axis, sample
 
 _HALVES = ("rfft", "rfftn", "ihfft")  # the result has the half that is not redundant
-_DOUBLES = ("irfft", "irfftn", "hfft")  # the operand has
+_DOUBLES = ("irfft", "irfftn", "hfft")  # the operand has that half
 
 
 def along_axis(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
