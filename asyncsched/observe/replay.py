@@ -91,7 +91,6 @@ class Replay:
     def __init__(self, program: Program, max_bytes: int | None, max_ops: int | None, streams: int) -> None:
         self._program = program
         self._count = streams
-        self._limits = max_bytes, max_ops
         self.now = 0.0
         self._completions = Completions(lambda: None)
         self.engine = Engine(
@@ -247,7 +246,6 @@ class Replay:
         waiting = self.engine.admission.tasks()
         if waiting and not finished and not why:
             why = f"{waiting[0].name} ({waiting[0].cost:,} bytes) is never admitted"
-        max_bytes, max_ops = self._limits
-        return Outcome(
-            max_bytes, max_ops, self._count, finished, seconds, self.engine.peak_bytes, self._waited, busy, why
-        )
+        engine = self.engine
+        limits = engine.account.limit, engine.admission.max_ops
+        return Outcome(*limits, self._count, finished, seconds, engine.peak_bytes, self._waited, busy, why)
