@@ -80,7 +80,7 @@ _COMPARISONS = (
 
 
 def elementwise_rows() -> Iterator[Row]:
-    """The rows of all these."""
+    """All rows that work element by element."""
     r, k = rules.elementwise, kernels.basic
     for name, ufunc, doc in _UFUNCS:
         yield Row(name, ufunc, r.ufunc, out=True, inplace=True, doc=doc)

@@ -262,7 +262,7 @@ class Runtime(OnOneLoop):
             device.close()
 
     def forked(self) -> None:
-        """This is the child of a fork."""
+        """Called in the child of a fork: from now on whatever would submit or wait raises."""
         self._move_on(Life.FORKED)
         if self._wakeup is not None:
             self._wakeup.forget()

@@ -148,7 +148,7 @@ def gelu_backward(xp: Any, grad: Any, x: Any, *, approximate: str, out: Any = No
 
 
 def gelu_backward_exact(xp: Any, grad: Any, x: Any, *, approximate: str, out: Any = None) -> Any:
-    """The same to rounding."""
+    """The gradient of gelu to rounding."""
     out, result, grads, values = flat(xp, out, grad, x)
     for block in blocks(xp, x.size, alive=12):
         v = values[block]

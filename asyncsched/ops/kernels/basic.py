@@ -211,7 +211,7 @@ def arange(xp: Any, *, start: Any, stop: Any, step: Any, dtype: Any = None) -> A
 
 
 def linspace(xp: Any, start: Any, stop: Any, *, num: int, dtype: Any = None, endpoint: bool = True) -> Any:
-    """Evenly spaced, `num` of them."""
+    """`num` evenly spaced numbers."""
     return xp.linspace(start, stop, num, endpoint=endpoint, dtype=dtype)
 
 

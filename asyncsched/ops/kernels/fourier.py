@@ -42,7 +42,7 @@ def fftfreq(xp: Any, *, n: int, d: float, dtype: Any) -> Any:
 
 
 def rfftfreq(xp: Any, *, n: int, d: float, dtype: Any) -> Any:
-    """Those of one of real numbers."""
+    """The frequencies of a transform of real numbers."""
     return xp.fft.rfftfreq(n, d).astype(dtype, copy=False)
 
 

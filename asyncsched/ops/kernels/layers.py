@@ -69,7 +69,7 @@ def unbuffered(xp: Any, width: int) -> Iterator[None]:
 
 
 def without_buffers(function: Any, width: int, *arrays: Any, **options: Any) -> Any:
-    """Call a universal function of NumPy's so."""
+    """Call a universal function of NumPy's inside `unbuffered`."""
     with unbuffered(np, width):
         return function(*arrays, **options)
 

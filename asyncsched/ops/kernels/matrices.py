@@ -123,7 +123,7 @@ def diagonal(xp: Any, x: Any, *, offset: int) -> Any:
 
 
 def trace(xp: Any, x: Any, *, offset: int, dtype: Any = None) -> Any:
-    """The sum along one."""
+    """The sum along a diagonal of the last two axes."""
     return np.linalg.trace(x, offset=offset, dtype=dtype) if xp is np else xp.trace(x, offset, -2, -1, dtype)
 
 
