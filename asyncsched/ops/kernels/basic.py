@@ -5,15 +5,13 @@ With `out=` each gives the very same bytes as without. `xp` is numpy or cupy, so
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from ..row import Kernel
 from . import turns
-
-Kernel = Callable[..., Any]
 
 
 def copy(xp: Any, x: Any, *, out: Any = None) -> Any:

@@ -6,12 +6,11 @@ these rows share a stream (`Row.resource`), and the plans are dropped when they 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-Kernel = Callable[..., Any]
+from ..row import Kernel
 
 PLAN_BYTES = 32 * 2**20  # of work areas that outlive their task, and which no task is charged for
 

@@ -5,14 +5,13 @@ On CUDA an error of LAPACK's is asked for (`cupyx.errstate`), which waits for th
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import nullcontext
 from math import prod
 from typing import Any
 
 import numpy as np
 
-Kernel = Callable[..., Any]
+from ..row import Kernel
 
 
 def lapack(name: str) -> Kernel:
