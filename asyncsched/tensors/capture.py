@@ -76,7 +76,8 @@ class Graph:
         """Bytes of the buffers that belong to this for as long as it lives; 0 where each replay takes its own."""
         if not self._device.owns_captures:
             return 0
-        return self._peak + sum(self._device.memory.footprint(form.nbytes) for form in self._forms)
+        inputs: int = sum(self._device.memory.footprint(form.nbytes) for form in self._forms)
+        return inputs + self._peak
 
     def prepare(self, claim: Value | None) -> None:
         """Make it ready to be called. `claim` holds the bytes owned until the last replay is over."""
