@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from asyncsched.flow.pipeline.links import Link
-from asyncsched.flow.pipeline.position import numbers_of
+from asyncsched.flow.pipeline.origin import numbers_of
 from asyncsched.flow.pipeline.wait_queue import WaitQueue
 from tests.waiting import turns
 

@@ -34,7 +34,7 @@ from ...runtime.runtime import Runtime
 from ..scope import Submitter
 from ..tasks import put_all
 from .links import Numbered
-from .position import Origin
+from .origin import Origin
 from .stages import Stage, stop_if_cancelled
 
 CAUTION = 16  # batches put only when asked for, after some had to go back; a guess

@@ -26,7 +26,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any, TypeAlias
 
-from .position import Origin
+from .origin import Origin
 from .wait_queue import WaitQueue
 
 Numbered: TypeAlias = tuple[Origin, Any]

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from ...errors import add_note, passable
 from ...runtime.cancellation import ended
 from .links import Link
-from .position import Origin, describe
+from .origin import Origin, describe
 
 
 class StagePlan(NamedTuple):

@@ -16,7 +16,7 @@ import anyio
 from ...runtime.cancellation import interrupts_pass
 from ...runtime.threads import in_thread, yield_to_streams
 from .entry_queue import EntryQueue
-from .position import Origin
+from .origin import Origin
 from .stages import Call, ReorderBuffer, Stage
 
 
