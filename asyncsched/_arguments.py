@@ -1,9 +1,11 @@
-"""Arguments: checked at the line that gave them, and sizes in bytes as an int or as text."""
+"""Arguments, checked at the line that gave them; and numbers as text for people, or sizes from it."""
 
 from __future__ import annotations
 
+import importlib.util
 import pickle
 import re
+import sys
 from collections.abc import Callable
 from math import inf
 from typing import Any
@@ -75,6 +77,18 @@ def format_seconds(seconds: float) -> str:
     unit, scale = ("s", 1.0) if seconds >= 1 else ("ms", 1e3) if seconds >= 1e-3 else ("us", 1e6)
     value = seconds * scale
     return f"{value:,.0f} {unit}" if value >= 100 else f"{value:.3g} {unit}"
+
+
+def counted(number: int, what: str) -> str:
+    """A number of things for people: "1 task", "1,200 tasks"."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def require_package(what: str, package: str, extra: str) -> None:
+    """Raise unless a package is installed, without importing it."""
+    if package not in sys.modules and importlib.util.find_spec(package) is None:
+        cure = f'pip install "asyncsched[{extra}]"'
+        raise ModuleNotFoundError(f"{what} needs the package {package}: {cure}", name=package)
 
 
 def check_pickles(fn: Callable[[Any], Any], name: str) -> None:

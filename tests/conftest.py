@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import Any
 from zlib import crc32
 
+import numpy.testing  # noqa: F401  # reads files when first used: not while a loop runs
 import pytest
 from blockbuster import BlockBuster
 

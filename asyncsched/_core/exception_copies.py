@@ -21,7 +21,7 @@ def copied(
         # Not by assignment, which an exception may refuse: a frozen dataclass does.
         object.__setattr__(copy, "__context__", context)
         object.__setattr__(copy, "__notes__", notes)
-    except Exception:  # by what it overrides
+    except Exception:  # from a method that its class overrides
         return exception
     return copy
 
@@ -93,5 +93,5 @@ def _clear_frame(trace: TracebackType) -> None:
         moved = frame.f_lasti != trace.tb_lasti
         if flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR) or (flags & inspect.CO_GENERATOR and moved):
             return
-    with contextlib.suppress(RuntimeError):  # it runs
+    with contextlib.suppress(RuntimeError):  # the frame is running
         frame.clear()

@@ -47,7 +47,7 @@ class Node:
     out: Value | None = None  # the result, if a derivative reads that
     parents: tuple[Any, ...] = ()  # the operands' nodes, None where no gradient goes; empty once all is dropped
     grad: Tensor | None = None
-    complex: bool = False  # whether its tensor is
+    complex: bool = False  # whether its tensor is of complex numbers
     number: int = field(default_factory=count().__next__)  # larger than those of its operands
 
     @property

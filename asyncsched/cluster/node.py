@@ -36,7 +36,7 @@ class Node(Body):
         self._key = key
         self._node = node
         self._kind = kind
-        self._keys = keys  # of the inputs
+        self._keys = keys  # of the inputs, in their order
         self._given = given  # what else it reads
 
     def run(self, task: Task) -> None:

@@ -44,7 +44,7 @@ class Watchers:
         self._events.put((get_ident(), key, *made))
 
     def tell_until_done(self, future: Future[Any]) -> None:
-        """Call them until the graph has ended."""
+        """Tell the callbacks what happens, until the graph has ended."""
         future.add_done_callback(lambda _: self._events.put(None))
         while (event := self._events.get()) is not None:
             self._tell(*event)

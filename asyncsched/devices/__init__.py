@@ -44,7 +44,7 @@ def _device(spec: Any, position: int | None, streams: int | None) -> Device:
     if kind not in ("auto", "cpu", "cuda") or (number and not number.isdecimal()):
         raise ValueError(f"unknown device {spec!r}: use {_NAMES}, a Device, or a list of them")
     if kind != "cpu":
-        from . import cuda  # some milliseconds
+        from . import cuda  # here, since it takes some milliseconds
 
         if kind == "cuda" or cuda.usable():
             return cuda.CUDADevice(int(number or 0), streams or 2)

@@ -140,7 +140,7 @@ def _hand_on(task: Task, value: Value, place: int | None, memory: Memory) -> Non
         finish(task, value, memory.xp.broadcast_to(memory.xp.zeros((), form.dtype), form.shape), 0)
         return
     old = task.inputs[place]
-    if old.failure is not None:  # nothing was there
+    if old.failure is not None:  # there is no version before to hand on
         fail(task, old.failure.passed_to(task.name, task.site))
         return
     del old
@@ -230,7 +230,7 @@ def _run_call(task: Task, memory: Memory) -> None:
         value.block = tuple([(owner, memory.footprint(owner.nbytes)) for owner in owners])
         charge = made = sum([nbytes for _, nbytes in value.block])
     elif options and not weightless and not isinstance(result, memory.arrays):
-        charge = options["unmeasured"] if found is None else found.kept  # until the handle drops
+        charge = options["unmeasured"] if found is None else found.kept  # charged until the handle drops
     if lesson and found:
         lesson.learn(found.peak, found.kept, made)
     value.array = result

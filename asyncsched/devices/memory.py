@@ -154,7 +154,7 @@ class Escape(weakref.ref[Array]):
         NumPy's arrays do not take part in garbage collection, so nobody can ask who has a view of an array.
         """
         given = self.given() if self.given is not None else None
-        lone = references([self()], 0) <= 2  # one view, and the list
+        lone = references([self()], 0) <= 2  # of one view, and of the list made here
         owner = self()
         shown = lone and owner is not None and given is not None and self.memory.anchor(owner_of(given)) is owner
         return given if shown else owner

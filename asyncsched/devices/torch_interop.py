@@ -118,7 +118,7 @@ def _counter(torch: Any) -> Any:
         def __init__(self) -> None:
             super().__init__()
             self.peak = 0  # the most above what was there at first
-            self.kept = 0  # of what was made
+            self.kept = 0  # of what was made here, and lives
             self._above = 0
             self._seen: dict[int, weakref.ref[Any]] = {}
 

@@ -104,10 +104,6 @@ class _Future(Future[Any]):
             )
 
 
-def _called(fn: Callable[..., Any]) -> Callable[..., Any]:
-    return partial(_apply, fn)
-
-
 def _apply(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     return fn(*args, **kwargs)
 
@@ -136,7 +132,7 @@ class _Work:
 
     def __reduce__(self) -> Any:
         """In another process it is the function alone: its future stays here, and is told by `end`."""
-        return _called, (self._fn,)
+        return partial, (_apply, self._fn)
 
     def end(self, task: asyncio.Task[Any]) -> None:
         """The asyncio task that waited for it is done."""

@@ -7,15 +7,14 @@ safetensors file, and such files from elsewhere load. The metadata has all else,
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import sys
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from .._arguments import require_package
 from ..flow.tasks import Tasks
 from ..runtime.context import find
 from ..runtime.threads import in_thread
@@ -69,7 +68,7 @@ async def save(path: AnyPath, state: Mapping[str, Any]) -> None:
         raise TypeError(f"save takes the path first, not {type(path).__name__}: `await asc.save(path, state)`")
     if hasattr(state, "state_dict"):
         raise TypeError(f"save takes a state, not {type(state).__name__}: `await asc.save(path, it.state_dict())`")
-    _require_package("asyncsched.save")
+    require_package("asyncsched.save", "safetensors", "safetensors")
     leaves: dict[str, Any] = {}
     layout = _layout(state, "", leaves, ())
     # Under handles of their own: those of the user may move on before the copies below are made.
@@ -107,7 +106,7 @@ async def load(path: AnyPath, *, device: object = None, scheduler: Any = None) -
     ...     asyncio.run(main(Path(folder) / "state.safetensors"))
     (array([0, 1, 2]), 'by hand')
     """
-    _require_package("asyncsched.load")
+    require_package("asyncsched.load", "safetensors", "safetensors")
     here = Tasks(find(scheduler))
     with await in_thread(partial(StoredState, path), f"loading {path}") as file:
         layout = dict.fromkeys(file.names, _TENSOR) if file.layout is None else file.layout
@@ -122,13 +121,6 @@ async def load(path: AnyPath, *, device: object = None, scheduler: Any = None) -
             array = await in_thread(partial(file.read, name), f"loading {path}")
             leaves[name] = array if kind == _ARRAY else await here.put(array, device=device)
         return {name: _filled(value, name, leaves) for name, value in layout.items()}
-
-
-def _require_package(what: str) -> None:
-    if "safetensors" not in sys.modules and importlib.util.find_spec("safetensors") is None:
-        raise ModuleNotFoundError(
-            f'{what} needs the package safetensors: pip install "asyncsched[safetensors]"', name="safetensors"
-        )
 
 
 def _layout(state: Any, path: str, leaves: dict[str, Any], within: tuple[Any, ...]) -> Any:

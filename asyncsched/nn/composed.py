@@ -17,6 +17,7 @@ from ..autograd.rules.common import reordered
 from ..tensors import functions as f
 from ..tensors.functions._common import op
 from ..tensors.tensor import Tensor
+from .functional.common import wide
 
 
 def gelu_bend(x: Tensor, approximate: str) -> Tensor:
@@ -63,7 +64,7 @@ def _cross_entropy(g: Tensor, x: Tensor, y: Tensor, call: Any) -> Tensor:
 def _standardized(x: Tensor, call: Any) -> tuple[Tensor, Tensor, tuple[int, ...]]:
     """x with mean 0 and variance 1, the factor that made it so, and the axes. Half precision becomes single."""
     axes = tuple(range(-len(call.metas[1].shape), 0))
-    x = x.astype(np.float32) if x.dtype == np.float16 else x
+    x = wide(x)
     x = x - f.mean(x, axis=axes, keepdims=True)
     scale = 1 / f.sqrt(f.mean(f.square(x), axis=axes, keepdims=True) + call.options["eps"])
     return x * scale, scale, axes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod, sqrt
 from typing import Any, TypeAlias, TypedDict
 
 import numpy as np
@@ -37,6 +38,11 @@ class Initial:
     def uniform(self, shape: tuple[int, ...], bound: float) -> Tensor:
         """A parameter drawn evenly from -bound to bound."""
         return self._drawn("uniform", shape, low=-bound, high=bound)
+
+    def weight_and_bias(self, shape: tuple[int, ...], bias: bool) -> tuple[Tensor, Tensor | None]:
+        """A weight (outputs, ...) and perhaps a bias (outputs,), drawn evenly within 1 / sqrt(inputs of an output)."""
+        bound = 1 / sqrt(max(prod(shape[1:]), 1))
+        return self.uniform(shape, bound), self.uniform(shape[:1], bound) if bias else None
 
     def normal(self, shape: tuple[int, ...]) -> Tensor:
         """A parameter drawn from the standard normal distribution."""

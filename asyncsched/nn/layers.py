@@ -5,7 +5,7 @@ Parameters have the names, shapes and initial distributions that PyTorch documen
 
 from __future__ import annotations
 
-from math import prod, sqrt
+from math import prod
 from typing import Any, Unpack
 
 import numpy as np
@@ -35,9 +35,7 @@ class Linear(Module):
     """
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True, **options: Unpack[Options]) -> None:
-        initial, bound = Initial(**options), 1 / sqrt(max(in_features, 1))
-        self.weight = initial.uniform((out_features, in_features), bound)
-        self.bias = initial.uniform((out_features,), bound) if bias else None
+        self.weight, self.bias = Initial(**options).weight_and_bias((out_features, in_features), bias)
 
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight, self.bias)
@@ -56,9 +54,7 @@ class Conv1d(Module):
     ) -> None:  # fmt: skip
         self.stride, self.padding, self.dilation = single(stride), single(padding), single(dilation)
         shape = (out_channels, in_channels, single(kernel_size))
-        initial, bound = Initial(**options), 1 / sqrt(max(prod(shape[1:]), 1))
-        self.weight = initial.uniform(shape, bound)
-        self.bias = initial.uniform((out_channels,), bound) if bias else None
+        self.weight, self.bias = Initial(**options).weight_and_bias(shape, bias)
 
     def forward(self, x: Tensor) -> Tensor:
         return F.conv1d(x, self.weight, self.bias, stride=self.stride, padding=self.padding, dilation=self.dilation)
@@ -77,9 +73,7 @@ class Conv2d(Module):
     ) -> None:  # fmt: skip
         self.stride, self.padding, self.dilation = pair(stride), pair(padding), pair(dilation)
         shape = (out_channels, in_channels, *pair(kernel_size))
-        initial, bound = Initial(**options), 1 / sqrt(max(prod(shape[1:]), 1))
-        self.weight = initial.uniform(shape, bound)
-        self.bias = initial.uniform((out_channels,), bound) if bias else None
+        self.weight, self.bias = Initial(**options).weight_and_bias(shape, bias)
 
     def forward(self, x: Tensor) -> Tensor:
         return F.conv2d(x, self.weight, self.bias, stride=self.stride, padding=self.padding, dilation=self.dilation)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import numpy as np
-
 from ..autograd import no_grad
 from ..runtime.transaction import transaction
 from ..tensors.functions import linalg, minimum, stack
 from ..tensors.handles import runtime_of
 from ..tensors.tensor import Tensor
-from .functional.common import constant
+from .functional.common import constant, wide
 
 __all__ = ["clip_grad_norm_"]
 
@@ -61,7 +59,7 @@ def clip_grad_norm_(
     runtime = runtime_of(graded[0]._value)
     with no_grad(), transaction(runtime, "clip_grad_norm_()"):
         gradients = [tensor.grad for tensor in graded if tensor.grad is not None]
-        norms = [linalg.vector_norm(_wide(gradient), ord=norm_type).to(gradients[0].device) for gradient in gradients]
+        norms = [linalg.vector_norm(wide(gradient), ord=norm_type).to(gradients[0].device) for gradient in gradients]
         norm = linalg.vector_norm(stack(norms), ord=norm_type)
         factor = minimum(max_norm / (norm + 1e-6), 1.0)
         scaled = [gradient * factor.to(gradient.device).astype(gradient.dtype) for gradient in gradients]
@@ -70,8 +68,3 @@ def clip_grad_norm_(
     del gradients
     runtime.dispatch()
     return norm
-
-
-def _wide(gradient: Tensor) -> Tensor:
-    """A gradient in half precision as single precision, since its squares would overflow; others as they are."""
-    return gradient.astype(np.float32) if gradient.dtype == np.float16 else gradient

@@ -11,16 +11,16 @@ from .._core.instrument import Instrument
 from .._core.model import STATE_NAMES
 
 if TYPE_CHECKING:
-    from ..pictures.graph import TaskGraph
-    from ..pictures.node import Node
-    from .live import Live
-    from .loop_guard import LoopGuard
-    from .marks import Marks
-    from .on_signal import explain_on_signal
-    from .recording import Recording
-    from .snapshot import Snapshot
-    from .summary import Summary
-    from .trace import Trace
+    from ..pictures.graph import TaskGraph as TaskGraph
+    from ..pictures.node import Node as Node
+    from .live import Live as Live
+    from .loop_guard import LoopGuard as LoopGuard
+    from .marks import Marks as Marks
+    from .on_signal import explain_on_signal as explain_on_signal
+    from .recording import Recording as Recording
+    from .snapshot import Snapshot as Snapshot
+    from .summary import Summary as Summary
+    from .trace import Trace as Trace
 
 # What is imported when its name is first used, and from where: a server imports the summary, and few programs all.
 _WHEN_USED = {
@@ -36,21 +36,7 @@ _WHEN_USED = {
     "explain_on_signal": ".on_signal",
 }
 
-__all__ = [
-    "STATE_NAMES",
-    "Instrument",
-    "Live",
-    "LoopGuard",
-    "Marks",
-    "Node",
-    "Recording",
-    "Snapshot",
-    "Summary",
-    "TaskGraph",
-    "Trace",
-    "explain_on_signal",
-    "line_of",
-]
+__all__ = ["STATE_NAMES", "Instrument", "line_of", *_WHEN_USED]
 
 
 if not TYPE_CHECKING:  # for which any name would be there then, also a misspelt one

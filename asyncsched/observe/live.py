@@ -11,13 +11,11 @@ from __future__ import annotations
 import asyncio
 import atexit
 import logging
-import sys
 import threading
-from importlib.util import find_spec
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Self
 
-from .._arguments import check_number, format_bytes
+from .._arguments import check_number, format_bytes, require_package
 from ..runtime import context
 from .snapshot import Snapshot
 from .summary import Summary
@@ -54,7 +52,7 @@ class Live(Summary):
 
     def __init__(self, scheduler: Any = None, *, every: float = 0.25, console: Console | None = None) -> None:
         super().__init__()
-        _require_package()
+        require_package("asc.observe.Live", "rich", "live")
         check_number("every", every, "seconds")
         self._given = scheduler
         self._every = every
@@ -161,10 +159,3 @@ def summary_line(found: Snapshot) -> str:
     parts += [f"{x.name} busy {x.busy_seconds / seconds:.0%}" for x in found.streams if x.busy_seconds]
     parts += [f"{x.name} {x.seconds:.2f} s" for x in found.operations[:3]]
     return f"asyncsched: {', '.join(parts)}"
-
-
-def _require_package() -> None:
-    if "rich" not in sys.modules and find_spec("rich") is None:
-        raise ModuleNotFoundError(
-            'asc.observe.Live needs the package rich: pip install "asyncsched[live]"', name="rich"
-        )

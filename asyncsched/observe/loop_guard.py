@@ -176,7 +176,7 @@ class Watch:
             self._untold += 1
             return
         stack = stack_of(self._thread)
-        if stack is None or self._due[0] != number:  # it went on meanwhile
+        if stack is None or self._due[0] != number:  # the loop went on meanwhile
             return
         if any(debugger in frame.filename for frame in stack for debugger in _DEBUGGERS):
             return

@@ -36,7 +36,7 @@ def memory_curve(recording: Recording) -> list[tuple[float, int]]:
     changes.sort(key=lambda change: change[0])
     used: dict[int, int] = defaultdict(int)
     used[0], curve = recording.metadata.get("bytes_before", 0), []
-    outer: dict[int, int] = {}  # of reserves that were given back
+    outer: dict[int, int] = {}  # for each reserve that was given back, the account that it went to
     for when, where, nbytes in changes:
         if where < 0:
             outer[-where] = account(recording.scopes[-where].parent)

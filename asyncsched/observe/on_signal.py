@@ -89,7 +89,7 @@ def ask(pid: int) -> str:
 def _names_in(threads: Path) -> set[str]:
     found = set()
     for name in threads.glob("*/comm"):
-        with contextlib.suppress(OSError):  # one that has ended
+        with contextlib.suppress(OSError):  # the thread has ended
             found.add(name.read_text().strip())
     return found
 
@@ -119,7 +119,7 @@ def _explained(runtime: Runtime) -> str:
         runtime.engine.take()
         answers.put(explain_all(runtime, holders_of(runtime)))
 
-    with contextlib.suppress(Empty, RuntimeError):  # it is blocked; it is closed
+    with contextlib.suppress(Empty, RuntimeError):  # the loop is blocked, or closed
         if loop.is_running():
             loop.call_soon_threadsafe(answer)
             answers.get(timeout=_PATIENCE)

@@ -29,7 +29,7 @@ def _data(recording: Recording) -> dict[str, Any]:
     names = sorted({task.name for task in ran})
     sites = sorted({task.site for task in ran})
     left_out = max(0, len(ran) - _MOST)
-    if left_out:  # the shortest
+    if left_out:  # the shortest are
         shown = sorted(ran, key=lambda task: (task.began or 0.0) - (task.ended or 0.0))[:_MOST]
         ran = sorted(shown, key=lambda task: task.began or 0.0)
     numbers = [{text: i for i, text in enumerate(texts)} for texts in (tracks, names, sites)]

@@ -10,7 +10,7 @@ import argparse
 from collections.abc import Sequence
 from typing import Any, Final
 
-from .._arguments import format_bytes, parse_bytes
+from .._arguments import counted, format_bytes, parse_bytes
 from .recording import Recording
 from .replay import Outcome, Program
 
@@ -113,7 +113,7 @@ def plot(outcomes: Sequence[Outcome], path: str) -> None:
         mine = [o for o in outcomes if o.streams == count and o.finished and o.max_bytes is not None]
         sizes: list[Any] = [o.max_bytes / MIB for o in mine if o.max_bytes is not None]
         style = {"linestyle": ("-", "--", "-.", ":")[number % 4], "marker": "osvD"[number % 4], "fillstyle": "none"}
-        name = f"{count} stream{'s' if count > 1 else ''}"
+        name = counted(count, "stream")
         time.plot(sizes, [o.seconds for o in mine], label=name, **style)
         peak.plot(sizes, [o.peak_bytes / MIB for o in mine], label=name, **style)
     peak.plot(limits, limits, color="gray", linewidth=1, label="the limit")
@@ -153,7 +153,7 @@ def _recorded(program: Program) -> str:
     limit = recording.metadata["max_bytes"]
     return (
         f"recorded: {len(recording.tasks):,} tasks in {seconds:.3f} s, max_bytes {_bound(limit)},"
-        f" {_streams(program)} stream(s); the same replayed:"
+        f" {counted(_streams(program), 'stream')}; the same replayed:"
         f" {_run(program, limit, _streams(program)).seconds:.3f} s"
     )
 
@@ -173,7 +173,7 @@ def _table(outcomes: Sequence[Outcome]) -> list[str]:
 def _smallest(program: Program, streams: int) -> str:
     limit = smallest_limit(program, streams)
     found = _run(program, limit, streams)
-    on = "1 stream" if streams == 1 else f"{streams} streams"
+    on = counted(streams, "stream")
     return (
         f"The smallest limit that finishes, on {on}: {format_bytes(limit)} ({limit:,} bytes), in {found.seconds:.3f} s."
     )

@@ -52,7 +52,6 @@ class Outcome:
 
 @dataclass(slots=True)
 class _Stream:
-    lane: Lane
     free: float = 0.0
     busy: float = 0.0
 
@@ -92,7 +91,6 @@ class Replay:
     def __init__(self, program: Program, max_bytes: int | None, max_ops: int | None, streams: int) -> None:
         self._program = program
         self._count = streams
-        self._limits = max_bytes, max_ops
         self.now = 0.0
         self._completions = Completions(lambda: None)
         self.engine = Engine(
@@ -102,10 +100,10 @@ class Replay:
         self._order = count()
         self._streams: dict[Lane, _Stream] = {}
         self._lanes: dict[tuple[str, bool], list[Lane]] = {}
-        self._tasks: dict[int, Task] = {}  # unfinished
+        self._tasks: dict[int, Task] = {}  # the unfinished ones, by number
         self._records: dict[Task, TaskRecord] = {}
         self._ends: dict[Task, float] = {}  # of bodies, known at launch
-        self._values: dict[int, Value] = {}  # that the program holds
+        self._values: dict[int, Value] = {}  # results that the program holds, by number
         self._scopes: dict[int, Scope] = {0: self.engine.root}
         self._events = deque(program.events)
         self._waited = 0.0
@@ -166,7 +164,7 @@ class Replay:
         if key not in self._lanes:
             lanes = [Lane(copies=record.copies) for _ in range(1 if record.copies else self._count)]
             self._lanes[key] = lanes
-            self._streams |= {lane: _Stream(lane) for lane in lanes}
+            self._streams |= {lane: _Stream() for lane in lanes}
         return self._lanes[key]
 
     def _launch(self, task: Task) -> bool:
@@ -200,13 +198,12 @@ class Replay:
 
     def run(self) -> Outcome:
         """Everything, to the end or to where nothing moves."""
-        began = self.now
         while self._events:
             event = self._events[0]
             since = self.now
             while not self._there(event):
                 if not self._step():
-                    return self._outcome(began, finished=False)
+                    return self._outcome(finished=False)
             if event.state == LAUNCHED:
                 self._waited += self.now - since
             self._until(self.now + event.delay)
@@ -215,11 +212,11 @@ class Replay:
                 if event.act is not None:
                     event.act(self)
             except TaskTooLarge as error:
-                return self._outcome(began, finished=False, why=f"one task alone needs {error.needed:,} bytes")
+                return self._outcome(finished=False, why=f"one task alone needs {error.needed:,} bytes")
             self.engine.dispatch()
         while self._step():
             pass
-        return self._outcome(began, finished=not self.engine.admission.pending)
+        return self._outcome(finished=not self.engine.admission.pending)
 
     def _there(self, event: Event) -> bool:
         task = self._tasks.get(event.awaited)
@@ -242,14 +239,13 @@ class Replay:
         self._end(task)
         return True
 
-    def _outcome(self, began: float, *, finished: bool, why: str = "") -> Outcome:
-        seconds = max(self.now - began, 1e-9)
-        compute = [stream for stream in self._streams.values() if not stream.lane.copies]
+    def _outcome(self, *, finished: bool, why: str = "") -> Outcome:
+        seconds = max(self.now, 1e-9)
+        compute = [stream for lane, stream in self._streams.items() if not lane.copies]
         busy = sum(stream.busy for stream in compute) / (seconds * max(1, len(compute)))
         waiting = self.engine.admission.tasks()
         if waiting and not finished and not why:
             why = f"{waiting[0].name} ({waiting[0].cost:,} bytes) is never admitted"
-        max_bytes, max_ops = self._limits
-        return Outcome(
-            max_bytes, max_ops, self._count, finished, seconds, self.engine.peak_bytes, self._waited, busy, why
-        )
+        engine = self.engine
+        limits = engine.account.limit, engine.admission.max_ops
+        return Outcome(*limits, self._count, finished, seconds, engine.peak_bytes, self._waited, busy, why)

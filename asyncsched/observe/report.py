@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-from .._arguments import format_bytes, format_seconds
+from .._arguments import counted, format_bytes, format_seconds
 from .analysis import PHASES, Analysis, analyse
 from .page import page
 from .recording import Recording
@@ -62,11 +62,11 @@ def describe(recording: Recording, name: str) -> str:
 
 def _heading(recording: Recording, found: Analysis, name: str) -> str:
     limits = recording.metadata
-    devices = ", ".join(f"{d['name']} ({_count(d['streams'], 'stream')})" for d in limits.get("devices", ()))
-    rows = f" and {_count(found.inline, 'inline row')}" if found.inline else ""
+    devices = ", ".join(f"{d['name']} ({counted(d['streams'], 'stream')})" for d in limits.get("devices", ()))
+    rows = f" and {counted(found.inline, 'inline row')}" if found.inline else ""
     bounds = f"max_ops {limits['max_ops'] or 'none'}, max_bytes {format_bytes(found.limit) if found.limit else 'none'}"
     return (
-        f"{name}: {_count(found.tasks, 'task')}{rows} in {format_seconds(found.span)}, on {devices}; {bounds}."
+        f"{name}: {counted(found.tasks, 'task')}{rows} in {format_seconds(found.span)}, on {devices}; {bounds}."
         f" At most {format_bytes(found.peak)} were tracked."
     )
 
@@ -175,7 +175,3 @@ def _aligned(rows: Iterable[Sequence[str]]) -> str:
         for i, (column, width) in enumerate(zip(columns, wide, strict=True))
     ]
     return "\n".join("  ".join(cells).rstrip() for cells in zip(*texts, strict=True))
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"

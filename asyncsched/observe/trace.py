@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Sequence
 from os import PathLike
 from time import perf_counter, thread_time
-from types import TracebackType
 from typing import Any, Final
 
 from .._core.instrument import InlineRow, Instrument
@@ -65,8 +64,8 @@ class Trace(Instrument):
         self._file = TraceFile(path, details)
         self._scheduler = scheduler
         self._tasks: dict[Task, list[Any]] = {}  # unfinished, with what is known of them: see `chunks.COLUMNS`
-        self._rows: deque[list[Any]] = self._file.rows  # of those that ended
-        self._scopes: dict[Scope, int] = {}  # open, and their numbers
+        self._rows: deque[list[Any]] = self._file.rows  # of tasks that ended, to be written
+        self._scopes: dict[Scope, int] = {}  # the open ones, with their numbers
         self._count = 0
         self._last: dict[Any, float] = {}  # when the last task of a queue was launched
         self._full = False  # whether no slot was free after the last launch
@@ -107,21 +106,16 @@ class Trace(Instrument):
         find(self._scheduler).add_instrument(self)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._detach()
+    def __exit__(self, *error: object) -> None:
+        if not self._file.ending:  # the scheduler has not closed
+            self._runtime.instruments.remove(self)
 
     async def __aenter__(self) -> Trace:
         return self.__enter__()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ) -> None:
-        self._detach()
+    async def __aexit__(self, *error: object) -> None:
+        self.__exit__()
         await asyncio.to_thread(self.close)
-
-    def _detach(self) -> None:
-        if not self._file.ending:  # the scheduler has not closed
-            self._runtime.instruments.remove(self)
 
     # -- tasks ----------------------------------------------------------------------------------------------------
 

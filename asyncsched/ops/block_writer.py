@@ -17,7 +17,6 @@ from .kernels import compiled
 from .meta import Meta
 from .program import Program, Ref, Step
 from .run_loop import loop_of
-from .runs import slots_of, written
 
 # NumPy takes a third of the time for two arrays; the bits are the same.
 _SLOW_WITH_NUMBERS = (np.maximum, np.minimum)
@@ -27,10 +26,10 @@ def run_shape(program: Program, step: Step) -> Any:
     """The shape of a run that the step may be in; None if it may be in none."""
     form, function = step.form, _function(step)
     if not isinstance(function, np.ufunc) or function.nout != 1 or function.signature is not None:
-        return None  # matmul is one, too, of matrices
+        return None  # matmul is a universal function, too, but one of matrices
     if step.options or not form.contiguous:
         return None
-    operands = [program.form(a.slot) for a in step.args if type(a) is Ref]
+    operands = [program.form(slot) for slot in step.reads]
     simple = all(one.dtype.kind in "biu" or one.dtype.char in "fd" for one in (form, *operands))
     placed = all(one.contiguous and _way(one, form) is not None for one in operands)
     return form.bound if simple and placed and form.nbytes and form.bound else None
@@ -79,7 +78,7 @@ class _Writer:
     def __init__(self, program: Program, steps: range, last: dict[int, int], form: Meta) -> None:
         self._program, self._form = program, form
         self._steps = {program.inputs + i: program.steps[i] for i in steps}
-        self._written = written(program, steps, last)
+        self._written = program.written(steps, last)
         self._last = {slot: program.inputs + last.get(slot, slot - program.inputs) for slot in self._steps}
         self._reads: dict[int, str] = {}
         self._tiles: dict[str, tuple[int | None, Any, np.dtype[Any]]] = {}
@@ -130,7 +129,7 @@ class _Writer:
             self._name(a.slot) if type(a) is Ref else self._constant(f"c{slot}_{i}", a, dtypes[i], function)
             for i, a in enumerate(args)
         ]
-        for read in dict.fromkeys(slots_of(step)):
+        for read in dict.fromkeys(step.reads):
             if read in self._steps and self._last[read] == slot and read not in self._written:
                 self._release(self._names[read], self._steps[read].form.dtype)
         target = self._names[slot] = self._target(slot, step.form.dtype)
@@ -152,7 +151,7 @@ class _Writer:
     def _constant(self, name: str, value: Any, dtype: Any, function: Any) -> str:
         self._bound[name] = value
         if dtype is not None:
-            with suppress(OverflowError), np.errstate(all="ignore"):  # one out of bounds may be compared all the same
+            with suppress(OverflowError), np.errstate(all="ignore"):  # what does not fit may be compared all the same
                 self._bound[name] = np.array(value, dtype)
                 if function in _SLOW_WITH_NUMBERS:
                     self._tiles[name] = None, self._bound.pop(name), dtype

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from .kernels.layers import ROWS
+from .kernels.layers import ROWS, as_matrix
 from .pace import MULTIPLICATION_SECONDS
 from .parallel import ranges, seconds_of
 from .row import Kernel, Row
@@ -26,7 +26,7 @@ Part = tuple[Sequence[Any], Array]  # its operands, and where its result goes
 Slices = tuple[slice, ...]
 
 # Rows that are no universal functions: each element of the result is of those at its place alone, ...
-_BY_ELEMENTS: Final = frozenset(
+BY_ELEMENTS: Final = frozenset(
     {
         "adam_step", "astype", "axpby", "axpby_squared", "clip", "gelu", "gelu_backward", "leaky_relu", "relu",
         "relu_backward", "rms_scaled", "round", "sgd_average", "sgd_step", "sigmoid", "softplus", "softplus_backward",
@@ -52,7 +52,7 @@ def parts(row: Row, kernel: Kernel, args: Sequence[Any], out: Array) -> list[Par
     if row.name in PRODUCTS:
         return [] if row.exact is None else _of_product(row.name, args, out)
     universal = isinstance(kernel, np.ufunc) and kernel.signature is None
-    if not universal and row.name not in _BY_ELEMENTS and row.name not in _BY_ROWS:
+    if not universal and row.name not in BY_ELEMENTS and row.name not in _BY_ROWS:
         return []
     seconds = seconds_of(row.name, out.size, out.itemsize)
     axes, unit = out.ndim, 1
@@ -71,8 +71,8 @@ def parts(row: Row, kernel: Kernel, args: Sequence[Any], out: Array) -> list[Par
 
 def _of_product(name: str, args: Sequence[Any], out: Array) -> list[Part]:
     if name != "matmul":
-        out = _matrix(out)
-        args = [_matrix(args[0]), *([_matrix(args[1])] if name == "linear_weight_grad" else args[1:])]
+        out = as_matrix(out)
+        args = [as_matrix(args[0]), *([as_matrix(args[1])] if name == "linear_weight_grad" else args[1:])]
     length = args[0].shape[0 if name == "linear_weight_grad" else -1]
     seconds = MULTIPLICATION_SECONDS * out.size * length * out.itemsize / 4
     if out.ndim > 2:
@@ -96,11 +96,6 @@ def _factors(name: str, args: Sequence[Any], rows: slice, columns: slice) -> Seq
     if name == "linear":
         return args[0][rows], *[one[columns] for one in args[1:]]  # of a weight and a bias
     return args[0][:, rows], args[1][:, columns]
-
-
-def _matrix(array: Any) -> Any:
-    """All axes but the last as one."""
-    return array.reshape(prod(array.shape[:-1]), array.shape[-1])
 
 
 def _slice(array: Any, out: Array, part: Slices) -> Any:

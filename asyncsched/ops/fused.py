@@ -19,7 +19,6 @@ import numpy as np
 from .block_run import Run
 from .block_writer import run_of, run_shape
 from .program import Program
-from .runs import last_reads, runs
 
 _WORTH_A_BUFFER = 65_536  # bytes: below, fresh memory costs nothing
 
@@ -34,9 +33,9 @@ class FusedProgram:
     def __init__(self, program: Program, take: Callable[[int], Any], give: Callable[[Any], None]) -> None:
         self._program = program
         self._take, self._give = take, give
-        last, reads = program.last_uses(), last_reads(program)
+        last, reads = program.last_uses(), program.last_reads()
         self._parts: list[tuple[Run | None, range, list[int]]] = []
-        for steps in runs(program, lambda i: run_shape(program, program.steps[i])):
+        for steps in program.runs(lambda i: run_shape(program, program.steps[i])):
             run = run_of(program, steps, reads) if len(steps) > 1 else None
             self._parts.append((run, steps, [slot for i in steps for slot in last[i]]))
 

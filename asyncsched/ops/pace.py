@@ -50,7 +50,7 @@ _PACES: Final = {
         " svd svdvals"
     ),
 }
-_PACE: Final = {name: pace * 1e-9 for pace, names in _PACES.items() for name in names.split()}
+PACE: Final = {name: pace * 1e-9 for pace, names in _PACES.items() for name in names.split()}
 
 
 def inline_seconds(name: str, result: Meta, operands: Iterable[Meta], workspace: int, work: int | None) -> float | None:
@@ -61,7 +61,7 @@ def inline_seconds(name: str, result: Meta, operands: Iterable[Meta], workspace:
         work: how many elements it goes through, or multiplies; None for the largest array's.
     """
     metas = [result, *operands]
-    pace = _PACE.get(name)
+    pace = PACE.get(name)
     if not result.known or max(result.nbytes, workspace) > INLINE_BYTES:
         return None
     if pace is None:
@@ -72,11 +72,6 @@ def inline_seconds(name: str, result: Meta, operands: Iterable[Meta], workspace:
     if not all(one.contiguous for one in metas):
         seconds *= _STRIDED
     return max(0.0, seconds - TASK_SECONDS) if seconds <= INLINE_SECONDS else None
-
-
-def pace_of(name: str, unknown: float) -> float:
-    """Seconds for one element of at most 4 bytes; `unknown` for a row that is not listed."""
-    return _PACE.get(name, unknown)
 
 
 def _width(one: Meta) -> float:

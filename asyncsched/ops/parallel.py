@@ -12,7 +12,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Any, Final
 
-from .pace import pace_of
+from .pace import PACE
 
 Part = Callable[[], Any]
 
@@ -75,4 +75,4 @@ def ranges(places: int, seconds: float, *, unit: int = 1, each: int = 1, least: 
 
 def seconds_of(name: str, elements: int, itemsize: int) -> float:
     """What a row takes on one thread, by estimate."""
-    return pace_of(name, _PASSES) * elements * max(1, itemsize / 4)
+    return PACE.get(name, _PASSES) * elements * max(1, itemsize / 4)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import groupby
 from typing import Any
 
 from .meta import Meta
@@ -37,6 +38,11 @@ class Step:
     nbytes: int  # of its memory
     workspace: int
     where: str  # the line that wrote it
+
+    @property
+    def reads(self) -> list[int]:
+        """The slots that it reads."""
+        return [a.slot for a in self.args if type(a) is Ref]
 
 
 @dataclass(slots=True)
@@ -113,7 +119,7 @@ class Program:
         base: dict[int, int] = {}
         for i, step in enumerate(self.steps):
             made = self.inputs + i
-            slots = [a.slot for a in step.args if type(a) is Ref]
+            slots = step.reads
             if step.row.view and slots:
                 base[made] = base.get(slots[0], slots[0])
             for slot in (made, *slots):
@@ -124,3 +130,30 @@ class Program:
             if slot not in kept:
                 over[i].append(slot)
         return over
+
+    # -- runs: steps that may be done together ----------------------------------------------------------------------
+
+    def runs(self, shape_of: Callable[[int], Any]) -> Iterator[range]:
+        """The steps in order, those that follow each other and have one shape together.
+
+        Args:
+            shape_of: the shape of a run that a step may be in; None if it may be in none.
+        """
+        for shape, steps in groupby(range(len(self.steps)), shape_of):
+            first, *others = steps
+            if shape is None:
+                yield from [range(i, i + 1) for i in (first, *others)]
+            else:
+                yield range(first, first + 1 + len(others))
+
+    def last_reads(self) -> dict[int, int]:
+        """For each slot the last step that reads it; for a result a number behind all steps."""
+        found = {slot: i for i, step in enumerate(self.steps) for slot in step.reads}
+        return found | dict.fromkeys(self.outputs, len(self.steps))
+
+    def written(self, steps: range, last: dict[int, int]) -> list[int]:
+        """The slots of a run's results that are read outside of it. The others never need to be arrays.
+
+        `last` is what `last_reads` gives.
+        """
+        return [self.inputs + i for i in steps if last.get(self.inputs + i, -1) >= steps.stop]

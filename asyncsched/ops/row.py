@@ -58,7 +58,7 @@ class Numbers(dict[float, Any]):
             with np.errstate(all="ignore"):
                 array = np.array(number, self.dtype)
         except OverflowError:
-            return number  # the operation says what it finds
+            return number  # the operation itself raises, or does not
         array.flags.writeable = False
         self[number] = array
         return array
@@ -97,7 +97,7 @@ class Plan:
         self.nbytes = nbytes  # bytes of memory the result will own: 0 for a view
         self.workspace = inferred.workspace  # bytes of temporary memory while it runs
         self.small = seconds is not None  # may run inline
-        self.kernel = kernel  # NumPy's, which then runs
+        self.kernel = kernel  # NumPy's, for where it runs inline
         self.pair = pair  # it takes two operands, and no options
         self.bare = bare  # may wait without a task: it is small, takes no options, and makes what is known of it
         self.seconds = seconds or 0.0  # for which it would then hold the loop's thread longer than a task does

@@ -25,7 +25,7 @@ _EXPRESSIONS = {
     "exp": "exp({0})",
 }
 
-BOUNDS = {"tanh": Bound(6e-7, 0.0), "exp": Bound(6e-7, 1.2e-38)}  # of each of these by itself
+BOUNDS = {"tanh": Bound(6e-7, 0.0), "exp": Bound(6e-7, 1.2e-38)}  # of each of these functions alone
 
 
 def loop_of(

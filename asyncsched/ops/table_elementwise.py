@@ -60,32 +60,32 @@ _UFUNCS = (
     ("trunc", "trunc", "The integer nearest to each element towards zero, in the same dtype."),
 )
 
-# The same, for results in bool.
+# The same for results in bool, where all have one name.
 _COMPARISONS = (
-    ("equal", "equal", "Whether x1 == x2."),
-    ("greater", "greater", "Whether x1 > x2."),
-    ("greater_equal", "greater_equal", "Whether x1 >= x2."),
-    ("isfinite", "isfinite", "Whether each element is a finite number."),
-    ("isinf", "isinf", "Whether each element is infinite."),
-    ("isnan", "isnan", "Whether each element is not a number."),
-    ("less", "less", "Whether x1 < x2."),
-    ("less_equal", "less_equal", "Whether x1 <= x2."),
-    ("logical_and", "logical_and", "Whether both are true (not zero)."),
-    ("logical_not", "logical_not", "Whether each element is false (zero)."),
-    ("logical_or", "logical_or", "Whether either is true (not zero)."),
-    ("logical_xor", "logical_xor", "Whether one is true (not zero) but not both."),
-    ("not_equal", "not_equal", "Whether x1 != x2."),
-    ("signbit", "signbit", "Whether the sign bit is set."),
+    ("equal", "Whether x1 == x2."),
+    ("greater", "Whether x1 > x2."),
+    ("greater_equal", "Whether x1 >= x2."),
+    ("isfinite", "Whether each element is a finite number."),
+    ("isinf", "Whether each element is infinite."),
+    ("isnan", "Whether each element is not a number."),
+    ("less", "Whether x1 < x2."),
+    ("less_equal", "Whether x1 <= x2."),
+    ("logical_and", "Whether both are true (not zero)."),
+    ("logical_not", "Whether each element is false (zero)."),
+    ("logical_or", "Whether either is true (not zero)."),
+    ("logical_xor", "Whether one is true (not zero) but not both."),
+    ("not_equal", "Whether x1 != x2."),
+    ("signbit", "Whether the sign bit is set."),
 )
 
 
 def elementwise_rows() -> Iterator[Row]:
-    """The rows of all these."""
+    """All rows that work element by element."""
     r, k = rules.elementwise, kernels.basic
     for name, ufunc, doc in _UFUNCS:
         yield Row(name, ufunc, r.ufunc, out=True, inplace=True, doc=doc)
-    for name, ufunc, doc in _COMPARISONS:
-        yield Row(name, ufunc, r.comparison, out=True, inplace=True, doc=doc)
+    for name, doc in _COMPARISONS:
+        yield Row(name, name, r.comparison, out=True, inplace=True, doc=doc)
     yield Row("round", "round", r.by_sample, out=True, inplace=True, doc="The nearest integer, ties to even.")
     yield Row("clip", "clip", r.clip, out=True, inplace=True, doc="The elements limited to between two others.")
     yield Row("where", k.where, r.where, out=True, doc="Elements of x1 where the condition is true, else of x2.")

@@ -42,7 +42,7 @@ class Adam(Optimizer):
     eps = Setting(number, "Keeps the quotient finite.")
     weight_decay = Setting(number, "How much of the parameter is added to its gradient.")
     _kept = (("step", "mean", "square"),)
-    _decoupled = False  # from the gradient
+    _decoupled = False  # whether the decay is no part of the gradient
 
     def __init__(
         self, parameters: Parameters, lr: float = 1e-3, *, betas: tuple[float, float] = (0.9, 0.999),

@@ -46,7 +46,7 @@ def in_order(inputs: Sequence[Sequence[int]]) -> list[int]:
                 raise ValueError(f"node {place} reads node {read}, and there are {len(inputs)}")
             readers[read].append(place)
     order = [place for place, count in enumerate(missing) if not count]
-    for place in order:  # which grows meanwhile
+    for place in order:  # the list grows meanwhile
         for reader in readers[place]:
             missing[reader] -= 1
             if not missing[reader]:

@@ -18,7 +18,7 @@ from typing import Final
 Point = tuple[float, float]
 
 _SWEEPS: Final = 12
-_BEND: Final = 14.0  # across, for an edge that passes
+_BEND: Final = 14.0  # the place in a layer of an edge that passes through it
 _BESIDE: Final = 18.0  # between boxes of a layer
 _BETWEEN: Final = 44.0  # between layers
 

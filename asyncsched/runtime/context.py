@@ -165,7 +165,7 @@ def outside() -> Iterator[None]:
     try:
         yield
     finally:
-        with contextlib.suppress(ValueError):  # in another context
+        with contextlib.suppress(ValueError):  # the block is left in another context
             ambient.reset(token)
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from itertools import islice, takewhile
 from typing import Final
 
+from .._arguments import counted
 from .._core.callsite import is_users, line_of
 from .._core.model import DONE, LAUNCHED, PENDING, STATE_NAMES, Account, Scope, Task, Value, task_of
 from .deadlock import BUDGET, investigate
@@ -104,9 +105,8 @@ class _Words:
         if wait is Wait.QUEUE:
             queue = task.scope.queue
             before = sum([other.state == PENDING for other in takewhile(lambda other: other is not task, queue)])
-            return [
-                f"which is behind {_others(before)} in the queue of {_name_of(task.scope)}, whose head is{then[1:]}"
-            ]
+            where = f"which is behind {counted(before, 'other')} in the queue of {_name_of(task.scope)}"
+            return [f"{where}, whose head is{then[1:]}"]
         if wait is Wait.SLOT:
             taken = f"{admission.in_flight:,} of {admission.max_ops:,} tasks (max_ops) are in flight"
             return [f"which waits for a slot: {taken}, the oldest{then}"]
@@ -115,7 +115,7 @@ class _Words:
         if wait is Wait.EARMARK:
             return [f"which waits for bytes that are kept for one it went before often enough{then}"]
         if wait is Wait.STREAM:
-            return [f"which is launched on {stream} behind {_others(_ahead(task))}, the first{then}"]
+            return [f"which is launched on {stream} behind {counted(_ahead(task), 'other')}, the first{then}"]
         if wait is Wait.ELSEWHERE:
             return [f"which is the next on {stream}, and waits for an input on another stream{then}"]
         if wait is Wait.BODY:
@@ -135,7 +135,7 @@ class _Words:
         flying = self._waits.charged_to(account)
         if flying:
             total = sum(other.cost for other in flying)
-            tasks = "1 task" if len(flying) == 1 else f"{len(flying):,} tasks"
+            tasks = counted(len(flying), "task")
             lines.append(f"  {total:,} bytes: those of {tasks} in flight, which give back what is not kept")
         for scope in _reserved_in(engine.root, account):
             lines.append(f"  {scope.reserve:,} bytes: the reserve of {_name_of(scope)}, which is open")
@@ -163,10 +163,6 @@ def _in_commit(task: Task | None) -> str:
 
 def _name_of(scope: Scope) -> str:
     return "the scheduler" if scope.parent is None else f"scope {scope.name!r}"
-
-
-def _others(count: int) -> str:
-    return "1 other" if count == 1 else f"{count:,} others"
 
 
 def _ahead(task: Task) -> int:

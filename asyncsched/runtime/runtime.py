@@ -103,7 +103,7 @@ class Runtime(OnOneLoop):
         self.loop_lanes: dict[Any, Lane] = {}  # for what runs on the loop's thread
         self._overrun_told = False
         self.instruments = Instruments(self._observe)
-        self.scheduler: weakref.ref[Any] | None = None  # whose this is
+        self.scheduler: weakref.ref[Any] | None = None  # what users have of it
         self.waited = 0.0  # seconds that callers waited for admission
         self.meter = Meter(self.engine.admission)
         # The asyncio tasks that wait, and for which tasks: where a search for a deadlock begins.
@@ -261,7 +261,7 @@ class Runtime(OnOneLoop):
         self._wakeup.stop()
         self._wakeup = None
         self.completions.wake = plain_wakeup(self)
-        if self.completions.awake:  # by the one that was stopped, perhaps
+        if self.completions.awake:  # the wake-up on its way may be that of the one that was stopped
             self.completions.wake()
 
     async def disconnect(self) -> None:
@@ -276,7 +276,7 @@ class Runtime(OnOneLoop):
             device.close()
 
     def forked(self) -> None:
-        """This is the child of a fork."""
+        """Called in the child of a fork: from now on whatever would submit or wait raises."""
         self._move_on(Life.FORKED)
         if self._wakeup is not None:
             self._wakeup.forget()

@@ -70,7 +70,7 @@ class StallWatch:
         # Where tasks were failed and no bytes came free by that: the bytes held, and under which number tasks belong to
         # that stall.
         self._told: dict[Account, tuple[int, int]] = {}
-        self._at_a_time = 1  # of those that somebody waits for
+        self._at_a_time = 1  # tasks to fail at a look, of those that somebody waits for
         self._since = 0.0  # when the stall began
         self._began = 0.0  # the same, or since when some were told
         self._pause = FIRST_LOOK
@@ -220,7 +220,7 @@ class StallWatch:
         _, before = self._told.get(account, (used, engine.sequence))
         failures: dict[Scope, Failure] = {}
         waiting = [task for task in engine.admission.tasks() if task.scope.account is account]
-        for task in sorted(waiting, key=lambda task: task.scope is not first.scope):  # and by age, which they are
+        for task in sorted(waiting, key=lambda task: task.scope is not first.scope):  # by age in each
             if task.state != PENDING or task.blockers or task.seq >= before:
                 continue
             known = failures.get(task.scope)

@@ -63,7 +63,7 @@ def transaction(
         for task in tasks:
             task.expedited = expedited
             engine.submit(task, bounded=False, hold=True)
-    except BaseException as error:  # half of it has joined
+    except BaseException as error:  # some of the tasks have joined, and others not
         runtime.give_up(error)
         raise
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .._arguments import counted
 from .._core.model import Scope as CoreScope
 from ..errors import AsyncSchedError, add_note
 
@@ -12,11 +13,11 @@ def report(core: CoreScope, what: str, before: int | None = None) -> None:
     if failures:
         more = f" (and {lost} more)" if lost else ""
         raise BaseExceptionGroup(
-            f"{what}: {_tasks(len(failures))} failed{more}, and nobody awaited them",
+            f"{what}: {counted(len(failures), 'task')} failed{more}, and nobody awaited them",
             [failure.exception for failure in failures],
         )
     if lost:
-        raise AsyncSchedError(f"{what}: {_tasks(lost)} failed unseen whose exceptions were not kept")
+        raise AsyncSchedError(f"{what}: {counted(lost, 'task')} failed unseen whose exceptions were not kept")
 
 
 def finish(core: CoreScope, what: str, error: BaseException | None) -> None:
@@ -27,8 +28,4 @@ def finish(core: CoreScope, what: str, error: BaseException | None) -> None:
     failures, lost = core.take_failures()
     if failures or lost:
         kinds = ", ".join(sorted({failure.kind for failure in failures})) or "whose exceptions were not kept"
-        add_note(error, f"{what}: besides, {_tasks(len(failures) + lost)} failed unseen ({kinds})")
-
-
-def _tasks(count: int) -> str:
-    return f"{count} task{'s' * (count != 1)}"
+        add_note(error, f"{what}: besides, {counted(len(failures) + lost, 'task')} failed unseen ({kinds})")

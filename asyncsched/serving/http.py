@@ -116,7 +116,7 @@ class Problem(Exception):
         self.members = members
 
     async def answer(self, exchange: Exchange) -> None:
-        """Send it."""
+        """Send it as the response."""
         headers = {"cache-control": "no-store"}
         if self.retry_after is not None:  # whole seconds, by RFC 9110
             headers["retry-after"] = str(max(1, ceil(min(_LONGEST, self.retry_after))))

@@ -44,8 +44,8 @@ class _ApplicationLifespan:
         self._service = service
         self._receive = receive
         self._send = send
-        self._asked = False  # the application, to start
-        self._stopping = False  # the server asked for it
+        self._asked = False  # whether the application was asked to start
+        self._stopping = False  # whether the server asked it to stop
 
     def failed(self, error: Exception) -> Message:
         """What to send when it ends in an exception: the application's own words, if it had any."""

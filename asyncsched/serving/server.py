@@ -159,5 +159,5 @@ def _installed(module: str) -> bool:
     """Whether a package is there, without importing it."""
     try:
         return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # the package around it
+    except ModuleNotFoundError:  # not even the package around the module is there
         return False

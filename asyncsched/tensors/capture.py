@@ -74,7 +74,10 @@ class Graph:
     @property
     def owned(self) -> int:
         """Bytes of the buffers that belong to this for as long as it lives; 0 where each replay takes its own."""
-        return self._peak + self._input_bytes if self._device.owns_captures else 0
+        if not self._device.owns_captures:
+            return 0
+        inputs: int = sum(self._device.memory.footprint(form.nbytes) for form in self._forms)
+        return inputs + self._peak
 
     def prepare(self, claim: Value | None) -> None:
         """Make it ready to be called. `claim` holds the bytes owned until the last replay is over."""
@@ -121,10 +124,6 @@ class Graph:
 
     def _issue(self, row: Row, found: Plan, args: tuple[Value, ...], options: Any, lanes: Any) -> Value:
         return issue(self._runtime, self._device, row, found, args, None, options, lanes=lanes)
-
-    @property
-    def _input_bytes(self) -> int:
-        return sum(self._device.memory.footprint(form.nbytes) for form in self._forms)
 
     def __repr__(self) -> str:
         return f"Graph({self._name}, {len(self._program.steps)} operations, {self._device.name})"

@@ -23,8 +23,6 @@ import matplotlib.pyplot as plt
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from asyncsched._arguments import format_seconds as duration
-
 QUICK = os.environ.get("ASYNCSCHED_CHAPTER") == "quick"
 """Small sizes and few rounds: the same lines run, and the numbers mean nothing."""
 
@@ -43,6 +41,13 @@ def machine() -> None:
     """Where the numbers are from, and how many others wanted its processors at that time."""
     print(f"Python {platform.python_version()}, NumPy {np.__version__}, {datetime.now(UTC):%Y-%m-%d}")
     print(f"{platform.machine()}, {PROCESSORS} processors, load average before: {os.getloadavg()[0]:.1f}")
+
+
+def duration(seconds: float) -> str:
+    """Three digits, in the unit that suits."""
+    unit, scale = ("s", 1.0) if seconds >= 1 else ("ms", 1e3) if seconds >= 1e-3 else ("us", 1e6)
+    value = seconds * scale
+    return f"{value:,.0f} {unit}" if value >= 100 else f"{value:.3g} {unit}"
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,13 @@ def said(lines: list[str], beginning: str) -> str:
     return next(line for line in lines if line.startswith(beginning))
 
 
+@pytest.mark.parametrize("path", sorted(DEMOS.rglob("*.py")), ids=lambda path: path.stem)
+def test_it_uses_what_is_public_alone(path: Path) -> None:
+    """No module of the package with a leading underscore, and no private name of a module."""
+    imports = re.findall(r"^ *(?:from|import) +asyncsched.*", path.read_text(), re.MULTILINE)
+    assert not [line for line in imports if re.search(r"[. ]_\w", line)]
+
+
 @pytest.mark.parametrize("path", sorted(DEMOS.glob("*.py")), ids=lambda path: path.stem)
 def test_it_says_at_once_what_it_does(path: Path) -> None:
     """The first line of its docstring is printed before anything is imported that takes time."""

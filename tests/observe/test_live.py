@@ -153,7 +153,7 @@ async def test_with_needs_an_open_scheduler() -> None:
 
 def test_without_rich_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "rich")
-    monkeypatch.setattr("asyncsched.observe.live.find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ModuleNotFoundError, match=r'pip install "asyncsched\[live\]"'):
         asc.observe.Live()
 

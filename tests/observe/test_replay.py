@@ -131,7 +131,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
     monkeypatch.setattr(Recording, "read", lambda path: loader().recording)
     text = main(["replan", "run.json", "--max-bytes", "4KiB..16KiB", "--streams", "1..2"])
     lines = text.splitlines()
-    assert lines[0].startswith("recorded: 8 tasks in 4.000 s, max_bytes none, 1 stream(s); the same replayed: 4.0")
+    assert lines[0].startswith("recorded: 8 tasks in 4.000 s, max_bytes none, 1 stream; the same replayed: 4.0")
     assert sum("does not finish: one task alone needs 8,192 bytes" in line for line in lines) == 2
     assert any("The smallest limit that finishes, on 2 streams: 8.0 KiB (8,192 bytes)" in line for line in lines)
     picture = tmp_path / "plan.png"

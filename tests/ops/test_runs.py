@@ -6,7 +6,6 @@ import numpy as np
 
 from asyncsched.ops.meta import meta
 from asyncsched.ops.program import Program, Step, ref
-from asyncsched.ops.runs import last_reads, runs, written
 from asyncsched.ops.table import TABLE
 
 FORM = meta((10,), np.dtype(np.float64))
@@ -21,15 +20,15 @@ def program(*reads: tuple[int, ...], outputs: tuple[int, ...], workspace: int = 
 def test_steps_of_one_shape_go_together():
     found = program((0, 0), (1, 0), (2, 0), (3, 1), (4, 4), outputs=(5,))
     shapes = ["a", "a", None, "b", "a"]
-    assert list(runs(found, shapes.__getitem__)) == [range(2), range(2, 3), range(3, 4), range(4, 5)]
+    assert list(found.runs(shapes.__getitem__)) == [range(2), range(2, 3), range(3, 4), range(4, 5)]
 
 
 def test_what_is_read_later_is_written():
     found = program((0, 0), (1, 0), (2, 2), (3, 1), (0, 0), outputs=(4, 2))
-    last = last_reads(found)
-    assert written(found, range(3), last) == [1, 2, 3]
-    assert written(found, range(4), last) == [2, 4]
-    assert written(found, range(4, 5), last) == [], "nobody reads it"
+    last = found.last_reads()
+    assert found.written(range(3), last) == [1, 2, 3]
+    assert found.written(range(4), last) == [2, 4]
+    assert found.written(range(4, 5), last) == [], "nobody reads it"
 
 
 def test_what_only_a_run_reads_takes_no_memory():

@@ -93,7 +93,7 @@ class CUDAContext:
         if other in self._reached:
             return
         self._reached.add(other)
-        with suppress(self.runtime.CUDARuntimeError):  # it is enabled already, or cannot be
+        with suppress(self.runtime.CUDARuntimeError):  # access is enabled already, or cannot be
             if self.runtime.deviceCanAccessPeer(self.number, other):
                 self.runtime.deviceEnablePeerAccess(other)
 

@@ -18,17 +18,14 @@ from typing import Any
 
 import numpy as np
 
+from ...ops.cut import BY_ELEMENTS
 from ...ops.program import Ref, Step
 from ...ops.row import bind
 from .cupy_internals import DTYPES, NotElementwise, Operand, clip, loop_of, typename, where
 
-# Of the rows that are more than one function: those whose kernels go element by element, whatever the shape.
-_KERNELS = frozenset(
-    (
-        "where", "astype", "copy", "relu", "relu_backward", "sigmoid", "leaky_relu", "softplus", "softplus_backward",
-        "gelu", "gelu_backward", "choice_backward", "axpby", "axpby_squared", "sgd_average", "sgd_step", "rms_scaled",
-    )
-)  # fmt: skip
+# Of the rows that are more than one function: those whose kernels go element by element, whatever the shape. Not a step
+# of Adam: each element would take the powers of the count anew.
+_KERNELS = (BY_ELEMENTS | {"choice_backward", "copy"}) - {"adam_step"}
 BITS = """
 template <typename T, typename U> __device__ T asyncsched_bits(U u) {
     T t;

@@ -20,7 +20,6 @@ from typing import Any
 
 from ...ops.exactly import asked
 from ...ops.program import Program
-from ...ops.runs import last_reads, runs, slots_of, written
 from .cupy_internals import NotElementwise
 from .expressions import Expression, expression
 
@@ -77,7 +76,7 @@ class FusedProgram:
         """Launch a run's kernel, unless arrays lie otherwise than was thought when it was captured."""
         if place in self._failed or not all(slots[slot].flags.c_contiguous for slot in run.reads):
             return False
-        if not run.writes:  # nobody reads any of it
+        if not run.writes:  # nobody reads a result of this run
             return True
         forms = [self._program.form(slot) for slot in run.writes]
         outs = [xp.empty(form.bound, form.dtype) for form in forms]
@@ -102,13 +101,12 @@ def _kernel(cupy: Any, ins: str, outs: str, operation: str, preamble: str) -> An
 def _parts(cupy: Any, program: Program) -> Iterator[tuple[range, Run | None]]:
     """The program's steps, each run of them with its kernel."""
     found = {} if asked() or not hasattr(cupy.ufunc, "_ops") else _expressions(cupy, program)
-
-    last = last_reads(program)
+    last = program.last_reads()
 
     def shape_of(i: int) -> Any:
         return program.steps[i].form.bound if i in found else None
 
-    for steps in runs(program, shape_of):
+    for steps in program.runs(shape_of):
         if steps[0] not in found:
             yield steps, None
             continue
@@ -122,7 +120,7 @@ def _expressions(cupy: Any, program: Program) -> dict[int, Expression]:
     found = {}
     for i, step in enumerate(program.steps):
         form = step.form
-        operands = [program.form(slot) for slot in slots_of(step)]
+        operands = [program.form(slot) for slot in step.reads]
         if not all(one.known and one.contiguous for one in (form, *operands)) or not operands or not form.nbytes:
             continue
         try:
@@ -136,7 +134,7 @@ def _small_enough(
     program: Program, steps: range, last: dict[int, int], found: dict[int, Expression]
 ) -> Iterator[range]:
     """The run, or parts of it whose kernels compile soon, and whose arguments CUDA takes."""
-    arrays = len(_reads(program, steps)) + len(written(program, steps, last))
+    arrays = len(_reads(program, steps)) + len(program.written(steps, last))
     axes = len(program.steps[steps[0]].form.bound)
     numbers = sum(len(found[i].numbers) for i in steps)
     lines = sum(len(found[i].lines) for i in steps)
@@ -151,11 +149,11 @@ def _small_enough(
 
 def _reads(program: Program, steps: range) -> list[int]:
     own = range(program.inputs + steps.start, program.inputs + steps.stop)
-    return list(dict.fromkeys(slot for i in steps for slot in slots_of(program.steps[i]) if slot not in own))
+    return list(dict.fromkeys(slot for i in steps for slot in program.steps[i].reads if slot not in own))
 
 
 def _run(program: Program, steps: range, last: dict[int, int], found: dict[int, Expression]) -> Run:
-    reads, writes = _reads(program, steps), written(program, steps, last)
+    reads, writes = _reads(program, steps), program.written(steps, last)
     numbers = {name: number for i in steps for name, number in found[i].numbers.items()}
     preambles = {preamble: None for i in steps for preamble in found[i].preambles}
     ins = [

@@ -46,10 +46,6 @@ class Heap:
     def __init__(self) -> None:
         self._pieces: list[Piece] = []  # by address
 
-    def nbytes(self) -> int:
-        """Bytes that are free."""
-        return sum(piece.nbytes for piece in self._pieces)
-
     def join(self, piece: Piece) -> None:
         """A piece is free, and one with its neighbours that are."""
         pieces = self._pieces

@@ -71,7 +71,7 @@ class Lease:
 
     def __init__(self, held: Any, janitor: Janitor, body: Body | None = None) -> None:
         self._body = body
-        self.held = weakref.ref(held)  # also while it is the janitor's
+        self.held = weakref.ref(held)  # dead once the janitor has let go of it
         self.janitor = janitor
         janitor.lent[id(self)] = ([held], {})
 
@@ -145,7 +145,7 @@ class Janitor:
     def __init__(self, context: CUDAContext, completions: Completions) -> None:
         self._context = context
         self._completions = completions
-        self._events: list[Any] = []  # that nobody waits for
+        self._events: list[Any] = []  # spare ones of its own: a stream may still wait for one that was a task's
         self._queue: SimpleQueue[Item | None] = SimpleQueue()
         self._stream_on: Callable[[int], Any] = context.cupy.cuda.get_current_stream
         self.number = context.number

@@ -111,12 +111,6 @@ class PrivatePool:
         """Bytes taken from the device, used or not."""
         return self._reserved
 
-    def in_use(self) -> int:
-        """Bytes of blocks that are in use."""
-        with self._lock:
-            self._gather(None)
-            return self._reserved - self._heap.nbytes()
-
     def free(self) -> None:
         """Give slabs that nobody uses back to the device. May block."""
         while self._give_back(0):

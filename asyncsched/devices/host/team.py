@@ -118,6 +118,6 @@ class Team:
 def _error_of(part: Part) -> BaseException | None:
     try:
         part()
-    except BaseException as error:  # for the stream whose task it is
+    except BaseException as error:  # raised again by the stream that has the task
         return error
     return None

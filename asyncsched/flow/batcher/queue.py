@@ -53,7 +53,7 @@ class Waiting:
 
     def settle(self, result: Any) -> None:
         """Give its caller a result, or an exception to raise."""
-        if self.future.done():  # it has left
+        if self.future.done():  # the caller has left
             return
         if isinstance(result, BaseException):
             self.future.set_exception(_own(result))

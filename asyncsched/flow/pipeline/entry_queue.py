@@ -43,11 +43,6 @@ class EntryQueue(Generic[T]):
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
                 self._loop.call_soon_threadsafe(self.drain)
 
-    def post(self, thing: T) -> None:
-        """Have `thing` delivered soon. From any thread."""
-        self.append(thing)
-        self.wake()
-
     def drain(self) -> None:
         """Deliver what is there, now."""
         self._awake = False

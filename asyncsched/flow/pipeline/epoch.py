@@ -145,7 +145,7 @@ class Items(AsyncIterator[T]):
 
     def _build(self, iterable: Any) -> None:
         link = Link(self._plan.buffer)
-        self._source = make_source(iterable, self._position.received(), link)
+        self._source = make_source(iterable, self._position.copy(), link)
         self._links, self._stages = [self._source.source, link], [self._source]
         for number, plan in enumerate(self._plan.stages, 1):
             source, link = link, Link(plan.capacity)

@@ -3,20 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from .origin import Origin, numbers_of
-
-
-class Received(NamedTuple):
-    """Tells, on any thread, whether an item was received before."""
-
-    taken: int
-    ahead: frozenset[int]
-
-    def __call__(self, number: int) -> bool:
-        return number < self.taken or number in self.ahead
 
 
 @dataclass
@@ -36,8 +26,13 @@ class Position:
             self.ahead.remove(self.taken)
             self.taken += 1
 
-    def received(self) -> Received:
-        return Received(self.taken, frozenset(self.ahead))
+    def has(self, number: int) -> bool:
+        """Whether the item of this number was received."""
+        return number < self.taken or number in self.ahead
+
+    def copy(self) -> Position:
+        """What it is now, for another thread."""
+        return replace(self, ahead=set(self.ahead))
 
     def state(self) -> dict[str, Any]:
         return {"epoch": self.epoch, "taken": self.taken, "ahead": sorted(self.ahead)}

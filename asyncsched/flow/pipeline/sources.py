@@ -21,7 +21,7 @@ from ...runtime.cancellation import interrupts_pass
 from ...runtime.threads import in_thread, yield_to_streams
 from .entry_queue import EntryQueue
 from .links import Link
-from .position import Received
+from .position import Position
 from .stages import Stage, stop_if_cancelled
 
 _INDEXED = (list, tuple, range, np.ndarray)
@@ -31,14 +31,14 @@ _NAME = "0 (source)"
 class Source(Stage):
     """What all sources share. The link in front of a source stays empty."""
 
-    def __init__(self, iterable: Any, skip: Received, out: Link) -> None:
+    def __init__(self, iterable: Any, skip: Position, out: Link) -> None:
         super().__init__(_NAME, Link(0), out)
         self.iterable = iterable
         self.skip = skip
         self.closing_error: BaseException | None = None  # what a generator raised when it was closed
 
 
-def make_source(iterable: Any, skip: Received, out: Link) -> Source:
+def make_source(iterable: Any, skip: Position, out: Link) -> Source:
     """The kind of source that an iterable needs."""
     if type(iterable) in _INDEXED:
         return IndexedSource(iterable, skip, out)
@@ -86,7 +86,7 @@ class AsyncSource(Source):
             iterator = aiter(self.iterable)
             while self.error is None:
                 await self.out.reserve()
-                while self.skip(number):
+                while self.skip.has(number):
                     await anext(iterator)
                     number += 1
                 self.out.put(number, await anext(iterator))
@@ -115,7 +115,7 @@ class AsyncSource(Source):
 class ThreadSource(Source):
     """An iterable that may block."""
 
-    def __init__(self, iterable: Any, skip: Received, out: Link) -> None:
+    def __init__(self, iterable: Any, skip: Position, out: Link) -> None:
         super().__init__(iterable, skip, out)
         self._room: SimpleQueue[int] = SimpleQueue()  # for how many more items there is room; 0 to stop
         self._read_so_far = EntryQueue(self._take_in)
@@ -155,7 +155,7 @@ class ThreadSource(Source):
                     started = perf_counter()
                     item = next(iterator)
                     self._seconds += perf_counter() - started
-                    if not self.skip(number):
+                    if not self.skip.has(number):
                         room -= 1
                         self._read_so_far.append((number, item))
                         if not room or not self.out.lacks(len(self._read_so_far)):
@@ -168,7 +168,8 @@ class ThreadSource(Source):
             self._failed = number, error
         finally:
             self._close(iterator)
-            self._read_so_far.post(None)
+            self._read_so_far.append(None)
+            self._read_so_far.wake()
 
     def _close(self, iterator: Any) -> None:
         if inspect.isgenerator(iterator):

@@ -14,7 +14,7 @@ from ...tensors.functions import mean, sqrt, square
 from ...tensors.functions._common import known_shape, lengths, op
 from ...tensors.handles import runtime_of
 from ...tensors.tensor import Tensor
-from .common import constant, same_dtype
+from .common import constant, same_dtype, wide
 
 
 def layer_norm(
@@ -61,9 +61,9 @@ def rms_norm(
     if not shape or x.shape[-len(shape) :] != shape or (weight is not None and weight.shape != shape):
         text = "" if weight is None else f" and the weight {weight.shape}"
         raise ValueError(f"rms_norm: x has shape {x.shape}{text}: they must end in normalized_shape={shape}")
-    wide, axes = _wide(x), tuple(range(-len(shape), 0))
+    y, axes = wide(x), tuple(range(-len(shape), 0))
     eps = float(np.finfo(x.dtype).eps) if eps is None else eps
-    y = _narrow(wide / sqrt(mean(square(wide), axis=axes, keepdims=True) + eps), x)
+    y = _narrow(y / sqrt(mean(square(y), axis=axes, keepdims=True) + eps), x)
     return y if weight is None else y * weight
 
 
@@ -81,7 +81,7 @@ def group_norm(
     shape = _examples("group_norm", x, weight, bias)
     if num_groups < 1 or shape[1] % num_groups:
         raise ValueError(f"group_norm: {shape[1]} channels do not make {num_groups} equal groups")
-    grouped = _wide(x).reshape(shape[0], num_groups, prod(shape[1:]) // num_groups)
+    grouped = wide(x).reshape(shape[0], num_groups, prod(shape[1:]) // num_groups)
     _, centred, variance = _centred(grouped, (2,))
     y = _narrow(centred / sqrt(variance + eps), x).reshape(shape)
     y = y if weight is None else y * _by_channel(weight, x)
@@ -117,8 +117,8 @@ def batch_norm(
     if running is None:
         raise ValueError("batch_norm: outside of training it needs running_mean and running_var")
     _examples("batch_norm", x, weight, bias, *running)
-    scale = 1 / sqrt(_wide(running[1]) + eps)
-    centred = _wide(x) - _by_channel(_wide(running[0]), x)
+    scale = 1 / sqrt(wide(running[1]) + eps)
+    centred = wide(x) - _by_channel(wide(running[0]), x)
     return _scaled(x, centred, _by_channel(scale, x), weight, bias)
 
 
@@ -133,7 +133,7 @@ def normalized_by_batch(
             f"batch_norm: in training a channel needs more than one element, and the shape is {shape}: use a larger"
             " batch, or `model.eval()`"
         )
-    middle, centred, variance = _centred(_wide(x), (0, *range(2, len(shape))))
+    middle, centred, variance = _centred(wide(x), (0, *range(2, len(shape))))
     y = _scaled(x, centred, 1 / sqrt(variance + eps), weight, bias)
     spread = variance.detach() * (count / (count - 1))
     return y, (middle.detach().reshape(shape[1]), spread.reshape(shape[1]))
@@ -175,9 +175,9 @@ def _mixed(old: Tensor, new: Tensor, momentum: float | None, batches: Tensor | N
 
 
 def _scaled(x: Tensor, centred: Tensor, scale: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-    scale = scale if weight is None else scale * _by_channel(_wide(weight), x)
+    scale = scale if weight is None else scale * _by_channel(wide(weight), x)
     y = centred * scale
-    return _narrow(y if bias is None else y + _by_channel(_wide(bias), x), x)
+    return _narrow(y if bias is None else y + _by_channel(wide(bias), x), x)
 
 
 def _centred(x: Tensor, axes: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
@@ -201,11 +201,6 @@ def _examples(name: str, x: Tensor, *by_channel: Tensor | None) -> tuple[int, ..
 
 def _by_channel(numbers: Tensor, x: Tensor) -> Tensor:
     return numbers.reshape(1, -1, *[1] * (x.ndim - 2))
-
-
-def _wide(x: Tensor) -> Tensor:
-    """A tensor in half precision as single precision, since its sums would overflow; others as they are."""
-    return x.astype(np.float32) if x.dtype == np.float16 else x
 
 
 def _narrow(y: Tensor, x: Tensor) -> Tensor:

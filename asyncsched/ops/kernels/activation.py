@@ -150,7 +150,7 @@ def gelu_backward(xp: Any, grad: Any, x: Any, *, approximate: str, out: Any = No
 
 
 def gelu_backward_exact(xp: Any, grad: Any, x: Any, *, approximate: str, out: Any = None) -> Any:
-    """The same to rounding."""
+    """The gradient of gelu to rounding."""
     out, result, grads, values = flat(xp, out, grad, x)
     for block in blocks(xp, x.size, alive=12):
         v = values[block]
@@ -230,7 +230,7 @@ def _single_slope(x: Any) -> Any:
 
 def _tanh_factor(xp: Any, x: Any) -> Any:
     """(1 + tanh(u)) / 2 with u = sqrt(2 / pi) (x + 0.044715 x^3)."""
-    square = _bounded_square(xp, 0, x)
+    square = _bounded_square(xp, x)
     return _factor_of(xp, square, x, square)
 
 
@@ -246,7 +246,7 @@ def _factor_of(xp: Any, square: Any, x: Any, out: Any) -> Any:
 
 def _tanh_slope(xp: Any, x: Any) -> Any:
     """f + 2 x f (1 - f) u' for the factor f."""
-    slope = _bounded_square(xp, 0, x)
+    slope = _bounded_square(xp, x)
     factor = _factor_of(xp, slope, x, scratch(xp, 1, x.shape, x.dtype))
     slope *= 6 * 0.044715 * sqrt(2 / pi)
     slope += 2 * sqrt(2 / pi)
@@ -257,7 +257,7 @@ def _tanh_slope(xp: Any, x: Any) -> Any:
     return slope
 
 
-def _bounded_square(xp: Any, place: int, x: Any) -> Any:
+def _bounded_square(xp: Any, x: Any) -> Any:
     """x^2, at most 100: from where on the factor is 0 or 1, and a larger one may overflow."""
-    square = xp.clip(x, -10, 10, out=scratch(xp, place, x.shape, x.dtype))
+    square = xp.clip(x, -10, 10, out=scratch(xp, 0, x.shape, x.dtype))
     return xp.square(square, out=square)

@@ -5,15 +5,13 @@ With `out=` each gives the very same bytes as without. `xp` is numpy or cupy, so
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from ..row import Kernel
 from . import turns
-
-Kernel = Callable[..., Any]
 
 
 def copy(xp: Any, x: Any, *, out: Any = None) -> Any:
@@ -215,7 +213,7 @@ def arange(xp: Any, *, start: Any, stop: Any, step: Any, dtype: Any = None) -> A
 
 
 def linspace(xp: Any, start: Any, stop: Any, *, num: int, dtype: Any = None, endpoint: bool = True) -> Any:
-    """Evenly spaced, `num` of them."""
+    """`num` evenly spaced numbers."""
     return xp.linspace(start, stop, num, endpoint=endpoint, dtype=dtype)
 
 

@@ -6,12 +6,11 @@ these rows share a stream (`Row.resource`), and the plans are dropped when they 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-Kernel = Callable[..., Any]
+from ..row import Kernel
 
 PLAN_BYTES = 32 * 2**20  # of work areas that outlive their task, and which no task is charged for
 
@@ -42,7 +41,7 @@ def fftfreq(xp: Any, *, n: int, d: float, dtype: Any) -> Any:
 
 
 def rfftfreq(xp: Any, *, n: int, d: float, dtype: Any) -> Any:
-    """Those of one of real numbers."""
+    """The frequencies of a transform of real numbers."""
     return xp.fft.rfftfreq(n, d).astype(dtype, copy=False)
 
 

@@ -69,7 +69,7 @@ def unbuffered(xp: Any, width: int) -> Iterator[None]:
 
 
 def without_buffers(function: Any, width: int, *arrays: Any, **options: Any) -> Any:
-    """Call a universal function of NumPy's so."""
+    """Call a universal function of NumPy's inside `unbuffered`."""
     with unbuffered(np, width):
         return function(*arrays, **options)
 
@@ -129,8 +129,8 @@ def layer_norm_weight_grad(xp: Any, x: Any, grad: Any, *, eps: float, shape: Any
 def linear(xp: Any, x: Any, weight: Any, *bias: Any, out: Any = None) -> Any:
     """x weight^T + bias."""
     out = xp.empty((*x.shape[:-1], len(weight)), x.dtype) if out is None else out
-    rows = _matrix(out)
-    matmul(xp, _matrix(x), weight.T, out=rows)
+    rows = as_matrix(out)
+    matmul(xp, as_matrix(x), weight.T, out=rows)
     for one in bias:
         if xp is np and rows.size >= _LARGE:
             _by_tiles(xp.add, rows, _tiled(xp, 0, one), rows)
@@ -141,12 +141,12 @@ def linear(xp: Any, x: Any, weight: Any, *bias: Any, out: Any = None) -> Any:
 
 def linear_weight_grad(xp: Any, grad: Any, x: Any, *, out: Any = None) -> Any:
     """grad^T x, of all rows."""
-    return matmul(xp, _matrix(grad).T, _matrix(x), out=out)
+    return matmul(xp, as_matrix(grad).T, as_matrix(x), out=out)
 
 
 def linear_bias_grad(xp: Any, grad: Any, *, out: Any = None) -> Any:
     """The sum of the rows, as a product with ones: BLAS takes half the time of `sum`."""
-    rows = _matrix(grad)
+    rows = as_matrix(grad)
     return xp.dot(xp.ones(len(rows), rows.dtype), rows, out=out)
 
 
@@ -204,7 +204,7 @@ def as_rows(xp: Any, out: Any, *arrays: Any, width: int | None = None) -> Any:
     return out, out.reshape(count, width), *[array.reshape(count, width) for array in arrays]
 
 
-def _matrix(x: Any) -> Any:
+def as_matrix(x: Any) -> Any:
     """The array with all axes but the last as one."""
     return x.reshape(prod(x.shape[:-1]), x.shape[-1])
 

@@ -5,14 +5,13 @@ On CUDA an error of LAPACK's is asked for (`cupyx.errstate`), which waits for th
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import nullcontext
 from math import prod
 from typing import Any
 
 import numpy as np
 
-Kernel = Callable[..., Any]
+from ..row import Kernel
 
 
 def lapack(name: str) -> Kernel:
@@ -54,8 +53,7 @@ def matrix_rank(xp: Any, x: Any, rtol: Any = None) -> Any:
     values = svdvals(xp, x)
     if not values.shape[-1]:
         return xp.zeros(values.shape[:-1], xp.intp)
-    relative = max(x.shape[-2:]) * xp.finfo(values.dtype).eps if rtol is None else rtol
-    return xp.sum(values > _column(relative, 1) * xp.max(values, axis=-1, keepdims=True), axis=-1, dtype=xp.intp)
+    return xp.sum(_large(xp, x, values, rtol), axis=-1, dtype=xp.intp)
 
 
 def pinv(xp: Any, x: Any, rtol: Any = None) -> Any:
@@ -66,8 +64,7 @@ def pinv(xp: Any, x: Any, rtol: Any = None) -> Any:
         return xp.empty((*x.shape[:-2], x.shape[-1], x.shape[-2]), x.dtype)
     with _strict(xp):
         u, values, vh = xp.linalg.svd(x.conj(), full_matrices=False)
-    relative = max(x.shape[-2:]) * xp.finfo(values.dtype).eps if rtol is None else rtol
-    large = values > _column(relative, 1) * xp.max(values, axis=-1, keepdims=True)
+    large = _large(xp, x, values, rtol)
     inverse = xp.where(large, 1 / xp.where(large, values, 1), 0).astype(values.dtype)
     return xp.matmul(xp.swapaxes(vh, -1, -2), inverse[..., None] * xp.swapaxes(u, -1, -2))
 
@@ -125,7 +122,7 @@ def diagonal(xp: Any, x: Any, *, offset: int) -> Any:
 
 
 def trace(xp: Any, x: Any, *, offset: int, dtype: Any = None) -> Any:
-    """The sum along one."""
+    """The sum along a diagonal of the last two axes."""
     return np.linalg.trace(x, offset=offset, dtype=dtype) if xp is np else xp.trace(x, offset, -2, -1, dtype)
 
 
@@ -138,9 +135,11 @@ def _complex(xp: Any, array: Any) -> Any:
     return array.astype(np.result_type(array.dtype, np.complex64), copy=False)
 
 
-def _column(tolerance: Any, axes: int) -> Any:
-    """A tolerance for each matrix, with axes behind to broadcast along."""
-    return tolerance[(..., *(None,) * axes)] if getattr(tolerance, "ndim", 0) else tolerance
+def _large(xp: Any, x: Any, values: Any, rtol: Any) -> Any:
+    """Which singular values of matrices are not negligible; there may be a tolerance for each matrix."""
+    relative = max(x.shape[-2:]) * xp.finfo(values.dtype).eps if rtol is None else rtol
+    relative = relative[..., None] if getattr(relative, "ndim", 0) else relative
+    return values > relative * xp.max(values, axis=-1, keepdims=True)
 
 
 def _strict(xp: Any) -> Any:

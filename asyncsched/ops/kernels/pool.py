@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import parallel
 from . import compiled
-from .basic import kept
+from .basic import into, kept
 from .layers import long_blocks
 from .windows import WINDOWS, Pair, Windows, even
 
@@ -141,13 +141,8 @@ def _padded(xp: Any, images: Any, padding: Pair, value: Any) -> Any:
 def _largest(xp: Any, parts: list[Any], out: Any = None) -> Any:
     first, *rest = parts
     if not rest:
-        return first.copy() if out is None else _fill(out, first)
+        return first.copy() if out is None else into(xp, out, first)
     out = xp.maximum(first, rest.pop(0), out=out)
     for part in rest:
         xp.maximum(out, part, out=out)
-    return out
-
-
-def _fill(out: Any, value: Any) -> Any:
-    out[...] = value
     return out

@@ -15,7 +15,7 @@ def unique_values(xp: Any, x: Any) -> Any:
 
 
 def unique_packed(xp: Any, x: Any, *, index: bool, inverse: bool, counts: bool) -> Any:
-    """The same with which one each element is, where each first is, and how often each is there: packed."""
+    """Each element once, with which one each element is, where each first is, and how often each is there: packed."""
     kinds = {"return_index": index, "return_inverse": inverse, "return_counts": counts}
     values, *others = xp.unique(x, equal_nan=False, **kinds)
     if inverse:

@@ -47,6 +47,14 @@ def broadcast(operands: tuple[Operand, ...]) -> Known:
         raise ValueError(f"operands could not be broadcast together with shapes {text}") from None
 
 
+def outer_shape(name: str, first: Known, second: Known) -> Known:
+    """What the dimensions in front of vectors or matrices broadcast to."""
+    try:
+        return np.broadcast_shapes(first, second)
+    except ValueError:
+        raise ValueError(f"{name}: outer dimensions {first} and {second} could not be broadcast together") from None
+
+
 def sample(operand: Operand, shape: Known = (1,)) -> Any:
     """A tiny stand-in of the operand's dtype, for asking NumPy what it would do. All ones, so nothing warns."""
     if isinstance(operand, Meta):

@@ -13,7 +13,7 @@ from ..row import Inferred, Operand, Options, Row, resolve
 from .common import as_meta, no_axis, sample
 
 _HALVES = ("rfft", "rfftn", "ihfft")  # the result has the half that is not redundant
-_DOUBLES = ("irfft", "irfftn", "hfft")  # the operand has
+_DOUBLES = ("irfft", "irfftn", "hfft")  # the operand has that half
 
 
 def along_axis(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
@@ -25,7 +25,7 @@ def along_axis(row: Row, operands: tuple[Operand, ...], options: Options) -> Inf
 
 
 def along_axes(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """The same along several, the last first."""
+    """A transform along several axes, the last of them first."""
     array, s = as_meta(operands[0]), options["s"]
     given = range(len(array.bound)) if options["axes"] is None else options["axes"]
     axes = [normalize_axis_index(axis, len(array.bound)) for axis in given]

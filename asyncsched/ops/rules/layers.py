@@ -12,14 +12,13 @@ import numpy as np
 from ..kernels.layers import BLOCK, LONG_BLOCK
 from ..meta import Meta, meta
 from ..row import Inferred, Operand, Options, Row
-from .common import Known, all_contiguous, as_meta, lengths, no_axis
+from .common import Known, as_meta, lengths, no_axis, same_as
 
 
 def relu(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """`relu`, in the layout of its operand."""
-    first = as_meta(operands[0])
     alike(row, operands)
-    return Inferred(meta(first.shape, first.dtype, all_contiguous(operands)))
+    return same_as(operands[0])
 
 
 def elementwise(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:

@@ -11,7 +11,7 @@ from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
 from ..meta import meta
 from ..row import Inferred, Operand, Options, Row
-from .common import Known, all_contiguous, as_meta, cast_bytes, lengths
+from .common import Known, all_contiguous, as_meta, cast_bytes, lengths, outer_shape
 
 
 def matmul(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
@@ -23,7 +23,7 @@ def matmul(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferre
     inner = second[-2] if len(second) > 1 else second[0]
     if first[-1] != inner:
         raise ValueError(f"matmul: shapes {first} and {second} do not match: {first[-1]} is not {inner}")
-    shape = (*_loop(row, first[:-2], second[:-2]), *rows, *columns)
+    shape = (*outer_shape(row.name, first[:-2], second[:-2]), *rows, *columns)
     dtypes = _loop_dtypes(np.matmul, operands)
     # Without loop dimensions the result is always made in C order.
     contiguous = all_contiguous(operands) or max(len(first), len(second)) <= 2
@@ -41,7 +41,7 @@ def vecdot(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferre
         raise ValueError(f"vecdot: shapes {shapes[0]} and {shapes[1]} do not match: {summed[0]} is not {summed[1]}")
     first, second = [shape[:axis] + shape[axis + 1 :] for shape, axis in zip(shapes, axes, strict=True)]
     dtypes = _loop_dtypes(np.vecdot, operands)
-    result = meta(_loop(row, first, second), dtypes[-1], all_contiguous(operands))
+    result = meta(outer_shape(row.name, first, second), dtypes[-1], all_contiguous(operands))
     return Inferred(result, _casts(operands, dtypes), work=prod(result.bound) * summed[0])
 
 
@@ -115,13 +115,6 @@ def einsum_letters(subscripts: str, ndims: Sequence[int]) -> tuple[list[str], st
     every = "".join(inputs)
     once = sorted({letter for letter in every if every.count(letter) == 1 and letter.isalpha()})
     return inputs, "0123456789"[:wide] + "".join(once)
-
-
-def _loop(row: Row, first: Known, second: Known) -> Known:
-    try:
-        return np.broadcast_shapes(first, second)
-    except ValueError:
-        raise ValueError(f"{row.name}: outer dimensions {first} and {second} could not be broadcast together") from None
 
 
 def _loop_dtypes(function: Any, operands: tuple[Operand, ...]) -> tuple[np.dtype[Any], ...]:

@@ -14,7 +14,7 @@ from numpy.linalg import LinAlgError
 
 from ..meta import Meta, meta
 from ..row import Inferred, Operand, Options, Row, resolve
-from .common import INTP, Known, as_meta, broadcast, cast_bytes, lengths, sample, view_rule
+from .common import INTP, Known, as_meta, broadcast, cast_bytes, lengths, outer_shape, sample, view_rule
 from .reduce import reduced_axes
 
 _DOUBLE = np.dtype(np.float64)
@@ -72,7 +72,7 @@ def solution(row: Row, operands: tuple[Operand, ...], options: Options) -> Infer
     n, right = array.bound[-1], lengths(operands[1])
     if not right or right[-1 if len(right) == 1 else -2] != n:
         raise ValueError(f"solve: shapes {array.bound} and {right} do not match: the second needs {n} rows")
-    batch = _loop("solve", array.bound[:-2], right[:-2])
+    batch = outer_shape("solve", array.bound[:-2], right[:-2])
     result = meta((*batch, *right[-2:]) if len(right) > 1 else (*batch, n), dtype)
     each = (n * n + prod(result.bound[-2:])) * dtype.itemsize
     return Inferred(result, each + cast_bytes(array, dtype) + cast_bytes(operands[1], dtype))
@@ -252,16 +252,9 @@ def _temporary(array: Meta, dtype: np.dtype[Any]) -> int:
     return 2 * elements * max(dtype.itemsize, array.dtype.itemsize, _DOUBLE.itemsize)
 
 
-def _loop(name: str, first: Known, second: Known) -> Known:
-    try:
-        return np.broadcast_shapes(first, second)
-    except ValueError:
-        raise ValueError(f"{name}: outer dimensions {first} and {second} could not be broadcast together") from None
-
-
 def _with_tolerance(name: str, batch: Known, tolerance: tuple[Operand, ...]) -> Known:
     """What a tolerance for each matrix broadcasts with the stack to: it must not be larger."""
-    found = _loop(name, batch, lengths(tolerance[0])) if tolerance else batch
+    found = outer_shape(name, batch, lengths(tolerance[0])) if tolerance else batch
     if name == "pinv" and found != batch:
         raise ValueError(f"{name}: a tolerance of shape {lengths(tolerance[0])} is for more matrices than {batch}")
     return found

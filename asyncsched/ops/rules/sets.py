@@ -21,7 +21,7 @@ def unique_values(row: Row, operands: tuple[Operand, ...], options: Options) -> 
 
 
 def unique_packed(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """The same with which one each element is, where each first is, and how often each is there: packed."""
+    """Each element once, with which one each element is, where each first is, and how often each is there: packed."""
     array, elements = _flat(operands[0])
     fixed, width, _ = unique_layout(array, options)
     nbytes = fixed + elements * width
