@@ -19,6 +19,7 @@ from .._core.model import Scope as CoreScope
 from .._core.model import Value
 from .._tree import leaves, map_leaves
 from ..devices.contract import Device
+from ..devices.memory import owner_of
 from ..errors import CaptureError
 from ..ops.meta import Meta, meta
 from ..ops.packed import UNPACK, offsets, pack, unpacked
@@ -92,7 +93,7 @@ class Graph:
                 run(xp, arrays, [out] if single else unpacked(out, starts, metas))
                 return out
             results = run(xp, arrays)
-            return results[0] if single else pack(xp, results, starts, nbytes)
+            return _by_itself(results[0], arrays) if single else pack(xp, results, starts, nbytes)
 
         checks = any(step.row.checks for step in self._program.steps)
         self._row = row = Row(self._name, kernel, _unplanned, out=not self._device.owns_captures, checks=checks)
@@ -151,6 +152,14 @@ def values_of(tensors: tuple[Tensor, ...], runtime: Runtime, device: Device) -> 
             raise ValueError(f"a captured step runs on {device.name} of one scheduler: bring {tensor!r} there first")
         _check_untracked(tensor, f"{tensor!r} has requires_grad set, and a captured step")
     return [tensor._value for tensor in tensors]
+
+
+def _by_itself(result: Any, arguments: Sequence[Any]) -> Any:
+    """A result, or a copy of what is a part of an intermediate: that would stay in memory with it, uncharged."""
+    owner = owner_of(result)
+    if owner.nbytes <= result.nbytes or any(owner_of(array) is owner for array in arguments):
+        return result
+    return result.copy(order="K")
 
 
 def _check_untracked(tensor: Tensor, what: str) -> None:

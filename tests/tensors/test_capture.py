@@ -13,6 +13,7 @@ from numpy.testing import assert_allclose
 
 import asyncsched as asc
 from asyncsched.autograd import grad
+from asyncsched.devices.memory import owner_of
 from asyncsched.devices.sim import SimDevice
 from asyncsched.optim import SGD
 from tests.fake_cupy import fake_cupy
@@ -107,6 +108,13 @@ async def test_a_result_without_axes_may_be_assigned_to(s: asc.Scheduler, x: asc
 
     graph = await s.capture(body, x)
     assert await graph(x).item() == 7
+
+
+async def test_a_part_of_an_intermediate_does_not_keep_the_whole(s: asc.Scheduler, x: asc.Tensor) -> None:
+    graph = await s.capture(lambda x: (x * 2).mT[:3, 0], x)
+    found = await graph(x).numpy(), await graph(x)
+    assert np.array_equal(found[0], A[0, :3] * 2)
+    assert owner_of(found[1]).nbytes < A.nbytes
 
 
 async def test_its_buffers_are_charged_until_it_is_dropped(device: Any, s: asc.Scheduler, x: asc.Tensor) -> None:
