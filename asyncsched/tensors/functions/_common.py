@@ -17,12 +17,12 @@ Operand: TypeAlias = Tensor | Scalar
 Axis: TypeAlias = int | Sequence[int] | None
 
 __all__ = [
-    "Axis", "Operand", "awaited", "axes", "dtype_of", "dtype_or_none", "known_shape", "lengths", "op", "refuse_tracked",
-    "several",
+    "Axis", "Operand", "await_all", "axes", "dtype_of", "dtype_or_none", "known_shape", "lengths", "op",
+    "refuse_tracked", "several",
 ]  # fmt: skip
 
 
-def awaited(results: Iterable[Tensor]) -> Generator[Any, None, Any]:
+def await_all(results: Iterable[Tensor]) -> Generator[Any, None, Any]:
     """The `__await__` of a named tuple of tensors: the same, of their arrays, as `await asc.linalg.svd(x)` gives."""
     kind: Any = type(results)
     waiting = gather(*results).__await__()

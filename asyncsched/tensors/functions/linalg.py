@@ -16,7 +16,7 @@ from numpy.typing import DTypeLike
 
 from ... import _instead
 from ..tensor import Tensor
-from ._common import Operand, awaited, axes, dtype_or_none, op, several
+from ._common import Operand, await_all, axes, dtype_or_none, op, several
 from .products import matmul, matrix_transpose, tensordot, vecdot
 
 
@@ -27,7 +27,7 @@ class EigResult(NamedTuple):
     eigenvectors: Tensor
 
     def __await__(self) -> Generator[Any, None, Any]:
-        return awaited(self)
+        return await_all(self)
 
 
 class EighResult(NamedTuple):
@@ -37,7 +37,7 @@ class EighResult(NamedTuple):
     eigenvectors: Tensor
 
     def __await__(self) -> Generator[Any, None, Any]:
-        return awaited(self)
+        return await_all(self)
 
 
 class QRResult(NamedTuple):
@@ -47,7 +47,7 @@ class QRResult(NamedTuple):
     R: Tensor
 
     def __await__(self) -> Generator[Any, None, Any]:
-        return awaited(self)
+        return await_all(self)
 
 
 class SlogdetResult(NamedTuple):
@@ -57,7 +57,7 @@ class SlogdetResult(NamedTuple):
     logabsdet: Tensor
 
     def __await__(self) -> Generator[Any, None, Any]:
-        return awaited(self)
+        return await_all(self)
 
 
 class SVDResult(NamedTuple):
@@ -68,7 +68,7 @@ class SVDResult(NamedTuple):
     Vh: Tensor
 
     def __await__(self) -> Generator[Any, None, Any]:
-        return awaited(self)
+        return await_all(self)
 
 
 def cholesky(x: Tensor, /, *, upper: bool = False) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from ...ops.packed import UNPACK_FOUND
 from ...ops.rules.sets import unique_layout
 from ..tensor import Tensor, apply
-from ._common import Operand, awaited, known_shape, op, refuse_tracked
+from ._common import Operand, await_all, known_shape, op, refuse_tracked
 
 
 class UniqueAllResult(NamedTuple):
@@ -20,7 +20,7 @@ class UniqueAllResult(NamedTuple):
     counts: Tensor
 
     def __await__(self) -> Generator[Any, None, Any]:
-        return awaited(self)
+        return await_all(self)
 
 
 class UniqueCountsResult(NamedTuple):
@@ -30,7 +30,7 @@ class UniqueCountsResult(NamedTuple):
     counts: Tensor
 
     def __await__(self) -> Generator[Any, None, Any]:
-        return awaited(self)
+        return await_all(self)
 
 
 class UniqueInverseResult(NamedTuple):
@@ -40,7 +40,7 @@ class UniqueInverseResult(NamedTuple):
     inverse_indices: Tensor
 
     def __await__(self) -> Generator[Any, None, Any]:
-        return awaited(self)
+        return await_all(self)
 
 
 def isin(x1: Operand, x2: Operand, /, *, invert: bool = False) -> Tensor:
