@@ -23,7 +23,8 @@ from math import inf
 from operator import attrgetter
 from typing import Any, Final
 
-from .model import PENDING, SWEEP, Account, Queue, Scope, Task, Value, is_pending
+from .backlog import SWEEP, Queue, Scope, is_pending
+from .model import PENDING, Account, Task, Value
 from .tenants import Priority, Tenant, Tenants
 
 PATIENCE: Final = 16  # a guess, as is GRACE: small enough to notice, large enough not to thrash

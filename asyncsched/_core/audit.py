@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 
 from .admission import Admission
-from .model import LAUNCHED, PENDING, Account, Scope, Task, Value
+from .backlog import Scope
+from .model import LAUNCHED, PENDING, Account, Task, Value
 from .refcounts import references
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from .backlog import Scope
 from .callsite import CallSite
-from .model import Account, Scope, Task
+from .model import Account, Task
 
 
 class InlineRow(NamedTuple):

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Hashable
 
+from .backlog import Queue, Scope
 from .ends import Ends
-from .model import Account, Queue, Scope, Value
+from .model import Account, Value
 from .torn import whole
 
 

@@ -26,8 +26,9 @@ from collections.abc import Hashable
 from typing import Final
 from weakref import WeakValueDictionary
 
+from .backlog import Queue
 from .fair_queue import FairQueue, Member
-from .model import Queue, Task
+from .model import Task
 
 # Bytes: about what memory moves while a stream takes up one more task, some tens of microseconds. A guess.
 QUANTUM: Final = 256 * 1024

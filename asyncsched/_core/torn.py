@@ -22,9 +22,10 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from .admission import Admission
 from .audit import Audit
+from .backlog import Scope
 from .completions import Completions
 from .failure import Failure
-from .model import DONE, FAILED, LAUNCHED, PENDING, Scope, Task
+from .model import DONE, FAILED, LAUNCHED, PENDING, Task
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -16,7 +16,8 @@ from threading import get_ident
 from types import coroutine
 from typing import Any, Final
 
-from .._core.model import DONE, LAUNCHED, Scope, Task
+from .._core.backlog import Scope
+from .._core.model import DONE, LAUNCHED, Task
 from .cancellation import to_its_end
 from .runtime import Runtime
 

@@ -110,10 +110,10 @@ def run_bare(value: Value) -> bool:
         return False
     if type(array) is not np.ndarray:
         array = np.asarray(array)
-    value.task = value.plan = value.reads = value.args = None
-    value.array = array
+    value.array = array  # first: another thread may look whether it is done
     value.charge = value.nbytes = array.nbytes
     value.seq = -1
+    value.task = value.plan = value.reads = value.args = None
     if plan.seconds:
         runtime.spend(plan.seconds)
     return True
