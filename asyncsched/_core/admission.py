@@ -23,8 +23,8 @@ from math import inf
 from operator import attrgetter
 from typing import Any, Final
 
-from .backlog import SWEEP, Queue, Scope, is_pending
-from .model import PENDING, Account, Task, Value
+from .backlog import SWEEP, Queue, is_pending
+from .model import PENDING, Account, Scope, Task, Value
 from .tenants import Priority, Tenant, Tenants
 
 PATIENCE: Final = 16  # a guess, as is GRACE: small enough to notice, large enough not to thrash

@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from .admission import Admission
-from .backlog import Scope
-from .model import LAUNCHED, PENDING, Account, Task, Value
+from .model import LAUNCHED, PENDING, Account, Scope, Task, Value
 from .refcounts import references
 
 

@@ -1,16 +1,13 @@
-"""Scopes, and the queues in which their tasks wait."""
+"""The queues in which tasks wait."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Final
 
-from .failure import Failure
-from .model import PENDING, Account, Bare, Task, Value, task_of
-from .unseen import Unseen
+from .model import PENDING, Bare, Scope, Task, Value, task_of
 
 SWEEP: Final = 64  # a queue is swept when this many of its tasks, and more than half, are not pending any more
 
@@ -82,87 +79,3 @@ def is_pending(entry: Task | Value) -> bool:
     """Whether what stands in a queue is still to be admitted."""
     task = entry.task if isinstance(entry, Value) else entry
     return task is not None and task.state == PENDING
-
-
-@dataclass(slots=True, eq=False, repr=False)
-class Scope:
-    """A group of tasks that is waited for, reported on and cancelled together.
-
-    It has a queue and an account of its own, or shares those of its parent.
-    """
-
-    name: str
-    queue: Queue
-    account: Account
-    parent: Scope | None = None
-    children: dict[Scope, None] = field(default_factory=dict)
-    tasks: dict[Task, None] = field(default_factory=dict)  # unfinished
-    bare: int = 0  # bare values, whose tasks are not among these
-    stand: Bare | None = None  # what stands for the tasks of the last of them
-    unseen: Unseen | None = None  # failures of its own tasks; None before the first
-    reserve: int = 0
-    # Nothing more will be submitted: closed when its tasks are finished and its failures reported.
-    ended: bool = False
-    ended_children: deque[Scope] | None = None  # to be closed once they are over
-    closed: bool = False
-
-    @property
-    def size(self) -> int:
-        """How many of its own tasks are unfinished."""
-        return len(self.tasks) + self.bare
-
-    def over(self) -> bool:
-        """Whether it has ended, and nothing here or below is unfinished or unreported."""
-        if not self.ended or self.tasks or self.bare or self.unseen:
-            return False
-        for child in self.children:  # noqa: SIM110  # a generator for `all` takes longer than the rest of this
-            if not child.over():
-                return False
-        return True
-
-    def tree(self) -> list[Scope]:
-        """This scope and all below."""
-        found = [self]
-        for scope in found:
-            found += scope.children
-        return found
-
-    def with_tasks(self) -> list[Task]:
-        """Every unfinished task here and below, but for those of bare values."""
-        return [task for scope in self.tree() for task in scope.tasks]
-
-    def unfinished(self, before: int | None = None) -> list[Task]:
-        """Every unfinished task here and below, of those numbered under `before`."""
-        for scope in self.tree():
-            if scope.bare:
-                scope.queue.dress()
-        found = self.with_tasks()
-        return found if before is None else [task for task in found if task.seq < before]
-
-    def one_unfinished(self, before: int | None = None) -> Task | None:
-        """One of them, late among them; None if there is none."""
-        for scope in self.tree():
-            if scope.bare and (value := scope.queue.last_bare(scope, before)) is not None:
-                return task_of(value)
-        tasks = self.with_tasks()
-        return next((task for task in reversed(tasks) if before is None or task.seq < before), None)
-
-    def record(self, failure: Failure) -> None:
-        """Report a root cause where the scope ends, or at a barrier, unless someone sees it first."""
-        if failure.seen:  # by a dependent on another stream, whose completion came first
-            return
-        if self.unseen is None:
-            self.unseen = Unseen()
-        self.unseen.add(failure)
-
-    def take_failures(self, before: int | None = None) -> tuple[list[Failure], int]:
-        """Root causes nobody has seen, here and below, of tasks numbered under `before`.
-
-        And how many more were not kept.
-        """
-        found, lost = ([], 0) if self.unseen is None else self.unseen.take(before)
-        for child in list(self.children):
-            below, more = child.take_failures(before)
-            found += below
-            lost += more
-        return found, lost

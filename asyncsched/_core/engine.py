@@ -19,11 +19,11 @@ from typing import Any, Final, NoReturn
 
 from ..errors import QueueFull, TaskTooLarge
 from .admission import Admission
-from .backlog import Queue, Scope
+from .backlog import Queue
 from .completions import Completions
 from .failure import Failure
 from .instrument import Instrument
-from .model import DONE, LAUNCHED, PENDING, Account, Bare, Lane, Task, Value, Waiter, failure_above, task_of
+from .model import DONE, LAUNCHED, PENDING, Account, Bare, Lane, Scope, Task, Value, Waiter, failure_above, task_of
 from .placement import choose
 from .quick import Quick, unblock
 from .tenants import Tenant

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from .backlog import Scope
 from .callsite import CallSite
-from .model import Account, Task
+from .model import Account, Scope, Task
 
 
 class InlineRow(NamedTuple):

@@ -5,8 +5,7 @@ from __future__ import annotations
 from _thread import get_ident
 from collections.abc import Callable
 
-from .backlog import Scope
-from .model import DONE, PENDING, Bare, Task, Value
+from .model import DONE, PENDING, Bare, Scope, Task, Value
 from .scopes import Scopes
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Hashable
 
-from .backlog import Queue, Scope
+from .backlog import Queue
 from .ends import Ends
-from .model import Account, Value
+from .model import Account, Scope, Value
 from .torn import whole
 
 

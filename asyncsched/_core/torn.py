@@ -22,10 +22,9 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from .admission import Admission
 from .audit import Audit
-from .backlog import Scope
 from .completions import Completions
 from .failure import Failure
-from .model import DONE, FAILED, LAUNCHED, PENDING, Task
+from .model import DONE, FAILED, LAUNCHED, PENDING, Scope, Task
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -30,9 +30,9 @@ from typing import Any, Final
 
 from dask._task_spec import Alias, DataNode, GraphNode
 
-from .._core.backlog import Scope as CoreScope
 from .._core.failure import Failure
 from .._core.model import PENDING, Task, new_value
+from .._core.model import Scope as CoreScope
 from ..devices.contract import Device
 from ..flow.scope import Submitter
 from ..runtime.runtime import Runtime

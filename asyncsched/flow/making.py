@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._arguments import parse_bytes
-from .._core.backlog import Scope as CoreScope
 from .._core.callsite import call_site
+from .._core.model import Scope as CoreScope
 from .._core.model import Task as CoreTask
 from .._core.model import Value, new_value
 from .._tree import find, map_leaves

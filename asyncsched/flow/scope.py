@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from .._arguments import check_number, parse_bytes
-from .._core.backlog import Scope as CoreScope
+from .._core.model import Scope as CoreScope
 from .._instead import SCOPE, SUBMITTER, no_attribute
 from ..errors import DeadlineExceeded, SchedulerClosed
 from ..runtime.context import Ambient, ambient

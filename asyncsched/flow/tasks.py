@@ -31,9 +31,9 @@ from typing import Any, NoReturn, TypeAlias, TypeVar, overload
 
 from numpy.typing import DTypeLike
 
-from .._core.backlog import Scope as CoreScope
 from .._core.callsite import call_site
 from .._core.model import DONE, PENDING, Value, new_value
+from .._core.model import Scope as CoreScope
 from .._core.model import Task as CoreTask
 from ..runtime.context import current_scope
 from ..runtime.life import running_loop

@@ -26,7 +26,7 @@ from time import perf_counter
 from typing import Any, Self
 
 from .._arguments import check_int
-from .._core.backlog import Scope as CoreScope
+from .._core.model import Scope as CoreScope
 from ..runtime.context import Ambient, ambient, current_scope
 from ..runtime.runtime import Runtime
 from ..runtime.unseen_failures import report

@@ -18,10 +18,9 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
 
-from .._core.backlog import Scope
 from .._core.completions import Completions
 from .._core.engine import Engine
-from .._core.model import LAUNCHED, Lane, Task, Value, new_value
+from .._core.model import LAUNCHED, Lane, Scope, Task, Value, new_value
 from ..errors import TaskTooLarge
 from .loop_events import Delays, Event, delays_of, events_of
 from .recording import Recording, TaskRecord

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from .._core.backlog import Scope
 from .._core.callsite import line_of
-from .._core.model import DONE, STATE_NAMES, Task
+from .._core.model import DONE, STATE_NAMES, Scope, Task
 from ..runtime.places import place_of
 from ..runtime.runtime import Runtime
 from ..runtime.statistics import Load, Statistics

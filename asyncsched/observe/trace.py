@@ -9,10 +9,9 @@ from os import PathLike
 from time import perf_counter, thread_time
 from typing import Any, Final
 
-from .._core.backlog import Scope
 from .._core.instrument import InlineRow, Instrument
 from .._core.model import DONE as STATE_DONE
-from .._core.model import Account, Task
+from .._core.model import Account, Scope, Task
 from ..runtime.context import find
 from .chunks import BEGAN, CLAIM, DONE, ENDED, FULL, HEAD, INLINE, KEPT, LANE, LAUNCHED, STATE
 from .trace_file import TraceFile

@@ -39,7 +39,7 @@ from collections.abc import Iterator
 from math import inf
 from typing import Any
 
-from .._core.backlog import Scope as CoreScope
+from .._core.model import Scope as CoreScope
 from ..errors import SchedulerClosed
 from .life import Life, running_loop
 from .runtime import Runtime

@@ -14,9 +14,8 @@ from itertools import islice, takewhile
 from typing import Final
 
 from .._arguments import counted
-from .._core.backlog import Scope
 from .._core.callsite import is_users, line_of
-from .._core.model import DONE, LAUNCHED, PENDING, STATE_NAMES, Account, Task, Value, task_of
+from .._core.model import DONE, LAUNCHED, PENDING, STATE_NAMES, Account, Scope, Task, Value, task_of
 from .deadlock import BUDGET, investigate
 from .places import where_it_waits
 from .runtime import Runtime

@@ -44,10 +44,9 @@ from collections.abc import Sequence
 from math import inf
 from time import perf_counter, thread_time
 
-from .._core.backlog import Scope
 from .._core.callsite import line_of
 from .._core.failure import Failure
-from .._core.model import PENDING, Account, Task
+from .._core.model import PENDING, Account, Scope, Task
 from ..errors import AsyncSchedError, MemoryDeadlockError, SchedulerStalled
 from .deadlock import BUDGET, MOST_BUDGET, Finding, investigate
 from .runtime import Runtime

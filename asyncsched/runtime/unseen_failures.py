@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .._arguments import counted
-from .._core.backlog import Scope as CoreScope
+from .._core.model import Scope as CoreScope
 from ..errors import AsyncSchedError, add_note
 
 

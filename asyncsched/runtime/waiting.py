@@ -16,8 +16,7 @@ from threading import get_ident
 from types import coroutine
 from typing import Any, Final
 
-from .._core.backlog import Scope
-from .._core.model import DONE, LAUNCHED, Task
+from .._core.model import DONE, LAUNCHED, Scope, Task
 from .cancellation import to_its_end
 from .runtime import Runtime
 

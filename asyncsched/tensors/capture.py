@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from .._core.backlog import Scope as CoreScope
+from .._core.model import Scope as CoreScope
 from .._core.model import Value
 from .._tree import leaves, map_leaves
 from ..devices.contract import Device

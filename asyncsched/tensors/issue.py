@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from .._core.backlog import Scope
 from .._core.callsite import call_site
 from .._core.failure import Failure
 from .._core.instrument import InlineRow
-from .._core.model import Lane, Task, Value, new_value
+from .._core.model import Lane, Scope, Task, Value, new_value
 from ..devices.contract import Device
 from ..devices.host.pool import POOLED_BYTES
 from ..devices.memory import owner_of

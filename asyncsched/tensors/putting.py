@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from .._core.backlog import Scope
 from .._core.callsite import call_site
-from .._core.model import PENDING, Task, new_value
+from .._core.model import PENDING, Scope, Task, new_value
 from ..devices.contract import Device
 from ..devices.memory import refuse_masked
 from ..errors import QueueFull

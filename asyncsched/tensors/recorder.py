@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from .._core.backlog import Scope
 from .._core.callsite import call_site, line_of
 from .._core.failure import Failure
-from .._core.model import FAILED, Task, Value, new_value
+from .._core.model import FAILED, Scope, Task, Value, new_value
 from ..devices.contract import Device
 from ..errors import CaptureError
 from ..ops.program import Program, Ref, Step, ref

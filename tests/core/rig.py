@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 from typing import Any
 
-from asyncsched._core.backlog import Scope
 from asyncsched._core.completions import Completions
 from asyncsched._core.engine import Engine
 from asyncsched._core.failure import Failure
-from asyncsched._core.model import DONE, LAUNCHED, Bare, Lane, Task, Value, Waiter, failure_above, new_value
+from asyncsched._core.model import DONE, LAUNCHED, Bare, Lane, Scope, Task, Value, Waiter, failure_above, new_value
 from asyncsched.errors import TaskCancelled
 
 

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from asyncsched._core.backlog import Scope
 from asyncsched._core.instrument import Instrument
-from asyncsched._core.model import Bare, Task, Value, task_of
+from asyncsched._core.model import Bare, Scope, Task, Value, task_of
 
 from .rig import Rig, answered, cancellation, names
 

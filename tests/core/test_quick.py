@@ -6,10 +6,9 @@ import random
 
 import pytest
 
-from asyncsched._core.backlog import Scope
 from asyncsched._core.engine import _MOST_HERE
 from asyncsched._core.instrument import Instrument
-from asyncsched._core.model import DONE, PENDING, Task, Value
+from asyncsched._core.model import DONE, PENDING, Scope, Task, Value
 
 from .rig import Rig, answered, names
 

@@ -25,9 +25,8 @@ from hypothesis.stateful import (
 
 from asyncsched._core import tenants
 from asyncsched._core.admission import GRACE
-from asyncsched._core.backlog import Scope
 from asyncsched._core.failure import Failure
-from asyncsched._core.model import CANCELLED, DONE, FAILED, LAUNCHED, PENDING, Account, Task, Value
+from asyncsched._core.model import CANCELLED, DONE, FAILED, LAUNCHED, PENDING, Account, Scope, Task, Value
 from asyncsched.errors import MemoryDeadlockError, QueueFull, TaskTooLarge
 
 from .rig import Rig, cancellation, execute

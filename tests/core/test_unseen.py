@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from asyncsched._core.backlog import Scope
-from asyncsched._core.model import Value
+from asyncsched._core.model import Scope, Value
 from asyncsched._core.unseen import KEPT_FAILURES
 
 from .rig import Rig, cancellation
