@@ -121,7 +121,7 @@ ROWS = (
     ),
     _row(
         "a step of that perceptron, each batch new from the host", "ms", "training", "NumPy; PyTorch; JAX",
-        _ours(0.75, f"{_PRODUCTS}, and a batch is copied beside them"),
+        _ours(0.75, f"{_PRODUCTS}, and a batch is copied beside them"), "the perceptron",
     ),
     _row("`s.call(np.linalg.svd, x)`, 200 x 200", "ms", "svd", "run_in_executor", _ours(1.05, "LAPACK's time alone")),
     _row(
