@@ -49,7 +49,10 @@ def run(parts: Sequence[Part]) -> None:
 
 
 def each(items: Sequence[Any], seconds: float, call: Callable[[Any], None]) -> None:
-    """Call a function for all items, in parts for the threads there are. On one they take so long, by estimate."""
+    """Call a function for all items, in parts for the threads there are. On one they take so long, by estimate.
+
+    Four parts for each thread: with three, two threads share the eight tiles of a small batch as five and three.
+    """
 
     def some(part: slice) -> None:
         for item in items[part]:
