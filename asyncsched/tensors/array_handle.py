@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
 from typing import Any, cast
 
 import numpy as np
@@ -12,6 +13,7 @@ from ..errors import ImplicitBarrierError
 from ..ops.meta import Shape
 from .copies import copy_out
 from .handles import reach, runtime_of
+from .number import Number
 from .reading import Unread
 
 
@@ -108,8 +110,8 @@ class ArrayHandle(Unread):
         finally:
             del self, value  # see `Handle.__await__`
 
-    async def item(self) -> bool | int | float:
-        """The only element, as a Python scalar.
+    def item(self) -> Coroutine[Any, Any, bool | int | float]:
+        """The only element, as a Python scalar: a coroutine, which is no number before it is awaited and says so.
 
         >>> async def main():
         ...     async with asc.Scheduler("cpu") as s:
@@ -124,10 +126,14 @@ class ArrayHandle(Unread):
         Raises:
             ValueError: if there is not exactly one.
             Exception: what the task raised; TaskCancelled if it was cancelled. Cancelling the wait leaves it alone.
+            ImplicitBarrierError: where the coroutine is taken for the number.
         """
-        value = self._value
         if self.size not in (1, None):
             raise ValueError(f"item() needs exactly one element, and the shape is {self.shape}: use `await t.numpy()`")
+        return Number(self._item())
+
+    async def _item(self) -> bool | int | float:
+        value = self._value
         try:
             await reach(value)
             if value.failure is not None:
