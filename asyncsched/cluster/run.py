@@ -128,7 +128,7 @@ class Run:
                 continue
             limit = account.limit
             fits = limit is None or account.used + admission.pending_bytes + task.cost <= limit
-            engine.submit(task, bounded=False, hold=True)
+            runtime.submit(task, bounded=False, hold=True)
             held += 1
             if fits and held < _BATCH:
                 continue

@@ -115,7 +115,7 @@ def _items(s: BatcherStatistics) -> Mapping[str, float | None]:
 SERVER: Final = (
     Row("requests_in_progress", "Requests let in and not answered.", False, lambda s: len(s.limiter)),
     Row("requests_limit", "The most requests in progress.", False, lambda s: s.limiter.max_requests),
-    Row("requests_refused", "Requests refused: full, draining, or a tenant's quota.", True,
+    Row("requests_refused", "Requests refused: over max_requests or a tenant's quota, or draining.", True,
         lambda s: s.limiter.refused),
     Row("estimated_wait_seconds", "How long what is in progress and in the backlog will take.", False,
         lambda s: s.estimated_wait()),
