@@ -118,7 +118,7 @@ class Run:
 
     async def _submit_all(self, core: CoreScope) -> None:
         runtime, queue, account = self.runtime, core.queue, core.account
-        engine, admission = runtime.engine, runtime.engine.admission
+        admission = runtime.engine.admission
         held = 0  # submitted since the last dispatch
         for key, node in self.nodes.items():
             if self.stopped:
