@@ -118,8 +118,9 @@ class Engine(Quick):
         if completions.items and not hold:
             self.take()
         at_once = task.quick is None and not hold
-        # Its inputs are charged, or will be: where there is room for all that, there is for them.
-        if account.limit is not None and account.used + admission.pending_bytes + task.cost > account.limit:
+        # Its inputs are charged, or will be: where there is room for all that, there is for them. (Below zero bytes are
+        # used between the drop of a result that was larger than its task's cost and the end of that task.)
+        if account.limit is not None and not 0 <= account.used <= account.limit - admission.pending_bytes - task.cost:
             self.require(task)
             at_once = False
         if bounded and self.max_pending is not None and admission.pending >= self.max_pending:
@@ -175,7 +176,7 @@ class Engine(Quick):
         completions, admission, account, queue = self.completions, self.admission, scope.account, scope.queue
         if self.observer is not None or queue.rotating or admission.idle:
             return False
-        if account.limit is not None and account.used + admission.pending_bytes + cost > account.limit:
+        if account.limit is not None and not 0 <= account.used <= account.limit - admission.pending_bytes - cost:
             return False
         if self.max_pending is not None and admission.pending >= self.max_pending:
             return False

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from asyncsched._core.model import DONE, PENDING
+from asyncsched.errors import TaskTooLarge
 
-from .rig import Rig, names
+from .rig import Rig, execute, names
 
 
 @pytest.fixture
@@ -295,3 +296,20 @@ def test_queues_of_closed_scopes_leave_the_rotation():
     assert len(rig.engine.admission.tenants.ordinary.tenants) <= 2
     assert not rig.engine.admission._waiting
     assert not rig.root.children
+
+
+def test_what_is_too_large_is_refused_while_less_than_nothing_is_used():
+    """A result larger than its task's cost was dropped, and its task has not ended."""
+    rig = Rig(max_ops=1, max_bytes=20)
+    task, value = rig.submit(cost=0)
+    rig.dispatch()
+    rig.streams[rig.lanes[0]].remove(task)
+    execute(task, 1)
+    del value
+    rig.drain()
+    assert rig.engine.account.used == -1
+    with pytest.raises(TaskTooLarge):
+        rig.submit(cost=21)
+    rig.post(task)
+    rig.dispatch()
+    assert rig.engine.account.used == 0
