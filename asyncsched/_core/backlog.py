@@ -49,12 +49,15 @@ class Queue:
         expedited, tasks = self.expedited, self.tasks
         if expedited and not (expedited[0].blockers and tasks):
             return expedited[0]
-        if not tasks:
-            return None
+        return self.first() if tasks else None
+
+    def first(self) -> Task:
+        """The first that is not expedited, where there is one; a bare value there is given its task."""
+        tasks = self.tasks
         if type(tasks[0]) is Value:
             tasks[0] = task_of(tasks[0])
-        head: Task = tasks[0]
-        return head
+        first: Task = tasks[0]
+        return first
 
     def last_bare(self, scope: Scope, before: int | None) -> Value | None:
         """The last of a scope's bare values, of those numbered under `before`."""

@@ -428,11 +428,13 @@ class Scope:
 
     def one_unfinished(self, before: int | None = None) -> Task | None:
         """One of them, late among them; None if there is none."""
-        for scope in self.tree():
+        for scope in reversed(self.tree()):
             if scope.bare and (value := scope.queue.last_bare(scope, before)) is not None:
                 return task_of(value)
-        tasks = self.with_tasks()
-        return next((task for task in reversed(tasks) if before is None or task.seq < before), None)
+            for task in reversed(scope.tasks):
+                if before is None or task.seq < before:
+                    return task
+        return None
 
     def record(self, failure: Failure) -> None:
         """Report a root cause where the scope ends, or at a barrier, unless someone sees it first."""

@@ -31,50 +31,43 @@ class Quick(Scopes):
         self._running = True
         try:
             while ran < most and queue.tasks:
-                task = queue.tasks[0]
-                if type(task) is Value:
-                    value, stand = task, task.task
-                    if type(stand) is Bare and stand.scope.account is account:
-                        charged = value.nbytes + value.plan.workspace
-                        used = account.used + charged
-                        if (limit is None or used <= limit) and run_bare(value):
-                            if queue.tasks and queue.tasks[0] is value:  # else it was swept out
-                                queue.tasks.popleft()
-                            if not ran:
-                                self.completions.direct = get_ident()
-                            ran += 1
-                            cost += charged
-                            account.used += value.charge
-                            if used > self.peak_bytes and account is self.account:
-                                self.peak_bytes = used
-                            stand.scope.bare -= 1
-                            continue
-                    task = queue.head()
-                    if task is None:  # cancelled by a finaliser
+                head = queue.tasks[0]
+                stand = head.task if type(head) is Value else None
+                if type(stand) is Bare:
+                    home, charged = stand.scope, head.nbytes + head.plan.workspace
+                else:
+                    stand, head = None, queue.first()
+                    home, charged = head.scope, head.cost
+                    if head.quick is None or head.blockers or head.state != PENDING:
                         break
-                if task.quick is None or task.blockers or task.state != PENDING or task.scope.account is not account:
+                used = account.used + charged
+                if home.account is not account or (limit is not None and used > limit):
                     break
-                used = account.used + task.cost
-                if (limit is not None and used > limit) or not run(task):
+                if not (run(head) if stand is None else run_bare(head)):
                     break
-                if task.state != PENDING:  # cancelled meanwhile, and out of the queue
-                    account.used += task.cost - task.refund
+                if stand is None and head.state != PENDING:  # cancelled meanwhile, and out of the queue
+                    account.used += charged - head.refund
                     continue
-                queue.tasks.popleft()
+                if queue.tasks and queue.tasks[0] is head:  # a bare value that is made may have been swept out
+                    queue.tasks.popleft()
                 if not ran:
                     self.completions.direct = get_ident()  # what is dropped from now on is free at once
                 ran += 1
-                cost += task.cost
-                task.state = DONE
-                account.used += task.cost - task.refund
+                cost += charged
                 if used > self.peak_bytes and account is self.account:
                     self.peak_bytes = used
-                if task.after is not None:
-                    unblock(task)
-                    task.after = None
-                del task.scope.tasks[task]
-                if task.waiters is not None:
-                    self._news.append(task)
+                if stand is not None:
+                    account.used += head.charge
+                    home.bare -= 1
+                    continue
+                account.used += charged - head.refund
+                head.state = DONE
+                if head.after is not None:
+                    unblock(head)
+                    head.after = None
+                del home.tasks[head]
+                if head.waiters is not None:
+                    self._news.append(head)
         finally:
             self._running = False
             if ran:

@@ -63,11 +63,9 @@ def issue(
         value.base = reads[0] if isinstance(reads, tuple) else reads
     cost = nbytes + plan.workspace
     streams = lanes or runtime.lanes[device]
-    may_wait = plan.bare and not hold and nbytes < POOLED_BYTES and device.inline
-    if may_wait and lanes is None and runtime.sink is None:
-        submit = runtime.engine.submit_bare
-        if submit(scope, value, plan, reads, template, streams, cost):
-            return value
+    bare = plan.bare and lanes is None and not hold and nbytes < POOLED_BYTES and device.inline and runtime.sink is None
+    if bare and runtime.engine.submit_bare(scope, value, plan, reads, template, streams, cost):
+        return value
     task = Task(scope, row.name, value, row, reads, template, options, streams, cost)
     if plan.small and lanes is None:
         task.quick = plan

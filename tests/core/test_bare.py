@@ -210,7 +210,9 @@ def test_one_that_does_not_run_here_goes_to_a_stream():
 
 
 @pytest.mark.parametrize("when", ["before_bare", "after_bare"])
-@pytest.mark.parametrize("what", ["cancels it", "cancels the next", "cancels all", "awaits it", "submits", "looks"])
+@pytest.mark.parametrize(
+    "what", ["cancels it", "cancels the next", "cancels all", "awaits it", "submits", "expedites", "looks"]
+)
 def test_a_finaliser_while_one_is_made(what, when):
     rig, slow = held_up()
     values = [rig.bare(name=str(i)) for i in range(5)]
@@ -226,6 +228,9 @@ def test_a_finaliser_while_one_is_made(what, when):
                     cancelled += rig.engine.cancel(own(other), cancellation(own(other)))
         elif what == "awaits it":
             task_of(value)
+        elif what == "expedites":
+            task_of(value)
+            values.append(rig.submit(quick=True, expedited=True)[1])
         elif what == "submits":
             values.append(rig.bare(values[2], name="new"))
         else:

@@ -52,23 +52,14 @@ def run_small(task: Task) -> bool:
     """Run a row with a small result, as most are by number, in few steps, to its end. False, and nothing has happened,
     for whatever is out of the ordinary, operands that are not there and a kernel that raises too: that is left to
     `execution.run` and `execution.release`, which do the same and more."""
-    row, value, reads = task.call, task.value, task.reads
+    row, value = task.call, task.value
     if type(row) is not Row or not row.out or task.move is not None or task.cancelled:
         return False
     if value is None or value.nbytes >= POOLED_BYTES or value.meta.bound is not value.meta.shape:
         return False
-    arrays: list[Any] = []
-    for operand in (reads,) if type(reads) is Value else reads:
-        producer, array = operand.task, operand.array
-        if type(array) is not np.ndarray or (producer is not None and producer.failure is not None):
-            return False
-        arrays.append(array)
-    operand = producer = reads = None  # which would count as holders
-    if (args := task.args) is not None:
-        if len(args) == 2 and args[0] is _FIRST:  # an operator with a number: most of all
-            arrays.append(args[1])
-        else:
-            arrays = execution.arguments(task.args, arrays)
+    arrays = _operands(task.reads, task.args)
+    if arrays is None:
+        return False
     try:
         array = (row.kernels.get(np) or resolve(row, np))(*arrays, **(task.options or NO_OPTIONS))
     except Exception:
@@ -87,21 +78,12 @@ def run_small(task: Task) -> bool:
 
 def run_bare(value: Value) -> bool:
     """The same for a bare value, which has its array then, and no task. It may hold the loop's thread for its turn."""
-    runtime, stand, reads, plan = value.account.runtime, value.task, value.reads, value.plan
+    runtime, stand, plan = value.account.runtime, value.task, value.plan
     if not runtime.inline_thread:
         return False
-    arrays: list[Any] = []
-    for operand in (reads,) if type(reads) is Value else reads:
-        producer, array = operand.task, operand.array
-        if type(array) is not np.ndarray or (producer is not None and producer.failure is not None):
-            return False
-        arrays.append(array)
-    operand = producer = reads = None  # which would count as holders
-    if (args := value.args) is not None:
-        if len(args) == 2 and args[0] is _FIRST:
-            arrays.append(args[1])
-        else:
-            arrays = execution.arguments(args, arrays)
+    arrays = _operands(value.reads, value.args)
+    if arrays is None:
+        return False
     try:
         array = plan.kernel(*arrays)
     except Exception:
@@ -117,6 +99,19 @@ def run_bare(value: Value) -> bool:
     if plan.seconds:
         runtime.spend(plan.seconds)
     return True
+
+
+def _operands(reads: Any, template: Any) -> list[Any] | None:
+    """What a row is called with; None if an input is not there."""
+    arrays: list[Any] = []
+    for value in (reads,) if type(reads) is Value else reads:
+        producer, array = value.task, value.array
+        if type(array) is not np.ndarray or (producer is not None and producer.failure is not None):
+            return None
+        arrays.append(array)
+    if template is not None and len(template) == 2 and template[0] is _FIRST:  # an operator with a number: most of all
+        return [*arrays, template[1]]
+    return execution.arguments(template, arrays)
 
 
 class HostDevice(Device):
