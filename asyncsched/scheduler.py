@@ -83,10 +83,11 @@ class Scheduler(Submitter):
     Args:
         device: "auto" (CUDA where it is usable, else the CPU), "cpu", "cuda", "cuda:1", a `Device`, or a list of them.
             A `Device` serves one scheduler alone, once.
-        streams: compute streams per device given by name (a `Device` is made with its own): by default 2 on CUDA, and 1
-            on the CPU, where everything runs in the order of submission, on all BLAS threads. With several, what is
-            independent overlaps (`resource=` orders tasks that must not), large rows are cut into parts for idle
-            streams, and BLAS has its part of the processors while more than one runs.
+        streams: compute streams per device given by name (a `Device` is made with its own): by default 2 on CUDA, and
+            on the CPU one for each processor that the process may use, by affinity and the container's quota, at most
+            8. What is independent overlaps then (`resource=` orders tasks that must not), large rows are cut into parts
+            for idle streams, and BLAS has its part of the processors while more than one runs. With 1 on the CPU
+            everything runs in the order of submission, on all BLAS threads, and nothing is cut.
         max_ops: most tasks in flight; None for no bound.
         max_bytes: most tracked bytes, as an int or text such as "256 MiB"; None for no bound. "auto" is half of what
             the machine or container lets this process use, and with a CUDA device 80% of what was free there when it

@@ -48,7 +48,7 @@ def _device(spec: Any, position: int | None, streams: int | None) -> Device:
 
         if kind == "cuda" or cuda.usable():
             return cuda.CUDADevice(int(number or 0), streams or 2)
-    return CPUDevice("cpu" if position is None else f"cpu:{position}", streams or 1)
+    return CPUDevice("cpu" if position is None else f"cpu:{position}", streams)
 
 
 if not TYPE_CHECKING:  # most programs use neither

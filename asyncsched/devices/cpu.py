@@ -41,11 +41,13 @@ from ..ops.parallel import share_by
 from .contract import Job, Point, enter_stream_thread, leave_stream_thread
 from .counter import Counter
 from .host import blas
+from .host.allowed import allowed_processors
 from .host.memory import HostDevice, HostMemory, execute
 from .host.team import Shared, Team
 
 _Item = tuple[Task, Sequence[Point]] | Job | Shared | None
 _UP: Final = Shared(())  # only wakes the thread up
+_MOST: Final = 8  # streams by default: what is larger is memory's to bound, not processors'
 
 
 class CPUStream:
@@ -140,7 +142,7 @@ class CPUStream:
 
 
 class CPUDevice(HostDevice):
-    """NumPy on `streams` compute threads and one copy thread.
+    """NumPy on `streams` compute threads and one copy thread; by default as many as processors, and at most 8.
 
     With one stream nothing is cut and every BLAS thread stays. With several, large rows are cut into parts for those
     that are idle, and BLAS has its part of the processors while several run, see `host.blas`.
@@ -149,14 +151,15 @@ class CPUDevice(HostDevice):
     kind = "cpu"
     inline = True  # tiny rows may run on the loop's thread
 
-    def __init__(self, name: str = "cpu", streams: int = 1) -> None:
+    def __init__(self, name: str = "cpu", streams: int | None = None) -> None:
         self.name = name
-        self._count = streams
+        self._count = streams or 0  # by default known when it is prepared: counting processors reads files
         self.streams: list[CPUStream] = []
         self._shared = False
 
     def prepare(self) -> None:
         super().prepare()
+        self._count = self._count or min(allowed_processors(), _MOST)
         if self._count > 1:
             blas.look()
 
