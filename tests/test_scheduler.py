@@ -159,7 +159,7 @@ async def test_barrier_raises_unseen_failures_once(s: asc.Scheduler) -> None:
 
 
 async def test_statistics_count_everything(gate: threading.Event) -> None:
-    async with asc.Scheduler("cpu", max_ops=2, max_bytes="1 MiB") as s:
+    async with asc.Scheduler("cpu", streams=1, max_ops=2, max_bytes="1 MiB") as s:
         x = await s.put(BLOCK)
         s.submit_nowait(held, gate, nbytes=1000)
         tasks = [s.submit_nowait(fail), s.submit_nowait(int)]

@@ -31,8 +31,12 @@ class Unseen:
             failure.keeper = self._counted
 
     def take(self, before: int | None) -> tuple[list[Failure], int]:
-        """The failures of tasks numbered under `before`, marked as seen; and how many others were only counted."""
+        """The failures of tasks numbered under `before`, marked as seen; and how many others were only counted.
+
+        In the order of their tasks, whichever ended first.
+        """
         found = [failure for failure in list(self._kept) if before is None or failure.seq < before]
+        found.sort(key=lambda failure: failure.seq)
         for failure in found:
             failure.see()
         counted, self._counted = self._counted, _Counted()

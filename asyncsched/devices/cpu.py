@@ -155,7 +155,7 @@ class CPUDevice(HostDevice):
         self.name = name
         self._count = streams or 0  # by default known when it is prepared: counting processors reads files
         self.streams: list[CPUStream] = []
-        self._shared = False
+        self._team: Team | None = None
 
     def prepare(self) -> None:
         super().prepare()
@@ -166,8 +166,8 @@ class CPUDevice(HostDevice):
     def open(self, completions: Completions, max_bytes: int | None) -> None:
         if self._count > 1:
             blas.share(self._count)
-            self._shared, self.rest = True, blas.widen
-        team = Team(self._count) if self._count > 1 else None
+            self.rest = blas.widen
+        team = self._team = Team(self._count) if self._count > 1 else None
         self.memory = HostMemory(completions, max_bytes)
         self.streams = [CPUStream(f"{self.name} stream {i}", self.memory, team) for i in range(self._count)]
         if team is not None:
@@ -188,8 +188,9 @@ class CPUDevice(HostDevice):
         self.copier.queue.put(job)
 
     def close(self) -> None:
-        if self._shared:
-            self._shared, self.rest = False, None
+        if self._team is not None:
+            self._team.streams = ()  # a circle, in which the descriptor that wakes the loop would stay open
+            self._team = self.rest = None
             blas.unshare(self._count)
         streams, self.streams = self.streams, []
         for stream in (*streams, self.copier) if streams else ():

@@ -14,6 +14,7 @@ from threadpoolctl import ThreadpoolController
 
 import asyncsched as asc
 from asyncsched._core.model import Task
+from asyncsched.devices import cpu
 from asyncsched.devices.contract import Job
 from asyncsched.devices.counter import Counter
 from asyncsched.devices.host import blas, memory
@@ -31,6 +32,20 @@ def threads() -> list[int]:
     return [lib.num_threads for lib in CONTROLLER.lib_controllers]
 
 
+# -- how many streams -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("processors", "streams"), [(1, 1), (3, 3), (64, 8)])
+async def test_there_is_a_stream_for_each_processor(
+    monkeypatch: pytest.MonkeyPatch, processors: int, streams: int
+) -> None:
+    monkeypatch.setattr(cpu, "allowed_processors", lambda: processors)
+    async with asc.Scheduler("cpu") as s:
+        assert len(s.devices[0].streams) == streams
+        x = await s.put(BLOCK)
+        assert (await (x @ x))[0, 0] == 200
+
+
 # -- BLAS -----------------------------------------------------------------------------------------------------------
 
 
@@ -45,8 +60,12 @@ def many(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         assert not blas._shares
 
 
-async def test_one_stream_keeps_every_blas_thread(s: asc.Scheduler, many: list[int]) -> None:
-    assert threads() == many
+async def test_one_stream_keeps_every_blas_thread(many: list[int]) -> None:
+    async with asc.Scheduler("cpu", streams=1) as s:
+        x = await s.put(BLOCK)
+        running = s.submit_nowait(threads)
+        await (x @ x)
+        assert await running == threads() == many
 
 
 async def test_streams_share_the_blas_threads_while_several_run(many: list[int]) -> None:
@@ -340,7 +359,7 @@ def test_several_threads_take_and_give() -> None:
 
 
 async def test_a_stream_that_is_roused_in_vain_is_idle_all_the_same(s: asc.Scheduler, gate: threading.Event) -> None:
-    (stream,) = s.devices[0].streams
+    stream = s.devices[0].streams[0]
     await s.call(int)
     stream.rouse()
     stream.rouse()

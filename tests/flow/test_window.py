@@ -150,7 +150,7 @@ async def test_what_an_iteration_costs_does_not_grow_with_the_scopes_that_are_op
 
 async def test_failures_that_were_not_kept_are_told_though_windows_were_opened_since() -> None:
     with pytest.raises(asc.AsyncSchedError, match="the scheduler: 5 tasks failed unseen whose"):
-        async with asc.Scheduler("cpu") as s:
+        async with asc.Scheduler("cpu", streams=1) as s:
             async with s.window(1):
                 failing = [s.submit_nowait(fail) for _ in range(105)]
             await until(lambda: s.statistics().tasks_failed == 105)

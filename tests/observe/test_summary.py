@@ -36,31 +36,31 @@ async def test_operations_and_streams_add_up() -> None:
     assert all(stream.running is None for stream in found.streams)
 
 
-async def test_what_runs_and_who_waits_for_what(s: asc.Scheduler, gate: threading.Event) -> None:
+async def test_what_runs_and_who_waits_for_what(gate: threading.Event) -> None:
     summary = asc.observe.Summary()
-    s.add_instrument(summary)
-    began = threading.Event()
-    running = s.submit_nowait(lambda: began.set() or held(gate), name="long")
-    behind = s.submit_nowait(held, gate, name="behind")
+    async with asc.Scheduler("cpu", streams=1, instruments=[summary]) as s:
+        began = threading.Event()
+        running = s.submit_nowait(lambda: began.set() or held(gate), name="long")
+        behind = s.submit_nowait(held, gate, name="behind")
 
-    async def waits_here() -> None:
-        await behind
+        async def waits_here() -> None:
+            await behind
 
-    waiting = [asyncio.create_task(waits_here()) for _ in range(3)]
-    both = asyncio.create_task(asyncio.wait_for(asc.gather(running, behind), None))
-    await until(lambda: began.is_set() and summary.read().waiting_count == 4)
-    found = summary.read()
-    stream = found.streams[0]
-    assert (stream.running, stream.tasks) == ("long", 2)
-    assert stream.line.endswith("in test_what_runs_and_who_waits_for_what")
-    assert 0 < stream.running_seconds <= stream.busy_seconds <= found.seconds
-    first, second = found.waiting
-    assert (first.count, first.name, first.more) == (3, "behind", 0)
-    assert first.place.endswith("waits_here")
-    assert (second.count, second.name, second.state, second.more) == (1, "long", "launched", 1)
-    gate.set()
-    await asyncio.gather(both, *waiting)
-    assert summary.read().waiting == ()
+        waiting = [asyncio.create_task(waits_here()) for _ in range(3)]
+        both = asyncio.create_task(asyncio.wait_for(asc.gather(running, behind), None))
+        await until(lambda: began.is_set() and summary.read().waiting_count == 4)
+        found = summary.read()
+        stream = found.streams[0]
+        assert (stream.running, stream.tasks) == ("long", 2)
+        assert stream.line.endswith("in test_what_runs_and_who_waits_for_what")
+        assert 0 < stream.running_seconds <= stream.busy_seconds <= found.seconds
+        first, second = found.waiting
+        assert (first.count, first.name, first.more) == (3, "behind", 0)
+        assert first.place.endswith("waits_here")
+        assert (second.count, second.name, second.state, second.more) == (1, "long", "launched", 1)
+        gate.set()
+        await asyncio.gather(both, *waiting)
+        assert summary.read().waiting == ()
 
 
 async def test_scopes_windows_and_failures(s: asc.Scheduler) -> None:

@@ -65,7 +65,7 @@ async def test_pending(gate: Gate) -> None:
 
 async def test_launched_and_waiting_in_its_stream() -> None:
     gate, ran = Gate(), []
-    async with asc.Scheduler("cpu") as s:
+    async with asc.Scheduler("cpu", streams=1) as s:
         s.submit_nowait(gate)
         task = s.submit_nowait(ran.append, 1)
         await gate.running()

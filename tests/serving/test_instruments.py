@@ -104,7 +104,7 @@ async def test_status() -> None:
     async def app(scope: ASGIScope, receive: Receive, send: Send) -> None:
         await reply(send, str(await scope["state"]["scheduler"].call(int, 3)).encode())
 
-    server = serving(app, lambda: asc.Scheduler("cpu", max_ops=7, max_bytes=5000), max_requests=9)
+    server = serving(app, lambda: asc.Scheduler("cpu", streams=1, max_ops=7, max_bytes=5000), max_requests=9)
     status, body = await get(server, "/statusz").answer()
     assert (status, body["title"]) == (503, "Service Unavailable")
     async with server.open():
