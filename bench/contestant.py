@@ -14,7 +14,7 @@ from math import ceil
 from time import perf_counter
 from typing import Any, TextIO
 
-from .libraries import Jax, JaxJit, Library, MXNet, NumPy, Ours, OursNumba, OursStreams, OursUvloop, Torch
+from .libraries import Jax, JaxJit, Library, MXNet, NumPy, Ours, OursNumba, OursOneStream, OursUvloop, Torch
 from .runners import Dask, Distributed, Executor, ExecutorUvloop, Ray, ToThread
 
 LIBRARIES: dict[str, type[Library]] = {
@@ -30,7 +30,7 @@ LIBRARIES: dict[str, type[Library]] = {
     "run_in_executor uvloop": ExecutorUvloop,
     "to_thread": ToThread,
     "asyncsched": Ours,
-    "asyncsched streams": OursStreams,
+    "asyncsched one stream": OursOneStream,
     "asyncsched uvloop": OursUvloop,
     "asyncsched numba": OursNumba,
 }

@@ -14,7 +14,7 @@ from .turns import Row
 COUNTS = (10, 100, 1_000, 10_000, 100_000, 1_000_000)
 WIDTHS = (1, 10, 100, 1_000, 10_000)
 PANELS = {"issued": "tiny operations issued", "pending": "operations pending", "width": "independent tasks"}
-_ON = {"NumPy": "numpy", "PyTorch": "torch", "asyncsched": "asyncsched streams"}
+_ON = {"NumPy": "numpy", "PyTorch": "torch", "asyncsched": "asyncsched"}
 _COLOURS = {"asyncsched": "C0", "NumPy": "C7", "PyTorch": "C1", "run_in_executor": "C2", "to_thread": "C3"}
 _SCALED = {
     "large": "`x + 1` on (1000, 1000)",

@@ -162,15 +162,11 @@ class Ours(Library):
         return f"{super().facts()}{numba}{_kernel()}"
 
 
-class OursStreams(Ours):
-    """With a stream for each processor."""
-
-    async def open(self) -> None:
-        self.options = {"streams": cpus()}
-        await super().open()
+class OursOneStream(Ours):
+    options = MappingProxyType({"streams": 1})
 
 
-class OursNumba(OursStreams):
+class OursNumba(Ours):
     needs = "numba"
     numba = True
 

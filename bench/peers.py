@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .measure import ROOT, cpus
+from .measure import ROOT
 from .picture import draw
 from .results import RESULTS, add_options, contestants, found, load, measured, number, print_table, setting
 from .turns import Row
@@ -19,7 +19,7 @@ from .turns import Row
 PEERS = {
     "NumPy": "numpy",
     "asyncsched": "asyncsched",
-    f"{cpus()} streams": "asyncsched streams",
+    "one stream": "asyncsched one stream",
     "PyTorch": "torch",
     "JAX": "jax",
     "MXNet": "mxnet",
