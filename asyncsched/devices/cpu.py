@@ -164,14 +164,13 @@ class CPUDevice(HostDevice):
             blas.look()
 
     def open(self, completions: Completions, max_bytes: int | None) -> None:
-        if self._count > 1:
-            blas.share(self._count)
-            self.rest = blas.widen
         team = self._team = Team(self._count) if self._count > 1 else None
         self.memory = HostMemory(completions, max_bytes)
         self.streams = [CPUStream(f"{self.name} stream {i}", self.memory, team) for i in range(self._count)]
         if team is not None:
             team.streams = self.streams
+            blas.share(team, self._count)
+            self.rest = partial(blas.rest, team)
         self.copier = CPUStream(f"{self.name} copies", self.memory)
 
     def rouse(self) -> None:
@@ -190,8 +189,8 @@ class CPUDevice(HostDevice):
     def close(self) -> None:
         if self._team is not None:
             self._team.streams = ()  # a circle, in which the descriptor that wakes the loop would stay open
+            blas.unshare(self._team)
             self._team = self.rest = None
-            blas.unshare(self._count)
         streams, self.streams = self.streams, []
         for stream in (*streams, self.copier) if streams else ():
             stream.queue.put(None)

@@ -57,7 +57,8 @@ def many(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         before = threads()
         yield before
         assert threads() == before
-        assert not blas._shares
+        assert not blas._streams
+        assert not blas._computing
 
 
 async def test_one_stream_keeps_every_blas_thread(many: list[int]) -> None:
@@ -122,13 +123,22 @@ async def test_a_lone_function_has_every_blas_thread_and_several_share_them(many
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 async def test_two_schedulers_restore_the_threads_in_any_order(many: list[int], order: tuple[int, int]) -> None:
+    gates = threading.Event(), threading.Event()
     schedulers = [asc.Scheduler("cpu", streams=2), asc.Scheduler("cpu", streams=4)]
     for s in schedulers:
         await s.__aenter__()
+    first, second = [schedulers[place] for place in order]
+    assert threads() == many  # both rest
+    assert await first.call(threads) == many
+    holding = [s.submit_nowait(held, gate) for s, gate in zip((first, second), gates, strict=True)]
     assert threads() == [2] * len(many)  # neither knows what the other is about to run
-    await schedulers[order[0]].aclose()
-    assert threads() == [2 if order[0] == 0 else 4] * len(many)
-    await schedulers[order[1]].aclose()
+    gates[0].set()
+    await holding[0]
+    await first.aclose()
+    assert threads() == many
+    gates[1].set()
+    await holding[1]
+    await second.aclose()
     assert threads() == many
 
 

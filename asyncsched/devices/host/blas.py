@@ -1,9 +1,10 @@
 """BLAS's own threads, where several streams want the processors, too. The setting is the process's: it is restored.
 
 Theory of operation. The threads of a BLAS take the same processors as the streams, and spin there for 25 to 100 ms
-after each product. So while several streams compute, each has its part of the processors, one thread mostly (`narrow`).
-What is launched alone, a product, a decomposition or a user's function, has all threads, and so has who calls NumPy
-beside a scheduler that rests (`widen`).
+after each product. So while several streams compute, each has its part of the processors, one thread mostly. What is
+launched alone, a product, a decomposition or a user's function, has all threads, and so has who calls NumPy beside
+schedulers that rest. Two schedulers that compute at the same time know nothing of each other's streams: then all have
+their part.
 
 All of it on the loop's thread: threadpoolctl's OpenBLAS lets only one living thread change the setting, and what any
 other sets is silently dropped. To change it takes about 1 us.
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
     from threadpoolctl import LibController
 
 _lock = Lock()
-_shares: list[int] = []  # for each device with several streams, how many
+_streams: dict[object, int] = {}  # of each device that has several
+_computing: dict[object, bool] = {}  # devices that do not rest: whether what they run is to have one stream's part
 _libraries: list[tuple[LibController, int]] = []  # and how many threads each had before
 _found: list[LibController] = []
 _processors = 1
@@ -37,53 +39,44 @@ def look() -> None:
         _found, _processors = controller.lib_controllers, allowed_processors()
 
 
-def share(streams: int) -> None:
+def share(device: object, streams: int) -> None:
     """One more device has so many streams. Call `look` before; undo with `unshare`."""
     global _libraries
     with _lock:
-        if not _shares:
+        if not _streams:
             _libraries = [(library, library.num_threads) for library in _found]
-        _shares.append(streams)
-        if len(_shares) > 1:
-            _set_narrow()
+        _streams[device] = streams
 
 
-def unshare(streams: int) -> None:
-    """Take back one `share(streams)`. The last restores what was set before the first. Never blocks for long."""
+def unshare(device: object) -> None:
+    """Take back `share`. The last restores what was set before the first. Never blocks for long."""
+    rest(device)
     with _lock:
-        _shares.remove(streams)
-        if not _shares:
-            _set_wide()
-        elif _narrow:
-            _set_narrow()
+        del _streams[device]
 
 
-def narrow() -> None:
-    """Give each stream's products their part of the processors, and never more threads than were set before."""
-    if not _narrow:
+def compute(device: object, narrow: bool) -> None:
+    """A device is about to run something: alone, or `narrow`, with one stream's part of the processors."""
+    if _computing.get(device) is not narrow:
         with _lock:
-            if _shares:
-                _set_narrow()
+            _computing[device] = narrow
+            _set()
 
 
-def widen() -> None:
-    """Give products as many threads as before, unless another device has several streams."""
-    if _narrow:
+def rest(device: object) -> None:
+    """A device has nothing left to run."""
+    if device in _computing:
         with _lock:
-            if len(_shares) == 1:
-                _set_wide()
+            del _computing[device]
+            _set()
 
 
-def _set_narrow() -> None:
+def _set() -> None:
+    """As many threads as suit what is computed; never more than were set before."""
     global _narrow
-    _narrow = True
-    part = max(1, _processors // max(_shares))
-    for library, before in _libraries:
-        library.set_num_threads(min(before, part))
-
-
-def _set_wide() -> None:
-    global _narrow
-    _narrow = False
-    for library, before in _libraries:
-        library.set_num_threads(before)
+    narrow = len(_computing) > 1 or any(_computing.values())
+    if narrow or _narrow:
+        part = max(1, _processors // max(_streams.values()))
+        for library, before in _libraries:
+            library.set_num_threads(min(before, part) if narrow else before)
+    _narrow = narrow

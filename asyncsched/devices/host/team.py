@@ -94,11 +94,8 @@ class Team:
         if row is not None and (row.out or row.view) and row.name not in PRODUCTS and row.name not in SMALL_PRODUCTS:
             return
         # A product that must not be cut, a library's function or a user's may use them all.
-        narrow = row is not None and (row.name in SMALL_PRODUCTS or (row.name in PRODUCTS and row.exact))
-        if not narrow and all(stream.idle() for stream in self.streams):
-            blas.widen()
-        else:
-            blas.narrow()
+        narrow = row is not None and (row.name in SMALL_PRODUCTS or (row.name in PRODUCTS and row.exact is not None))
+        blas.compute(self, narrow or not all(stream.idle() for stream in self.streams))
 
     def run(self, parts: Sequence[Part]) -> None:
         """Run parts on the calling stream and on those that would sleep. Raises what one of them raised."""
