@@ -91,11 +91,12 @@ class Team:
     def before_launch(self, task: Task) -> None:
         """Give BLAS as many threads as suit a task that is about to be launched. On the loop's thread."""
         row = task.call if isinstance(task.call, Row) else None
-        if row is not None and (row.out or row.view) and row.name not in PRODUCTS and row.name not in SMALL_PRODUCTS:
+        product = row is not None and (row.name in PRODUCTS or row.name in SMALL_PRODUCTS)
+        if row is not None and (row.out or row.view) and not product:
             return
-        # A product that must not be cut, a library's function or a user's may use them all.
-        narrow = row is not None and (row.name in SMALL_PRODUCTS or (row.name in PRODUCTS and row.exact is not None))
-        blas.compute(self, narrow or not all(stream.idle() for stream in self.streams))
+        # A product has a stream's part, whatever else runs: its bits must not depend on that. A library's function or a
+        # user's may use them all.
+        blas.compute(self, product or not all(stream.idle() for stream in self.streams))
 
     def run(self, parts: Sequence[Part]) -> None:
         """Run parts on the calling stream and on those that would sleep. Raises what one of them raised."""
