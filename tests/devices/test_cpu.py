@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import threading
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -21,6 +23,7 @@ from asyncsched.devices.host import blas, memory
 from asyncsched.devices.host.pool import Pool
 from asyncsched.ops.kernels.layers import without_buffers
 from tests.fake_cupy import Fake
+from tests.processes import fresh
 from tests.waiting import fail, held, turns, until
 
 BLOCK = np.ones((200, 200))
@@ -151,6 +154,96 @@ async def test_threads_are_restored_after_aclose_ran_out_of_time(many: list[int]
             await s.aclose(0.01)
     gate.set()
     assert threads() == many
+
+
+class Library:
+    """A BLAS of eight threads; when the number is set, something comes in between."""
+
+    num_threads = 8
+
+    def __init__(self, between: Callable[[], object]) -> None:
+        self._between: Callable[[], object] | None = between
+
+    def set_num_threads(self, number: int) -> None:
+        between, self._between = self._between, None
+        if between is not None:
+            between()
+        self.num_threads = number
+
+
+@pytest.mark.timeout(20)
+def test_a_finaliser_that_closes_a_scheduler_in_the_middle_of_a_setting_waits_for_nothing_and_is_heard(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    library = Library(lambda: blas.unshare("abandoned"))
+    monkeypatch.setattr(blas, "_found", [library])
+    monkeypatch.setattr(blas, "_processors", 8)
+    blas.share("abandoned", 4)
+    blas.compute("abandoned", True)
+    assert library.num_threads == 8
+    assert not blas._streams
+
+
+def test_a_loop_of_another_thread_sets_the_threads_too(many: list[int]) -> None:
+    """Though this one has set them before, and lives: threadpoolctl would let no other."""
+    found = []
+
+    async def main() -> None:
+        async with asc.Scheduler("cpu", streams=4) as s:
+            gate = threading.Event()
+            running = s.submit_nowait(held, gate)
+            found.append(await s.call(threads))
+            gate.set()
+            await running
+        found.append(threads())
+
+    thread = threading.Thread(target=asyncio.run, args=(main(),))
+    thread.start()
+    thread.join(60)
+    assert found == [[2] * len(many), many]
+
+
+FORKED = """
+import asyncio, os, threading, warnings
+import numpy as np
+from threadpoolctl import ThreadpoolController
+import asyncsched as asc
+from asyncsched.devices.host import blas
+
+blas.allowed_processors = lambda: 4
+warnings.simplefilter("ignore")  # newer Pythons warn of forks
+libraries = ThreadpoolController().select(user_api="blas")
+libraries.limit(limits=4)
+threads = lambda: [library.num_threads for library in libraries.lib_controllers]
+
+async def in_child():
+    async with asc.Scheduler("cpu", streams=2) as s:
+        print(await s.call(threads), threads(), flush=True)
+
+async def main():
+    gate = threading.Event()
+    async with asc.Scheduler("cpu", streams=4) as s:
+        running = [s.submit_nowait(gate.wait) for _ in range(2)]
+        print(threads(), flush=True)
+        with blas._lock:  # as another thread may have it at this moment
+            child = os.fork()
+            if not child:
+                print(threads(), flush=True)
+                other = threading.Thread(target=asyncio.run, args=(in_child(),), daemon=True)
+                other.start()
+                other.join(20)
+                os._exit(0)
+            os.waitpid(child, 0)
+        gate.set()
+        await asyncio.gather(*running)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_child_of_a_fork_has_the_threads_from_before_and_schedulers_of_its_own() -> None:
+    assert fresh(FORKED).splitlines() == ["[1]", "[4]", "[4] [4]"]
 
 
 # -- streams --------------------------------------------------------------------------------------------------------

@@ -6,13 +6,15 @@ launched alone, a product, a decomposition or a user's function, has all threads
 schedulers that rest. Two schedulers that compute at the same time know nothing of each other's streams: then all have
 their part.
 
-All of it on the loop's thread: threadpoolctl's OpenBLAS lets only one living thread change the setting, and what any
-other sets is silently dropped. To change it takes about 1 us.
+Mostly on a loop's thread, but there may be several loops, and a finaliser closes an abandoned scheduler on any thread,
+also in the middle of this: so the lock can be taken again by whoever has it. To change the setting takes about 1 us.
 """
 
 from __future__ import annotations
 
-from threading import Lock
+import os
+from collections.abc import Callable
+from threading import RLock
 from typing import TYPE_CHECKING
 
 from .allowed import allowed_processors
@@ -20,13 +22,13 @@ from .allowed import allowed_processors
 if TYPE_CHECKING:
     from threadpoolctl import LibController
 
-_lock = Lock()
+_lock = RLock()
 _streams: dict[object, int] = {}  # of each device that has several
 _computing: dict[object, bool] = {}  # devices that do not rest: whether what they run is to have one stream's part
 _libraries: list[tuple[LibController, int]] = []  # and how many threads each had before
 _found: list[LibController] = []
 _processors = 1
-_narrow = False
+_part: int | None = None  # how many threads each has at most; None while each has those that it had before
 
 
 def look() -> None:
@@ -50,9 +52,10 @@ def share(device: object, streams: int) -> None:
 
 def unshare(device: object) -> None:
     """Take back `share`. The last restores what was set before the first. Never blocks for long."""
-    rest(device)
     with _lock:
+        _computing.pop(device, None)
         del _streams[device]
+        _set()
 
 
 def compute(device: object, narrow: bool) -> None:
@@ -67,16 +70,42 @@ def rest(device: object) -> None:
     """A device has nothing left to run."""
     if device in _computing:
         with _lock:
-            del _computing[device]
+            _computing.pop(device, None)
             _set()
 
 
 def _set() -> None:
-    """As many threads as suit what is computed; never more than were set before."""
-    global _narrow
-    narrow = len(_computing) > 1 or any(_computing.values())
-    if narrow or _narrow:
-        part = max(1, _processors // max(_streams.values()))
+    """Set what is wanted, and look again: meanwhile a finaliser may have closed another scheduler."""
+    global _part
+    part = _part
+    while part != (wanted := _wanted()):
+        _part = part = wanted
         for library, before in _libraries:
-            library.set_num_threads(min(before, part) if narrow else before)
-    _narrow = narrow
+            _setter(library)(before if part is None else min(before, part))
+
+
+def _wanted() -> int | None:
+    """How many threads suit what is computed; None for as many as before."""
+    if len(_computing) > 1 or any(_computing.values()):
+        return max(1, _processors // max(_streams.values()))
+    return None
+
+
+def _setter(library: LibController) -> Callable[[int], None]:
+    """What sets it on any thread. The public method leaves OpenBLAS to one thread as long as that lives, and drops in
+    silence what others set: another loop's settings, and the user's own."""
+    found: Callable[[int], None] = getattr(library, "_real_set_num_threads", library.set_num_threads)
+    return found
+
+
+def _forked() -> None:
+    """This is the child of a fork: the parent's devices compute elsewhere, and perhaps one of its threads has the lock."""
+    global _lock
+    _lock = RLock()
+    _computing.clear()
+    _streams.clear()
+    _set()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
