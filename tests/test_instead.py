@@ -102,6 +102,28 @@ async def test_a_name_that_is_misspelt_is_guessed_and_the_error_holds_no_tensor(
     assert (caught.value.name, caught.value.obj) == ("reshpe", asc.Tensor)  # by which Python guesses
 
 
+WRONG_KEYWORDS: list[tuple[Callable[[asc.Tensor], Any], str]] = [
+    (lambda x: asc.sum(x, dim=1), r"argument 'dim': use `axis=`$"),
+    (lambda x: asc.sum(x, 1), r"2 were given: use `axis=`$"),
+    (lambda x: asc.argmax(x, 1), r"2 were given: use `axis=`$"),
+    (lambda x: asc.linalg.vector_norm(x, dim=0), r"argument 'dim': use `axis=`$"),
+    (lambda x: asc.fft.fft(x, dim=0), r"argument 'dim': use `axis=`$"),
+    (lambda x: asc.concat([x, x], dim=1), r"argument 'dim': use `axis=`$"),
+    (lambda x: asc.permute_dims(x, dims=(1, 0)), r"argument 'dims': use `axes=`$"),
+    (lambda x: asc.std(x, ddof=1), r"argument 'ddof': use `correction=`$"),
+    (lambda x: x.std(correction=1), r"argument 'correction': use `ddof=`$"),
+    (lambda x: x.sum(dim=1, keepdim=True), r"argument 'dim': use `axis=`, `keepdims=`$"),
+    (lambda x: asc.sum(x, where=1), r"argument 'where'$"),
+    (lambda x: asc.sum(x, axis="a"), r"cannot be interpreted as an integer$"),  # what the function itself raises
+]
+
+
+@pytest.mark.parametrize(("use", "told"), WRONG_KEYWORDS)
+async def test_a_keyword_of_numpys_or_pytorchs_names_ours(x, use, told):
+    with pytest.raises(TypeError, match=told):
+        use(x)
+
+
 REFUSED: list[tuple[Callable[[Any, Any], Any], type[Exception], str]] = [
     (lambda s, x: x - [1, 2, 3], TypeError, r"^list is no operand.*`x = await s.put\(a\)`"),
     (lambda s, x: [1, 2, 3] - x, TypeError, r"^list is no operand"),

@@ -26,6 +26,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from contextvars import Context
+from itertools import islice
 from typing import Any, Final
 
 from dask._task_spec import Alias, DataNode, GraphNode
@@ -137,7 +138,7 @@ class Run:
             if not fits:
                 await self._admitted(task)
             elif queue.live > AHEAD:
-                await self._admitted(queue.tasks[len(queue.tasks) // 2])
+                await self._admitted(next(islice(queue, queue.live // 2, None)))
             else:
                 await checkpoint()
 

@@ -89,7 +89,7 @@ async def load(path: AnyPath, *, device: object = None, scheduler: Any = None) -
         scheduler: whose tensors; default the ambient one.
 
     Raises:
-        OSError: if there is no such file.
+        OSError: if there is no such file, or it is a folder.
         CheckpointDamaged: if it is none, or not as it was written: cut off, or with a bit flipped. Files from
             elsewhere have no checksums, so there this is told of what cannot be read, and not of wrong numbers.
         TypeError: for a tensor in a dtype that NumPy has not, such as bfloat16, naming it.

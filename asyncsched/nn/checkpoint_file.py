@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from errno import EISDIR
 from typing import Any
 from zlib import crc32
 
@@ -39,6 +40,8 @@ class StoredState:
         from safetensors import SafetensorError, safe_open
 
         self._path, self._error = os.fspath(path), SafetensorError
+        if os.path.isdir(self._path):  # of which the package says that there is no such device
+            raise IsADirectoryError(EISDIR, "load reads one file, and this is a folder", self._path)
         self._file: Any
         try:
             self._file = safe_open(self._path, "numpy")

@@ -13,6 +13,7 @@ from numpy.typing import DTypeLike
 from .._instead import TENSOR, no_attribute
 from ..ops.table import TABLE
 from .array_handle import ArrayHandle
+from .keywords import name_keywords
 from .options import axes, dtype_of, dtype_or_none
 
 _Axis = int | Sequence[int] | None
@@ -171,9 +172,12 @@ class Methods(ArrayHandle):
             raise no_attribute("a Tensor", name, cures, type(self))
 
     def _summed(self, name: str, axis: _Axis, dtype: DTypeLike | None, keepdims: bool) -> Self:
-        options = {} if dtype is None else {"dtype": dtype_of(dtype)}
-        return self._row(name, axis=axes(axis), keepdims=keepdims, **options)
+        if dtype is None:
+            return self._row(name, axis=axes(axis), keepdims=keepdims)
+        return self._row(name, axis=axes(axis), keepdims=keepdims, dtype=dtype_of(dtype))
 
     def _running(self, name: str, axis: int | None, dtype: DTypeLike | None) -> Self:
         lines = self.ravel() if axis is None and self.ndim != 1 else self
         return lines._row(name, axis=axes(axis), dtype=dtype_or_none(dtype))
+
+    name_keywords(locals(), tuple(locals()))

@@ -14,8 +14,8 @@ _KINDS = "biufc"  # bool, integers, floats and complex: what the operations know
 
 def axes(axis: int | Sequence[int] | None) -> int | tuple[int, ...] | None:
     """An axis or several."""
-    if axis is None:
-        return None
+    if axis is None or type(axis) is int:  # without this an abstract class is asked
+        return axis
     return tuple([index(one) for one in axis]) if isinstance(axis, Sequence) else index(axis)
 
 

@@ -65,6 +65,23 @@ async def test_leaving_its_scope_cancels_it(s):
     assert s.statistics().tasks_pending == s.statistics().tasks_in_flight == 0
 
 
+async def test_closing_its_scheduler_refuses_what_was_not_submitted_yet():
+    begun, gate, ran = threading.Event(), threading.Event(), []
+
+    def first() -> None:
+        begun.set()
+        held(gate)
+
+    graph = {"first": (first,)} | {f"x{i}": (ran.append, "first") for i in range(300)}
+    async with asc.Scheduler("cpu", streams=1, max_ops=1) as s:
+        computing = asyncio.create_task(asyncio.to_thread(cluster.get, graph, list(graph), on=s))
+        await until(begun.is_set)
+        asyncio.get_running_loop().call_soon(gate.set)
+    with pytest.raises(asc.SchedulerClosed):
+        await computing
+    assert len(ran) < 300
+
+
 async def test_a_reserve_is_its_limit(s):
     async with s.scope(reserve="1 MiB"):
         x = da.ones((1024, 1024), chunks=(64, 256))  # 8 MiB, in blocks of 128 KiB

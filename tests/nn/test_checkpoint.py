@@ -180,6 +180,11 @@ async def test_a_missing_file_is_an_error_of_its_own(s, path):
         await asc.load(path)
 
 
+async def test_a_folder_is_no_file(s, path):
+    with pytest.raises(IsADirectoryError, match=r"load reads one file, and this is a folder: .*"):
+        await asc.load(path.parent)
+
+
 async def test_big_endian_arrays_come_back_as_the_format_has_them(s, path):
     await asc.save(path, {"a": np.arange(3, dtype=">i4"), "b": np.array(2.5, ">f8")})
     back = await asc.load(path)

@@ -199,6 +199,12 @@ async def test_dropout_drops_the_same_in_the_gradient(s):
     assert (await y.numpy()).tobytes() == (await x.grad.numpy()).tobytes()
 
 
+async def test_the_gradient_of_leaky_relu_is_one_or_the_slope_at_nan_too(s):
+    x = await leaf(s, np.array([-np.inf, -1, 0, 4, np.inf, np.nan], "f4"))
+    nn.leaky_relu(x, 0.25).sum().backward()
+    np.testing.assert_array_equal(await x.grad, [0.25, 0.25, 0.25, 1, 1, 0.25])
+
+
 async def test_an_infinite_gradient_ends_where_relu_gave_zero(s):
     for dtype in ("f2", "f4", "f8"):
         x = await leaf(s, np.array([-1, 0, 4, np.nan], dtype))

@@ -16,6 +16,7 @@ from numpy.typing import DTypeLike
 
 from ... import _instead
 from ...ops.table import TABLE
+from ..keywords import name_keywords
 from ..tensor import Tensor, apply
 from ._common import axes as _axes
 from ._common import dtype_of, known_shape, op
@@ -159,6 +160,8 @@ __all__ = [
     "rfftfreq",
     "rfftn",
 ]
+
+name_keywords(globals(), __all__)
 
 
 def __dir__() -> list[str]:

@@ -15,6 +15,7 @@ from numpy.linalg import LinAlgError
 from numpy.typing import DTypeLike
 
 from ... import _instead
+from ..keywords import name_keywords
 from ..tensor import Tensor
 from ._common import Operand, await_all, axes, dtype_or_none, op, several
 from .products import matmul, matrix_transpose, tensordot, vecdot
@@ -232,6 +233,8 @@ __all__ = [
     "vecdot",
     "vector_norm",
 ]
+
+name_keywords(globals(), __all__)
 
 
 def __dir__() -> list[str]:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
 from ...ops.table import TABLE
+from ..keywords import name_keywords
 from ..tensor import Tensor, apply
 from ._common import Axis, axes, known_shape, lengths
 
@@ -146,3 +147,5 @@ __all__ = [
     "tile",
     "unstack",
 ]
+
+name_keywords(globals(), __all__)

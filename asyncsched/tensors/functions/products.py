@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...ops.table import TABLE
+from ..keywords import name_keywords
 from ..tensor import Tensor, apply
 from ._common import Operand, axes
 
@@ -77,3 +78,5 @@ def _pair(given: int | tuple[int | Sequence[int], int | Sequence[int]]) -> objec
 
 
 __all__ = ["dot", "einsum", "matmul", "matrix_transpose", "tensordot", "vecdot"]
+
+name_keywords(globals(), __all__)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from ...ops.table import TABLE
+from ..keywords import name_keywords
 from ..tensor import Tensor, apply
 from ._common import Axis, Operand, axes
 
@@ -100,3 +101,5 @@ __all__ = [
     "take_along_axis",
     "where",
 ]
+
+name_keywords(globals(), __all__)

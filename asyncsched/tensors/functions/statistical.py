@@ -8,6 +8,7 @@ from __future__ import annotations
 from numpy.typing import DTypeLike
 
 from ...ops.table import TABLE
+from ..keywords import name_keywords
 from ..tensor import Tensor, apply
 from ._common import Axis, Operand, axes, dtype_or_none
 from .manipulation import concat
@@ -121,3 +122,5 @@ __all__ = [
     "sum",
     "var",
 ]
+
+name_keywords(globals(), __all__)
