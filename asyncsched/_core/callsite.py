@@ -46,6 +46,9 @@ def call_site(skip: int = 2) -> CallSite | None:
         skip: how many frames up to begin; all below are known to be the package's.
     """
     frame = sys._getframe(skip)
+    found = _known.get((id(frame.f_code), frame.f_lasti))  # most often it is a line that is known already
+    if found is not None:
+        return found
     while frame.f_code.co_filename.startswith(_PACKAGE):
         if frame.f_back is None:
             return None

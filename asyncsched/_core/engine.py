@@ -174,7 +174,7 @@ class Engine(Quick):
         """A value joins the backlog without a task, to be made when its turn comes. False, and nothing has happened, if
         that may not take long, something speaks against it, or it reads what is not bare and not there."""
         completions, admission, account, queue = self.completions, self.admission, scope.account, scope.queue
-        if self.observer is not None or queue.rotating or admission.idle:
+        if self.observer is not None or queue.rotating or not (admission.pending or admission.free <= 0):
             return False
         if account.limit is not None and not 0 <= account.used <= account.limit - admission.pending_bytes - cost:
             return False
@@ -202,7 +202,7 @@ class Engine(Quick):
             scope.bare += 1
             self.linked = False
             queue.undressed = True
-            admission.push_entry(value, scope, cost, ready=True)
+            admission.push_entry(value, scope, cost, True)
             completions.wants_slots = True  # see `submit`
             if completions.items or admission.free > 0:
                 self.dispatch()

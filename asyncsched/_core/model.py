@@ -125,9 +125,6 @@ class Value:
                 completions.freed(self.charge)
 
 
-_new: Final = object.__new__
-
-
 def new_value(
     account: Account,
     device: Any,
@@ -136,8 +133,8 @@ def new_value(
     site: CallSite | None = None,
     array: Any = None,
 ) -> Value:
-    """A value to come, or of an array that is there. (To call a class that has an `__init__` takes a third longer.)"""
-    value = _new(Value)
+    """A value to come, or of an array that is there. (A class with an `__init__` takes longer to call.)"""
+    value = Value()
     value.account = account
     value.device = device
     value.meta = meta

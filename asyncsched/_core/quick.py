@@ -27,7 +27,7 @@ class Quick(Scopes):
         if queue.expedited or queue.rotating or account.grace or account.earmark is not None:
             return 0
         run, run_bare, limit = self.run, self.run_bare, account.limit
-        ran = cost = 0
+        ran, cost, peak = 0, 0, account.used
         self._running = True
         try:
             while ran < most and queue.tasks:
@@ -54,8 +54,8 @@ class Quick(Scopes):
                     self.completions.direct = get_ident()  # what is dropped from now on is free at once
                 ran += 1
                 cost += charged
-                if used > self.peak_bytes and account is self.account:
-                    self.peak_bytes = used
+                if used > peak:
+                    peak = used
                 if stand is not None:
                     account.used += head.charge
                     home.bare -= 1
@@ -77,6 +77,8 @@ class Quick(Scopes):
                 self.unfinished -= ran
                 self.completed += ran
                 admission.ran(queue, account, ran, cost)
+                if account is self.account:
+                    self.peak_bytes = max(self.peak_bytes, peak)
                 self.note_peak(admission.in_flight + 1)
         return ran
 

@@ -149,10 +149,10 @@ class CPUDevice(HostDevice):
     """
 
     kind = "cpu"
-    inline = True  # tiny rows may run on the loop's thread
 
     def __init__(self, name: str = "cpu", streams: int | None = None) -> None:
         self.name = name
+        self.inline = True  # of the instance, where CPython finds it in one step: each operation asks
         self._count = streams or 0  # by default known when it is prepared: counting processors reads files
         self.streams: list[CPUStream] = []
         self._team: Team | None = None

@@ -23,6 +23,7 @@ from ..runtime.context import ambient, current_scope
 from ..runtime.runtime import Runtime
 
 _get_ident = threading.get_ident
+_ambient = ambient.get  # called by way of an imported name, CPython makes a bound method each time
 _ndarray = np.ndarray
 
 
@@ -51,19 +52,20 @@ def issue(
     """
     if runtime.thread != _get_ident():
         runtime.refuse()
-    here = ambient.get()  # `current_scope`, written out for the scope most operations are in: its innermost, open
+    here = _ambient()  # `current_scope`, written out for the scope most operations are in: its innermost, open
     if here is not None and here.runtime is runtime and not here.core.closed:
         scope = here.core
     else:
         runtime.check()  # it is not known yet that this is its loop
         scope = current_scope(runtime)
-    nbytes = plan.nbytes + -plan.nbytes % device.memory.granule
+    inline = device.inline
+    nbytes = plan.nbytes if inline else device.memory.footprint(plan.nbytes)
     value = new_value(scope.account, device, plan.meta, nbytes, call_site(3))  # 3: above is `apply`, or an operator
     if row.view and not plan.nbytes:
         value.base = reads[0] if isinstance(reads, tuple) else reads
     cost = nbytes + plan.workspace
     streams = lanes or runtime.lanes[device]
-    bare = plan.bare and lanes is None and not hold and nbytes < POOLED_BYTES and device.inline and runtime.sink is None
+    bare = inline and plan.bare and lanes is None and not hold and nbytes < POOLED_BYTES and runtime.sink is None
     if bare and runtime.engine.submit_bare(scope, value, plan, reads, template, streams, cost):
         return value
     task = Task(scope, row.name, value, row, reads, template, options, streams, cost)
@@ -101,14 +103,17 @@ def run_inline(
         above: why one of the operands failed, if one did.
         args, options: the operands and the options, where it is not.
     """
-    runtime, thread = first.account.runtime, _get_ident()
+    runtime = first.account.runtime
+    engine, in_flight = runtime.engine, 1
+    admission = engine.admission
+    if admission.pending:
+        return None
+    thread = _get_ident()
     if runtime.inline_thread != thread:
         return None
-    engine, in_flight = runtime.engine, 1
     observer = engine.observer
     if engine.unfinished:
-        admission = engine.admission
-        if admission.pending or admission.free <= 0:
+        if admission.free <= 0:
             return None
         if above is None:
             for arg in (a, b) if plan.pair else args:
@@ -121,7 +126,7 @@ def run_inline(
             engine.take()  # drops alone, since nothing is unfinished
         if observer is None:
             completions.direct = thread
-    here = ambient.get()  # as in `issue`
+    here = _ambient()  # as in `issue`
     if here is not None and here.runtime is runtime and not here.core.closed:
         scope = here.core
     else:

@@ -28,6 +28,7 @@ from .pool import POOLED_BYTES, Block, Pool
 
 Array = np.ndarray[Any, Any]
 _FIRST = ref(0)
+_ndarray = np.ndarray
 # Their loops have a quick way for a number beside a row; those of others take longer for one than for a buffer of it.
 _ARITHMETIC: Final[frozenset[Any]] = frozenset({np.add, np.subtract, np.multiply, np.divide})
 
@@ -64,7 +65,7 @@ def run_small(task: Task) -> bool:
         array = (row.kernels.get(np) or resolve(row, np))(*arrays, **(task.options or NO_OPTIONS))
     except Exception:
         return False
-    if type(array) is not np.ndarray:
+    if type(array) is not _ndarray:
         array = np.asarray(array)
     task.refund = task.cost
     if task.failure is None:  # as `execution.finish`, of what is known to be of the promised shape
@@ -90,10 +91,10 @@ def run_bare(value: Value) -> bool:
         return False
     if value.task is not stand:  # a finaliser had its task made, and may have cancelled it
         return False
-    if type(array) is not np.ndarray:
+    if type(array) is not _ndarray:
         array = np.asarray(array)
     value.array = array  # first: another thread may look whether it is done
-    value.charge = value.nbytes = array.nbytes
+    value.charge = value.nbytes  # as `plan.bare` promises
     value.seq = -1
     value.task = value.plan = value.reads = value.args = None
     if plan.seconds:
@@ -101,16 +102,16 @@ def run_bare(value: Value) -> bool:
     return True
 
 
-def _operands(reads: Any, template: Any) -> list[Any] | None:
+def _operands(reads: Any, template: Any) -> Sequence[Any] | None:
     """What a row is called with; None if an input is not there."""
     arrays: list[Any] = []
     for value in (reads,) if type(reads) is Value else reads:
         producer, array = value.task, value.array
-        if type(array) is not np.ndarray or (producer is not None and producer.failure is not None):
+        if type(array) is not _ndarray or (producer is not None and producer.failure is not None):
             return None
+        if template is not None and template[0] is _FIRST and len(template) == 2:  # with a number, as most of all
+            return array, template[1]
         arrays.append(array)
-    if template is not None and len(template) == 2 and template[0] is _FIRST:  # an operator with a number: most of all
-        return [*arrays, template[1]]
     return execution.arguments(template, arrays)
 
 
