@@ -78,7 +78,7 @@ class Run:
         self.error: BaseException | None = None
         self.failed: tuple[GraphNode, dict[Any, Any]] | None = None  # the task that raised, and what it was given
         self.stopped = False  # what has not begun is not to run any more
-        self._lanes = runtime.lanes[device]
+        self._lanes = runtime.lanes[device].compute
         self._device = device
         self._results = Results(nodes, wanted)
         self._core: CoreScope | None = None

@@ -74,7 +74,7 @@ def make_call(
     options: dict[str, Any] | None = None
     if declared or workspace or lesson is not None:
         options = {"unmeasured": cost - workspace if declared else 0, "lesson": lesson}
-    lanes = runtime.lanes[target] if given.resource is None else runtime.lane_of(given.resource, target)
+    lanes = runtime.lanes[target].compute if given.resource is None else runtime.lane_of(given.resource, target)
     value = new_value(core.account, target, form, cost - workspace if form is None else result, call_site())
     reads = inputs[0] if len(inputs) == 1 else tuple(inputs)
     task = CoreTask(core, label, value, fn, reads, bound, options, lanes, cost)

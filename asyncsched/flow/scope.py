@@ -298,13 +298,9 @@ class Scope(Submitter):
 
     def __repr__(self) -> str:
         core, tenant = self._inner, self._tenant
-        state = (
-            "not entered"
-            if core is None
-            else "closed"
-            if core.closed
-            else f"{sum(scope.size for scope in core.tree())} unfinished"
-        )
+        state = "not entered"
+        if core is not None:
+            state = "closed" if core.closed else f"{sum(scope.size for scope in core.tree())} unfinished"
         whose = "" if tenant is None else f"tenant={tenant!r}, "
         until = "" if self._deadline is None else f"deadline={self._deadline:g} s, "
         return f"Scope({self._name!r}, {whose}{until}{state})"

@@ -110,10 +110,8 @@ class Summary(Instrument):
 
     def streams(self) -> tuple[StreamState, ...]:
         """Every stream: those that compute first. On the loop's thread."""
-        runtime = self._scheduler._runtime
-        lanes = [
-            lane for by_device in (runtime.lanes, runtime.copy_lanes) for those in by_device.values() for lane in those
-        ]
+        devices = self._scheduler._runtime.lanes.values()
+        lanes = [lane for its in devices for lane in its.compute] + [lane for its in devices for lane in its.copy]
         return tuple(self._stream(lane) for lane in lanes)
 
     def _stream(self, lane: Lane) -> StreamState:

@@ -203,7 +203,7 @@ class TraceFile:
             "max_pending": engine.max_pending,
             "bytes_before": self._before,
             "devices": [
-                {"name": device.name, "kind": device.kind, "streams": len(lanes)}
+                {"name": device.name, "kind": device.kind, "streams": len(lanes.compute)}
                 for device, lanes in runtime.lanes.items()
             ],
             "machine": {

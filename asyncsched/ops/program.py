@@ -140,11 +140,11 @@ class Program:
             shape_of: the shape of a run that a step may be in; None if it may be in none.
         """
         for shape, steps in groupby(range(len(self.steps)), shape_of):
-            first, *others = steps
+            found = list(steps)
             if shape is None:
-                yield from [range(i, i + 1) for i in (first, *others)]
+                yield from [range(i, i + 1) for i in found]
             else:
-                yield range(first, first + 1 + len(others))
+                yield range(found[0], found[-1] + 1)
 
     def last_reads(self) -> dict[int, int]:
         """For each slot the last step that reads it; for a result a number behind all steps."""

@@ -12,6 +12,7 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, NoReturn, Protocol, cast
 
 import numpy as np
@@ -97,10 +98,7 @@ class Runtime(OnOneLoop):
         self._held_for = 0.0  # seconds, by estimate, for which quick rows held the loop's thread since it last turned
         self.abandoned = False  # the loop ended while something ran: nothing is waited for any more
         self.sink: Sink | None = None  # where tasks go instead of the backlog
-        self.lanes: dict[Any, list[Lane]] = {}
-        self.serial_lanes: dict[Any, list[Lane]] = {}  # whose tasks run one after the other
-        self.copy_lanes: dict[Any, list[Lane]] = {}
-        self.loop_lanes: dict[Any, Lane] = {}  # for what runs on the loop's thread
+        self.lanes: dict[Any, Lanes] = {}  # of each device, once it is open
         self._overrun_told = False
         self.instruments = Instruments(self._observe)
         self.scheduler: weakref.ref[Any] | None = None  # what users have of it
@@ -170,10 +168,10 @@ class Runtime(OnOneLoop):
         """A lane for each stream of a device that is open."""
         remote = cast(RemoteDevice, device) if device.remote else None
         place = None if remote is None else remote.place
-        lanes = self.lanes[device] = [Lane(device, stream, place=place) for stream in device.streams]
-        self.serial_lanes[device] = lanes if remote is None else [Lane(device, one) for one in remote.serial]
-        self.copy_lanes[device] = [Lane(device, device.copier, copies=True)]
-        self.loop_lanes[device] = Lane(device, LoopStream())
+        compute = [Lane(device, stream, place=place) for stream in device.streams]
+        serial = compute if remote is None else [Lane(device, one) for one in remote.serial]
+        copy = [Lane(device, device.copier, copies=True)]
+        self.lanes[device] = Lanes(compute, serial, copy, Lane(device, LoopStream()))
 
     def _allow_inline(self) -> None:
         """Let quick rows run on the loop's thread from now on, if all devices have NumPy's arrays."""
@@ -285,7 +283,7 @@ class Runtime(OnOneLoop):
 
     def lane_of(self, resource: Hashable, device: Device) -> list[Lane]:
         """The one stream on which a device's tasks that use a resource run."""
-        lanes = self.serial_lanes[device]
+        lanes = self.lanes[device].serial
         return [lanes[hash(resource) % len(lanes)]]
 
     def device(self, wanted: object) -> Device:
@@ -311,7 +309,7 @@ class Runtime(OnOneLoop):
             if type(value.array) is not np.ndarray:
                 return None
         assert task.value is not None
-        return self.loop_lanes[task.value.device]
+        return self.lanes[task.value.device].loop
 
     def _run_small(self, task: Task) -> bool:
         """Run a quick task with a small result here, to its end, if it may."""
@@ -424,6 +422,16 @@ class Runtime(OnOneLoop):
             found += self.engine.cancel(task, Failure.of(error, task.name, task.site))
         self.dispatch()
         return found
+
+
+@dataclass(slots=True, eq=False)
+class Lanes:
+    """The lanes of one device, by what they are for."""
+
+    compute: list[Lane]
+    serial: list[Lane]  # whose tasks run one after the other
+    copy: list[Lane]
+    loop: Lane  # for what runs on the loop's thread
 
 
 class LoopStream:

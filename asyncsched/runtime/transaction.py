@@ -52,7 +52,7 @@ def transaction(
             runtime.sink, runtime.submit, runtime.inline_thread = None, engine.submit, inline
         runtime.dispatch()
         if versions is not None:
-            tasks.insert(0, commit(what, tasks, versions, runtime.lanes[next(iter(versions)).device]))
+            tasks.insert(0, commit(what, tasks, versions, runtime.lanes[next(iter(versions)).device].compute))
             engine.require(tasks[0])
         _require_room(runtime, what, len(tasks))
     except BaseException:

@@ -66,7 +66,7 @@ class Graph:
         self._metas = [value.meta for value in found]
         self._program = recorder.program(found)
         self._name = f"{name} (captured, {next(_number)})"  # one name for each: a device learns by name what it ran
-        lanes = runtime.lanes[self._device]
+        lanes = runtime.lanes[self._device].compute
         self._run, self._peak = self._device.capture(self._program, len(self._forms))
         if self._device.owns_captures:
             lanes = [lanes[runtime.engine.sequence % len(lanes)]]
@@ -121,7 +121,7 @@ class Graph:
         for form, start in zip(self._metas, self._starts, strict=True):
             options = {"start": start, "shape": form.shape, "dtype": form.dtype}
             found = plan(UNPACK, (packed.meta,), options)
-            yield Tensor(self._issue(UNPACK, found, (packed,), options, self._runtime.lanes[self._device]))
+            yield Tensor(self._issue(UNPACK, found, (packed,), options, self._runtime.lanes[self._device].compute))
 
     def _issue(self, row: Row, found: Plan, args: tuple[Value, ...], options: Any, lanes: Any) -> Value:
         return issue(self._runtime, self._device, row, found, args, None, options, lanes=lanes)

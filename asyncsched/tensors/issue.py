@@ -64,7 +64,7 @@ def issue(
     if row.view and not plan.nbytes:
         value.base = reads[0] if isinstance(reads, tuple) else reads
     cost = nbytes + plan.workspace
-    streams = lanes or runtime.lanes[device]
+    streams = lanes or runtime.lanes[device].compute
     bare = inline and plan.bare and lanes is None and not hold and nbytes < POOLED_BYTES and runtime.sink is None
     if bare and runtime.engine.submit_bare(scope, value, plan, reads, template, streams, cost):
         return value
@@ -175,6 +175,6 @@ def run_inline(
 def _failed(scope: Scope, row: Row, first: Value, plan: Plan, failure: Failure) -> Value:
     runtime = first.account.runtime
     value = new_value(scope.account, first.device, plan.meta)
-    task = Task(scope, row.name, value, row, (), None, None, runtime.lanes[first.device], 0)
+    task = Task(scope, row.name, value, row, (), None, None, runtime.lanes[first.device].compute, 0)
     runtime.engine.failed_inline(task, failure)
     return value

@@ -58,7 +58,7 @@ def make_put(runtime: Runtime, core: Scope, source: Source, *, bounded: bool) ->
     form = meta(array.shape, dtype_of(array.dtype), array.flags.c_contiguous)
     nbytes = target.memory.footprint(array.nbytes)
     value = new_value(core.account, target, form, nbytes, call_site())
-    task = Task(core, "put", value, _PUT, (), (array,), None, runtime.copy_lanes[target], nbytes)
+    task = Task(core, "put", value, _PUT, (), (array,), None, runtime.lanes[target].copy, nbytes)
     runtime.submit(task, bounded=bounded)
     return task, Tensor(value)
 

@@ -239,7 +239,7 @@ class Tensor(Methods):
             return self
         row = TABLE["copy"]
         found = plan(row, (value.meta,), NO_OPTIONS)
-        lanes = runtime.copy_lanes[target]
+        lanes = runtime.lanes[target].copy
         result = Tensor(issue(runtime, target, row, found, value, None, NO_OPTIONS, lanes=lanes))
         if self._node is not None:
             self._node.record(row, (self,), NO_OPTIONS, result)
