@@ -61,22 +61,18 @@ def test_the_first_version_of_groups(groups: Path) -> None:
     assert limit() == 6000
 
 
-def processors() -> int:
-    return allowed.allowed_processors.__wrapped__()
-
-
 def test_the_processors_of_the_machine_and_of_the_groups_around_it(
     groups: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(16)), raising=False)
-    assert processors() == 16
+    assert allowed.allowed_processors() == 16
     write(groups / "own", "0::/user/me\n")
     write(groups / "groups/user/me/cpu.max", "max 100000\n")
-    assert processors() == 16
+    assert allowed.allowed_processors() == 16
     write(groups / "groups/user/cpu.max", "250000 100000\n")
-    assert processors() == 3  # as many as get all of the time
+    assert allowed.allowed_processors() == 3  # as many as get all of the time
     write(groups / "groups/cpu.max", "5000 100000\n")
-    assert processors() == 1
+    assert allowed.allowed_processors() == 1
 
 
 def test_the_quota_of_the_first_version_of_groups(groups: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,9 +80,9 @@ def test_the_quota_of_the_first_version_of_groups(groups: Path, monkeypatch: pyt
     write(groups / "own", "4:cpu,cpuacct:/me\n")
     write(groups / "groups/cpu/me/cpu.cfs_quota_us", "-1\n")
     write(groups / "groups/cpu/me/cpu.cfs_period_us", "100000\n")
-    assert processors() == 16
+    assert allowed.allowed_processors() == 16
     write(groups / "groups/cpu/me/cpu.cfs_quota_us", "400000\n")
-    assert processors() == 4
+    assert allowed.allowed_processors() == 4
 
 
 async def test_it_is_the_default() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -326,6 +327,35 @@ def test_a_helper_that_comes_late_finds_nothing_and_holds_nothing() -> None:
     assert not shared.left()
     assert team.open() is None
     shared.help()
+
+
+class _Circle:
+    """Garbage at once, and found by a collection: then another row is opened, as on another thread."""
+
+    def __init__(self, team: Team) -> None:
+        self._me, self._team = self, team
+
+    def __del__(self) -> None:
+        self._team._open.append(Shared(()))
+
+
+def test_a_row_is_looked_for_while_a_finaliser_lets_another_thread_open_one() -> None:
+    """Wherever a collection may begin: CPython 3.11 makes them where it makes objects."""
+    team, thresholds = Team(2), gc.get_threshold()
+    try:
+        for fewest in range(1, 40):
+            team._open.extend(Shared(()) for _ in range(17))  # of short tuples CPython keeps some to be used again
+            gc.collect()
+            gc.disable()
+            _Circle(team)
+            gc.set_threshold(fewest)
+            gc.enable()
+            assert team.open() is None
+            gc.set_threshold(*thresholds)
+            team._open.clear()
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.enable()
 
 
 def _row(name: str) -> tuple[Row, Any]:

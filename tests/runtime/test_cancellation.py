@@ -220,7 +220,7 @@ async def test_a_put_cancelled_behind_one_too_large_for_now_lets_the_next_one_in
 
 async def test_call_cancels_its_task_in_every_state() -> None:
     gate, ran = Gate(), []
-    async with asc.Scheduler("cpu") as s:
+    async with asc.Scheduler("cpu", streams=1) as s:
         blocking = asyncio.create_task(s.call(gate))
         await gate.running()
         waiting = asyncio.create_task(s.call(ran.append, 1))

@@ -52,7 +52,7 @@ async def test_in_the_turn_of_the_wake_up(s: asc.Scheduler, gate: threading.Even
     assert found == (["woken", 0, "mine"] if debug else [0, "mine", "woken"])
 
 
-async def test_who_is_cancelled_by_one_that_went_on_is_cancelled(s: asc.Scheduler, gate: threading.Event) -> None:
+async def test_who_is_cancelled_by_one_that_went_on_is_cancelled(gate: threading.Event) -> None:
     started: list[asyncio.Task[None]] = []
 
     async def first(task: Any) -> None:
@@ -62,9 +62,10 @@ async def test_who_is_cancelled_by_one_that_went_on_is_cancelled(s: asc.Schedule
     async def second(task: Any) -> None:
         await task
 
-    started += await _answered(s, gate, first, second)
-    _wake(s)
-    await asyncio.wait(started)
+    async with asc.Scheduler("cpu", streams=1) as s:  # so that the first ends first
+        started += await _answered(s, gate, first, second)
+        _wake(s)
+        await asyncio.wait(started)
     assert started[1].cancelled()
     assert started[0].exception() is None
 
@@ -97,7 +98,7 @@ def test_what_ends_the_loop_holds_up_no_other(kind: Any) -> None:
         found.append(await task)
 
     async def main() -> tuple[asc.Scheduler, asyncio.Task[None]]:
-        s = asc.Scheduler("cpu")
+        s = asc.Scheduler("cpu", streams=1)
         await s.__aenter__()
         return s, (await _answered(s, threading.Event(), interrupted, second))[0]
 

@@ -21,9 +21,11 @@ def allowed_memory() -> int | None:
     return min(limits, default=None)
 
 
-@cache
 def allowed_processors() -> int:
-    """How many processors it may run on; fewer, if a container's quota allows less of their time. Reads files."""
+    """How many processors it may run on; fewer, if a container's quota allows less of their time. Reads files.
+
+    Asked each time, since processes are bound to processors when they run already, the workers of a pool say.
+    """
     machine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min([machine, *[max(1, ceil(quota)) for quota in _quotas()]])
 

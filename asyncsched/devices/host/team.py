@@ -110,7 +110,8 @@ class Team:
 
     def open(self) -> Shared | None:
         """A row with parts that nobody has begun; None if there is none."""
-        return next((shared for shared in tuple(self._open) if shared.left()), None)
+        # A list: to make a tuple may begin a garbage collection, whose finalisers let others change what it is made of.
+        return next((shared for shared in list(self._open) if shared.left()), None)
 
 
 def _error_of(part: Part) -> BaseException | None:
