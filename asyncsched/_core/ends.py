@@ -17,7 +17,6 @@ class Ends(Torn):
     sequence: int
     peak_bytes: int
     observer: Instrument | None
-    linked: bool  # whether every pending task is noted where what it reads is made
     on_overrun: Callable[[Task], None]
     on_cancel: Callable[[Task], None]
 

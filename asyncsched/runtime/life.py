@@ -22,6 +22,7 @@ class Life(Enum):
     FORKED = auto()  # this is the child process of a fork: its threads are not here, and its loop is the parent's
 
 
+NO_THREAD: Final = -1  # the identifier of none
 _CLOSED: Final = "the scheduler is closed: submit inside `async with asyncsched.Scheduler()`"
 TORN: Final = (
     "{} came in the middle of the scheduler's own bookkeeping. So it has closed: what was unfinished is lost, what is"
@@ -42,7 +43,7 @@ class OnOneLoop:
         self.life = Life.NEW
         self.loop: asyncio.AbstractEventLoop | None = None
         self.thread = 0  # the loop's thread while open; 0 makes every call ask `refuse` why
-        self.inline_thread = 0  # the same, while quick rows may run on it
+        self.inline_thread = 0  # the same, while quick rows may run on it; `NO_THREAD` if those alone that wait already
         self.torn: Failure | None = None  # why it closed itself, see `_core.torn`
 
     def check(self) -> None:

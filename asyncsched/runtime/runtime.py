@@ -30,7 +30,7 @@ from ..devices.host.memory import run_bare, run_small
 from ..errors import SchedulerClosed, TaskCancelled
 from .cancellation import to_its_end
 from .instruments import Instruments
-from .life import TORN, Life, OnOneLoop, running_loop
+from .life import NO_THREAD, TORN, Life, OnOneLoop, running_loop
 from .rates import Meter
 from .resuming import resume
 from .threads import in_thread
@@ -177,7 +177,7 @@ class Runtime(OnOneLoop):
         """Let quick rows run on the loop's thread from now on, if all devices have NumPy's arrays."""
         self._held_for = 0.0
         if all(device.inline for device in self.devices):
-            self.inline_thread = self.thread
+            self.inline_thread = NO_THREAD if self.life is Life.CLOSING else self.thread
 
     def spend(self, seconds: float) -> None:
         """A row held the loop's thread for so long. After `INLINE_BUDGET` none does before the loop has turned."""
@@ -210,8 +210,11 @@ class Runtime(OnOneLoop):
                 device.memory.observer = observer
 
     def refuse_new(self) -> None:
-        """Take no more work."""
+        """Take no more work. Quick rows that wait go on running on the loop's thread."""
+        inline = self.inline_thread
         self._move_on(Life.CLOSING)
+        if inline:
+            self._allow_inline()
 
     def _move_on(self, life: Life) -> None:
         super()._move_on(life)

@@ -180,6 +180,18 @@ def test_a_cancelled_one_takes_with_it_what_depends_on_it():
     assert rig.engine.cancelled == 3
 
 
+def test_the_books_are_in_order_before_it_is_noted_who_waits_for_whom():
+    rig, slow = held_up()
+    first = rig.bare()
+    rig.bare(first)
+    rig.engine.validate()
+    rig.cancel(own(first))
+    rig.engine.validate()
+    rig.finish(slow)
+    rig.run()
+    rig.engine.validate()
+
+
 def test_all_of_a_scope_are_cancelled():
     rig, slow = held_up()
     scope = rig.scope(own_queue=False)

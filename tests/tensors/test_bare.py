@@ -190,6 +190,23 @@ async def test_awaited_on_another_loop_it_says_so(s, x, gate, busy):
     await t
 
 
+async def test_they_are_made_on_the_loops_thread_while_the_scheduler_closes(gate):
+    async with asc.Scheduler("cpu", max_ops=1) as s:
+        x = await s.put(ARRAY)
+        s.submit_nowait(held, gate)
+        launched: list[object] = []
+        for lane in s._runtime.lanes[s._runtime.devices[0]]:
+            launch = lane.stream.launch
+            lane.stream.launch = lambda task, points, launch=launch: launched.append(task) or launch(task, points)
+        t = [x + i for i in range(300)]
+        asyncio.get_running_loop().call_soon(gate.set)
+    assert all(y.done() for y in t)
+    assert np.array_equal(await t[-1], ARRAY + 299)
+    assert not launched
+    with pytest.raises(asc.SchedulerClosed):
+        x + 1
+
+
 FUNCTIONS = (
     lambda xp, a, b: a + 2,
     lambda xp, a, b: 0.5 - a,
