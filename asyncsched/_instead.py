@@ -71,9 +71,11 @@ PACKAGE = {
         for name in ("barrier", "call", "put", "submit")
     },
     "as_completed": "`asyncio.as_completed(ts)` takes tensors",
+    **dict.fromkeys(("amp", "autocast"), "nothing changes dtypes by itself: `t.astype(...)`, `dtype=` of layers"),
     "clamp": "`asc.clip(t, low, high)`",
     "compute": "`await t` waits for a tensor, `await asc.gather(*ts)` for several",
     "grad": "`asc.autograd.grad`",
+    "logsumexp": "`t.max() + asc.log(asc.exp(t - t.max()).sum())`, with `axis=` and `keepdims=` as needed",
     "nan_to_num": "`asc.where(asc.isnan(t), 0, t)`",
     "norm": "`asc.linalg.vector_norm`, or `matrix_norm`",
     "pipeline": "`s.pipeline(source)`, of `async with asc.Scheduler() as s`",
@@ -108,6 +110,11 @@ NN = {
     **dict.fromkeys(
         ("Dropout2d", "ELU", "Hardswish", "MaxPool1d", "Mish", "PReLU", "ReLU6", "Transformer", "Upsample"), _ELSEWHERE
     ),
+    **dict.fromkeys(("AdaptiveMaxPool2d", "Hardtanh", "LSTMCell", "SELU", "Unfold"), _ELSEWHERE),
+    **dict.fromkeys(
+        ("TransformerEncoderLayer", "TransformerEncoder", "TransformerDecoderLayer", "TransformerDecoder"),
+        "a module of `MultiheadAttention`, `LayerNorm` and `Linear`, as `Block` in demos/train_text.py",
+    ),
     **dict.fromkeys(("DataParallel", "parallel"), "see `asyncsched.cluster`"),
     **dict.fromkeys(("ParameterDict", "ParameterList"), "a list of tensors, set as an attribute"),
     "BCELoss": "`nn.BCEWithLogitsLoss()`, of what comes before the sigmoid",
@@ -119,6 +126,21 @@ FUNCTIONAL = {
     "one_hot": "`asc.eye(classes)[t]`",
     "pad": "`asc.concat` with zeros, or the `padding=` of what comes next",
     "normalize": "`t / asc.linalg.vector_norm(t, axis=-1, keepdims=True)`",
+}
+
+NN |= {name: FUNCTIONAL[name] for name in ("binary_cross_entropy", "normalize", "one_hot", "pad")}
+
+OPTIONS = {  # of the layers' constructors
+    "batch_first": "the batch is first",
+    "dropout": "`nn.Dropout(p)` of what comes out; attention itself drops nothing",
+    "groups": "convolutions have one group; a PyTorch module is a task: `await s.call(module, x)`",
+    "padding_idx": "its row is one like any other; a mask leaves out what is padding",
+    "padding_mode": "the padding is zeros",
+}
+
+UTILS = {
+    "clip_grad_value_": "`clip_grad_norm_(parameters, max_norm)`, or `p.grad = p.grad.clip(-v, v)` for each",
+    "parameters_to_vector": "`asc.concat([p.flatten() for p in module.parameters()])`",
 }
 
 OPTIM = {
@@ -142,6 +164,8 @@ TENSOR = {
     **{name: f"`asc.nn.{name}(t)`" for name in ("relu", "softmax", "log_softmax", "sigmoid")},
     **dict.fromkeys(("mm", "bmm", "matmul"), "`a @ b`"),
     **dict.fromkeys(("split", "chunk"), "`t[:n]` and `t[n:]`, which are views"),
+    **{name: f"`t {sign} other`" for name, sign in {"ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}.items()},
+    **dict.fromkeys(("new_zeros", "new_ones", "new_full"), "`asc.zeros(shape, dtype=t.dtype)`, or `ones`, `full`"),
     **dict.fromkeys(("block_until_ready", "compute", "wait", "wait_to_read"), "`await t`"),
     **dict.fromkeys(("byteswap", "ctypes"), "`await t.numpy()` first"),
     "add_done_callback": "`asyncio.ensure_future(t)`, where an asyncio task is wanted, as `asyncio.wait` does",
@@ -169,6 +193,8 @@ TENSOR = {
     "fill": "`t[...] = value`",
     "flags": "`(await t).flags`",
     "flat": "`t.flatten()`",
+    "gather": "`asc.take_along_axis(t, indices, axis=...)`",
+    "index_select": "`asc.take(t, indices, axis=...)`",
     "is_cuda": "`t.device`",
     "itemset": "`t[index] = value`",
     "itemsize": "`t.dtype.itemsize`",
@@ -185,6 +211,7 @@ TENSOR = {
     "resize": "`t.reshape(...)`, or `asc.concat`",
     "setflags": "nothing: what is awaited is read-only, and `await t.numpy()` is yours",
     "sort": "`asc.sort(t)`, which makes a new tensor",
+    "stride": "`(await t).strides`",
     "strides": "`(await t).strides`",
     "swapaxes": "`asc.permute_dims(t, axes)`, or `t.mT` for the last two",
     "t": "`t.T`",

@@ -31,6 +31,7 @@ TABLES: list[tuple[dict[str, str], Callable[[asc.Scheduler], Any]]] = [
     (_instead.LINALG, lambda s: asc.linalg),
     (_instead.FUNCTIONAL, lambda s: nn.functional),
     (_instead.NN, lambda s: nn),
+    (_instead.UTILS, lambda s: nn.utils),
     (_instead.OPTIM, lambda s: optim),
     (_instead.TENSOR, lambda s: asc.ones(3)),
     (_instead.MODULE, lambda s: nn.ReLU()),
@@ -273,3 +274,43 @@ async def test_what_is_said_to_write_can_be_written(s, x, cures):
         layer.weight[...] = x
     await s.barrier()
     assert (await layer.weight == await x).all()
+
+
+@pytest.mark.parametrize("name", _instead.OPTIONS)
+def test_an_option_that_layers_do_not_have_says_what_to_write(name):
+    with pytest.raises(TypeError, match=rf"^a layer has no option '{name}': {re.escape(_instead.OPTIONS[name])}$"):
+        nn.Conv2d(4, 4, 3, **{name: 1})
+    with pytest.raises(TypeError, match=r"^a layer has no option 'whatever'$"):
+        nn.MultiheadAttention(4, 2, whatever=1)
+
+
+@pytest.mark.parametrize("layer", [nn.Conv1d, nn.Conv2d])
+def test_padding_in_words_says_that_it_takes_numbers(layer):
+    with pytest.raises(TypeError, match=r"^'same' is no size: give numbers; `padding=kernel_size // 2`"):
+        layer(1, 1, 3, padding="same")
+
+
+async def test_what_the_errors_of_pytorchs_names_say_is_what_these_compute(s, x):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    theirs, indices = torch.arange(6, dtype=torch.float32).reshape(2, 3), np.array([[1], [2]])
+    i = await s.put(indices)
+    total = x.max() + asc.log(asc.exp(x - x.max()).sum())
+    assert await total.item() == pytest.approx(torch.logsumexp(theirs, (0, 1)).item())
+    taken = await asc.take_along_axis(x, i, axis=1)
+    np.testing.assert_array_equal(taken, theirs.gather(1, torch.from_numpy(indices)))
+    chosen = await asc.take(x, i[:1, 0], axis=1)
+    np.testing.assert_array_equal(chosen, theirs.index_select(1, torch.tensor([1])))
+
+
+async def test_a_mask_of_padding_is_pytorchs_key_padding_mask(s):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    rng = np.random.default_rng(0)
+    values, pad = rng.normal(size=(2, 5, 8)), np.arange(5) >= np.array([[3], [5]])
+    theirs = torch.nn.MultiheadAttention(8, 2, batch_first=True, dtype=torch.float64)
+    ours = nn.MultiheadAttention(8, 2, dtype=np.float64)
+    ours.load_state_dict({name: await s.put(value) for name, value in theirs.state_dict().items()})
+    given = torch.from_numpy(values)
+    expected, _ = theirs(given, given, given, key_padding_mask=torch.from_numpy(pad))
+    mask = await s.put(pad)
+    y = ours(await s.put(values), attn_mask=mask[:, None, None, :])
+    np.testing.assert_allclose(await y, expected.detach().numpy(), rtol=1e-12, atol=1e-12)

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias, TypedDict
 import numpy as np
 from numpy.typing import DTypeLike
 
+from .._instead import OPTIONS
 from ..ops.table import TABLE
 from ..tensors.functions import full
 from ..tensors.options import dtype_of
@@ -29,8 +30,15 @@ class Initial:
     """Makes parameters. All have `requires_grad` set."""
 
     def __init__(
-        self, dtype: DTypeLike = np.float32, rng: Rng = None, device: object = None, scheduler: Any = None
+        self,
+        dtype: DTypeLike = np.float32,
+        rng: Rng = None,
+        device: object = None,
+        scheduler: Any = None,
+        **unknown: object,
     ) -> None:
+        for name in unknown:  # of a layer's constructor, which passes on what it does not know itself
+            raise TypeError(f"a layer has no option {name!r}" + (f": {OPTIONS[name]}" if name in OPTIONS else ""))
         self._dtype = dtype_of(dtype)
         self.rng = np.random.default_rng(rng)
         self._where = {"device": device, "scheduler": scheduler}

@@ -48,7 +48,8 @@ class MultiheadAttention(Module):
         Args:
             query, key, value: without a key it is the query, without a value it is the key.
             attn_mask: (L, S), (batch * heads, L, S), or what broadcasts to (batch, heads, L, S): boolean, True where
-                *not* to attend, as in PyTorch's module, or numbers to add. Gets no gradient.
+                *not* to attend, as in PyTorch's module, or numbers to add. Gets no gradient. PyTorch's
+                `key_padding_mask=pad`, of (batch, S), is `attn_mask=pad[:, None, None, :]`.
             is_causal: let position i attend to 0 to i only, in addition to the mask.
 
         Raises:

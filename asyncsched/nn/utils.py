@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
+from .. import _instead
 from ..autograd import no_grad
 from ..runtime.transaction import transaction
 from ..tensors.functions import linalg, minimum, stack
@@ -68,3 +70,9 @@ def clip_grad_norm_(
     del gradients
     runtime.dispatch()
     return norm
+
+
+if not TYPE_CHECKING:  # for which any name would be there then
+
+    def __getattr__(name: str) -> Any:
+        raise _instead.no_name("asyncsched.nn.utils", name, _instead.UTILS)

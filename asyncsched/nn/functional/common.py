@@ -18,14 +18,21 @@ Size = int | Sequence[int]
 
 def pair(size: Size) -> tuple[int, int]:
     """One number for rows and one for columns."""
-    rows, columns = lengths(size) if isinstance(size, Sequence) else lengths(size) * 2
+    sizes = _sizes(size)
+    rows, columns = sizes if isinstance(size, Sequence) else sizes * 2
     return rows, columns
 
 
 def single(size: Size) -> int:
     """One number, also if given as a sequence of one."""
-    (length,) = lengths(size)
+    (length,) = _sizes(size)
     return length
+
+
+def _sizes(size: Size) -> tuple[int, ...]:
+    if isinstance(size, str):  # PyTorch's padding="same" and "valid"
+        raise TypeError(f"{size!r} is no size: give numbers; `padding=kernel_size // 2` keeps the size at stride 1")
+    return lengths(size)
 
 
 def constant(x: Tensor, shape: tuple[int, ...], value: float) -> Tensor:
