@@ -33,7 +33,8 @@ def _mse(g: Tensor, x: Tensor, y: Tensor, call: Any) -> Tensor:
 
 def _leaky_relu(g: Tensor, x: Tensor, call: Any) -> Tensor:
     slope = call.options["negative_slope"]
-    return g * ((x > 0).astype(x.dtype) * (1 - slope) + slope)  # of NaN the slope below 0, as PyTorch has it
+    found: Tensor = g * ((x > 0).astype(x.dtype) * (1 - slope) + slope)  # of NaN the slope below 0, as PyTorch has it
+    return found
 
 
 NETWORKS = {
