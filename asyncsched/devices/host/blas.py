@@ -99,7 +99,7 @@ def _setter(library: LibController) -> Callable[[int], None]:
 
 
 def _forked() -> None:
-    """This is the child of a fork: the parent's devices compute elsewhere, and one of its threads may have the lock."""
+    """The child of a fork: the parent's devices compute elsewhere, and one of its threads may have the lock."""
     global _lock
     _lock = RLock()
     _computing.clear()
