@@ -7,6 +7,7 @@ import pytest
 
 import asyncsched as asc
 from asyncsched import nn
+from asyncsched.nn import containers
 
 pytestmark = pytest.mark.one_loop
 
@@ -48,6 +49,33 @@ async def test_apply_goes_from_the_leaves_to_the_root_and_training_reaches_all(s
     assert net.apply(seen.append) is net
     assert seen == [*net.steps, net.steps, *net.heads.values(), net.heads, net]
     assert not any(module.training for module in net.eval().modules())
+
+
+class Loud(nn.ReLU):
+    """Not the one that is known."""
+
+
+async def test_pools_come_before_relu_where_nobody_sees_it():
+    relu, pool, last = nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()
+    assert list(nn.Sequential(relu, pool, last)) == [relu, pool, last]  # as they were given
+    assert containers._with_pools_first([relu, pool, relu, pool, last]) == [pool, relu, pool, relu, last]
+    patched = nn.ReLU()
+    patched.forward = lambda x: x  # type: ignore[method-assign]
+    for modules in ([pool, relu], [Loud(), pool], [patched, pool], [relu, nn.MaxPool2d(3, 1, 1)], [relu, last], []):
+        assert containers._with_pools_first(modules) == modules
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+async def test_pools_before_relu_give_the_same_bits(s, dtype):
+    values = np.random.default_rng(0).choice([0, -0.0, -1, -2, 1, 2, np.nan, np.inf, -np.inf], (3, 4, 9, 10))
+    found = []
+    for forward in (nn.Sequential(nn.ReLU(), nn.MaxPool2d(2)), lambda x: nn.max_pool2d(nn.relu(x), 2)):
+        x = await s.put(values.astype(dtype))
+        x.requires_grad = True
+        y = forward(x)
+        (y * y).sum().backward()
+        found.append(((await y).tobytes(), (await asc.abs(x.grad)).tobytes()))
+    assert found[0] == found[1]
 
 
 async def test_a_list_of_modules(s):
