@@ -28,6 +28,12 @@ SHAPES = (
     (1, 40, 8, 64, 48, (3, 3), (1, 1), (1, 1), (1, 1)),
     (1, 200, 4, 64, 16, (3, 3), (1, 1), (1, 1), (1, 1)),
 )
+# The same of images whose gradient is made of several side by side, of few of them, with rows cut.
+NARROW = (
+    (37, 7, 14, 14, 9, (3, 3), (1, 1), (1, 1), (1, 1)),
+    (3, 2, 9, 31, 5, (5, 2), (1, 1), (3, 1), (1, 2)),
+    (19, 4, 61, 5, 8, (2, 3), (1, 1), (0, 2), (1, 1)),
+)
 
 
 def given(shape: tuple[Any, ...], dtype: str = "f8") -> tuple[Any, Any, Any, dict[str, Any]]:
@@ -71,22 +77,25 @@ def test_it_sums_what_windows_see(alone, monkeypatch, shape, lines):
     np.testing.assert_allclose(run("conv2d", x, weight, bias, **options), truth + bias[:, None, None], atol=1e-9)
 
 
-@pytest.mark.parametrize("shape", [one for one in SHAPES if one[6] == (1, 1)])
-def test_the_gradient_of_images_is_that_of_each_window_where_it_came_from(alone, monkeypatch, shape):
+@pytest.mark.parametrize("lines", [by_rows._LINES, 500])
+@pytest.mark.parametrize("shape", [one for one in (*SHAPES, *NARROW) if one[6] == (1, 1)])
+def test_the_gradient_of_images_is_that_of_each_window_where_it_came_from(alone, monkeypatch, shape, lines):
+    monkeypatch.setattr(by_rows, "_LINES", lines)
     x, weight, _, options = given(shape)
     grad = RNG.standard_normal((len(x), len(weight), *Windows(weight.shape[2:], **options).fit(x.shape)))
     found = run("conv2d_input_grad", grad, weight, shape=x.shape, **options)
     monkeypatch.undo()
-    monkeypatch.setattr(by_rows, "_ACROSS", 1000)
+    monkeypatch.setattr(by_rows, "suits_input_grad", lambda *given: False)
     plain = run("conv2d_input_grad", grad, weight, shape=x.shape, **options)
     np.testing.assert_allclose(found, plain, atol=1e-9)
     assert np.vdot(found, x) == pytest.approx(np.vdot(grad, run("conv2d", x, weight, **options)))
 
 
-def test_weights_that_are_not_finite_reach_no_more_than_their_windows():
-    x, weight, _, options = given((2, 3, 8, 40, 4, (3, 3), (1, 1), (1, 1), (1, 1)))
+@pytest.mark.parametrize("width", [40, 14])
+def test_weights_that_are_not_finite_reach_no_more_than_their_windows(width):
+    x, weight, _, options = given((2, 3, 8, width, 4, (3, 3), (1, 1), (1, 1), (1, 1)))
     weight[1, 2, 0, 0] = np.inf
-    found = run("conv2d_input_grad", np.ones((2, 4, 8, 40)), weight, shape=x.shape, **options)
+    found = run("conv2d_input_grad", np.ones((2, 4, 8, width)), weight, shape=x.shape, **options)
     there = np.zeros(x.shape, bool)
     there[:, 2, :-1, :-1] = True  # the last row and column are in no window's first one
     np.testing.assert_array_equal(np.isposinf(found), there)
@@ -94,8 +103,9 @@ def test_weights_that_are_not_finite_reach_no_more_than_their_windows():
 
 
 @pytest.mark.parametrize("name", EXACT)
-def test_bits_do_not_depend_on_the_number_of_threads(monkeypatch, name):
-    x, weight, _, options = given((12, 16, 32, 32, 16, (3, 3), (1, 1), (1, 1), (1, 1)), "f4")
+@pytest.mark.parametrize("width", [32, 14])
+def test_bits_do_not_depend_on_the_number_of_threads(monkeypatch, name, width):
+    x, weight, _, options = given((12, 16, 32, width, 16, (3, 3), (1, 1), (1, 1), (1, 1)), "f4")
     options |= {} if name == "conv2d" else {"shape": x.shape}
     found = []
     for threads in (1, 2, 5):
@@ -105,7 +115,9 @@ def test_bits_do_not_depend_on_the_number_of_threads(monkeypatch, name):
 
 
 @pytest.mark.parametrize("name", EXACT)
-@pytest.mark.parametrize("shape", [(40, 2, 9, 33, 5), (2, 16, 40, 160, 48), (20, 3, 6, 640, 2)])
+@pytest.mark.parametrize(
+    "shape", [(40, 2, 9, 33, 5), (2, 16, 40, 160, 48), (20, 3, 6, 640, 2), (64, 32, 14, 14, 64), (5, 200, 50, 7, 30)]
+)
 def test_no_more_memory_is_taken_than_the_plan_says(name, shape):
     x, weight, bias, options = given((*shape, (3, 3), (1, 1), (1, 1), (1, 1)), "f4")
     operands: tuple[Any, ...] = (x, weight, bias)
@@ -139,5 +151,8 @@ def test_what_would_take_longer_so_is_left_to_the_columns():
     assert not by_rows.suits(windows._replace(dilation=(2, 1)), (64, 32, 3, 3), 32)  # rows apart
     assert not by_rows.suits(windows, (256, 256, 3, 3), 32)  # large products
     assert by_rows.suits_input_grad(windows, (64, 32, 3, 3), (1, 32, 32, 32))
+    assert by_rows.suits_input_grad(windows, (64, 32, 3, 3), (1, 32, 14, 14))  # side by side
+    assert not by_rows.suits_input_grad(windows, (4, 32, 3, 3), (1, 32, 14, 14))  # more results than columns save
+    assert not by_rows.suits_input_grad(windows._replace(dilation=(2, 1)), (64, 32, 3, 3), (1, 32, 14, 14))
     assert not by_rows.suits_input_grad(windows._replace(stride=(1, 2)), (64, 32, 3, 3), (1, 32, 32, 32))
     assert not by_rows.suits_input_grad(windows._replace(padding=(1, 3)), (64, 32, 3, 3), (1, 32, 32, 32))
