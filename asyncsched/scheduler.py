@@ -215,6 +215,9 @@ class Scheduler(Submitter):
     def as_executor(self) -> Executor:
         """This scheduler as an executor of `concurrent.futures`: what it runs is within the bounds, as any task.
 
+        On several streams what it runs overlaps, as on the threads of a pool; functions that must not are for `call`,
+        with a `resource=`.
+
         For libraries that take one, such as Dask: `await asyncio.to_thread(graph.compute, scheduler=s.as_executor())`.
         What blocks until a future is done belongs on another thread; on the loop's, `future.result()` raises
         ImplicitBarrierError. It is no default executor for asyncio, which takes a ThreadPoolExecutor alone, and looks

@@ -114,7 +114,7 @@ class CPUStream:
                 item.run()
                 wake = completions.completed(item, True)
             else:
-                item.help()
+                item.help(self._has_own)
                 wake = False
             item = None
             if wake:
@@ -124,6 +124,10 @@ class CPUStream:
     def _next(self, team: Team) -> _Item:
         """The next item; with none, a part of another stream's row, to help with."""
         return (self.queue.empty() and team.open()) or self.queue.get()
+
+    def _has_own(self) -> bool:
+        """Whether there is something in its queue: helping others is over then."""
+        return not self.queue.empty()
 
     def _reach(self, counter: Counter, number: int) -> None:
         """Wait for another stream, and help meanwhile."""
@@ -136,7 +140,7 @@ class CPUStream:
             counter.reach(number, team.open)
             shared = team.open() if counter.count < number else None
             if shared is not None:
-                shared.help()
+                shared.help(lambda: counter.count >= number)
                 shared = None
         self._waits_for = None
 

@@ -155,8 +155,9 @@ class Tasks:
                 given, else on top of the result's.
             name: for messages; default the function's.
             device: whose streams; default that of the first tensor.
-            resource: something that two tasks must not use at once, such as a library's random generator: tasks that
-                name the same one run one after the other, on one stream.
+            resource: something that two tasks must not use at once, such as a library's random generator, or on several
+                threads, such as a connection of sqlite3: tasks that name the same one run one after the other, in the
+                order of submission within a scope, on one stream. Other functions overlap where there are several.
 
         Returns:
             A Task, or a Tensor if shape and dtype are given.
@@ -207,6 +208,9 @@ class Tasks:
         **keywords: NoReturn,
     ) -> T:  # fmt: skip
         """Submit and await in one: the result, as with `asyncio.to_thread`. Cancelling it cancels the task.
+
+        Calls of several coroutines overlap where there are several streams; those that must not name a `resource`, see
+        `submit`.
 
         >>> async def main():
         ...     async with asc.Scheduler("cpu") as s:

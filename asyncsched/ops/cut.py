@@ -18,7 +18,7 @@ import numpy as np
 
 from .kernels.layers import ROWS, as_matrix
 from .pace import MULTIPLICATION_SECONDS
-from .parallel import ranges, seconds_of
+from .parallel import ranges, rounds, seconds_of
 from .row import Kernel, Row
 
 Array = np.ndarray[Any, Any]
@@ -64,7 +64,7 @@ def parts(row: Row, kernel: Kernel, args: Sequence[Any], out: Array) -> list[Par
     if axis is None:
         return []
     whole = unit // gcd(unit, prod(out.shape[axis + 1 : axes]))
-    found = _several(ranges(out.shape[axis], seconds, unit=whole))
+    found = _several(ranges(out.shape[axis], seconds, unit=whole, each=rounds(seconds)))
     slices = [(*[slice(None)] * axis, one) for one in found]
     return [([_slice(a, out, one) for a in args], out[one]) for one in slices]
 

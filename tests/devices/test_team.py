@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import threading
 from collections.abc import Callable, Iterator
@@ -199,6 +200,45 @@ async def test_a_stream_that_has_ended_its_task_helps(gate: threading.Event) -> 
         busy = s.submit_nowait(begun.wait, 10)  # until the first part is under way
         gate.set()
         await asc.gather(shared, busy)
+
+
+@pytest.mark.one_loop
+async def test_who_helps_goes_back_to_its_own_tasks_after_one_part(gate: threading.Event) -> None:
+    begun, seen, ran = threading.Event(), threading.Event(), list[int]()
+
+    def share() -> None:
+        own = threading.get_ident()
+
+        def part() -> None:
+            if threading.get_ident() == own:
+                assert seen.wait(10)
+            else:
+                begun.set()
+                assert gate.wait(10)
+
+        parallel.run([part, part, lambda: ran.append(1)])
+
+    def look() -> bool:
+        seen.set()
+        return not ran
+
+    async with asc.Scheduler("cpu", streams=2) as s:
+        shared = s.submit_nowait(share)
+        await asyncio.to_thread(begun.wait, 10)  # the other stream has begun a part
+        own = s.submit_nowait(look)
+        gate.set()
+        assert await own
+        await shared
+        assert ran == [1]
+
+
+@pytest.mark.usefixtures("of_eight")
+def test_long_rows_are_cut_into_short_parts() -> None:
+    x = np.empty((8192, 8192), np.float32)
+    found = cut.parts(*_row("exp"), (x,), x)
+    longest = max(parallel.seconds_of("exp", part.size, part.itemsize) for _, part in found)
+    assert longest < 1.2 * parallel.LONGEST_SECONDS
+    assert len(found) % 8 == 0
 
 
 async def test_what_a_part_raises_is_the_tasks_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,9 +3,10 @@
 Theory of operation. The stream whose task it is puts the parts where all see them, wakes streams that have nothing to
 do, and then takes parts itself until none is left. So it never waits for help: whoever comes late finds nothing to do.
 A stream looks for parts before it sleeps: for want of a task, or because its next one waits for another stream's. In a
-training step that is most of the time of all but one, since each layer needs the one before. At the end the stream
-waits for the parts that others have begun, each a fraction of the row. A task that is cut is one task: it has one slot,
-one charge, and one end, told by its own stream.
+training step that is most of the time of all but one, since each layer needs the one before. When there is a task for
+it, or what it waited for has ended, it takes no more of them: large rows are cut into parts of a few milliseconds, but
+for products, see `ops.cut`. At the end the stream that has the row waits for the parts that others have begun. A task
+that is cut is one task: it has one slot, one charge, and one end, told by its own stream.
 
 No word gets lost between who shares and who goes to sleep: the one shows its parts first and looks for sleepers second,
 the other says first that it is about to sleep, and looks for parts second.
@@ -20,7 +21,7 @@ BLAS do, which spin for 25 to 100 ms after each product; with several streams th
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Final, Protocol
 
@@ -61,9 +62,9 @@ class Shared:
         """Whether there are parts that nobody has begun."""
         return bool(self._parts)
 
-    def help(self) -> None:
-        """Run parts until none is left. Raises nothing."""
-        while True:
+    def help(self, enough: Callable[[], bool] | None = None) -> None:
+        """Run parts until none is left, or it is `enough`, which is asked before each. Raises nothing."""
+        while enough is None or not enough():
             try:
                 part = self._parts.pop()
             except IndexError:  # all are begun
