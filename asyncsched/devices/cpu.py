@@ -37,7 +37,7 @@ import numpy as np
 
 from .._core.completions import Completions
 from .._core.model import Task
-from ..ops.parallel import share_by
+from ..ops.parallel import PART_SECONDS, share_by
 from .contract import Job, Point, enter_stream_thread, leave_stream_thread
 from .counter import Counter
 from .host import blas
@@ -167,6 +167,7 @@ class CPUDevice(HostDevice):
         if self._count > 1:
             blas.share(self._count)
             self.rest = blas.widen
+            self.hop = PART_SECONDS
         team = self._team = Team(self._count) if self._count > 1 else None
         self.memory = HostMemory(completions, max_bytes)
         self.streams = [CPUStream(f"{self.name} stream {i}", self.memory, team) for i in range(self._count)]

@@ -12,13 +12,12 @@ from functools import partial
 from itertools import pairwise
 from typing import Any, Final
 
-from .pace import PACE
+from .pace import PACE, PASSES
 
 Part = Callable[[], Any]
 
 # A part takes at least this long, by estimate: it takes some tens of microseconds until another thread has begun.
 PART_SECONDS: Final = 1e-4
-_PASSES: Final = 3e-9  # seconds for an element of a row that has no pace of its own: it goes over it several times
 
 
 class _Here(threading.local):
@@ -78,4 +77,4 @@ def ranges(places: int, seconds: float, *, unit: int = 1, each: int = 1, least: 
 
 def seconds_of(name: str, elements: int, itemsize: int) -> float:
     """What a row takes on one thread, by estimate."""
-    return PACE.get(name, _PASSES) * elements * max(1, itemsize / 4)
+    return PACE.get(name, PASSES) * elements * max(1, itemsize / 4)

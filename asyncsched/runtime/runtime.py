@@ -170,7 +170,7 @@ class Runtime(OnOneLoop):
         """A lane for each stream of a device that is open."""
         remote = cast(RemoteDevice, device) if device.remote else None
         place = None if remote is None else remote.place
-        lanes = self.lanes[device] = [Lane(device, stream, place=place) for stream in device.streams]
+        lanes = self.lanes[device] = [Lane(device, stream, place=place, hop=device.hop) for stream in device.streams]
         self.serial_lanes[device] = lanes if remote is None else [Lane(device, one) for one in remote.serial]
         self.copy_lanes[device] = [Lane(device, device.copier, copies=True)]
         self.loop_lanes[device] = Lane(device, LoopStream())
