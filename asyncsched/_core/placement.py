@@ -36,7 +36,7 @@ def _soonest(task: Task) -> Lane:
     """The lane on which a task begins first, by estimate. A hop is what it takes to wake a lane that is idle, or has to
     wait for another: what is shorter stays where its producers are, or behind others that are short.
 
-    A lane's time is what it was given and has not finished, with the waits between. When it has told of the end of a
+    A lane's time is what it was given and has not finished, with its waits for others. When it has told of the end of a
     task, it is as far as was thought when that was launched: so wrong guesses do not add up.
     """
     reads, waits = task.reads, []
@@ -44,13 +44,15 @@ def _soonest(task: Task) -> Lane:
         producer = value.task
         if producer is not None and producer.lane is not None and producer.state < DONE:
             waits.append((producer.lane, producer.due - producer.lane.ended))
-    best, soonest = task.lanes[0], -1.0
+    best, soonest, begins = task.lanes[0], -1.0, 0.0
     for lane in task.lanes:
-        start = lane.given - lane.ended if lane.load else lane.hop
+        begin = lane.given - lane.ended
         for other, due in waits:
-            if other is not lane and due + lane.hop > start:
-                start = due + lane.hop
+            if other is not lane and due + lane.hop > begin:
+                begin = due + lane.hop
+        # Who has been woken for one task has been for the next: so this is no time of the lane's.
+        start = begin if lane.load else max(begin, lane.hop)
         if start < soonest or soonest < 0:
-            best, soonest = lane, start
-    task.due = best.given = best.ended + soonest + task.seconds
+            best, soonest, begins = lane, start, begin
+    task.due = best.given = best.ended + begins + task.seconds
     return best

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asyncsched._core.model import Lane
+from asyncsched._core.model import Lane, Value
 from asyncsched._core.placement import choose
 
 from .rig import Rig
@@ -75,3 +75,51 @@ def test_loads_return_to_nothing():
         rig.submit()
     rig.run()
     assert [(lane.load, lane.tail) for lane in rig.lanes] == [(0, None), (0, None)]
+
+
+# -- where a hop to another lane takes long -------------------------------------------------------------------------
+
+
+def _hopping(*seconds: float) -> tuple[Rig, Value]:
+    """Lanes that take 1 s to begin; and a value that takes so long, on the first of them."""
+    rig = Rig(lanes=2)
+    for lane in rig.lanes:
+        lane.hop = 1.0
+    return rig, _launched(rig, seconds[0])[1]
+
+
+def _launched(rig: Rig, seconds: float, *reads: Value) -> tuple[int, Value]:
+    """On which lane a task is that takes so long, and its value."""
+    task, value = rig.task(*reads)
+    task.seconds = seconds
+    rig.engine.submit(task)
+    assert task.lane is not None
+    return rig.lanes.index(task.lane), value
+
+
+def test_what_is_shorter_than_a_hop_stays_where_its_producer_is():
+    rig, x = _hopping(0.1)
+    found = [_launched(rig, 0.2, x) for _ in range(3)]
+    assert [lane for lane, _ in found] == [0, 0, 0]
+    assert _launched(rig, 0.1, *[value for _, value in found])[0] == 0
+
+
+def test_what_is_longer_goes_to_another_and_its_sum_to_the_last_to_end():
+    rig, x = _hopping(0.1)
+    found = [_launched(rig, 5.0, x) for _ in range(2)]
+    assert [lane for lane, _ in found] == [0, 1]
+    assert _launched(rig, 0.1, *[value for _, value in found])[0] == 1
+
+
+def test_independent_short_tasks_stay_together_until_they_take_longer_than_a_hop():
+    rig, _ = _hopping(0.4)
+    assert [_launched(rig, 0.4)[0] for _ in range(4)] == [0, 0, 1, 1]
+    long, _ = _hopping(9.0)
+    assert [_launched(long, 0.1)[0] for _ in range(2)] == [1, 1]
+
+
+def test_a_lane_that_told_of_its_ends_is_as_far_as_was_thought():
+    rig, _ = _hopping(9.0)
+    rig.run()
+    assert [(lane.load, lane.given - lane.ended) for lane in rig.lanes] == [(0, 0.0), (0, 0.0)]
+    assert _launched(rig, 0.1)[0] == 0
