@@ -26,10 +26,6 @@ MULTIPLICATION_SECONDS: Final = 2e-11
 
 # An element of a row that is not listed, which goes over it several times.
 PASSES: Final = 3e-9
-# Up to so many multiplications OpenBLAS uses one thread, and they take no longer than 0.03 ns each where each element
-# is used often enough.
-_ONE_THREAD: Final = 1 << 18
-_OFTEN: Final = 16
 
 _STRIDED: Final = 4  # times as long for operands that do not lie in one piece
 _COMPLEX: Final = 20  # times as long as real numbers
@@ -75,8 +71,6 @@ def inline_seconds(name: str, result: Meta, operands: Iterable[Meta], workspace:
         return 0.0 if max(workspace, *[one.nbytes for one in metas]) < SMALL_BYTES else None
     if work is None:
         work = _largest(metas)
-    elif result.dtype.kind == "f" and _OFTEN * _largest(metas) <= work <= _ONE_THREAD:
-        pace = 0.03e-9
     seconds = pace * work * max(_width(one) for one in metas)
     if not all(one.contiguous for one in metas):
         seconds *= _STRIDED
