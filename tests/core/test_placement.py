@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from asyncsched._core.model import Lane, Value
 from asyncsched._core.placement import choose
 
 from .rig import Rig
 
 
-def lanes(rig, tasks):
+def lanes(rig: Rig, tasks: list[Any]) -> list[int]:
     return [rig.lanes.index(task.lane) for task in tasks]
 
 
