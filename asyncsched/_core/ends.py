@@ -27,6 +27,7 @@ class Ends(Torn):
         lane, account, admission = task.lane, task.scope.account, self.admission
         assert lane is not None
         lane.load -= 1
+        lane.ended = task.due
         if lane.tail is task:
             lane.tail = None
         account.in_flight -= 1

@@ -35,6 +35,8 @@ FAILED: Final = 3
 CANCELLED: Final = 4
 STATE_NAMES: Final = ("pending", "launched", "done", "failed", "cancelled")
 
+UNKNOWN_SECONDS: Final = 1e-3  # of a function, say: worth a hop to another stream
+
 # Called with a task at each change of its state (launched, settled, ended), until it returns True.
 Waiter = Callable[[Any], bool]
 
@@ -163,6 +165,7 @@ class Task:
         "cancelled",
         "context",
         "cost",
+        "due",
         "expedited",
         "failure",
         "lane",
@@ -176,6 +179,7 @@ class Task:
         "reads",
         "refund",
         "scope",
+        "seconds",
         "seq",
         "state",
         "value",
@@ -217,6 +221,8 @@ class Task:
         self.waiters: list[Waiter] | None = None
         self.lane: Lane | None = None  # the stream it was given
         self.number = 0  # among the tasks of that stream, from 1
+        self.seconds = UNKNOWN_SECONDS  # that it takes, by estimate
+        self.due = 0.0  # when its lane will have ended it, in that lane's time
         self.failure: Failure | None = None
         self.cancelled = False  # cancelled after launch: it keeps its slot until it physically ends
 
@@ -293,6 +299,7 @@ def task_of(value: Value) -> Task | None:
     cost = value.nbytes + plan.workspace
     task = Task(scope, row.name, value, row, reads, value.args, None, bare.lanes, cost)
     task.quick = plan
+    task.seconds = plan.estimate
     task.seq, value.seq = value.seq, -1
     value.plan = value.reads = value.args = None
     scope.tasks[task] = None
@@ -326,6 +333,9 @@ class Lane:
     stream: Any = None
     copies: bool = False  # carries host-to-device copies alone
     place: Callable[[Task], Lane] | None = None  # the device's own choice among the lanes of a task
+    hop: float = 0.0  # seconds until a task begins that is not next to others here, if that matters: see `placement`
+    given: float = 0.0  # when what was launched will have ended, in its own time, of seconds by estimate
+    ended: float = 0.0  # when the last task that told of its end was to have ended
     load: int = 0  # tasks launched and not ended
     tail: Task | None = None  # the last one launched, while it is unfinished
 

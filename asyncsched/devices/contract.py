@@ -91,6 +91,7 @@ class Device(Protocol):
         owns_captures: whether a captured program's intermediates have buffers of their own for as long as it lives.
         streams: compute streams, from `open` on.
         copier: the stream for host-to-device copies.
+        hop: seconds until a stream that is idle, or waits for another, begins; 0 where that hardly matters.
         rest: called on the loop's thread when nothing is unfinished, to undo settings that affect the process; or None.
         memory: a `devices.memory.Memory`: how its rows run, how many bytes an array takes, which arrays have left.
     """
@@ -104,6 +105,7 @@ class Device(Protocol):
     owns_captures: bool = False
     streams: Sequence[Any]
     copier: Any
+    hop: float = 0.0
     rest: Callable[[], None] | None = None
     memory: Any
 

@@ -37,7 +37,7 @@ import numpy as np
 
 from .._core.completions import Completions
 from .._core.model import Task
-from ..ops.parallel import share_by
+from ..ops.parallel import PART_SECONDS, share_by
 from .contract import Job, Point, enter_stream_thread, leave_stream_thread
 from .counter import Counter
 from .host import blas
@@ -174,6 +174,7 @@ class CPUDevice(HostDevice):
         if team is not None:
             team.streams = self.streams
             blas.share(team, self._count)
+            self.hop = PART_SECONDS
             self.rest = partial(blas.rest, team)
         self.copier = CPUStream(f"{self.name} copies", self.memory)
 

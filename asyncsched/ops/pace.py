@@ -24,6 +24,9 @@ SMALL_BYTES: Final = 4096
 # A multiplication of a large product in single precision, from above.
 MULTIPLICATION_SECONDS: Final = 2e-11
 
+# An element of a row that is not listed, which goes over it several times.
+PASSES: Final = 3e-9
+
 _STRIDED: Final = 4  # times as long for operands that do not lie in one piece
 _COMPLEX: Final = 20  # times as long as real numbers
 _HALF: Final = 30  # times as long as float32: NumPy goes by way of it, one by one
@@ -67,11 +70,23 @@ def inline_seconds(name: str, result: Meta, operands: Iterable[Meta], workspace:
     if pace is None:
         return 0.0 if max(workspace, *[one.nbytes for one in metas]) < SMALL_BYTES else None
     if work is None:
-        work = max(one.nbytes // one.dtype.itemsize for one in metas if one.dtype.itemsize)
+        work = _largest(metas)
     seconds = pace * work * max(_width(one) for one in metas)
     if not all(one.contiguous for one in metas):
         seconds *= _STRIDED
     return max(0.0, seconds - TASK_SECONDS) if seconds <= INLINE_SECONDS else None
+
+
+def stream_seconds(name: str, result: Meta, operands: Iterable[Meta], work: int | None) -> float:
+    """What a row takes on one thread of a stream, by estimate."""
+    if work is not None and result.dtype.kind in "fc":
+        return MULTIPLICATION_SECONDS * work * _width(result)
+    return PACE.get(name, PASSES) * (work or _largest([result, *operands])) * _width(result)
+
+
+def _largest(metas: Iterable[Meta]) -> int:
+    """Elements of the largest."""
+    return max([one.nbytes // one.dtype.itemsize for one in metas if one.dtype.itemsize], default=0)
 
 
 def _width(one: Meta) -> float:

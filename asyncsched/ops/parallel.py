@@ -12,7 +12,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Any, Final
 
-from .pace import PACE
+from .pace import PACE, PASSES
 
 Part = Callable[[], Any]
 
@@ -20,7 +20,6 @@ Part = Callable[[], Any]
 PART_SECONDS: Final = 1e-4
 # And about so long at most, where that costs nothing: who helps looks after its own tasks between two parts.
 LONGEST_SECONDS: Final = 1e-3
-_PASSES: Final = 3e-9  # seconds for an element of a row that has no pace of its own: it goes over it several times
 
 
 class _Here(threading.local):
@@ -86,4 +85,4 @@ def ranges(places: int, seconds: float, *, unit: int = 1, each: int = 1, least: 
 
 def seconds_of(name: str, elements: int, itemsize: int) -> float:
     """What a row takes on one thread, by estimate."""
-    return PACE.get(name, _PASSES) * elements * max(1, itemsize / 4)
+    return PACE.get(name, PASSES) * elements * max(1, itemsize / 4)

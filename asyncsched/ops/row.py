@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .meta import Meta, meta
-from .pace import inline_seconds
+from .pace import inline_seconds, stream_seconds
 
 Operand = Meta | bool | int | float | complex | np.generic
 Options = Mapping[str, Any]
@@ -69,6 +69,7 @@ class Plan:
 
     __slots__ = (
         "bare",
+        "estimate",
         "int_bounds",
         "kernel",
         "meta",
@@ -91,6 +92,7 @@ class Plan:
         *,
         pair: bool = False,
         bare: bool = False,
+        estimate: float = 0.0,
     ) -> None:
         self.row = row
         self.meta = inferred.meta  # of the result
@@ -101,6 +103,7 @@ class Plan:
         self.pair = pair  # it takes two operands, and no options
         self.bare = bare  # may wait without a task: it is small, takes no options, and makes what is known of it
         self.seconds = seconds or 0.0  # for which it would then hold the loop's thread longer than a task does
+        self.estimate = estimate  # seconds that it takes a stream
         self.int_bounds = inferred.int_bounds  # Python integers among the operands must lie in here
         self.numbers = None if inferred.number is None else Numbers(inferred.number)
 
@@ -221,11 +224,14 @@ def _new_plan(row: Row, operands: tuple[Operand, ...], options: Options) -> Plan
         owned = 0 if row.view else result.nbytes
     kernel = resolve(row, np) if row.in_turns is None else bind(row.kernel, np)
     seconds: float | None = 0.0
+    estimate = 0.0
     if not row.view or owned or not result.known:
         metas = [operand for operand in operands if isinstance(operand, Meta)]
         seconds = inline_seconds(row.name, result, metas, inferred.workspace, inferred.work)
+        estimate = stream_seconds(row.name, result, metas, inferred.work)
     bare = seconds is not None and row.out and result.known and not options
-    return Plan(row, inferred, owned, seconds, kernel, pair=len(operands) == 2 and not options, bare=bare)
+    pair = len(operands) == 2 and not options
+    return Plan(row, inferred, owned, seconds, kernel, pair=pair, bare=bare, estimate=estimate)
 
 
 def _infer(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:

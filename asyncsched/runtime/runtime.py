@@ -168,7 +168,7 @@ class Runtime(OnOneLoop):
         """A lane for each stream of a device that is open."""
         remote = cast(RemoteDevice, device) if device.remote else None
         place = None if remote is None else remote.place
-        compute = [Lane(device, stream, place=place) for stream in device.streams]
+        compute = [Lane(device, stream, place=place, hop=device.hop) for stream in device.streams]
         serial = compute if remote is None else [Lane(device, one) for one in remote.serial]
         copy = [Lane(device, device.copier, copies=True)]
         self.lanes[device] = Lanes(compute, serial, copy, Lane(device, LoopStream()))

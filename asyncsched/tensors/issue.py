@@ -69,6 +69,7 @@ def issue(
     if bare and runtime.engine.submit_bare(scope, value, plan, reads, template, streams, cost):
         return value
     task = Task(scope, row.name, value, row, reads, template, options, streams, cost)
+    task.seconds = plan.estimate
     if plan.small and lanes is None:
         task.quick = plan
     runtime.submit(task, hold=hold)

@@ -86,7 +86,7 @@ class Rig:
         """A bare value in the backlog, or a quick task in place of one that may not be bare."""
         scope = scope or self.root
         value = new_value(scope.account, None, None, cost)
-        plan = SimpleNamespace(row=SimpleNamespace(name=name), workspace=0)
+        plan = SimpleNamespace(row=SimpleNamespace(name=name), workspace=0, estimate=0.0)
         if not self.engine.submit_bare(scope, value, plan, inputs, None, self.lanes, cost):
             task = Task(scope, name, value, plan.row, inputs, None, None, self.lanes, cost)
             task.quick = plan

@@ -1,0 +1,16 @@
+"""How long rows take, by estimate."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from asyncsched.ops.meta import meta
+from asyncsched.ops.row import plan
+from asyncsched.ops.table import TABLE
+
+
+def test_what_a_stream_takes_is_known_of_each_plan() -> None:
+    x = meta((1000, 1000), np.dtype(np.float32))
+    assert plan(TABLE["matmul"], (x, x), {}).estimate == pytest.approx(20e-3)
+    assert plan(TABLE["add"], (x, x), {}).estimate == pytest.approx(0.12e-3)
