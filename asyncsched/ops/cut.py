@@ -10,13 +10,15 @@ in parts, so inside `asc.exact()` products stay whole.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from math import gcd, prod
 from typing import Any, Final
 
 import numpy as np
 
-from .kernels.layers import ROWS, as_matrix
+from . import parallel
+from .kernels.layers import ROWS, as_matrix, without_buffers
 from .pace import MULTIPLICATION_SECONDS
 from .parallel import ranges, rounds, seconds_of
 from .row import Kernel, Row
@@ -37,8 +39,31 @@ BY_ELEMENTS: Final = frozenset(
 _BY_ROWS: Final = frozenset({"layer_norm", "softmax", "softmax_backward"})
 
 PRODUCTS: Final = frozenset({"linear", "linear_weight_grad", "matmul"})
+# Their loops have a quick way for a number beside a row; those of others take longer for one than for a buffer of it.
+_ARITHMETIC: Final[frozenset[Any]] = frozenset({np.add, np.subtract, np.multiply, np.divide})
 _EDGE: Final = 64  # places: of whole blocks of a BLAS's kernel, so that on most processors bits are the same
 _LEAST: Final = 5  # so many times as long as other parts are those of products at least, for the packing
+
+
+def run(row: Row, kernel: Kernel, args: Sequence[Any], out: Array, options: Mapping[str, Any]) -> Any:
+    """The row's result, in `out`: whole, or in parts for the calling thread's team."""
+    found = parts(row, kernel, args, out)
+    if _repeats(kernel, args, out):
+        kernel = partial(without_buffers, kernel, out.shape[-1])
+    if not found:
+        return kernel(*args, out=out, **options)
+    parallel.run([partial(kernel, *some, out=where, **options) for some, where in found])
+    return out
+
+
+def _repeats(kernel: Kernel, args: Sequence[Any], out: Array) -> bool:
+    """Whether this is arithmetic that repeats a row or a column, in rows that are no longer than NumPy's buffers, and
+    converts nothing, which needs those."""
+    if kernel not in _ARITHMETIC or not out.ndim or out.shape[-1] > np.getbufsize():
+        return False
+    arrays = [a for a in args if isinstance(a, np.ndarray)]
+    repeated = any(a.shape != out.shape and a.size > 1 for a in arrays)
+    return repeated and all(a.dtype == out.dtype and a.flags.c_contiguous for a in arrays)
 
 
 def parts(row: Row, kernel: Kernel, args: Sequence[Any], out: Array) -> list[Part]:

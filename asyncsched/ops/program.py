@@ -8,6 +8,7 @@ from functools import cache
 from itertools import groupby
 from typing import Any
 
+from . import cut
 from .meta import Meta
 from .row import Row, resolve
 
@@ -101,12 +102,15 @@ class Program:
         return most
 
     def apply(self, index: int, xp: Any, slots: list[Any], out: Any = None) -> Any:
-        """The result of one step, in `out` if that is given and the row takes it."""
+        """The result of one step; on the host in `out` if that is given and the row takes it, and in parts perhaps."""
         step = self.steps[index]
         args = [slots[a.slot] if type(a) is Ref else a for a in step.args]
-        options = step.options if out is None or not step.row.out else {**step.options, "out": out}
+        kernel = resolve(step.row, xp)
         try:
-            result = resolve(step.row, xp)(*args, **options)
+            if out is None or not step.row.out:
+                result = kernel(*args, **step.options)
+            else:
+                result = cut.run(step.row, kernel, args, out, step.options)
         except Exception as error:
             error.add_note(f"raised by the captured operation {step.row.name!r}, written at {step.where}")
             raise

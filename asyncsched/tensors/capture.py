@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from .._core.model import UNKNOWN_SECONDS, Value
 from .._core.model import Scope as CoreScope
-from .._core.model import Value
 from .._tree import leaves, map_leaves
 from ..devices.contract import Device
 from ..devices.memory import owner_of
@@ -97,7 +97,8 @@ class Graph:
 
         checks = any(step.row.checks for step in self._program.steps)
         self._row = row = Row(self._name, kernel, _unplanned, out=not self._device.owns_captures, checks=checks)
-        self._plan = Plan(row, Inferred(form, 0 if self._device.owns_captures else self._peak), form.nbytes)
+        inferred = Inferred(form, 0 if self._device.owns_captures else self._peak)
+        self._plan = Plan(row, inferred, form.nbytes, estimate=UNKNOWN_SECONDS)
 
     def __call__(self, *args: Tensor) -> Any:
         """Issue one replay. Returns at once, with what the function returned: tensors in the same structure.

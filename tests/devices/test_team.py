@@ -449,3 +449,23 @@ def test_rows_are_cut_where_they_have_the_bits_of_the_whole(monkeypatch: pytest.
 def test_alone_nothing_is_cut() -> None:
     x = np.ones((3, 10**7), np.float32)
     assert not cut.parts(*_row("add"), (x, x), x)
+
+
+@pytest.mark.one_loop
+async def test_the_products_of_a_captured_step_are_cut_too_and_their_bits_do_not_depend_on_what_else_runs(
+    gate: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared: list[int] = []
+    run = Team.run
+    monkeypatch.setattr(Team, "run", lambda team, parts: shared.append(len(parts)) or run(team, parts))
+    x = np.random.default_rng(0).standard_normal((700, 700)).astype(np.float32)
+    async with asc.Scheduler("cpu", streams=2) as s:
+        a = await s.put(x)
+        graph = await s.capture(lambda a: a @ a + a @ a.T, a)
+        alone = await graph(a).numpy()
+        assert shared == [2, 2, *shared[2:]]
+        busy = s.submit_nowait(held, gate)
+        beside = await graph(a).numpy()
+        gate.set()
+        await busy
+    assert np.array_equal(alone, beside)

@@ -5,21 +5,18 @@ Shared by the devices whose arrays are NumPy's (`cpu`, `sim`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from time import perf_counter
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
 from ..._core.completions import Completions
 from ..._core.model import Task, Value
-from ...ops import parallel
-from ...ops.cut import parts
+from ...ops import cut
 from ...ops.fused import FusedProgram
-from ...ops.kernels.layers import without_buffers
 from ...ops.program import Program, ref
-from ...ops.row import NO_OPTIONS, Kernel, Row, resolve
+from ...ops.row import NO_OPTIONS, Row, resolve
 from .. import execution
 from ..contract import Device
 from ..memory import Memory
@@ -29,8 +26,6 @@ from .pool import POOLED_BYTES, Block, Pool
 Array = np.ndarray[Any, Any]
 _FIRST = ref(0)
 _ndarray = np.ndarray
-# Their loops have a quick way for a number beside a row; those of others take longer for one than for a buffer of it.
-_ARITHMETIC: Final[frozenset[Any]] = frozenset({np.add, np.subtract, np.multiply, np.divide})
 
 
 def execute(task: Task, memory: HostMemory) -> None:
@@ -179,7 +174,7 @@ class HostMemory(Memory):
                 block = self.pool.take(value.nbytes)
                 out = np.ndarray(value.meta.shape, value.meta.dtype, buffer=block)
             try:
-                array = _run_whole_or_cut(row, kernel, args, out, options)
+                array = cut.run(row, kernel, args, out, options)
             except BaseException:
                 self.pool.give(block)
                 raise
@@ -223,26 +218,6 @@ class HostMemory(Memory):
                 self.pool.adopt(charge)
                 value.block = charge
         execution.finish(task, value, array, charge)
-
-
-def _run_whole_or_cut(row: Row, kernel: Kernel, args: Sequence[Any], out: Array, options: Mapping[str, Any]) -> Any:
-    found = parts(row, kernel, args, out)
-    if _repeats(kernel, args, out):
-        kernel = partial(without_buffers, kernel, out.shape[-1])
-    if not found:
-        return kernel(*args, out=out, **options)
-    parallel.run([partial(kernel, *some, out=where, **options) for some, where in found])
-    return out
-
-
-def _repeats(kernel: Kernel, args: Sequence[Any], out: Array) -> bool:
-    """Whether this is arithmetic that repeats a row or a column, in rows that are no longer than NumPy's buffers, and
-    converts nothing, which needs those."""
-    if kernel not in _ARITHMETIC or out.shape[-1] > np.getbufsize():
-        return False
-    arrays = [a for a in args if isinstance(a, np.ndarray)]
-    repeated = any(a.shape != out.shape and a.size > 1 for a in arrays)
-    return repeated and all(a.dtype == out.dtype and _contiguous(a) for a in arrays)
 
 
 def _on_host(value: Value) -> Any:

@@ -29,6 +29,7 @@ from ..._core.model import Task
 from ...ops.cut import PRODUCTS
 from ...ops.parallel import Part
 from ...ops.row import Row
+from ...ops.table import TABLE
 from . import blas
 
 # Rows that take `out` and call a BLAS for small products among other work. None is worth several threads of it.
@@ -92,7 +93,8 @@ class Team:
     def before_launch(self, task: Task) -> None:
         """Give BLAS as many threads as suit a task that is about to be launched. On the loop's thread."""
         row = task.call if isinstance(task.call, Row) else None
-        product = row is not None and (row.name in PRODUCTS or row.name in SMALL_PRODUCTS)
+        captured = row is not None and row.name not in TABLE  # of several rows, perhaps with products
+        product = captured or (row is not None and (row.name in PRODUCTS or row.name in SMALL_PRODUCTS))
         if row is not None and (row.out or row.view) and not product:
             return
         # A product has a stream's part, whatever else runs: its bits must not depend on that. A library's function or a
