@@ -19,8 +19,9 @@ from asyncsched._core.model import Task
 from asyncsched.devices import cpu
 from asyncsched.devices.contract import Job
 from asyncsched.devices.counter import Counter
-from asyncsched.devices.host import blas, memory
+from asyncsched.devices.host import blas
 from asyncsched.devices.host.pool import Pool
+from asyncsched.ops import cut
 from asyncsched.ops.kernels.layers import without_buffers
 from tests.fake_cupy import Fake
 from tests.processes import fresh
@@ -371,7 +372,7 @@ async def test_arithmetic_with_a_row_or_a_column_does_without_numpys_buffers(
         sizes.append((function, width))
         return without_buffers(function, width, *arrays, **options)
 
-    monkeypatch.setattr(memory, "without_buffers", noted)
+    monkeypatch.setattr(cut, "without_buffers", noted)
     a = np.random.default_rng(0).standard_normal((1024, 1024)).astype(np.float32)
     async with asc.Scheduler("cpu", streams=streams) as s:
         x, row, column = await s.put(a), await s.put(a[0]), await s.put(a[:, :1])

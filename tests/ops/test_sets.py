@@ -7,6 +7,7 @@ import pytest
 from conftest import DTYPES, assert_same, values
 
 import asyncsched as asc
+from tests.waiting import held
 
 SHAPES = ((7,), (3, 4), (2, 3, 2), (0,), (1, 0), ())
 PACKED = ("unique_all", "unique_counts", "unique_inverse")
@@ -37,14 +38,17 @@ async def test_unique(s, dtype, shape):
                 assert got.shape == like.shape
 
 
-async def test_a_length_that_depends_on_data_is_known_when_it_is_done(s):
-    x = await s.put(np.array([[2, 1], [2, 2]]))
-    found = asc.unique_all(x)
-    assert [part.shape for part in found] == [(None,), (None,), (2, 2), (None,)]
-    assert (await (found.counts * 2)).tolist() == [2, 6]
-    await found.values
-    assert found.values.shape == (2,)
-    assert (await asc.take(found.values, found.inverse_indices)).tolist() == [[2, 1], [2, 2]]
+async def test_a_length_that_depends_on_data_is_known_when_it_is_done(gate):
+    async with asc.Scheduler("cpu", streams=1) as s:
+        x = await s.put(np.array([[2, 1], [2, 2]]))
+        s.submit_nowait(held, gate)
+        found = asc.unique_all(x)
+        assert [part.shape for part in found] == [(None,), (None,), (2, 2), (None,)]
+        gate.set()
+        assert (await (found.counts * 2)).tolist() == [2, 6]
+        await found.values
+        assert found.values.shape == (2,)
+        assert (await asc.take(found.values, found.inverse_indices)).tolist() == [[2, 1], [2, 2]]
 
 
 async def test_what_was_not_found_is_charged_no_more(s):

@@ -195,7 +195,7 @@ async def test_they_are_made_on_the_loops_thread_while_the_scheduler_closes(gate
         x = await s.put(ARRAY)
         s.submit_nowait(held, gate)
         launched: list[object] = []
-        for lane in s._runtime.lanes[s._runtime.devices[0]]:
+        for lane in s._runtime.lanes[s._runtime.devices[0]].compute:
             launch = lane.stream.launch
             lane.stream.launch = lambda task, points, launch=launch: launched.append(task) or launch(task, points)
         t = [x + i for i in range(300)]
