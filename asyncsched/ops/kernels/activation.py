@@ -119,9 +119,7 @@ def gelu(xp: Any, x: Any, *, approximate: str, out: Any = None) -> Any:
     over = np.may_share_memory(out, x)
     for block in long_blocks(xp, x.size, alive=20):
         v, y = values[block], result[block]
-        factor = _single_factor(v, scratch(np, 0, v.shape, v.dtype) if over else y)
-        # Where the factor is 0, times minus infinity it would be NaN. Looking costs less than cutting it off.
-        np.multiply(v if np.minimum.reduce(v) > -np.inf else np.maximum(v, -_FAR), factor, y)
+        np.multiply(v, _single_factor(v, scratch(np, 0, v.shape, v.dtype) if over else y), y)
     return out
 
 
