@@ -49,7 +49,7 @@ class Run:
         arrays += [array.reshape(lines) for array in kept.values()]
         parts = [
             partial(self._part, slots, [array[part] if array.ndim else array for array in arrays], width)
-            for part in parallel.ranges(count, self.seconds, each=parallel.rounds(self.seconds))
+            for part in parallel.ranges(count, self.seconds)
         ]
         try:
             parallel.run(parts)

@@ -20,7 +20,7 @@ import numpy as np
 from . import parallel
 from .kernels.layers import ROWS, as_matrix, without_buffers
 from .pace import MULTIPLICATION_SECONDS
-from .parallel import ranges, rounds, seconds_of
+from .parallel import ranges, seconds_of, threads
 from .row import Kernel, Row
 
 Array = np.ndarray[Any, Any]
@@ -41,6 +41,8 @@ _BY_ROWS: Final = frozenset({"layer_norm", "softmax", "softmax_backward"})
 PRODUCTS: Final = frozenset({"linear", "linear_weight_grad", "matmul"})
 # Their loops have a quick way for a number beside a row; those of others take longer for one than for a buffer of it.
 _ARITHMETIC: Final[frozenset[Any]] = frozenset({np.add, np.subtract, np.multiply, np.divide})
+# About so long a part takes at most, where that costs nothing: who helps looks after its own tasks between two.
+_LONGEST_SECONDS: Final = 1e-3
 _EDGE: Final = 64  # places: of whole blocks of a BLAS's kernel, so that on most processors bits are the same
 _LEAST: Final = 5  # so many times as long as other parts are those of products at least, for the packing
 
@@ -80,8 +82,10 @@ def parts(row: Row, kernel: Kernel, args: Sequence[Any], out: Array) -> list[Par
     if not universal and row.name not in BY_ELEMENTS and row.name not in _BY_ROWS:
         return []
     seconds = seconds_of(row.name, out.size, out.itemsize)
-    axes, unit = out.ndim, 1
-    if row.name in _BY_ROWS:
+    axes, unit, each = out.ndim, 1, 1
+    if universal:  # one pass: where there are many, more parts are many more turns at the interpreter's lock
+        each = max(1, int(seconds / (_LONGEST_SECONDS * threads())))
+    elif row.name in _BY_ROWS:
         axes -= args[1].ndim if row.name == "layer_norm" else 1
         unit = ROWS
     # The first that has more than one place, so that what is in one piece has parts in one piece.
@@ -89,7 +93,7 @@ def parts(row: Row, kernel: Kernel, args: Sequence[Any], out: Array) -> list[Par
     if axis is None:
         return []
     whole = unit // gcd(unit, prod(out.shape[axis + 1 : axes]))
-    found = _several(ranges(out.shape[axis], seconds, unit=whole, each=rounds(seconds)))
+    found = _several(ranges(out.shape[axis], seconds, unit=whole, each=each))
     slices = [(*[slice(None)] * axis, one) for one in found]
     return [([_slice(a, out, one) for a in args], out[one]) for one in slices]
 

@@ -18,8 +18,6 @@ Part = Callable[[], Any]
 
 # A part takes at least this long, by estimate: it takes some tens of microseconds until another thread has begun.
 PART_SECONDS: Final = 1e-4
-# And about so long at most, where that costs nothing: who helps looks after its own tasks between two parts.
-LONGEST_SECONDS: Final = 1e-3
 
 
 class _Here(threading.local):
@@ -52,20 +50,14 @@ def run(parts: Sequence[Part]) -> None:
 def each(items: Sequence[Any], seconds: float, call: Callable[[Any], None]) -> None:
     """Call a function for all items, in parts for the threads there are. On one they take so long, by estimate.
 
-    Four parts for each thread at least: with three, two threads share the eight tiles of a small batch as five and
-    three.
+    Four parts for each thread: with three, two threads share the eight tiles of a small batch as five and three.
     """
 
     def some(part: slice) -> None:
         for item in items[part]:
             call(item)
 
-    run([partial(some, part) for part in ranges(len(items), seconds, each=max(4, rounds(seconds)))])
-
-
-def rounds(seconds: float) -> int:
-    """Into how many parts for each thread work is cut, so that none takes much longer than `LONGEST_SECONDS`."""
-    return max(1, int(seconds / (LONGEST_SECONDS * _here.threads)))
+    run([partial(some, part) for part in ranges(len(items), seconds, each=4)])
 
 
 def ranges(places: int, seconds: float, *, unit: int = 1, each: int = 1, least: int = 1) -> list[slice]:

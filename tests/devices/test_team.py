@@ -237,7 +237,7 @@ def test_long_rows_are_cut_into_short_parts() -> None:
     x = np.empty((8192, 8192), np.float32)
     found = cut.parts(*_row("exp"), (x,), x)
     longest = max(parallel.seconds_of("exp", part.size, part.itemsize) for _, part in found)
-    assert longest < 1.2 * parallel.LONGEST_SECONDS
+    assert longest < 1.2 * cut._LONGEST_SECONDS
     assert len(found) % 8 == 0
 
 
