@@ -60,6 +60,8 @@ def unshare(device: object) -> None:
 
 def compute(device: object, narrow: bool) -> None:
     """A device is about to run something: alone, or `narrow`, with one stream's part of the processors."""
+    if not (narrow or _computing) and len(_streams) == 1:
+        return  # as most often: all threads are what it has
     if _computing.get(device) is not narrow:
         with _lock:
             _computing[device] = narrow
