@@ -39,12 +39,16 @@ def _soonest(task: Task) -> Lane:
     A lane's time is what it was given and has not finished, with its waits for others. When it has told of the end of a
     task, it is as far as was thought when that was launched: so wrong guesses do not add up.
     """
+    best = task.lanes[0]
+    if not sum([lane.load for lane in task.lanes]):  # one like the other
+        task.due = best.given = best.ended + task.seconds
+        return best
     reads, waits = task.reads, []
     for value in (reads,) if type(reads) is Value else reads:
         producer = value.task
         if producer is not None and producer.lane is not None and producer.state < DONE:
             waits.append((producer.lane, producer.due - producer.lane.ended))
-    best, soonest, begins = task.lanes[0], -1.0, 0.0
+    soonest, begins = -1.0, 0.0
     for lane in task.lanes:
         begin = lane.given - lane.ended
         for other, due in waits:
