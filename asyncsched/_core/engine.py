@@ -24,7 +24,7 @@ from .completions import Completions
 from .failure import Failure
 from .instrument import Instrument
 from .model import DONE, LAUNCHED, PENDING, Account, Bare, Lane, Scope, Task, Value, Waiter, failure_above, task_of
-from .placement import choose
+from .placement import choose, soonest
 from .quick import Quick, unblock
 from .tenants import Tenant
 
@@ -350,7 +350,7 @@ class Engine(Quick):
         if lanes:
             lane = None if task.quick is None else self.here(task)
             if lane is None:
-                lane = choose(task)
+                lane = soonest(task) if task.lanes[0].hop else choose(task)
             task.lane = lane
             lane.load += 1
             lane.tail = task

@@ -8,13 +8,10 @@ from .model import DONE, Lane, Task, Value
 def choose(task: Task) -> Lane:
     """Follow a producer that is the last of its lane (order is free there), else take the least loaded lane.
 
-    Or, of a device to which it matters where data is, the one that it says; and where a hop to another lane takes
-    longer than many a task, the one on which it will begin first.
+    Or, of a device to which it matters where data is, the one that it says.
     """
     lanes = task.lanes
     least = lanes[0]
-    if least.hop:
-        return _soonest(task)
     if len(lanes) == 1:
         return least
     reads = task.reads
@@ -32,9 +29,11 @@ def choose(task: Task) -> Lane:
     return least
 
 
-def _soonest(task: Task) -> Lane:
-    """The lane on which a task begins first, by estimate. A hop is what it takes to wake a lane that is idle, or has to
-    wait for another: what is shorter stays where its producers are, or behind others that are short.
+def soonest(task: Task) -> Lane:
+    """The lane on which a task begins first, by estimate: for lanes to which a hop takes longer than many a task.
+
+    A hop is what it takes to wake a lane that is idle, or has to wait for another: what is shorter stays where its
+    producers are, or behind others that are short.
 
     A lane's time is what it was given and has not finished, with its waits for others. When it has told of the end of a
     task, it is as far as was thought when that was launched: so wrong guesses do not add up.
@@ -48,7 +47,7 @@ def _soonest(task: Task) -> Lane:
         producer = value.task
         if producer is not None and producer.lane is not None and producer.state < DONE:
             waits.append((producer.lane, producer.due - producer.lane.ended))
-    soonest, begins = -1.0, 0.0
+    first, begins = -1.0, 0.0
     for lane in task.lanes:
         begin = lane.given - lane.ended
         for other, due in waits:
@@ -56,7 +55,7 @@ def _soonest(task: Task) -> Lane:
                 begin = due + lane.hop
         # Who has been woken for one task has been for the next: so this is no time of the lane's.
         start = begin if lane.load else max(begin, lane.hop)
-        if start < soonest or soonest < 0:
-            best, soonest, begins = lane, start, begin
+        if start < first or first < 0:
+            best, first, begins = lane, start, begin
     task.due = best.given = best.ended + begins + task.seconds
     return best
