@@ -92,11 +92,11 @@ class Team:
 
     def before_launch(self, task: Task) -> None:
         """Give BLAS as many threads as suit a task that is about to be launched. On the loop's thread."""
-        row = task.call if isinstance(task.call, Row) else None
-        captured = row is not None and row.name not in TABLE  # of several rows, perhaps with products
-        product = captured or (row is not None and (row.name in PRODUCTS or row.name in SMALL_PRODUCTS))
-        if row is not None and (row.out or row.view) and not product:
-            return
+        call, product = task.call, False
+        if isinstance(call, Row):  # not in the table are captured steps, of several rows, perhaps with products
+            product = call.name in PRODUCTS or call.name in SMALL_PRODUCTS or call.name not in TABLE
+            if (call.out or call.view) and not product:
+                return
         # A product has a stream's part, whatever else runs: its bits must not depend on that. A library's function or a
         # user's may use them all.
         blas.compute(self, product or not all(stream.idle() for stream in self.streams))
