@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import pickle
 import re
 import sys
 from collections.abc import Callable
 from math import inf
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -62,6 +64,13 @@ def parse_bytes(size: int | str | np.integer, name: str = "size") -> int:
     if size <= 0:
         raise ValueError(f"{name} must be positive, not {size}: use None for no bound")
     return size
+
+
+def is_coroutine_function(fn: Any) -> bool:
+    """Whether calling it makes a coroutine: a coroutine function, or an object whose class has such a `__call__`."""
+    if type(fn) is FunctionType and not vars(fn):  # asked as `inspect` does, but for the marks that it knows
+        return bool(fn.__code__.co_flags & inspect.CO_COROUTINE)
+    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__)
 
 
 def format_bytes(nbytes: float) -> str:

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import threading
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -221,6 +222,17 @@ async def test_submit_refuses_what_is_no_plain_callable(s: asc.Scheduler) -> Non
     with pytest.raises(ValueError, match="shape"):
         await s.submit(int, shape=(-1,), dtype=float)
     assert s.statistics().tasks_submitted == 0
+
+
+async def test_coroutine_functions_are_told_without_what_python_deprecates(
+    s: asc.Scheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(asyncio, "iscoroutinefunction", raising=False)  # 3.14 warns of it, 3.16 will not have it
+    assert await s.call(partial(int, "3")) == 3
+    assert await asyncio.wrap_future(s.as_executor().submit(int, "4")) == 4
+    x = await s.put(np.arange(3))
+    graph = await s.capture(lambda x: x + 1, x)
+    assert (await graph(x)).tolist() == [1, 2, 3]
 
 
 async def test_a_declared_shape_is_held_to(s: asc.Scheduler) -> None:

@@ -8,6 +8,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from .._arguments import is_coroutine_function
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 recording: contextvars.ContextVar[bool] = contextvars.ContextVar("asyncsched.recording", default=True)
@@ -50,5 +52,5 @@ class no_grad:
             with no_grad():
                 return function(*args, **kwargs)
 
-        wrapped = awaited if inspect.iscoroutinefunction(function) else called
+        wrapped = awaited if is_coroutine_function(function) else called
         return functools.wraps(function)(wrapped)  # type: ignore[return-value]

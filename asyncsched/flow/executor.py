@@ -15,6 +15,7 @@ from concurrent.futures import wait as wait_for
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
+from .._arguments import is_coroutine_function
 from ..errors import ImplicitBarrierError
 from ..runtime.life import running_loop
 from ..runtime.runtime import Runtime
@@ -46,7 +47,7 @@ class SchedulerExecutor(Executor):
         """
         if self._closed:
             raise RuntimeError("the executor was shut down: make another by `s.as_executor()`")
-        if asyncio.iscoroutinefunction(fn):
+        if is_coroutine_function(fn):
             raise TypeError(f"{fn} is a coroutine function: await it; streams run plain functions")
         loop, future = self._runtime.loop, _Future()
         start = partial(self._start, _Work(fn, future), future, args, kwargs)

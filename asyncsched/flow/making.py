@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextvars
 from collections.abc import Callable, Hashable, Iterable
-from inspect import CO_COROUTINE
-from types import FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._arguments import parse_bytes
+from .._arguments import is_coroutine_function, parse_bytes
 from .._core.callsite import call_site
 from .._core.model import Scope as CoreScope
 from .._core.model import Task as CoreTask
@@ -31,13 +28,13 @@ _MAY_HOLD = (Handle, tuple, list, dict)  # arguments that are handles, or may ha
 class Options(NamedTuple):
     """What `submit` was told of a callable, besides its arguments."""
 
-    shape: Any = None
-    dtype: Any = None
-    nbytes: int | str | LearnedCost | None = None
-    workspace: int | str | None = None
-    name: str | None = None
-    device: object = None
-    resource: Hashable = None
+    shape: Any
+    dtype: Any
+    nbytes: int | str | LearnedCost | None
+    workspace: int | str | None
+    name: str | None
+    device: object
+    resource: Hashable
 
 
 def make_call(
@@ -50,7 +47,7 @@ def make_call(
     shape, dtype = given.shape, given.dtype
     if not callable(fn):
         raise TypeError(f"submit takes a callable, not {type(fn).__name__}")
-    if _makes_coroutine(fn):
+    if is_coroutine_function(fn):
         raise TypeError(
             f"{fn} is a coroutine function: await it, or use asyncio.create_task; streams run plain functions"
         )
@@ -93,12 +90,6 @@ def context_of(runtime: Runtime, args: tuple[Any, ...]) -> contextvars.Context:
         if device.note_arguments is not None:
             device.note_arguments(context, args)
     return context
-
-
-def _makes_coroutine(fn: Callable[..., Any]) -> bool:
-    if type(fn) is FunctionType and not vars(fn):  # asked as `inspect` does, but for the marks that it knows
-        return bool(fn.__code__.co_flags & CO_COROUTINE)
-    return asyncio.iscoroutinefunction(fn) or asyncio.iscoroutinefunction(type(fn).__call__)
 
 
 def _shape(shape: Any) -> tuple[int, ...]:

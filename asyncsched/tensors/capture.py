@@ -8,13 +8,13 @@ in one task, and what works element by element in blocks (`ops.fused`).
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from .._arguments import is_coroutine_function
 from .._core.model import UNKNOWN_SECONDS, Value
 from .._core.model import Scope as CoreScope
 from .._tree import leaves, map_leaves
@@ -133,7 +133,7 @@ class Graph:
 
 def record(runtime: Runtime, scope: CoreScope, fn: Callable[..., Any], examples: tuple[Tensor, ...]) -> Graph:
     """Run `fn` once with tensors like the examples, issuing nothing. The graph is not prepared yet."""
-    if asyncio.iscoroutinefunction(fn):
+    if is_coroutine_function(fn):
         raise TypeError(f"{fn} is a coroutine function: a captured step is a plain one, since nothing in it can wait")
     if not examples or not isinstance(examples[0], Tensor):
         raise TypeError("capture takes a function and at least one tensor like those it will be called with")

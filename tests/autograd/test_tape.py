@@ -105,10 +105,15 @@ async def test_no_grad_decorates_functions_and_coroutine_functions(s):
         await asyncio.sleep(0)
         return x * 2
 
+    class Later:
+        async def __call__(self, x):
+            await asyncio.sleep(0)
+            return x * 2
+
     x = await leaf(s, np.ones(3))
-    both = asyncio.gather(later(x), later(x))
+    all_later = asyncio.gather(later(x), later(x), asc.no_grad()(Later())(x))
     assert (x * 2).requires_grad
-    for y in (double(x), *await both):
+    for y in (double(x), *await all_later):
         assert not y.requires_grad
     assert double.__name__ == "double"
 

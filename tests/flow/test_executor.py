@@ -93,8 +93,13 @@ async def test_a_coroutine_function_is_refused(s):
     async def main() -> None:
         pass
 
-    with pytest.raises(TypeError, match="coroutine function"):
-        s.as_executor().submit(main)
+    class Main:
+        async def __call__(self) -> None:
+            pass
+
+    for fn in (main, Main()):
+        with pytest.raises(TypeError, match="coroutine function"):
+            s.as_executor().submit(fn)
 
 
 async def test_a_failing_scope_fails_its_futures(s, gate):

@@ -284,8 +284,13 @@ async def test_wrong_arguments_are_refused_at_the_call(s: asc.Scheduler, x: asc.
     async def waits(x: asc.Tensor) -> asc.Tensor:
         return x
 
-    with pytest.raises(TypeError, match="coroutine function"):
-        await s.capture(waits, x)
+    class Waits:
+        async def __call__(self, x: asc.Tensor) -> asc.Tensor:
+            return x
+
+    for fn in (waits, Waits()):
+        with pytest.raises(TypeError, match="coroutine function"):
+            await s.capture(fn, x)
 
 
 async def test_captures_do_not_nest(s: asc.Scheduler, x: asc.Tensor) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
-import inspect
 from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
 from time import monotonic
 from typing import Any
 
+from ..._arguments import is_coroutine_function
 from ...errors import TaskCancelled
 from ...runtime.context import Ambient, ambient, find, innermost
 from ...runtime.rates import Rate
@@ -37,7 +37,7 @@ class Runners:
         self.batches = self.retries = self.answered = self.computing = self.largest = 0
         self.rate = Rate()
         self._fn = fn
-        self._is_async = inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__)
+        self._is_async = is_coroutine_function(fn)
         self._queue = queue
         self._parts = Parts()
         self._isolate = isolate

@@ -16,7 +16,7 @@ from ...runtime.cancellation import ended, to_its_end
 from ...runtime.threads import in_thread
 from .links import Link
 from .position import Progress
-from .sources import Source, is_iterable, make_source
+from .sources import SourceStage, is_iterable, make_source
 from .stages import Stage, StagePlan
 from .statistics import PipelineStatistics, report
 
@@ -51,7 +51,7 @@ class Items(AsyncIterator[T]):
         self._work: asyncio.Task[None] | None = None
         self._links: list[Link] = []
         self._stages: list[Stage] = []
-        self._source: Source | None = None
+        self._source: SourceStage | None = None
         self._out = Link(0)
         self._state = "not open yet"
         self._waiting = False

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mappin
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, overload
 
-from ..._arguments import check_int, check_pickles
+from ..._arguments import check_int, check_pickles, is_coroutine_function
 from ..._instead import PIPELINE, no_attribute
 from ...runtime.runtime import Runtime
 from ...tensors.handles import Handle
@@ -105,7 +105,7 @@ class Pipeline(Generic[T]):
         if not callable(fn):
             raise TypeError(f"map takes a function of one item, not {type(fn).__name__}")
         kind: type[LoopStage | ThreadStage] = ProcessStage if processes else ThreadStage
-        if inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__):
+        if is_coroutine_function(fn):
             if processes:
                 raise TypeError(f"{name} is a coroutine function, and runs on the event loop: leave out processes=True")
             kind = LoopStage
@@ -131,7 +131,7 @@ class Pipeline(Generic[T]):
             drop_last: leave out a last batch that is not full.
         """
         check_int("size", size)
-        if inspect.iscoroutinefunction(collate):
+        if is_coroutine_function(collate):
             raise TypeError("collate must be a plain function: add a `.map` for a coroutine function")
         return self._with(StagePlan(f"batch {size}", 2, partial(BatchStage, collate or stack, size, drop_last)))
 

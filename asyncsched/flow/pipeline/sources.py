@@ -28,7 +28,7 @@ _INDEXED = (list, tuple, range, np.ndarray)
 _NAME = "0 (source)"
 
 
-class Source(Stage):
+class SourceStage(Stage):
     """What all sources share. The link in front of a source stays empty."""
 
     def __init__(self, iterable: Any, skip: Position, out: Link) -> None:
@@ -38,7 +38,7 @@ class Source(Stage):
         self.closing_error: BaseException | None = None  # what a generator raised when it was closed
 
 
-def make_source(iterable: Any, skip: Position, out: Link) -> Source:
+def make_source(iterable: Any, skip: Position, out: Link) -> SourceStage:
     """The kind of source that an iterable needs."""
     if type(iterable) in _INDEXED:
         return IndexedSource(iterable, skip, out)
@@ -55,7 +55,7 @@ def is_iterator(source: Any) -> bool:
     return hasattr(source, "__next__") or hasattr(source, "__anext__")
 
 
-class IndexedSource(Source):
+class IndexedSource(SourceStage):
     """Something in memory."""
 
     async def run(self) -> None:
@@ -72,7 +72,7 @@ class IndexedSource(Source):
         self.finish()
 
 
-class AsyncSource(Source):
+class AsyncSource(SourceStage):
     """An async iterable."""
 
     async def run(self) -> None:
@@ -112,7 +112,7 @@ class AsyncSource(Source):
             self.closing_error = error
 
 
-class ThreadSource(Source):
+class ThreadSource(SourceStage):
     """An iterable that may block."""
 
     def __init__(self, iterable: Any, skip: Position, out: Link) -> None:
