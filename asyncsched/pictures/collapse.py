@@ -60,15 +60,12 @@ def collapse(nodes: Sequence[Node], order: Sequence[int], most: int) -> tuple[li
     """The boxes to draw, each after those it reads; and how many nodes are left out."""
     place = {node: i for i, node in enumerate(order)}
     boxes = [Box(nodes[i], 1, tuple(sorted({place[read] for read in nodes[i].inputs}))) for i in order]
-    for step in (_runs, _alike):
-        if len(boxes) > most:
-            boxes = _merged(boxes, step(boxes))
-    while len(boxes) > most:
-        fewer = _merged(boxes, _runs(boxes))
-        fewer = _merged(fewer, _alike(fewer))
-        if len(fewer) == len(boxes):
-            break
-        boxes = fewer
+    before = len(boxes) + 1
+    while most < len(boxes) < before:
+        before = len(boxes)
+        for step in (_runs, _alike):
+            if len(boxes) > most:
+                boxes = _merged(boxes, step(boxes))
     if len(boxes) > most:
         boxes = _merged(boxes, _stretches(boxes), _between)
     return boxes[:most], sum(box.count for box in boxes[most:])
@@ -120,19 +117,16 @@ def _stretches(boxes: Sequence[Box]) -> list[int]:
     return first
 
 
-def _one_of(box: Box, count: int) -> Box:
-    return replace(box, count=count)
-
-
-def _between(box: Box, count: int) -> Box:
-    """The box that stands for several different ones."""
+def _between(box: Box, count: int) -> Node:
+    """What is drawn for several different boxes, of which this is the first."""
     if count == box.count:
-        return box
-    node = replace(box.node, name=f"{count:,} more", shape=None, dtype="", state="", device="", line="")
-    return Box(node, count, box.inputs)
+        return box.node
+    return Node(f"{count:,} more", state="")
 
 
-def _merged(boxes: Sequence[Box], first: Sequence[int], made: Callable[[Box, int], Box] = _one_of) -> list[Box]:
+def _merged(
+    boxes: Sequence[Box], first: Sequence[int], drawn: Callable[[Box, int], Node] = lambda box, _: box.node
+) -> list[Box]:
     """The boxes that are the first of theirs, with all the others in them; still in order."""
     count: Counter[int] = Counter()
     inputs: dict[int, set[int]] = {}
@@ -141,7 +135,7 @@ def _merged(boxes: Sequence[Box], first: Sequence[int], made: Callable[[Box, int
         inputs.setdefault(first[place], set()).update(first[read] for read in box.inputs)
     at = {place: i for i, place in enumerate(inputs)}
     found = [
-        replace(made(boxes[p], count[p]), inputs=tuple([at[read] for read in reads if read != p]))
+        Box(drawn(boxes[p], count[p]), count[p], tuple([at[read] for read in reads if read != p]))
         for p, reads in inputs.items()
     ]
     order = in_order([box.inputs for box in found])

@@ -79,6 +79,15 @@ def test_runs_and_equal_parts_are_drawn_once():
     assert drawn(TaskGraph(branches)) == ["put", f"add {times}160", f"exp {times}40"]
 
 
+def test_no_more_is_drawn_as_one_than_has_to_be():
+    inputs = ((), (0,), (1,), (1,), (2, 3), (0,), (4, 5))
+    graph = TaskGraph([Node(name, inputs=reads) for name, reads in zip("rkkkkkt", inputs, strict=True)])
+    times = "\N{MULTIPLICATION SIGN}"
+    assert drawn(graph, 6) == ["r", "k", "k", f"k {times}2", "k", "t"]
+    assert sorted(drawn(graph, 5)) == ["k", f"k {times}4", "r", "t"]
+    assert drawn(graph, 3) == ["r", f"k {times}5", "t"]
+
+
 def test_a_stretch_of_different_ones_is_shortened():
     graph = TaskGraph(chain(500, "add", "exp", "mul"))
     assert drawn(graph) == ["add", "exp", "496 more", "add", "exp"]
