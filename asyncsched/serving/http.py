@@ -115,9 +115,9 @@ class Problem(Exception):
         self.close = close
         self.members = members
 
-    async def answer(self, exchange: Exchange) -> None:
-        """Send it as the response."""
-        headers = {"cache-control": "no-store"}
+    async def answer(self, exchange: Exchange, **headers: str) -> None:
+        """Send it as the response, with further headers perhaps."""
+        headers["cache-control"] = "no-store"
         if self.retry_after is not None:  # whole seconds, by RFC 9110
             headers["retry-after"] = str(max(1, ceil(min(_LONGEST, self.retry_after))))
         if self.close:

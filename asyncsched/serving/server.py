@@ -147,9 +147,10 @@ class Serving(Service):
 
     async def _answer(self, endpoint: Endpoint, exchange: Exchange) -> None:
         """Answer GET and HEAD."""
+        if exchange.scope["method"] not in ("GET", "HEAD"):
+            await Problem(405, "Use GET.").answer(exchange, allow="GET, HEAD")
+            return
         try:
-            if exchange.scope["method"] not in ("GET", "HEAD"):
-                raise Problem(405, "Use GET.")
             await endpoint(self, exchange)
         except Problem as problem:
             await problem.answer(exchange)

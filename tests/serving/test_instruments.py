@@ -33,7 +33,9 @@ async def test_probes() -> None:
         head = Call(server, "/healthz", method="HEAD").feed()
         assert await head.answer() == (200, b"")
         assert head.headers["content-length"] == "3"
-        assert (await Call(server, "/healthz", method="POST").feed().answer())[0] == 405
+        post = Call(server, "/healthz", method="POST").feed()
+        assert (await post.answer())[0] == 405
+        assert post.headers["allow"] == "GET, HEAD"  # which RFC 9110 asks for
         mounted = get(server, "/api/healthz")
         mounted.scope["root_path"] = "/api"
         assert await mounted.answer() == (200, b"ok\n")
