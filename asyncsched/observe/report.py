@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -167,11 +167,7 @@ def _streams(found: Analysis) -> str:
     return _aligned(rows) if len(rows) > 1 else ""
 
 
-def _aligned(rows: Iterable[Sequence[str]]) -> str:
-    columns = list(zip(*rows, strict=True))
-    wide = [max(map(len, column)) for column in columns]
-    texts = [
-        [cell.ljust(width) if i == 0 else cell.rjust(width) for cell in column]
-        for i, (column, width) in enumerate(zip(columns, wide, strict=True))
-    ]
-    return "\n".join("  ".join(cells).rstrip() for cells in zip(*texts, strict=True))
+def _aligned(rows: Sequence[Sequence[str]]) -> str:
+    first, *others = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [[row[0].ljust(first), *map(str.rjust, row[1:], others)] for row in rows]
+    return "\n".join("  ".join(cells).rstrip() for cells in lines)

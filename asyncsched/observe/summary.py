@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from threading import get_ident
 from time import perf_counter
 from typing import Any, Final
@@ -36,7 +36,8 @@ class Summary(Instrument):
     def __init__(self) -> None:
         self._scheduler: Any = None
         self._began = 0.0
-        self._tallies: dict[int, _Tally] = {}  # by thread: an addition is two steps, between which others may run
+        # By thread: an addition is two steps, between which others may run.
+        self._tallies: defaultdict[int, _Tally] = defaultdict(_Tally)
         self._running: dict[Lane, tuple[Task, CallSite | None, float]] = {}
         self._shown: dict[Lane, float] = {}  # the busy time last reported: it must not shrink
         self._failures: deque[str] = deque(maxlen=_FAILURES_KEPT)
@@ -57,12 +58,12 @@ class Summary(Instrument):
         running = self._running.get(lane)
         if running is not None and running[0] is task:
             del self._running[lane]
-        tally = self._tallies.get(get_ident()) or self._tallies.setdefault(get_ident(), _Tally())
+        tally = self._tallies[get_ident()]
         tally.busy[lane] = tally.busy.get(lane, 0.0) + ended - began
         tally.add(task.name, ended - began)
 
     def row_ran_inline(self, row: InlineRow) -> None:
-        tally = self._tallies.get(get_ident()) or self._tallies.setdefault(get_ident(), _Tally())
+        tally = self._tallies[get_ident()]
         tally.add(row.name, row.ended - row.began)
 
     def task_ended(self, task: Task) -> None:
@@ -98,14 +99,11 @@ class Summary(Instrument):
 
     def operations(self) -> tuple[Operation, ...]:
         """What ran so far by name, what took longest first. On any thread."""
-        found: dict[str, tuple[int, float]] = {}
+        total = _Tally()
         for tally in list(self._tallies.values()):
             for name, (count, seconds) in list(tally.operations.items()):
-                if name not in found and len(found) >= MOST_NAMES:
-                    name = OTHERS
-                before = found.get(name, (0, 0.0))
-                found[name] = before[0] + count, before[1] + seconds
-        operations = [Operation(name, count, seconds) for name, (count, seconds) in found.items()]
+                total.add(name, seconds, count)
+        operations = [Operation(name, count, seconds) for name, (count, seconds) in total.operations.items()]
         return tuple(sorted(operations, key=lambda operation: -operation.seconds))
 
     def streams(self) -> tuple[StreamState, ...]:
@@ -134,10 +132,10 @@ class _Tally:
         self.busy: dict[Lane, float] = {}
         self.operations: dict[str, tuple[int, float]] = {}
 
-    def add(self, name: str, seconds: float) -> None:
+    def add(self, name: str, seconds: float, count: int = 1) -> None:
         found = self.operations.get(name)
         if found is None:
             if len(self.operations) >= MOST_NAMES:
                 name = OTHERS
             found = self.operations.get(name, (0, 0.0))
-        self.operations[name] = found[0] + 1, found[1] + seconds
+        self.operations[name] = found[0] + count, found[1] + seconds
