@@ -149,10 +149,12 @@ def _runtime(on: Scheduler | None) -> Runtime:
             "computing a Dask graph blocks, and an event loop runs on this thread (as in a notebook): use"
             " `await asyncio.to_thread(x.compute)`"
         )
-    here = ambient.get()
-    if on is None and here is None:
+    if on is not None:
+        runtime = on._runtime
+    elif (here := ambient.get()) is not None:
+        runtime = here.runtime
+    else:
         return _kept.get().runtime
-    runtime = on._runtime if on is not None else here.runtime  # type: ignore[union-attr]  # one of both is there
     if runtime.life is not Life.OPEN or runtime.loop is None or not runtime.loop.is_running():
         runtime.refuse()
     return runtime

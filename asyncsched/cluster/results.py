@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 from dask._task_spec import GraphNode
@@ -22,7 +24,8 @@ class Results:
         self.made: dict[Any, Value] = {}
         self.data: dict[Any, Any] = {}
         self._wanted = wanted
-        self._readers = _count_readers(nodes, wanted)
+        # How many nodes read each; one that is asked for has one reader more.
+        self._readers = Counter(chain(wanted, *(node.dependencies for node in nodes.values())))
 
     def read(self, node: GraphNode) -> tuple[list[Any], list[Value], dict[Any, Any]]:
         """What a node reads that is about to be submitted: keys and values of tasks, and data by key."""
@@ -56,14 +59,3 @@ class Results:
     def clear(self) -> None:
         self.made.clear()
         self.data.clear()
-
-
-def _count_readers(nodes: Mapping[Any, GraphNode], wanted: set[Any]) -> dict[Any, int]:
-    """How many nodes read each; one that is asked for has one reader more."""
-    found = dict.fromkeys(nodes, 0)
-    for node in nodes.values():
-        for other in node.dependencies:
-            found[other] += 1
-    for key in wanted:
-        found[key] += 1
-    return found
