@@ -48,8 +48,7 @@ class OneCycleLR(Schedule):
         self.total_steps, self.cycle_momentum, self._cosine = total, cycle_momentum, anneal_strategy == "cos"
         up = pct_start * total - 1
         self._ends = [up, 2 * up, total - 1] if three_phase else [up, total - 1]
-        rates = [1 / div_factor, 1, *[1 / div_factor] * three_phase, 1 / div_factor / final_div_factor]
-        self._rates, self._most = rates, max_momentum
+        self._rates = [1 / div_factor, 1, *[1 / div_factor] * three_phase, 1 / div_factor / final_div_factor]
         self._momenta = [max_momentum, base_momentum, *[max_momentum] * (1 + three_phase)]
         super().__init__(optimizer)
         count = len(optimizer.param_groups)
