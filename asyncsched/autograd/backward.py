@@ -16,7 +16,7 @@ _Several = Tensor | Sequence[Tensor]
 
 
 def backward(output: Tensor, gradient: Tensor | None = None, *, retain_graph: bool = False) -> None:
-    """What `output.backward(gradient)` does."""
+    """What `output.backward(gradient)` does: see there."""
     runtime = runtime_of(output._value)
     with transaction(runtime, "backward()", expedited=True):
         gradients = _seeds([output], None if gradient is None else [gradient], tracked=False)
@@ -69,7 +69,7 @@ def grad(
 
     Raises:
         ValueError: for an output that was not recorded, or an input that no output depends on.
-        QueueFull: as `backward`.
+        QueueFull: if the backlog has no room for all of it; nothing has changed then.
 
     >>> async def main():
     ...     async with asc.Scheduler("cpu") as s:

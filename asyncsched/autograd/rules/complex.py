@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from ...tensors import functions as f
-from .common import Rules
+from .common import Rules, same
 from .fourier import FOURIER
 
 HOLOMORPHIC: Final = frozenset({
@@ -24,7 +24,7 @@ HOLOMORPHIC: Final = frozenset({
 COMPLEX: Rules = {
     "hfft": FOURIER["hfft"],
     "abs": (lambda g, x: g * f.sign(x),),  # 0 at 0
-    "astype": (lambda g: g,),
+    "astype": (same,),
     "conj": (lambda g: f.conj(g),),
     "imag": (lambda g: g * 1j,),
 }
