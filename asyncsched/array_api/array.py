@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from types import ModuleType
 from typing import Any, Final, cast
 
@@ -18,7 +19,6 @@ from ..tensors.handles import reach
 from ..tensors.tensor import Tensor
 
 VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12", "2025.12")
-_SCALARS = (bool, int, float, complex, np.generic)
 _OF_ANOTHER = (
     "an array is of a scheduler that was closed, by `array_api.using` perhaps: `xp.asarray(np.asarray(x))` brings it to"
     " the one in use"
@@ -150,13 +150,11 @@ class Array:
 
     def __repr__(self) -> str:
         tensor = self._tensor
-        try:
+        with suppress(Exception):  # what it stands for failed, or nobody may wait for it here: what is known says so
             check_may_block("repr")
-            if (self.size if tensor.size is None else tensor.size) <= _SHOWN:
+            if self.size <= _SHOWN:
                 text = np.array2string(host(self), separator=", ", prefix="Array(")
                 return f"Array({text}, dtype={self.dtype}, device={self.device})"
-        except Exception:  # what it stands for failed, or nobody may wait for it here: what is known of it says so
-            return repr(tensor).replace("Tensor", "Array", 1)
         return repr(tensor).replace("Tensor", "Array", 1)
 
     def _scalar(self, what: str) -> Any:
@@ -256,13 +254,13 @@ def _binary(name: str, function: Callable[..., Any]) -> None:
     """The operator `name`, reflected and in place too where Python has those."""
 
     def forward(self: Array, other: Any) -> Array:
-        return _one(function, self, other) if isinstance(other, (Array, *_SCALARS)) else NotImplemented
+        return _one(function, self, other) if isinstance(other, _OPERANDS) else NotImplemented
 
     def backward(self: Array, other: Any) -> Array:
-        return _one(function, other, self) if isinstance(other, (Array, *_SCALARS)) else NotImplemented
+        return _one(function, other, self) if isinstance(other, _OPERANDS) else NotImplemented
 
     def in_place(self: Array, other: Any) -> Array:
-        if not isinstance(other, (Array, *_SCALARS)):
+        if not isinstance(other, _OPERANDS):
             return cast(Array, NotImplemented)
         found = _one(function, self, other)
         if found.dtype != self.dtype or found.shape != self.shape:
@@ -279,6 +277,7 @@ def _binary(name: str, function: Callable[..., Any]) -> None:
         setattr(Array, method.__name__, method)
 
 
+_OPERANDS = (Array, bool, int, float, complex, np.generic)
 _COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 _BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor", "lshift", "rshift")
 for _name in (*_COMPARISONS, *_BINARY):

@@ -67,8 +67,8 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: str | None = None, copy: 
         raise ValueError("asarray: what is not the scheduler's yet is always copied, so copy=False cannot be")
     refuse_masked(obj)
     found = np.asarray(obj, dtype=dtype)
-    if arrays_in([obj]) and dtype is None:
-        found = found.astype(functions.result_type(*[x._tensor for x in arrays_in([obj])]), copy=False)
+    if dtype is None and (arrays := arrays_in([obj])):
+        found = found.astype(functions.result_type(*[x._tensor for x in arrays]), copy=False)
     return _put(found, device)
 
 
