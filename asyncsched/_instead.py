@@ -98,25 +98,22 @@ RANDOM = {
 
 LINALG = {"norm": "`asc.linalg.vector_norm(t)`, or `matrix_norm`"}
 
-_ELSEWHERE = "it is not here; a PyTorch module is a task: `await s.call(module, x)`"
+_NOT_HERE = (
+    "AdaptiveMaxPool2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d", "Dropout2d", "ELU", "GRU",
+    "Hardswish", "Hardtanh", "LSTM", "LSTMCell", "MaxPool1d", "MaxPool3d", "Mish", "PReLU", "ReLU6", "RNN", "SELU",
+    "Transformer", "Unfold", "Upsample",
+)  # fmt: skip
 
 NN = {
     **dict.fromkeys(("Parameter", "parameter"), "a tensor with `t.requires_grad = True`, set as an attribute, is one"),
-    **dict.fromkeys(("init",), "assign to it: `with asc.no_grad(): layer.weight[...] = values`"),
-    **dict.fromkeys(
-        ("LSTM", "GRU", "RNN", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d", "MaxPool3d"),
-        _ELSEWHERE,
-    ),
-    **dict.fromkeys(
-        ("Dropout2d", "ELU", "Hardswish", "MaxPool1d", "Mish", "PReLU", "ReLU6", "Transformer", "Upsample"), _ELSEWHERE
-    ),
-    **dict.fromkeys(("AdaptiveMaxPool2d", "Hardtanh", "LSTMCell", "SELU", "Unfold"), _ELSEWHERE),
+    **dict.fromkeys(_NOT_HERE, "it is not here; a PyTorch module is a task: `await s.call(module, x)`"),
     **dict.fromkeys(
         ("TransformerEncoderLayer", "TransformerEncoder", "TransformerDecoderLayer", "TransformerDecoder"),
         "a module of `MultiheadAttention`, `LayerNorm` and `Linear`, as `Block` in demos/train_text.py",
     ),
     **dict.fromkeys(("DataParallel", "parallel"), "see `asyncsched.cluster`"),
     **dict.fromkeys(("ParameterDict", "ParameterList"), "a list of tensors, set as an attribute"),
+    "init": "assign to it: `with asc.no_grad(): layer.weight[...] = values`",
     "BCELoss": "`nn.BCEWithLogitsLoss()`, of what comes before the sigmoid",
     "InstanceNorm2d": "`nn.GroupNorm(channels, channels)`",
 }
@@ -144,23 +141,17 @@ UTILS = {
 }
 
 OPTIM = {
-    **dict.fromkeys(("lr_scheduler",), "`optim.schedules` has StepLR, CosineAnnealingLR, OneCycleLR, ..."),
     **dict.fromkeys(("LBFGS", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam", "Rprop"), "it is not here"),
+    "lr_scheduler": "`optim.schedules` has StepLR, CosineAnnealingLR, OneCycleLR, ...",
 }
 
 TENSOR = {
-    **{
-        name: f"`t.astype(asc.{dtype})`"
-        for dtype, names in {
-            "bool": ("bool",),
-            "float16": ("half",),
-            "float32": ("float", "bfloat16"),
-            "float64": ("double", "type"),
-            "int32": ("int",),
-            "int64": ("long",),
-        }.items()
-        for name in names
-    },
+    "bool": "`t.astype(asc.bool)`",
+    "half": "`t.astype(asc.float16)`",
+    **dict.fromkeys(("float", "bfloat16"), "`t.astype(asc.float32)`"),
+    **dict.fromkeys(("double", "type"), "`t.astype(asc.float64)`"),
+    "int": "`t.astype(asc.int32)`",
+    "long": "`t.astype(asc.int64)`",
     **{name: f"`asc.nn.{name}(t)`" for name in ("relu", "softmax", "log_softmax", "sigmoid")},
     **dict.fromkeys(("mm", "bmm", "matmul"), "`a @ b`"),
     **dict.fromkeys(("split", "chunk"), "`t[:n]` and `t[n:]`, which are views"),
