@@ -212,8 +212,8 @@ class _Reader:
         for number, parent, name, opened, own, priority in record.get("scopes", ()):
             found.scopes[number] = ScopeRecord(number, parent, name, opened * TICK, bool(own), priority)
         for number, left, closed, reserve in record.get("closed", ()):
-            scope = found.scopes[number]
-            scope.left, scope.closed, scope.reserve = left * TICK, closed * TICK, reserve
+            if (scope := found.scopes.get(number)) is not None:  # else what opened it was lost
+                scope.left, scope.closed, scope.reserve = left * TICK, closed * TICK, reserve
         found.batches += [(scope, when * TICK, items) for scope, when, items in record.get("batches", ())]
         found.waits += [(b * TICK, e * TICK, seq, count) for b, e, seq, count in record.get("waits", ())]
         if "tasks" in record:

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from asyncsched.observe import Recording
+from asyncsched.observe import Recording, trace_file
 from asyncsched.observe.chunks import COLUMNS, pack_tasks, unpack_tasks
 
 MOST_BYTES = 104  # a task: a million in 100 MiB
@@ -160,6 +160,25 @@ def test_what_a_killed_process_wrote_is_whole(tmp_path: Path) -> None:
     found = Recording.read(path)
     assert found.tasks
     assert not found.complete
+
+
+async def test_what_a_slow_disk_lost_is_counted_and_the_rest_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "run.json"
+    async with asc.Scheduler("cpu") as s, asc.Trace(path) as trace:
+        with trace._file._making:  # its thread waits
+            async with s.scope(name="lost"):
+                await s.call(int)
+                with monkeypatch.context() as disk:
+                    disk.setattr(trace_file, "_MOST_TEXT", -1)
+                    trace._file._make(1000)
+        await s.call(str)
+    found = Recording.read(path)
+    assert found.lost == 1
+    assert [task.name for task in found.tasks] == ["str"]
+    assert not found.scopes
+    assert found.complete
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full here")
