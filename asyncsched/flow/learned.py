@@ -92,8 +92,8 @@ class Lesson:
         return known is None or known.calls < _MEASURED
 
     def learn(self, peak: int, kept: int, made: int) -> None:
-        found = Known(max(peak, kept, made), 0, 1)
-        found = found._replace(workspace=found.nbytes - (made or kept))
+        nbytes = max(peak, kept, made)
+        found = Known(nbytes, nbytes - (made or kept), 1)
         known = self._all.get(self._kind)
         if known is not None:
             found = max(found, known) if known.calls > 1 else found

@@ -137,4 +137,4 @@ def _cost(form: Meta | None, result: int, given: Options, inputs: list[Value]) -
 
 
 def _bytes(size: Any, name: str) -> int:
-    return 0 if size is None or size == 0 else parse_bytes(size, name)
+    return 0 if size == 0 else parse_bytes(size, name)

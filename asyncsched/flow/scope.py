@@ -131,7 +131,7 @@ class Submitter(Tasks):
         check_number("weight", weight, "shares", none="the tenant's own")
         if priority is not None and (isinstance(priority, bool) or not isinstance(priority, int)):
             raise TypeError(f"priority must be an int, the higher the sooner, not {type(priority).__name__}")
-        hash(tenant)
+        hash(tenant)  # raises TypeError
         return Scope(
             self._runtime,
             self._core,
