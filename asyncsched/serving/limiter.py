@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from time import perf_counter
+from typing import NoReturn
 
 from ..runtime.rates import Rate
 from .http import Exchange, Problem
@@ -83,7 +84,7 @@ class Limiter:
         if tenant is not None and quota is not None and self._of_tenant[tenant] >= quota:
             self._refuse(429, f"There are {quota:,} requests of yours in progress, which is the limit.")
 
-    def _refuse(self, status: int, detail: str, *, close: bool = False) -> None:
+    def _refuse(self, status: int, detail: str, *, close: bool = False) -> NoReturn:
         self.refused += 1
         raise Problem(status, detail, retry_after=self.estimated_wait() or 1.0, close=close)
 

@@ -38,7 +38,10 @@ def drain_on_signals(drain: Callable[[], Awaitable[None]]) -> Iterator[None]:
         signal.raise_signal(number)
 
     def begin(number: int) -> None:
-        pass_on(number) if tasks else tasks.append(loop.create_task(drain_and_pass_on(number)))
+        if tasks:
+            pass_on(number)
+        else:
+            tasks.append(loop.create_task(drain_and_pass_on(number)))
 
     def handler(number: int, frame: object) -> None:
         loop.call_soon_threadsafe(begin, number)  # which wakes the loop
