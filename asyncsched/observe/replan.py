@@ -65,12 +65,12 @@ def sweep(program: Program, limits: Sequence[int | None], streams: Sequence[int]
 def smallest_limit(program: Program, streams: int) -> int:
     """The smallest limit in bytes under which a program finishes, from above, to within 1%."""
     high = max(1, _run(program, None, streams).peak_bytes)
-    low = max(1, max(task.cost for task in program.recording.tasks))
-    if _finishes(program, low, streams):
+    low = max(1, *[task.cost for task in program.recording.tasks])
+    if _run(program, low, streams).finished:
         return low
     while high > low * _CLOSE and high - low > 1:
         middle = int((low * high) ** 0.5) if high > 2 * low else (low + high) // 2
-        low, high = (low, middle) if _finishes(program, middle, streams) else (middle, high)
+        low, high = (low, middle) if _run(program, middle, streams).finished else (middle, high)
     return high
 
 
@@ -129,10 +129,6 @@ def plot(outcomes: Sequence[Outcome], path: str) -> None:
 
 def _run(program: Program, limit: int | None, streams: int) -> Outcome:
     return program.run(max_bytes=limit, max_ops=program.recording.metadata["max_ops"], streams=streams)
-
-
-def _finishes(program: Program, limit: int, streams: int) -> bool:
-    return _run(program, limit, streams).finished
 
 
 def _streams(program: Program) -> int:

@@ -102,7 +102,7 @@ class TraceFile:
                 self._write(file)
                 if not self._begun:
                     file.write(self._head())
-                last = event(ph="M", pid=1, name="asyncsched.end", args={"lost": self._lost})
+                last = event(ph="M", name="asyncsched.end", args={"lost": self._lost})
                 file.write(last[:-2].encode() + b"\n]\n")
         except OSError:
             log.exception(f"the trace {self._raw.name} ends here, since it cannot be written")
@@ -120,8 +120,8 @@ class TraceFile:
 
     def _head(self) -> bytes:
         self._begun = True
-        first = event(ph="M", pid=1, name="asyncsched.metadata", args=self._metadata())
-        names = event(ph="M", pid=1, name="process_name", args={"name": "asyncsched"})
+        first = event(ph="M", name="asyncsched.metadata", args=self._metadata())
+        names = event(ph="M", name="process_name", args={"name": "asyncsched"})
         return ("[\n" + first + names + self._picture.begin()).encode()
 
     def _write(self, file: IO[bytes]) -> None:

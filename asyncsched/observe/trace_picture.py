@@ -45,7 +45,7 @@ _COLOURS: Final = {
 
 def event(**fields: Any) -> str:
     """One event, as a line."""
-    return json.dumps(fields, separators=(",", ":")) + ",\n"
+    return json.dumps({"pid": 1, **fields}, separators=(",", ":")) + ",\n"
 
 
 class Picture:
@@ -101,8 +101,8 @@ class Picture:
         return found
 
     def _track(self, tid: int, name: str) -> str:
-        named = event(ph="M", pid=1, tid=tid, name="thread_name", args={"name": name})
-        return named + event(ph="M", pid=1, tid=tid, name="thread_sort_index", args={"sort_index": tid})
+        named = event(ph="M", tid=tid, name="thread_name", args={"name": name})
+        return named + event(ph="M", tid=tid, name="thread_sort_index", args={"sort_index": tid})
 
     def _us(self, when: float) -> float:
         return round((when - self._origin) * 1e6, 1)
@@ -164,14 +164,14 @@ class Picture:
         if row[LANE] == INLINE:
             return texts[0]
         submitted = self._us(row[SUBMITTED])
-        common = {"pid": 1, "cat": "task", "id": seq}
+        common = {"cat": "task", "id": seq}
         texts += [
-            event(ph="X", pid=1, tid=_LOOP, ts=submitted, dur=_MOMENT, name="submit " + row[NAME]),
+            event(ph="X", tid=_LOOP, ts=submitted, dur=_MOMENT, name="submit " + row[NAME]),
             event(ph="b", tid=_LOOP, ts=submitted, name=row[NAME], args=arguments, **common),
         ]
         if row[ENDED]:
             self._ended[seq] = row[ENDED]
-            arrow = {"pid": 1, "cat": "flow", "name": "submit to run", "id": seq}
+            arrow = {"cat": "flow", "name": "submit to run", "id": seq}
             tid, began = self._tid(row[LANE]), self._us(row[BEGAN])
             texts.append(event(ph="s", tid=_LOOP, ts=submitted, **arrow))
             texts.append(event(ph="f", bp="e", tid=tid, ts=max(began, submitted), **arrow))
@@ -202,21 +202,21 @@ class Picture:
         if not own:
             self._iterations.add(number)
         args = {"in": self._scopes.get(parent, ""), "priority": level}
-        return event(ph="b", pid=1, tid=_LOOP, cat=what, id=number, ts=self._us(when), name=name, args=args)
+        return event(ph="b", tid=_LOOP, cat=what, id=number, ts=self._us(when), name=name, args=args)
 
     def scope_closed(self, number: int, when: float) -> str:
         what = "iteration" if number in self._iterations else "scope"
         self._iterations.discard(number)
         name = self._scopes.pop(number, "")
-        return event(ph="e", pid=1, tid=_LOOP, cat=what, id=number, ts=self._us(when), name=name)
+        return event(ph="e", tid=_LOOP, cat=what, id=number, ts=self._us(when), name=name)
 
     def batch(self, scope: int, when: float, items: int) -> str:
         args = {"items": items}
-        return event(ph="n", pid=1, tid=_LOOP, cat="scope", id=scope, ts=self._us(when), name="batch", args=args)
+        return event(ph="n", tid=_LOOP, cat="scope", id=scope, ts=self._us(when), name="batch", args=args)
 
     def wait(self, began: float, seq: int, count: int, ended: float) -> str:
         name = f"await #{seq}" if count == 1 else f"await {count} tasks"
-        key = {"pid": 1, "tid": _LOOP, "cat": "await", "id": self._us(began), "name": name}
+        key = {"tid": _LOOP, "cat": "await", "id": self._us(began), "name": name}
         return event(ph="b", ts=self._us(began), **key) + event(ph="e", ts=self._us(ended), **key)
 
     def counters(
@@ -224,10 +224,10 @@ class Picture:
     ) -> str:
         ts = self._us(when)
         texts = [
-            event(ph="C", pid=1, ts=ts, name="tasks", args={"pending": pending, "in flight": in_flight}),
-            event(ph="C", pid=1, ts=ts, name="bytes", args={"in flight": nbytes, "retained": max(0, used - nbytes)}),
+            event(ph="C", ts=ts, name="tasks", args={"pending": pending, "in flight": in_flight}),
+            event(ph="C", ts=ts, name="bytes", args={"in flight": nbytes, "retained": max(0, used - nbytes)}),
         ]
         for number, own in scopes:
             name = f"bytes of {self._scopes.get(number, 'a scope')} #{number}"
-            texts.append(event(ph="C", pid=1, ts=ts, name=name, args={"bytes": own}))
+            texts.append(event(ph="C", ts=ts, name=name, args={"bytes": own}))
         return "".join(texts)
