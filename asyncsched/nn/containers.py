@@ -148,8 +148,7 @@ class ModuleDict(Module):
 
     def __setitem__(self, key: str, module: Module) -> None:
         _check(type(self).__name__, module)
-        taken = not isinstance(key, str) or not key or "." in key or key.startswith("_") or hasattr(type(self), key)
-        if taken:
+        if not isinstance(key, str) or not key or "." in key or key.startswith("_") or hasattr(type(self), key):
             raise KeyError(
                 f"ModuleDict: {key!r} cannot name a module: a name has no dot, no underscore in front, and is no"
                 " attribute of modules"

@@ -103,10 +103,9 @@ class _BatchNorm(Module):
         self.eps, self.momentum, initial, shape = eps, momentum, Initial(**options), (num_features,)
         self.weight = initial.constant(shape, 1) if affine else None
         self.bias = initial.constant(shape, 0) if affine else None
-        kept = track_running_stats
-        self.register_buffer("running_mean", initial.buffer(shape, 0) if kept else None)
-        self.register_buffer("running_var", initial.buffer(shape, 1) if kept else None)
-        self.register_buffer("num_batches_tracked", initial.buffer((), 0, "i8") if kept else None)
+        self.register_buffer("running_mean", initial.buffer(shape, 0) if track_running_stats else None)
+        self.register_buffer("running_var", initial.buffer(shape, 1) if track_running_stats else None)
+        self.register_buffer("num_batches_tracked", initial.buffer((), 0, "i8") if track_running_stats else None)
 
     def forward(self, x: Tensor) -> Tensor:
         if x.ndim not in self._axes:

@@ -164,6 +164,7 @@ async def test_what_does_not_fit_is_refused(s):
         (r"must be \(rows, classes, ...\)", lambda: nn.nll_loss(asc.ones((2, 4, 3)), target)),
         ("of an integer dtype, not float64", lambda: nn.nll_loss(x, asc.ones(2))),
         ("must be at most half of the kernel", lambda: nn.avg_pool2d(asc.ones((1, 1, 4, 4)), 2, padding=2)),
+        ("output_size=0 must be at least 1", lambda: nn.adaptive_avg_pool2d(asc.ones((1, 1, 4, 4)), (2, 0))),
         ("4 channels do not make 3 equal groups", lambda: nn.group_norm(x, 3)),
         ("must end in normalized_shape", lambda: nn.rms_norm(x, 3)),
         ("needs more than one element", lambda: nn.batch_norm(x[:1], None, None, training=True)),

@@ -72,7 +72,9 @@ def _averaged(x: Tensor, axis: int, count: int | None) -> Tensor:
     length = shape[axis]
     if count is None or count == length:
         return x
-    if count > 0 and length % count == 0:
+    if count < 1:
+        raise ValueError(f"adaptive_avg_pool2d: output_size={count} must be at least 1 in each direction, or None")
+    if length % count == 0:
         return x.reshape(*shape[:axis], count, length // count, *shape[axis + 1 :]).mean(axis=axis + 1)
     ends = [(i * length // count, -(-(i + 1) * length // count)) for i in range(count)]
     before = (slice(None),) * axis
