@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from .collapse import Box, collapse, in_order
-from .layers import Layout, layout
+from .layers import layout
 from .node import Node
 
 MOST: Final = 60  # boxes that one can still read
@@ -77,7 +77,7 @@ class TaskGraph:
             f' height="{height:.0f}" font-family="system-ui, sans-serif" role="img">',
             f"<title>{escape(repr(self))}</title>",
             f'<g transform="translate({_MARGIN} {_MARGIN})">',
-            *_edges(boxes, found),
+            *[_curve(found.edges[read, i], found.downwards) for i, box in enumerate(boxes) for read in box.inputs],
             *[_box(box, *found.places[i]) for i, box in enumerate(boxes)],
             "</g>",
             _legend(self.nodes, left_out, height - _LEGEND + 6),
@@ -140,14 +140,8 @@ def _box(box: Box, x: float, y: float) -> str:
     )
 
 
-def _edges(boxes: list[Box], found: Layout) -> Iterable[str]:
-    """An arrow from each box to each box that reads it."""
-    for reader, box in enumerate(boxes):
-        for read in box.inputs:
-            yield _curve(found.edges[read, reader], found.downwards)
-
-
 def _curve(points: list[tuple[float, float]], downwards: bool) -> str:
+    """An arrow from a box to one that reads it."""
     (x, y), *rest = points
     path = [f"M{x:.1f} {y:.1f}"]
     for to_x, to_y in rest:

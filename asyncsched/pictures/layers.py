@@ -93,8 +93,9 @@ def _sort(layers: list[list[_Spot]]) -> None:
     for layer in layers:
         _number(layer)
     for sweep in range(_SWEEPS):
-        for layer in layers if sweep % 2 == 0 else layers[::-1]:
-            layer.sort(key=_mean_rank_before if sweep % 2 == 0 else _mean_rank_after)
+        down = sweep % 2 == 0
+        for layer in layers if down else layers[::-1]:
+            layer.sort(key=lambda spot: _mean_rank(spot.before if down else spot.after, spot.rank))
             _number(layer)
 
 
@@ -103,12 +104,8 @@ def _number(layer: list[_Spot]) -> None:
         spot.rank = rank
 
 
-def _mean_rank_before(spot: _Spot) -> float:
-    return sum([other.rank for other in spot.before]) / len(spot.before) if spot.before else spot.rank
-
-
-def _mean_rank_after(spot: _Spot) -> float:
-    return sum([other.rank for other in spot.after]) / len(spot.after) if spot.after else spot.rank
+def _mean_rank(joined: Sequence[_Spot], own: int) -> float:
+    return sum([other.rank for other in joined]) / len(joined) if joined else own
 
 
 def _spread(layers: list[list[_Spot]]) -> None:
