@@ -69,6 +69,7 @@ def grad(
 
     Raises:
         ValueError: for an output that was not recorded, or an input that no output depends on.
+        RuntimeError: if a pass before has dropped what this one needs.
         QueueFull: if the backlog has no room for all of it; nothing has changed then.
 
     >>> async def main():

@@ -18,7 +18,8 @@ recording: contextvars.ContextVar[bool] = contextvars.ContextVar("asyncsched.rec
 class no_grad:
     """Record nothing: `with no_grad():`, or `@no_grad()` above a function or a coroutine function.
 
-    It holds for this context alone: for the coroutine it is used in, and for tasks that one creates inside.
+    It holds for this context alone: for the coroutine it is used in, and for tasks that one creates inside. Above a
+    generator function it raises TypeError, since a generator's body runs after the call.
 
     >>> async def main():
     ...     async with asc.Scheduler("cpu") as s:

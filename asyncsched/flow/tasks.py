@@ -127,6 +127,8 @@ class Tasks:
     ) -> Any:  # fmt: skip
         """Run `fn(*args)` on a stream. Waits until it is admitted, not until it is done.
 
+        Cancelling it before it is admitted takes the task back; later the task goes on.
+
         Tensors and tasks among the arguments, also in lists, tuples and dicts, are replaced by their results: read-only
         arrays. A list or dict with any is passed as a copy with these, others as they are. The function runs in a copy
         of this context; on a CUDA device with its stream as CuPy's current one, behind what CuPy's arrays among the
@@ -161,6 +163,11 @@ class Tasks:
 
         Returns:
             A Task, or a Tensor if shape and dtype are given.
+
+        Raises:
+            TypeError, ValueError: for what is no plain function, and for options that make no sense.
+            TaskTooLarge: if it can never fit.
+            MemoryDeadlockError, SchedulerStalled: if no room will come.
         """
         self._runtime.check()
         if keywords:
@@ -210,7 +217,7 @@ class Tasks:
         """Submit and await in one: the result, as with `asyncio.to_thread`. Cancelling it cancels the task.
 
         Calls of several coroutines overlap where there are several streams; those that must not name a `resource`, see
-        `submit`.
+        `submit`. Raises what that does, and what `fn` raises.
 
         >>> async def main():
         ...     async with asc.Scheduler("cpu") as s:

@@ -54,6 +54,10 @@ class LoopGuard(Instrument):
 
     Args:
         threshold: seconds without a turn of the loop from which on it counts as blocked.
+
+    Raises:
+        ValueError, TypeError: for a threshold that is not above 0, or no number.
+        RuntimeError: when given to a second scheduler while the first has it.
     """
 
     def __init__(self, threshold: float = 0.05) -> None:

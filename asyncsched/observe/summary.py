@@ -21,7 +21,8 @@ _FAILURES_KEPT = 5
 class Summary(Instrument):
     """An instrument that adds up the time of each operation and each stream; `read()` adds what happens now.
 
-    The first hundred names of tasks have a sum each, the others one for all.
+    The first hundred names of tasks have a sum each, the others one for all. It is for one scheduler: a second one
+    raises RuntimeError.
 
     >>> async def main():
     ...     summary = asc.observe.Summary()

@@ -57,7 +57,7 @@ class Trace(Instrument):
 
     Raises:
         OSError: if the file cannot be opened.
-        ValueError: when given to a second scheduler.
+        RuntimeError: when given to a second scheduler, or again to one that it was removed from.
     """
 
     def __init__(self, path: str | PathLike[str], *, details: int = 5_000, scheduler: Any = None) -> None:

@@ -77,6 +77,9 @@ class Serving(Service):
                     stop, loop = asyncio.Event(), asyncio.get_running_loop()
                     signal.signal(signal.SIGTERM, lambda *_: loop.call_soon_threadsafe(stop.set))
                     await hypercorn.asyncio.serve(app, config, shutdown_trigger=stop.wait)
+
+    Raises:
+        ValueError, TypeError: for arguments that make no sense.
     """
 
     def __init__(
