@@ -101,6 +101,20 @@ async def test_a_plateau_is_pytorchs(s, options):
             schedule = again
 
 
+@pytest.mark.parametrize("mode", ["min", "max"])
+@pytest.mark.parametrize("threshold_mode", ["rel", "abs"])
+async def test_a_plateau_takes_what_is_infinite_as_pytorch_does(s, mode, threshold_mode):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    options: dict[str, Any] = {"mode": mode, "threshold_mode": threshold_mode, "patience": 0}
+    theirs, ours = of_pytorch(torch, "SGD"), of_ours()
+    expected = torch.optim.lr_scheduler.ReduceLROnPlateau(theirs, **options)
+    schedule = schedules.ReduceLROnPlateau(ours, **options)
+    for number in (math.inf, 1.0, -math.inf, 0.5, 0.25, math.inf, 2.0):
+        expected.step(number)
+        schedule.step(number)
+        assert found(ours) == pytest.approx(found(theirs), rel=1e-12)
+
+
 @pytest.mark.parametrize(
     "make", [*MAKE.values(), lambda of, o: of.ReduceLROnPlateau(o, patience=0)], ids=[*MAKE, "plateau"]
 )

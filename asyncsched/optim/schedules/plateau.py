@@ -83,7 +83,6 @@ class ReduceLROnPlateau(Schedule):
                 group["lr"] = lr if group["lr"] - lr > self.eps else group["lr"]
 
     def _is_better(self, number: float) -> bool:
-        if math.isinf(self.best):
-            return math.isfinite(number)
-        margin = self.threshold * (self.best if self.threshold_mode == "rel" else 1)
-        return number < self.best - margin if self.mode == "min" else number > self.best + margin
+        margin = self.threshold if self.mode == "max" else -self.threshold
+        bound = self.best * (1 + margin) if self.threshold_mode == "rel" else self.best + margin
+        return number > bound if self.mode == "max" else number < bound
