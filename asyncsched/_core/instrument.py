@@ -36,8 +36,9 @@ class Instrument:
 
     Give it to `Scheduler(instruments=[...])`, or to `s.add_instrument` at any time; `s.remove_instrument` ends it, as
     closing the scheduler does. Methods run in the middle of the scheduler's work: on the loop's thread, but for
-    `body_began` and `body_ended`, which run on that of the stream. So they are quick, never wait, and neither submit
-    nor cancel anything. One that raises is logged and removed, and the scheduler goes on.
+    `body_began` and `body_ended`, which run on that of the stream, and on several at a time where there are several. So
+    they are quick, never wait, and neither submit nor cancel anything. One that raises is logged and removed, and the
+    scheduler goes on.
 
     A task has `name`, `seq` (its number in the order of submission), `scope`, `site` (the user's line, which
     `asc.observe.line_of` writes out), `cost` (bytes), `value.meta` (its `shape` and `dtype`), `inputs` (values, whose

@@ -27,6 +27,7 @@ done on the event loop, which it needs to open and to close, and nothing of it b
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 from contextvars import Context
@@ -198,6 +199,8 @@ class RemoteDevice(Device, Protocol):
 # Threads that run task bodies. A tensor awaited or read there would wait for a task that may stand behind it in the
 # same stream, so that is refused with an error.
 _stream_threads: set[int] = set()
+if hasattr(os, "register_at_fork"):  # they are not in the child, where new threads get their numbers
+    os.register_at_fork(after_in_child=_stream_threads.clear)
 
 
 def enter_stream_thread() -> None:

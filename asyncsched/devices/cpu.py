@@ -22,15 +22,16 @@ Alternatives, by argument and not by measurement. `concurrent.futures`: a future
 no order within a stream, and the event loop woken for each end. One queue for all threads would balance better, but
 then no two tasks have an order for free, and each dependent waits for a count. Processes: every array would have to lie
 in shared memory; NumPy releases the GIL in what takes long. The threads are daemons, since a body cannot be stopped,
-and must not keep a program that gave up on it from ending.
+and must not keep a program that gave up on it from ending (see `host.at_exit`).
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Final
 
 import numpy as np
@@ -40,7 +41,7 @@ from .._core.model import Task
 from ..ops.parallel import PART_SECONDS, share_by
 from .contract import Job, Point, enter_stream_thread, leave_stream_thread
 from .counter import Counter
-from .host import blas
+from .host import at_exit, blas
 from .host.allowed import allowed_processors
 from .host.memory import HostDevice, HostMemory, execute
 from .host.team import Shared, Team
@@ -62,9 +63,12 @@ class CPUStream:
         self._memory = memory
         self._team = team
         self._waits_for: Counter | None = None
+        self._waits_until = 0
         thread = threading.Thread(target=self._run, name=f"asyncsched {name}", daemon=True)
         thread.start()
         self.thread = thread.ident  # to find the frame of a running body
+        self.worker = thread
+        at_exit.streams.add(self)
 
     def launch(self, task: Task, waits: Sequence[Point]) -> int:
         if self._team is not None:
@@ -90,6 +94,18 @@ class CPUStream:
             counter.wake()
         elif self.idle():
             self.queue.put(shared)
+
+    def leave(self) -> None:
+        """Begin nothing more. Called when the interpreter is about to end."""
+        with suppress(Empty):
+            while True:
+                self.queue.get_nowait()
+        self.queue.put(None)
+
+    def computes(self) -> bool:
+        """Whether its thread is about to end, or to go on, and not waiting for what may never come."""
+        counter = self._waits_for
+        return self.worker.is_alive() and (counter is None or counter.count >= self._waits_until)
 
     def _run(self) -> None:
         enter_stream_thread()
@@ -135,7 +151,7 @@ class CPUStream:
         if team is None:
             counter.reach(number)
             return
-        self._waits_for = counter
+        self._waits_until, self._waits_for = number, counter
         while counter.count < number:
             counter.reach(number, team.open)
             shared = team.open() if counter.count < number else None

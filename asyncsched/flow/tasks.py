@@ -159,7 +159,8 @@ class Tasks:
             device: whose streams; default that of the first tensor.
             resource: something that two tasks must not use at once, such as a library's random generator, or on several
                 threads, such as a connection of sqlite3: tasks that name the same one run one after the other, in the
-                order of submission within a scope, on one stream. Other functions overlap where there are several.
+                order of submission within a scope, on one stream of their device. Other functions overlap where there
+                are several.
 
         Returns:
             A Task, or a Tensor if shape and dtype are given.

@@ -208,6 +208,34 @@ print(float(xp.sum(x)))
     assert fresh(code) == "3.0\n3.0\n"
 
 
+FORKED_BESIDE_STREAMS = """
+import asyncio, os, threading, warnings
+import asyncsched as asc
+from asyncsched import array_api as xp
+warnings.simplefilter("ignore")
+
+def compute():
+    print(float(xp.sum(xp.arange(3.0))), flush=True)
+
+async def main():
+    async with asc.Scheduler("cpu", streams=4) as s:
+        if (pid := os.fork()) == 0:
+            for _ in range(8):  # the system gives their numbers again
+                thread = threading.Thread(target=compute)
+                thread.start()
+                thread.join()
+            os._exit(0)
+        await asyncio.to_thread(os.waitpid, pid, 0)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_thread_of_a_forked_child_is_none_of_its_parents_streams():
+    assert fresh(FORKED_BESIDE_STREAMS) == "3.0\n" * 8
+
+
 def test_all_names_of_the_standard_are_there():
     for module, name in ((asc, ""), (asc.linalg, "linalg"), (asc.fft, "fft")):
         found = getattr(xp, name) if name else xp

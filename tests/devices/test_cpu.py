@@ -478,3 +478,38 @@ async def test_a_stream_that_is_roused_in_vain_is_idle_all_the_same(s: asc.Sched
     assert not stream.idle()
     gate.set()
     assert await running == 5
+
+
+# -- the end of the interpreter ---------------------------------------------------------------------------------------
+
+ENDING = """
+import asyncio, atexit, os, threading
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
+import numpy as np, asyncsched as asc
+
+gate, begun, never = threading.Event(), threading.Event(), threading.Event()
+
+def multiply():
+    begun.set()
+    gate.wait()
+    for _ in range(50):
+        np.ones((200, 200)) @ np.ones((200, 200))
+    os.write(1, b"ended ")
+
+async def main():
+    s = await asc.open("cpu", streams=STREAMS)
+    s.submit_nowait(multiply, resource=0)
+    s.submit_nowait(os.write, 1, b"begun ", resource=0)
+    if STREAMS > 1:
+        waits = s.submit_nowait(BODY, resource=1)
+    begun.wait()
+
+asyncio.run(main())
+atexit.register(gate.set)
+"""
+
+
+@pytest.mark.parametrize(("streams", "body"), [(1, "never.wait"), (2, "int"), (2, "never.wait")])
+def test_what_runs_when_the_interpreter_ends_is_waited_for_and_begins_nothing_more(streams: int, body: str) -> None:
+    """A BLAS hangs, or crashes, that is ended while a thread is in it. What takes long is left behind."""
+    assert fresh(ENDING.replace("STREAMS", str(streams)).replace("BODY", body)) == "ended "

@@ -84,12 +84,14 @@ class Batcher(Generic[Item, Result]):
         fn: takes a list of items and returns as many results in the same order, as a list or an array. A result that is
             an exception is raised in that item's caller alone; what `fn` itself raises, in every caller of the batch. A
             coroutine function is awaited on the loop; a plain one runs on a stream of the scheduler, and finds its
-            items as they are: tensors need a coroutine function. It may not wait for this batcher, which waits for it.
+            items as they are: tensors need a coroutine function. The next batch may run on another stream's thread, so
+            what belongs to one thread, as a connection of sqlite3 does, needs one too, which awaits `s.call(model,
+            items, resource=model)`. It may not wait for this batcher, which waits for it.
         max_batch_cost: the most that the items of one batch cost, added up.
         max_wait: seconds that the oldest item may wait for a batch to fill. With 0 it does not wait for others.
         max_queue: most items in the queue; None for no bound.
         cost: what an item costs: rows, tokens, padded size. Without it each costs 1.
-        concurrency: how many batches are computed at a time.
+        concurrency: how many batches are computed at a time; with 1 `fn` never runs twice at once.
         isolate: whether a batch that fails, by an `Exception` of `fn` or by a wrong number of results, is computed
             again in halves, and these in halves, until what fails is alone: so each caller gets its own result, or its
             own error. Off by default, since `fn` may do what must not be done twice. Among n items one that fails takes
