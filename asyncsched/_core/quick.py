@@ -34,7 +34,7 @@ class Quick(Scopes):
                 head = queue.tasks[0]
                 stand = head.task if type(head) is Value else None
                 if type(stand) is Bare:
-                    home, charged = stand.scope, head.nbytes + head.plan.workspace
+                    home, charged = stand.scope, head.plan.cost
                 else:
                     stand, head = None, queue.first()
                     home, charged = head.scope, head.cost
