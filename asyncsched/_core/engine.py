@@ -209,7 +209,14 @@ class Engine(Quick):
             scope.bare += 1
             self.linked = False
             queue.undressed = True
-            admission.push_entry(value, scope, cost, True)
+            queue.live += 1  # as `Admission.push`
+            queue.tasks.append(value)
+            if queue.live == 1 or not account.pending:
+                admission.begin(queue, account)
+            account.pending += 1
+            account.changed = True
+            admission.pending += 1
+            admission.pending_bytes += cost
             completions.wants_slots = True  # see `submit`
             if completions.items or admission.free > 0:
                 self.dispatch()
