@@ -17,14 +17,13 @@ queues, tenants of a class share by cost, and the scopes of a tenant alternate: 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Sized
 from math import inf
 from operator import attrgetter
-from typing import Any, Final
+from typing import Final
 
 from .backlog import SWEEP, Queue, is_pending
-from .model import PENDING, Account, Scope, Task, Value
+from .model import PENDING, Account, Task
 from .tenants import Priority, Tenant, Tenants
 
 PATIENCE: Final = 16  # a guess, as is GRACE: small enough to notice, large enough not to thrash
@@ -70,16 +69,21 @@ class Admission:
         scope, cost = task.scope, task.cost
         account = scope.account
         fits = account.limit is None or account.used + cost <= account.limit or account.fits(task)
-        self.push_entry(task, scope, cost, fits and not task.blockers, task.expedited)
+        queue = scope.queue
+        queue.live += 1
+        (queue.expedited if task.expedited else queue.tasks).append(task)
+        if queue.live == 1 or not account.pending:
+            self.begin(queue, account)
+        account.pending += 1
+        if fits and not task.blockers:
+            account.changed = True
+        self.pending += 1
+        self.pending_bytes += cost
         if not task.lanes:
             self.claims += 1
 
-    def push_entry(self, entry: Task | Value, scope: Scope, cost: int, ready: bool, expedited: bool = False) -> None:
-        """A task or a bare value joins a queue; `ready` if it may go at once where those before it lack bytes."""
-        queue, account = scope.queue, scope.account
-        queue.live += 1
-        tasks: deque[Any] = queue.expedited if expedited else queue.tasks
-        tasks.append(entry)
+    def begin(self, queue: Queue, account: Account) -> None:
+        """The first that is pending has joined a queue, or is about to be counted among those of an account."""
         if queue.live == 1:
             self._queues[queue] = None
             if len(self._queues) == 2:  # from now on the tenants serve both
@@ -89,11 +93,6 @@ class Admission:
                 self._enter(queue)
         if not account.pending:
             self._waiting[account] = None
-        account.pending += 1
-        if ready:
-            account.changed = True
-        self.pending += 1
-        self.pending_bytes += cost
 
     def remove(self, task: Task) -> None:
         """A task leaves its queue, settled or launched; its state has been set."""

@@ -20,6 +20,7 @@ from typing import Any, Final, NoReturn
 from ..errors import QueueFull, TaskTooLarge
 from .admission import Admission
 from .backlog import Queue
+from .callsite import CallSite
 from .completions import Completions
 from .failure import Failure
 from .instrument import Instrument
@@ -164,28 +165,31 @@ class Engine(Quick):
     def submit_bare(
         self,
         scope: Scope,
-        value: Value,
+        device: Any,
         plan: Any,
         reads: Any,
         args: Any,
         lanes: Sequence[Lane],
-        cost: int,
-    ) -> bool:
-        """A value joins the backlog without a task, to be made when its turn comes. False, and nothing has happened, if
+        site: CallSite | None,
+    ) -> Value | None:
+        """A value joins the backlog without a task, to be made when its turn comes. None, and nothing has happened, if
         that may not take long, something speaks against it, or it reads what is not bare and not there."""
+        value = Value()  # first: a finaliser that runs now may submit and cancel
         completions, admission, account, queue = self.completions, self.admission, scope.account, scope.queue
         if self.observer is not None or queue.rotating or not (admission.pending or admission.free <= 0):
-            return False
+            return None
+        cost = plan.cost
         if account.limit is not None and not 0 <= account.used <= account.limit - admission.pending_bytes - cost:
-            return False
+            return None
         if self.max_pending is not None and admission.pending >= self.max_pending:
-            return False
-        for read in (reads,) if type(reads) is Value else reads:
-            producer = read.task
-            if producer is not None and not (type(producer) is Bare and producer.scope.queue is queue):
-                if producer.state != DONE:
-                    return False
-                read.task = None
+            return None
+        if type(reads) is Value:  # as in `submit`
+            if reads.task is not None and not _comes(reads, queue):
+                return None
+        else:
+            for read in reads:
+                if read.task is not None and not _comes(read, queue):
+                    return None
         completions.direct = 0
         if completions.items:
             self.take()
@@ -193,8 +197,11 @@ class Engine(Quick):
             stand = scope.stand
             if stand is None or stand.lanes is not lanes:
                 stand = scope.stand = Bare(scope, lanes)
-            value.plan, value.reads, value.args = plan, reads, args
-            value.task = stand
+            value.account, value.device, value.meta = account, device, plan.meta  # as `new_value`
+            value.nbytes, value.site, value.charge = plan.nbytes, site, 0
+            value.array = value.block = value.base = None
+            value.escaped = False
+            value.plan, value.reads, value.args, value.task = plan, reads, args, stand
             value.seq = self.sequence
             self.sequence += 1
             self.unfinished += 1
@@ -202,7 +209,14 @@ class Engine(Quick):
             scope.bare += 1
             self.linked = False
             queue.undressed = True
-            admission.push_entry(value, scope, cost, True)
+            queue.live += 1  # as `Admission.push`
+            queue.tasks.append(value)
+            if queue.live == 1 or not account.pending:
+                admission.begin(queue, account)
+            account.pending += 1
+            account.changed = True
+            admission.pending += 1
+            admission.pending_bytes += cost
             completions.wants_slots = True  # see `submit`
             if completions.items or admission.free > 0:
                 self.dispatch()
@@ -210,7 +224,7 @@ class Engine(Quick):
             self.torn, self._running = error, True
             self.on_torn(error)
             raise
-        return True
+        return value
 
     def _refuse(self, task: Task) -> NoReturn:
         task.refused()
@@ -368,6 +382,17 @@ class Engine(Quick):
         if task.waiters is not None:
             self._news.append(task)
         return False
+
+
+def _comes(value: Value, queue: Queue) -> bool:
+    """Whether a value that had a task is there, or will be by the turn of what joins this queue now: it is bare."""
+    producer = value.task
+    if type(producer) is Bare and producer.scope.queue is queue:
+        return True
+    if producer is not None and producer.state != DONE:
+        return False
+    value.task = None
+    return True
 
 
 def _follow(task: Task) -> Failure | None:

@@ -81,7 +81,7 @@ class Value:
     seq: int  # the number of the task that made it, if an instrument was there to see that
     given: ref[Any]  # the array handed to the user; unset until then, as it stays for most values
     doubts: tuple[Any, ...]  # errors that only the device can rule out, see `devices.cuda.doubts`; mostly unset
-    plan: Any  # how it will be made, with its `row` and `workspace`; this and the next two are set while it is bare
+    plan: Any  # how it will be made, with its `row` and `cost`; this and the next two are set while it is bare
     reads: Any  # as a task's
     args: Any  # as a task's
 
@@ -296,8 +296,7 @@ def task_of(value: Value) -> Task | None:
         return bare
     plan, reads, scope = value.plan, value.reads, bare.scope
     row = plan.row
-    cost = value.nbytes + plan.workspace
-    task = Task(scope, row.name, value, row, reads, value.args, None, bare.lanes, cost)
+    task = Task(scope, row.name, value, row, reads, value.args, None, bare.lanes, plan.cost)
     task.quick = plan
     task.seconds = plan.estimate
     task.seq, value.seq = value.seq, -1

@@ -30,11 +30,11 @@ class Quick(Scopes):
         ran, cost, peak = 0, 0, account.used
         self._running = True
         try:
-            while ran < most and queue.tasks:
-                head = queue.tasks[0]
+            while ran < most and (tasks := queue.tasks):
+                head = tasks[0]
                 stand = head.task if type(head) is Value else None
                 if type(stand) is Bare:
-                    home, charged = stand.scope, head.nbytes + head.plan.workspace
+                    home, charged = stand.scope, head.plan.cost
                 else:
                     stand, head = None, queue.first()
                     home, charged = head.scope, head.cost
@@ -48,8 +48,9 @@ class Quick(Scopes):
                 if stand is None and head.state != PENDING:  # cancelled meanwhile, and out of the queue
                     account.used += charged - head.refund
                     continue
-                if queue.tasks and queue.tasks[0] is head:  # a bare value that is made may have been swept out
-                    queue.tasks.popleft()
+                tasks = queue.tasks  # which others may have been put in the place of meanwhile
+                if tasks and tasks[0] is head:  # a bare value that is made may have been swept out
+                    tasks.popleft()
                 if not ran:
                     self.completions.direct = get_ident()  # what is dropped from now on is free at once
                 ran += 1

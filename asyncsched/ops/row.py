@@ -69,6 +69,7 @@ class Plan:
 
     __slots__ = (
         "bare",
+        "cost",
         "estimate",
         "int_bounds",
         "kernel",
@@ -98,6 +99,7 @@ class Plan:
         self.meta = inferred.meta  # of the result
         self.nbytes = nbytes  # bytes of memory the result will own: 0 for a view
         self.workspace = inferred.workspace  # bytes of temporary memory while it runs
+        self.cost = nbytes + inferred.workspace  # of both, on a device that rounds no size up
         self.small = seconds is not None  # may run inline
         self.kernel = kernel  # NumPy's, for where it runs inline
         self.pair = pair  # it takes two operands, and no options

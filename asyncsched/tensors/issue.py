@@ -58,16 +58,17 @@ def issue(
     else:
         runtime.check()  # it is not known yet that this is its loop
         scope = current_scope(runtime)
-    inline = device.inline
+    site, inline = call_site(3), device.inline  # 3: above is `apply`, or an operator
+    streams = lanes or runtime.lanes[device].compute
+    if plan.bare and inline and lanes is None and not hold and plan.nbytes < POOLED_BYTES and runtime.sink is None:
+        bare = runtime.engine.submit_bare(scope, device, plan, reads, template, streams, site)
+        if bare is not None:
+            return bare
     nbytes = plan.nbytes if inline else device.memory.footprint(plan.nbytes)
-    value = new_value(scope.account, device, plan.meta, nbytes, call_site(3))  # 3: above is `apply`, or an operator
+    value = new_value(scope.account, device, plan.meta, nbytes, site)
     if row.view and not plan.nbytes:
         value.base = reads[0] if isinstance(reads, tuple) else reads
     cost = nbytes + plan.workspace
-    streams = lanes or runtime.lanes[device].compute
-    bare = inline and plan.bare and lanes is None and not hold and nbytes < POOLED_BYTES and runtime.sink is None
-    if bare and runtime.engine.submit_bare(scope, value, plan, reads, template, streams, cost):
-        return value
     task = Task(scope, row.name, value, row, reads, template, options, streams, cost)
     task.seconds = plan.estimate
     if plan.small and lanes is None:

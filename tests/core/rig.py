@@ -85,9 +85,11 @@ class Rig:
     def bare(self, *inputs: Value, cost: int = 0, name: str = "bare", scope: Scope | None = None) -> Value:
         """A bare value in the backlog, or a quick task in place of one that may not be bare."""
         scope = scope or self.root
-        value = new_value(scope.account, None, None, cost)
-        plan = SimpleNamespace(row=SimpleNamespace(name=name), workspace=0, estimate=0.0)
-        if not self.engine.submit_bare(scope, value, plan, inputs, None, self.lanes, cost):
+        row = SimpleNamespace(name=name)
+        plan = SimpleNamespace(row=row, meta=None, nbytes=cost, cost=cost, estimate=0.0)
+        value = self.engine.submit_bare(scope, None, plan, inputs, None, self.lanes, None)
+        if value is None:
+            value = new_value(scope.account, None, None, cost)
             task = Task(scope, name, value, plan.row, inputs, None, None, self.lanes, cost)
             task.quick = plan
             self.engine.submit(task, bounded=False)

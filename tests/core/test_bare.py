@@ -270,7 +270,7 @@ class Twin:
         self.bare = 0
         self.rig.made = Discarding()
         if as_tasks:
-            self.rig.engine.submit_bare = lambda *args: False  # type: ignore[method-assign]
+            self.rig.engine.submit_bare = lambda *args: None  # type: ignore[method-assign]
 
     def step(self) -> None:
         dice, rig = self.dice, self.rig

@@ -100,13 +100,19 @@ def run_bare(value: Value) -> bool:
 def _operands(reads: Any, template: Any) -> Sequence[Any] | None:
     """What a row is called with; None if an input is not there."""
     arrays: list[Any] = []
-    for value in (reads,) if type(reads) is Value else reads:
-        producer, array = value.task, value.array
+    if type(reads) is Value:  # as most: a loop would take twice as long
+        producer, array = reads.task, reads.array
         if type(array) is not _ndarray or (producer is not None and producer.failure is not None):
             return None
         if template is not None and template[0] is _FIRST and len(template) == 2:  # with a number, as most of all
             return array, template[1]
-        arrays.append(array)
+        arrays = [array]
+    else:
+        for value in reads:
+            producer, array = value.task, value.array
+            if type(array) is not _ndarray or (producer is not None and producer.failure is not None):
+                return None
+            arrays.append(array)
     return execution.arguments(template, arrays)
 
 
