@@ -136,8 +136,8 @@ def run_inline(
     account = scope.account
     nbytes = plan.nbytes
     spare = plan.workspace  # charged like a task's cost, and given back at once
-    limit = account.limit
-    if limit is not None and account.used + nbytes + spare > limit:
+    used, limit = account.used + nbytes + spare, account.limit  # `used` as it will be at most
+    if limit is not None and used > limit:
         return None
     if above is not None:
         return _failed(scope, row, first, plan, above.passed_to(row.name, call_site()))
@@ -152,15 +152,26 @@ def run_inline(
     if type(array) is not _ndarray:
         array = np.asarray(array)
     if row.out or owner_of(array) is not owner_of(first.array):
-        value = new_value(account, first.device, plan.meta, nbytes, None, array)
+        value = Value()  # `new_value`, written out: the call takes as long as all that it does
+        value.account = account
+        value.device = first.device
+        value.meta = plan.meta
+        value.nbytes = nbytes
+        value.site = None
+        value.array = array
+        value.task = None
+        value.block = None
+        value.base = None
+        value.seq = -1
         account.used += nbytes
         value.charge = nbytes  # in one step with what is above: no signal is handled in between
+        value.escaped = False
     else:
         value = new_value(account, first.device, plan.meta, 0, None, array)
         value.base = first
         spare += nbytes
     engine.ran_inline += 1
-    if engine.account.used + spare > engine.peak_bytes or in_flight > engine.peak_in_flight:
+    if used > engine.peak_bytes or in_flight > engine.peak_in_flight:
         engine.note_peak(in_flight, spare)
     if observer is not None:
         value.seq = engine.sequence
