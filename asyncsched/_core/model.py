@@ -110,21 +110,21 @@ class Value:
 
     def __del__(self) -> None:
         try:
-            reclaimed = self.block is not None or self.escaped
+            reclaimed = self.escaped or self.block
         except AttributeError:  # a signal's exception came as it was to be made
             return
-        if reclaimed:
+        if reclaimed is not None:
             self.device.memory.reclaim(self)
-        elif self.charge:
+        elif charge := self.charge:
             account = self.account
             completions = account.completions  # `Completions.dropped`, inlined: every tiny result comes here
             if completions.direct == get_ident() and not account.closed:
-                account.used -= self.charge
+                account.used -= charge
                 return
             self.array = None  # the memory first, its bytes second: others may be waiting for them on another thread
-            completions.items.append((account, self.charge, self.seq))
+            completions.items.append((account, charge, self.seq))
             if completions.wants_bytes:
-                completions.freed(self.charge)
+                completions.freed(charge)
 
 
 def new_value(
@@ -144,7 +144,9 @@ def new_value(
     value.site = site
     value.array = array
     value.charge = 0
-    value.task = value.block = value.base = None
+    value.task = None
+    value.block = None
+    value.base = None
     value.escaped = False
     value.seq = -1
     return value

@@ -107,14 +107,15 @@ def run_inline(
     """
     runtime = first.account.runtime
     engine, in_flight = runtime.engine, 1
-    admission = engine.admission
-    if admission.pending:
+    unfinished = engine.unfinished
+    if unfinished and engine.admission.pending:
         return None
     thread = _get_ident()
     if runtime.inline_thread != thread:
         return None
     observer = engine.observer
-    if engine.unfinished:
+    if unfinished:
+        admission = engine.admission
         if admission.free <= 0:
             return None
         if above is None:
@@ -129,19 +130,20 @@ def run_inline(
         if observer is None:
             completions.direct = thread
     here = _ambient()  # as in `issue`
-    if here is not None and here.runtime is runtime and not here.core.closed:
-        scope = here.core
-    else:
+    if here is None or here.runtime is not runtime or (scope := here.core).closed:
         if not runtime.loop.is_running():
             runtime.check()
         scope = engine.root if here is None else current_scope(runtime)
     account = scope.account
     nbytes = plan.nbytes
-    if account.limit is not None and account.used + nbytes + plan.workspace > account.limit:
+    spare = plan.workspace  # charged like a task's cost, and given back at once
+    used, limit = account.used + nbytes + spare, account.limit  # `used` as it will be at most
+    if limit is not None and used > limit:
         return None
     if above is not None:
         return _failed(scope, row, first, plan, above.passed_to(row.name, call_site()))
-    began = 0.0 if observer is None else perf_counter()
+    if observer is not None:
+        began = perf_counter()
     try:
         array = runtime.quiet.run(plan.kernel, a, b) if plan.pair else runtime.quiet.run(plan.kernel, *args, **options)
     except Exception as error:
@@ -150,17 +152,27 @@ def run_inline(
         return _failed(scope, row, first, plan, Failure.of(error, row.name, call_site()))
     if type(array) is not _ndarray:
         array = np.asarray(array)
-    spare = plan.workspace  # charged like a task's cost, and given back at once
     if row.out or owner_of(array) is not owner_of(first.array):
-        value = new_value(account, first.device, plan.meta, nbytes, None, array)
+        value = Value()  # `new_value`, written out: the call takes as long as all that it does
+        value.account = account
+        value.device = first.device
+        value.meta = plan.meta
+        value.nbytes = nbytes
+        value.site = None
+        value.array = array
+        value.task = None
+        value.block = None
+        value.base = None
+        value.seq = -1
         account.used += nbytes
         value.charge = nbytes  # in one step with what is above: no signal is handled in between
+        value.escaped = False
     else:
         value = new_value(account, first.device, plan.meta, 0, None, array)
         value.base = first
         spare += nbytes
     engine.ran_inline += 1
-    if engine.account.used + spare > engine.peak_bytes or in_flight > engine.peak_in_flight:
+    if used > engine.peak_bytes or in_flight > engine.peak_in_flight:
         engine.note_peak(in_flight, spare)
     if observer is not None:
         value.seq = engine.sequence

@@ -102,7 +102,8 @@ def _apply_to_one(row: Row, x: object) -> Tensor | None:
     if made is None:
         return None
     result = _new(Tensor)  # as its class makes one, which takes half as long again
-    result._value, result._node = made, None
+    result._value = made
+    result._node = None
     return result
 
 
@@ -130,10 +131,12 @@ def _operators(name: str) -> tuple[_Operator, _Operator]:
         if known is not None:
             found = known.get(a.meta)
             if found is not None and self._node is None:
-                number = other if found.numbers is None else found.numbers[other]
+                numbers = found.numbers
+                number = other if numbers is None else numbers[other]
                 above = None if a.task is None else failure_of(a)
-                if found.small and (a.array is not None or above is not None):
-                    made = run_inline(row, found, a, a.array, number, above)
+                array = a.array
+                if found.small and (array is not None or above is not None):
+                    made = run_inline(row, found, a, array, number, above)
                 if made is None:
                     if not a.device.inline:  # its arrays are not NumPy's, and want the Python number
                         number = other
@@ -142,7 +145,8 @@ def _operators(name: str) -> tuple[_Operator, _Operator]:
                         args = template = (_FIRST, number)
                     made = issue(a.account.runtime, a.device, row, found, a, args, NO_OPTIONS)
                 result = _new(Tensor)
-                result._value, result._node = made, None
+                result._value = made
+                result._node = None
                 return result
         elif kind is Tensor:
             b = other._value
@@ -156,7 +160,8 @@ def _operators(name: str) -> tuple[_Operator, _Operator]:
                 if made is None:
                     made = issue(a.account.runtime, a.device, row, found, (a, b), None, NO_OPTIONS)
                 result = _new(Tensor)
-                result._value, result._node = made, None
+                result._value = made
+                result._node = None
                 return result
         elif not isinstance(other, _OPERANDS):
             return cast(Tensor, declined(other))
