@@ -8,6 +8,7 @@ from .commit import Commit, Move
 from .failure import Failure
 from .instrument import Instrument
 from .model import CANCELLED, DONE, FAILED, LAUNCHED, PENDING, Task
+from .placement import clock
 from .torn import Torn, whole
 
 
@@ -27,7 +28,7 @@ class Ends(Torn):
         lane, account, admission = task.lane, task.scope.account, self.admission
         assert lane is not None
         lane.load -= 1
-        lane.ended = task.due
+        lane.ended, lane.since = task.due, clock()
         if lane.tail is task:
             lane.tail = None
         account.in_flight -= 1

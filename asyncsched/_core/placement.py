@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from time import perf_counter as clock
+
 from .model import DONE, Lane, Task, Value
 
 
@@ -36,20 +38,25 @@ def soonest(task: Task) -> Lane:
     producers are, or behind others that are short.
 
     A lane's time is what it was given and has not finished, with its waits for others. When it has told of the end of a
-    task, it is as far as was thought when that was launched: so wrong guesses do not add up.
+    task, it is as far as was thought when that was launched: so wrong guesses do not add up. One that has told of none
+    for longer than was thought, as with a user's function that takes a second, is expected to take as long again: so
+    short tasks do not pile up behind it while another lane is free.
     """
     best = task.lanes[0]
     if not sum([lane.load for lane in task.lanes]):  # one like the other
         task.due = best.given = best.ended + task.seconds
+        best.since = clock()
         return best
     reads, waits = task.reads, []
     for value in (reads,) if type(reads) is Value else reads:
         producer = value.task
         if producer is not None and producer.lane is not None and producer.state < DONE:
             waits.append((producer.lane, producer.due - producer.lane.ended))
-    first, begins = -1.0, 0.0
+    now, first, begins = clock(), -1.0, 0.0
     for lane in task.lanes:
         begin = lane.given - lane.ended
+        if lane.load and now - lane.since > begin:
+            begin = now - lane.since
         for other, due in waits:
             if other is not lane and due + lane.hop > begin:
                 begin = due + lane.hop
@@ -58,4 +65,6 @@ def soonest(task: Task) -> Lane:
         if start < first or first < 0:
             best, first, begins = lane, start, begin
     task.due = best.given = best.ended + begins + task.seconds
+    if not best.load:
+        best.since = now
     return best
