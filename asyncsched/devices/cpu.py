@@ -18,6 +18,10 @@ processors of a virtual machine had gone to sleep). So that this begins first, w
 has the thread *roused*. By the time it holds the GIL, the task is in its queue; if there is none after all, or another
 stream has it, the thread goes back to sleep.
 
+The event loop's thread takes as long to wake up. So when a function has returned that somebody waits for, it is woken
+first (`HostMemory.run_callable`), and the three steps are over when it looks: a tenth of a hop there and back. It
+learns of the end by the report alone: should it look sooner it finds nothing, and the report wakes it again.
+
 Alternatives, by argument and not by measurement. `concurrent.futures`: a future with a lock and a condition per task,
 no order within a stream, and the event loop woken for each end. One queue for all threads would balance better, but
 then no two tasks have an order for free, and each dependent waits for a count. Processes: every array would have to lie

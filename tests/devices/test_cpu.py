@@ -297,7 +297,8 @@ async def test_a_put_is_not_behind_the_compute_stream(s: asc.Scheduler) -> None:
 async def test_a_stream_has_let_go_of_a_task_when_it_wakes_the_loop(
     fake: Fake, gate: threading.Event, device: str
 ) -> None:
-    """A wake-up gives the GIL away, and whoever awaited the task goes on while the stream's thread is in it."""
+    """A wake-up gives the GIL away, and whoever awaited the task goes on while the stream's thread is in it. (One that
+    comes before the end is reported is to find nothing: as it does here, where another follows.)"""
     seen: list[list[Any]] = []
 
     def in_hand() -> list[Any]:
@@ -313,6 +314,9 @@ async def test_a_stream_has_let_go_of_a_task_when_it_wakes_the_loop(
 
         def looking() -> None:
             if threading.get_ident() != loop_thread:
+                if not completions.items:
+                    completions.awake = False
+                    return
                 seen.append(in_hand())
             wake()
 
@@ -332,6 +336,29 @@ async def test_a_stream_has_let_go_of_a_task_when_it_wakes_the_loop(
         gate.set()
         await told
         assert seen == [[]]
+
+
+async def test_the_loop_wakes_up_while_the_stream_ends_a_function(gate: threading.Event) -> None:
+    """Woken before the end is reported, it may find nothing; then it is woken again."""
+    reported: list[bool] = []
+    async with asc.Scheduler("cpu") as s:
+        completions = s._runtime.completions
+        wake, loop_thread = completions.wake, threading.get_ident()
+
+        def noting() -> None:
+            if threading.get_ident() != loop_thread:
+                reported.append(bool(completions.items))
+                if not completions.items:
+                    completions.awake = False  # as if the loop had looked by now
+                    return
+            wake()
+
+        completions.wake = noting
+        calling = asyncio.ensure_future(s.call(held, gate))
+        await turns()
+        gate.set()
+        await asyncio.wait_for(calling, 60)
+    assert reported == [False, True]
 
 
 def test_reaching_a_count_from_several_threads() -> None:
