@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -241,22 +242,37 @@ def test_long_rows_are_cut_into_short_parts() -> None:
     assert len(found) % 8 == 0
 
 
-async def test_what_a_part_raises_is_the_tasks_error(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def no_collections() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("no_collections")
+async def test_what_parts_raise_is_the_tasks_error_and_leaves_nothing_to_the_garbage_collector(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On both streams: so there are errors of two threads, and one is not raised."""
     monkeypatch.setattr(parallel, "PART_SECONDS", 1e-6)
-    row = TABLE["tan"]
+    both, operands = threading.Barrier(2), list[Any]()
 
     def broken(x: Any, out: Any) -> None:
+        operands.append(weakref.ref(x))
+        both.wait(10)
         raise ValueError("broken")
 
-    monkeypatch.setitem(row.kernels, np, broken)
+    monkeypatch.setitem(TABLE["relu"].kernels, np, broken)  # a row that is cut also where it is no universal function
     async with asc.Scheduler("cpu", streams=2) as s:
         x = await s.put(X)
-        y = asc.tan(x)
+        y = F.relu(x)
         with pytest.raises(ValueError, match="broken"):
             await y
         del x, y
         await s.barrier()
         assert s.statistics().bytes_retained == 0
+        assert [operand() is None for operand in operands] == [True, True]
 
 
 @pytest.fixture

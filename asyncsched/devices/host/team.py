@@ -67,19 +67,16 @@ class Shared:
         """Run parts until none is left, or it is `enough`, which is asked before each. Raises nothing."""
         while enough is None or not enough():
             try:
-                part = self._parts.pop()
+                # With no name for the error: its traceback leads to this frame, which would hold it in turn.
+                self._ends.put(_error_of(self._parts.pop()))
             except IndexError:  # all are begun
                 return
-            error = _error_of(part)
-            del part
-            self._ends.put(error)
 
     def wait(self, count: int) -> None:
         """Wait until so many parts have ended. Raises what one of them raised."""
-        errors = [self._ends.get() for _ in range(count)]
-        for error in errors:
-            if error is not None:
-                raise error
+        errors = [error for error in (self._ends.get() for _ in range(count)) if error is not None]
+        if errors:
+            raise errors.pop()  # and no longer held by this frame, to which its traceback leads
 
 
 class Team:
