@@ -18,9 +18,10 @@ from typing import Any, Final
 import numpy as np
 
 from . import parallel
-from .kernels.layers import ROWS, as_matrix, without_buffers
+from .kernels.compiled import compiled
+from .kernels.layers import LONG_BLOCK, ROWS, as_matrix, without_buffers
 from .pace import MULTIPLICATION_SECONDS
-from .parallel import ranges, seconds_of, threads
+from .parallel import ranges, rounds, seconds_of, threads
 from .row import Kernel, Row
 
 Array = np.ndarray[Any, Any]
@@ -41,8 +42,12 @@ _BY_ROWS: Final = frozenset({"layer_norm", "softmax", "softmax_backward"})
 PRODUCTS: Final = frozenset({"linear", "linear_weight_grad", "matmul"})
 # Their loops have a quick way for a number beside a row; those of others take longer for one than for a buffer of it.
 _ARITHMETIC: Final[frozenset[Any]] = frozenset({np.add, np.subtract, np.multiply, np.divide})
-# About so long a part takes at most, where that costs nothing: who helps looks after its own tasks between two.
-_LONGEST_SECONDS: Final = 1e-3
+# Rows of many passes work in blocks, see `kernels.layers`. Parts of whole blocks cost nothing; those of fewer elements
+# have shorter ones, and so more turns at the interpreter's lock: with parts of half a block layer_norm took an eighth
+# longer, with parts of a quarter, 1.7 times as long. What is compiled passes over as many in a third of the time.
+_LEAST_ELEMENTS: Final = LONG_BLOCK
+_LEAST_OF_ROWS: Final = 2 * LONG_BLOCK
+_LEAST_COMPILED: Final = 4 * LONG_BLOCK
 _EDGE: Final = 64  # places: of whole blocks of a BLAS's kernel, so that on most processors bits are the same
 _LEAST: Final = 5  # so many times as long as other parts are those of products at least, for the packing
 
@@ -82,12 +87,12 @@ def parts(row: Row, kernel: Kernel, args: Sequence[Any], out: Array) -> list[Par
     if not universal and row.name not in BY_ELEMENTS and row.name not in _BY_ROWS:
         return []
     seconds = seconds_of(row.name, out.size, out.itemsize)
-    axes, unit, each = out.ndim, 1, 1
-    if universal:  # one pass: where there are many, more parts are many more turns at the interpreter's lock
-        each = max(1, int(seconds / (_LONGEST_SECONDS * threads())))
-    elif row.name in _BY_ROWS:
+    axes, unit, least = out.ndim, 1, 1 if universal else _LEAST_ELEMENTS
+    if row.name in _BY_ROWS:
         axes -= args[1].ndim if row.name == "layer_norm" else 1
-        unit = ROWS
+        unit, least = ROWS, _LEAST_OF_ROWS
+    least = _LEAST_COMPILED if compiled(row.name) else least
+    each = max(1, min(rounds(seconds), out.size // (least * threads())))
     # The first that has more than one place, so that what is in one piece has parts in one piece.
     axis = next((i for i in range(axes) if out.shape[i] > 1), None)
     if axis is None:

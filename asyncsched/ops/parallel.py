@@ -18,6 +18,8 @@ Part = Callable[[], Any]
 
 # A part takes at least this long, by estimate: it takes some tens of microseconds until another thread has begun.
 PART_SECONDS: Final = 1e-4
+# A part takes about so long at most, where shorter ones cost nothing: who helps looks after its own tasks between two.
+LONGEST_SECONDS: Final = 1e-3
 
 
 class _Here(threading.local):
@@ -50,14 +52,15 @@ def run(parts: Sequence[Part]) -> None:
 def each(items: Sequence[Any], seconds: float, call: Callable[[Any], None]) -> None:
     """Call a function for all items, in parts for the threads there are. On one they take so long, by estimate.
 
-    Four parts for each thread: with three, two threads share the eight tiles of a small batch as five and three.
+    Four parts for each thread at least: with three, two threads share the eight tiles of a small batch as five and
+    three.
     """
 
     def some(part: slice) -> None:
         for item in items[part]:
             call(item)
 
-    run([partial(some, part) for part in ranges(len(items), seconds, each=4)])
+    run([partial(some, part) for part in ranges(len(items), seconds, each=max(4, rounds(seconds)))])
 
 
 def ranges(places: int, seconds: float, *, unit: int = 1, each: int = 1, least: int = 1) -> list[slice]:
@@ -71,8 +74,15 @@ def ranges(places: int, seconds: float, *, unit: int = 1, each: int = 1, least: 
     """
     most = each * _here.threads if _here.threads > 1 else 1
     number = max(1, min(most, int(seconds / (least * PART_SECONDS)), places // unit))
+    if each > 1 and number > 1 and places // unit < 2 * number:
+        number = places // unit  # else some parts would be twice as long as others, perhaps the last
     starts = [places * i // number // unit * unit for i in range(number)]
     return [slice(low, high) for low, high in pairwise([*starts, places])]
+
+
+def rounds(seconds: float) -> int:
+    """How many parts of `LONGEST_SECONDS` each thread has of so much work."""
+    return max(1, int(seconds / (LONGEST_SECONDS * threads())))
 
 
 def seconds_of(name: str, elements: int, itemsize: int) -> float:

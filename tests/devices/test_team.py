@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -237,26 +238,83 @@ def test_long_rows_are_cut_into_short_parts() -> None:
     x = np.empty((8192, 8192), np.float32)
     found = cut.parts(*_row("exp"), (x,), x)
     longest = max(parallel.seconds_of("exp", part.size, part.itemsize) for _, part in found)
-    assert longest < 1.2 * cut._LONGEST_SECONDS
+    assert longest < 1.2 * parallel.LONGEST_SECONDS
     assert len(found) % 8 == 0
 
 
-async def test_what_a_part_raises_is_the_tasks_error(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.one_loop
+@pytest.mark.parametrize("name", ["relu", "softmax"])
+async def test_who_helps_with_a_row_of_many_passes_goes_back_to_its_own_tasks(
+    monkeypatch: pytest.MonkeyPatch, gate: threading.Event, name: str
+) -> None:
+    """Of a row so large that threads have more than a part each."""
+    begun, seen, owner, by = threading.Event(), threading.Event(), set[int](), list[int]()
+
+    def part(x: Any, out: Any, **options: Any) -> Any:
+        thread = threading.get_ident()
+        by.append(thread)
+        if thread in owner:
+            assert seen.wait(10)
+        else:
+            begun.set()
+            assert gate.wait(10)
+        return out
+
+    def run(row: Row, *args: Any) -> Any:
+        owner.add(threading.get_ident())
+        return original(row, *args)
+
+    def look() -> list[int]:
+        found = list(by)
+        seen.set()
+        return found
+
+    original = cut.run
+    monkeypatch.setattr(cut, "run", run)
+    monkeypatch.setitem(TABLE[name].kernels, np, part)
+    async with asc.Scheduler("cpu", streams=2) as s:
+        x = await s.put(np.zeros((8192, 1024), np.float32))
+        y = F.relu(x) if name == "relu" else F.softmax(x, -1)
+        await asyncio.to_thread(begun.wait, 10)  # the other stream has begun a part
+        looked = s.submit_nowait(look)
+        gate.set()
+        begun_then = await looked
+        await y
+    assert sum(thread not in owner for thread in begun_then) == 1
+    assert len(by) > 2 >= len(begun_then)
+
+
+@pytest.fixture
+def no_collections() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("no_collections")
+async def test_what_parts_raise_is_the_tasks_error_and_leaves_nothing_to_the_garbage_collector(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On both streams: so there are errors of two threads, and one is not raised."""
     monkeypatch.setattr(parallel, "PART_SECONDS", 1e-6)
-    row = TABLE["tan"]
+    both, operands = threading.Barrier(2), list[Any]()
 
     def broken(x: Any, out: Any) -> None:
+        operands.append(weakref.ref(x))
+        both.wait(10)
         raise ValueError("broken")
 
-    monkeypatch.setitem(row.kernels, np, broken)
+    monkeypatch.setitem(TABLE["relu"].kernels, np, broken)  # a row that is cut also where it is no universal function
     async with asc.Scheduler("cpu", streams=2) as s:
         x = await s.put(X)
-        y = asc.tan(x)
+        y = F.relu(x)
         with pytest.raises(ValueError, match="broken"):
             await y
         del x, y
         await s.barrier()
         assert s.statistics().bytes_retained == 0
+        assert [operand() is None for operand in operands] == [True, True]
 
 
 @pytest.fixture

@@ -4,9 +4,10 @@ Theory of operation. The stream whose task it is puts the parts where all see th
 do, and then takes parts itself until none is left. So it never waits for help: whoever comes late finds nothing to do.
 A stream looks for parts before it sleeps: for want of a task, or because its next one waits for another stream's. In a
 training step that is most of the time of all but one, since each layer needs the one before. When there is a task for
-it, or what it waited for has ended, it takes no more of them: long elementwise rows are cut into parts of a few
-milliseconds, see `ops.cut`. At the end the stream that has the row waits for the parts that others have begun. A task
-that is cut is one task: it has one slot, one charge, and one end, told by its own stream.
+it, or what it waited for has ended, it takes no more of them: long rows are cut into parts of about a millisecond,
+but for products of matrices, attention and captured runs, see `ops.cut`. At the end the stream that has the row waits
+for the parts that others have begun. A task that is cut is one task: it has one slot, one charge, and one end, told by
+its own stream.
 
 No word gets lost between who shares and who goes to sleep: the one shows its parts first and looks for sleepers second,
 the other says first that it is about to sleep, and looks for parts second.
@@ -67,19 +68,16 @@ class Shared:
         """Run parts until none is left, or it is `enough`, which is asked before each. Raises nothing."""
         while enough is None or not enough():
             try:
-                part = self._parts.pop()
+                # With no name for the error: its traceback leads to this frame, which would hold it in turn.
+                self._ends.put(_error_of(self._parts.pop()))
             except IndexError:  # all are begun
                 return
-            error = _error_of(part)
-            del part
-            self._ends.put(error)
 
     def wait(self, count: int) -> None:
         """Wait until so many parts have ended. Raises what one of them raised."""
-        errors = [self._ends.get() for _ in range(count)]
-        for error in errors:
-            if error is not None:
-                raise error
+        errors = [error for error in (self._ends.get() for _ in range(count)) if error is not None]
+        if errors:
+            raise errors.pop()  # and no longer held by this frame, to which its traceback leads
 
 
 class Team:

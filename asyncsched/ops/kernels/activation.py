@@ -117,7 +117,7 @@ def gelu(xp: Any, x: Any, *, approximate: str, out: Any = None) -> Any:
         return gelu_exact(xp, x, approximate=approximate, out=out)
     out, result, values = flat(xp, out, x)
     over = np.may_share_memory(out, x)
-    for block in long_blocks(xp, x.size, alive=20):
+    for block in long_blocks(xp, x.size, alive=16):
         v, y = values[block], result[block]
         np.multiply(v, _single_factor(v, scratch(np, 0, v.shape, v.dtype) if over else y), y)
     return out

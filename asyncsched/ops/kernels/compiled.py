@@ -96,6 +96,11 @@ def loop(name: str, xp: Any, *arrays: Any, anyhow: bool = False) -> Loop | None:
     return _loops.get(name)
 
 
+def compiled(name: str) -> bool:
+    """Whether a loop is there by now for a row, or part of one, of this name."""
+    return name in _loops
+
+
 def loop_of(name: str) -> Loop:
     """The same where it is known that there is one."""
     return _loops[name]
