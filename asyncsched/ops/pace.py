@@ -41,7 +41,7 @@ _PACES: Final = {
     0.25: "all any argmax argmin divide full full_like max min ones sign signbit sum zeros",
     1.0: (
         "astype clip concat copysign count_nonzero cumulative_sum logical_and logical_not logical_or logical_xor mean"
-        " reciprocal round sqrt stack take where"
+        " reciprocal relu round sqrt stack take where"
     ),
     2.0: "asinh atan cosh exp expm1 log log10 log1p log2 pow prod sinh tan tanh",
     8.0: "acos acosh asin atan2 atanh cos cumulative_prod floor_divide hypot nextafter remainder sin std var",

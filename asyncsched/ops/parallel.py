@@ -20,6 +20,8 @@ Part = Callable[[], Any]
 PART_SECONDS: Final = 1e-4
 # A part takes about so long at most, where shorter ones cost nothing: who helps looks after its own tasks between two.
 LONGEST_SECONDS: Final = 1e-3
+# And what takes less than so many `PART_SECONDS` stays whole: what two threads gain, it costs to wake one of them.
+_WHOLE: Final = 4
 
 
 class _Here(threading.local):
@@ -72,7 +74,7 @@ def ranges(places: int, seconds: float, *, unit: int = 1, each: int = 1, least: 
         each: how many ranges for a thread, if there are several threads.
         least: so many `PART_SECONDS` each takes at least.
     """
-    most = each * _here.threads if _here.threads > 1 else 1
+    most = each * _here.threads if _here.threads > 1 and seconds >= _WHOLE * PART_SECONDS else 1
     number = max(1, min(most, int(seconds / (least * PART_SECONDS)), places // unit))
     if each > 1 and number > 1 and places // unit < 2 * number:
         number = places // unit  # else some parts would be twice as long as others, perhaps the last

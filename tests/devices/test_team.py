@@ -405,6 +405,23 @@ async def test_convolution_and_pooling_have_the_same_bits_on_any_number_of_strea
     assert found[0] == found[1] == found[2]
 
 
+@pytest.mark.one_loop
+@pytest.mark.parametrize(("shape", "cut"), [((32, 4, 24, 12), False), ((2, 4, 256, 12), True)])
+async def test_attention_is_cut_where_its_groups_of_heads_are_long(
+    parts: list[int], shape: tuple[int, ...], cut: bool
+) -> None:
+    async with asc.Scheduler("cpu", streams=2) as s:
+        q, k, v = [await s.put(RNG.standard_normal(shape)) for _ in range(3)]
+        await F.scaled_dot_product_attention(q, k, v)
+    assert bool(parts) == cut
+
+
+@pytest.mark.parametrize(("parts_of", "cut"), [(3.9, False), (4.1, True)])
+def test_what_is_short_stays_whole(monkeypatch: pytest.MonkeyPatch, parts_of: float, cut: bool) -> None:
+    monkeypatch.setattr(parallel._here, "threads", 2)
+    assert (len(parallel.ranges(1000, parts_of * parallel.PART_SECONDS)) == 2) == cut
+
+
 def test_a_helper_that_comes_late_finds_nothing_and_holds_nothing() -> None:
     class Idle:
         def __init__(self) -> None:

@@ -23,6 +23,8 @@ from .softmax import KEYS, QUERIES, directly, exponentials
 
 # So many arrays of scores might be in a block: there is one, and in what is left are queries, keys and values.
 _ALIVE = 3
+# By estimate, one for another thread takes at least this long: of shorter ones most is the interpreter's work.
+_GROUP_SECONDS = 5e-5
 
 
 def attention(
@@ -170,7 +172,7 @@ def _share(xp: Any, q: Any, k: Any, some: Callable[[Iterator[Any]], None], *, al
     seconds = parallel.seconds_of("attention", prod(q.shape[:-1]) * k.shape[-2], q.itemsize)
     most = -(-every // len(parallel.ranges(every, seconds)))  # heads in a group, so that there are as many as threads
     count = sum(1 for _ in _groups(xp, q, k, most, alive))  # which may be many: none is kept
-    ranges = parallel.ranges(count, seconds)
+    ranges = parallel.ranges(count, seconds if seconds >= count * _GROUP_SECONDS else 0)
     parallel.run([partial(some, islice(_groups(xp, q, k, most, alive), part.start, part.stop)) for part in ranges])
 
 

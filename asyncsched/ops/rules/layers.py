@@ -65,7 +65,8 @@ def linear(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferre
         )
     if bias and bias[0] != weight[:1]:
         raise ValueError(f"linear: the bias has shape {bias[0]} and must have {weight[:1]}")
-    return Inferred(meta((*shape[:-1], weight[0]), as_meta(operands[0]).dtype), copies(operands))
+    result = meta((*shape[:-1], weight[0]), as_meta(operands[0]).dtype)
+    return Inferred(result, copies(operands), work=prod(result.bound) * weight[1])
 
 
 def linear_weight_grad(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
@@ -73,7 +74,8 @@ def linear_weight_grad(row: Row, operands: tuple[Operand, ...], options: Options
     grad, x = floats(row, *operands)
     if not grad or not x or grad[:-1] != x[:-1]:
         raise ValueError(f"{row.name}: the shapes {grad} and {x} must be equal but for the last axis")
-    return Inferred(meta((*grad[-1:], *x[-1:]), as_meta(operands[0]).dtype), copies(operands))
+    work = prod(as_meta(operands[0]).bound) * x[-1]
+    return Inferred(meta((*grad[-1:], *x[-1:]), as_meta(operands[0]).dtype), copies(operands), work=work)
 
 
 def linear_bias_grad(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
