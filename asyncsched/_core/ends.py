@@ -8,7 +8,6 @@ from .commit import Commit, Move
 from .failure import Failure
 from .instrument import Instrument
 from .model import CANCELLED, DONE, FAILED, LAUNCHED, PENDING, Task
-from .placement import clock
 from .torn import Torn, whole
 
 
@@ -20,6 +19,7 @@ class Ends(Torn):
     observer: Instrument | None
     on_overrun: Callable[[Task], None]
     on_cancel: Callable[[Task], None]
+    clock: Callable[[], float]
 
     def _complete(self, task: Task) -> None:
         """A launched task physically ended; its `refund`, and its `failure` if it has one, are set."""
@@ -28,7 +28,7 @@ class Ends(Torn):
         lane, account, admission = task.lane, task.scope.account, self.admission
         assert lane is not None
         lane.load -= 1
-        lane.ended, lane.since = task.due, clock()
+        lane.ended, lane.since = task.due, self.clock()
         if lane.tail is task:
             lane.tail = None
         account.in_flight -= 1

@@ -51,6 +51,7 @@ class Engine(Quick):
         on_cancel: told of each task that is cancelled after its launch.
         on_overrun: told of each task that made more than it was charged, while that is more than the limit allows.
         on_torn: told of an exception that left a change of state in the middle: see `torn`.
+        clock: gives seconds, for lanes to which a hop takes long: see `placement`.
         runtime: whose it is; reachable from every account, and opaque here.
 
     Attributes:
@@ -72,6 +73,7 @@ class Engine(Quick):
         on_overrun: Callable[[Task], None] = lambda task: None,
         on_cancel: Callable[[Task], None] = lambda task: None,
         on_torn: Callable[[BaseException], None] = lambda error: None,
+        clock: Callable[[], float] = lambda: 0.0,
         runtime: Any = None,
     ) -> None:
         self.max_pending = max_pending
@@ -85,6 +87,7 @@ class Engine(Quick):
         self.on_overrun = on_overrun
         self.on_cancel = on_cancel
         self.on_torn = on_torn
+        self.clock = clock
         self.account = Account(max_bytes, completions, runtime)
         self.admission = Admission(max_ops, completions.returning)
         self.root = Scope("root", Queue(Tenant(None, self.admission.tenants.ordinary)), self.account)
@@ -364,7 +367,7 @@ class Engine(Quick):
         if lanes:
             lane = None if task.quick is None else self.here(task)
             if lane is None:
-                lane = soonest(task) if task.lanes[0].hop else choose(task)
+                lane = soonest(task, self.clock()) if task.lanes[0].hop else choose(task)
             task.lane = lane
             lane.load += 1
             lane.tail = task

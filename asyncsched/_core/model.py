@@ -337,7 +337,7 @@ class Lane:
     hop: float = 0.0  # seconds until a task begins that is not next to others here, if that matters: see `placement`
     given: float = 0.0  # when what was launched will have ended, in its own time, of seconds by estimate
     ended: float = 0.0  # when the last task that told of its end was to have ended
-    since: float = 0.0  # by the clock, when that told of it, or when what came after a rest was launched
+    since: float = 0.0  # by the clock, when that was, or when what came after a rest was launched
     load: int = 0  # tasks launched and not ended
     tail: Task | None = None  # the last one launched, while it is unfinished
 

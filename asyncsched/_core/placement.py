@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from time import perf_counter as clock
-
 from .model import DONE, Lane, Task, Value
 
 
@@ -31,7 +29,7 @@ def choose(task: Task) -> Lane:
     return least
 
 
-def soonest(task: Task) -> Lane:
+def soonest(task: Task, now: float) -> Lane:
     """The lane on which a task begins first, by estimate: for lanes to which a hop takes longer than many a task.
 
     A hop is what it takes to wake a lane that is idle, or has to wait for another: what is shorter stays where its
@@ -45,14 +43,14 @@ def soonest(task: Task) -> Lane:
     best = task.lanes[0]
     if not sum([lane.load for lane in task.lanes]):  # one like the other
         task.due = best.given = best.ended + task.seconds
-        best.since = clock()
+        best.since = now
         return best
     reads, waits = task.reads, []
     for value in (reads,) if type(reads) is Value else reads:
         producer = value.task
         if producer is not None and producer.lane is not None and producer.state < DONE:
             waits.append((producer.lane, producer.due - producer.lane.ended))
-    now, first, begins = clock(), -1.0, 0.0
+    first, begins = -1.0, 0.0
     for lane in task.lanes:
         begin = lane.given - lane.ended
         if lane.load and now - lane.since > begin:

@@ -13,6 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any, Final, NoReturn, Protocol, cast
 
 import numpy as np
@@ -90,6 +91,7 @@ class Runtime(OnOneLoop):
             on_overrun=self._on_overrun,
             on_cancel=self._on_cancel,
             on_torn=self.give_up,
+            clock=perf_counter,
             runtime=self,
         )
         self._auto_bytes = auto_bytes  # the devices say the limit
