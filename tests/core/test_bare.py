@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from asyncsched._core.instrument import Instrument
-from asyncsched._core.model import Bare, Scope, Task, Value, task_of
+from asyncsched._core.model import Bare, Scope, Task, Value, new_value, task_of
 
 from .rig import Rig, answered, cancellation, names
 
@@ -49,6 +49,15 @@ def test_they_are_made_in_their_turn_without_a_task():
     assert rig.engine.account.used == 8
     assert rig.engine.completed == rig.engine.submitted == 5
     rig.engine.validate()
+
+
+def test_one_is_a_value_like_any_other():
+    rig, _ = held_up()
+    value = rig.bare(cost=2)
+    plain = new_value(value.account, value.device, value.meta, value.nbytes, value.site)
+    known = [{name: getattr(v, name) for name in Value.__slots__ if hasattr(v, name)} for v in (value, plain)]
+    own_alone = {name: known[0][name] for name in ("plan", "reads", "args", "task", "seq")}
+    assert known[0] == known[1] | own_alone
 
 
 def test_what_is_dropped_is_free_as_soon_as_it_is_made_and_read():
