@@ -3,9 +3,9 @@
 Each part is the row itself, applied to slices: what works element by element, or along each row, gives the same bits.
 
 A product of matrices is cut along the longer side of its result, at multiples of 64, into a part for each thread. More
-parts would let others do the rest where one is kept from its own, by the event loop's work say; but what all parts read
-is packed for each, and that took more of a training step than was lost so. On some processors a BLAS gives other bits
-in parts, so inside `asc.exact()` products stay whole.
+parts would let others do the rest where one is kept from its own, by the event loop's work say, and who helps go back
+to its own tasks earlier; but what all parts read is packed for each. So only what takes long is cut into more, along
+both sides. On some processors a BLAS gives other bits in parts, so inside `asc.exact()` products stay whole.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from . import parallel
 from .kernels.compiled import compiled
 from .kernels.layers import LONG_BLOCK, ROWS, as_matrix, without_buffers
 from .pace import MULTIPLICATION_SECONDS
-from .parallel import ranges, rounds, seconds_of, threads
+from .parallel import equal, ranges, rounds, seconds_of, threads
 from .row import Kernel, Row
 
 Array = np.ndarray[Any, Any]
@@ -50,6 +50,10 @@ _LEAST_OF_ROWS: Final = 2 * LONG_BLOCK
 _LEAST_COMPILED: Final = 4 * LONG_BLOCK
 _EDGE: Final = 64  # places: of whole blocks of a BLAS's kernel, so that on most processors bits are the same
 _LEAST: Final = 5  # so many times as long as other parts are those of products at least, for the packing
+# What takes a thread longer than this has more parts than one for each, while they have so many places along each side:
+# that takes up to 3% longer, with half as many places 5 to 8%.
+_LONG_SECONDS: Final = 0.02
+_SIDE: Final = 1024
 
 
 def run(row: Row, kernel: Kernel, args: Sequence[Any], out: Array, options: Mapping[str, Any]) -> Any:
@@ -109,13 +113,17 @@ def _of_product(name: str, args: Sequence[Any], out: Array) -> list[Part]:
         args = [as_matrix(args[0]), *([as_matrix(args[1])] if name == "linear_weight_grad" else args[1:])]
     length = args[0].shape[0 if name == "linear_weight_grad" else -1]
     seconds = MULTIPLICATION_SECONDS * out.size * length * out.itemsize / 4
-    if out.ndim > 2:
-        return [([_slice(a, out, (one,)) for a in args], out[one]) for one in _several(ranges(len(out), seconds))]
+    if out.ndim > 2:  # of as many products
+        found = _several(ranges(len(out), seconds, each=rounds(seconds)))
+        return [([_slice(a, out, (one,)) for a in args], out[one]) for one in found]
     if not args[0].ndim == args[1].ndim == 2:
         return []
-    sides = _several(ranges(max(out.shape), seconds, unit=_EDGE, least=_LEAST))
-    every, long = slice(None), out.shape[1] > out.shape[0]
-    places = [(every, side) if long else (side, every) for side in sides]
+    short, long = sorted(out.shape)
+    most = int(seconds / _LONG_SECONDS)
+    each = max(1, min(most, long // _SIDE) // threads())
+    sides = _several(ranges(long, seconds, unit=_EDGE, least=_LEAST, each=each))
+    across = equal(short, max(1, min(most // max(1, len(sides)), short // _SIDE)), _EDGE)
+    places = [(side, other) if out.shape[0] == long else (other, side) for side in sides for other in across]
     return [(_factors(name, args, *place), out[place]) for place in places]
 
 

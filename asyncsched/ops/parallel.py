@@ -78,6 +78,11 @@ def ranges(places: int, seconds: float, *, unit: int = 1, each: int = 1, least: 
     number = max(1, min(most, int(seconds / (least * PART_SECONDS)), places // unit))
     if each > 1 and number > 1 and places // unit < 2 * number:
         number = places // unit  # else some parts would be twice as long as others, perhaps the last
+    return equal(places, number, unit)
+
+
+def equal(places: int, number: int, unit: int = 1) -> list[slice]:
+    """So many places in so many ranges, which begin at multiples of a unit and are about equally long."""
     starts = [places * i // number // unit * unit for i in range(number)]
     return [slice(low, high) for low, high in pairwise([*starts, places])]
 

@@ -139,6 +139,48 @@ def test_products_are_cut_along_the_longer_side_at_multiples_of_64(name: str, sh
     assert not any(length % 64 for length in lengths[:-1])
 
 
+@pytest.mark.usefixtures("of_eight")
+@pytest.mark.parametrize(
+    ("name", "shapes"),
+    [("matmul", ((700, 300), (300, 1000))), ("linear", ((1000, 300), (700, 300), (700,))),
+     ("linear_weight_grad", ((300, 700), (300, 1000)))],
+)  # fmt: skip
+def test_a_product_that_takes_long_is_cut_along_both_sides(
+    monkeypatch: pytest.MonkeyPatch, name: str, shapes: Any
+) -> None:
+    monkeypatch.setattr(cut, "_LONG_SECONDS", 1e-5)
+    monkeypatch.setattr(cut, "_SIDE", 200)
+    monkeypatch.setattr(parallel, "PART_SECONDS", 1e-6)
+    row, kernel = _row(name)
+    args = [RNG.standard_normal(shape) for shape in shapes]
+    whole = kernel(*args)
+    out = np.full_like(whole, np.nan)
+    found = cut.parts(row, kernel, args, out)
+    assert len(found) == 8 * 3  # as many as there are threads along the one, 700 // 200 along the other
+    assert sum(where.size for _, where in found) == out.size
+    for some, where in found:
+        kernel(*some, out=where)
+    assert_allclose(out, whole, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.usefixtures("of_eight")
+def test_no_part_of_a_large_product_takes_seconds() -> None:
+    """A function that comes to a stream which helps waits for one of them."""
+    out = np.empty((8192, 8192), np.float32)
+    (factors, where), *rest = cut.parts(*_row("matmul"), [np.empty_like(out)] * 2, out)
+    assert len(rest) == 63
+    assert where.shape == (1024, 1024)
+    assert [one.shape for one in factors] == [(1024, 8192), (8192, 1024)]
+
+
+@pytest.mark.usefixtures("of_eight")
+def test_many_products_are_cut_into_parts_of_a_millisecond() -> None:
+    x = np.empty((4000, 100, 100), np.float32)
+    lengths = [len(where) for _, where in cut.parts(*_row("matmul"), (x, x), x)]
+    assert sum(lengths) == 4000
+    assert max(lengths) <= 60  # of 0.02 ms each
+
+
 @pytest.mark.one_loop
 async def test_gradients_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parallel, "PART_SECONDS", 1e-6)
@@ -364,9 +406,27 @@ async def test_a_captured_run_in_parts_has_the_bits_of_the_whole(
 
 
 @pytest.mark.one_loop
+async def test_a_long_captured_run_has_several_parts_for_each_stream(
+    parts: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parallel, "LONGEST_SECONDS", 1e-4)
+    x, found = RNG.standard_normal((2000, 1000), np.float32), []
+    for count in (1, 2):
+        async with asc.Scheduler("cpu", streams=count) as s:
+            tensor = await s.put(x)
+            graph = await s.capture(_normalised, tensor)
+            with asc.exact():
+                found.append((await graph(tensor)).tobytes())
+    assert parts
+    assert min(parts) >= 4
+    assert found[0] == found[1]
+
+
+@pytest.mark.one_loop
 @pytest.mark.parametrize("masked", [False, True])
-async def test_attention_by_heads_on_several_streams(parts: list[int], masked: bool) -> None:
-    q, k, v = RNG.standard_normal((3, 2, 5, 150, 16))
+@pytest.mark.parametrize("heads", [(10,), (2, 5), (2, 1, 5)])
+async def test_attention_by_heads_on_several_streams(parts: list[int], heads: tuple[int, ...], masked: bool) -> None:
+    q, k, v = RNG.standard_normal((3, *heads, 150, 16))
     mask = np.tril(np.ones((150, 150), bool))
     found = []
     for count in (1, 3):
@@ -406,7 +466,7 @@ async def test_convolution_and_pooling_have_the_same_bits_on_any_number_of_strea
 
 
 @pytest.mark.one_loop
-@pytest.mark.parametrize(("shape", "cut"), [((32, 4, 24, 12), False), ((2, 4, 256, 12), True)])
+@pytest.mark.parametrize(("shape", "cut"), [((32, 4, 24, 12), False), ((2, 4, 256, 12), True), ((256, 12), False)])
 async def test_attention_is_cut_where_its_groups_of_heads_are_long(
     parts: list[int], shape: tuple[int, ...], cut: bool
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 from conftest import meta_of
 
 from asyncsched.ops import TABLE, parallel, plan, resolve
-from asyncsched.ops.kernels import compiled, few_channels, winograd
+from asyncsched.ops.kernels import compiled, conv, few_channels, winograd
 from asyncsched.ops.kernels.windows import Windows
 
 pytestmark = pytest.mark.one_loop
@@ -192,6 +192,20 @@ def test_bits_do_not_depend_on_the_number_of_threads(loops, monkeypatch, name, s
         monkeypatch.setattr(parallel._here, "threads", threads)
         found.append(run(name, operands, options).tobytes())
     assert found == found[:1] * 3
+
+
+@pytest.mark.parametrize("channels", [3, 20])
+def test_the_gradient_of_a_weight_is_added_up_in_turns_with_the_same_bits(monkeypatch, channels):
+    operands, options = given((40, channels, 40, 40, 16, (1, 1)))["conv2d_weight_grad"]
+    monkeypatch.setattr(parallel._here, "threads", 2)
+    found = []
+    for seconds in (1e9, 1e-5):
+        turns = []
+        monkeypatch.setattr(parallel, "run", lambda parts, turns=turns: turns.append([part() for part in parts]))
+        monkeypatch.setattr(conv, "_SUM_SECONDS", seconds)
+        found.append(run("conv2d_weight_grad", operands, options).tobytes())
+        assert (len(turns) > 1) == (seconds < 1)
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("loops", ["numba"], indirect=True)  # those of these tests make arrays

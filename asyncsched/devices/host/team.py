@@ -5,7 +5,7 @@ do, and then takes parts itself until none is left. So it never waits for help: 
 A stream looks for parts before it sleeps: for want of a task, or because its next one waits for another stream's. In a
 training step that is most of the time of all but one, since each layer needs the one before. When there is a task for
 it, or what it waited for has ended, it takes no more of them: long rows are cut into parts of about a millisecond,
-but for products of matrices, attention and captured runs, see `ops.cut`. At the end the stream that has the row waits
+but for products of matrices, see `ops.cut`. At the end the stream that has the row waits
 for the parts that others have begun. A task that is cut is one task: it has one slot, one charge, and one end, told by
 its own stream.
 

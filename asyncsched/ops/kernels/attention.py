@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import accumulate, islice
+from itertools import accumulate
 from math import prod, sqrt
 from typing import Any
 
@@ -171,9 +171,21 @@ def _share(xp: Any, q: Any, k: Any, some: Callable[[Iterator[Any]], None], *, al
     every = prod(q.shape[:-2])
     seconds = parallel.seconds_of("attention", prod(q.shape[:-1]) * k.shape[-2], q.itemsize)
     most = -(-every // len(parallel.ranges(every, seconds)))  # heads in a group, so that there are as many as threads
-    count = sum(1 for _ in _groups(xp, q, k, most, alive))  # which may be many: none is kept
-    ranges = parallel.ranges(count, seconds if seconds >= count * _GROUP_SECONDS else 0)
-    parallel.run([partial(some, islice(_groups(xp, q, k, most, alive), part.start, part.stop)) for part in ranges])
+    *outer, heads = q.shape[:-2] or (1,)
+    steps = blocks(xp, min(heads, most), q.shape[-2] * k.shape[-2], alive=alive)
+    step = steps[0].stop if steps else 1
+    groups = -(-heads // step)
+    count = prod(outer) * groups  # which may be many: no list is made of them
+
+    def indices(part: slice) -> Iterator[Any]:
+        for number in range(part.start, part.stop):
+            place, group = divmod(number, groups)
+            index = (*np.unravel_index(place, outer), slice(group * step, (group + 1) * step))
+            yield index if q.ndim > 2 else ...
+
+    alone = seconds if seconds >= count * _GROUP_SECONDS else 0
+    ranges = parallel.ranges(count, alone, each=parallel.rounds(alone))
+    parallel.run([partial(some, indices(part)) for part in ranges])
 
 
 def _weights(xp: Any, queries: Any, keys: Any, bias: Any) -> tuple[Any, Any]:
@@ -198,15 +210,3 @@ def _scores(xp: Any, queries: Any, keys: Any, bias: Any, out: Any) -> Any:
     if bias is not None:
         out += bias
     return out
-
-
-def _groups(xp: Any, q: Any, k: Any, most: int, alive: int) -> Iterator[Any]:
-    """Indices of as many heads as go into a block; everything if there is no axis of heads."""
-    if q.ndim == 2:
-        yield ...
-        return
-    heads = q.shape[-3]
-    steps = blocks(xp, min(heads, most), q.shape[-2] * k.shape[-2], alive=alive)
-    for index in np.ndindex(q.shape[:-3]):
-        for start in range(0, heads, steps[0].stop if steps else 1):
-            yield (*index, slice(start, start + steps[0].stop))

@@ -35,6 +35,7 @@ from .windows import FEW, Pair, Tile, Windows, columns, columns_of_each, even, t
 _EACH = 4  # times as many windows of an image as inputs of one: then the gradient of the weight is made for each image
 _SUMS = 8  # sums that a gradient of the weight is added up in, ...
 _SUM_BYTES = 1 << 20  # ... of together at most so much, unless two are more
+_SUM_SECONDS = 0.01  # a thread adds to a sum for about so long: who helps looks after its own tasks then
 
 
 def conv2d(
@@ -92,9 +93,16 @@ def sums_for(weight: tuple[int, ...], number: int, itemsize: int) -> int:
 
 
 def share_sums(cut: Sequence[Any], sums: Any, multiplications: int, add: Callable[[Any], None]) -> None:
-    """Have each sum added up of some tiles, by a function of (tiles, sum), in parts for the threads there are."""
+    """Have each sum added up of some tiles, by a function of (tiles, sum), in parts for the threads there are.
+
+    To a sum its tiles are added in their order. So what takes long is done in several turns.
+    """
     groups = [cut[part] for part in even(len(cut), -(-len(cut) // len(sums)))]
-    parallel.each(list(zip(groups, sums, strict=False)), MULTIPLICATION_SECONDS * multiplications, add)
+    seconds = MULTIPLICATION_SECONDS * multiplications
+    times = max(1, int(seconds / (len(groups) * _SUM_SECONDS))) if groups else 0
+    for turn in range(times):
+        some = [group[len(group) * turn // times : len(group) * (turn + 1) // times] for group in groups]
+        parallel.each(list(zip(some, sums, strict=False)), seconds / times, add)
 
 
 def _convolve(xp: Any, windows: Windows, x: Any, weight: Any, bias: tuple[Any, ...], out: Any) -> Any:
