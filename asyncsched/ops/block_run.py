@@ -53,7 +53,7 @@ class Run:
         each = max(1, min(parallel.rounds(self.seconds / 2), count // (block * parallel.threads())))
         parts = [
             partial(self._part, slots, [array[part] if array.ndim else array for array in arrays], width)
-            for part in parallel.ranges(count, self.seconds, unit=block if each > 1 else 1, each=each)
+            for part in parallel.ranges(count, parallel.number(self.seconds, each), block if each > 1 else 1)
         ]
         try:
             parallel.run(parts)

@@ -20,8 +20,8 @@ import numpy as np
 from . import parallel
 from .kernels.compiled import compiled
 from .kernels.layers import LONG_BLOCK, ROWS, as_matrix, without_buffers
-from .pace import MULTIPLICATION_SECONDS
-from .parallel import equal, ranges, rounds, seconds_of, threads
+from .pace import has_blas, product_seconds
+from .parallel import equal, number, ranges, rounds, seconds_of, threads
 from .row import Kernel, Row
 
 Array = np.ndarray[Any, Any]
@@ -85,6 +85,8 @@ def parts(row: Row, kernel: Kernel, args: Sequence[Any], out: Array) -> list[Par
         args: arrays and scalars.
         out: where the result goes.
     """
+    if threads() < 2:
+        return []
     if row.name in PRODUCTS:
         return [] if row.exact is None else _of_product(row.name, args, out)
     universal = isinstance(kernel, np.ufunc) and kernel.signature is None
@@ -97,14 +99,8 @@ def parts(row: Row, kernel: Kernel, args: Sequence[Any], out: Array) -> list[Par
         unit, least = ROWS, _LEAST_OF_ROWS
     least = _LEAST_COMPILED if compiled(row.name) else least
     each = max(1, min(rounds(seconds), out.size // (least * threads())))
-    # The first that has more than one place, so that what is in one piece has parts in one piece.
-    axis = next((i for i in range(axes) if out.shape[i] > 1), None)
-    if axis is None:
-        return []
-    whole = unit // gcd(unit, prod(out.shape[axis + 1 : axes]))
-    found = _several(ranges(out.shape[axis], seconds, unit=whole, each=each))
-    slices = [(*[slice(None)] * axis, one) for one in found]
-    return [([_slice(a, out, one) for a in args], out[one]) for one in slices]
+    found = _places(out.shape[:axes], number(seconds, each), unit)
+    return [([_slice(a, out, place) for a in args], out[place]) for place in found] if len(found) > 1 else []
 
 
 def _of_product(name: str, args: Sequence[Any], out: Array) -> list[Part]:
@@ -112,38 +108,64 @@ def _of_product(name: str, args: Sequence[Any], out: Array) -> list[Part]:
         out = as_matrix(out)
         args = [as_matrix(args[0]), *([as_matrix(args[1])] if name == "linear_weight_grad" else args[1:])]
     length = args[0].shape[0 if name == "linear_weight_grad" else -1]
-    seconds = MULTIPLICATION_SECONDS * out.size * length * out.itemsize / 4
-    if out.ndim > 2:  # of as many products
-        found = _several(ranges(len(out), seconds, each=rounds(seconds)))
-        return [([_slice(a, out, (one,)) for a in args], out[one]) for one in found]
-    if not args[0].ndim == args[1].ndim == 2:
-        return []
-    short, long = sorted(out.shape)
-    most = int(seconds / _LONG_SECONDS)
-    each = max(1, min(most, long // _SIDE) // threads())
-    sides = _several(ranges(long, seconds, unit=_EDGE, least=_LEAST, each=each))
-    across = equal(short, max(1, min(most // max(1, len(sides)), short // _SIDE)), _EDGE)
-    places = [(side, other) if out.shape[0] == long else (other, side) for side in sides for other in across]
-    return [(_factors(name, args, *place), out[place]) for place in places]
+    seconds = product_seconds(out.size * length, out.dtype)
+    several = out.shape[: max(one.ndim for one in args[:2]) - 2]
+    if several:
+        args = [one if one.ndim < 2 else np.broadcast_to(one, (*several, *one.shape[-2:])) for one in args]
+    count, tiles = prod(several), list[Slices]([()])
+    found = _places(several, number(seconds, rounds(seconds)))
+    matrices = out.ndim == len(several) + 2
+    if matrices and len(found) == count and (count < threads() or seconds > count * _LONG_SECONDS):
+        tiles = _tiles(out.shape[-2:], seconds / count, out.dtype)
+    pairs = [(place, tile) for place in found for tile in tiles]
+    return [(_factors(name, args, *pair), out[(*pair[0], *pair[1])]) for pair in pairs] if len(pairs) > 1 else []
 
 
-def _several(found: list[slice]) -> list[slice]:
-    return found if len(found) > 1 else []
+def _tiles(sides: tuple[int, ...], seconds: float, dtype: np.dtype[Any]) -> list[Slices]:
+    """Rows and columns of one product's parts."""
+    short, long = sorted(sides)
+    if has_blas(dtype):
+        most = int(seconds / _LONG_SECONDS)
+        each = max(1, min(most, long // _SIDE) // threads())
+        along = equal(long, min(number(seconds, each, _LEAST), long // _EDGE), _EDGE)
+        across = equal(short, min(most // len(along), short // _SIDE), _EDGE)
+    else:  # nothing is packed
+        along, across = ranges(long, number(seconds, rounds(seconds))), [slice(None)]
+    return [(one, other) if sides[0] == long else (other, one) for one in along for other in across]
 
 
-def _factors(name: str, args: Sequence[Any], rows: slice, columns: slice) -> Sequence[Any]:
-    """The operands for some rows and columns of the result."""
+def _places(shape: tuple[int, ...], number: int, unit: int = 1) -> list[Slices]:
+    """Where about so many equal parts of an array are, each in one piece: along the first axis that has several places,
+    and where those are fewer than the parts, along the next ones too. They begin at multiples of `unit` rows.
+    """
+    axis = next((i for i, places in enumerate(shape) if places > 1), None)
+    if axis is None or number < 2:
+        return [()]
+    places, inner = shape[axis], shape[axis + 1 :]
+    before = (slice(None),) * axis
+    whole = unit // gcd(unit, prod(inner))
+    if number > places and whole == 1:
+        rest = _places(inner, -(-number // places), unit)
+        return [(*before, slice(one, one + 1), *some) for one in range(places) for some in rest]
+    return [(*before, one) for one in ranges(places, number, whole)]
+
+
+def _factors(name: str, args: Sequence[Any], place: Slices, tile: Slices) -> Sequence[Any]:
+    """The operands for some products, and for some rows and columns of each."""
+    if not tile:
+        return [one[place] if one.ndim > 1 else one for one in args]
+    rows, columns = tile
     if name == "matmul":
-        return args[0][rows], args[1][:, columns]
+        return args[0][(*place, rows)], args[1][(*place, slice(None), columns)]
     if name == "linear":
         return args[0][rows], *[one[columns] for one in args[1:]]  # of a weight and a bias
     return args[0][:, rows], args[1][:, columns]
 
 
 def _slice(array: Any, out: Array, part: Slices) -> Any:
-    """The same part of an operand that has the axis; the whole of one that is repeated along it."""
-    axis = len(part) - 1
+    """The same part of an operand; the whole of it along axes that it repeats."""
     missing = out.ndim - getattr(array, "ndim", 0)  # axes that it has less, which are the result's first
-    if missing > axis or array.shape[axis - missing] != out.shape[axis]:
+    own = part[missing:]
+    if not own:
         return array
-    return array[part[missing:]]
+    return array[tuple(one if places > 1 else slice(None) for one, places in zip(own, array.shape, strict=False))]

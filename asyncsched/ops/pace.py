@@ -8,7 +8,9 @@ that are not listed is not known: they hop unless they are tiny.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
+
+import numpy as np
 
 from .meta import Meta
 
@@ -23,6 +25,8 @@ INLINE_BYTES: Final = 72 * 1024
 SMALL_BYTES: Final = 4096
 # A multiplication of a large product in single precision, from above.
 MULTIPLICATION_SECONDS: Final = 2e-11
+
+_WITHOUT_BLAS: Final = 100  # times as long: of integers a half to as much, of half precision twice as much
 
 # An element of a row that is not listed, which goes over it several times.
 PASSES: Final = 3e-9
@@ -54,6 +58,17 @@ _PACES: Final = {
     ),
 }
 PACE: Final = {name: pace * 1e-9 for pace, names in _PACES.items() for name in names.split()}
+
+
+def has_blas(dtype: np.dtype[Any]) -> bool:
+    """Whether products of this dtype are BLAS's."""
+    return dtype.char in "fdFD"
+
+
+def product_seconds(multiplications: int, dtype: np.dtype[Any]) -> float:
+    """What a product of large matrices takes on one thread, by estimate."""
+    times = dtype.itemsize / 4 * (2 if dtype.kind == "c" else 1) if has_blas(dtype) else _WITHOUT_BLAS
+    return MULTIPLICATION_SECONDS * multiplications * times
 
 
 def inline_seconds(name: str, result: Meta, operands: Iterable[Meta], workspace: int, work: int | None) -> float | None:

@@ -62,28 +62,31 @@ def each(items: Sequence[Any], seconds: float, call: Callable[[Any], None]) -> N
         for item in items[part]:
             call(item)
 
-    run([partial(some, part) for part in ranges(len(items), seconds, each=max(4, rounds(seconds)))])
+    run([partial(some, part) for part in ranges(len(items), number(seconds, max(4, rounds(seconds))))])
 
 
-def ranges(places: int, seconds: float, *, unit: int = 1, each: int = 1, least: int = 1) -> list[slice]:
-    """So many places in equal ranges for the threads; one range where more are not worth a thread's while.
+def number(seconds: float, each: int = 1, least: int = 1) -> int:
+    """How many parts of what takes so long on one thread: `each` for a thread, 1 where that is not worth its while.
 
     Args:
-        seconds: what all of them take on one thread, by estimate.
-        unit: ranges begin at multiples of this.
-        each: how many ranges for a thread, if there are several threads.
         least: so many `PART_SECONDS` each takes at least.
     """
-    most = each * _here.threads if _here.threads > 1 and seconds >= _WHOLE * PART_SECONDS else 1
-    number = max(1, min(most, int(seconds / (least * PART_SECONDS)), places // unit))
-    if each > 1 and number > 1 and places // unit < 2 * number:
-        number = places // unit  # else some parts would be twice as long as others, perhaps the last
+    if _here.threads < 2 or seconds < _WHOLE * PART_SECONDS:
+        return 1
+    return max(1, min(each * _here.threads, int(seconds / (least * PART_SECONDS))))
+
+
+def ranges(places: int, number: int, unit: int = 1) -> list[slice]:
+    """About so many ranges of places, which begin at multiples of a unit: so many that none is twice as long as another
+    but the last."""
+    if number > 1 and places // unit < 2 * number:
+        number = places // unit
     return equal(places, number, unit)
 
 
 def equal(places: int, number: int, unit: int = 1) -> list[slice]:
-    """So many places in so many ranges, which begin at multiples of a unit and are about equally long."""
-    starts = [places * i // number // unit * unit for i in range(number)]
+    """Exactly so many, but one at least."""
+    starts = [places * i // number // unit * unit for i in range(number)] or [0]
     return [slice(low, high) for low, high in pairwise([*starts, places])]
 
 

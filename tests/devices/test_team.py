@@ -174,6 +174,38 @@ def test_no_part_of_a_large_product_takes_seconds() -> None:
 
 
 @pytest.mark.usefixtures("of_eight")
+@pytest.mark.parametrize(
+    ("shapes", "count"),
+    [
+        (((2, 3, 700, 300), (2, 3, 300, 600)), 30),  # each of 2.5 ms, cut so that parts take half a millisecond
+        (((2, 700, 300), (300, 900)), 14),
+        (((1, 40, 300, 300), (40, 300, 300)), 16),  # 22 ms: two parts for each thread
+        (((2, 1, 400, 300), (1, 3, 300, 400)), 6),
+        (((4, 5, 700, 3000), (3000,)), 8),
+        (((3000,), (3, 5, 3000, 700)), 6),
+    ],
+)
+def test_products_of_several_are_cut_along_all_axes(shapes: tuple[tuple[int, ...], ...], count: int) -> None:
+    row, kernel = _row("matmul")
+    args = [RNG.standard_normal(shape, np.float32) for shape in shapes]
+    whole = np.matmul(*args)
+    out = np.full_like(whole, np.nan)
+    found = cut.parts(row, kernel, args, out)
+    for some, where in found:
+        kernel(*some, out=where)
+    assert_allclose(out, whole, rtol=1e-4, atol=1e-3)
+    assert len(found) == count
+
+
+@pytest.mark.usefixtures("of_eight")
+@pytest.mark.parametrize("dtype", [np.int32, np.float16])
+def test_what_no_blas_multiplies_has_short_parts(dtype: Any) -> None:
+    out = np.empty((1024, 800), dtype)
+    found = cut.parts(*_row("matmul"), (np.empty((1024, 800), dtype), np.empty((800, 800), dtype)), out)
+    assert [where.shape for _, where in found] == [(1, 800)] * 1024  # of 1.3 ms each, by estimate
+
+
+@pytest.mark.usefixtures("of_eight")
 def test_many_products_are_cut_into_parts_of_a_millisecond() -> None:
     x = np.empty((4000, 100, 100), np.float32)
     lengths = [len(where) for _, where in cut.parts(*_row("matmul"), (x, x), x)]
@@ -437,7 +469,7 @@ async def test_attention_by_heads_on_several_streams(parts: list[int], heads: tu
             attended = F.scaled_dot_product_attention(*leaves, attn_mask=await s.put(mask) if masked else None)
             (attended * attended).sum().backward()
             found.append([await attended.numpy(), *[await leaf.grad.numpy() for leaf in leaves]])
-        assert (count in parts) == (count > 1)
+        assert bool(parts) == (count > 1)
     for whole, some in zip(*found, strict=True):
         assert_allclose(some, whole, rtol=1e-11, atol=1e-13)
 
@@ -479,7 +511,7 @@ async def test_attention_is_cut_where_its_groups_of_heads_are_long(
 @pytest.mark.parametrize(("parts_of", "cut"), [(3.9, False), (4.1, True)])
 def test_what_is_short_stays_whole(monkeypatch: pytest.MonkeyPatch, parts_of: float, cut: bool) -> None:
     monkeypatch.setattr(parallel._here, "threads", 2)
-    assert (len(parallel.ranges(1000, parts_of * parallel.PART_SECONDS)) == 2) == cut
+    assert parallel.number(parts_of * parallel.PART_SECONDS) == 1 + cut
 
 
 def test_a_helper_that_comes_late_finds_nothing_and_holds_nothing() -> None:
@@ -556,9 +588,12 @@ def test_small_rows_and_those_along_the_only_axis_stay_whole() -> None:
 
 
 @pytest.mark.usefixtures("of_eight")
-def test_no_more_parts_than_the_first_axis_has_places() -> None:
-    x = np.ones((3, 10**7), np.float32)
-    assert [out.shape for _, out in cut.parts(*_row("add"), (x, x), x)] == [(1, 10**7)] * 3
+def test_where_the_first_axis_has_few_places_the_next_is_cut_too() -> None:
+    x = np.ones((1, 3, 2, 10**6), np.float32)
+    found = cut.parts(*_row("add"), (x, x[0]), x)
+    assert [out.shape for _, out in found] == [(1, 1, 1, 500_000)] * 12
+    assert all(one.shape[-1] == 500_000 and one.size == 500_000 for args, _ in found for one in args)
+    assert len({out.ctypes.data for _, out in found}) == 12
 
 
 @pytest.mark.usefixtures("of_eight")
@@ -582,8 +617,9 @@ def test_rows_are_cut_where_they_have_the_bits_of_the_whole(monkeypatch: pytest.
 
 
 def test_alone_nothing_is_cut() -> None:
-    x = np.ones((3, 10**7), np.float32)
+    x, square = np.ones((3, 10**7), np.float32), np.empty((8192, 8192), np.float32)
     assert not cut.parts(*_row("add"), (x, x), x)
+    assert not cut.parts(*_row("matmul"), (square, square), square)
 
 
 @pytest.mark.one_loop

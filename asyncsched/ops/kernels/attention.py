@@ -170,7 +170,9 @@ def _share(xp: Any, q: Any, k: Any, some: Callable[[Iterator[Any]], None], *, al
     """Call `some` with all groups of heads: at once, or with some on each of several threads."""
     every = prod(q.shape[:-2])
     seconds = parallel.seconds_of("attention", prod(q.shape[:-1]) * k.shape[-2], q.itemsize)
-    most = -(-every // len(parallel.ranges(every, seconds)))  # heads in a group, so that there are as many as threads
+    most = -(
+        -every // max(1, min(every, parallel.number(seconds)))
+    )  # heads in a group, so that there are as many as threads
     *outer, heads = q.shape[:-2] or (1,)
     steps = blocks(xp, min(heads, most), q.shape[-2] * k.shape[-2], alive=alive)
     step = steps[0].stop if steps else 1
@@ -184,7 +186,7 @@ def _share(xp: Any, q: Any, k: Any, some: Callable[[Iterator[Any]], None], *, al
             yield index if q.ndim > 2 else ...
 
     alone = seconds if seconds >= count * _GROUP_SECONDS else 0
-    ranges = parallel.ranges(count, alone, each=parallel.rounds(alone))
+    ranges = parallel.ranges(count, parallel.number(alone, parallel.rounds(alone)))
     parallel.run([partial(some, indices(part)) for part in ranges])
 
 

@@ -122,7 +122,7 @@ def _by_planes(xp: Any, name: str, some: Callable[..., None], *arrays: Any) -> N
     block, in equal parts for the threads there are."""
     planes = [array.reshape(prod(array.shape[:-2]), *array.shape[-2:]) for array in arrays]
     count, seconds = len(planes[0]), parallel.seconds_of(name, arrays[0].size, arrays[0].itemsize)
-    threads = len(parallel.ranges(count, seconds))
+    threads = max(1, min(count, parallel.number(seconds)))
     rounds = -(-len(long_blocks(xp, count, prod(arrays[0].shape[-2:]))) // threads)
 
     def work(block: slice) -> None:
