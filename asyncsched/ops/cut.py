@@ -118,7 +118,7 @@ def _of_product(name: str, args: Sequence[Any], out: Array) -> list[Part]:
     if matrices and len(found) == count and (count < threads() or seconds > count * _LONG_SECONDS):
         tiles = _tiles(out.shape[-2:], seconds / count, out.dtype)
     pairs = [(place, tile) for place in found for tile in tiles]
-    return [(_factors(name, args, *pair), out[(*pair[0], *pair[1])]) for pair in pairs] if len(pairs) > 1 else []
+    return [(_factors(name, args, *pair), out[(*pair[0], ..., *pair[1])]) for pair in pairs] if len(pairs) > 1 else []
 
 
 def _tiles(sides: tuple[int, ...], seconds: float, dtype: np.dtype[Any]) -> list[Slices]:
@@ -156,7 +156,7 @@ def _factors(name: str, args: Sequence[Any], place: Slices, tile: Slices) -> Seq
         return [one[place] if one.ndim > 1 else one for one in args]
     rows, columns = tile
     if name == "matmul":
-        return args[0][(*place, rows)], args[1][(*place, slice(None), columns)]
+        return args[0][(*place, ..., rows, slice(None))], args[1][(*place, ..., columns)]
     if name == "linear":
         return args[0][rows], *[one[columns] for one in args[1:]]  # of a weight and a bias
     return args[0][:, rows], args[1][:, columns]
