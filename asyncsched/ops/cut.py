@@ -5,7 +5,7 @@ Each part is the row itself, applied to slices: what works element by element, o
 A product of matrices is cut along the longer side of its result, at multiples of 64, into a part for each thread. More
 parts would let others do the rest where one is kept from its own, by the event loop's work say, and who helps go back
 to its own tasks earlier; but what all parts read is packed for each. So only what takes long is cut into more, along
-both sides. On some processors a BLAS gives other bits in parts, so inside `asc.exact()` products stay whole.
+both sides. Where there are several products, or no BLAS packs anything, parts take about a millisecond. On some processors a BLAS gives other bits in parts, so inside `asc.exact()` products stay whole.
 """
 
 from __future__ import annotations
@@ -138,12 +138,14 @@ def _places(shape: tuple[int, ...], number: int, unit: int = 1) -> list[Slices]:
     """Where about so many equal parts of an array are, each in one piece: along the first axis that has several places,
     and where those are fewer than the parts, along the next ones too. They begin at multiples of `unit` rows.
     """
-    axis = next((i for i, places in enumerate(shape) if places > 1), None)
-    if axis is None or number < 2:
+    axis = 0
+    while axis < len(shape) and shape[axis] < 2:
+        axis += 1
+    if axis == len(shape) or number < 2:
         return [()]
     places, inner = shape[axis], shape[axis + 1 :]
     before = (slice(None),) * axis
-    whole = unit // gcd(unit, prod(inner))
+    whole = unit // gcd(unit, prod(inner)) if unit > 1 else 1
     if number > places and whole == 1:
         rest = _places(inner, -(-number // places), unit)
         return [(*before, slice(one, one + 1), *some) for one in range(places) for some in rest]
