@@ -5,7 +5,8 @@ Each part is the row itself, applied to slices: what works element by element, o
 A product of matrices is cut along the longer side of its result, at multiples of 64, into a part for each thread. More
 parts would let others do the rest where one is kept from its own, by the event loop's work say, and who helps go back
 to its own tasks earlier; but what all parts read is packed for each. So only what takes long is cut into more, along
-both sides. Where there are several products, or no BLAS packs anything, parts take about a millisecond. On some processors a BLAS gives other bits in parts, so inside `asc.exact()` products stay whole.
+both sides. Where there are several products, or no BLAS packs anything, parts take about a millisecond. On some
+processors a BLAS gives other bits in parts, so inside `asc.exact()` products stay whole.
 """
 
 from __future__ import annotations
