@@ -27,7 +27,7 @@ from .row import Kernel, Row
 
 Array = np.ndarray[Any, Any]
 Part = tuple[Sequence[Any], Array]  # its operands, and where its result goes
-Slices = tuple[slice, ...]
+Slices = tuple[Any, ...]  # of slices
 
 # Rows that are no universal functions: each element of the result is of those at its place alone, ...
 BY_ELEMENTS: Final = frozenset(

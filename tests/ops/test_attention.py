@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
+import tracemalloc
 from typing import Any
 
 import numpy as np
 import pytest
+from conftest import meta_of
 
-from asyncsched.ops import TABLE, resolve
-from asyncsched.ops.kernels import compiled
+from asyncsched.ops import TABLE, plan, resolve
+from asyncsched.ops.kernels import attention, compiled
 from asyncsched.ops.kernels.softmax import KEYS, QUERIES
 
 RNG = np.random.default_rng(0)
@@ -108,6 +110,48 @@ def test_it_is_what_the_textbook_says(loop, lead, lengths, widths, causal):
     assert loop.found
     assert not any(loop.found)
     np.testing.assert_allclose(found, textbook(q, k, v, causal), rtol=3e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize("mask", [None, "bool", "float"])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("lengths", [(100, 100), (70, 130), (130, 70)])
+@pytest.mark.parametrize("lead", [(2, 3), ()])
+def test_long_ones_are_attended_to_some_queries_at_a_time(monkeypatch, lead, lengths, causal, mask):
+    q, k, v, grad = [RNG.standard_normal((*lead, length, 8)) for length in (*lengths, lengths[1], lengths[0])]
+    given = 0 if mask is None else RNG.standard_normal(lengths) > 0
+    given = np.where(given, -np.inf, 0.5) if mask == "float" else given
+    packed = np.concatenate([one.ravel() for one in (q, k, v)])
+    options = {"causal": causal, "scale": None, "shapes": (q.shape, k.shape, v.shape)}
+    found = []
+    for most in (1 << 19, 1):
+        monkeypatch.setattr(attention, "_SCORES", most)
+        monkeypatch.setattr(attention, "_QUERIES", 32)
+        found.append([attend(packed, given, name="attention", **options)])
+        found[-1].append(attend(packed, given, grad, name="attention_backward", **options))
+    assert len(attention.queries(np, *lengths)) > 1
+    for whole, some in zip(*found, strict=True):
+        assert np.isfinite(whole).all()
+        np.testing.assert_allclose(some, whole, rtol=1e-11, atol=1e-12)
+    if mask is None:
+        np.testing.assert_allclose(found[1][0], textbook(q, k, v, causal), rtol=1e-9, atol=1e-12)
+
+
+def test_a_long_head_is_no_square_of_bytes():
+    """Forward and backward, by the plan and in truth."""
+    q, k, v = real(1, 8000, 16), real(1, 8000, 16), real(1, 8000, 16)
+    packed = np.concatenate([one.ravel() for one in (q, k, v)])
+    options = {"causal": False, "scale": None, "shapes": (q.shape,) * 3}
+    for name, operands in (("attention", (packed, 0)), ("attention_backward", (packed, 0, real(1, 8000, 16)))):
+        planned = plan(
+            TABLE[name], tuple(meta_of(one) if isinstance(one, np.ndarray) else one for one in operands), options
+        )
+        tracemalloc.start()
+        try:
+            resolve(TABLE[name].exact or TABLE[name], np)(*operands, **options)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert peak <= planned.cost < 8000 * 8000 * 4
 
 
 def test_heads_side_by_side_are_attended_to_where_they_lie(loop):

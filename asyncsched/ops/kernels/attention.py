@@ -1,7 +1,8 @@
 """Kernels of scaled dot-product attention.
 
-The weights of a few heads at a time are made, used and dropped, so memory grows with the length, not with its square;
-the derivative makes them anew. Who says `fused` may have a loop that numba compiled, for some queries at a time.
+The weights of a few heads, or of some queries of one, are made, used and dropped, so memory grows with the length, not
+with its square, but for a mask or the causal one; the derivative makes them anew. Who says `fused` may have a loop that
+numba compiled, for some queries at a time.
 """
 
 from __future__ import annotations
@@ -10,17 +11,23 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import accumulate
 from math import prod, sqrt
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from .. import parallel
 from . import compiled
 from .basic import vecdot
-from .layers import blocks, totals
+from .layers import ROWS, blocks, totals
 from .scratch import scratch
 from .softmax import KEYS, QUERIES, directly, exponentials
 
+Index = tuple[Any, ...]  # of some heads
+
+# Weights of a head that are made at a time: a processor's own cache has them. Of fewer queries products take longer.
+_SCORES: Final = 1 << 19
+_DEVICE_SCORES: Final = 1 << 22
+_QUERIES: Final = 128
 # So many arrays of scores might be in a block: there is one, and in what is left are queries, keys and values.
 _ALIVE = 3
 # By estimate, one for another thread takes at least this long: of shorter ones most is the interpreter's work.
@@ -56,7 +63,7 @@ def attention_backward(
     """The gradient of the packed operand."""
     q, k, v = _parts(packed, shapes)
     out = xp.empty(packed.shape, packed.dtype) if out is None else out
-    _attend_backward(xp, q, k, v, grad, _bias(xp, q, k, mask, causal), _scale(q, scale), _parts(out, shapes))
+    _attend_backward(xp, q, k, v, grad, mask, causal, _scale(q, scale), _parts(out, shapes))
     return out
 
 
@@ -77,7 +84,7 @@ def self_attention_backward(
     q, k, v = _split(xp, packed, 3, heads)
     out = xp.empty(packed.shape, packed.dtype) if out is None else out
     g = _split(xp, grad, 1, heads)[0]
-    _attend_backward(xp, q, k, v, g, _bias(xp, q, k, mask, causal), _scale(q), _split(xp, out, 3, heads))
+    _attend_backward(xp, q, k, v, g, mask, causal, _scale(q), _split(xp, out, 3, heads))
     return out
 
 
@@ -120,19 +127,25 @@ def _bias(xp: Any, q: Any, k: Any, mask: Any, causal: bool) -> Any:
 def _attend(xp: Any, q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: float, out: Any, fused: bool) -> None:
     run = _loop(xp, q, k, v, mask, out) if fused else None
     bias = _bias(xp, q, k, mask, causal) if run is None else None
+    steps = queries(xp, q.shape[-2], k.shape[-2])
 
-    def some(groups: Iterator[Any]) -> None:
-        for heads in groups:
-            added = bias
-            if run is not None:
-                if not run(*[_by_heads(one[heads]) for one in (q, k, v)], scale, causal, _by_heads(out[heads])):
-                    continue
+    def attend(heads: Index, rows: slice, bias: Any) -> None:
+        here, keys = (*heads, rows), (*heads, _seen(rows, steps, causal))
+        added = None if bias is None else bias[here][..., : k[keys].shape[-2]]
+        weights, factor = _weights(xp, q[here] * scale, k[keys], added)
+        result = xp.matmul(weights, v[keys], out=out[here])
+        result *= factor
+
+    def some(places: Iterator[tuple[Index, int]]) -> None:
+        for heads, number in places:
+            if run is None:
+                attend(heads, steps[number], bias)
+            elif run(*[_by_heads(one[heads]) for one in (q, k, v)], scale, causal, _by_heads(out[heads])):
                 added = _bias(xp, q, k, mask, causal)  # some queries need what the loop has not
-            weights, factor = _weights(xp, q[heads] * scale, k[heads], None if added is None else added[heads])
-            result = xp.matmul(weights, v[heads], out=out[heads])
-            result *= factor
+                for rows in steps:
+                    attend(heads, rows, added)
 
-    _share(xp, q, k, some, alive=_ALIVE)
+    _share(xp, q, k, some, alive=_ALIVE, times=len(steps) if run is None else 1)
 
 
 def _loop(xp: Any, q: Any, k: Any, v: Any, mask: Any, out: Any) -> compiled.Loop | None:
@@ -148,46 +161,75 @@ def _by_heads(array: Any) -> Any:
     return array if array.ndim == 3 else array[None]
 
 
-def _attend_backward(xp: Any, q: Any, k: Any, v: Any, grad: Any, bias: Any, scale: float, grads: Any) -> None:
+def _attend_backward(
+    xp: Any, q: Any, k: Any, v: Any, grad: Any, mask: Any, causal: bool, scale: float, grads: Any
+) -> None:
     dq, dk, dv = grads
+    bias, steps = _bias(xp, q, k, mask, causal), queries(xp, q.shape[-2], k.shape[-2])
 
-    def some(groups: Iterator[Any]) -> None:
-        for heads in groups:
-            queries, keys = q[heads] * scale, k[heads]
-            weights, factor = _weights(xp, queries, keys, None if bias is None else bias[heads])
-            g = grad[heads] * factor
-            xp.matmul(xp.swapaxes(weights, -1, -2), g, out=dv[heads])
-            scores = xp.matmul(g, xp.swapaxes(v[heads], -1, -2), out=scratch(xp, 1, weights.shape, weights.dtype))
-            scores -= vecdot(xp, scores, weights)[..., None] * factor
-            scores *= weights
-            xp.matmul(scores, keys * scale, out=dq[heads])
-            xp.matmul(xp.swapaxes(scores, -1, -2), queries, out=dk[heads])
+    def add(to: Any, first: Any, second: Any) -> None:
+        if len(steps) == 1:
+            xp.matmul(first, second, out=to)
+        else:
+            to += xp.matmul(first, second)
+
+    def one(heads: Index, rows: slice) -> None:
+        here, there = (*heads, rows), (*heads, _seen(rows, steps, causal))
+        some, keys = q[here] * scale, k[there]
+        weights, factor = _weights(xp, some, keys, None if bias is None else bias[here][..., : keys.shape[-2]])
+        g = grad[here] * factor
+        add(dv[there], xp.swapaxes(weights, -1, -2), g)
+        scores = xp.matmul(g, xp.swapaxes(v[there], -1, -2), out=scratch(xp, 1, weights.shape, weights.dtype))
+        scores -= vecdot(xp, scores, weights)[..., None] * factor
+        scores *= weights
+        xp.matmul(scores, keys * scale, out=dq[here])
+        add(dk[there], xp.swapaxes(scores, -1, -2), some)
+
+    def some(places: Iterator[tuple[Index, int]]) -> None:
+        for heads, _ in places:
+            if len(steps) > 1:
+                dk[heads] = 0
+                dv[heads] = 0
+            for rows in steps:
+                one(heads, rows)
 
     _share(xp, q, k, some, alive=2 * _ALIVE)
 
 
-def _share(xp: Any, q: Any, k: Any, some: Callable[[Iterator[Any]], None], *, alive: int) -> None:
-    """Call `some` with all groups of heads: at once, or with some on each of several threads."""
+def queries(xp: Any, count: int, keys: int) -> list[slice]:
+    """Blocks of as many queries of a head as are done together: all, unless the weights are too many for a cache."""
+    most = max(_QUERIES, (_SCORES if xp is np else _DEVICE_SCORES) // max(1, keys))
+    return parallel.ranges(count, -(-count // most), ROWS)
+
+
+def _seen(rows: slice, steps: list[slice], causal: bool) -> slice:
+    """The keys that some queries may attend to."""
+    return slice(0, rows.stop) if causal and len(steps) > 1 else slice(None)
+
+
+def _share(
+    xp: Any, q: Any, k: Any, some: Callable[[Iterator[tuple[Index, int]]], None], *, alive: int, times: int = 1
+) -> None:
+    """Call `some` with all groups of heads, each so many times, by number: at once, or in parts on several threads."""
     every = prod(q.shape[:-2])
     seconds = parallel.seconds_of("attention", prod(q.shape[:-1]) * k.shape[-2], q.itemsize)
-    most = -(
-        -every // max(1, min(every, parallel.number(seconds)))
-    )  # heads in a group, so that there are as many as threads
+    most = -(-every // max(1, min(every, parallel.number(seconds))))  # heads in a group: as many groups as threads
     *outer, heads = q.shape[:-2] or (1,)
     steps = blocks(xp, min(heads, most), q.shape[-2] * k.shape[-2], alive=alive)
     step = steps[0].stop if steps else 1
     groups = -(-heads // step)
-    count = prod(outer) * groups  # which may be many: no list is made of them
+    count = prod(outer) * groups * times  # which may be many: no list is made of them
 
-    def indices(part: slice) -> Iterator[Any]:
+    def places(part: slice) -> Iterator[tuple[Index, int]]:
         for number in range(part.start, part.stop):
-            place, group = divmod(number, groups)
+            group, time = divmod(number, times)
+            place, group = divmod(group, groups)
             index = (*np.unravel_index(place, outer), slice(group * step, (group + 1) * step))
-            yield index if q.ndim > 2 else ...
+            yield index if q.ndim > 2 else (), time
 
     alone = seconds if seconds >= count * _GROUP_SECONDS else 0
     ranges = parallel.ranges(count, parallel.number(alone, parallel.rounds(alone)))
-    parallel.run([partial(some, indices(part)) for part in ranges])
+    parallel.run([partial(some, places(part)) for part in ranges])
 
 
 def _weights(xp: Any, queries: Any, keys: Any, bias: Any) -> tuple[Any, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+from ..kernels.attention import queries
 from ..kernels.layers import BLOCK
 from ..meta import Meta, meta
 from ..row import Inferred, Operand, Options, Row
@@ -50,8 +51,7 @@ def attention_backward(row: Row, operands: tuple[Operand, ...], options: Options
 
 
 def _attention_bytes(row: Row, scores: Known, width: int, operands: tuple[Operand, ...], options: Options) -> int:
-    area = scores[-2] * scores[-1]
-    bias, mask = area if options["causal"] else 0, operands[-1]
+    bias, mask = prod(scores[-2:]) if options["causal"] else 0, operands[-1]
     if isinstance(mask, Meta):
         aligned = zip(reversed(mask.bound), reversed(scores), strict=False)
         if len(mask.bound) > len(scores) or any(length not in (1, whole) for length, whole in aligned):
@@ -59,6 +59,9 @@ def _attention_bytes(row: Row, scores: Known, width: int, operands: tuple[Operan
         if mask.dtype.kind not in "bf":
             raise TypeError(f"{row.name}: the mask must be boolean (True: attend) or floating-point, not {mask.dtype}")
         bias += prod(mask.bound)
+    # As on a card, where they are more.
+    length: int = max(rows.stop - rows.start for rows in queries(None, *scores[-2:]))
+    area = length * scores[-1]
     heads = max(1, min(scores[-3] if len(scores) > 2 else 1, _BLOCK // max(area, 1)))
     scaled = 3 * heads * sum(scores[-2:]) * width * as_meta(operands[0]).dtype.itemsize
     # The bias is made in double precision, whatever the operands are in.
