@@ -27,7 +27,7 @@ import numpy as np
 UNITS = {"us/op": 1e6, "ms": 1e3, "s": 1.0, "tries": 1.0, "B/op": 1.0, "MiB": 1 / 2**20}
 ROOT = Path(__file__).resolve().parents[1]
 """Where child processes start, to find this package."""
-_SETTLE = 0.02  # seconds: OpenMP and BLAS threads of the last contestant spin for some milliseconds before they sleep
+_SETTLE = 0.12  # seconds: OpenMP and BLAS threads of the last contestant spin on for up to 110 ms before they sleep
 
 
 @dataclass(frozen=True)

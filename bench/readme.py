@@ -50,7 +50,7 @@ TABLE: Final = (
         " workers {throughput: a run_in_executor, 2 workers})",
         "NumPy inline",
     ),
-    ("the first of ten queued matmuls, awaited", "{overhead: c asyncsched, first of ten}", "one matmul"),
+    ("the first of ten queued matmuls, awaited, `streams=1`", "{overhead: c one stream, first of ten}", "one matmul"),
     (
         "the synthetic training loop, `max_ops=64`",
         "{throughput: b training, max_ops=64} the time, {throughput: b tracked bytes, bounded} the tracked bytes",

@@ -24,8 +24,8 @@ import numpy as np
 import asyncsched as asc
 from asyncsched import nn, optim
 from asyncsched.observe import Recording
-from asyncsched.observe.replan import smallest_limit
-from asyncsched.observe.replay import Program
+from asyncsched.observe.replan import smallest_limit, streams_of
+from asyncsched.observe.replay import Outcome, Program
 
 from .measure import Asked, Report, Row, run_bench
 
@@ -78,18 +78,22 @@ def _recorded(work: Work, limit: int | None = None) -> Program:
         return Program.of(Recording.read(path))
 
 
+def _replayed(program: Program, limit: int | None) -> Outcome:
+    return program.run(max_bytes=limit, max_ops=64, streams=streams_of(program))
+
+
 def _predicted(name: str, work: Work, rounds: int) -> list[Row]:
     """Rows for the smallest limit that a replay finishes under, what the program takes without any, and between."""
     asyncio.run(_timed(work, None))  # warm
     program = _recorded(work)
-    smallest, peak = smallest_limit(program, 1), program.run(max_bytes=None, max_ops=64, streams=1).peak_bytes
+    smallest, peak = smallest_limit(program, streams_of(program)), _replayed(program, None).peak_bytes
     limits = {"the smallest limit": smallest, "between": int((smallest * peak) ** 0.5), "what it takes": peak}
     found: dict[str, list[tuple[float, float, float, float]]] = {which: [] for which in limits}
     for _ in range(rounds):
         program = _recorded(work, limits["between"])
         for which, limit in limits.items():
             seconds, tracked = asyncio.run(_timed(work, limit))
-            told = program.run(max_bytes=limit, max_ops=64, streams=1)
+            told = _replayed(program, limit)
             found[which].append((told.seconds, seconds, told.peak_bytes, tracked))
     rows = []
     for which, results in found.items():

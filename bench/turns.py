@@ -2,7 +2,7 @@
 
 Each contestant lives in a process of its own environment, with the BLAS kernels of this processor whatever the
 environment variables force, and blocks on a pipe between its turns. A round lasts 0.2 s or more; before it 120 ms pass,
-since OpenBLAS's threads spin on for 25 to 100. The first time is not counted. Ratios are taken round by round.
+since OpenBLAS's threads spin on for 25 to 110. The first time is not counted. Ratios are taken round by round.
 """
 
 from __future__ import annotations

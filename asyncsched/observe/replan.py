@@ -18,7 +18,8 @@ MIB: Final = 2**20
 _CLOSE: Final = 1.01  # the smallest limit is found to within 1%
 _ASSUMED: Final = "Assumed: each body takes as long as it took, and the program does the same things in the same order."
 _SHARED: Final = (
-    "On the CPU streams share processors and BLAS threads, so with more of them bodies take longer than assumed."
+    "On the CPU streams share processors and BLAS threads, and help with each other's large operations:"
+    " with another number of them bodies take other times than assumed."
 )
 
 
@@ -41,13 +42,13 @@ def report(options: argparse.Namespace) -> str:
     program = Program.of(Recording.read(options.trace))
     recorded = _recorded(program)
     limits = limits_of(options.max_bytes) if options.max_bytes else _around(program)
-    streams = counts_of(options.streams) if options.streams else [_streams(program)]
+    streams = counts_of(options.streams) if options.streams else [streams_of(program)]
     outcomes = sweep(program, limits, streams)
     lines = [recorded, "", *_table(outcomes), "", *[_smallest(program, count) for count in streams]]
     if (more := _twice(program, streams[0])) is not None:
         lines.append(more)
     lines.append(_ASSUMED)
-    if max(streams) > _streams(program):
+    if set(streams) != {streams_of(program)}:
         lines.append(_SHARED)
     if program.recording.lost or not program.recording.complete:
         lines.append("This trace is not complete: what is not in it was not replayed.")
@@ -131,7 +132,8 @@ def _run(program: Program, limit: int | None, streams: int) -> Outcome:
     return program.run(max_bytes=limit, max_ops=program.recording.metadata["max_ops"], streams=streams)
 
 
-def _streams(program: Program) -> int:
+def streams_of(program: Program) -> int:
+    """How many compute streams of each device it ran on."""
     tasks = program.recording.tasks
     used = {(task.device, task.stream) for task in tasks if task.stream and not task.copies and not task.on_loop}
     return max(1, len(used) // max(1, len({device for device, _ in used})))
@@ -139,7 +141,7 @@ def _streams(program: Program) -> int:
 
 def _around(program: Program) -> list[int | None]:
     """Limits from an eighth of the peak without a limit up to that peak, and none."""
-    peak = _run(program, None, _streams(program)).peak_bytes
+    peak = _run(program, None, streams_of(program)).peak_bytes
     return [*[max(1, peak * part // 8) for part in (1, 2, 4, 8)], None]
 
 
@@ -149,8 +151,8 @@ def _recorded(program: Program) -> str:
     limit = recording.metadata["max_bytes"]
     return (
         f"recorded: {len(recording.tasks):,} tasks in {seconds:.3f} s, max_bytes {_bound(limit)},"
-        f" {counted(_streams(program), 'stream')}; the same replayed:"
-        f" {_run(program, limit, _streams(program)).seconds:.3f} s"
+        f" {counted(streams_of(program), 'stream')}; the same replayed:"
+        f" {_run(program, limit, streams_of(program)).seconds:.3f} s"
     )
 
 

@@ -6,7 +6,8 @@ other streams is there; what ran on the loop's thread does so again. The program
 and with the recorded pauses (`loop_events`). Where it waited for a task, it waits for that task again; if the task is
 admitted or ends later now, the program goes on later.
 
-What is not known is assumed. Bodies take as long as they took, however many streams run at the same time. All
+What is not known is assumed. Bodies take as long as they took, however many streams run at the same time: where a limit
+leaves room for one large operation at a time, idle streams help with it, and it ends earlier than predicted. All
 coroutines are one: a wait holds up whatever came after it. Tenants and weights of scopes are not in a trace; queues and
 priorities are.
 """

@@ -19,7 +19,7 @@ ROWS = {
     "overhead": {
         "a": "NumPy inline; asyncsched; run_in_executor",
         "b": "run_in_executor; to_thread; asyncsched, await x + 1; asyncsched, await s.call(fn, x)",
-        "c": "NumPy inline, one matmul; asyncsched, first of ten",
+        "c": "NumPy inline, one matmul; asyncsched, first of ten; one stream, first of ten",
         "d": (
             "inline, n=1,000; independent, issue, n=1,000; chain, issue to barrier, n=1,000"
             "; independent, no gc, issue, n=1,000"

@@ -173,17 +173,17 @@ def _attend_backward(
         else:
             to += xp.matmul(first, second)
 
-    def one(heads: Index, rows: slice) -> None:
+    def attend_backward(heads: Index, rows: slice) -> None:
         here, there = (*heads, rows), (*heads, _seen(rows, steps, causal))
-        some, keys = q[here] * scale, k[there]
-        weights, factor = _weights(xp, some, keys, None if bias is None else bias[here][..., : keys.shape[-2]])
+        scaled, keys = q[here] * scale, k[there]
+        weights, factor = _weights(xp, scaled, keys, None if bias is None else bias[here][..., : keys.shape[-2]])
         g = grad[here] * factor
         add(dv[there], xp.swapaxes(weights, -1, -2), g)
         scores = xp.matmul(g, xp.swapaxes(v[there], -1, -2), out=scratch(xp, 1, weights.shape, weights.dtype))
         scores -= vecdot(xp, scores, weights)[..., None] * factor
         scores *= weights
         xp.matmul(scores, keys * scale, out=dq[here])
-        add(dk[there], xp.swapaxes(scores, -1, -2), some)
+        add(dk[there], xp.swapaxes(scores, -1, -2), scaled)
 
     def some(places: Iterator[tuple[Index, int]]) -> None:
         for heads, _ in places:
@@ -191,7 +191,7 @@ def _attend_backward(
                 dk[heads] = 0
                 dv[heads] = 0
             for rows in steps:
-                one(heads, rows)
+                attend_backward(heads, rows)
 
     _share(xp, q, k, some, alive=2 * _ALIVE)
 
