@@ -131,13 +131,15 @@ async def test_whatever_task_is_hit_a_batch_counts_whole_or_not(which, hit):
     assert count >= 8
 
 
-async def test_without_room_in_the_backlog_nothing_moves():
+async def test_without_room_in_the_backlog_nothing_moves(gate):
     async with asc.Scheduler("cpu", max_pending=12, streams=1) as s:
-        norm, x = nn.BatchNorm1d(3, dtype="f8"), await s.put(batch(0))
+        norm = nn.BatchNorm1d(3, dtype="f8")
         before = await kept(norm)
+        x = s.submit_nowait(held, gate, batch(0), shape=(6, 3), dtype="f8")
         with pytest.raises(asc.QueueFull):
             for _ in range(50):
                 norm(x)
+        gate.set()
         await s.barrier()
         moved = await norm.num_batches_tracked.item()
         assert await kept(norm) == (await after([0] * int(moved)) if moved else before)
