@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -136,5 +137,6 @@ async def test_a_worker_without_a_card_is_told_of(mixed, monkeypatch):
             pass
 
 
-async def test_where_there_is_no_cupy_it_says_so():
+async def test_where_there_is_no_cupy_it_says_so(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", None)
     assert "CuPy" in (await card.look())["lacks"]
