@@ -21,7 +21,7 @@ from asyncsched._core.model import Task
 from asyncsched.devices import execution
 from asyncsched.devices.sim import SimDevice, SimFault
 from asyncsched.errors import TaskCancelled
-from asyncsched.ops.row import Row
+from asyncsched.ops.op import Op
 from tests.fake_cupy import fake_cupy
 from tests.waiting import held, until
 
@@ -123,7 +123,7 @@ def break_body(task: Task) -> None:
     def broken(*_: Any, **__: Any) -> Any:
         raise Injected
 
-    if task.move is None and isinstance(task.call, Row):
+    if task.move is None and isinstance(task.call, Op):
         task.call = replace(task.call, kernel=broken, kernels={}, plans={})
 
 

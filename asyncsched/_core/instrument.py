@@ -13,7 +13,7 @@ from .callsite import CallSite
 from .model import Account, Scope, Task
 
 
-class InlineRow(NamedTuple):
+class InlineOp(NamedTuple):
     """A quick row that ran on the loop's thread."""
 
     name: str
@@ -88,7 +88,7 @@ class Instrument:
     def task_ended(self, task: Task) -> None:
         """It is done, failed or cancelled: `task.state`. What was charged and not kept, `task.refund`, is back."""
 
-    def row_ran_inline(self, row: InlineRow) -> None:
+    def op_ran_inline(self, op: InlineOp) -> None:
         """A quick row ran on the loop's thread, without becoming a task."""
 
     # -- bytes and scopes -------------------------------------------------------------------------------------------

@@ -55,8 +55,8 @@ class Value:
         "base",
         "block",
         "charge",
+        "deferred_errors",
         "device",
-        "doubts",
         "escaped",
         "given",
         "meta",
@@ -80,7 +80,7 @@ class Value:
     escaped: bool  # the array may be held outside: the buffer is never recycled
     seq: int  # the number of the task that made it, if an instrument was there to see that
     given: ref[Any]  # the array handed to the user; unset until then, as it stays for most values
-    doubts: tuple[Any, ...]  # errors that only the device can rule out, see `devices.cuda.doubts`; mostly unset
+    deferred_errors: tuple[Any, ...]  # that only the device can rule out, see the file of this name; mostly unset
     plan: Any  # how it will be made, with its `row` and `cost`; this and the next two are set while it is bare
     reads: Any  # as a task's
     args: Any  # as a task's
@@ -297,8 +297,8 @@ def task_of(value: Value) -> Task | None:
     if type(bare) is not Bare:
         return bare
     plan, reads, scope = value.plan, value.reads, bare.scope
-    row = plan.row
-    task = Task(scope, row.name, value, row, reads, value.args, None, bare.lanes, plan.cost)
+    op = plan.op
+    task = Task(scope, op.name, value, op, reads, value.args, None, bare.lanes, plan.cost)
     task.quick = plan
     task.seconds = plan.estimate
     task.seq, value.seq = value.seq, -1

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from .._core.model import Value
 from ..devices.contract import Device
 from ..ops.meta import Meta
-from ..ops.row import Row
+from ..ops.op import Op
 from ..runtime.deadlock import CHAINED
 from ..tensors.functions._common import op
 from ..tensors.tensor import Tensor
@@ -35,12 +35,12 @@ class Call(NamedTuple):
 class Node:
     """A tensor's place on the tape. Tensors reach it through this: the tape is a room above them.
 
-    A leaf has no row: it is where a gradient arrives, the node of a tensor with `requires_grad` set. Any other is the
-    result of an operation: where its gradient goes, and what is kept for it.
+    A leaf has no operation: a gradient arrives there, at a tensor with `requires_grad` set. Any other node is of an
+    operation's result: it knows where the gradient goes, and keeps what the derivative needs.
     """
 
     device: Device
-    row: Row | None = None
+    op: Op | None = None
     partials: Sequence[Any] = ()  # the derivative for each operand, None where no gradient goes
     options: Any = None
     operands: tuple[Any, ...] = ()  # values where a derivative reads them, else metas, or numbers
@@ -53,7 +53,7 @@ class Node:
     @property
     def leaf(self) -> bool:
         """Whether a gradient arrives here."""
-        return self.row is None
+        return self.op is None
 
     @property
     def leads_back(self) -> bool:
@@ -61,7 +61,7 @@ class Node:
         return recording.get() and (self.leaf or bool(self.parents))
 
     @staticmethod
-    def record(row: Row, operands: tuple[Any, ...], options: Mapping[str, Any], result: Tensor) -> None:
+    def record(operation: Op, operands: tuple[Any, ...], options: Mapping[str, Any], result: Tensor) -> None:
         """Put the result of an operation with tracked operands on the tape.
 
         Raises:
@@ -70,16 +70,16 @@ class Node:
         kind = result._value.meta.dtype.kind
         if kind not in "fc" or not recording.get():
             return
-        rule, value = RULES.get(row.name) if kind == "f" else None, result._value
+        rule, value = RULES.get(operation.name) if kind == "f" else None, result._value
         if rule is None:
-            rule = _rule(row.name, kind == "c")
+            rule = _rule(operation.name, kind == "c")
         parents: list[Node | None] = []
         partials: list[Partial | None] = []
         for place, operand in enumerate(operands):
             node, partial = operand._node if isinstance(operand, Tensor) else None, None
             if node is not None:
                 if node.complex:
-                    rule = _rule(row.name, True)
+                    rule = _rule(operation.name, True)
                 partial = rule[min(place, len(rule) - 1)]
             partials.append(partial)
             parents.append(None if partial is None else node)
@@ -87,15 +87,15 @@ class Node:
             needs = _needs(tuple(partials))
             kept = tuple([_kept(place, operand, needs) for place, operand in enumerate(operands)])
             out = value if "out" in needs else None
-            result._node = Node(value.device, row, partials, options, kept, out, tuple(parents))
+            result._node = Node(value.device, operation, partials, options, kept, out, tuple(parents))
             if kind == "c":
                 result._node.complex = True
 
     def pull(self, place: int, gradient: Tensor, tracked: bool) -> Tensor:
         """The gradient of an operand, from that of the result. If `tracked` it is recorded itself."""
         partial = self.partials[place]
-        if tracked and self.row is not None and self.row.name in COMPOSED:
-            rule = COMPOSED[self.row.name]
+        if tracked and self.op is not None and self.op.name in COMPOSED:
+            rule = COMPOSED[self.op.name]
             partial = rule[min(place, len(rule) - 1)]
         if gradient.dtype.kind == "c":
             gradient = self._turned(gradient)
@@ -107,7 +107,7 @@ class Node:
 
     def _turned(self, x: Tensor) -> Tensor:
         """Conjugates what goes into a rule for real numbers, and what comes out, where the numbers are complex."""
-        return op("conj", x) if self.row is not None and self.row.name in HOLOMORPHIC else x
+        return op("conj", x) if self.op is not None and self.op.name in HOLOMORPHIC else x
 
     def _argument(self, name: str, place: int, gradient: Tensor, tracked: bool) -> Any:
         if name == "g":

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .._core.model import Task, Value
-from ..ops.row import Row
+from ..ops.op import Op
 from ..runtime.threads import in_thread
 from .card import OnCard
 from .memory import Remote, standing
@@ -21,7 +21,7 @@ async def packed(task: Task, gpu: bool) -> tuple[Work, list[Any]]:
     found = [await _operand(value) for value in task.inputs]
     views = tuple([one.views if isinstance(one, Remote) else () for one in found])
     operands = [one.future if isinstance(one, Remote) else _for_card(one) if gpu else one for one in found]
-    if isinstance(task.call, Row):
+    if isinstance(task.call, Op):
         args = task.args if task.args is None or not gpu else tuple([_for_card(a) for a in task.args])
         form = _form(task) if is_captured(task.call) else None
         return Work(task.call, args, task.options or {}, views, form, gpu), operands
@@ -36,11 +36,11 @@ def _form(task: Task) -> Any:
 
 def view_made(task: Task) -> Step | None:
     """The view that a task makes, if it is a view of known shape of something on a worker."""
-    value, row = task.value, task.call
-    if value is None or value.base is None or not value.meta.known or not isinstance(row, Row) or not row.view:
+    value, op = task.value, task.call
+    if value is None or value.base is None or not value.meta.known or not isinstance(op, Op) or not op.view:
         return None
     known = len(task.inputs) == 1 and isinstance(standing(task.inputs[0]), Remote)
-    return Step(row, task.args, task.options or {}) if known and task.move is None else None
+    return Step(op, task.args, task.options or {}) if known and task.move is None else None
 
 
 async def _operand(value: Value) -> Any:

@@ -16,9 +16,9 @@ import numpy as np
 from ..devices.host.pool import Pool
 from ..ops.fused import FusedProgram
 from ..ops.meta import Meta, meta
+from ..ops.op import Op
 from ..ops.packed import UNPACK, UNPACK_FOUND
 from ..ops.program import Program
-from ..ops.row import Row
 from ..ops.table import TABLE
 
 _KEPT_PROGRAMS = 64
@@ -26,7 +26,7 @@ _KEPT_BYTES = 128 * 2**20  # a guess, as the other
 # Buffers of intermediate results, used again: Dask has its workers give freed memory back to the system at once, so
 # new ones would cost a page fault for every 4 KiB.
 _buffers = Pool(_KEPT_BYTES)
-_UNPACKING = {row.name: row for row in (UNPACK, UNPACK_FOUND)}
+_UNPACKING = {op.name: op for op in (UNPACK, UNPACK_FOUND)}
 
 
 class Fused:
@@ -56,26 +56,26 @@ def _fused(pickled: bytes) -> FusedProgram:
     return FusedProgram(_program(pickled), _buffers.take, _buffers.give)
 
 
-def is_captured(row: Row) -> bool:
+def is_captured(op: Op) -> bool:
     """Whether it is a captured step's, and no row of the table."""
-    return row.out and row.name not in TABLE
+    return op.out and op.name not in TABLE
 
 
-def _row(name: str, exactly: bool) -> Row:
-    row = _UNPACKING[name] if name in _UNPACKING else TABLE[name]
-    return (row.exact or row) if exactly else row
+def _op(name: str, exactly: bool) -> Op:
+    op = _UNPACKING[name] if name in _UNPACKING else TABLE[name]
+    return (op.exact or op) if exactly else op
 
 
-def _reduce_row(row: Row) -> tuple[Callable[..., Row], tuple[Any, ...]]:
-    known = _UNPACKING.get(row.name) or TABLE.get(row.name)
-    if known is not None and row in (known, known.exact):
-        return _row, (row.name, row is not known)
-    return Row, (row.name, row.kernel, None)  # of a captured step; nobody asks its rule
+def _reduce_row(op: Op) -> tuple[Callable[..., Op], tuple[Any, ...]]:
+    known = _UNPACKING.get(op.name) or TABLE.get(op.name)
+    if known is not None and op in (known, known.exact):
+        return _op, (op.name, op is not known)
+    return Op, (op.name, op.kernel, None)  # of a captured step; nobody asks its rule
 
 
 def _reduce_meta(form: Meta) -> tuple[Callable[..., Meta], tuple[Any, ...]]:
     return meta, (form.shape, form.dtype, form.contiguous, None if form.known else form.bound)
 
 
-copyreg.pickle(Row, _reduce_row)
+copyreg.pickle(Op, _reduce_row)
 copyreg.pickle(Meta, _reduce_meta)

@@ -17,8 +17,8 @@ import numpy as np
 
 from .._tree import map_leaves
 from ..devices.guests import call
+from ..ops.op import Op, resolve
 from ..ops.program import Ref
-from ..ops.row import Row, resolve
 from . import card
 from .card import OnCard
 
@@ -29,14 +29,14 @@ _UNFINISHED = ("waiting", "ready", "constrained", "executing", "long-running", "
 class Step:
     """One view of an array: a row of the table, with a reference in the array's place."""
 
-    row: Row
+    op: Op
     args: tuple[Any, ...] | None
     options: Mapping[str, Any]
 
     def of(self, array: Any, xp: Any) -> Any:
         """The view of an array of the namespace `xp`."""
         args = (array,) if self.args is None else [array if type(a) is Ref else a for a in self.args]
-        return resolve(self.row, xp)(*args, **self.options)
+        return resolve(self.op, xp)(*args, **self.options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ async def over(keys: Sequence[str], dask_worker: Any) -> None:
 
 def _perform(work: Work, operands: Sequence[Any], xp: Any) -> Any:
     arrays = [view_of(found, steps, xp) for found, steps in zip(operands, work.views, strict=True)]
-    return _run_row(work, arrays, xp) if isinstance(work.call, Row) else _call(work, arrays, xp)
+    return _run_row(work, arrays, xp) if isinstance(work.call, Op) else _call(work, arrays, xp)
 
 
 def _perform_on_card(work: Work, operands: Sequence[Any]) -> Any:

@@ -17,8 +17,8 @@ from .._core.model import Task, Value, failure_above
 from .._core.refcounts import references
 from .._tree import find, map_leaves
 from ..ops.meta import Meta, meta
+from ..ops.op import Op
 from ..ops.program import Ref
-from ..ops.row import Row
 from .contract import in_stream_thread
 from .memory import Memory, hand_out, owner_of, refuse_masked
 
@@ -61,13 +61,13 @@ def run(task: Task, memory: Memory) -> None:
     try:
         if task.move is not None and not moves(task, task.move, memory):
             return
-        is_row = isinstance(task.call, Row)
-        upstream = failure_above(task.inputs) if is_row else memory.certain(task.inputs)
+        is_op = isinstance(task.call, Op)
+        upstream = failure_above(task.inputs) if is_op else memory.certain(task.inputs)
         if upstream is not None:
             fail(task, upstream.passed_to(task.name, task.site))
         elif not task.cancelled:
-            if is_row:
-                memory.run_row(task)
+            if is_op:
+                memory.run_op(task)
             elif isinstance(task.call, Body):
                 task.call.run(task)
             else:

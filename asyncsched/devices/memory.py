@@ -58,7 +58,7 @@ class Memory:
         self.escapes: dict[int, Escape] = {}
         self.observer: Instrument | None = None
 
-    def run_row(self, task: Task) -> None:
+    def run_op(self, task: Task) -> None:
         """Run a task that is a row of the table, and give its value the result."""
         raise NotImplementedError
 

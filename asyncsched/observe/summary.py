@@ -8,7 +8,7 @@ from time import perf_counter
 from typing import Any, Final
 
 from .._core.callsite import CallSite, line_of
-from .._core.instrument import InlineRow, Instrument
+from .._core.instrument import InlineOp, Instrument
 from .._core.model import FAILED, Lane, Task
 from . import snapshot
 from .snapshot import Operation, Snapshot, StreamState
@@ -63,7 +63,7 @@ class Summary(Instrument):
         tally.busy[lane] = tally.busy.get(lane, 0.0) + ended - began
         tally.add(task.name, ended - began)
 
-    def row_ran_inline(self, row: InlineRow) -> None:
+    def op_ran_inline(self, row: InlineOp) -> None:
         tally = self._tallies[get_ident()]
         tally.add(row.name, row.ended - row.began)
 

@@ -9,7 +9,7 @@ from os import PathLike
 from time import perf_counter, thread_time
 from typing import Any, Final
 
-from .._core.instrument import InlineRow, Instrument
+from .._core.instrument import InlineOp, Instrument
 from .._core.model import DONE as STATE_DONE
 from .._core.model import Account, Scope, Task
 from ..runtime.context import find
@@ -160,7 +160,7 @@ class Trace(Instrument):
         if now > self._next:
             self._sample(now)
 
-    def row_ran_inline(self, row: InlineRow) -> None:
+    def op_ran_inline(self, row: InlineOp) -> None:
         name, scope, _, nbytes, site, began, ended, seq = row
         number = self._scopes.get(scope) or self._number(scope)
         self._rows.append(

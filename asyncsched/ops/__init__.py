@@ -3,9 +3,9 @@
 from .exactly import exact
 from .index_keys import Key, encode_key
 from .meta import Meta, Shape, meta
+from .op import Bound, Op, Operand, Options, Plan, check_int_bounds, plan, plan_key, resolve
 from .pace import SMALL_BYTES
-from .row import Bound, Operand, Options, Plan, Row, check_int_bounds, plan, plan_key, resolve
-from .table import TABLE, power_row
+from .table import TABLE, power_op
 
 __all__ = [
     "SMALL_BYTES",
@@ -13,10 +13,10 @@ __all__ = [
     "Bound",
     "Key",
     "Meta",
+    "Op",
     "Operand",
     "Options",
     "Plan",
-    "Row",
     "Shape",
     "check_int_bounds",
     "encode_key",
@@ -24,6 +24,6 @@ __all__ = [
     "meta",
     "plan",
     "plan_key",
-    "power_row",
+    "power_op",
     "resolve",
 ]

@@ -48,13 +48,13 @@ def run_of(program: Program, steps: range, last: dict[int, int]) -> Run:
 
 def _function(step: Step) -> Any:
     """The universal function of the step's row, if it is one."""
-    kernel = step.row.kernel
-    return np.maximum if step.row.name == "relu" else getattr(np, kernel, None) if isinstance(kernel, str) else None
+    kernel = step.op.kernel
+    return np.maximum if step.op.name == "relu" else getattr(np, kernel, None) if isinstance(kernel, str) else None
 
 
 def _args(step: Step) -> tuple[Any, ...]:
     """Its arguments then."""
-    return (*step.args, 0) if step.row.name == "relu" else step.args
+    return (*step.args, 0) if step.op.name == "relu" else step.args
 
 
 def _way(operand: Meta, form: Meta) -> str | None:
@@ -114,7 +114,7 @@ class _Writer:
         writes = tuple([(slot, self._steps[slot].form) for slot in self._written])
         size = prod(self._form.bound)
         seconds = sum(
-            parallel.seconds_of(step.row.name, size, step.form.dtype.itemsize) for step in self._steps.values()
+            parallel.seconds_of(step.op.name, size, step.form.dtype.itemsize) for step in self._steps.values()
         )
         return Run(
             space["run"], self._form, rows, tuple(self._reads.items()), writes, tuple(self._tiles.values()),

@@ -21,9 +21,9 @@ import numpy as np
 from . import parallel
 from .kernels.compiled import compiled
 from .kernels.layers import LONG_BLOCK, ROWS, as_matrix, without_buffers
+from .op import Kernel, Op
 from .pace import has_blas, product_seconds
 from .parallel import equal, number, ranges, rounds, seconds_of, threads
-from .row import Kernel, Row
 
 Array = np.ndarray[Any, Any]
 Part = tuple[Sequence[Any], Array]  # its operands, and where its result goes
@@ -57,9 +57,9 @@ _LONG_SECONDS: Final = 0.02
 _SIDE: Final = 1024
 
 
-def run(row: Row, kernel: Kernel, args: Sequence[Any], out: Array, options: Mapping[str, Any]) -> Any:
+def run(op: Op, kernel: Kernel, args: Sequence[Any], out: Array, options: Mapping[str, Any]) -> Any:
     """The row's result, in `out`: whole, or in parts for the calling thread's team."""
-    found = parts(row, kernel, args, out)
+    found = parts(op, kernel, args, out)
     if _repeats(kernel, args, out):
         kernel = partial(without_buffers, kernel, out.shape[-1])
     if not found:
@@ -78,7 +78,7 @@ def _repeats(kernel: Kernel, args: Sequence[Any], out: Array) -> bool:
     return repeated and all(a.dtype == out.dtype and a.flags.c_contiguous for a in arrays)
 
 
-def parts(row: Row, kernel: Kernel, args: Sequence[Any], out: Array) -> list[Part]:
+def parts(op: Op, kernel: Kernel, args: Sequence[Any], out: Array) -> list[Part]:
     """The parts of a row for the calling thread's team, in order; none if it is better left whole.
 
     Args:
@@ -88,17 +88,17 @@ def parts(row: Row, kernel: Kernel, args: Sequence[Any], out: Array) -> list[Par
     """
     if threads() < 2:
         return []
-    if row.name in PRODUCTS:
-        return [] if row.exact is None else _of_product(row.name, args, out)
+    if op.name in PRODUCTS:
+        return [] if op.exact is None else _of_product(op.name, args, out)
     universal = isinstance(kernel, np.ufunc) and kernel.signature is None
-    if not universal and row.name not in BY_ELEMENTS and row.name not in _BY_ROWS:
+    if not universal and op.name not in BY_ELEMENTS and op.name not in _BY_ROWS:
         return []
-    seconds = seconds_of(row.name, out.size, out.itemsize)
+    seconds = seconds_of(op.name, out.size, out.itemsize)
     axes, unit, least = out.ndim, 1, 1 if universal else _LEAST_ELEMENTS
-    if row.name in _BY_ROWS:
-        axes -= args[1].ndim if row.name == "layer_norm" else 1
+    if op.name in _BY_ROWS:
+        axes -= args[1].ndim if op.name == "layer_norm" else 1
         unit, least = ROWS, _LEAST_OF_ROWS
-    least = _LEAST_COMPILED if compiled(row.name) else least
+    least = _LEAST_COMPILED if compiled(op.name) else least
     each = max(1, min(rounds(seconds), out.size // (least * threads())))
     found = _places(out.shape[:axes], number(seconds, each), unit)
     return [([_slice(a, out, place) for a in args], out[place]) for place in found] if len(found) > 1 else []

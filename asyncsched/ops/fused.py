@@ -75,7 +75,7 @@ class FusedProgram:
         form = step.form
         if slot in places:
             return places[slot]
-        if not step.row.out or not form.contiguous or form.nbytes < _WORTH_A_BUFFER:
+        if not step.op.out or not form.contiguous or form.nbytes < _WORTH_A_BUFFER:
             return None
         if slot not in blocks:
             blocks[slot] = self._take(form.nbytes)

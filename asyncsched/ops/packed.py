@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from .meta import Meta, meta
-from .row import Inferred, Row
+from .op import Inferred, Op
 
 ALIGNMENT = 512  # bytes at which results begin in a packed buffer: CuPy's own granularity, and whole cache lines
 _BYTES = np.dtype(np.uint8)
@@ -45,19 +45,19 @@ def unpacked(buffer: Any, starts: Sequence[int], metas: Sequence[Meta]) -> list[
     return [_part(buffer, start, form.bound, form.dtype) for start, form in zip(starts, metas, strict=True)]
 
 
-def packed_row(name: str, kernel: Callable[..., Sequence[Any]], parts: Parts, doc: str) -> Row:
+def packed_op(name: str, kernel: Callable[..., Sequence[Any]], parts: Parts, doc: str) -> Op:
     """A row whose kernel gives several arrays, packed. Its results have known shapes."""
 
     def packing(xp: Any, *arrays: Any, **options: Any) -> Any:
         found = kernel(xp, *arrays, **options)
         return pack(xp, found, *offsets(found))
 
-    def rule(row: Row, operands: tuple[Any, ...], options: Mapping[str, Any]) -> Inferred:
+    def rule(op: Op, operands: tuple[Any, ...], options: Mapping[str, Any]) -> Inferred:
         forms, workspace = parts(name, operands, options)
         nbytes = offsets(forms)[1]
         return Inferred(meta((nbytes,), _BYTES), workspace + nbytes)
 
-    return Row(name, packing, rule, parts=parts, doc=doc)
+    return Op(name, packing, rule, parts=parts, doc=doc)
 
 
 def pack_found(xp: Any, arrays: Sequence[Any]) -> Any:
@@ -73,7 +73,7 @@ def _unpack(xp: Any, buffer: Any, *, start: int, shape: tuple[int, ...], dtype: 
     return _part(buffer, start, shape, dtype)
 
 
-def _unpacked(row: Row, operands: tuple[Any, ...], options: Mapping[str, Any]) -> Inferred:
+def _unpacked(op: Op, operands: tuple[Any, ...], options: Mapping[str, Any]) -> Inferred:
     return Inferred(meta(options["shape"], options["dtype"]))
 
 
@@ -84,7 +84,7 @@ def _unpack_found(
     return _part(buffer, start + count * before, (count,) if shape is None else shape, dtype)
 
 
-def _unpacked_found(row: Row, operands: tuple[Any, ...], options: Mapping[str, Any]) -> Inferred:
+def _unpacked_found(op: Op, operands: tuple[Any, ...], options: Mapping[str, Any]) -> Inferred:
     count = _found(operands[0].bound[0], options["fixed"], options["width"])
     return Inferred(meta((count,) if options["shape"] is None else options["shape"], options["dtype"]))
 
@@ -94,6 +94,6 @@ def _found(nbytes: int, fixed: int, width: int) -> int:
     return max(nbytes - fixed, 0) // width
 
 
-UNPACK = Row("unpack", _unpack, _unpacked, view=True, doc="One of several results packed in a buffer: a view.")
+UNPACK = Op("unpack", _unpack, _unpacked, view=True, doc="One of several results packed in a buffer: a view.")
 _DOC = "The same, after `start` bytes and `before` for each that was found; of a known shape, or as many as were found."
-UNPACK_FOUND = Row("unpack_found", _unpack_found, _unpacked_found, view=True, doc=_DOC)
+UNPACK_FOUND = Op("unpack_found", _unpack_found, _unpacked_found, view=True, doc=_DOC)

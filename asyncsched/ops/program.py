@@ -10,7 +10,7 @@ from typing import Any
 
 from . import cut
 from .meta import Meta
-from .row import Row, resolve
+from .op import Op, resolve
 
 
 class Ref:
@@ -32,7 +32,7 @@ ref = cache(Ref)  # every operation with a number beside a tensor has one
 class Step:
     """One row applied. Its result goes to the next free slot."""
 
-    row: Row
+    op: Op
     args: tuple[Any, ...]  # Refs and scalars
     options: Mapping[str, Any]
     form: Meta  # of the result
@@ -105,14 +105,14 @@ class Program:
         """The result of one step; on the host in `out` if that is given and the row takes it, and in parts perhaps."""
         step = self.steps[index]
         args = [slots[a.slot] if type(a) is Ref else a for a in step.args]
-        kernel = resolve(step.row, xp)
+        kernel = resolve(step.op, xp)
         try:
-            if out is None or not step.row.out:
+            if out is None or not step.op.out:
                 result = kernel(*args, **step.options)
             else:
-                result = cut.run(step.row, kernel, args, out, step.options)
+                result = cut.run(step.op, kernel, args, out, step.options)
         except Exception as error:
-            error.add_note(f"raised by the captured operation {step.row.name!r}, written at {step.where}")
+            error.add_note(f"raised by the captured operation {step.op.name!r}, written at {step.where}")
             raise
         # What has no axes may be a NumPy scalar, to which nothing can be assigned.
         return result if isinstance(result, xp.ndarray) else xp.asarray(result)
@@ -124,7 +124,7 @@ class Program:
         for i, step in enumerate(self.steps):
             made = self.inputs + i
             slots = step.reads
-            if step.row.view and slots:
+            if step.op.view and slots:
                 base[made] = base.get(slots[0], slots[0])
             for slot in (made, *slots):
                 last[slot] = last[base.get(slot, slot)] = i

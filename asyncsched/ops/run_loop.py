@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from .op import Bound
 from .program import Program, Ref
-from .row import Bound
 
 # By NumPy's name. What is plain arithmetic has NumPy's bits; `tanh` and `exp` are those of `kernels.loops`.
 _EXPRESSIONS = {
@@ -43,7 +43,7 @@ def loop_of(
     known = {slot for slot, _ in reads}
     for i in steps:
         step, slot = program.steps[i], program.inputs + i
-        kernel = step.row.kernel
+        kernel = step.op.kernel
         if step.form.dtype != single or not isinstance(kernel, str) or kernel not in _EXPRESSIONS:
             return None
         words = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from . import kernels, rules
-from .row import Row
+from .op import Op
 
 # Name, the ufunc in NumPy and CuPy, one line of doc.
 _UFUNCS = (
@@ -79,18 +79,18 @@ _COMPARISONS = (
 )
 
 
-def elementwise_rows() -> Iterator[Row]:
+def elementwise_ops() -> Iterator[Op]:
     """All rows that work element by element."""
     r, k = rules.elementwise, kernels.basic
     for name, ufunc, doc in _UFUNCS:
-        yield Row(name, ufunc, r.ufunc, out=True, inplace=True, doc=doc)
+        yield Op(name, ufunc, r.ufunc, out=True, inplace=True, doc=doc)
     for name, doc in _COMPARISONS:
-        yield Row(name, name, r.comparison, out=True, inplace=True, doc=doc)
-    yield Row("round", "round", r.by_sample, out=True, inplace=True, doc="The nearest integer, ties to even.")
-    yield Row("clip", "clip", r.clip, out=True, inplace=True, doc="The elements limited to between two others.")
-    yield Row("where", k.where, r.where, out=True, doc="Elements of x1 where the condition is true, else of x2.")
-    yield Row("astype", k.astype, r.astype, out=True, doc="A copy in another dtype.")
-    yield Row("copy", k.copy, r.copy, out=True, inplace=True, doc="A copy in the same layout.")
-    yield Row("imag", k.imag, r.imag, view=True, doc="The imaginary part: a view; of real numbers new zeros.")
-    yield Row("tril", "tril", r.tril, doc="The lower triangle, zeros above diagonal k.")
-    yield Row("triu", "triu", r.tril, doc="The upper triangle, zeros below diagonal k.")
+        yield Op(name, name, r.comparison, out=True, inplace=True, doc=doc)
+    yield Op("round", "round", r.by_sample, out=True, inplace=True, doc="The nearest integer, ties to even.")
+    yield Op("clip", "clip", r.clip, out=True, inplace=True, doc="The elements limited to between two others.")
+    yield Op("where", k.where, r.where, out=True, doc="Elements of x1 where the condition is true, else of x2.")
+    yield Op("astype", k.astype, r.astype, out=True, doc="A copy in another dtype.")
+    yield Op("copy", k.copy, r.copy, out=True, inplace=True, doc="A copy in the same layout.")
+    yield Op("imag", k.imag, r.imag, view=True, doc="The imaginary part: a view; of real numbers new zeros.")
+    yield Op("tril", "tril", r.tril, doc="The lower triangle, zeros above diagonal k.")
+    yield Op("triu", "triu", r.tril, doc="The upper triangle, zeros below diagonal k.")

@@ -22,8 +22,8 @@ from ..devices.contract import Device
 from ..devices.memory import owner_of
 from ..errors import CaptureError
 from ..ops.meta import Meta, meta
+from ..ops.op import Inferred, Op, Plan, plan
 from ..ops.packed import UNPACK, offsets, pack, unpacked
-from ..ops.row import Inferred, Plan, Row, plan
 from ..runtime.runtime import Runtime
 from .handles import runtime_of
 from .issue import issue
@@ -95,10 +95,10 @@ class Graph:
             results = run(xp, arrays)
             return _by_itself(results[0], arrays) if single else pack(xp, results, starts, nbytes)
 
-        checks = any(step.row.checks for step in self._program.steps)
-        self._row = row = Row(self._name, kernel, _unplanned, out=not self._device.owns_captures, checks=checks)
+        checks = any(step.op.checks for step in self._program.steps)
+        self._op = op = Op(self._name, kernel, _unplanned, out=not self._device.owns_captures, checks=checks)
         inferred = Inferred(form, 0 if self._device.owns_captures else self._peak)
-        self._plan = Plan(row, inferred, form.nbytes, estimate=UNKNOWN_SECONDS)
+        self._plan = Plan(op, inferred, form.nbytes, estimate=UNKNOWN_SECONDS)
 
     def __call__(self, *args: Tensor) -> Any:
         """Issue one replay. Returns at once, with what the function returned: tensors in the same structure.
@@ -114,7 +114,7 @@ class Graph:
         if forms != [(form.shape, form.dtype) for form in self._forms]:
             takes, given = _told(self._forms), _told([value.meta for value in values[: len(args)]])
             raise ValueError(f"{self._name} takes {takes}, not {given}: capture another for these")
-        result = self._issue(self._row, self._plan, values, {}, self._lanes)
+        result = self._issue(self._op, self._plan, values, {}, self._lanes)
         tensors = iter([Tensor(result)] if len(self._metas) == 1 else self._parts(result))
         return map_leaves(lambda leaf: next(tensors) if isinstance(leaf, Meta) else leaf, self._results)
 
@@ -124,8 +124,8 @@ class Graph:
             found = plan(UNPACK, (packed.meta,), options)
             yield Tensor(self._issue(UNPACK, found, (packed,), options, self._runtime.lanes[self._device].compute))
 
-    def _issue(self, row: Row, found: Plan, args: tuple[Value, ...], options: Any, lanes: Any) -> Value:
-        return issue(self._runtime, self._device, row, found, args, None, options, lanes=lanes)
+    def _issue(self, op: Op, found: Plan, args: tuple[Value, ...], options: Any, lanes: Any) -> Value:
+        return issue(self._runtime, self._device, op, found, args, None, options, lanes=lanes)
 
     def __repr__(self) -> str:
         return f"Graph({self._name}, {len(self._program.steps)} operations, {self._device.name})"
@@ -177,7 +177,7 @@ def tensors_in(found: Any) -> list[Tensor]:
     return [leaf for leaf in leaves(found) if isinstance(leaf, Tensor)]
 
 
-def _unplanned(row: Row, operands: Any, options: Any) -> Any:
+def _unplanned(op: Op, operands: Any, options: Any) -> Any:
     raise AssertionError("a replay's plan is made when it is captured")
 
 

@@ -107,7 +107,7 @@ class Handle(Generic[T]):
         task, plan = value.task, getattr(value, "plan", None)
         if task is None or task.state >= DONE:
             return "done"
-        return f"pending: {task.name if plan is None else plan.row.name}"
+        return f"pending: {task.name if plan is None else plan.op.name}"
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError(

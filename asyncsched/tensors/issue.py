@@ -12,13 +12,13 @@ import numpy as np
 
 from .._core.callsite import call_site
 from .._core.failure import Failure
-from .._core.instrument import InlineRow
+from .._core.instrument import InlineOp
 from .._core.model import Lane, Scope, Task, Value, new_value
 from ..devices.contract import Device
 from ..devices.host.pool import POOLED_BYTES
 from ..devices.memory import owner_of
+from ..ops.op import NO_OPTIONS, Op, Plan
 from ..ops.program import ref
-from ..ops.row import NO_OPTIONS, Plan, Row
 from ..runtime.context import ambient, current_scope
 from ..runtime.runtime import Runtime
 
@@ -30,7 +30,7 @@ _ndarray = np.ndarray
 def issue(
     runtime: Runtime,
     device: Device,
-    row: Row,
+    op: Op,
     plan: Plan,
     reads: Value | tuple[Value, ...],
     template: tuple[Any, ...] | None,
@@ -66,10 +66,10 @@ def issue(
             return bare
     nbytes = plan.nbytes if inline else device.memory.footprint(plan.nbytes)
     value = new_value(scope.account, device, plan.meta, nbytes, site)
-    if row.view and not plan.nbytes:
+    if op.view and not plan.nbytes:
         value.base = reads[0] if isinstance(reads, tuple) else reads
     cost = nbytes + plan.workspace
-    task = Task(scope, row.name, value, row, reads, template, options, streams, cost)
+    task = Task(scope, op.name, value, op, reads, template, options, streams, cost)
     task.seconds = plan.estimate
     if plan.small and lanes is None:
         task.quick = plan
@@ -84,7 +84,7 @@ def template_of(args: Iterable[Any]) -> tuple[Any, ...]:
 
 
 def run_inline(
-    row: Row,
+    op: Op,
     plan: Plan,
     first: Value,
     a: Any,
@@ -141,7 +141,7 @@ def run_inline(
     if limit is not None and used > limit:
         return None
     if above is not None:
-        return _failed(scope, row, first, plan, above.passed_to(row.name, call_site()))
+        return _failed(scope, op, first, plan, above.passed_to(op.name, call_site()))
     if observer is not None:
         began = perf_counter()
     try:
@@ -149,10 +149,10 @@ def run_inline(
     except Exception as error:
         if type(error) is RuntimeError and runtime.quiet_in_use():
             return None
-        return _failed(scope, row, first, plan, Failure.of(error, row.name, call_site()))
+        return _failed(scope, op, first, plan, Failure.of(error, op.name, call_site()))
     if type(array) is not _ndarray:
         array = np.asarray(array)
-    if row.out or owner_of(array) is not owner_of(first.array):
+    if op.out or owner_of(array) is not owner_of(first.array):
         value = Value()  # `new_value`, written out: the call takes as long as all that it does
         value.account = account
         value.device = first.device
@@ -178,17 +178,15 @@ def run_inline(
         value.seq = engine.sequence
         engine.sequence += 1
         ended = perf_counter()
-        observer.row_ran_inline(
-            InlineRow(row.name, scope, plan.meta, value.charge, call_site(), began, ended, value.seq)
-        )
+        observer.op_ran_inline(InlineOp(op.name, scope, plan.meta, value.charge, call_site(), began, ended, value.seq))
     if plan.seconds:
         runtime.spend(plan.seconds)
     return value
 
 
-def _failed(scope: Scope, row: Row, first: Value, plan: Plan, failure: Failure) -> Value:
+def _failed(scope: Scope, op: Op, first: Value, plan: Plan, failure: Failure) -> Value:
     runtime = first.account.runtime
     value = new_value(scope.account, first.device, plan.meta)
-    task = Task(scope, row.name, value, row, (), None, None, runtime.lanes[first.device].compute, 0)
+    task = Task(scope, op.name, value, op, (), None, None, runtime.lanes[first.device].compute, 0)
     runtime.engine.failed_inline(task, failure)
     return value

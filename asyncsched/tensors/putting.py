@@ -14,7 +14,7 @@ from ..devices.memory import refuse_masked
 from ..errors import QueueFull
 from ..ops.kernels.basic import copy
 from ..ops.meta import meta
-from ..ops.row import Row
+from ..ops.op import Op
 from ..ops.table import TABLE
 from ..runtime.runtime import Runtime
 from .handles import Handle
@@ -31,7 +31,7 @@ def _native_copy(xp: Any, x: Any, *, out: Any = None) -> Any:
     return copy(xp, x, out=out)
 
 
-_PUT = Row("put", _native_copy, TABLE["copy"].rule, out=True, doc="A host array, copied to the device.")
+_PUT = Op("put", _native_copy, TABLE["copy"].rule, out=True, doc="A host array, copied to the device.")
 
 
 Source = tuple[Any, Device]  # an array that a copy stream of the device can read

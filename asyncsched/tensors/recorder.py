@@ -13,8 +13,8 @@ from .._core.failure import Failure
 from .._core.model import FAILED, Scope, Task, Value, new_value
 from ..devices.contract import Device
 from ..errors import CaptureError
+from ..ops.op import Op
 from ..ops.program import Program, Ref, Step, ref
-from ..ops.row import Row
 from ..runtime.runtime import Runtime
 
 
@@ -62,7 +62,7 @@ class Recorder:
     def _take(self, task: Task) -> None:
         value, name = task.value, task.name
         assert value is not None
-        if not isinstance(task.call, Row) or (task.lanes[0].copies and not task.inputs):
+        if not isinstance(task.call, Op) or (task.lanes[0].copies and not task.inputs):
             self.refuse(name)
         if value.device is not self.device:
             raise CaptureError(f"{name}: a captured step runs on one device; copy to {value.device.name} outside of it")
@@ -105,5 +105,5 @@ class Recorder:
 
 
 def _number(arg: Any) -> Any:
-    """A scalar as it was written: see `ops.row.Numbers`."""
+    """A scalar as it was written: see `ops.op.Numbers`."""
     return arg.item() if type(arg) is np.ndarray else arg

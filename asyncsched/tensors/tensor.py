@@ -11,9 +11,9 @@ import numpy as np
 from .._core.model import Value, failure_above, failure_of
 from ..ops.exactly import asked
 from ..ops.index_keys import encode_key
+from ..ops.op import NO_OPTIONS, Op, plan
 from ..ops.program import ref
-from ..ops.row import NO_OPTIONS, Row, plan
-from ..ops.table import TABLE, power_row
+from ..ops.table import TABLE, power_op
 from ..runtime.context import find
 from . import gradients
 from .handles import Handle, runtime_of
@@ -28,7 +28,7 @@ _OPERANDS = (Handle, np.ndarray, np.generic, *NUMBERS)
 
 
 def apply(
-    row: Row,
+    op: Op,
     operands: tuple[object, ...],
     options: Mapping[str, Any] = NO_OPTIONS,
     *,
@@ -46,9 +46,9 @@ def apply(
         device: where to run it where no operand is a tensor; default the scheduler's first.
         hold: do not launch before the scheduler's next step.
     """
-    if row.exact is not None and asked():
-        row = row.exact
-    if len(operands) == 1 and not options and (result := _apply_to_one(row, operands[0])) is not None:
+    if op.exact is not None and asked():
+        op = op.exact
+    if len(operands) == 1 and not options and (result := _apply_to_one(op, operands[0])) is not None:
         return result
     args: list[Any] = []
     inputs: list[Value] = []
@@ -72,33 +72,33 @@ def apply(
     for value in inputs:
         if value.device is not place:
             _refuse_mixed(inputs[0], value)
-    found = plan(row, tuple(forms), options)
+    found = plan(op, tuple(forms), options)
     made, lanes = None, None
-    if row.resource and not place.inline and not place.remote:
-        lanes = runtime.lane_of(row.resource, place)
+    if op.resource and not place.inline and not place.remote:
+        lanes = runtime.lane_of(op.resource, place)
     elif found.small and first is not None:
         arrays = [a.array if type(a) is Value else a for a in args]
         a, b = arrays if found.pair else (None, None)
-        made = run_inline(row, found, first, a, b, failure_above(inputs), arrays, options)
+        made = run_inline(op, found, first, a, b, failure_above(inputs), arrays, options)
     if made is None:
         template = None if len(inputs) == len(args) else template_of(args)
         reads = first if first is not None and len(inputs) == 1 else tuple(inputs)
-        made = issue(runtime, place, row, found, reads, template, options, lanes=lanes, hold=hold)
+        made = issue(runtime, place, op, found, reads, template, options, lanes=lanes, hold=hold)
     result = Tensor(made)
     if node is not None:
-        node.record(row, operands, options, result)
+        node.record(op, operands, options, result)
     return result
 
 
-def _apply_to_one(row: Row, x: object) -> Tensor | None:
+def _apply_to_one(op: Op, x: object) -> Tensor | None:
     """Run a quick row of one operand by a plan that is known; None if there is none, or this is not the moment."""
     if type(x) is not Tensor or x._node is not None:
         return None
     a = x._value
-    found = row.plans.get((a.meta,))
+    found = op.plans.get((a.meta,))
     if found is None or not found.small:
         return None
-    made = run_inline(row, found, a, None, None, None if a.task is None else failure_of(a), (a.array,))
+    made = run_inline(op, found, a, None, None, None if a.task is None else failure_of(a), (a.array,))
     if made is None:
         return None
     result = _new(Tensor)  # as its class makes one, which takes half as long again
@@ -119,9 +119,9 @@ _UFUNC_OPERATORS: dict[str, str] = {}
 
 def _operators(name: str) -> tuple[_Operator, _Operator]:
     """The methods for `t op other` and `other op t`. The hot path: a known plan for something tiny runs at once."""
-    row = TABLE[name]
-    plans, exact, with_int, with_float = row.plans, row.exact, row.with_number[int], row.with_number[float]
-    _UFUNC_OPERATORS[row.kernel if isinstance(row.kernel, str) else name] = name
+    op = TABLE[name]
+    plans, exact, with_int, with_float = op.plans, op.exact, op.with_number[int], op.with_number[float]
+    _UFUNC_OPERATORS[op.kernel if isinstance(op.kernel, str) else name] = name
     template: tuple[Any, Any] = (_FIRST, None)  # of the last call, used again while the number is the same object
 
     def forward(self: Tensor, other: Any) -> Tensor:
@@ -136,14 +136,14 @@ def _operators(name: str) -> tuple[_Operator, _Operator]:
                 above = None if a.task is None else failure_of(a)
                 array = a.array
                 if found.small and (array is not None or above is not None):
-                    made = run_inline(row, found, a, array, number, above)
+                    made = run_inline(op, found, a, array, number, above)
                 if made is None:
                     if not a.device.inline:  # its arrays are not NumPy's, and want the Python number
                         number = other
                     args = template  # read once: a scheduler on another thread may be here, too
                     if args[1] is not number:
                         args = template = (_FIRST, number)
-                    made = issue(a.account.runtime, a.device, row, found, a, args, NO_OPTIONS)
+                    made = issue(a.account.runtime, a.device, op, found, a, args, NO_OPTIONS)
                 result = _new(Tensor)
                 result._value = made
                 result._node = None
@@ -156,32 +156,32 @@ def _operators(name: str) -> tuple[_Operator, _Operator]:
                     above = None if a.task is None else failure_of(a)
                     if b.task is not None and above is None:
                         above = failure_of(b)
-                    made = run_inline(row, found, a, a.array, b.array, above)
+                    made = run_inline(op, found, a, a.array, b.array, above)
                 if made is None:
-                    made = issue(a.account.runtime, a.device, row, found, (a, b), None, NO_OPTIONS)
+                    made = issue(a.account.runtime, a.device, op, found, (a, b), None, NO_OPTIONS)
                 result = _new(Tensor)
                 result._value = made
                 result._node = None
                 return result
         elif not isinstance(other, _OPERANDS):
             return cast(Tensor, declined(other))
-        return apply(row, (self, other))
+        return apply(op, (self, other))
 
     def backward(self: Tensor, other: Any) -> Tensor:
-        return apply(row, (other, self)) if isinstance(other, _OPERANDS) else cast(Tensor, declined(other))
+        return apply(op, (other, self)) if isinstance(other, _OPERANDS) else cast(Tensor, declined(other))
 
     forward.__name__, backward.__name__ = f"__{name}__", f"__r{name}__"
-    forward.__doc__ = backward.__doc__ = row.doc
+    forward.__doc__ = backward.__doc__ = op.doc
     return forward, backward
 
 
 def _unary(name: str) -> Callable[[Tensor], Tensor]:
-    row = TABLE[name]
+    op = TABLE[name]
 
     def method(self: Tensor) -> Tensor:
-        return apply(row, (self,))
+        return apply(op, (self,))
 
-    method.__doc__ = row.doc
+    method.__doc__ = op.doc
     return method
 
 
@@ -211,7 +211,7 @@ class Tensor(Methods):
         self._value = value
         self._node: Any = None  # its place on the tape of `autograd`, if it has one
 
-    def _row(self, name: str, *operands: object, **options: Any) -> Tensor:
+    def _op(self, name: str, *operands: object, **options: Any) -> Tensor:
         return apply(TABLE[name], (self, *operands), options)
 
     def __iter__(self) -> Iterator[Tensor]:
@@ -242,12 +242,12 @@ class Tensor(Methods):
         target = runtime.device(device)
         if target is value.device:
             return self
-        row = TABLE["copy"]
-        found = plan(row, (value.meta,), NO_OPTIONS)
+        op = TABLE["copy"]
+        found = plan(op, (value.meta,), NO_OPTIONS)
         lanes = runtime.lanes[target].copy
-        result = Tensor(issue(runtime, target, row, found, value, None, NO_OPTIONS, lanes=lanes))
+        result = Tensor(issue(runtime, target, op, found, value, None, NO_OPTIONS, lanes=lanes))
         if self._node is not None:
-            self._node.record(row, (self,), NO_OPTIONS, result)
+            self._node.record(op, (self,), NO_OPTIONS, result)
         return result
 
     def to_device(self, device: object, /, *, stream: None = None) -> Tensor:
@@ -272,8 +272,8 @@ class Tensor(Methods):
 
     def __getitem__(self, key: Any) -> Tensor:
         encoded, tensors = encode_key(key, Tensor)
-        row = TABLE["getitem_advanced" if tensors else "getitem"]
-        return apply(row, (self, *tensors), {"key": encoded})
+        op = TABLE["getitem_advanced" if tensors else "getitem"]
+        return apply(op, (self, *tensors), {"key": encoded})
 
     def __setitem__(self, key: Any, new: Any) -> None:
         """Move this handle to a new version with the part assigned. Tasks already issued keep the old one."""
@@ -356,5 +356,5 @@ class Tensor(Methods):
 
     def __pow__(self, other: Any) -> Tensor:
         """x**y. Some constant exponents have an operation of their own: squares, roots, the reciprocal."""
-        row = power_row(self._value.meta, other._value.meta if isinstance(other, Tensor) else other)
-        return self._pow(other) if row.name == "pow" else apply(row, (self,))
+        op = power_op(self._value.meta, other._value.meta if isinstance(other, Tensor) else other)
+        return self._pow(other) if op.name == "pow" else apply(op, (self,))

@@ -55,7 +55,7 @@ def rows_behind(tensor: asc.Tensor) -> set[str]:
     while todo:
         node = todo.pop()
         if node is not None and not node.leaf:
-            names.add(node.row.name)
+            names.add(node.op.name)
             todo += node.parents
     return names
 

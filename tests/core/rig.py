@@ -72,7 +72,7 @@ class Rig:
     def _run_bare(self, value: Value) -> bool:
         self.before_bare(value)
         reads = value.reads
-        if type(value.task) is not Bare or value.plan.row.name == "boom" or any(v.array is None for v in reads):
+        if type(value.task) is not Bare or value.plan.op.name == "boom" or any(v.array is None for v in reads):
             return False
         value.task = value.plan = value.reads = value.args = None
         value.array = object()
@@ -85,12 +85,12 @@ class Rig:
     def bare(self, *inputs: Value, cost: int = 0, name: str = "bare", scope: Scope | None = None) -> Value:
         """A bare value in the backlog, or a quick task in place of one that may not be bare."""
         scope = scope or self.root
-        row = SimpleNamespace(name=name)
-        plan = SimpleNamespace(row=row, meta=None, nbytes=cost, cost=cost, estimate=0.0)
+        op = SimpleNamespace(name=name)
+        plan = SimpleNamespace(op=op, meta=None, nbytes=cost, cost=cost, estimate=0.0)
         value = self.engine.submit_bare(scope, None, plan, inputs, None, self.lanes, None)
         if value is None:
             value = new_value(scope.account, None, None, cost)
-            task = Task(scope, name, value, plan.row, inputs, None, None, self.lanes, cost)
+            task = Task(scope, name, value, plan.op, inputs, None, None, self.lanes, cost)
             task.quick = plan
             self.engine.submit(task, bounded=False)
         return value

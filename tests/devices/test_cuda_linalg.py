@@ -11,7 +11,7 @@ from numpy.linalg import LinAlgError
 
 import asyncsched as asc
 from asyncsched.ops.kernels.fourier import PLAN_BYTES
-from asyncsched.ops.row import resolve
+from asyncsched.ops.op import resolve
 from asyncsched.ops.table import TABLE
 from asyncsched.tensors.tensor import apply
 from tests.fake_cupy import Fake

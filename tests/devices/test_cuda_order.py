@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from asyncsched.ops.row import resolve
+from asyncsched.ops.op import resolve
 from asyncsched.ops.table import TABLE
 from tests.fake_cupy import Fake
 from tests.waiting import until
@@ -134,8 +134,8 @@ async def test_crossing_chains_on_four_streams(fake: Fake) -> None:
         for step in range(40):
             rows = [rows[i] * 0.5 + rows[(i + 1 + step) % 4] for i in range(4)]
             expected = [expected[i] * np.float32(0.5) + expected[(i + 1 + step) % 4] for i in range(4)]
-        for row, array in zip(rows, expected, strict=True):
-            assert (await row.numpy()).tobytes() == array.tobytes()
+        for op, array in zip(rows, expected, strict=True):
+            assert (await op.numpy()).tobytes() == array.tobytes()
 
 
 async def test_few_events_serve_many_tasks_and_none_is_timed_or_spins(fake: Fake) -> None:
@@ -276,10 +276,10 @@ async def test_warm_single_kernels_are_issued_by_the_loop_and_others_are_not(fak
     async with opened(1, inline_launch=True) as s:
         x = await s.put(BLOCK)
         for name, seen in threads.items():
-            row = TABLE[name]
-            kernel = resolve(row, cupy)
+            op = TABLE[name]
+            kernel = resolve(op, cupy)
             if name == "softmax":
-                row.kernels[cupy] = lambda *a, k=kernel, to=seen, **o: (to.add(threading.get_ident()), k(*a, **o))[1]
+                op.kernels[cupy] = lambda *a, k=kernel, to=seen, **o: (to.add(threading.get_ident()), k(*a, **o))[1]
         before = s.devices[0].streams[0].issued.count
         for _ in range(3):
             await asc.exp(x)

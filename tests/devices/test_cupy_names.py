@@ -13,10 +13,10 @@ import pytest
 import asyncsched
 from asyncsched.devices.cuda import expressions
 from asyncsched.ops.meta import meta
+from asyncsched.ops.op import plan
 from asyncsched.ops.program import Step, ref
-from asyncsched.ops.row import plan
 from asyncsched.ops.table import TABLE
-from asyncsched.ops.table_elementwise import elementwise_rows
+from asyncsched.ops.table_elementwise import elementwise_ops
 
 ROOT = Path(asyncsched.__file__).parent
 KERNELS = sorted(ROOT.glob("ops/kernels/*.py"))
@@ -83,9 +83,9 @@ EXPRESSIONS: dict[str, tuple[int, tuple[float, ...], dict[str, Any]]] = {
     "rms_scaled": (2, (1e-8,), {}),
 }
 UFUNCS = [
-    row.name
-    for row in elementwise_rows()
-    if isinstance(getattr(np, str(row.kernel), None), np.ufunc) and row.name != "remainder"
+    op.name
+    for op in elementwise_ops()
+    if isinstance(getattr(np, str(op.kernel), None), np.ufunc) and op.name != "remainder"
 ]
 
 # Called only where the namespace is NumPy, or has it.
@@ -132,25 +132,23 @@ def test_the_constants(cupy: Any) -> None:
     assert str(cupy.cuda.runtime.CUDARuntimeError(pool._FULL)).startswith("cudaErrorMemoryAllocation")
 
 
-@pytest.mark.parametrize(
-    "row", [row for row in TABLE.values() if isinstance(row.kernel, str)], ids=lambda row: row.name
-)
-def test_rows_that_name_a_function(cupy: Any, row: Any) -> None:
-    kernel = getattr(cupy, row.kernel)
-    assert not row.out or isinstance(kernel, cupy.ufunc) or row.kernel == "matmul" or "out" in parameters(kernel)
+@pytest.mark.parametrize("op", [op for op in TABLE.values() if isinstance(op.kernel, str)], ids=lambda op: op.name)
+def test_rows_that_name_a_function(cupy: Any, op: Any) -> None:
+    kernel = getattr(cupy, op.kernel)
+    assert not op.out or isinstance(kernel, cupy.ufunc) or op.kernel == "matmul" or "out" in parameters(kernel)
 
 
 @pytest.mark.parametrize("name", [*EXPRESSIONS, *UFUNCS])
 def test_elementwise_rows_have_expressions(cupy: Any, name: str) -> None:
     """Those are not part of CuPy's public interface: where a version has them elsewhere, this tells."""
-    row, kernel = TABLE[name], getattr(np, str(TABLE[name].kernel), None)
+    op, kernel = TABLE[name], getattr(np, str(TABLE[name].kernel), None)
     form = meta((3,), np.dtype(np.int32 if name.startswith("bitwise") else np.float32))
     if isinstance(kernel, np.ufunc):
         arrays, more, options = kernel.nin, (), {}
-        result = plan(row, (form,) * arrays, {}).meta
+        result = plan(op, (form,) * arrays, {}).meta
     else:
         (arrays, more, options), result = EXPRESSIONS[name], form
-    step = Step(row, (*map(ref, range(arrays)), *more), options, result, 12, 0, "")
+    step = Step(op, (*map(ref, range(arrays)), *more), options, result, 12, 0, "")
     assert expressions.expression(cupy, step, 9, lambda slot: form.dtype).lines
 
 

@@ -18,7 +18,7 @@ import asyncsched as asc
 import asyncsched.nn.functional as F  # noqa: N812
 from asyncsched.devices.host.team import Shared, Team
 from asyncsched.ops import cut, parallel
-from asyncsched.ops.row import Row, resolve
+from asyncsched.ops.op import Op, resolve
 from asyncsched.ops.table import TABLE
 from asyncsched.tensors.functions._common import op
 from tests.waiting import held
@@ -133,7 +133,7 @@ def test_products_are_cut_along_the_longer_side_at_multiples_of_64(name: str, sh
     args = [np.ones(shape, np.float32) for shape in shapes]
     out = np.empty((len(args[0]), args[1].shape[name == "matmul"]), np.float32)
     long = int(out.shape[1] > out.shape[0])
-    lengths = [part.shape[long] for _, part in cut.parts(*_row(name), args, out)]
+    lengths = [part.shape[long] for _, part in cut.parts(*_op(name), args, out)]
     assert len(lengths) == 8
     assert sum(lengths) == max(out.shape)
     assert not any(length % 64 for length in lengths[:-1])
@@ -151,11 +151,11 @@ def test_a_product_that_takes_long_is_cut_along_both_sides(
     monkeypatch.setattr(cut, "_LONG_SECONDS", 1e-5)
     monkeypatch.setattr(cut, "_SIDE", 200)
     monkeypatch.setattr(parallel, "PART_SECONDS", 1e-6)
-    row, kernel = _row(name)
+    operation, kernel = _op(name)
     args = [RNG.standard_normal(shape) for shape in shapes]
     whole = kernel(*args)
     out = np.full_like(whole, np.nan)
-    found = cut.parts(row, kernel, args, out)
+    found = cut.parts(operation, kernel, args, out)
     assert len(found) == 8 * 3  # as many as there are threads along the one, 700 // 200 along the other
     assert sum(where.size for _, where in found) == out.size
     for some, where in found:
@@ -167,7 +167,7 @@ def test_a_product_that_takes_long_is_cut_along_both_sides(
 def test_no_part_of_a_large_product_takes_seconds() -> None:
     """A function that comes to a stream which helps waits for one of them."""
     out = np.empty((8192, 8192), np.float32)
-    (factors, where), *rest = cut.parts(*_row("matmul"), [np.empty_like(out)] * 2, out)
+    (factors, where), *rest = cut.parts(*_op("matmul"), [np.empty_like(out)] * 2, out)
     assert len(rest) == 63
     assert where.shape == (1024, 1024)
     assert [one.shape for one in factors] == [(1024, 8192), (8192, 1024)]
@@ -188,11 +188,11 @@ def test_no_part_of_a_large_product_takes_seconds() -> None:
     ],
 )
 def test_products_of_several_are_cut_along_all_axes(shapes: tuple[tuple[int, ...], ...], count: int) -> None:
-    row, kernel = _row("matmul")
+    operation, kernel = _op("matmul")
     args = [RNG.standard_normal(shape, np.float32) for shape in shapes]
     whole = np.matmul(*args)
     out = np.full_like(whole, np.nan)
-    found = cut.parts(row, kernel, args, out)
+    found = cut.parts(operation, kernel, args, out)
     for some, where in found:
         kernel(*some, out=where)
     assert_allclose(out, whole, rtol=1e-4, atol=1e-3)
@@ -203,14 +203,14 @@ def test_products_of_several_are_cut_along_all_axes(shapes: tuple[tuple[int, ...
 @pytest.mark.parametrize("dtype", [np.int32, np.float16])
 def test_what_no_blas_multiplies_has_short_parts(dtype: Any) -> None:
     out = np.empty((1024, 800), dtype)
-    found = cut.parts(*_row("matmul"), (np.empty((1024, 800), dtype), np.empty((800, 800), dtype)), out)
+    found = cut.parts(*_op("matmul"), (np.empty((1024, 800), dtype), np.empty((800, 800), dtype)), out)
     assert [where.shape for _, where in found] == [(1, 800)] * 1024  # of 1.3 ms each, by estimate
 
 
 @pytest.mark.usefixtures("of_eight")
 def test_many_products_are_cut_into_parts_of_a_millisecond() -> None:
     x = np.empty((4000, 100, 100), np.float32)
-    lengths = [len(where) for _, where in cut.parts(*_row("matmul"), (x, x), x)]
+    lengths = [len(where) for _, where in cut.parts(*_op("matmul"), (x, x), x)]
     assert sum(lengths) == 4000
     assert max(lengths) <= 60  # of 0.02 ms each
 
@@ -312,7 +312,7 @@ async def test_who_helps_goes_back_to_its_own_tasks_after_one_part(gate: threadi
 @pytest.mark.usefixtures("of_eight")
 def test_long_rows_are_cut_into_short_parts() -> None:
     x = np.empty((8192, 8192), np.float32)
-    found = cut.parts(*_row("exp"), (x,), x)
+    found = cut.parts(*_op("exp"), (x,), x)
     longest = max(parallel.seconds_of("exp", part.size, part.itemsize) for _, part in found)
     assert longest < 1.2 * parallel.LONGEST_SECONDS
     assert len(found) % 8 == 0
@@ -336,9 +336,9 @@ async def test_who_helps_with_a_row_of_many_passes_goes_back_to_its_own_tasks(
             assert gate.wait(10)
         return out
 
-    def run(row: Row, *args: Any) -> Any:
+    def run(operation: Op, *args: Any) -> Any:
         owner.add(threading.get_ident())
-        return original(row, *args)
+        return original(operation, *args)
 
     def look() -> list[int]:
         found = list(by)
@@ -409,9 +409,9 @@ def parts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return seen
 
 
-def _chain(x: Any, row: Any) -> Any:
+def _chain(x: Any, operation: Any) -> Any:
     """A captured run with a row, a number that fills a tile, and two results."""
-    y = asc.maximum(asc.tanh(x * row + 2) * 0.5, 0.1)
+    y = asc.maximum(asc.tanh(x * operation + 2) * 0.5, 0.1)
     return y, y * x
 
 
@@ -567,7 +567,7 @@ def test_a_row_is_looked_for_while_a_finaliser_lets_another_thread_open_one() ->
         gc.enable()
 
 
-def _row(name: str) -> tuple[Row, Any]:
+def _op(name: str) -> tuple[Op, Any]:
     return TABLE[name], resolve(TABLE[name], np)
 
 
@@ -580,10 +580,10 @@ def of_eight(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("of_eight")
 def test_small_rows_and_those_along_the_only_axis_stay_whole() -> None:
     small, long = np.ones(100, np.float32), np.ones((1, 10**7), np.float32)
-    assert not cut.parts(*_row("add"), (small, 1.0), small)
-    assert not cut.parts(*_row("softmax"), (long,), long)
-    assert not cut.parts(*_row("sum"), (long,), long)
-    found = cut.parts(*_row("add"), (long, 1.0), long)
+    assert not cut.parts(*_op("add"), (small, 1.0), small)
+    assert not cut.parts(*_op("softmax"), (long,), long)
+    assert not cut.parts(*_op("sum"), (long,), long)
+    found = cut.parts(*_op("add"), (long, 1.0), long)
     assert len(found) == 8
     assert all(out.flags.c_contiguous and out.shape == args[0].shape for args, out in found)
     assert sum(out.size for _, out in found) == 10**7
@@ -592,7 +592,7 @@ def test_small_rows_and_those_along_the_only_axis_stay_whole() -> None:
 @pytest.mark.usefixtures("of_eight")
 def test_where_the_first_axis_has_few_places_the_next_is_cut_too() -> None:
     x = np.ones((1, 3, 2, 10**6), np.float32)
-    found = cut.parts(*_row("add"), (x, x[0]), x)
+    found = cut.parts(*_op("add"), (x, x[0]), x)
     assert [out.shape for _, out in found] == [(1, 1, 1, 500_000)] * 12
     assert all(one.shape[-1] == 500_000 and one.size == 500_000 for args, _ in found for one in args)
     assert len({out.ctypes.data for _, out in found}) == 12
@@ -608,9 +608,9 @@ def test_rows_are_cut_where_they_have_the_bits_of_the_whole(monkeypatch: pytest.
         ("softmax", (x,), {}),
         ("softmax", (x,), {"log": True}),
     ):
-        row, kernel = _row(name)
+        operation, kernel = _op(name)
         whole, out = kernel(*args, **options), np.empty_like(x)
-        found = cut.parts(row, kernel, args, out)
+        found = cut.parts(operation, kernel, args, out)
         assert len(found) > 1
         assert all(where.size // 600 % 16 == 0 for _, where in found[:-1])
         for some, where in found:
@@ -620,8 +620,8 @@ def test_rows_are_cut_where_they_have_the_bits_of_the_whole(monkeypatch: pytest.
 
 def test_alone_nothing_is_cut() -> None:
     x, square = np.ones((3, 10**7), np.float32), np.empty((8192, 8192), np.float32)
-    assert not cut.parts(*_row("add"), (x, x), x)
-    assert not cut.parts(*_row("matmul"), (square, square), square)
+    assert not cut.parts(*_op("add"), (x, x), x)
+    assert not cut.parts(*_op("matmul"), (square, square), square)
 
 
 @pytest.mark.one_loop

@@ -13,7 +13,7 @@ import pytest
 
 import asyncsched as asc
 from asyncsched.ops.kernels.layers import blocks
-from asyncsched.ops.row import plan, resolve
+from asyncsched.ops.op import plan, resolve
 from asyncsched.ops.rules.elementwise import comparison, ufunc
 from asyncsched.ops.table import TABLE
 from asyncsched.tensors.tensor import apply
@@ -31,7 +31,7 @@ def test_every_row_has_cases():
     assert {name for name, cases in CASES.items() if cases} == set(TABLE)
 
 
-@pytest.mark.parametrize("name", [name for name, row in TABLE.items() if name not in RANDOM and not row.parts])
+@pytest.mark.parametrize("name", [name for name, op in TABLE.items() if name not in RANDOM and not op.parts])
 async def test_rows_equal_numpy(card, name):
     wrong = []
     async with asc.Scheduler("cuda", max_bytes="256 MiB") as s:
@@ -87,12 +87,12 @@ def _magnitude(name: str, case: Case) -> Any:
 
 def _laid_out(name: str, case: Case, array: Any, expected: np.ndarray) -> str | None:
     """Views lie as NumPy's; what a plan promises to be contiguous is."""
-    row = TABLE[name]
+    op = TABLE[name]
     operands = tuple([_meta(a) for a in case.operands])
-    if plan(row, operands, case.options).meta.contiguous and not array.flags.c_contiguous:
+    if plan(op, operands, case.options).meta.contiguous and not array.flags.c_contiguous:
         return f"planned as contiguous, with strides {array.strides}"
     dense = all(_dense(a) for a in case.operands)
-    if row.view and dense and strides(array) != strides(expected):
+    if op.view and dense and strides(array) != strides(expected):
         return f"strides {array.strides} instead of {expected.strides}"
     return None
 

@@ -48,7 +48,7 @@ class Log(asc.observe.Instrument):
     def task_ended(self, task: Any) -> None:
         self.seen.append(("ended", task.name, asc.observe.STATE_NAMES[task.state]))
 
-    def row_ran_inline(self, row: Any) -> None:
+    def op_ran_inline(self, row: Any) -> None:
         assert row.ended >= row.began
         line = asc.observe.line_of(row.site).rpartition(" in ")[2]
         self.seen.append(("inline", row.name, row.meta.shape, row.nbytes, line))

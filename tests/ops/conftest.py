@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asyncsched.ops import TABLE, Meta, Plan, Row, meta, plan, resolve
+from asyncsched.ops import TABLE, Meta, Op, Plan, meta, plan, resolve
 
 # The most telling public class of what NumPy raised, for its private subclasses.
 _ERRORS = (np.exceptions.AxisError, ZeroDivisionError, OverflowError, TypeError, IndexError, ValueError)
@@ -53,7 +53,7 @@ class Check:
     """Compares one row with eager NumPy for given operands."""
 
     def __init__(self, name: str) -> None:
-        self.row: Row = TABLE[name]
+        self.op: Op = TABLE[name]
 
     def __call__(self, eager: Callable[[], Any], *operands: Any, **options: Any) -> Plan | None:
         """Compare with what `eager()` returns or raises; the plan if it returned."""
@@ -69,19 +69,19 @@ class Check:
         """The same class of error comes from the plan."""
         kind = next(kind for kind in _ERRORS if isinstance(error, kind))
         with pytest.raises(kind):
-            plan(self.row, tuple(map(meta_of, operands)), options)
+            plan(self.op, tuple(map(meta_of, operands)), options)
 
     def agrees(self, expected: np.ndarray, operands: tuple[Any, ...], options: Mapping[str, Any]) -> Plan:
         """The plan tells the truth, and every way to run the kernel gives what is expected."""
-        found = plan(self.row, tuple(map(meta_of, operands)), options)
+        found = plan(self.op, tuple(map(meta_of, operands)), options)
         self.promises(found, expected)
-        if all(a.flags.c_contiguous for a in operands if isinstance(a, np.ndarray)) and self.row.name not in _RETICENT:
+        if all(a.flags.c_contiguous for a in operands if isinstance(a, np.ndarray)) and self.op.name not in _RETICENT:
             assert found.meta.contiguous == expected.flags.c_contiguous
-        kernel = resolve(self.row, np)
+        kernel = resolve(self.op, np)
         got = kernel(*operands, **options)
         assert_same(got, expected)
         self.owns(found, np.asarray(got), operands)
-        if self.row.out and all(a.flags.c_contiguous for a in operands if isinstance(a, np.ndarray)):
+        if self.op.out and all(a.flags.c_contiguous for a in operands if isinstance(a, np.ndarray)):
             self.writes_out(found.meta, expected, operands, options)
         return found
 
@@ -100,15 +100,15 @@ class Check:
     def owns(self, found: Plan, got: np.ndarray, operands: tuple[Any, ...]) -> None:
         shared = any(owner(a) is owner(got) for a in operands if isinstance(a, np.ndarray))
         if found.nbytes == 0 and got.size:
-            assert self.row.view
+            assert self.op.view
             assert shared
-        elif not self.row.view and got.size:
+        elif not self.op.view and got.size:
             assert not shared
             assert found.nbytes >= got.nbytes
             assert found.nbytes == got.nbytes or not found.meta.known
 
     def writes_out(self, result: Meta, expected: np.ndarray, operands: Any, options: Mapping[str, Any]) -> None:
-        kernel = resolve(self.row, np)
+        kernel = resolve(self.op, np)
         out = np.empty(result.bound, result.dtype)
         out.view(np.uint8).fill(0xA5) if out.ndim and out.size else None
         returned = kernel(*operands, out=out, **options)
@@ -123,9 +123,9 @@ class Check:
 
     def places(self, operands: tuple[Any, ...], expected: np.ndarray) -> list[int]:
         """Which operands the result may be written over: any of a ufunc, else the first."""
-        if not self.row.inplace or (expected.dtype.kind == "c" and expected.size == 1):
+        if not self.op.inplace or (expected.dtype.kind == "c" and expected.size == 1):
             return []
-        considered = operands if isinstance(resolve(self.row, np), np.ufunc) else operands[:1]
+        considered = operands if isinstance(resolve(self.op, np), np.ufunc) else operands[:1]
         return [
             place
             for place, a in enumerate(considered)

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from conftest import DTYPES, in_every_layout, layouts, values
 
-from asyncsched.ops import TABLE, power_row
+from asyncsched.ops import TABLE, power_op
 from asyncsched.ops.rules.elementwise import comparison, ufunc
 
-UFUNCS = [name for name, row in TABLE.items() if row.rule in (ufunc, comparison)]
+UFUNCS = [name for name, op in TABLE.items() if op.rule in (ufunc, comparison)]
 UNARY = [name for name in UFUNCS if getattr(np, TABLE[name].kernel).nin == 1]
 BINARY = [name for name in UFUNCS if getattr(np, TABLE[name].kernel).nin == 2]
 SCALARS = (True, 2, 2.5, 1 - 2j, np.float32(1.5), np.int8(3), np.float64(2), np.bool(True))
@@ -112,8 +112,8 @@ def test_triangles(check, x, k):
 @pytest.mark.parametrize("exponent", [-1, -1.0, 0, 0.5, 1, 2, 2.0, 3, 1.5, True, 2j, np.float64(0.5), np.int64(2)])
 def test_operator_power(check, dtype, exponent):
     x = values((3, 4), dtype) if dtype != "?" else values((4,), dtype)
-    row = power_row(x, exponent)
-    operands = (x, exponent) if row.name == "pow" else (x,)
+    op = power_op(x, exponent)
+    operands = (x, exponent) if op.name == "pow" else (x,)
     if exponent is not True and exponent == -1 and x.dtype.kind in "iub":
         pytest.skip("negative powers of integers fail when they run, for their values")
-    check(row.name)(lambda: x**exponent, *operands)
+    check(op.name)(lambda: x**exponent, *operands)

@@ -116,7 +116,7 @@ def test_scatter_along_an_axis_is_the_transpose_of_taking(check, dtype, axis):
 
 
 @pytest.mark.parametrize(
-    ("row", "operands", "options"),
+    ("op", "operands", "options"),
     [
         ("scatter", [(3,)], {"shape": (3, 4), "key": (1,)}),
         ("scatter", [(4,)], {"shape": (3, 4), "key": (3,)}),
@@ -125,10 +125,10 @@ def test_scatter_along_an_axis_is_the_transpose_of_taking(check, dtype, axis):
         ("adam_step", [(3,), (3,), (4,)], {}),
     ],
 )
-def test_what_does_not_fit_is_refused(row, operands, options):
+def test_what_does_not_fit_is_refused(op, operands, options):
     metas = tuple([meta(shape, np.dtype("f8")) for shape in operands])
     with pytest.raises((ValueError, IndexError)):
-        plan(TABLE[row], metas, options)
+        plan(TABLE[op], metas, options)
 
 
 def test_updates_keep_to_one_dtype():

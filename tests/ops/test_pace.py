@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from asyncsched.ops.meta import meta
-from asyncsched.ops.row import plan
+from asyncsched.ops.op import plan
 from asyncsched.ops.table import TABLE
 
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from conftest import values
 
-from asyncsched.ops import TABLE, Row, encode_key, meta, plan, plan_key, resolve
-from asyncsched.ops import row as row_module
-from asyncsched.ops.row import Inferred
+from asyncsched.ops import TABLE, Op, encode_key, meta, plan, plan_key, resolve
+from asyncsched.ops import op as op_module
+from asyncsched.ops.op import Inferred
 
 F4 = np.dtype("f4")
 MATRIX = meta((3, 4), F4)
@@ -53,48 +53,48 @@ def test_an_operand_of_another_kind_is_refused():
 def test_plans_are_made_once():
     calls = []
 
-    def rule(row, operands, options):
+    def rule(op, operands, options):
         calls.append(operands)
         return Inferred(operands[0])
 
-    row = Row("probe", "add", rule)
-    assert plan(row, (MATRIX, 2), {}) is plan(row, (MATRIX, 3), {})
-    assert plan(row, (MATRIX, 2.0), {}) is not plan(row, (MATRIX, 3), {})
+    op = Op("probe", "add", rule)
+    assert plan(op, (MATRIX, 2), {}) is plan(op, (MATRIX, 3), {})
+    assert plan(op, (MATRIX, 2.0), {}) is not plan(op, (MATRIX, 3), {})
     assert len(calls) == 2
 
 
 def test_the_cache_is_bounded(monkeypatch):
-    monkeypatch.setattr(row_module, "_PLAN_LIMIT", 8)
-    row = Row("probe", "add", lambda row, operands, options: Inferred(operands[0]))
+    monkeypatch.setattr(op_module, "_PLAN_LIMIT", 8)
+    op = Op("probe", "add", lambda op, operands, options: Inferred(operands[0]))
     for axis in range(100):
-        plan(row, (MATRIX,), {"axis": axis})
-    assert len(row.plans) <= 8
+        plan(op, (MATRIX,), {"axis": axis})
+    assert len(op.plans) <= 8
 
 
 def test_what_an_operator_looks_up_is_bounded_too(monkeypatch):
-    monkeypatch.setattr(row_module, "_PLAN_LIMIT", 8)
-    row = Row("probe", "add", lambda row, operands, options: Inferred(operands[0]))
+    monkeypatch.setattr(op_module, "_PLAN_LIMIT", 8)
+    op = Op("probe", "add", lambda op, operands, options: Inferred(operands[0]))
     for length in range(1, 100):
         operands = meta((length,), F4), 2.0
-        assert row.with_number[float].get(operands[0]) is None
-        assert plan(row, operands, {}) is row.with_number[float][operands[0]]
-    assert len(row.with_number[float]) <= 8
-    assert not row.with_number[int]
+        assert op.with_number[float].get(operands[0]) is None
+        assert plan(op, operands, {}) is op.with_number[float][operands[0]]
+    assert len(op.with_number[float]) <= 8
+    assert not op.with_number[int]
 
 
 @pytest.mark.parametrize("operands", [(MATRIX, True), (2, MATRIX), (MATRIX, np.float32(2)), (MATRIX, 2)])
 def test_an_operator_looks_up_no_plan_that_is_not_for_every_number_of_the_type(operands):
     """With bounds for integers it is not: each number is checked."""
-    row = Row("probe", "add", lambda row, operands, options: Inferred(MATRIX, int_bounds=(0, 9)))
-    plan(row, operands, {})
-    assert row.with_number == {int: {}, float: {}}
+    op = Op("probe", "add", lambda op, operands, options: Inferred(MATRIX, int_bounds=(0, 9)))
+    plan(op, operands, {})
+    assert op.with_number == {int: {}, float: {}}
 
 
 def test_a_row_made_of_another_has_plans_of_its_own():
-    row = Row("probe", "add", lambda row, operands, options: Inferred(MATRIX))
-    plan(row, (MATRIX, 2), {})
-    assert row.with_number[int]
-    assert not replace(row, kernel="subtract", plans={}).with_number[int]
+    op = Op("probe", "add", lambda op, operands, options: Inferred(MATRIX))
+    plan(op, (MATRIX, 2), {})
+    assert op.with_number[int]
+    assert not replace(op, kernel="subtract", plans={}).with_number[int]
 
 
 F8, F2, C16, BYTE = (np.dtype(name) for name in ("f8", "f2", "c16", "i1"))
@@ -226,14 +226,14 @@ def test_every_length_up_to_the_bound_keeps_the_promise():
 
 
 def test_every_row_is_documented_and_named():
-    for name, row in TABLE.items():
-        assert row.name == name
-        assert row.doc.endswith(".")
-        assert "\n" not in row.doc
-        assert not (row.inplace and not row.out)
+    for name, op in TABLE.items():
+        assert op.name == name
+        assert op.doc.endswith(".")
+        assert "\n" not in op.doc
+        assert not (op.inplace and not op.out)
 
 
 def test_kernels_are_bound_once():
-    row = TABLE["where"]
-    assert resolve(row, np) is resolve(row, np)
+    op = TABLE["where"]
+    assert resolve(op, np) is resolve(op, np)
     assert resolve(TABLE["add"], np) is np.add

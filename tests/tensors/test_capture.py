@@ -310,19 +310,19 @@ async def test_captures_do_not_nest(s: asc.Scheduler, x: asc.Tensor) -> None:
 
 async def test_cuda_names_the_operation_that_it_cannot_record() -> None:
     """A kernel that waits for the device works when run, and breaks a capture."""
-    from asyncsched.ops.row import Row
+    from asyncsched.ops.op import Op
     from asyncsched.ops.rules.elementwise import copy
     from asyncsched.tensors.tensor import apply
 
     def waits(xp: Any, x: Any) -> Any:
         return x + float(x.sum().item())
 
-    row = Row("needs_the_host", waits, copy)
+    op = Op("needs_the_host", waits, copy)
     with fake_cupy(1):
         async with asc.Scheduler("cuda") as s:
             x = await s.put(A)
             with pytest.raises(asc.CaptureError, match=r"needs_the_host.*test_capture"):
-                await s.capture(lambda x: apply(row, (x,)), x)
+                await s.capture(lambda x: apply(op, (x,)), x)
             assert np.array_equal(await (x + 1).numpy(), A + 1)
             del x
 

@@ -12,7 +12,7 @@ import pytest
 import asyncsched as asc
 from asyncsched._core.model import Value, new_value
 from asyncsched.ops import TABLE, plan
-from asyncsched.ops.row import Numbers
+from asyncsched.ops.op import Numbers
 from asyncsched.runtime.runtime import INLINE_BUDGET
 from tests.waiting import held
 
@@ -255,8 +255,8 @@ async def test_after_its_budget_the_loop_turns_once(gate):
 async def test_a_view_of_something_large_is_there_at_once(s, gate):
     busy = await s.submit(held, gate)
     x = await s.put(np.ones((1000, 1000)))
-    row = x[3]
-    assert row.done()
+    op = x[3]
+    assert op.done()
     assert x.mT.done()
     used = s.statistics().bytes_retained
     del x

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from ...ops.cut import BY_ELEMENTS
+from ...ops.op import bind
 from ...ops.program import Ref, Step
-from ...ops.row import bind
 from .cupy_internals import DTYPES, NotElementwise, Operand, clip, loop_of, typename, where
 
 # Of the rows that are more than one function: those whose kernels go element by element, whatever the shape. Not a step
@@ -56,18 +56,18 @@ def expression(cupy: Any, step: Step, slot: int, dtype_of: Callable[[int], np.dt
     Raises:
         NotElementwise: if it has none.
     """
-    row = step.row
-    if not isinstance(row.kernel, str) and row.name not in _KERNELS:
-        raise NotElementwise(row.name)
+    op = step.op
+    if not isinstance(op.kernel, str) and op.name not in _KERNELS:
+        raise NotElementwise(op.name)
     names = Names(cupy, f"{slot}_")
     try:
         args = [names.element(f"v{a.slot}", dtype_of(a.slot)) if type(a) is Ref else a for a in step.args]
-        result = bind(row.kernel, names)(*args, **step.options)
+        result = bind(op.kernel, names)(*args, **step.options)
         if type(result) is not Element or result.dtype != step.form.dtype:
-            raise NotElementwise(row.name)
+            raise NotElementwise(op.name)
         names.line(f"v{slot}", step.form.dtype, result.name)
     except (AttributeError, TypeError, ValueError, OverflowError, IndexError) as error:
-        raise NotElementwise(row.name) from error
+        raise NotElementwise(op.name) from error
     return names.noted
 
 

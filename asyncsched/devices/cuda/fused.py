@@ -111,7 +111,7 @@ def _parts(cupy: Any, program: Program) -> Iterator[tuple[range, Run | None]]:
             yield steps, None
             continue
         for part in _small_enough(program, steps, last, found):
-            single = len(part) == 1 and isinstance(program.steps[part[0]].row.kernel, str)
+            single = len(part) == 1 and isinstance(program.steps[part[0]].op.kernel, str)
             yield part, None if single else _run(program, part, last, found)
 
 

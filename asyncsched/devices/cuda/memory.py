@@ -15,12 +15,12 @@ from ..._core.completions import Completions
 from ..._core.failure import Failure
 from ..._core.model import Task, Value, failure_above
 from ...ops.kernels import checks
-from ...ops.row import Row, resolve
+from ...ops.op import Op, resolve
 from .. import execution
 from ..guests import Allocated, allocated, call
 from ..memory import Memory, owner_of
 from .context import CUDAContext
-from .doubts import Doubts, certain
+from .deferred_errors import DeferredErrors, certain
 from .janitor import Body, Janitor, Lease, lease_of
 from .pool import GRANULE
 from .staging import Staging, without_gaps
@@ -48,13 +48,13 @@ class CUDAMemory(Memory):
         self.arrays = (context.cupy.ndarray, np.ndarray)
         self.pool = context.pool
         self._number = context.number
-        self.doubts = Doubts(context.cupy)
+        self.deferred_errors = DeferredErrors(context.cupy)
         self._up, self._down = Staging(context.cupy), Staging(context.cupy)
         self._ran_before: set[Hashable] = set()  # rows with the form of their operands: their kernels are compiled
 
     # -- table rows ---------------------------------------------------------------------------------------------
 
-    def run_row(self, task: Task) -> None:
+    def run_op(self, task: Task) -> None:
         value = task.value
         assert value is not None
         if task.lane is not None and task.lane.copies:
@@ -75,15 +75,15 @@ class CUDAMemory(Memory):
         self._ran_before.add(form)
 
     def _apply(self, task: Task, value: Value) -> None:
-        row, options = task.call, task.options or {}
+        op, options = task.call, task.options or {}
         args = execution.arguments(task.args, [read.array for read in task.inputs])
-        kernel = resolve(row, self.xp)
+        kernel = resolve(op, self.xp)
         reused = None
-        if row.inplace:
+        if op.inplace:
             reused = execution.reusable(task, isinstance(kernel, self.xp.ufunc), lambda v: _fits(v, value))
         if reused is not None:
             options = {**options, "out": reused.array}
-        array = self._checked(task, value, kernel, args, options) if row.checks else kernel(*args, **options)
+        array = self._checked(task, value, kernel, args, options) if op.checks else kernel(*args, **options)
         if not isinstance(array, self.xp.ndarray):
             array = self.xp.asarray(array)
         if value.meta.contiguous and not array.flags.c_contiguous:  # CuPy's argsort along another axis than the last
@@ -97,11 +97,11 @@ class CUDAMemory(Memory):
         with checks.deferred() as found:
             array = kernel(*args, **options)
         if found:
-            self.doubts.raised(task, value, task.lane.stream, found)
+            self.deferred_errors.raised(task, value, task.lane.stream, found)
         return array
 
     def certain(self, values: Sequence[Value]) -> Failure | None:
-        return failure_above(values) or (certain(values) if self.doubts.any else None)
+        return failure_above(values) or (certain(values) if self.deferred_errors.any else None)
 
     def _finish(self, task: Task, value: Value, array: Any, source: Value | None = None) -> None:
         if value.failure is None:  # else it was cancelled meanwhile
@@ -114,11 +114,11 @@ class CUDAMemory(Memory):
         Only one that is a single kernel, or a view. Others may have to begin again after they wrote over an operand,
         and may want a handle of a library (cuBLAS makes one for each thread, which blocks).
         """
-        row = task.call
+        op = task.call
         assert task.lane is not None
-        if not isinstance(row, Row) or task.lane.copies or self._form(task) not in self._ran_before:
+        if not isinstance(op, Op) or task.lane.copies or self._form(task) not in self._ran_before:
             return False
-        return row.view or isinstance(resolve(row, self.xp), self.xp.ufunc)
+        return op.view or isinstance(resolve(op, self.xp), self.xp.ufunc)
 
     def _form(self, task: Task) -> Hashable:
         """What a compiled kernel is for: the row, its options, and shape, dtype and strides of each operand.

@@ -42,8 +42,10 @@ from ..counter import Counter
 from . import threads
 from .clock import Times
 from .context import CUDAContext
-from .doubts import Doubt
+from .deferred_errors import DeferredError
 from .memory import CUDAMemory
+
+_Issued = tuple[Task, Sequence[Point], int, Times | None, Sequence[DeferredError]]  # as `_finish` takes it
 
 
 class CUDAStream:
@@ -66,9 +68,7 @@ class CUDAStream:
         self._inline_launch = inline_launch
         self._spin = spin
         self._queue: SimpleQueue[tuple[Task, Sequence[Point], int] | Job | None] = SimpleQueue()
-        self._in_flight: SimpleQueue[tuple[Task, Sequence[Point], int, Times | None, Sequence[Doubt]] | None] = (
-            SimpleQueue()
-        )
+        self._in_flight: SimpleQueue[_Issued | None] = SimpleQueue()
 
     def open(self, memory: CUDAMemory, ended: Callable[[CUDAStream], None]) -> None:
         """Start the threads, which run tasks with `memory`. The last to end calls `ended`."""
@@ -151,15 +151,15 @@ class CUDAStream:
         except Exception as error:  # a task's own are its failure by now: no event was recorded, see `_finish`
             error.__traceback__ = error.__context__ = None  # of a frame that still runs, and holds the task
             execution.fail(task, Failure.of(error, task.name, task.site))
-        doubts = self._doubts_of(task)  # before it counts as issued, since others take them over then
+        deferred = self._deferred_of(task)  # before it counts as issued, since others take them over then
         self.issued.step()
-        self._in_flight.put((task, waits, number, times, doubts))
+        self._in_flight.put((task, waits, number, times, deferred))
         del task  # as in `execution.run`
 
-    def _doubts_of(self, task: Task) -> Sequence[Doubt]:
-        doubts = self._memory.doubts
+    def _deferred_of(self, task: Task) -> Sequence[DeferredError]:
+        deferred_errors = self._memory.deferred_errors
         # None in a commit: its gate has waited until they were settled, and its members never fail.
-        return doubts.taken_over(task) if doubts.any and task.move is None else ()
+        return deferred_errors.taken_over(task) if deferred_errors.any and task.move is None else ()
 
     def _wait_for(self, waits: Sequence[Point]) -> None:
         for other, number in waits:
@@ -185,7 +185,12 @@ class CUDAStream:
             self._ended(self)
 
     def _finish(
-        self, task: Task, waits: Sequence[Point], number: int, times: Times | None, doubts: Sequence[Doubt]
+        self,
+        task: Task,
+        waits: Sequence[Point],
+        number: int,
+        times: Times | None,
+        deferred: Sequence[DeferredError],
     ) -> bool:
         """Take in that a task has ended, and report it. Returns whether to wake the event loop.
 
@@ -206,9 +211,9 @@ class CUDAStream:
                 context.give_event(event)
             elif task.failure is not None:
                 execution.void(task, task.failure)
-            for doubt in doubts:
-                if (failure := doubt.settle()) is not None:
-                    mine = doubt.stream is self and doubt.number == number
+            for one in deferred:
+                if (failure := one.settle()) is not None:
+                    mine = one.stream is self and one.number == number
                     execution.fail(task, failure if mine else failure.passed_to(task.name, task.site))
         else:
             execution.void(task, context.fault.passed_to(task.name, task.site))

@@ -15,8 +15,8 @@ from ..._core.completions import Completions
 from ..._core.model import Task, Value
 from ...ops import cut
 from ...ops.fused import FusedProgram
+from ...ops.op import NO_OPTIONS, Op, resolve
 from ...ops.program import Program, ref
-from ...ops.row import NO_OPTIONS, Row, resolve
 from .. import execution
 from ..contract import Device
 from ..memory import Memory
@@ -48,8 +48,8 @@ def run_small(task: Task) -> bool:
     """Run a row with a small result, as most are by number, in few steps, to its end. False, and nothing has happened,
     for whatever is out of the ordinary, operands that are not there and a kernel that raises too: that is left to
     `execution.run` and `execution.release`, which do the same and more."""
-    row, value = task.call, task.value
-    if type(row) is not Row or not row.out or task.move is not None or task.cancelled:
+    op, value = task.call, task.value
+    if type(op) is not Op or not op.out or task.move is not None or task.cancelled:
         return False
     if value is None or value.nbytes >= POOLED_BYTES or value.meta.bound is not value.meta.shape:
         return False
@@ -57,7 +57,7 @@ def run_small(task: Task) -> bool:
     if arrays is None:
         return False
     try:
-        array = (row.kernels.get(np) or resolve(row, np))(*arrays, **(task.options or NO_OPTIONS))
+        array = (op.kernels.get(np) or resolve(op, np))(*arrays, **(task.options or NO_OPTIONS))
     except Exception:
         return False
     if type(array) is not _ndarray:
@@ -169,24 +169,24 @@ class HostMemory(Memory):
             self.completions.notify()  # by the time the loop looks, the end is reported: see `devices.cpu`
         return result
 
-    def run_row(self, task: Task) -> None:
-        row, value, options = task.call, task.value, task.options or NO_OPTIONS
+    def run_op(self, task: Task) -> None:
+        op, value, options = task.call, task.value, task.options or NO_OPTIONS
         assert value is not None
         arrays = [v.array if type(v.array) is np.ndarray else _on_host(v) for v in task.inputs]
         args = execution.arguments(task.args, arrays)
-        kernel = row.kernels.get(np) or resolve(row, np)
+        kernel = op.kernels.get(np) or resolve(op, np)
         block: Block | None = None
         # `out` is in C order, so that is what the result must be: it is promised, or it follows from the operands.
         in_order = value.meta.contiguous or all(map(_contiguous, args))
-        if not _pools(row, value) or not in_order:
+        if not _pools(op, value) or not in_order:
             array = kernel(*args, **options)
         else:
-            out, block = self._reused(task, isinstance(kernel, np.ufunc)) if row.inplace else (None, None)
+            out, block = self._reused(task, isinstance(kernel, np.ufunc)) if op.inplace else (None, None)
             if out is None or block is None:
                 block = self.pool.take(value.nbytes)
                 out = np.ndarray(value.meta.shape, value.meta.dtype, buffer=block)
             try:
-                array = cut.run(row, kernel, args, out, options)
+                array = cut.run(op, kernel, args, out, options)
             except BaseException:
                 self.pool.give(block)
                 raise
@@ -238,9 +238,9 @@ def _on_host(value: Value) -> Any:
     return array if isinstance(array, np.ndarray) else value.device.fetch(array)
 
 
-def _pools(row: Row, value: Value) -> bool:
+def _pools(op: Op, value: Value) -> bool:
     """Whether the output is to be written into a recycled buffer."""
-    return row.out and not row.view and value.nbytes >= POOLED_BYTES and bool(value.meta.known)
+    return op.out and not op.view and value.nbytes >= POOLED_BYTES and bool(value.meta.known)
 
 
 def _contiguous(array: Any) -> bool:

@@ -28,8 +28,8 @@ from typing import Final, Protocol
 
 from ..._core.model import Task
 from ...ops.cut import PRODUCTS
+from ...ops.op import Op
 from ...ops.parallel import Part
-from ...ops.row import Row
 from ...ops.table import TABLE
 from . import blas
 
@@ -91,7 +91,7 @@ class Team:
     def before_launch(self, task: Task) -> None:
         """Give BLAS as many threads as suit a task that is about to be launched. On the loop's thread."""
         call, product = task.call, False
-        if isinstance(call, Row):  # not in the table are captured steps, of several rows, perhaps with products
+        if isinstance(call, Op):  # not in the table are captured steps, of several rows, perhaps with products
             product = call.name in PRODUCTS or call.name in SMALL_PRODUCTS or call.name not in TABLE
             if (call.out or call.view) and not product:
                 return

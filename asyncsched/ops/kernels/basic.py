@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..row import Kernel
+from ..op import Kernel
 from . import turns
 
 

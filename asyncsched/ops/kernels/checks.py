@@ -2,7 +2,7 @@
 
 To read a number of a GPU is to wait for it. So a kernel names the numbers that decide and a function that judges them,
 and goes on as if they were right; the CUDA device copies them to the host behind the kernel, and judges them when the
-device has come so far (`devices.cuda.doubts`).
+device has come so far (`devices.cuda.deferred_errors`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Kernels of Fourier transforms.
 
 CuPy keeps the plans it made, with their work areas, per thread, and two streams must not use one at once: so on CUDA
-these rows share a stream (`Row.resource`), and the plans are dropped when they hold more than `PLAN_BYTES`.
+these rows share a stream (`Op.resource`), and the plans are dropped when they hold more than `PLAN_BYTES`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..row import Kernel
+from ..op import Kernel
 
 PLAN_BYTES = 32 * 2**20  # of work areas that outlive their task, and which no task is charged for
 

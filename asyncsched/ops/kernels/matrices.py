@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..row import Kernel
+from ..op import Kernel
 
 
 def lapack(name: str) -> Kernel:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from ..meta import Meta, Shape, meta
-from ..row import Inferred, Operand, Options, Row, resolve
+from ..op import Inferred, Op, Operand, Options, resolve
 
 Known = tuple[int, ...]
 Array = np.ndarray[Any, Any]
@@ -79,9 +79,9 @@ def c_strides(shape: Known, itemsize: int) -> Known:
     return tuple([itemsize * prod([max(n, 1) for n in shape[axis + 1 :]]) for axis in range(len(shape))])
 
 
-def view_rule(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+def view_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """A view: what NumPy makes of a proxy."""
-    return viewed(operands[0], lambda array: resolve(row, np)(array, **options))
+    return viewed(operands[0], lambda array: resolve(op, np)(array, **options))
 
 
 def viewed(operand: Operand, view: Callable[[Array], Array]) -> Inferred:

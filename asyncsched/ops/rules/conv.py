@@ -9,14 +9,14 @@ from ..kernels.conv import sums_for
 from ..kernels.layers import LONG_BLOCK
 from ..kernels.windows import SPARE, Pair, Windows, rows_needed, tile_size, tiles
 from ..meta import meta
-from ..row import Inferred, Operand, Options, Row
+from ..op import Inferred, Op, Operand, Options
 from .common import Known, as_meta
 from .layers import copies, floats, like
 
 
-def conv2d(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+def conv2d(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """`conv2d` of x (images, in, height, width), weight (out, in, rows, columns) and perhaps bias (out,)."""
-    x, weight, *bias = floats(row, *operands)
+    x, weight, *bias = floats(op, *operands)
     if len(x) != 4 or len(weight) != 4 or x[1] != weight[1]:
         raise ValueError(
             f"conv2d: shapes {x} and {weight} must be (images, channels, height, width) and"
@@ -25,7 +25,7 @@ def conv2d(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferre
     if bias and bias[0] != weight[:1]:
         raise ValueError(f"conv2d: the bias has shape {bias[0]} and must have {weight[:1]}")
     windows, array = _windows(weight, options), as_meta(operands[0])
-    count = _count(row, windows, x)
+    count = _count(op, windows, x)
     elements = _tile_elements(windows, x, weight, count) + weight[0] * (prod(weight[1:]) + 1)
     if by_rows.suits(windows, weight, count[1]):
         elements = max(elements, by_rows.elements(windows, weight, x, count))
@@ -35,9 +35,9 @@ def conv2d(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferre
     return Inferred(meta((x[0], weight[0], *count), array.dtype), copies(operands) + workspace)
 
 
-def conv2d_input_grad(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+def conv2d_input_grad(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """The gradient of the images, whose shape is an option; the operands are grad and weight."""
-    grad, weight = floats(row, *operands)
+    grad, weight = floats(op, *operands)
     windows, result = _windows(weight, options), meta(options["shape"], as_meta(operands[0]).dtype)
     images, rows = tile_size(weight, grad[0], grad[2:])
     height, line = windows.padded(result.bound)[2:]
@@ -51,9 +51,9 @@ def conv2d_input_grad(row: Row, operands: tuple[Operand, ...], options: Options)
     return Inferred(result, copies(operands) + elements * result.dtype.itemsize + prod(weight))
 
 
-def conv2d_weight_grad(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+def conv2d_weight_grad(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """The gradient of the weight, whose shape is an option; the operands are grad and x."""
-    grad, x = floats(row, *operands)
+    grad, x = floats(op, *operands)
     windows, result = _windows(options["shape"], options), meta(options["shape"], as_meta(operands[0]).dtype)
     elements = _tile_elements(windows, x, result.bound, grad[2:])
     sums = sums_for(result.bound, len(tiles(result.bound, x[0], grad[2:])), result.dtype.itemsize)
@@ -65,23 +65,23 @@ def conv2d_weight_grad(row: Row, operands: tuple[Operand, ...], options: Options
     return Inferred(result, copies(operands) + elements * result.dtype.itemsize)
 
 
-def max_pool2d(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+def max_pool2d(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """`max_pool2d` of (..., height, width)."""
-    shape, array, padding = floats(row, operands[0])[0], as_meta(operands[0]), options["padding"]
+    shape, array, padding = floats(op, operands[0])[0], as_meta(operands[0]), options["padding"]
     if any(2 * p > k for p, k in zip(padding, options["kernel"], strict=True)):
         raise ValueError(f"max_pool2d: padding {padding} must be at most half of the kernel {options['kernel']}")
     if len(shape) < 2:
         raise ValueError(f"max_pool2d: shape {shape} must be (..., height, width)")
-    count = _count(row, Windows(options["kernel"], options["stride"], padding, (1, 1)), shape)
+    count = _count(op, Windows(options["kernel"], options["stride"], padding, (1, 1)), shape)
     return Inferred(meta((*shape[:-2], *count), array.dtype), _pool_bytes(operands, padding, 4))
 
 
-def max_pool2d_backward(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+def max_pool2d_backward(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """The gradient of `max_pool2d`; the operands are x, its result and grad."""
     return like(operands[0], _pool_bytes(operands, options["padding"], 6))
 
 
-def max_pool2d_gather(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+def max_pool2d_gather(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """Other images where the largest elements lie; the operands are x, its result and those images."""
     return like(operands[1], _pool_bytes(operands, options["padding"], 6))
 
@@ -90,12 +90,12 @@ def _windows(weight: Known, options: Options) -> Windows:
     return Windows((weight[2], weight[3]), options["stride"], options["padding"], options["dilation"])
 
 
-def _count(row: Row, windows: Windows, shape: Known) -> Pair:
+def _count(op: Op, windows: Windows, shape: Known) -> Pair:
     if min((*windows.kernel, *windows.stride, *windows.dilation)) < 1 or min(windows.padding) < 0:
-        raise ValueError(f"{row.name}: {windows} must be positive, and the padding not negative")
+        raise ValueError(f"{op.name}: {windows} must be positive, and the padding not negative")
     count = windows.fit(shape)
     if min(count) < 1:
-        raise ValueError(f"{row.name}: images of {shape[-2:]} are smaller than the window of {windows}")
+        raise ValueError(f"{op.name}: images of {shape[-2:]} are smaller than the window of {windows}")
     return count
 
 

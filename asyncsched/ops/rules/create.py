@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 
 from ..meta import meta
-from ..row import Inferred, Operand, Options, Row
+from ..op import Inferred, Op, Operand, Options
 from .common import as_meta, broadcast, int_bounds, lengths, sample
 
 
-def filled(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+def filled(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """An array of a given shape, perhaps filled with an operand."""
     shape = options["shape"]
     if any(length < 0 for length in shape):
-        raise ValueError(f"{row.name}: negative dimensions are not allowed")
+        raise ValueError(f"{op.name}: negative dimensions are not allowed")
     default = as_meta(operands[0]).dtype if operands else np.float64
     dtype = np.dtype(default if options.get("dtype") is None else options["dtype"])
     for operand in operands:
@@ -26,14 +26,14 @@ def filled(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferre
     return Inferred(meta(shape, dtype), int_bounds=int_bounds(operands, repeat(dtype)))
 
 
-def filled_like(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+def filled_like(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """An array of the first operand's shape and layout, filled with the second."""
     array = as_meta(operands[0])
     dtype = np.dtype(options["dtype"]) if options.get("dtype") is not None else array.dtype
     return Inferred(meta(array.shape, dtype, array.contiguous), int_bounds=int_bounds(operands[1:], repeat(dtype)))
 
 
-def arange(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+def arange(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """Evenly spaced from `start` to before `stop`."""
     start, stop, step = options["start"], options["stop"], options["step"]
     if step == 0:
@@ -45,7 +45,7 @@ def arange(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferre
     return Inferred(meta((length,), np.dtype(dtype)))
 
 
-def linspace(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+def linspace(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """`num` numbers from the first operand to the second; NumPy works in the inexact dtype, then converts."""
     num, dtype = options["num"], options.get("dtype")
     if num < 0:
@@ -58,7 +58,7 @@ def linspace(row: Row, operands: tuple[Operand, ...], options: Options) -> Infer
     return Inferred(result, 0 if result.dtype == worked else num * worked.itemsize)
 
 
-def eye(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+def eye(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """Ones on a diagonal."""
     shape = (options["n_rows"], options["n_cols"])
     if min(shape) < 0:

@@ -9,18 +9,18 @@ from numpy.lib.array_utils import normalize_axis_index
 
 from ..index_keys import decode_view_key
 from ..meta import Meta, Shape, meta
-from ..row import Inferred, Operand, Options, Row
+from ..op import Inferred, Op, Operand, Options
 from .common import INTP, all_contiguous, as_meta, cast_bytes, int_bounds, lengths, sample, viewed
 from .selection import Selection, select
 
 
-def getitem(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+def getitem(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """A basic index: a view."""
     key = decode_view_key(options["key"])
     return viewed(operands[0], lambda array: array[key])
 
 
-def getitem_advanced(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+def getitem_advanced(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """Integer tensors and masks among the parts of the key: a copy."""
     array = as_meta(operands[0])
     found = select(lengths(array), options["key"], operands[1:])
@@ -29,11 +29,11 @@ def getitem_advanced(row: Row, operands: tuple[Operand, ...], options: Options) 
     return Inferred(meta(found.shape, array.dtype, contiguous, bound), found.workspace)
 
 
-def setitem(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+def setitem(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """A new version of the first operand, with the second assigned where the key says."""
     array, value, key = as_meta(operands[0]), operands[1], options["key"]
     if len(operands) == 2:
-        found = Selection(getitem(row, operands, options).meta.shape, (), True, 0)
+        found = Selection(getitem(op, operands, options).meta.shape, (), True, 0)
     else:
         found = select(lengths(array), key, operands[2:])
     check_value(lengths(value), found.shape)
@@ -43,7 +43,7 @@ def setitem(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferr
     return Inferred(meta(array.shape, array.dtype, array.contiguous), found.workspace, int_bounds=bounds)
 
 
-def argwhere(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+def argwhere(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """The indices of nonzero elements, one row each: at most as many as there are elements."""
     array = as_meta(operands[0])
     if not array.shape:
@@ -53,27 +53,27 @@ def argwhere(row: Row, operands: tuple[Operand, ...], options: Options) -> Infer
     return Inferred(result, result.nbytes + cast_bytes(array, np.dtype(bool)))
 
 
-def take(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+def take(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """Whole slices along an axis; NumPy makes the result in C order, from a C-contiguous copy if need be."""
     array, indices, axis = as_meta(operands[0]), as_meta(operands[1]), options.get("axis")
     shape = (prod(array.bound),) if axis is None else array.bound or (1,)
     axis = normalize_axis_index(0 if axis is None else axis, len(shape))
     if not np.can_cast(indices.dtype, INTP, "same_kind"):
-        raise TypeError(f"{row.name}: the indices must be integers, not {indices.dtype}")
+        raise TypeError(f"{op.name}: the indices must be integers, not {indices.dtype}")
     if not shape[axis] and 0 not in (*shape[:axis], *indices.bound):
-        raise IndexError(f"{row.name}: nothing can be taken from an empty axis")
+        raise IndexError(f"{op.name}: nothing can be taken from an empty axis")
     result = meta((*shape[:axis], *indices.bound, *shape[axis + 1 :]), array.dtype)
     return Inferred(result, (0 if array.contiguous else array.nbytes) + cast_bytes(indices, INTP))
 
 
-def embedding(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+def embedding(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """Rows of the first operand, (count, width)."""
     if len(lengths(operands[0])) != 2:
         raise ValueError(f"embedding: the weight has shape {lengths(operands[0])} and must be (count, width)")
-    return take(row, operands, {"axis": 0})
+    return take(op, operands, {"axis": 0})
 
 
-def take_along_axis(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+def take_along_axis(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """One element for each index; the other dimensions broadcast."""
     array, indices = as_meta(operands[0]), as_meta(operands[1])
     axis = normalize_axis_index(options.get("axis", -1), len(array.bound))
@@ -91,7 +91,7 @@ def take_along_axis(row: Row, operands: tuple[Operand, ...], options: Options) -
     return Inferred(meta(shape, array.dtype, all_contiguous(operands)), workspace)
 
 
-def searchsorted(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+def searchsorted(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """Where to insert: an index for each element of the second operand."""
     ordered, values = as_meta(operands[0]), as_meta(operands[1])
     if len(ordered.shape) != 1:

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
 from ..meta import meta
-from ..row import Inferred, Operand, Options, Row
+from ..op import Inferred, Op, Operand, Options
 from .common import Known, all_contiguous, as_meta, cast_bytes, lengths, outer_shape
 
 
-def matmul(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+def matmul(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """`matmul`: one-dimensional operands gain a dimension for the product and lose it after."""
     first, second = lengths(operands[0]), lengths(operands[1])
     if not first or not second:
@@ -23,14 +23,14 @@ def matmul(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferre
     inner = second[-2] if len(second) > 1 else second[0]
     if first[-1] != inner:
         raise ValueError(f"matmul: shapes {first} and {second} do not match: {first[-1]} is not {inner}")
-    shape = (*outer_shape(row.name, first[:-2], second[:-2]), *rows, *columns)
+    shape = (*outer_shape(op.name, first[:-2], second[:-2]), *rows, *columns)
     dtypes = _loop_dtypes(np.matmul, operands)
     # Without loop dimensions the result is always made in C order.
     contiguous = all_contiguous(operands) or max(len(first), len(second)) <= 2
     return Inferred(meta(shape, dtypes[-1], contiguous), _casts(operands, dtypes), work=prod(shape) * inner)
 
 
-def vecdot(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+def vecdot(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """`vecdot`: the sum of products along one axis, the first operand conjugated."""
     shapes, axis = [lengths(operand) for operand in operands], options.get("axis", -1)
     if not all(shapes):
@@ -41,11 +41,11 @@ def vecdot(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferre
         raise ValueError(f"vecdot: shapes {shapes[0]} and {shapes[1]} do not match: {summed[0]} is not {summed[1]}")
     first, second = [shape[:axis] + shape[axis + 1 :] for shape, axis in zip(shapes, axes, strict=True)]
     dtypes = _loop_dtypes(np.vecdot, operands)
-    result = meta(outer_shape(row.name, first, second), dtypes[-1], all_contiguous(operands))
+    result = meta(outer_shape(op.name, first, second), dtypes[-1], all_contiguous(operands))
     return Inferred(result, _casts(operands, dtypes), work=prod(result.bound) * summed[0])
 
 
-def tensordot(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+def tensordot(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """`tensordot`: both operands are laid out as matrices (copies unless that is how they lie), then multiplied."""
     first, second = lengths(operands[0]), lengths(operands[1])
     summed_first, summed_second = tensordot_axes(options.get("axes", 2), len(first), len(second))
@@ -61,7 +61,7 @@ def tensordot(row: Row, operands: tuple[Operand, ...], options: Options) -> Infe
     return Inferred(meta(tuple(kept), dtype), workspace, work=work)
 
 
-def dot(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+def dot(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """`dot`: over the last axis of the first and the one before the last of the second; with a number, a product."""
     first, second = lengths(operands[0]), lengths(operands[1])
     metas = [as_meta(operand) for operand in operands]
@@ -75,7 +75,7 @@ def dot(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
     return Inferred(meta((*first[:-1], *second[:-2], *(second[-1:] if len(second) > 1 else ())), dtype), workspace)
 
 
-def einsum(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+def einsum(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """`einsum`: each letter is an axis, an ellipsis those that broadcast in front."""
     inputs, output = einsum_letters(options["subscripts"], [len(lengths(operand)) for operand in operands])
     sizes: dict[str, int] = {}

@@ -5,26 +5,26 @@ from __future__ import annotations
 from math import prod
 
 from ..meta import Shape, meta
-from ..row import Inferred, Operand, Options, Row
+from ..op import Inferred, Op, Operand, Options
 from .common import Known, as_meta
 from .layers import alike, block, floats, like
 
 
-def loss(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+def loss(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """`mse_loss` of x and target: all differences are kept for a moment."""
-    shape, array = alike(row, operands), as_meta(operands[0])
-    return Inferred(meta(_reduced(row, shape, options), array.dtype), array.nbytes)
+    shape, array = alike(op, operands), as_meta(operands[0])
+    return Inferred(meta(_reduced(op, shape, options), array.dtype), array.nbytes)
 
 
-def loss_backward(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+def loss_backward(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """The gradient of `mse_loss`."""
-    alike(row, operands[:2])
+    alike(op, operands[:2])
     return like(operands[0], as_meta(operands[2]).nbytes)
 
 
-def cross_entropy(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+def cross_entropy(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """`cross_entropy` of logits (rows, classes) and target (rows,)."""
-    (shape,), target = floats(row, operands[0]), as_meta(operands[1])
+    (shape,), target = floats(op, operands[0]), as_meta(operands[1])
     if len(shape) != 2 or target.bound != shape[:1]:
         raise ValueError(
             f"cross_entropy: the logits have shape {shape} and the target {target.bound}: they must be (rows, classes)"
@@ -35,15 +35,15 @@ def cross_entropy(row: Row, operands: tuple[Operand, ...], options: Options) -> 
     if not 0 <= options["label_smoothing"] <= 1:
         raise ValueError(f"cross_entropy: label_smoothing={options['label_smoothing']} must be from 0 to 1")
     dtype = as_meta(operands[0]).dtype
-    return Inferred(meta(_reduced(row, shape[:1], options), dtype), block(operands[0], shape[1], 6) + 40 * shape[0])
+    return Inferred(meta(_reduced(op, shape[:1], options), dtype), block(operands[0], shape[1], 6) + 40 * shape[0])
 
 
-def cross_entropy_backward(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+def cross_entropy_backward(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """The gradient of `cross_entropy`."""
-    return like(operands[0], cross_entropy(row, operands[:2], options).workspace)
+    return like(operands[0], cross_entropy(op, operands[:2], options).workspace)
 
 
-def class_numbers(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+def class_numbers(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """Targets like the operand, of an integer dtype."""
     target = as_meta(operands[0])
     if target.dtype.kind not in "iu":
@@ -53,7 +53,7 @@ def class_numbers(row: Row, operands: tuple[Operand, ...], options: Options) -> 
     )  # which count, and a copy
 
 
-def _reduced(row: Row, shape: Known, options: Options) -> Shape:
+def _reduced(op: Op, shape: Known, options: Options) -> Shape:
     if options["reduction"] not in ("mean", "sum", "none"):
-        raise ValueError(f"{row.name}: reduction={options['reduction']!r} must be 'mean', 'sum' or 'none'")
+        raise ValueError(f"{op.name}: reduction={options['reduction']!r} must be 'mean', 'sum' or 'none'")
     return shape if options["reduction"] == "none" else ()

@@ -13,62 +13,62 @@ import numpy as np
 from numpy.linalg import LinAlgError
 
 from ..meta import Meta, meta
-from ..row import Inferred, Operand, Options, Row, resolve
+from ..op import Inferred, Op, Operand, Options, resolve
 from .common import INTP, Known, as_meta, broadcast, cast_bytes, lengths, outer_shape, sample, view_rule
 from .reduce import reduced_axes
 
 _DOUBLE = np.dtype(np.float64)
 
 
-def matrix(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+def matrix(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """Square matrices to square matrices: `inv`, `cholesky`."""
-    array, dtype = _square(row.name, operands[0])
+    array, dtype = _square(op.name, operands[0])
     return Inferred(meta(array.bound, dtype), _copied(array, dtype))
 
 
-def number(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+def number(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """Square matrices to a number each: `det`."""
-    array, dtype = _square(row.name, operands[0])
+    array, dtype = _square(op.name, operands[0])
     return Inferred(meta(array.bound[:-2], dtype), _copied(array, dtype))
 
 
-def spectrum(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+def spectrum(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """Square matrices to as many numbers: real ones for `eigvalsh`, complex ones for `eigvals`."""
-    array, dtype = _square(row.name, operands[0])
-    result = meta(array.bound[:-1], _real(dtype) if row.name == "eigvalsh" else _complex(dtype))
+    array, dtype = _square(op.name, operands[0])
+    result = meta(array.bound[:-1], _real(dtype) if op.name == "eigvalsh" else _complex(dtype))
     return Inferred(result, _copied(array, dtype) + 2 * result.nbytes)
 
 
-def singular_values(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+def singular_values(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """Matrices to as many real numbers as the shorter side has."""
-    array, dtype = _stacked(row.name, operands[0])
+    array, dtype = _stacked(op.name, operands[0])
     result = meta((*array.bound[:-2], min(array.bound[-2:])), _real(dtype))
     return Inferred(result, _copied(array, dtype))
 
 
-def rank(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+def rank(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """Matrices to an integer each, by their singular values. A tolerance may be the second operand."""
-    found = singular_values(row, operands[:1], options)
-    shape = _with_tolerance(row.name, lengths(operands[0])[:-2], operands[1:])
+    found = singular_values(op, operands[:1], options)
+    shape = _with_tolerance(op.name, lengths(operands[0])[:-2], operands[1:])
     return Inferred(meta(shape, INTP), found.workspace + 3 * found.meta.nbytes)
 
 
-def pseudo_inverse(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+def pseudo_inverse(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """(..., n, m) to (..., m, n): the singular value decomposition, and products of its parts."""
     array = as_meta(operands[0])
     if prod(array.bound) == 0 and len(array.bound) > 1:
         return Inferred(meta((*array.bound[:-2], array.bound[-1], array.bound[-2]), array.dtype))
-    array, dtype = _stacked(row.name, operands[0])
+    array, dtype = _stacked(op.name, operands[0])
     *batch, n, m = array.bound
-    _with_tolerance(row.name, tuple(batch), operands[1:])
-    parts, workspace = svd(row.name, operands[:1], {"full_matrices": False})
+    _with_tolerance(op.name, tuple(batch), operands[1:])
+    parts, workspace = svd(op.name, operands[:1], {"full_matrices": False})
     used = sum(part.nbytes for part in parts) + array.nbytes + workspace
     return Inferred(meta((*batch, m, n), dtype, len(batch) == 0 or array.contiguous), 2 * used)
 
 
-def solution(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+def solution(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """(..., n, n) and (n,) or (..., n, k): as many solutions as right hand sides."""
-    array, dtype = _square(row.name, operands[0], operands[1])
+    array, dtype = _square(op.name, operands[0], operands[1])
     n, right = array.bound[-1], lengths(operands[1])
     if not right or right[-1 if len(right) == 1 else -2] != n:
         raise ValueError(f"solve: shapes {array.bound} and {right} do not match: the second needs {n} rows")
@@ -78,51 +78,51 @@ def solution(row: Row, operands: tuple[Operand, ...], options: Options) -> Infer
     return Inferred(result, each + cast_bytes(array, dtype) + cast_bytes(operands[1], dtype))
 
 
-def power(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+def power(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """Products of square matrices, or of their inverses if the exponent is negative; a sample tells the dtype."""
     array, n = as_meta(operands[0]), options["n"]
-    _check_square(row.name, array.bound)
-    dtype = resolve(row, np)(sample(array, (1, 1)), n=min(max(n, -4), 4)).dtype
+    _check_square(op.name, array.bound)
+    dtype = resolve(op, np)(sample(array, (1, 1)), n=min(max(n, -4), 4)).dtype
     result = meta(array.bound, dtype, array.contiguous or len(array.bound) == 2)
     return Inferred(result, 3 * result.nbytes + (0 if n >= 0 else cast_bytes(array, dtype)))
 
 
-def matrix_norm(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+def matrix_norm(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """A real number for each matrix."""
     array = as_meta(operands[0])
     if len(array.bound) < 2:
         raise np.exceptions.AxisError(-2, len(array.bound), "matrix_norm")
-    dtype = resolve(row, np)(sample(array, (1, 1)), **options).dtype
+    dtype = resolve(op, np)(sample(array, (1, 1)), **options).dtype
     kept = (1, 1) if options.get("keepdims") else ()
     result = meta((*array.bound[:-2], *kept), dtype)
     return Inferred(result, _temporary(array, dtype) + 2 * result.nbytes)
 
 
-def vector_norm(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+def vector_norm(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """A real number for each line along the axes."""
     array, shape = as_meta(operands[0]), lengths(operands[0])
     axes = reduced_axes(options.get("axis"), len(shape))
-    dtype = resolve(row, np)(sample(array, (1,)), **{**options, "axis": None, "keepdims": False}).dtype
+    dtype = resolve(op, np)(sample(array, (1,)), **{**options, "axis": None, "keepdims": False}).dtype
     if not prod([shape[axis] for axis in axes]):  # of nothing: NumPy has no smallest element of that, or raises
-        resolve(row, np)(sample(array, (0,)), **{**options, "axis": None, "keepdims": False})
+        resolve(op, np)(sample(array, (0,)), **{**options, "axis": None, "keepdims": False})
     kept = [1 if axis in axes else length for axis, length in enumerate(shape)]
     if not options.get("keepdims"):
         kept = [length for axis, length in enumerate(kept) if axis not in axes]
     return Inferred(meta(tuple(kept), dtype, array.contiguous), _temporary(array, dtype) + array.nbytes)
 
 
-def trace(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+def trace(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """The sum along a diagonal; a sample tells the dtype."""
     array = as_meta(operands[0])
     diagonal = view_rule_of_diagonal(array, options["offset"])
-    dtype = resolve(row, np)(sample(array, (1, 1)), **options).dtype
+    dtype = resolve(op, np)(sample(array, (1, 1)), **options).dtype
     return Inferred(meta(diagonal[:-1], dtype, array.contiguous))
 
 
-def diagonal(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+def diagonal(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """A view."""
     view_rule_of_diagonal(as_meta(operands[0]), options["offset"])
-    return view_rule(row, operands, options)
+    return view_rule(op, operands, options)
 
 
 def view_rule_of_diagonal(array: Meta, offset: int) -> Known:
@@ -133,14 +133,14 @@ def view_rule_of_diagonal(array: Meta, offset: int) -> Known:
     return (*batch, max(min(n, m - offset) if offset >= 0 else min(n + offset, m), 0))
 
 
-def cross(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+def cross(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """Vectors of three numbers along an axis; NumPy moves the result's axis there."""
     shapes, axis = [lengths(operand) for operand in operands], options["axis"]
     if any(not -len(shape) <= axis < len(shape) for shape in shapes):
         raise np.exceptions.AxisError(axis, min(map(len, shapes)))
     if any(shape[axis] != 3 for shape in shapes):
         raise ValueError(f"cross: vectors of three numbers are needed along axis {axis}, not shapes {shapes}")
-    dtype = resolve(row, np)(*[sample(operand, (3,)) for operand in operands], axis=-1).dtype
+    dtype = resolve(op, np)(*[sample(operand, (3,)) for operand in operands], axis=-1).dtype
     metas = [as_meta(operand) for operand in operands]
     shape = broadcast(tuple([meta((*s[:axis], *s[axis:][1:], 3), dtype) for s in shapes]))
     at = axis + len(shape) if axis < 0 else axis
@@ -149,12 +149,12 @@ def cross(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred
     return Inferred(result, sum(array.nbytes for array in metas) + result.nbytes)
 
 
-def outer(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+def outer(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """All products of the elements of two vectors."""
     shapes = [lengths(operand) for operand in operands]
     if any(len(shape) != 1 for shape in shapes):
         raise ValueError(f"outer: two tensors of one dimension are needed, not shapes {shapes}")
-    dtype = resolve(row, np)(*[sample(operand, (1,)) for operand in operands]).dtype
+    dtype = resolve(op, np)(*[sample(operand, (1,)) for operand in operands]).dtype
     return Inferred(meta((shapes[0][0], shapes[1][0]), dtype))
 
 

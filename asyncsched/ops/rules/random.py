@@ -8,7 +8,7 @@ import numpy as np
 
 from ..kernels.random import STATE
 from ..meta import Meta, meta
-from ..row import Inferred, Operand, Options, Row
+from ..op import Inferred, Op, Operand, Options
 from .common import lengths
 
 _STATE = meta((STATE,), np.dtype(np.uint64))
@@ -19,7 +19,7 @@ def draw(name: str, operands: tuple[Operand, ...], options: Options) -> tuple[li
     return [_STATE, meta(options["shape"], options["dtype"])], _scratch(operands, options)
 
 
-def draw_seeded(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+def draw_seeded(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """What is drawn alone."""
     result = meta(options["shape"], options["dtype"], False)
     return Inferred(result, _scratch(operands, options) + result.nbytes)

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..index_keys import TENSOR, Key, Slice
 from ..meta import Meta, Shape
-from ..row import Operand
+from ..op import Operand
 from .common import INTP, as_meta, cast_bytes
 
 

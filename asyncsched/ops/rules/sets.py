@@ -8,19 +8,19 @@ from typing import Any
 import numpy as np
 
 from ..meta import Meta, Shape, meta
-from ..row import Inferred, Operand, Options, Row
+from ..op import Inferred, Op, Operand, Options
 from .common import INTP, as_meta
 
 _BYTES = np.dtype(np.uint8)
 
 
-def unique_values(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+def unique_values(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """Each element once: at most as many as there are."""
     array, elements = _flat(operands[0])
     return Inferred(meta((None,), array.dtype, True, (elements,)), 2 * elements * array.dtype.itemsize)
 
 
-def unique_packed(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+def unique_packed(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """Each element once, with which one each element is, where each first is, and how often each is there: packed."""
     array, elements = _flat(operands[0])
     fixed, width, _ = unique_layout(array, options)
@@ -45,7 +45,7 @@ def unique_layout(array: Meta, options: Options) -> tuple[int, int, list[tuple[i
     return fixed, itemsize + others * INTP.itemsize, [values, *found]
 
 
-def isin(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+def isin(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """A truth for each element of the first; both are joined and sorted, or a table is made."""
     first, second = as_meta(operands[0]), as_meta(operands[1])
     elements, itemsize = prod(first.bound) + prod(second.bound), np.result_type(first.dtype, second.dtype).itemsize

@@ -9,21 +9,21 @@ from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
 from ..kernels.turns import room
 from ..meta import meta
-from ..row import Inferred, Operand, Options, Row
+from ..op import Inferred, Op, Operand, Options
 from .common import all_contiguous, as_meta, lengths, same_as, view_rule
 
 
-def reshape(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+def reshape(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """A view of what is C-contiguous; of anything else perhaps a copy, so its bytes are counted."""
     array = as_meta(operands[0])
-    found = view_rule(row, (meta(array.shape, array.dtype),), {"shape": options["shape"]})
+    found = view_rule(op, (meta(array.shape, array.dtype),), {"shape": options["shape"]})
     copy = options.get("copy")
     result = meta(found.meta.shape, array.dtype, array.contiguous or copy is True)
     may_copy = copy is True or (copy is None and not array.contiguous)
     return Inferred(result, owned=result.nbytes if may_copy else 0)
 
 
-def concat(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+def concat(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """Arrays joined along an axis they have; `axis=None` joins them flattened."""
     axis = options.get("axis", 0)
     shapes = [lengths(operand) for operand in operands]
@@ -43,7 +43,7 @@ def concat(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferre
     return Inferred(meta(shape, _joined_dtype(operands), all_contiguous(operands)))
 
 
-def stack(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+def stack(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """Arrays of one shape joined along a new axis."""
     shapes = [lengths(operand) for operand in operands]
     if not shapes:
@@ -55,7 +55,7 @@ def stack(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred
     return Inferred(meta(shape, _joined_dtype(operands), all_contiguous(operands)))
 
 
-def repeat(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+def repeat(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """Each element `repeats` times along an axis, or of the flattened array; NumPy makes it in C order."""
     array, repeats, axis = as_meta(operands[0]), options["repeats"], options.get("axis")
     shape = array.bound or (1,)  # NumPy repeats a single number along an axis of its own
@@ -70,7 +70,7 @@ def repeat(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferre
     return Inferred(found, copied + room(found))
 
 
-def repeat_each(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+def repeat_each(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """Repeats given by a tensor, so the length is unknown: charged for one repeat each, and corrected when done.
 
     A tensor of one number says how often for all.
@@ -86,7 +86,7 @@ def repeat_each(row: Row, operands: tuple[Operand, ...], options: Options) -> In
     return Inferred(found, (0 if array.contiguous else array.nbytes) + repeats.nbytes + room(found))
 
 
-def tile(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+def tile(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """The array laid side by side; NumPy repeats one axis after the other, and one step before is alive."""
     array, repetitions = as_meta(operands[0]), options["repetitions"]
     ndim = max(len(array.bound), len(repetitions))
@@ -100,7 +100,7 @@ def tile(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
     return Inferred(result, result.nbytes if len(copies) > 1 or not array.contiguous else 0)
 
 
-def roll(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+def roll(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """The elements moved round; without an axis the flattened array is rolled, which makes the result C-contiguous."""
     array, axis = as_meta(operands[0]), options.get("axis")
     if axis is None:

@@ -6,8 +6,8 @@ from collections.abc import Generator, Hashable, Iterable, Mapping, Sequence
 from operator import index
 from typing import Any, TypeAlias
 
+from ...ops.op import Op, plan_key
 from ...ops.packed import UNPACK, offsets
-from ...ops.row import Row, plan_key
 from ...ops.table import TABLE
 from ..handles import gather
 from ..options import axes, dtype_of, dtype_or_none
@@ -41,17 +41,17 @@ def several(name: str, *operands: Any, placed: Mapping[str, Any] | None = None, 
     Args:
         placed: scheduler and device, for where no operand is a tensor.
     """
-    row = TABLE[name]
+    operation = TABLE[name]
     for operand in operands:
         if isinstance(operand, Tensor):
             known_shape(operand, name)
-    packed = apply(row, operands, options, **(placed or {}))
-    found = [apply(UNPACK, (packed,), place) for place in _places(row, operands, options)]
+    packed = apply(operation, operands, options, **(placed or {}))
+    found = [apply(UNPACK, (packed,), place) for place in _places(operation, operands, options)]
     node = next((o._node for o in operands if isinstance(o, Tensor) and o._node is not None), None)
     if node is not None:
         all_of_it = (*operands, *[result.detach() for result in found])
         for part, result in enumerate(found):
-            node.record(row, all_of_it, {**options, "part": part}, result)
+            node.record(operation, all_of_it, {**options, "part": part}, result)
     return found
 
 
@@ -59,13 +59,13 @@ _known_places: dict[Hashable, list[dict[str, Any]]] = {}
 _MOST_PLACES = 1024
 
 
-def _places(row: Row, operands: Sequence[Any], options: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _places(operation: Op, operands: Sequence[Any], options: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Where each result will be in the buffer they are packed in. From a cache with the keys of plans."""
     forms = tuple([o._value.meta if isinstance(o, Tensor) else o for o in operands])
-    key = row.name, plan_key(forms, options)
+    key = operation.name, plan_key(forms, options)
     found = _known_places.get(key)
     if found is None:
-        parts, _ = row.parts(row.name, forms, options)
+        parts, _ = operation.parts(operation.name, forms, options)
         starts = offsets(parts)[0]
         found = [{"start": at, "shape": p.shape, "dtype": p.dtype} for at, p in zip(starts, parts, strict=True)]
         if len(_known_places) >= _MOST_PLACES:

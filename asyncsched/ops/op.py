@@ -1,4 +1,4 @@
-"""The form of the table of operations: one `Row` per operation, and the `Plan` a row makes for given operands."""
+"""The form of the table of operations: one `Op` per operation, and the `Plan` a row makes for given operands."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ class Plan:
         "meta",
         "nbytes",
         "numbers",
+        "op",
         "pair",
-        "row",
         "seconds",
         "small",
         "workspace",
@@ -85,7 +85,7 @@ class Plan:
 
     def __init__(
         self,
-        row: Row,
+        op: Op,
         inferred: Inferred,
         nbytes: int,
         seconds: float | None = None,
@@ -95,7 +95,7 @@ class Plan:
         bare: bool = False,
         estimate: float = 0.0,
     ) -> None:
-        self.row = row
+        self.op = op
         self.meta = inferred.meta  # of the result
         self.nbytes = nbytes  # bytes of memory the result will own: 0 for a view
         self.workspace = inferred.workspace  # bytes of temporary memory while it runs
@@ -111,7 +111,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Row:
+class Op:
     """One operation.
 
     `kernel` is a name in the array namespace (`numpy`, `cupy`) or a function `kernel(xp, *arrays, **options)`.
@@ -121,7 +121,7 @@ class Row:
 
     name: str
     kernel: str | Kernel
-    rule: Callable[[Row, tuple[Operand, ...], Options], Inferred]
+    rule: Callable[[Op, tuple[Operand, ...], Options], Inferred]
     out: bool = False  # the kernel takes `out=`, a C-contiguous array of the result's shape and dtype
     # `out` may be the first operand if its shape and dtype are equal, and any operand if the kernel is a ufunc. Except
     # one complex number alone: NumPy multiplies it over itself with another rounding (no buffer that small is reused).
@@ -131,7 +131,7 @@ class Row:
     checks: bool = False  # the kernel raises for what it finds in the data, see `kernels.checks`
     parts: Any = None  # of several results, packed in one (see `packed`): what each will be
     resource: str = ""  # of a library that must not be used by two streams at once: on CUDA such tasks share one stream
-    exact: Row | None = None  # what runs instead inside `asc.exact()`, if there the kernel is another
+    exact: Op | None = None  # what runs instead inside `asc.exact()`, if there the kernel is another
     bound: Bound | None = None  # of the difference to that, for numbers of ordinary size
     doc: str = ""
     plans: dict[Hashable, Plan] = field(default_factory=dict, repr=False)
@@ -151,23 +151,23 @@ def plan_key(operands: tuple[Operand, ...], options: Options) -> tuple[Hashable,
     return (*kinds, *options, *values, *map(type, values))  # 0 == 0.0 == False, and NumPy tells them apart
 
 
-def plan(row: Row, operands: tuple[Operand, ...], options: Options) -> Plan:
+def plan(op: Op, operands: tuple[Operand, ...], options: Options) -> Plan:
     """The plan of `row` for these operands, from the row's cache or from its rule.
 
     Raises what NumPy would raise for these shapes and dtypes, and `OverflowError` for a Python integer that does not
     fit the dtype it meets.
     """
     key = plan_key(operands, options)
-    found = row.plans.get(key)
+    found = op.plans.get(key)
     if found is None:
-        found = _new_plan(row, operands, options)
-        if len(row.plans) >= _PLAN_LIMIT:
-            row.plans.clear()
-            for known in row.with_number.values():
+        found = _new_plan(op, operands, options)
+        if len(op.plans) >= _PLAN_LIMIT:
+            op.plans.clear()
+            for known in op.with_number.values():
                 known.clear()
-        row.plans[key] = found
-        if found.pair and found.int_bounds is None and key[1] in row.with_number:
-            row.with_number[key[1]][key[0]] = found
+        op.plans[key] = found
+        if found.pair and found.int_bounds is None and key[1] in op.with_number:
+            op.with_number[key[1]][key[0]] = found
     if found.int_bounds is not None:
         check_int_bounds(operands, found.int_bounds)
     return found
@@ -181,14 +181,14 @@ def check_int_bounds(operands: tuple[object, ...], bounds: tuple[int, int]) -> N
             raise OverflowError(f"Python integer {value} out of bounds: the result's dtype holds {low} to {high}")
 
 
-def resolve(row: Row, xp: Any) -> Kernel:
+def resolve(op: Op, xp: Any) -> Kernel:
     """The row's kernel as a function of arrays and options in the namespace `xp`.
 
     A result without axes may come back as a NumPy scalar when no `out=` is given, as it does from NumPy.
     """
-    found = row.kernels.get(xp)
+    found = op.kernels.get(xp)
     if found is None:
-        found = row.kernels[xp] = bind(row.in_turns if xp is np and row.in_turns else row.kernel, xp)
+        found = op.kernels[xp] = bind(op.in_turns if xp is np and op.in_turns else op.kernel, xp)
     return found
 
 
@@ -218,45 +218,45 @@ def _kind(operand: Operand) -> Hashable:
     raise TypeError(f"{type(operand).__name__} is not an operand: use a Tensor, a Python number or a NumPy scalar")
 
 
-def _new_plan(row: Row, operands: tuple[Operand, ...], options: Options) -> Plan:
-    inferred = _infer(row, operands, options)
+def _new_plan(op: Op, operands: tuple[Operand, ...], options: Options) -> Plan:
+    inferred = _infer(op, operands, options)
     result = inferred.meta
     owned = inferred.owned
     if owned is None:
-        owned = 0 if row.view else result.nbytes
-    kernel = resolve(row, np) if row.in_turns is None else bind(row.kernel, np)
+        owned = 0 if op.view else result.nbytes
+    kernel = resolve(op, np) if op.in_turns is None else bind(op.kernel, np)
     seconds: float | None = 0.0
     estimate = 0.0
-    if not row.view or owned or not result.known:
+    if not op.view or owned or not result.known:
         metas = [operand for operand in operands if isinstance(operand, Meta)]
-        seconds = inline_seconds(row.name, result, metas, inferred.workspace, inferred.work)
-        estimate = stream_seconds(row.name, result, metas, inferred.work)
-    bare = seconds is not None and row.out and result.known and not options
+        seconds = inline_seconds(op.name, result, metas, inferred.workspace, inferred.work)
+        estimate = stream_seconds(op.name, result, metas, inferred.work)
+    bare = seconds is not None and op.out and result.known and not options
     pair = len(operands) == 2 and not options
-    return Plan(row, inferred, owned, seconds, kernel, pair=pair, bare=bare, estimate=estimate)
+    return Plan(op, inferred, owned, seconds, kernel, pair=pair, bare=bare, estimate=estimate)
 
 
-def _infer(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+def _infer(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """Run the rule; where lengths are unknown, once more with others, to see which of the result's depend on them."""
     if all(operand.known for operand in operands if isinstance(operand, Meta)):
-        return row.rule(row, operands, options)
+        return op.rule(op, operands, options)
     try:
-        largest = row.rule(row, _substitute(operands, None), options)
-        other = _other_lengths(row, operands, options)
+        largest = op.rule(op, _substitute(operands, None), options)
+        other = _other_lengths(op, operands, options)
     except (ValueError, IndexError) as error:
         raise ValueError(
-            f"{row.name}: a shape among the operands is not known until its task is done; `await` it first ({error})"
+            f"{op.name}: a shape among the operands is not known until its task is done; `await` it first ({error})"
         ) from error
     return largest._replace(meta=_merge(largest.meta, other.meta))
 
 
-def _other_lengths(row: Row, operands: tuple[Operand, ...], options: Options) -> Inferred:
+def _other_lengths(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     # Nothing at all is the most telling length, since slices clamp; but a maximum needs at least one element, and
     # one broadcasts with everything, so the next witness is one more than the bound.
     try:
-        return row.rule(row, _substitute(operands, 0), options)
+        return op.rule(op, _substitute(operands, 0), options)
     except (ValueError, IndexError):
-        return row.rule(row, _substitute(operands, 1), options)
+        return op.rule(op, _substitute(operands, 1), options)
 
 
 def _substitute(operands: tuple[Operand, ...], variant: int | None) -> tuple[Operand, ...]:

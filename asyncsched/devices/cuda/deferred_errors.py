@@ -9,7 +9,7 @@ Two kinds of tasks must not run on wrong values, and wait on the host until ther
 anything with its arguments; and the gate of a commit, since a version never fails. Both wait for the doubtful row only:
 tasks issued behind it, such as a whole backward pass, keep the device busy meanwhile.
 
-Alternative: pass the doubts to the kernels of a commit, which would write only where there is none. It spares the wait,
+Alternative: pass the flags to the kernels of a commit, which would write only where there is none. It spares the wait,
 but each kernel would need room for an output that may not be written over its input.
 """
 
@@ -41,7 +41,7 @@ class Stream(Protocol):
     cuda: Any
 
 
-class Doubt:
+class DeferredError:
     """The doubt about one row.
 
     Attributes:
@@ -76,8 +76,8 @@ class Doubt:
         return self.failure
 
 
-class Doubts:
-    """The doubts about values of one device."""
+class DeferredErrors:
+    """The deferred_errors about values of one device."""
 
     def __init__(self, cupy: Any) -> None:
         self._cupy = cupy
@@ -87,8 +87,10 @@ class Doubts:
     def raised(self, task: Task, value: Value, stream: Stream, checks: Sequence[Check]) -> None:
         """A row was issued whose errors will be known later."""
         for numbers, judge in checks:
-            doubt = Doubt(task, stream, judge, [self._copied(number, stream.cuda) for number in numbers], self._slots)
-            value.doubts = (*getattr(value, "doubts", ()), doubt)
+            doubt = DeferredError(
+                task, stream, judge, [self._copied(number, stream.cuda) for number in numbers], self._slots
+            )
+            value.deferred_errors = (*getattr(value, "deferred_errors", ()), doubt)
             self.any = True
 
     def _copied(self, number: Any, stream: Any) -> Number:
@@ -104,22 +106,27 @@ class Doubts:
         runtime.memcpyAsync(place, number.data.ptr, number.itemsize, runtime.memcpyDeviceToHost, stream.ptr)
         return slot, number.dtype
 
-    def taken_over(self, task: Task) -> Sequence[Doubt]:
-        """The doubts of a task that was issued: its row's own, and those about what it reads."""
+    def taken_over(self, task: Task) -> Sequence[DeferredError]:
+        """The deferred_errors of a task that was issued: its row's own, and those about what it reads."""
         value = task.value
         if value is None:
             return ()
-        above = {doubt for v in task.inputs for doubt in getattr(v, "doubts", ()) if not doubt.settled or doubt.failure}
+        above = {
+            doubt
+            for v in task.inputs
+            for doubt in getattr(v, "deferred_errors", ())
+            if not doubt.settled or doubt.failure
+        }
         if above:
-            value.doubts = (*getattr(value, "doubts", ()), *above)
-        found: tuple[Doubt, ...] = getattr(value, "doubts", ())
+            value.deferred_errors = (*getattr(value, "deferred_errors", ()), *above)
+        found: tuple[DeferredError, ...] = getattr(value, "deferred_errors", ())
         return found
 
 
 def certain(values: Sequence[Value]) -> Failure | None:
     """Block until there is no doubt about any of these. Returns the failure of one that has failed."""
     for value in values:
-        for doubt in getattr(value, "doubts", ()):
+        for doubt in getattr(value, "deferred_errors", ()):
             failure: Failure | None = doubt.wait()
             if failure is not None:
                 return failure
