@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from ._arguments import check_int, check_number, parse_bytes
+from ._core.ledger import Limits
 from ._core.model import Value
 from .devices import select
 from .devices.contract import Device
@@ -119,12 +120,10 @@ class Scheduler(Submitter):
         check_number("stall_timeout", stall_timeout, "seconds", none="never")
         auto = max_bytes == "auto"
         limit = None if auto or max_bytes is None else parse_bytes(max_bytes, "max_bytes")
-        runtime = Runtime(
-            select(device, streams), max_ops=max_ops, max_bytes=limit, max_pending=max_pending, auto_bytes=auto
-        )
+        runtime = Runtime(select(device, streams), Limits(max_ops, limit, max_pending), auto_bytes=auto)
         super().__init__(runtime)
         runtime.scheduler = weakref.ref(self)
-        runtime.engine.on_stuck = StallWatch(runtime, stall_timeout).update
+        runtime.stall_watch = StallWatch(runtime, stall_timeout).update
         for instrument in instruments:
             self.add_instrument(instrument)
         self._link: Ambient | None = None  # while a block is entered
@@ -313,7 +312,7 @@ class Scheduler(Submitter):
 
         runtime = self._runtime
         runtime.check_waiting()
-        runtime.engine.take()
+        runtime.engine.drain()
         holders = holders_of(runtime) if runtime.life is not Life.CLOSED else None
         if handle is None:
             return explain_all(runtime, holders)
@@ -349,7 +348,7 @@ class Scheduler(Submitter):
 
         runtime = self._runtime
         runtime.check_waiting()
-        runtime.engine.take()
+        runtime.engine.drain()
         return unfinished(runtime, [self._value_of(handle) for handle in handles] or None)
 
     def _value_of(self, handle: object) -> Value:
@@ -372,14 +371,14 @@ class Scheduler(Submitter):
         from .pictures.tables import table, used
 
         engine, runtime = self._runtime.engine, self._runtime
-        admission = engine.admission
+        ledger = engine.ledger
         if runtime.loop is None or runtime.life is Life.CLOSED:
             return table(repr(self), [])
         rows = [
             ("devices", [device.name for device in runtime.devices]),
-            ("pending", used(admission.pending, engine.max_pending)),
-            ("in flight", used(admission.in_flight, admission.max_ops)),
-            ("tracked bytes", used(engine.account.used, engine.account.limit, " bytes")),
+            ("pending", used(ledger.pending, ledger.limits.max_pending)),
+            ("in flight", used(ledger.in_flight, ledger.limits.max_ops)),
+            ("tracked bytes", used(ledger.account.used, ledger.account.limit, " bytes")),
         ]
         return table("Scheduler", rows)
 

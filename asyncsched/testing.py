@@ -38,6 +38,7 @@ import pytest
 from ._core.callsite import line_of
 from .devices.sim import SimDevice
 from .runtime.deadlock import BUDGET, investigate
+from .runtime.life import InlineMode
 from .runtime.runtime import Runtime
 from .runtime.waiting import drained
 from .scheduler import Scheduler
@@ -125,7 +126,7 @@ if importlib.util.find_spec("pytest_asyncio") is not None:
 async def _opened(request: pytest.FixtureRequest, options: dict[str, Any]) -> AsyncIterator[Scheduler]:
     scheduler = await Scheduler(**options).__aenter__()
     runtime = scheduler._runtime
-    runtime.inline_thread = 0
+    runtime.inline = InlineMode.NEVER
     request.node.stash.setdefault(_runtimes, []).append(runtime)
     yield scheduler
     await _go_on(runtime)
@@ -165,13 +166,13 @@ def _cancel(runtime: Runtime) -> list[str]:
 def _held(runtime: Runtime) -> list[str]:
     """A line for each result that something holds."""
     engine = runtime.engine
-    engine.take()
-    if engine.account.used:
+    engine.drain()
+    if engine.ledger.account.used:
         gc.collect()  # garbage in cycles does not count
-        engine.take()
-    if not engine.account.used:
+        engine.drain()
+    if not engine.ledger.account.used:
         return []
-    return [f"  {line}" for line in investigate(runtime, engine.account, (), BUDGET).lines]
+    return [f"  {line}" for line in investigate(runtime, engine.ledger.account, (), BUDGET).lines]
 
 
 @pytest.fixture

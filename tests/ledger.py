@@ -8,5 +8,5 @@ import asyncsched as asc
 def used(s: asc.Scheduler) -> int:
     """The bytes that are charged, when all that has ended was taken in. The ledgers agree with each other."""
     s.statistics()
-    s._runtime.engine.validate()
-    return s._runtime.engine.account.used
+    s._runtime.engine.audit.validate()
+    return s._runtime.engine.ledger.account.used

@@ -280,7 +280,7 @@ from asyncsched._core.completions import Completions
 from asyncsched._core.model import Lane, Task, Value, new_value
 started = []
 engine = Engine(max_ops=1, max_bytes=10, max_pending=None, completions=Completions(print), launch=started.append)
-value = new_value(engine.account, None, None)
+value = new_value(engine.ledger.account, None, None)
 task = Task(engine.root, "task", value, None, (), None, None, [Lane()], 5)
 engine.submit(task, hold=True)
 engine.dispatch()
@@ -288,8 +288,8 @@ assert started == [task]
 task.refund, task.value = 5, None
 engine.completions.completed(task, True)
 engine.dispatch()
-assert not engine.unfinished
-engine.validate()
+assert not engine.ledger.unfinished
+engine.audit.validate()
 print(json.dumps(sorted(set(sys.modules) - before)))
 """
     loaded = json.loads(" ".join(_fresh(program)))

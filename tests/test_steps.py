@@ -129,7 +129,7 @@ def break_body(task: Task) -> None:
 
 def cancel(task: Task) -> None:
     """The task is cancelled as soon as it is submitted."""
-    if not task.settled():
+    if not task.settled:
         engine = task.scope.account.runtime.engine
         engine.cancel(task, Failure.of(TaskCancelled("injected"), task.name, task.site))
 
@@ -197,10 +197,10 @@ async def test_whatever_is_hit_the_model_is_that_of_the_last_whole_step(which, h
                 assert set() in differing, (nth, failed)
             gc.collect()
             engine = s._runtime.engine
-            engine.take()
-            engine.validate()
-            assert engine.account.used == 0
-            assert engine.account.limit is None or s.statistics().peak_bytes <= engine.account.limit
+            engine.drain()
+            engine.audit.validate()
+            assert engine.ledger.account.used == 0
+            assert engine.ledger.account.limit is None or s.statistics().peak_bytes <= engine.ledger.account.limit
         if fake is not None:
             gc.collect()
             assert fake.problems() == []

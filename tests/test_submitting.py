@@ -141,11 +141,11 @@ async def test_who_is_closed_while_it_waits_takes_it_back(what: str, gate: threa
             "call": lambda: s.call(int),
             "scope": lambda: s.scope(reserve=2 * BLOCK.nbytes).__aenter__(),
         }[what]()
-        while not s._runtime.engine.admission.pending:
+        while not s._runtime.engine.ledger.pending:
             waits.send(None)
         waits.close()
-        assert not s._runtime.engine.admission.pending
-        s._runtime.engine.validate()
+        assert not s._runtime.engine.ledger.pending
+        s._runtime.engine.audit.validate()
         gate.set()
         await s.barrier()
         assert (await x).sum() == BLOCK.sum()

@@ -6,27 +6,22 @@ from collections import Counter
 from collections.abc import Iterable
 
 from .admission import Admission
+from .ledger import Ledger
 from .model import LAUNCHED, PENDING, Account, Scope, Task, Value
 from .refcounts import references
 
 
 class Audit:
-    """The engine's state, and questions about it that change nothing."""
+    """Answers about the state of one engine."""
 
-    root: Scope
-    account: Account
-    admission: Admission
-    unfinished: int
-    submitted: int
-    completed: int
-    failed: int
-    cancelled: int
-    peak_in_flight: int
-    linked: bool  # whether every pending task is noted where what it reads is made
+    def __init__(self, root: Scope, ledger: Ledger, admission: Admission) -> None:
+        self._root = root
+        self._ledger = ledger
+        self._admission = admission
 
     def launched(self) -> list[Task]:
         """Every task that has a slot."""
-        return [task for task in self.root.with_tasks() if task.state == LAUNCHED]
+        return [task for task in self._root.unfinished() if task.state == LAUNCHED]
 
     def in_flight_bytes(self) -> int:
         """Output and workspace of the tasks in flight, and results that only those still read.
@@ -49,7 +44,7 @@ class Audit:
 
     def unused_reserve(self) -> int:
         """Bytes that open scopes have reserved and do not use."""
-        unused, todo = 0, [self.root]
+        unused, todo = 0, [self._root]
         while todo:
             scope = todo.pop()
             todo += scope.children
@@ -59,7 +54,7 @@ class Audit:
 
     def held_by_pending(self) -> int:
         """Bytes of finished results that nothing but pending tasks holds."""
-        tasks = self.admission.tasks()
+        tasks = self._admission.tasks()
         alone = _held_alone(value for task in tasks for value in task.inputs if value.charge)
         return sum([value.charge for value in alone])
 
@@ -68,7 +63,7 @@ class Audit:
 
         It assumes that user code drops nothing meanwhile; what only pending tasks hold is free after its last reader.
         """
-        tasks = [task for task in self.admission.tasks() if task.scope.account is account]
+        tasks = [task for task in self._admission.tasks() if task.scope.account is account]
         last = {id(value): task for task in tasks for value in (task.value, *task.inputs)}
         freed: Counter[Task] = Counter()
         for value in _held_alone(value for task in tasks for value in (task.value, *task.inputs) if value is not None):
@@ -83,24 +78,28 @@ class Audit:
 
     def validate(self) -> None:
         """Assert every invariant. For tests: it walks everything."""
-        admission, tasks = self.admission, self.root.unfinished()
+        ledger, tasks = self._ledger, self._root.unfinished()
         pending = [t for t in tasks if t.state == PENDING]
         launched = [t for t in tasks if t.state == LAUNCHED]
-        assert len(tasks) == self.unfinished == len(set(tasks))
-        assert admission.pending == len(pending)
-        assert admission.pending_bytes == sum(t.cost for t in pending)
-        assert set(admission.tasks()) == set(pending)
-        assert admission.in_flight == len(launched)
-        assert admission.max_ops is None or self.peak_in_flight <= admission.max_ops
-        assert self.submitted == self.completed + self.failed + self.cancelled + sum(bool(t.lanes) for t in tasks)
+        limits, submitted = ledger.limits, ledger.completed + ledger.failed + ledger.cancelled
+        assert not ledger.busy
+        assert len(tasks) == ledger.unfinished == len(set(tasks))
+        assert ledger.pending == len(pending)
+        assert ledger.pending_bytes == sum(t.cost for t in pending)
+        assert ledger.claims == sum(not t.lanes for t in pending)
+        assert set(self._admission.tasks()) == set(pending)
+        assert ledger.in_flight == len(launched)
+        assert limits.max_ops is None or ledger.peak_in_flight <= limits.max_ops
+        assert limits.max_ops is None or ledger.free == limits.max_ops - ledger.in_flight
+        assert ledger.submitted == submitted + sum(bool(t.lanes) for t in tasks)
         for task in pending:
             waiting = sum(1 for v in task.inputs if v.task is not None and v.task.state == PENDING)
-            # The task of a value that was bare until now has no note of that yet: see `model`.
-            assert task.blockers == waiting or (task.blockers < waiting and not self.linked), task
+            assert task.blockers == waiting, task
         for task in launched:
             assert task.blockers == 0, task
             assert task.lane is not None, task
-        accounts = {t.scope.account for t in tasks} | {self.account}
+        accounts = {t.scope.account for t in tasks} | {ledger.account}
+        assert set(ledger.waiting) == {account for account in accounts if account.pending}
         for account in accounts:
             assert account.in_flight == sum(t.scope.account is account for t in launched)
             assert account.pending == sum(t.scope.account is account for t in pending)

@@ -22,10 +22,13 @@ number was set may be counted twice, and those of an account where nobody waits 
 for nothing, never too late. What a task drops when it ends is reported together with its end, a moment later
 (`ending`): a wake-up in between would delay its stream, which needs the GIL for the rest.
 
-There is a shortcut. While nothing is unfinished, no scan for a task that fits is under way, so what the loop's own
-thread drops is given back in `Value.__del__` itself. `direct` is the number of that thread: set when a quick row finds
-nothing unfinished, until the next task is submitted or a task lacks bytes; and while the engine runs quick tasks one
-after the other, since it scans again afterwards.
+There is a shortcut. While no scan for a task that fits is under way, what the loop's own thread drops is given back in
+`Value.__del__` itself. `immediate_thread` is the number of that thread. It is set when an operation runs at once and
+nothing is unfinished, until the next task is submitted; and while the engine runs quick tasks one after the other,
+since it scans again afterwards.
+
+A thread that is about to die, by an exception that is no task's, sets `fatal` and wakes the loop: all is given up then.
+An attribute, since there may be no memory for more.
 
 Memory may be *on its way back*: nobody holds it, and its bytes come by themselves once a device has done what was asked
 of it. Until then it is neither in flight nor held, and decisions that are made only when nothing else moves (the
@@ -42,9 +45,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Completions:
     """A deque with one wake-up per burst.
 
@@ -52,18 +57,16 @@ class Completions:
     were dropped.
     """
 
-    __slots__ = ("awake", "direct", "ending", "items", "returning", "threshold", "wake", "wants_bytes", "wants_slots")
-
-    def __init__(self, wake: Callable[[], None]) -> None:
-        self.items: deque[Any] = deque()
-        self.returning: dict[int, Any] = {}  # memory that is on its way back, by identity
-        self.wake = wake
-        self.awake = False  # an iteration of the loop that takes in everything is scheduled
-        self.direct = 0  # the thread whose drops are given back at once; 0 if none are
-        self.wants_slots = False  # tasks are pending: wake at `threshold` completions, or when a stream runs dry
-        self.threshold = 1
-        self.wants_bytes = 0  # how many a pending task lacks; below 0: wake at every drop and every end
-        self.ending = False  # a stream is dropping what a task held, and will check `wants_bytes` afterwards
+    wake: Callable[[], None]
+    items: deque[Any] = field(default_factory=deque)
+    returning: dict[int, Any] = field(default_factory=dict)  # memory that is on its way back, by identity
+    awake: bool = False  # an iteration of the loop that takes in everything is scheduled
+    immediate_thread: int = 0  # the thread whose drops are given back at once; 0 if none are
+    wants_slots: bool = False  # tasks are pending: wake at `threshold` completions, or when a stream runs dry
+    threshold: int = 1
+    wants_bytes: int = 0  # how many a pending task lacks; below 0: wake at every drop and every end
+    fatal: BaseException | None = None  # what ended a stream's thread
+    ending: bool = False  # a stream is dropping what a task held, and will check `wants_bytes` afterwards
 
     def completed(self, job: Any, dry: bool) -> bool:
         """Report a task or another job that ended; `dry` says that its stream has nothing left to run.
@@ -92,6 +95,11 @@ class Completions:
         self.wants_bytes = self.wants_bytes - nbytes or -1
         if self.wants_bytes < 0 and not self.ending:
             self.notify()
+
+    def died(self, error: BaseException) -> None:
+        """The calling thread, a stream's, is about to end by an exception that is no task's."""
+        self.fatal = error
+        self.notify()
 
     def returned(self, identity: int) -> None:
         """Report that memory is back, or that it may take as long as if it were held."""

@@ -1,33 +1,63 @@
 """The scheduler as a plain state machine: tasks, completions and cancellations in; launches and notices out.
 
-It knows no clock, no threads, no arrays and no event loop. Every method runs to its end on one thread. The runtime
-gives it callables: `launch` puts a task on its stream, `on_stuck` is told which tasks lack bytes that nothing in flight
-will free, `on_overrun` which result was too large, and `wake` (the completions') has `dispatch` called soon, on that
-one thread.
+It knows no clock, no threads, no arrays and no event loop. Every method runs to its end on one thread. What it needs of
+the world it asks of its `Host`.
+
+An operation reaches its result in one of four ways. At once: it never becomes a task (`tensors.issue`). In its turn on
+the event loop's thread: a quick task (`_run_here`). On a stream, or on a remote device, which looks the same from here
+(`_launch`). Two things go past the queues, both where `Ledger.idle` says so: what runs at once, and a task that finds
+nothing waiting (`submit`).
 
 `dispatch` is the one place where things move: it takes in what has ended, admits and launches what fits, and tells who
 waits. It is called after every submission that might go at once, when the loop was woken, and before anything that
 waits. Notices are given only there, never in the middle of a change of state; so whoever is told finds all of it done.
 
-What follows from an end stands in `ends`, the tree of scopes in `scopes`, and what is only asked in `audit`.
+The engine is made of parts: the `Ledger` has the counts and bytes, `Admission` the queues, `Endings` says how tasks
+end, `Scopes` keeps their tree, and `Audit` answers questions. A method of a part is called within a method of the
+engine, so that two things are seen to in one place:
+
+*Finalisers.* The collector may run a user's finaliser between any two steps of a change, and that may submit or cancel.
+It would find half of the change done. So `ledger.busy` is set meanwhile, and what is asked for then is put off
+(`_put_off`) until the change is whole.
+
+*Interruptions.* Python raises a signal's KeyboardInterrupt between any two lines of the main thread. A MemoryError or a
+RecursionError may come anywhere, too. One that leaves a change in the middle has left the books wrong: a task may be
+counted and stand in no queue, and who waits for it would wait for ever. So each change tells the host of an exception
+that leaves it, in an `except` that costs nothing until then. The host has everything unfinished abandoned, and closes.
+The mark, `interrupted`, is set first, and in place: at the end of a recursion no function can be entered, so giving up
+fails, too, and the next `dispatch` begins it anew.
+
+Alternatives. To have the books right at any line: they are changed in some thirty places, most of which change several
+numbers. To hold signals back meanwhile takes longer than a tiny operation, and does not hold where another thread gets
+the signal. To let finalisers in, with every change ordered so that it is right at each step: that was so, and they
+found a way through, again and again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Final, NoReturn
+from _thread import get_ident
+from collections import deque
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, Concatenate, Final, NoReturn, ParamSpec, TypeVar
 
 from ..errors import QueueFull, TaskTooLarge
 from .admission import Admission
-from .backlog import Queue
-from .callsite import CallSite
+from .audit import Audit
 from .completions import Completions
+from .endings import Endings
 from .failure import Failure
-from .instrument import Instrument
-from .model import DONE, LAUNCHED, PENDING, Account, Bare, Lane, Scope, Task, Value, Waiter, failure_above, task_of
-from .placement import choose, soonest
-from .quick import Quick, unblock
+from .host import Host
+from .ledger import Ledger, Limits
+from .model import CANCELLED, DONE, FAILED, LAUNCHED, Lane, Scope, Task, Value, Waiter, failure_above
+from .placement import lane_for
+from .queues import Queue
+from .scopes import Scopes
 from .tenants import Tenant
+
+P = ParamSpec("P")
+T = TypeVar("T")
+_Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
 # Rounds of one dispatch while the streams keep up with it, and tasks that run in it: then the event loop gets to
 # breathe. The first is a guess. With four times as many tasks each costs 5% less, and others wait 0.5 ms longer.
@@ -35,76 +65,61 @@ _MOST_ROUNDS: Final = 4
 _MOST_HERE: Final = 64
 
 
-class Engine(Quick):
+def whole(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
+    """Make a method of the engine a change that is whole: see the head of this file.
+
+    In the middle of another change it is put off, and returns True.
+    """
+
+    @wraps(method)
+    def entered(engine: Engine, /, *args: P.args, **keywords: P.kwargs) -> Any:
+        ledger = engine.ledger
+        if ledger.busy:
+            return engine._put_off(method, *args, **keywords)
+        try:
+            ledger.busy = True
+            result = method(engine, *args, **keywords)
+            ledger.busy = False
+        except BaseException as error:
+            engine.interrupted, ledger.busy = error, True
+            engine._host.on_interrupted(error)
+            raise
+        if engine._postponed:
+            engine._catch_up()
+        return result
+
+    return entered
+
+
+class Engine:
     """All state of one scheduler.
 
     Args:
-        max_ops: most tasks in flight; None for no bound.
-        max_bytes: most tracked bytes; None for no bound.
-        max_pending: most tasks waiting in the backlog; None for no bound.
+        limits: its bounds.
         completions: the deque in which ends and drops arrive.
-        launch: puts a task on the stream of its lane. Returns whether it has run already.
-        here: the lane of the event loop's own thread, if a quick task may run there now.
-        run: runs a quick task there now, in few steps, to its end. False, and nothing has happened, if it does not.
-        run_bare: the same for a bare value, which has its array and no task then.
-        quietly: calls a function with arguments; all quick tasks run inside of it.
-        on_cancel: told of each task that is cancelled after its launch.
-        on_overrun: told of each task that made more than it was charged, while that is more than the limit allows.
-        on_torn: told of an exception that left a change of state in the middle: see `torn`.
-        clock: gives seconds, for lanes to which a hop takes long: see `placement`.
+        host: launches tasks, and is told of what happens.
         runtime: whose it is; reachable from every account, and opaque here.
 
     Attributes:
-        on_stuck: told the tasks that lack bytes which nothing in flight will free, and that there are none any more.
+        interrupted: the exception that left a change in the middle, until everything is abandoned.
     """
 
-    def __init__(
-        self,
-        *,
-        max_ops: int | None,
-        max_bytes: int | None,
-        max_pending: int | None,
-        completions: Completions,
-        launch: Callable[[Task], bool],
-        here: Callable[[Task], Lane | None] = lambda task: None,
-        run: Callable[[Task], bool] = lambda task: False,
-        run_bare: Callable[[Value], bool] = lambda value: False,
-        quietly: Callable[..., int] = lambda function, *args: function(*args),
-        on_overrun: Callable[[Task], None] = lambda task: None,
-        on_cancel: Callable[[Task], None] = lambda task: None,
-        on_torn: Callable[[BaseException], None] = lambda error: None,
-        clock: Callable[[], float] = lambda: 0.0,
-        runtime: Any = None,
-    ) -> None:
-        self.max_pending = max_pending
+    def __init__(self, limits: Limits, completions: Completions, host: Host, runtime: Any = None) -> None:
         self.completions = completions
-        self.launch = launch
-        self.here = here
-        self.run = run
-        self.run_bare = run_bare
-        self.quietly = quietly
-        self.on_stuck: Callable[[Sequence[Task]], None] = lambda tasks: None
-        self.on_overrun = on_overrun
-        self.on_cancel = on_cancel
-        self.on_torn = on_torn
-        self.clock = clock
-        self.account = Account(max_bytes, completions, runtime)
-        self.admission = Admission(max_ops, completions.returning)
-        self.root = Scope("root", Queue(Tenant(None, self.admission.tenants.ordinary)), self.account)
-        self.sequence = 0
-        self.unfinished = 0
-        self.submitted = self.completed = self.failed = self.cancelled = 0
-        self.ran_inline = 0  # what never was a task, and counts among neither
-        self.peak_in_flight = self.peak_bytes = 0
-        self.reserved = 0
-        self.observer: Instrument | None = None  # told of every transition
-        self._news: list[Any] = []  # tasks and jobs whose waiters are to be told
-        self._stuck = False  # whether `on_stuck` was told of any
-        self._running = False  # quick tasks run, one after the other; or what was torn is not given up yet
-        self.torn = None
-        self.linked = True
+        self.ledger = Ledger(limits, completions, runtime)
+        self.admission = Admission(self.ledger, completions.returning)
+        self.root = Scope("root", Queue(Tenant(None, self.admission.tenants.ordinary)), self.ledger.account)
+        self.audit = Audit(self.root, self.ledger, self.admission)
+        self.interrupted: BaseException | None = None
+        self._host = host
+        self._endings = Endings(self.ledger, self.admission, host)
+        self.scopes = Scopes(self.ledger, self.admission)
+        self._stuck = False  # whether the host was told of any
+        # What finalisers asked for in the middle of a change: methods and their arguments.
+        self._postponed: deque[_Call] = deque()
+        self._resumed: _Call | None = None  # of these, what is done now
 
-    # -- submitting ---------------------------------------------------------------------------------------------
+    # -- submitting -------------------------------------------------------------------------------------------------
 
     def submit(self, task: Task, *, bounded: bool = True, hold: bool = False) -> None:
         """A task joins the backlog, and whatever can be launched is.
@@ -117,124 +132,53 @@ class Engine(Quick):
             TaskTooLarge: if it could never run under its limit.
             QueueFull: if the backlog is full.
         """
-        completions, admission, account = self.completions, self.admission, task.scope.account
-        completions.direct = 0  # a scan for what fits is told of every drop by way of the completions
+        ledger, completions = self.ledger, self.completions
         if completions.items and not hold:
-            self.take()
-        at_once = task.quick is None and not hold
-        # Its inputs are charged, or will be: where there is room for all that, there is for them. (Below zero bytes are
-        # used between the drop of a result that was larger than its task's cost and the end of that task.)
-        if account.limit is not None and not 0 <= account.used <= account.limit - admission.pending_bytes - task.cost:
+            self.drain()
+        fits = ledger.certainly_fits(task)
+        if not fits:
             self.require(task)
-            at_once = False
-        if bounded and self.max_pending is not None and admission.pending >= self.max_pending:
+        most = ledger.limits.max_pending
+        if bounded and most is not None and ledger.pending >= most:
             self._refuse(task)
+        if ledger.busy:
+            self._put_off(Engine.submit, task, bounded=False, hold=hold)
+            return
         try:
-            task.seq = self.sequence
-            self.sequence += 1
-            self.unfinished += 1
-            if task.lanes:
-                self.submitted += 1
-            task.scope.tasks[task] = None
-            failed, reads = None, task.reads
-            if type(reads) is Value:  # as most: here and below a loop would take twice as long
-                if reads.task is not None:
-                    failed = _follow(task)
-            else:
-                for value in reads:
-                    if value.task is not None:
-                        failed = _follow(task)
-                        break
-            if self.observer is not None:
+            ledger.busy = True
+            ledger.join(task)
+            completions.immediate_thread = 0  # a scan for what fits is told of every drop by way of the completions
+            failed = _follow(task)
+            if ledger.observer is not None:
                 assert task.value is not None
                 task.value.seq = task.seq
-                self.observer.task_submitted(task)
-            if at_once and failed is None and task.lanes and not admission.pending and admission.free > 0:
-                self._admit(task)  # it would be the next one anyway, and need not stand in the queue
-                if self._news:
-                    self.dispatch()
-                return
-            admission.push(task)
-            if failed is not None and task.move is None:
-                self.settle(task, failed.passed_to(task.name, task.site))
-            completions.wants_slots = True  # the flag first, a look at the deque second: see `completions`
-            if not hold and (completions.items or admission.free > 0):
-                self.dispatch()
+                ledger.observer.task_submitted(task)
+            if fits and failed is None and not hold and ledger.idle:
+                self._go(task, False, 1)
+            else:
+                self.admission.push(task)
+                if failed is not None and task.move is None:
+                    self._endings.settle(task, failed.passed_to(task.name, task.site))
+                completions.wants_slots = True  # the flag first, a look at the deque second: see `completions`
+            ledger.busy = False
         except BaseException as error:
-            self.torn, self._running = error, True
-            self.on_torn(error)
+            self.interrupted, ledger.busy = error, True
+            self._host.on_interrupted(error)
             raise
+        if self._postponed:
+            self._catch_up()
+        if not hold and (self._endings.notices or (ledger.pending and (completions.items or ledger.free > 0))):
+            self.dispatch()
 
-    def submit_bare(
-        self,
-        scope: Scope,
-        device: Any,
-        plan: Any,
-        reads: Any,
-        args: Any,
-        lanes: Sequence[Lane],
-        site: CallSite | None,
-    ) -> Value | None:
-        """A value joins the backlog without a task, to be made when its turn comes. None, and nothing has happened, if
-        that may not take long, something speaks against it, or it reads what is not bare and not there."""
-        value = Value()  # first: a finaliser that runs now may submit and cancel
-        completions, admission, account, queue = self.completions, self.admission, scope.account, scope.queue
-        if self.observer is not None or queue.rotating or not (admission.pending or admission.free <= 0):
-            return None
-        cost = plan.cost
-        if account.limit is not None and not 0 <= account.used <= account.limit - admission.pending_bytes - cost:
-            return None
-        if self.max_pending is not None and admission.pending >= self.max_pending:
-            return None
-        if type(reads) is Value:  # as in `submit`
-            if reads.task is not None and not _comes(reads, queue):
-                return None
-        else:
-            for read in reads:
-                if read.task is not None and not _comes(read, queue):
-                    return None
-        completions.direct = 0
-        if completions.items:
-            self.take()
-        try:
-            stand = scope.stand
-            if stand is None or stand.lanes is not lanes:
-                stand = scope.stand = Bare(scope, lanes)
-            value.account, value.device, value.meta = account, device, plan.meta  # as `new_value`
-            value.nbytes, value.site, value.charge = plan.nbytes, site, 0
-            value.array = value.block = value.base = None
-            value.escaped = False
-            value.plan, value.reads, value.args, value.task = plan, reads, args, stand
-            value.seq = self.sequence
-            self.sequence += 1
-            self.unfinished += 1
-            self.submitted += 1
-            scope.bare += 1
-            self.linked = False
-            queue.undressed = True
-            queue.live += 1  # as `Admission.push`
-            queue.tasks.append(value)
-            if queue.live == 1 or not account.pending:
-                admission.begin(queue, account)
-            account.pending += 1
-            account.changed = True
-            admission.pending += 1
-            admission.pending_bytes += cost
-            completions.wants_slots = True  # see `submit`
-            if completions.items or admission.free > 0:
-                self.dispatch()
-        except BaseException as error:
-            self.torn, self._running = error, True
-            self.on_torn(error)
-            raise
-        return value
-
-    def _refuse(self, task: Task) -> NoReturn:
-        task.refused()
-        raise QueueFull(
-            f"{task.name}: the backlog holds {self.admission.pending:,} tasks (max_pending): "
-            "`await s.barrier()` now and then, or bound the run-ahead with `async with s.window(2)`"
-        )
+    @whole
+    def failed_at_once(self, task: Task, failure: Failure) -> None:
+        """An operation was to run at once, and failed: it is a task that was submitted and ended in one step."""
+        self.ledger.join(task)
+        self.ledger.note_peak(self.ledger.in_flight + 1)
+        if self.ledger.observer is not None:
+            self.ledger.observer.task_submitted(task)
+        task.failure = failure
+        self._endings.end(task, CANCELLED if failure.cancelled else FAILED)
 
     def require(self, task: Task) -> None:
         """Raise TaskTooLarge for a task that could never run under its limit."""
@@ -250,7 +194,7 @@ class Engine(Quick):
         owners = {v.owner for v in task.inputs}  # but for those held outside, which leave the account its room
         needed = cost + sum(owner.nbytes for owner in owners if account.covers(owner.account))
         if needed > limit:
-            task.refused()
+            task.let_go()
             raise TaskTooLarge(
                 f"{task.name} needs {needed:,} bytes ({cost:,} of its own, {needed - cost:,} of inputs) and the limit"
                 f" is {limit:,}: raise max_bytes (or the scope's reserve) to at least {needed:,}, or split the task",
@@ -258,44 +202,43 @@ class Engine(Quick):
                 limit,
             )
 
-    # -- moving things along ------------------------------------------------------------------------------------
+    def _refuse(self, task: Task) -> NoReturn:
+        task.let_go()
+        raise QueueFull(
+            f"{task.name}: the backlog holds {self.ledger.pending:,} tasks (max_pending): "
+            "`await s.barrier()` now and then, or bound the run-ahead with `async with s.window(2)`"
+        )
+
+    # -- moving things along ----------------------------------------------------------------------------------------
 
     def dispatch(self) -> None:
         """Take in what ended, launch what is admitted, tell who waits; again until nothing is left to do."""
-        completions, admission, ran = self.completions, self.admission, 0
-        if self._running:  # a finaliser in the middle of a quick task: what stands at the head runs already
-            if self.torn is None:
+        completions, ledger, endings, ran = self.completions, self.ledger, self._endings, 0
+        if ledger.busy:  # whoever is in the middle of a change will look again
+            if self.interrupted is None:
                 completions.notify()
             else:
-                self.on_torn(self.torn)
+                self._host.on_interrupted(self.interrupted)
             return
-        if not (completions.wants_slots or completions.items or self._news):
+        if not (completions.wants_slots or completions.items or endings.notices or completions.fatal):
             return  # nothing has ended since, and nothing is pending
         try:
             for turn in range(_MOST_ROUNDS):
+                ledger.busy = True
                 if completions.items:
-                    self.take()
-                alone = self.observer is None
-                while admission.pending and ran < _MOST_HERE and (task := admission.next()) is not None:
-                    if alone and task.quick is not None:
-                        count = self.quietly(self.run_heads, task.scope, _MOST_HERE - ran)
-                        ran += count
-                        alone = count > 0  # else what stands at the head is no such task: no use to ask for each
-                        if task.state != PENDING:
-                            continue
-                    ran += self._start(task)
-                news, self._news = self._news, []
-                for job in news:
-                    waiting: list[Waiter] = []
-                    for waiter in job.waiters or ():
-                        if not waiter(job):
-                            waiting.append(waiter)
-                    job.waiters = waiting or None  # at once: a stream's thread looks whether there are any
+                    self._take_in()
+                while ran < _MOST_HERE and (task := self.admission.next()) is not None:
+                    ran += self._go(task, True, _MOST_HERE - ran)
+                ledger.busy = False
+                if self._postponed:
+                    self._catch_up()
+                if endings.notices:
+                    self._tell()
                 # Flags first, a look at the deque second: see `completions`.
-                completions.wants_slots = admission.pending > 0
-                completions.threshold = admission.in_flight // 2 or 1
+                completions.wants_slots = ledger.pending > 0
+                completions.threshold = ledger.in_flight // 2 or 1
                 completions.wants_bytes = lacking = (
-                    admission.lacking() if completions.wants_slots and admission.free > 0 else 0
+                    self.admission.lacking() if completions.wants_slots and ledger.free > 0 else 0
                 )
                 if ran >= _MOST_HERE:
                     completions.notify()
@@ -306,103 +249,193 @@ class Engine(Quick):
                 if turn == _MOST_ROUNDS - 1:
                     completions.notify()
             if lacking or self._stuck:
-                stuck = admission.stuck() if lacking and not completions.items else []
+                stuck = self.admission.stuck() if lacking and not completions.items else []
                 self._stuck = bool(stuck)
-                self.on_stuck(stuck)
+                self._host.on_stuck(stuck)
         except BaseException as error:
-            self.torn, self._running = error, True
-            self.on_torn(error)
+            self.interrupted, ledger.busy = error, True
+            self._host.on_interrupted(error)
             raise
+        if completions.fatal is not None:
+            self._stop_for(completions.fatal)
 
-    def take(self) -> None:
+    @whole
+    def drain(self) -> None:
         """Take in every completion and drop that was told."""
+        self._take_in()
+
+    def _take_in(self) -> None:
         items = self.completions.items
+        while items:
+            item = items.popleft()
+            if type(item) is Task:
+                self._endings.complete(item)
+            elif type(item) is tuple:
+                self.ledger.drop(*item)
+            else:  # a job, which is not admitted and not charged: tell who waits for it
+                self._endings.notices.append(item)
+
+    def _tell(self) -> None:
+        """Call the waiters of what has changed."""
+        notices, self._endings.notices = self._endings.notices, []
+        for job in notices:
+            waiting: list[Waiter] = []
+            for waiter in job.waiters or ():
+                if not waiter(job):
+                    waiting.append(waiter)
+            job.waiters = waiting or None  # at once: a stream's thread looks whether there are any
+
+    def _go(self, task: Task, queued: bool, most: int) -> int:
+        """The next task goes: here, with others behind it, or to a lane. Returns how many ran here."""
+        ran: int = 0
+        if task.plan.small and (lane := self._host.loop_lane(task)) is not None:
+            found: tuple[int, Task | None] = self._host.quietly(self._run_here, task, lane, queued, most)
+            ran, following = found
+            if following is None:
+                return ran
+            task, queued = following, True
+        self._launch(task, queued)
+        return ran
+
+    def _run_here(self, task: Task, lane: Lane, queued: bool, most: int) -> tuple[int, Task | None]:
+        """Run the next task on this thread, and those after it while they may run here.
+
+        Nothing looks for a task that fits while a body runs: so drops may go the shorter way, see `completions`.
+
+        Returns how many ran, and the next task, if that is to go elsewhere.
+        """
+        ran, completions, observer = 0, self.completions, self.ledger.observer
+        following: Task | None = None
         try:
-            while items:
-                item = items.popleft()
-                if type(item) is Task:
-                    self._complete(item)
-                elif type(item) is tuple:
-                    account, nbytes, seq = item
-                    if account.closed:
-                        account = account.open
-                    account.used -= nbytes
-                    account.changed = True
-                    if self.observer is not None:
-                        self.observer.bytes_released(account, nbytes, seq)
-                else:  # a job, which is not admitted and not charged: tell who waits for it
-                    self._news.append(item)
-        except BaseException as error:
-            self.torn, self._running = error, True
-            self.on_torn(error)
-            raise
+            if observer is None:
+                completions.immediate_thread = get_ident()
+            while True:
+                self._admit(task, queued)
+                task.lane, queued = lane, True
+                if observer is not None:
+                    observer.task_launched(task)
+                self._host.run_here(task)
+                self._endings.ended(task)
+                ran += 1
+                if ran >= most:
+                    break
+                following = self.admission.next()
+                if following is None or not following.plan.small:
+                    break
+                found = self._host.loop_lane(following)
+                if found is None:
+                    break
+                task, lane, following = following, found, None
+        finally:
+            completions.immediate_thread = 0
+        for account in self.ledger.waiting:
+            account.changed = True
+        return ran, following
 
-    def _start(self, task: Task) -> bool:
-        """Take a task out of its queue, and admit it. Returns whether it has run already."""
-        reads, above = task.reads, None
-        if type(reads) is not Value:
-            above = failure_above(reads)
-        elif reads.task is not None:
-            above = reads.task.failure
+    def _launch(self, task: Task, queued: bool) -> None:
+        """The next task goes to a lane."""
+        above = failure_above(task.inputs)
         if above is not None and task.move is None:  # its completion is still on its way
-            self.settle(task, above.passed_to(task.name, task.site))
-            return False
-        task.state = LAUNCHED  # the queue lets go of what is not pending
-        self.admission.remove(task)
-        return self._admit(task)
-
-    def _admit(self, task: Task) -> bool:
-        """Give a task that is in no queue its slot, its bytes and its lane, and launch it. Returns whether it has run
-        already."""
-        task.state = LAUNCHED
-        admission = self.admission
-        admission.charge(task)
-        if task.move is not None:
-            task.move.charge(task)
-        if self.account.used > self.peak_bytes or admission.in_flight > self.peak_in_flight:
-            self.note_peak(admission.in_flight)
-        if task.after is not None:
-            unblock(task)
-        lanes = task.lanes
-        if lanes:
-            lane = None if task.quick is None else self.here(task)
-            if lane is None:
-                lane = soonest(task, self.clock()) if task.lanes[0].hop else choose(task)
-            task.lane = lane
-            lane.load += 1
-            lane.tail = task
-            if self.observer is not None:
-                self.observer.task_launched(task)
-            if self.launch(task):
-                self._complete(task)
-                return True
+            if not queued:
+                self.admission.push(task)
+            self._endings.settle(task, above.passed_to(task.name, task.site))
+            return
+        self._admit(task, queued)
+        observer = self.ledger.observer
+        if task.lanes:
+            lane_for(task, self._host.clock)
+            if observer is not None:
+                observer.task_launched(task)
+            self._host.launch(task)
         else:  # a claim is done when it is admitted: its value is charged the bytes
             assert task.value is not None
-            if self.observer is not None:
-                self.observer.task_launched(task)
+            if observer is not None:
+                observer.task_launched(task)
             task.value.charge = task.value.nbytes = task.cost
-            self._end(task, DONE)
+            self._endings.end(task, DONE)
         if task.waiters is not None:
-            self._news.append(task)
-        return False
+            self._endings.notices.append(task)
 
+    def _admit(self, task: Task, queued: bool) -> None:
+        """A task leaves its queue, if it is in one, and gets its slot and its bytes."""
+        task.state = LAUNCHED  # the queue lets go of what is not pending
+        if queued:
+            self.admission.remove(task)
+        self.ledger.charge(task)
+        task.unblock_dependents()
 
-def _comes(value: Value, queue: Queue) -> bool:
-    """Whether a value that had a task is there, or will be by the turn of what joins this queue now: it is bare."""
-    producer = value.task
-    if type(producer) is Bare and producer.scope.queue is queue:
+    # -- ending -----------------------------------------------------------------------------------------------------
+
+    @whole
+    def cancel(self, task: Task, failure: Failure) -> bool:
+        """Cancel a task in any state, and what depends on it. Returns whether it had not ended yet."""
+        return self._endings.cancel(task, failure)
+
+    @whole
+    def settle(self, task: Task, failure: Failure) -> bool:
+        """End a pending task that will never be launched, and its dependents. See `Endings.settle`."""
+        return self._endings.settle(task, failure)
+
+    @whole
+    def reprice(self, task: Task, cost: int) -> None:
+        """A pending task turns out to cost something else."""
+        self.ledger.reprice(task, cost)
+
+    def abandon(self, failure: Failure) -> None:
+        """End everything unfinished by `failure`, after an interruption."""
+        self._endings.abandon_all(self.root, failure)
+        for method, args, _ in filter(None, (self._resumed, *self._postponed)):
+            if method is Engine.submit:
+                self._endings.abandon(args[0], failure)
+        self._postponed.clear()
+        self._resumed = None
+        self.interrupted, self.ledger.busy = None, False
+
+    def _stop_for(self, error: BaseException) -> None:
+        """A stream's thread has ended: what was launched on it would never end, nor what waits for that."""
+        self.completions.fatal = None
+        self.interrupted, self.ledger.busy = error, True
+        self._host.on_interrupted(error)
+
+    def _put_off(self, method: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
+        """A finaliser asks for a change in the middle of another, which is to be whole first."""
+        self._postponed.append((method, args, keywords))
+        if self.interrupted is not None:
+            self._host.on_interrupted(self.interrupted)
         return True
-    if producer is not None and producer.state != DONE:
-        return False
-    value.task = None
-    return True
+
+    def _catch_up(self) -> None:
+        """Do what was put off."""
+        while self._postponed:
+            self._resumed = self._postponed[0]  # before it is taken out: an interruption must not lose it
+            self._postponed.popleft()
+            method, args, keywords = self._resumed
+            method(self, *args, **keywords)
+        self._resumed = None
+
+    # -- scopes -----------------------------------------------------------------------------------------------------
+
+    @whole
+    def end_scope(self, scope: Scope) -> None:
+        """Nothing more will be submitted to a scope, which closes once it is over."""
+        self.scopes.end(scope)
+
+    @whole
+    def grant_reserve(self, scope: Scope, claim: Value) -> None:
+        """Make the bytes of a claim, charged to the scope's account, the scope's own. Nobody has used the scope yet."""
+        self.scopes.grant_reserve(scope, claim)
+
+    @whole
+    def close_scope(self, scope: Scope) -> None:
+        """Take a finished scope out of the tree; what it still holds is charged to its parent in the same step."""
+        self.scopes.close(scope)
 
 
 def _follow(task: Task) -> Failure | None:
     """Note for what a task waits among its inputs. Returns the failure of one that has failed."""
     failed, reads = None, task.reads
     for value in (reads,) if type(reads) is Value else reads:
-        producer = task_of(value)
+        producer = value.task
         if producer is None:
             continue
         if producer.failure is not None:

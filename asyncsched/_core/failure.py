@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, NoReturn, Protocol
 
@@ -20,6 +21,7 @@ class Keeper(Protocol):
         """Keep this failure no longer: someone has seen it."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Failure:
     """Why a value will never exist.
 
@@ -27,36 +29,23 @@ class Failure:
     with a link upstream. Each delivery raises a copy of the root's exception: identity is not promised.
     """
 
-    __slots__ = (
-        "_context",
-        "_exception",
-        "_notes",
-        "_root",
-        "_traceback",
-        "depth",
-        "keeper",
-        "name",
-        "seen",
-        "seq",
-        "site",
-        "upstream",
-    )
+    _exception: BaseException
+    name: str
+    site: CallSite | None
+    upstream: Failure | None = None
+    depth: int = 0
+    seen: bool = False
+    keeper: Keeper | None = None  # where an unseen root is kept or counted
+    seq: int = 0
+    _root: Failure | None = None  # not itself: that would pin frames until collected
+    _notes: list[Any] = field(default_factory=list)
+    _traceback: TracebackType | None = None
+    _context: BaseException | None = None
 
-    def __init__(
-        self, exception: BaseException, name: str, site: CallSite | None, upstream: Failure | None = None
-    ) -> None:
-        self.name = name
-        self.site = site
-        self.upstream = upstream
-        self._root = None if upstream is None else upstream.root  # not itself: that would pin frames until collected
-        self.depth: int = 0 if upstream is None else upstream.depth + 1
-        self.seen = False
-        self.keeper: Keeper | None = None  # where an unseen root is kept or counted
-        self.seq = 0
-        self._exception = exception
-        self._notes: list[Any] = []
-        self._traceback: TracebackType | None = None
-        self._context: BaseException | None = None
+    def __post_init__(self) -> None:
+        if self.upstream is not None:
+            self._root = self.upstream.root
+            self.depth = self.upstream.depth + 1
 
     @classmethod
     def of(cls, exception: BaseException, name: str, site: CallSite | None) -> Failure:

@@ -1,16 +1,9 @@
 """What the scheduler keeps track of: tasks and the values they make, streams, scopes, and accounts of bytes.
 
-Each thing is kept once. A value knows its bytes, its place in memory and the line that asked for it; a task knows its
+Each thing is kept once. A value knows its bytes, its place in memory and the line that asked for it. A task knows its
 state and its failure, and everything about running it. While a task is unfinished each refers to the other. The stream
-clears `task.value` when the result is there, so that a result without handles is freed at once; `value.task` is cleared
+clears `task.value` when the result is there, so that a result without handles is freed at once. `value.task` is cleared
 by whoever next finds the task done. The value of a failed task keeps its reference, since the task has the failure.
-
-Bare values. Most of what waits in a long backlog are quick rows that will run on the loop's thread, in their turn, and
-of which nobody asks anything before that. Such a value is *bare*: it stands in the queue itself, knows what it will be
-made of, and has no task; `Bare` stands for that. Whoever needs its task (to wait for it, to cancel it, to put it on a
-stream, or to submit a task that reads it) has it made, by `task_of`. A bare value reads only what is there, and other
-bare values of its queue, which are made before it: so it needs no note of what it waits for. The engine makes these
-notes for all of a queue when one is cancelled, since what depends on that is to be cancelled with it.
 """
 
 from __future__ import annotations
@@ -19,12 +12,14 @@ from _thread import get_ident
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NoReturn
+from sys import getrefcount
+from typing import Any, Final, NoReturn, Protocol
 from weakref import ref
 
 from .callsite import CallSite
 from .completions import Completions
 from .failure import Failure
+from .refcounts import in_finaliser
 from .unseen import Unseen
 
 # States, in the order of a task's life. Plain ints: they are compared several times per task.
@@ -36,42 +31,30 @@ CANCELLED: Final = 4
 STATE_NAMES: Final = ("pending", "launched", "done", "failed", "cancelled")
 
 UNKNOWN_SECONDS: Final = 1e-3  # of a function, say: worth a hop to another stream
+_LAST_REFERENCE: Final = in_finaliser()  # what `getrefcount` says in a `__del__` when nobody else refers to the object
 
 # Called with a task at each change of its state (launched, settled, ended), until it returns True.
 Waiter = Callable[[Any], bool]
 
 
+@dataclass(slots=True, init=False, eq=False, repr=False)
 class Value:
     """What a task makes, or will make. Handles, views and tasks that read it hold it.
 
     CPython's reference count says when nobody needs it any more, so nothing here counts holders: at zero, `__del__`
     tells the completions that the bytes are free. `new_value` makes one.
+
+    A value in a dead cycle is finalised before its count is zero: the collector calls every finaliser of a cycle before
+    it clears any of it, in any order. Other finalisers of that cycle may still read the array, or keep it. So a buffer
+    of a pool counts as escaped then: it is charged until its array dies, and never recycled. (A small array has no such
+    buffer. Only its bytes are given back a little early.)
     """
 
-    __slots__ = (
-        "account",
-        "args",
-        "array",
-        "base",
-        "block",
-        "charge",
-        "deferred_errors",
-        "device",
-        "escaped",
-        "given",
-        "meta",
-        "nbytes",
-        "plan",
-        "reads",
-        "seq",
-        "site",
-        "task",
-    )
     account: Account
     device: Any
     meta: Any  # shape, dtype and cost of the result; opaque here
     nbytes: int  # bytes of the buffer it owns, or will
-    site: CallSite | None  # the line that asked for it, if it was not run inline
+    site: CallSite | None  # the line that asked for it; None if it ran at once
     task: Task | None  # its producer, until somebody finds it done; one that failed stays
     array: Any  # the result
     block: Any  # the pool's buffer under it, if any
@@ -81,9 +64,6 @@ class Value:
     seq: int  # the number of the task that made it, if an instrument was there to see that
     given: ref[Any]  # the array handed to the user; unset until then, as it stays for most values
     deferred_errors: tuple[Any, ...]  # that only the device can rule out, see the file of this name; mostly unset
-    plan: Any  # how it will be made, with its `row` and `cost`; this and the next two are set while it is bare
-    reads: Any  # as a task's
-    args: Any  # as a task's
 
     @property
     def failure(self) -> Failure | None:
@@ -92,7 +72,7 @@ class Value:
         return None if task is None else task.failure
 
     @property
-    def done(self) -> bool:
+    def settled(self) -> bool:
         """Whether the result or a failure is here."""
         task = self.task
         return task is None or task.state >= DONE or task.failure is not None
@@ -114,11 +94,13 @@ class Value:
         except AttributeError:  # a signal's exception came as it was to be made
             return
         if reclaimed is not None:
+            if getrefcount(self) > _LAST_REFERENCE:
+                self.escaped = True
             self.device.memory.reclaim(self)
         elif charge := self.charge:
             account = self.account
-            completions = account.completions  # `Completions.dropped`, inlined: every tiny result comes here
-            if completions.direct == get_ident() and not account.closed:
+            completions = account.completions  # `Completions.dropped`, written out: every tiny result comes here
+            if completions.immediate_thread == get_ident() and not account.closed:
                 account.used -= charge
                 return
             self.array = None  # the memory first, its bytes second: others may be waiting for them on another thread
@@ -152,6 +134,26 @@ def new_value(
     return value
 
 
+class Plan(Protocol):
+    """What is known of a task before it runs. Tasks that are alike share one: an operation's is `ops.op.Plan`."""
+
+    name: str  # of the operation, or the function
+    estimate: float  # seconds that it takes a stream
+    small: bool  # whether it is quick: it may run on the event loop's thread
+    seconds: float  # for which it would then hold that thread, beyond what a task costs it anyway
+
+
+@dataclass(slots=True, eq=False)
+class CallPlan:
+    """The plan of what is no operation: a function, a copy, a claim of bytes."""
+
+    name: str
+    estimate: float = UNKNOWN_SECONDS
+    small: bool = False
+    seconds: float = 0.0
+
+
+@dataclass(slots=True, eq=False, repr=False)
 class Task:
     """One unit of work. It goes once through pending -> launched -> done | failed | cancelled.
 
@@ -159,74 +161,39 @@ class Task:
     two for each object. To keep objects few, a task with one input or one dependent has no container for it.
     """
 
-    __slots__ = (
-        "after",
-        "args",
-        "blockers",
-        "call",
-        "cancelled",
-        "context",
-        "cost",
-        "due",
-        "expedited",
-        "failure",
-        "lane",
-        "lanes",
-        "move",
-        "name",
-        "number",
-        "options",
-        "passed",
-        "quick",
-        "reads",
-        "refund",
-        "scope",
-        "seconds",
-        "seq",
-        "state",
-        "value",
-        "waiters",
-    )
+    scope: Scope
+    plan: Plan
+    value: Value | None  # what it makes; cleared by the stream
+    call: Any  # what to run: opaque here, as are args, options and context
+    reads: Any  # the value it reads, or a tuple of them: see `inputs`; emptied when it ends
+    args: Any  # the arguments, with a reference by place for each input; None if they are the inputs
+    options: Any
+    lanes: Sequence[Lane]  # the streams it may run on; none for a claim of bytes, which takes no slot either
+    cost: int  # bytes of output and workspace, charged at admission. Not its plan's: a commit moves them
+    context: Any = None
+    move: Any = None  # its part in a commit
+    refund: int = 0  # bytes to return at completion: what of `cost` the value did not take over
+    seq: int = 0
+    state: int = PENDING
+    expedited: bool = False  # queued before the rest of its scope
+    blockers: int = 0  # producers that are not launched yet
+    passed: int = 0  # times another scope was admitted while this head had no room
+    _dependents: Any = None  # the task that reads what this makes, or a list of them
+    waiters: list[Waiter] | None = None
+    lane: Lane | None = None  # the stream it was given
+    number: int = 0  # among the tasks of that stream, from 1
+    due: float = 0.0  # when its lane will have ended it, by estimate: see `Lane.booked_until`
+    failure: Failure | None = None
+    cancelled: bool = False  # cancelled after launch: it keeps its slot until it physically ends
 
-    def __init__(
-        self,
-        scope: Scope,
-        name: str,
-        value: Value,
-        call: Any,
-        reads: Value | tuple[Value, ...],
-        args: Any,
-        options: Any,
-        lanes: Sequence[Lane],
-        cost: int,
-    ) -> None:
-        self.scope = scope
-        self.name = name
-        self.value: Value | None = value  # what it makes; cleared by the stream
-        value.task = self
-        self.call = call  # what to run: opaque here, as are args, options and context
-        self.reads: Any = reads  # the value it reads, or a tuple of them: see `inputs`; emptied when it ends
-        self.args = args  # the arguments, with a reference by place for each input; None if they are the inputs
-        self.options = options
-        self.context: Any = None
-        self.move: Any = None  # its part in a commit
-        self.quick: Any = None  # its plan, if it may run on the loop's thread: how to, and for how long; opaque here
-        self.lanes = lanes  # the streams it may run on; none for a claim of bytes, which takes no slot either
-        self.cost = cost  # bytes of output and workspace, charged at admission
-        self.refund = 0  # bytes to return at completion: what of `cost` the value did not take over
-        self.seq = 0
-        self.state = PENDING
-        self.expedited = False  # queued before the rest of its scope
-        self.blockers = 0  # producers that are not launched yet
-        self.passed = 0  # times another scope was admitted while this head had no room
-        self.after: Any = None  # the task that reads what this makes, or a list of them: see `dependents`
-        self.waiters: list[Waiter] | None = None
-        self.lane: Lane | None = None  # the stream it was given
-        self.number = 0  # among the tasks of that stream, from 1
-        self.seconds = UNKNOWN_SECONDS  # that it takes, by estimate
-        self.due = 0.0  # when its lane will have ended it, in that lane's time
-        self.failure: Failure | None = None
-        self.cancelled = False  # cancelled after launch: it keeps its slot until it physically ends
+    def __post_init__(self) -> None:
+        assert self.value is not None
+        self.value.task = self
+
+    @property
+    def name(self) -> str:
+        """Of the operation, or the function."""
+        return self.plan.name
 
     @property
     def inputs(self) -> tuple[Value, ...]:
@@ -241,19 +208,29 @@ class Task:
     @property
     def dependents(self) -> Sequence[Task]:
         """The tasks that read what it makes, and were submitted while it was unfinished."""
-        after = self.after
-        return () if after is None else (after,) if type(after) is Task else after
+        found = self._dependents
+        return () if found is None else (found,) if type(found) is Task else found
 
     def add_dependent(self, task: Task) -> None:
         """Another task waits for this one, which has not ended."""
-        if self.after is None:
-            self.after = task
-        elif type(self.after) is list:
-            self.after.append(task)
+        if self._dependents is None:
+            self._dependents = task
+        elif type(self._dependents) is list:
+            self._dependents.append(task)
         else:
-            self.after = [self.after, task]
+            self._dependents = [self._dependents, task]
         if self.state == PENDING:
             task.blockers += 1
+
+    def forget_dependents(self) -> None:
+        """It has ended: nobody waits for it any more."""
+        self._dependents = None
+
+    def unblock_dependents(self) -> None:
+        """It is launched, so what reads it may be: streams wait for streams."""
+        for dependent in self.dependents:
+            dependent.blockers -= 1
+            dependent.scope.account.changed = True
 
     @property
     def site(self) -> CallSite | None:
@@ -266,46 +243,18 @@ class Task:
         """Whether it is a callable of unknown cost, which is charged nothing until its result is measured."""
         return not self.cost and self.context is not None and self.options is None
 
-    def refused(self) -> None:
-        """The task will never run. Its value, which refers to it, must not keep its arguments alive."""
-        self.value = self.args = self.call = self.context = None
-        self.reads = ()
-
+    @property
     def settled(self) -> bool:
         """Whether awaiting it has an answer: it ended, or was cancelled while it still runs."""
         return self.state >= DONE or self.cancelled
 
+    def let_go(self) -> None:
+        """Drop all that it holds, since it has run, or never will. The one place where a task is emptied."""
+        self.value = self.args = self.call = self.context = self.options = self.move = None
+        self.reads = ()
+
     def __repr__(self) -> str:
         return f"<{self.name} #{self.seq} {STATE_NAMES[self.state]}>"
-
-
-class Bare(Task):
-    """Stands for the tasks of a scope's bare values on one device. They are pending; it has nothing else to tell."""
-
-    __slots__ = ()
-
-    def __init__(self, scope: Scope, lanes: Sequence[Lane]) -> None:
-        self.scope = scope
-        self.lanes = lanes
-        self.state = PENDING
-        self.failure = None
-
-
-def task_of(value: Value) -> Task | None:
-    """The task that makes a value, as `value.task`; if it is bare, it is given its task first."""
-    bare = value.task
-    if type(bare) is not Bare:
-        return bare
-    plan, reads, scope = value.plan, value.reads, bare.scope
-    op = plan.op
-    task = Task(scope, op.name, value, op, reads, value.args, None, bare.lanes, plan.cost)
-    task.quick = plan
-    task.seconds = plan.estimate
-    task.seq, value.seq = value.seq, -1
-    value.plan = value.reads = value.args = None
-    scope.tasks[task] = None
-    scope.bare -= 1
-    return task
 
 
 def failure_of(value: Value) -> Failure | None:
@@ -328,16 +277,21 @@ def failure_above(inputs: Sequence[Value]) -> Failure | None:
 
 @dataclass(slots=True, eq=False, repr=False)
 class Lane:
-    """The scheduler's view of one stream of a device."""
+    """The scheduler's view of one stream of a device.
+
+    The three times are estimates, see `placement`. `booked_until` and `done_until` count seconds of estimated work;
+    `done_at` is by the clock.
+    """
 
     device: Any = None
     stream: Any = None
     copies: bool = False  # carries host-to-device copies alone
     place: Callable[[Task], Lane] | None = None  # the device's own choice among the lanes of a task
-    hop: float = 0.0  # seconds until a task begins that is not next to others here, if that matters: see `placement`
-    given: float = 0.0  # when what was launched will have ended, in its own time, of seconds by estimate
-    ended: float = 0.0  # when the last task that told of its end was to have ended
-    since: float = 0.0  # by the clock, when that was, or when what came after a rest was launched
+    loop: Lane | None = None  # where a task of this lane that ran on the event loop's thread is said to have run
+    hop: float = 0.0  # seconds until a task begins that is not next to others here, if that matters
+    booked_until: float = 0.0  # when everything launched so far ends
+    done_until: float = 0.0  # when the last task that has ended was to end
+    done_at: float = 0.0  # when that end was told, or when the first task after a rest was launched
     load: int = 0  # tasks launched and not ended
     tail: Task | None = None  # the last one launched, while it is unfinished
 
@@ -393,8 +347,6 @@ class Scope:
     parent: Scope | None = None
     children: dict[Scope, None] = field(default_factory=dict)
     tasks: dict[Task, None] = field(default_factory=dict)  # unfinished
-    bare: int = 0  # bare values, whose tasks are not among these
-    stand: Bare | None = None  # what stands for the tasks of the last of them
     unseen: Unseen | None = None  # failures of its own tasks; None before the first
     reserve: int = 0
     # Nothing more will be submitted: closed when its tasks are finished and its failures reported.
@@ -402,16 +354,11 @@ class Scope:
     ended_children: deque[Scope] | None = None  # to be closed once they are over
     closed: bool = False
 
-    @property
-    def size(self) -> int:
-        """How many of its own tasks are unfinished."""
-        return len(self.tasks) + self.bare
-
     def over(self) -> bool:
         """Whether it has ended, and nothing here or below is unfinished or unreported."""
-        if not self.ended or self.tasks or self.bare or self.unseen:
+        if not self.ended or self.tasks or self.unseen:
             return False
-        for child in self.children:  # noqa: SIM110  # a generator for `all` takes longer than the rest of this
+        for child in list(self.children):  # noqa: SIM110  # a generator for `all` takes longer than the rest of this
             if not child.over():
                 return False
         return True
@@ -423,23 +370,14 @@ class Scope:
             found += scope.children
         return found
 
-    def with_tasks(self) -> list[Task]:
-        """Every unfinished task here and below, but for those of bare values."""
-        return [task for scope in self.tree() for task in scope.tasks]
-
     def unfinished(self, before: int | None = None) -> list[Task]:
         """Every unfinished task here and below, of those numbered under `before`."""
-        for scope in self.tree():
-            if scope.bare:
-                scope.queue.dress()
-        found = self.with_tasks()
+        found = [task for scope in self.tree() for task in list(scope.tasks)]
         return found if before is None else [task for task in found if task.seq < before]
 
     def one_unfinished(self, before: int | None = None) -> Task | None:
         """One of them, late among them; None if there is none."""
         for scope in reversed(self.tree()):
-            if scope.bare and (value := scope.queue.last_bare(scope, before)) is not None:
-                return task_of(value)
             for task in reversed(scope.tasks):
                 if before is None or task.seq < before:
                     return task

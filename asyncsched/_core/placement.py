@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from .model import DONE, Lane, Task, Value
+
+
+def lane_for(task: Task, clock: Callable[[], float]) -> Lane:
+    """The lane that a task goes to, where it is noted as launched: the one on which it begins first, where a hop takes
+    longer than many a task; else by `choose`."""
+    lane = soonest(task, clock()) if task.lanes[0].hop else choose(task)
+    task.lane = lane
+    lane.load += 1
+    lane.tail = task
+    return lane
 
 
 def choose(task: Task) -> Lane:
@@ -32,37 +44,37 @@ def choose(task: Task) -> Lane:
 def soonest(task: Task, now: float) -> Lane:
     """The lane on which a task begins first, by estimate: for lanes to which a hop takes longer than many a task.
 
-    A hop is what it takes to wake a lane that is idle, or has to wait for another: what is shorter stays where its
+    A hop is what it takes to wake a lane that is idle, or has to wait for another. What is shorter stays where its
     producers are, or behind others that are short.
 
-    A lane's time is what it was given and has not finished, with its waits for others. When it has told of the end of a
-    task, it is as far as was thought when that was launched: so wrong guesses do not add up. One that has told of none
-    for longer than was thought, as with a user's function that takes a second, is expected to take as long again: so
-    short tasks do not pile up behind it while another lane is free.
+    Each lane has a time of its own: the seconds of work that it was given, by estimate, with its waits for others. When
+    it tells of the end of a task, its time is what was expected for that end: so wrong guesses do not add up. A lane
+    that has told of no end for longer than expected, as with a user's function that takes a second, is expected to take
+    as long again: so short tasks do not pile up behind it while another lane is free.
     """
     best = task.lanes[0]
-    if not sum([lane.load for lane in task.lanes]):  # one like the other
-        task.due = best.given = best.ended + task.seconds
-        best.since = now
+    if not sum([lane.load for lane in task.lanes]):  # all are idle: one is like the other
+        task.due = best.booked_until = best.done_until + task.plan.estimate
+        best.done_at = now
         return best
     reads, waits = task.reads, []
     for value in (reads,) if type(reads) is Value else reads:
         producer = value.task
         if producer is not None and producer.lane is not None and producer.state < DONE:
-            waits.append((producer.lane, producer.due - producer.lane.ended))
+            waits.append((producer.lane, producer.due - producer.lane.done_until))
     first, begins = -1.0, 0.0
     for lane in task.lanes:
-        begin = lane.given - lane.ended
-        if lane.load and now - lane.since > begin:
-            begin = now - lane.since
+        begin = lane.booked_until - lane.done_until
+        if lane.load and now - lane.done_at > begin:
+            begin = now - lane.done_at
         for other, due in waits:
             if other is not lane and due + lane.hop > begin:
                 begin = due + lane.hop
-        # Who has been woken for one task has been for the next: so this is no time of the lane's.
+        # A lane that is awake takes its next task without a wake-up, so no hop is added to its time.
         start = begin if lane.load else max(begin, lane.hop)
         if start < first or first < 0:
             best, first, begins = lane, start, begin
-    task.due = best.given = best.ended + begins + task.seconds
+    task.due = best.booked_until = best.done_until + begins + task.plan.estimate
     if not best.load:
-        best.since = now
+        best.done_at = now
     return best

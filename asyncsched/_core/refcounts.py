@@ -40,6 +40,31 @@ def _repeated(n: int) -> tuple[Sequence[object], ...]:
     return [object()] * n, tuple([object()] * n)
 
 
+class _Dropped:
+    """Notes the count of its references in its `__del__`."""
+
+    __slots__ = ("counts",)
+
+    def __init__(self, counts: set[int]) -> None:
+        self.counts = counts
+
+    def __del__(self) -> None:
+        if (count := sys.getrefcount(self)) > 0:
+            self.counts.add(count)
+
+
+def in_finaliser() -> int:
+    """What `sys.getrefcount(self)` says in a `__del__` that runs since the last reference has gone.
+
+    A higher count there says that the garbage collector runs it, and others in the same dead cycle refer to the object.
+    Where this interpreter's counts are not understood: less than any count, as if it were always so.
+    """
+    counts: set[int] = set()
+    for _ in range(50):  # often enough for the interpreter to have specialised its code
+        _Dropped(counts)
+    return counts.pop() if len(counts) == 1 else -1
+
+
 def require_gil() -> None:
     """Refuse a Python that runs without its global lock: counts change there while they are read.
 

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Hashable
 
-from .backlog import Queue
-from .ends import Ends
-from .model import Account, Scope, Value
-from .torn import whole
+from .admission import Admission
+from .ledger import Ledger
+from .model import Scope, Value
+from .queues import Queue
 
 
-class Scopes(Ends):
-    """The part of the engine that keeps the tree of scopes."""
+class Scopes:
+    """Opens and closes scopes. All but `open` is called within changes of the engine's state alone."""
 
-    reserved: int
+    def __init__(self, ledger: Ledger, admission: Admission) -> None:
+        self._ledger = ledger
+        self._admission = admission
 
-    def open_scope(
+    def open(
         self,
         name: str,
         parent: Scope,
@@ -26,7 +28,7 @@ class Scopes(Ends):
         weight: float | None = None,
         priority: int | None = None,
     ) -> Scope:
-        """A child scope, with a queue of its own or in its parent's. Sweeps out siblings that are over.
+        """A child scope, with a queue of its own, or in its parent's.
 
         Args:
             tenant: whose work it is; None for its parent's, or one of its own where that has none.
@@ -35,71 +37,62 @@ class Scopes(Ends):
         """
         queue = parent.queue
         if own_queue:
-            queue = Queue(self.admission.tenants.join(queue.tenant, tenant, weight, priority))
-        elif parent.ended_children:
-            self._sweep(parent.ended_children)
+            queue = Queue(self._admission.tenants.join(queue.tenant, tenant, weight, priority))
         scope = Scope(name, queue, parent.account, parent)
         parent.children[scope] = None
-        if self.observer is not None:
-            self.observer.scope_opened(scope)
+        if self._ledger.observer is not None:
+            self._ledger.observer.scope_opened(scope)
         return scope
 
-    def end_scope(self, scope: Scope) -> None:
-        """Nothing more will be submitted to a scope. Once it is over it closes: when a later one begins in the queue
-        of its parent, at the latest with its parent."""
+    def end(self, scope: Scope) -> None:
+        """Nothing more will be submitted to a scope, which closes once it is over: when another ends in its parent, at
+        the latest with its parent."""
         parent = scope.parent
         assert parent is not None
-        scope.ended = True
         if parent.ended_children is None:
             parent.ended_children = deque()
+        else:
+            self._sweep(parent.ended_children)
+        scope.ended = True
         parent.ended_children.append(scope)
-        if self.observer is not None:
-            self.observer.scope_left(scope)
+        if self._ledger.observer is not None:
+            self._ledger.observer.scope_left(scope)
 
     def _sweep(self, ended: deque[Scope]) -> None:
-        """Close those that are over. It looks at two for each one that begins: so they do not pile up, and it costs the
+        """Close those that are over. It looks at two for each one that ends: so they do not pile up, and it costs the
         same however many others there are."""
         for _ in range(min(2, len(ended))):
             scope = ended.popleft()
             if scope.closed:
                 pass
             elif scope.over():
-                self.close_scope(scope)
+                self.close(scope)
             else:
                 ended.append(scope)
 
-    @whole
     def grant_reserve(self, scope: Scope, claim: Value) -> None:
         """Make the bytes of a claim, charged to the scope's account, the scope's own. Nobody has used the scope yet."""
         assert not scope.tasks
         assert not scope.children
-        scope.reserve, claim.charge = claim.charge, 0
-        scope.account = Account(scope.reserve, self.completions, self.account.runtime, scope.account)
-        self.reserved += scope.reserve
+        self._ledger.reserve(scope, claim)
 
-    @whole
-    def close_scope(self, scope: Scope) -> None:
+    def close(self, scope: Scope) -> None:
         """Take a finished scope out of the tree; what it still holds is charged to its parent in the same step."""
         assert not scope.tasks
-        assert not scope.bare
         parent = scope.parent
-        scope.closed, scope.stand = True, None
-        if self.observer is not None:
-            self.observer.scope_closed(scope)
+        self._closed(scope)
         if parent is None:
             return
         parent.children.pop(scope, None)
         if scope.reserve:
-            account = scope.account
-            self.reserved -= scope.reserve
-            assert account.parent is not None
-            account.closed = True
-            outer = account.parent.open
-            outer.used += account.used - scope.reserve
-            self.admission.hand_over(account, outer)
-            self.note_peak(0)
+            self._ledger.unreserve(scope)
         if scope.children:
             self._hand_over(scope, parent)
+
+    def _closed(self, scope: Scope) -> None:
+        scope.closed = True
+        if self._ledger.observer is not None:
+            self._ledger.observer.scope_closed(scope)
 
     def _hand_over(self, scope: Scope, parent: Scope) -> None:
         """What is open in a scope that closes goes to its parent; what is over closes, and is reported, with it."""
@@ -107,9 +100,7 @@ class Scopes(Ends):
         while todo:
             child = todo.pop()
             if child.ended:
-                child.closed, child.stand = True, None
-                if self.observer is not None:
-                    self.observer.scope_closed(child)
+                self._closed(child)
                 todo += child.children
             else:
                 assert child.parent is not None

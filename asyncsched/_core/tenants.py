@@ -26,9 +26,9 @@ from collections.abc import Hashable
 from typing import Final
 from weakref import WeakValueDictionary
 
-from .backlog import Queue
 from .fair_queue import FairQueue, Member
 from .model import Task
+from .queues import Queue
 
 # Bytes: about what memory moves while a stream takes up one more task, some tens of microseconds. A guess.
 QUANTUM: Final = 256 * 1024
@@ -48,13 +48,13 @@ class Tenant(Member):
 
     def enter(self, queue: Queue) -> None:
         """A queue of its has something pending, and is asked from now on."""
-        queue.rotating = True
+        queue.in_rotation = True
         self.queues[queue] = None
         self.priority.tenants.join(self)
 
     def leave(self, queue: Queue) -> None:
         """A queue of its has nothing pending any more."""
-        queue.rotating = False
+        queue.in_rotation = False
         del self.queues[queue]
         if not self.queues:
             self.priority.tenants.leave(self)
@@ -69,7 +69,7 @@ class Tenant(Member):
             queue = next(iter(queues))
             del queues[queue]
             queues[queue] = None
-            head = queue.head()
+            head = queue.peek()
             if head is None or head.blockers or (full and head.lanes):
                 continue
             account = head.scope.account

@@ -32,7 +32,7 @@ from typing import Any, Final
 from dask._task_spec import Alias, DataNode, GraphNode
 
 from .._core.failure import Failure
-from .._core.model import PENDING, Task, new_value
+from .._core.model import PENDING, CallPlan, Task, new_value
 from .._core.model import Scope as CoreScope
 from ..devices.contract import Device
 from ..flow.scope import Submitter
@@ -92,7 +92,7 @@ class Run:
         Raises:
             TaskCancelled: if somebody cancelled its tasks.
         """
-        runtime, before = self.runtime, self.runtime.engine.peak_bytes
+        runtime, before = self.runtime, self.runtime.engine.ledger.peak_bytes
         scope = Submitter(runtime).scope(name="dask")
         self._waiting = asyncio.current_task()
         runtime.reclaimers.add(self._go_first)
@@ -119,7 +119,7 @@ class Run:
 
     async def _submit_all(self, core: CoreScope) -> None:
         runtime, queue, account = self.runtime, core.queue, core.account
-        admission = runtime.engine.admission
+        ledger = runtime.engine.ledger
         held = 0  # submitted since the last dispatch
         for key, node in self.nodes.items():
             if self.stopped:
@@ -128,7 +128,7 @@ class Run:
             if task is None:
                 continue
             limit = account.limit
-            fits = limit is None or account.used + admission.pending_bytes + task.cost <= limit
+            fits = limit is None or account.used + ledger.pending_bytes + task.cost <= limit
             runtime.submit(task, bounded=False, hold=True)
             held += 1
             if fits and held < _BATCH:
@@ -168,7 +168,7 @@ class Run:
             cost = limit
         made = results.made[key] = new_value(core.account, self._device, None)
         body = Node(self, key, node, kind, keys, given)
-        return Task(core, kind.name, made, body, tuple(inputs), None, None, self._lanes, cost)
+        return Task(core, CallPlan(kind.name), made, body, tuple(inputs), None, None, self._lanes, cost)
 
     def stop(self, error: BaseException, node: GraphNode, given: dict[Any, Any]) -> None:
         """A task raised: nothing more is to run. On a stream's thread."""
@@ -190,18 +190,16 @@ class Run:
     def _go_first(self) -> bool:
         """Nothing moves for want of bytes: the first task of this graph is admitted all the same."""
         core = self._core
-        head = None if core is None else core.queue.head()
+        head = None if core is None else core.queue.peek()
         if core is None or head is None or not head.cost or not isinstance(head.call, Node):
             return False
-        self.runtime.engine.admission.pending_bytes -= head.cost
-        head.cost = 0
-        core.account.changed = True
+        self.runtime.engine.reprice(head, 0)
         return True
 
 
 def _tell(runtime: Runtime, before: int, tasks: int) -> None:
     """Log that tracked bytes passed the limit, higher than ever."""
-    limit, peak = runtime.engine.account.limit, runtime.engine.peak_bytes
+    limit, peak = runtime.engine.ledger.account.limit, runtime.engine.ledger.peak_bytes
     if limit is not None and peak > max(limit, before):
         log.warning(
             f"a graph of {tasks:,} Dask tasks took up to {peak:,} bytes, and the limit is {limit:,}: its order needs"

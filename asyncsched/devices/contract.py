@@ -76,6 +76,10 @@ class Stream(Protocol):
         """Queue a task behind points in other streams, and return its number. The host waits for nothing."""
 
 
+class StreamDied(RuntimeError):
+    """A stream's thread has ended by an exception that is no task's, and says so by `Completions.died`."""
+
+
 Point = tuple[Stream, int]  # just after this task of this stream
 
 

@@ -43,7 +43,7 @@ import numpy as np
 from .._core.completions import Completions
 from .._core.model import Task
 from ..ops.parallel import PART_SECONDS, share_by
-from .contract import Job, Point, enter_stream_thread, leave_stream_thread
+from .contract import Job, Point, StreamDied, enter_stream_thread, leave_stream_thread
 from .counter import Counter
 from .host import at_exit, blas
 from .host.allowed import allowed_processors
@@ -113,6 +113,15 @@ class CPUStream:
 
     def _run(self) -> None:
         enter_stream_thread()
+        try:
+            self._serve()
+        except BaseException as error:  # no task's: there is no memory to tell of an end, say
+            died = StreamDied(f"the thread of {self.name} has ended by {type(error).__name__}: {error}")
+            self._memory.completions.died(died)
+        finally:
+            leave_stream_thread()
+
+    def _serve(self) -> None:
         np.seterr(all="ignore")
         if self._team is not None:
             share_by(self._team.run, self._team.size)
@@ -139,7 +148,6 @@ class CPUStream:
             item = None
             if wake:
                 completions.notify()
-        leave_stream_thread()
 
     def _next(self, team: Team) -> _Item:
         """The next item; with none, a part of another stream's row, to help with."""

@@ -86,10 +86,9 @@ def release(task: Task) -> None:
     Except for a value larger than what was charged: the engine may have to name the line that asked for it. (A version
     written over the one before is not larger, since the charge of that one comes back.)
     """
-    if task.refund >= 0 or task.move is not None or task.site is None:
-        task.value = None
-    task.args = task.call = task.context = task.options = task.move = None
-    task.reads = ()
+    kept = None if task.refund >= 0 or task.move is not None or task.site is None else task.value
+    task.let_go()
+    task.value = kept
 
 
 def fail(task: Task, failure: Failure) -> None:

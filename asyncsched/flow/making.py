@@ -10,9 +10,9 @@ import numpy as np
 
 from .._arguments import is_coroutine_function, parse_bytes
 from .._core.callsite import call_site
+from .._core.model import CallPlan, Value, new_value
 from .._core.model import Scope as CoreScope
 from .._core.model import Task as CoreTask
-from .._core.model import Value, new_value
 from .._tree import find, map_leaves
 from ..ops.meta import Meta, meta
 from ..ops.program import ref
@@ -42,7 +42,7 @@ def make_call(
     context: contextvars.Context, *, bounded: bool,
 ) -> tuple[CoreTask, Any]:  # fmt: skip
     """A user's callable as a task, and its handle: a Tensor if shape and dtype are given, else a Task."""
-    if runtime.engine.admission.idle and given.device is None:
+    if runtime.ledger.idle and given.device is None:
         runtime.devices[0].rouse()  # first of all: what follows is done by the time the thread is awake
     shape, dtype = given.shape, given.dtype
     if not callable(fn):
@@ -74,7 +74,7 @@ def make_call(
     lanes = runtime.lanes[target].compute if given.resource is None else runtime.lane_of(given.resource, target)
     value = new_value(core.account, target, form, cost - workspace if form is None else result, call_site())
     reads = inputs[0] if len(inputs) == 1 else tuple(inputs)
-    task = CoreTask(core, label, value, fn, reads, bound, options, lanes, cost)
+    task = CoreTask(core, CallPlan(label), value, fn, reads, bound, options, lanes, cost)
     task.context = context
     for read in inputs:
         read.escaped = True  # the function may keep what it is given

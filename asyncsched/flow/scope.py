@@ -51,7 +51,7 @@ class Submitter(Tasks):
         """
         runtime, core = self._runtime, self._core()
         runtime.check()
-        before = runtime.engine.sequence
+        before = runtime.engine.ledger.sequence
         if not await drained(runtime, core, before):
             await checkpoint()
         report(core, "barrier", before)
@@ -209,7 +209,7 @@ class Scope(Submitter):
 
     async def _open(self) -> CoreScope:
         engine = self._runtime.engine
-        core = self._inner = engine.open_scope(
+        core = self._inner = engine.scopes.open(
             self._name, self._parent(), tenant=self._tenant, weight=self._weight, priority=self._priority
         )
         try:
@@ -256,7 +256,7 @@ class Scope(Submitter):
             await shielded(runtime, core)
             raise
         finally:
-            if not core.size:
+            if not core.tasks:
                 runtime.engine.close_scope(core)
                 runtime.dispatch()
 
@@ -300,7 +300,7 @@ class Scope(Submitter):
         core, tenant = self._inner, self._tenant
         state = "not entered"
         if core is not None:
-            state = "closed" if core.closed else f"{sum(scope.size for scope in core.tree())} unfinished"
+            state = "closed" if core.closed else f"{sum(len(scope.tasks) for scope in core.tree())} unfinished"
         whose = "" if tenant is None else f"tenant={tenant!r}, "
         until = "" if self._deadline is None else f"deadline={self._deadline:g} s, "
         return f"Scope({self._name!r}, {whose}{until}{state})"

@@ -32,7 +32,7 @@ from typing import Any, NoReturn, TypeAlias, TypeVar, overload
 from numpy.typing import DTypeLike
 
 from .._core.callsite import call_site
-from .._core.model import DONE, PENDING, Value, new_value
+from .._core.model import DONE, PENDING, CallPlan, Value, new_value
 from .._core.model import Scope as CoreScope
 from .._core.model import Task as CoreTask
 from ..runtime.context import current_scope
@@ -277,7 +277,7 @@ class Tasks:
         A claim is a task without a body: see the head of this file. It takes no slot, since nothing runs.
         """
         claim = new_value(core.account, None, None, nbytes, call_site())
-        task = CoreTask(core, what, claim, None, (), None, None, (), nbytes)
+        task = CoreTask(core, CallPlan(what), claim, None, (), None, None, (), nbytes)
         self._runtime.submit(task, bounded=False)
         try:
             if task.state == PENDING:

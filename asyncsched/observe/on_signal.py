@@ -116,7 +116,7 @@ def _explained(runtime: Runtime) -> str:
 
     def answer() -> None:
         answers.put("it has begun")
-        runtime.engine.take()
+        runtime.engine.drain()
         answers.put(explain_all(runtime, holders_of(runtime)))
 
     with contextlib.suppress(Empty, RuntimeError):  # the loop is blocked, or closed

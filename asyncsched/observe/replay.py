@@ -21,7 +21,9 @@ from itertools import count
 
 from .._core.completions import Completions
 from .._core.engine import Engine
-from .._core.model import LAUNCHED, Lane, Scope, Task, Value, new_value
+from .._core.host import Host
+from .._core.ledger import Limits
+from .._core.model import LAUNCHED, CallPlan, Lane, Scope, Task, Value, new_value
 from ..errors import TaskTooLarge
 from .loop_events import Delays, Event, delays_of, events_of
 from .recording import Recording, TaskRecord
@@ -86,7 +88,7 @@ class Program:
         return self._known[limits]
 
 
-class Replay:
+class Replay(Host):
     """One run of a program."""
 
     def __init__(self, program: Program, max_bytes: int | None, max_ops: int | None, streams: int) -> None:
@@ -94,9 +96,7 @@ class Replay:
         self._count = streams
         self.now = 0.0
         self._completions = Completions(lambda: None)
-        self.engine = Engine(
-            max_ops=max_ops, max_bytes=max_bytes, max_pending=None, completions=self._completions, launch=self._launch
-        )
+        self.engine = Engine(Limits(max_ops, max_bytes), self._completions, self)
         self._heap: list[tuple[float, int, Task]] = []
         self._order = count()
         self._streams: dict[Lane, _Stream] = {}
@@ -119,7 +119,7 @@ class Replay:
         inputs = tuple([value for seq in record.inputs if (value := self._values.get(seq)) is not None])
         value = new_value(scope.account, None, None, record.kept)
         lanes = [] if record.claim else self._lanes_of(record)
-        task = Task(scope, record.name, value, None, inputs, None, None, lanes, record.cost)
+        task = Task(scope, CallPlan(record.name), value, None, inputs, None, None, lanes, record.cost)
         task.expedited = record.expedited
         self._values[record.seq] = value
         self._tasks[record.seq] = task
@@ -129,11 +129,9 @@ class Replay:
 
     def ran_inline(self, record: TaskRecord) -> None:
         """A quick row: its result is there at once."""
-        engine, scope = self.engine, self._scope(record.scope)
+        scope = self._scope(record.scope)
         value = self._values[record.seq] = new_value(scope.account, None, None, record.kept)
-        value.charge = record.kept
-        scope.account.used += record.kept
-        engine.note_peak(engine.admission.in_flight + 1)
+        self.engine.ledger.charge_at_once(value, record.kept)
 
     def drop(self, seq: int) -> None:
         """The program drops a result."""
@@ -143,7 +141,7 @@ class Replay:
         """A scope is opened."""
         record = self._program.recording.scopes[number]
         parent = self._scope(record.parent)
-        self._scopes[number] = self.engine.open_scope(record.name, parent, priority=record.priority or None)
+        self._scopes[number] = self.engine.scopes.open(record.name, parent, priority=record.priority or None)
 
     def close(self, number: int) -> None:
         """A scope is left: what of it is unfinished counts as its parent's."""
@@ -168,7 +166,8 @@ class Replay:
             self._streams |= {lane: _Stream() for lane in lanes}
         return self._lanes[key]
 
-    def _launch(self, task: Task) -> bool:
+    def launch(self, task: Task) -> None:
+        """A body begins on its stream, as soon as it can."""
         record, delays = self._records[task], self._program.delays
         assert task.lane is not None
         stream = self._streams[task.lane]
@@ -180,7 +179,6 @@ class Replay:
         if not record.on_loop:  # there, nothing goes to a stream or comes back
             stream.free, stream.busy, told = told, stream.busy + took, told + delays.wake
         heappush(self._heap, (told, next(self._order), task))
-        return False
 
     def _end(self, task: Task) -> None:
         """The loop takes in the end of a body."""
@@ -188,7 +186,7 @@ class Replay:
         assert value is not None
         value.charge, task.refund = record.kept, task.cost - record.kept
         del value
-        task.value, task.inputs = None, ()
+        task.let_go()
         self._ends.pop(task, None)
         self._tasks.pop(record.seq, None)
         self._completions.items.append(task)
@@ -217,7 +215,7 @@ class Replay:
             self.engine.dispatch()
         while self._step():
             pass
-        return self._outcome(finished=not self.engine.admission.pending)
+        return self._outcome(finished=not self.engine.ledger.pending)
 
     def _there(self, event: Event) -> bool:
         task = self._tasks.get(event.awaited)
@@ -248,5 +246,5 @@ class Replay:
         if waiting and not finished and not why:
             why = f"{waiting[0].name} ({waiting[0].cost:,} bytes) is never admitted"
         engine = self.engine
-        limits = engine.account.limit, engine.admission.max_ops
-        return Outcome(*limits, self._count, finished, seconds, engine.peak_bytes, self._waited, busy, why)
+        limits = engine.ledger.account.limit, engine.ledger.limits.max_ops
+        return Outcome(*limits, self._count, finished, seconds, engine.ledger.peak_bytes, self._waited, busy, why)

@@ -121,7 +121,7 @@ def scopes(root: Scope) -> tuple[tuple[ScopeState, ...], int, int]:
     iterations = [scope for scope in root.children if scope.queue is root.queue]
     others = [scope for scope in root.children if scope.queue is not root.queue]
     shown = tuple(
-        ScopeState(scope.name, scope.size, scope.reserve, scope.account.used if scope.reserve else 0)
+        ScopeState(scope.name, len(scope.tasks), scope.reserve, scope.account.used if scope.reserve else 0)
         for scope in others[:_LOOKED_AT]
     )
     return shown, len(others), sum(not scope.over() for scope in iterations)

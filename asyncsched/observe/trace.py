@@ -138,7 +138,7 @@ class Trace(Instrument):
         row[LAUNCHED] = self._last[queue] = now
         row[LANE] = task.lane or CLAIM
         row[FULL] = self._full
-        self._full = self._engine.admission.free <= 0
+        self._full = self._engine.ledger.free <= 0
         self._in_flight += task.cost
 
     def body_ended(self, task: Task, began: float, ended: float) -> None:
@@ -217,13 +217,13 @@ class Trace(Instrument):
 
     def _sample(self, now: float) -> None:
         self._next = now + _EVERY
-        engine, admission = self._engine, self._engine.admission
-        used = engine.account.used
+        engine, ledger = self._engine, self._engine.ledger
+        used = engine.ledger.account.used
         scopes = []
-        if engine.reserved:
+        if engine.ledger.reserved:
             scopes = [(number, scope.account.used) for scope, number in self._scopes.items() if scope.reserve]
         self._file.counters.append(
-            (now, admission.pending, admission.in_flight, self._in_flight, used, thread_time(), scopes[:_SHOWN_SCOPES])
+            (now, ledger.pending, ledger.in_flight, self._in_flight, used, thread_time(), scopes[:_SHOWN_SCOPES])
         )
         if len(self._rows) > _BEHIND:
             self._file.help()

@@ -68,7 +68,7 @@ class TraceFile:
         """Start writing. On the loop's thread, before anything is noted."""
         self._runtime = runtime
         self._origin, self._wall = time.perf_counter(), time.time()
-        self._before = runtime.engine.account.used
+        self._before = runtime.engine.ledger.account.used
         self._picture = Picture(self._origin, self._details)
         self._thread = threading.Thread(target=self._write_all, name="asyncsched trace", daemon=True)
         self._thread.start()
@@ -198,9 +198,9 @@ class TraceFile:
             "format": FORMAT,
             "wall_clock": self._wall,
             "perf_counter": self._origin,
-            "max_ops": engine.admission.max_ops,
-            "max_bytes": engine.account.limit,
-            "max_pending": engine.max_pending,
+            "max_ops": engine.ledger.limits.max_ops,
+            "max_bytes": engine.ledger.account.limit,
+            "max_pending": engine.ledger.limits.max_pending,
             "bytes_before": self._before,
             "devices": [
                 {"name": device.name, "kind": device.kind, "streams": len(lanes.compute)}

@@ -68,12 +68,11 @@ class Plan:
     """What one application of a row will need: decided at submit, before any memory is touched."""
 
     __slots__ = (
-        "bare",
-        "cost",
         "estimate",
         "int_bounds",
         "kernel",
         "meta",
+        "name",
         "nbytes",
         "numbers",
         "op",
@@ -92,18 +91,16 @@ class Plan:
         kernel: Any = None,
         *,
         pair: bool = False,
-        bare: bool = False,
         estimate: float = 0.0,
     ) -> None:
         self.op = op
+        self.name: str = op.name
         self.meta = inferred.meta  # of the result
         self.nbytes = nbytes  # bytes of memory the result will own: 0 for a view
         self.workspace = inferred.workspace  # bytes of temporary memory while it runs
-        self.cost = nbytes + inferred.workspace  # of both, on a device that rounds no size up
         self.small = seconds is not None  # may run inline
         self.kernel = kernel  # NumPy's, for where it runs inline
         self.pair = pair  # it takes two operands, and no options
-        self.bare = bare  # may wait without a task: it is small, takes no options, and makes what is known of it
         self.seconds = seconds or 0.0  # for which it would then hold the loop's thread longer than a task does
         self.estimate = estimate  # seconds that it takes a stream
         self.int_bounds = inferred.int_bounds  # Python integers among the operands must lie in here
@@ -231,9 +228,8 @@ def _new_plan(op: Op, operands: tuple[Operand, ...], options: Options) -> Plan:
         metas = [operand for operand in operands if isinstance(operand, Meta)]
         seconds = inline_seconds(op.name, result, metas, inferred.workspace, inferred.work)
         estimate = stream_seconds(op.name, result, metas, inferred.work)
-    bare = seconds is not None and op.out and result.known and not options
     pair = len(operands) == 2 and not options
-    return Plan(op, inferred, owned, seconds, kernel, pair=pair, bare=bare, estimate=estimate)
+    return Plan(op, inferred, owned, seconds, kernel, pair=pair, estimate=estimate)
 
 
 def _infer(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:

@@ -18,7 +18,7 @@ async def close_in_order(runtime: Runtime, timeout: float | None) -> None:  # no
     """Wait for everything submitted, at most so many seconds, and close. See `Scheduler.aclose`."""
     if runtime.life in (Life.NEW, Life.CLOSED):
         runtime.life = Life.CLOSED
-        if runtime.torn is not None:  # by then it had closed itself
+        if runtime.interrupted is not None:  # by then it had closed itself
             await runtime.disconnect()
             finish(runtime.engine.root, "the scheduler", None)
         return
@@ -46,7 +46,7 @@ async def close_in_order(runtime: Runtime, timeout: float | None) -> None:  # no
 async def abort(runtime: Runtime, by: str) -> None:
     """Drop what is pending, wait for what runs, whoever cancels meanwhile, and close."""
     if runtime.life in (Life.CLOSED, Life.FORKED):
-        if runtime.torn is not None:
+        if runtime.interrupted is not None:
             await runtime.disconnect()
         return
     runtime.refuse_new()
@@ -62,7 +62,7 @@ def _give_up(runtime: Runtime, timeout: float | None) -> TimeoutError:
     """Drop what is pending and close though bodies run: the error that names them."""
     root = runtime.engine.root
     runtime.cancel_all(root.unfinished(), "aclose(), which ran out of time")
-    running = ", ".join(task.name for task in runtime.engine.launched())
+    running = ", ".join(task.name for task in runtime.engine.audit.launched())
     runtime.close()
     late = TimeoutError(
         f"after {timeout:g} s these tasks still run: {running} (they end by themselves, and their results are dropped)"

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from .._core.commit import Commit, Move
-from .._core.model import DONE, Lane, Task, Value, new_value, task_of
+from .._core.model import DONE, CallPlan, Lane, Task, Value, new_value
 from .._core.refcounts import references
 from ..ops.meta import meta
 from ..ops.program import ref
@@ -36,7 +36,7 @@ def commit(name: str, tasks: Sequence[Task], versions: Mapping[Value, Value | No
     first = tasks[0].value
     assert first is not None
     truth = new_value(first.account, first.device, _TRUTH, 0, first.site)
-    gate = Task(tasks[0].scope, name, truth, None, (), (), None, lanes, 0)
+    gate = Task(tasks[0].scope, CallPlan(name), truth, None, (), (), None, lanes, 0)
     all_of_it = Commit(gate)
     room = workspace = 0
     for task in tasks:
@@ -78,7 +78,7 @@ def _alone(task: Task, tasks: Sequence[Task], uses: dict[int, int]) -> bool:
     count = references(inputs, 0)  # first: what a stream's thread drops after this still counts as held
     old = inputs[0]
     known = uses[id(old)] + 2 + (inputs is not task.reads)  # its handle, `versions`, and `inputs` if made here
-    producer = task_of(old)
+    producer = old.task
     if producer is not None and producer.state < DONE:
         move = producer.move  # read once, as are `value` and `inputs`: the stream's thread clears them
         if move is None or move.place is None:

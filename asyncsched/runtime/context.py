@@ -150,7 +150,7 @@ def find(scheduler: Any = None) -> Runtime:
     if len(found) == 1:
         return found[0]
     for runtime in _opened if not found else ():
-        if runtime.loop is loop and runtime.torn is not None:
+        if runtime.loop is loop and runtime.interrupted is not None:
             runtime.refuse()
     raise SchedulerClosed(
         f"{'no scheduler is' if not found else 'several schedulers are'} open on this loop: "

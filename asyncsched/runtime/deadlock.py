@@ -55,7 +55,7 @@ def investigate(runtime: Runtime, account: Account, stuck_accounts: Iterable[Acc
     listing: Counter[tuple[int, str]] = Counter()
     for (nbytes, place), ends in zip(costs, holders, strict=True):
         listing.update({(rank, f"{nbytes:,} bytes {place}: held {text}") for rank, text in _told(ends, stuck)})
-    in_flight = sum([task.cost for task in runtime.engine.launched() if task.scope.account.open is account])
+    in_flight = sum([task.cost for task in runtime.engine.audit.launched() if task.scope.account.open is account])
     missing = account.used - in_flight - sum(nbytes for nbytes, _ in costs)
     if missing > 0 or (missing and not in_flight):  # results of tasks in flight may be counted twice
         listing[_FREE, f"{missing:,} bytes are reserved by open scopes, or were not found"] += 1

@@ -15,7 +15,7 @@ from typing import Final
 
 from .._arguments import counted
 from .._core.callsite import is_users, line_of
-from .._core.model import DONE, LAUNCHED, PENDING, STATE_NAMES, Account, Scope, Task, Value, task_of
+from .._core.model import DONE, LAUNCHED, PENDING, STATE_NAMES, Account, Scope, Task, Value
 from .deadlock import BUDGET, investigate
 from .places import where_it_waits
 from .runtime import Runtime
@@ -30,7 +30,7 @@ Holders = Callable[[Account], Iterable[str]]  # a line for each that holds bytes
 
 def explain(runtime: Runtime, value: Value, holders: Holders | None = None) -> str:
     """Why a value is not there yet, or what became of it."""
-    task, failure = task_of(value), value.failure
+    task, failure = value.task, value.failure
     if failure is not None:
         what = "was cancelled" if failure.cancelled else "failed"
         lines = [f"{failure.name} ({line_of(failure.site)}) {what}", *[_cut(line) for line in failure.told()]]
@@ -97,7 +97,7 @@ class _Words:
     def of(self, link: Link) -> list[str]:
         """One link of a chain of waits, in words."""
         task, wait, behind = link
-        admission, then = self._engine.admission, "" if behind is None else f": {_label(behind)}"
+        ledger, then = self._engine.ledger, "" if behind is None else f": {_label(behind)}"
         stream = "" if task.lane is None else task.lane.stream.name
         if wait is Wait.INPUT:
             more = f" (of {task.blockers:,} that are pending)" if task.blockers > 1 else ""
@@ -108,7 +108,7 @@ class _Words:
             where = f"which is behind {counted(before, 'other')} in the queue of {_name_of(task.scope)}"
             return [f"{where}, whose head is{then[1:]}"]
         if wait is Wait.SLOT:
-            taken = f"{admission.in_flight:,} of {admission.max_ops:,} tasks (max_ops) are in flight"
+            taken = f"{ledger.in_flight:,} of {ledger.limits.max_ops:,} tasks (max_ops) are in flight"
             return [f"which waits for a slot: {taken}, the oldest{then}"]
         if wait is Wait.BYTES:
             return self._bytes(task, behind)
@@ -127,7 +127,7 @@ class _Words:
 
     def _bytes(self, task: Task, behind: Task | None) -> list[str]:
         account, engine = task.scope.account, self._engine
-        whose = "" if account is engine.account else f" of the reserve of {_name_of(task.scope)}"
+        whose = "" if account is engine.ledger.account else f" of the reserve of {_name_of(task.scope)}"
         lines = [
             f"which waits for {task.cost:,} bytes: {account.used:,} of {account.limit:,}{whose} are taken"
             + (", and nothing in flight will free any" if behind is None else "")
@@ -142,7 +142,7 @@ class _Words:
         if self._holders is not None:
             lines += [f"  {line}" for line in self._holders(account)]
         if behind is None:
-            enough = engine.sufficient_limit(account)
+            enough = engine.audit.sufficient_limit(account)
             return [*lines, f"  (a limit of {enough:,} bytes would have sufficed for all that waits)"]
         return [*lines, f"and for those in flight, the oldest: {_label(behind)}"]
 

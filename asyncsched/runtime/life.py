@@ -8,8 +8,16 @@ from enum import Enum, auto
 from typing import Final
 
 from .._core.failure import Failure
-from ..devices.contract import in_stream_thread
+from ..devices.contract import StreamDied, in_stream_thread
 from ..errors import SchedulerClosed
+
+
+class InlineMode(Enum):
+    """Whether quick operations may run on the event loop's thread."""
+
+    NEVER = auto()
+    BACKLOG_ONLY = auto()  # those alone that wait already
+    ALWAYS = auto()
 
 
 class Life(Enum):
@@ -22,11 +30,11 @@ class Life(Enum):
     FORKED = auto()  # this is the child process of a fork: its threads are not here, and its loop is the parent's
 
 
-NO_THREAD: Final = -1  # the identifier of none
 _CLOSED: Final = "the scheduler is closed: submit inside `async with asyncsched.Scheduler()`"
-TORN: Final = (
-    "{} came in the middle of the scheduler's own bookkeeping. So it has closed: what was unfinished is lost, what is"
-    " done can be read. `await s.aclose()` it or leave its block, and open another"
+_INTERRUPTED: Final = "{} came in the middle of the scheduler's own bookkeeping"
+_CLOSES: Final = (
+    "So it has closed: what was unfinished is lost, what is done can be read. `await s.aclose()` it or leave its block,"
+    " and open another"
 )
 _REFUSALS: Final = {
     Life.NEW: "the scheduler is not open yet: use `async with asyncsched.Scheduler() as s`",
@@ -43,8 +51,8 @@ class OnOneLoop:
         self.life = Life.NEW
         self.loop: asyncio.AbstractEventLoop | None = None
         self.thread = 0  # the loop's thread while open; 0 makes every call ask `refuse` why
-        self.inline_thread = 0  # the same, while quick rows may run on it; `NO_THREAD` if those alone that wait already
-        self.torn: Failure | None = None  # why it closed itself, see `_core.torn`
+        self.inline = InlineMode.NEVER  # whether quick operations may run on it
+        self.interrupted: Failure | None = None  # why it closed itself, see `_core.engine`
 
     def check(self) -> None:
         """Raise unless this thread, on this event loop, may submit."""
@@ -59,8 +67,8 @@ class OnOneLoop:
 
     def refuse(self) -> None:
         """Raise why this thread, at this moment, may not submit anything."""
-        if self.torn is not None:
-            self.torn.rethrow()
+        if self.interrupted is not None:
+            self.interrupted.rethrow()
         if self.life in _REFUSALS:
             raise SchedulerClosed(_REFUSALS[self.life])
         assert self.loop is not None
@@ -81,9 +89,14 @@ class OnOneLoop:
             " `asyncio.run_coroutine_threadsafe(coroutine, loop)`, and in a server `async def` handlers"
         )
 
+    def _interruption(self, error: BaseException) -> Failure:
+        """Why it closes itself: an exception in the middle of its bookkeeping, or one that ended a stream's thread."""
+        told = str(error) if isinstance(error, StreamDied) else _INTERRUPTED.format(type(error).__name__)
+        return Failure(SchedulerClosed(f"{told}. {_CLOSES}"), "the scheduler", None)
+
     def _move_on(self, life: Life) -> None:
         self.life = life
-        self.thread = self.inline_thread = 0
+        self.thread, self.inline = 0, InlineMode.NEVER
 
 
 def _rests(loop: asyncio.AbstractEventLoop) -> bool:

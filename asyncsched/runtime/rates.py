@@ -7,7 +7,7 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Final
 
-from .._core.admission import Admission
+from .._core.ledger import Ledger
 
 TIME_CONSTANT: Final = 1.0  # seconds
 _FOLD: Final = 0.05  # seconds of work that are counted as one sample
@@ -52,7 +52,7 @@ class Meter:
         clock: gives seconds.
     """
 
-    def __init__(self, source: Admission, clock: Callable[[], float] = perf_counter) -> None:
+    def __init__(self, source: Ledger, clock: Callable[[], float] = perf_counter) -> None:
         self.clock = clock
         self.since: float | None = None  # when the work began that is not counted yet; None at rest
         self._source = source

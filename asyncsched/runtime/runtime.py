@@ -22,16 +22,17 @@ from .._core.callsite import line_of
 from .._core.completions import Completions
 from .._core.engine import Engine
 from .._core.failure import Failure
+from .._core.host import Host
 from .._core.instrument import Instrument
-from .._core.model import LAUNCHED, Lane, Task, Value
+from .._core.ledger import Limits
+from .._core.model import LAUNCHED, Lane, Task, Value, failure_above
 from .._core.refcounts import require_gil
 from ..devices.contract import Device, Point, RemoteDevice
 from ..devices.host.allowed import NO_DESCRIPTOR
-from ..devices.host.memory import run_bare, run_small
-from ..errors import SchedulerClosed, TaskCancelled
+from ..errors import TaskCancelled
 from .cancellation import to_its_end
 from .instruments import Instruments
-from .life import NO_THREAD, TORN, Life, OnOneLoop, running_loop
+from .life import InlineMode, Life, OnOneLoop, running_loop
 from .rates import Meter
 from .resuming import resume
 from .threads import in_thread
@@ -52,23 +53,21 @@ _taken: weakref.WeakSet[Device] = weakref.WeakSet()
 class Sink(Protocol):
     """Takes tasks in place of the backlog: a transaction gathers them, a capture records them."""
 
-    def take(self, task: Task, *, bounded: bool = True, hold: bool = False) -> None:
+    def submit(self, task: Task, *, bounded: bool = True, hold: bool = False) -> None:
         """Take a task, as `Engine.submit` does; raise for one that cannot be had here."""
 
     def refuse(self, what: str) -> None:
         """Raise for what cannot begin here."""
 
 
-class Runtime(OnOneLoop):
+class Runtime(OnOneLoop, Host):
     """One scheduler's engine, devices and event loop."""
 
     def __init__(
         self,
         devices: Sequence[Device],
+        limits: Limits,
         *,
-        max_ops: int | None,
-        max_bytes: int | None,
-        max_pending: int | None,
         auto_bytes: bool = False,
     ) -> None:
         super().__init__()
@@ -78,25 +77,12 @@ class Runtime(OnOneLoop):
         self.quiet.run(np.seterr, all="ignore")
         self.completions = Completions(plain_wakeup(self))
         self._wakeup: Wakeup | None = None
-        self.engine = Engine(
-            max_ops=max_ops,
-            max_bytes=max_bytes,
-            max_pending=max_pending,
-            completions=self.completions,
-            launch=self._launch,
-            here=self._here,
-            run=self._run_small,
-            run_bare=run_bare,
-            quietly=self._quietly,
-            on_overrun=self._on_overrun,
-            on_cancel=self._on_cancel,
-            on_torn=self.give_up,
-            clock=perf_counter,
-            runtime=self,
-        )
+        self.engine = Engine(limits, self.completions, self, self)
+        self.ledger = self.engine.ledger
+        self.stall_watch: Callable[[Sequence[Task]], None] | None = None  # told of what is stuck
         self._auto_bytes = auto_bytes  # the devices say the limit
         self.dispatch = self.engine.dispatch
-        self.submit: Callable[..., None] = self.engine.submit  # or the sink's `take`
+        self.submit: Callable[..., None] = self.engine.submit  # or the sink's
         self._held_for = 0.0  # seconds, by estimate, for which quick rows held the loop's thread since it last turned
         self.abandoned = False  # the loop ended while something ran: nothing is waited for any more
         self.sink: Sink | None = None  # where tasks go instead of the backlog
@@ -105,16 +91,16 @@ class Runtime(OnOneLoop):
         self.instruments = Instruments(self._observe)
         self.scheduler: weakref.ref[Any] | None = None  # what users have of it
         self.waited = 0.0  # seconds that callers waited for admission
-        self.meter = Meter(self.engine.admission)
+        self.meter = Meter(self.ledger)
         # The asyncio tasks that wait, and for which tasks: where a search for a deadlock begins.
         self.parked: dict[asyncio.Future[None], tuple[asyncio.Task[Any] | None, Sequence[Task]]] = {}
         self.answered: list[asyncio.Future[None]] | None = None  # see `resuming`; None where a future is set at once
         self.reclaimers: set[Callable[[], bool]] = set()  # asked, when the queue is stuck, to free what they can spare
 
     def __repr__(self) -> str:
-        admission, names = self.engine.admission, ", ".join(device.name for device in self.devices)
+        ledger, names = self.ledger, ", ".join(device.name for device in self.devices)
         state = "closed" if self.life is Life.CLOSED else "not open" if self.loop is None else (
-            f"{admission.pending} pending, {admission.in_flight} in flight, {self.engine.account.used:,} bytes"
+            f"{ledger.pending} pending, {ledger.in_flight} in flight, {ledger.account.used:,} bytes"
         )  # fmt: skip
         return f"Scheduler({names}; {state})"
 
@@ -149,8 +135,8 @@ class Runtime(OnOneLoop):
             if self._auto_bytes:
                 self._set_default_limit()
             for device in self.devices:
-                device.open(self.completions, self.engine.account.limit)
-                device.memory.observer = self.engine.observer
+                device.open(self.completions, self.ledger.account.limit)
+                device.memory.observer = self.ledger.observer
                 self._add_lanes(device)
         except BaseException as error:
             self.close()
@@ -170,16 +156,17 @@ class Runtime(OnOneLoop):
         """A lane for each stream of a device that is open."""
         remote = cast(RemoteDevice, device) if device.remote else None
         place = None if remote is None else remote.place
-        compute = [Lane(device, stream, place=place, hop=device.hop) for stream in device.streams]
+        loop = Lane(device, LoopStream())
+        compute = [Lane(device, stream, place=place, hop=device.hop, loop=loop) for stream in device.streams]
         serial = compute if remote is None else [Lane(device, one) for one in remote.serial]
         copy = [Lane(device, device.copier, copies=True)]
-        self.lanes[device] = Lanes(compute, serial, copy, Lane(device, LoopStream()))
+        self.lanes[device] = Lanes(compute, serial, copy)
 
     def _allow_inline(self) -> None:
         """Let quick rows run on the loop's thread from now on, if all devices have NumPy's arrays."""
         self._held_for = 0.0
         if all(device.inline for device in self.devices):
-            self.inline_thread = NO_THREAD if self.life is Life.CLOSING else self.thread
+            self.inline = InlineMode.BACKLOG_ONLY if self.life is Life.CLOSING else InlineMode.ALWAYS
 
     def spend(self, seconds: float) -> None:
         """A row held the loop's thread for so long. After `INLINE_BUDGET` none does before the loop has turned."""
@@ -188,15 +175,15 @@ class Runtime(OnOneLoop):
             try:
                 self.loop.call_soon(self._allow_inline)
             except RuntimeError:  # it is closed, and will not turn: `done()` takes in what ended after that
-                self.inline_thread = 0
+                self.inline = InlineMode.NEVER
         self._held_for += seconds
         if self._held_for > INLINE_BUDGET:
-            self.inline_thread = 0
+            self.inline = InlineMode.NEVER
 
     def _set_default_limit(self) -> None:
         """Take the smallest limit that a device asks for, so that none is overfilled."""
         limits = [limit for device in self.devices if (limit := device.default_bytes()) is not None]
-        self.engine.account.limit = min(limits, default=None)
+        self.ledger.limit_bytes(min(limits, default=None))
 
     def add_instrument(self, instrument: Instrument) -> None:
         """Have an instrument told what happens from now on. Raises as `Instruments.add`."""
@@ -205,17 +192,17 @@ class Runtime(OnOneLoop):
             instrument.opened()
 
     def _observe(self, observer: Instruments | None) -> None:
-        self.engine.observer = observer
-        self.completions.direct = 0
+        self.ledger.observer = observer
+        self.completions.immediate_thread = 0
         if self.lanes:  # the devices are open
             for device in self.devices:
                 device.memory.observer = observer
 
     def refuse_new(self) -> None:
         """Take no more work. Quick rows that wait go on running on the loop's thread."""
-        inline = self.inline_thread
+        inline = self.inline
         self._move_on(Life.CLOSING)
-        if inline:
+        if inline is not InlineMode.NEVER:
             self._allow_inline()
 
     def _move_on(self, life: Life) -> None:
@@ -227,27 +214,27 @@ class Runtime(OnOneLoop):
 
         Nobody waits for it now, and soon no stream would run it.
         """
-        task.refused()
+        task.let_go()
         self.refuse()
 
     def close(self) -> None:
         """Stop the devices; nothing may be in flight."""
         self._move_on(Life.CLOSED)
-        self.engine.on_stuck(())
+        self.on_stuck(())
         self.stop_devices()
         self._stop_wakeup()
         self.instruments.remove_all()
 
-    def give_up(self, error: BaseException) -> None:
+    def on_interrupted(self, error: BaseException) -> None:
         """An exception was raised in the middle of a change of state: fail what is unfinished, and close."""
         if self.life is Life.FORKED:
             return
-        failure = self.torn
+        failure = self.interrupted
         if failure is None:
-            failure = Failure(SchedulerClosed(TORN.format(type(error).__name__)), "the scheduler", None)
-            if self.engine.unfinished:
+            failure = self._interruption(error)
+            if self.ledger.unfinished:
                 self.engine.root.record(failure)
-            self.torn = failure
+            self.interrupted = failure
         self._move_on(Life.CLOSED)
         self.engine.abandon(failure)
         self.dispatch()
@@ -303,33 +290,33 @@ class Runtime(OnOneLoop):
 
     # -- moving things along ------------------------------------------------------------------------------------
 
-    def _here(self, task: Task) -> Lane | None:
-        """The lane for a quick task that is about to be launched, if it may run here, now: all that it reads is there.
+    def loop_lane(self, task: Task) -> Lane | None:
+        """The lane of the loop's thread, for a quick task that is next, if all that it reads is there.
 
-        It is the moment that `tensors.issue.run_inline` waits for, come later.
+        It is the moment that `tensors.issue.run_at_once` waits for, come later.
         """
-        if not self.inline_thread or task.move is not None:
+        reads, lane = task.reads, task.lanes[0]
+        if lane.copies:
+            return lane
+        if self.inline is InlineMode.NEVER or task.move is not None:
             return None
-        for value in task.inputs:
+        inputs = (reads,) if type(reads) is Value else reads
+        for value in inputs:
             if type(value.array) is not np.ndarray:
                 return None
-        assert task.value is not None
-        return self.lanes[task.value.device].loop
+        return lane.loop if failure_above(inputs) is None else None
 
-    def _run_small(self, task: Task) -> bool:
-        """Run a quick task with a small result here, to its end, if it may."""
-        if not self.inline_thread:
-            return False
-        seconds = task.quick.seconds
-        if not run_small(task):
-            return False
+    def run_here(self, task: Task) -> None:
+        """Run a quick task here, to its end."""
+        seconds = task.plan.seconds
+        assert task.lane is not None
+        task.lane.device.run_here(task)
         if seconds:
             self.spend(seconds)
-        return True
 
-    def _quietly(self, function: Callable[..., int], *args: Any) -> int:
-        """Run quick tasks in a context where NumPy's error state is quiet."""
-        if self.meter.since is None:
+    def quietly(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call a function in a context where NumPy's error state is quiet."""
+        if self.meter.since is None:  # there is work, after a rest
             self.meter.since = self.meter.clock()
         return self.quiet.copy().run(function, *args)  # a copy: see `quiet_in_use`
 
@@ -341,21 +328,12 @@ class Runtime(OnOneLoop):
             return True
         return False
 
-    def _launch(self, task: Task) -> bool:
-        """Put an admitted task on its stream. Returns whether it has run already: what is quick does, here."""
+    def launch(self, task: Task) -> None:
+        """Put an admitted task on its stream."""
         lane = task.lane
         assert lane is not None
-        if self.meter.since is None:  # there is work, after a rest
+        if self.meter.since is None:
             self.meter.since = self.meter.clock()
-        if task.quick is not None and type(lane.stream) is LoopStream:
-            seconds = task.quick.seconds
-            self.quiet.copy().run(lane.device.run_here, task)
-            if seconds:
-                self.spend(seconds)
-            return True
-        if lane.copies and task.cost <= INLINE_COPY and not task.inputs and lane.device.inline:
-            lane.device.run_here(task)
-            return True
         points: tuple[Point, ...] = ()
         reads = task.reads
         for value in (reads,) if type(reads) is Value else reads:
@@ -367,7 +345,6 @@ class Runtime(OnOneLoop):
         # it.
         reads = value = producer = None
         task.number = lane.stream.launch(task, points)
-        return False
 
     def on_wake(self) -> None:
         """What a wake-up schedules: take in what has ended, and have who waited for it go on at once."""
@@ -386,19 +363,26 @@ class Runtime(OnOneLoop):
         self.completions.awake = False
         self.dispatch()  # when closed too: a body that aclose(timeout=) left behind may have someone waiting for it
         if self.meter.since is not None:
-            self.meter.sample(self.engine.unfinished > 0)
-            if not self.engine.unfinished:
+            self.meter.sample(self.ledger.unfinished > 0)
+            if not self.ledger.unfinished:
                 for device in self.devices:
                     if device.rest is not None:
                         device.rest()
 
-    def _on_cancel(self, task: Task) -> None:
+    def clock(self) -> float:
+        return perf_counter()
+
+    def on_stuck(self, tasks: Sequence[Task]) -> None:
+        if self.stall_watch is not None:
+            self.stall_watch(tasks)
+
+    def on_cancel(self, task: Task) -> None:
         """Have a remote device end a launched task; a thread cannot be ended."""
         assert task.lane is not None
         if task.lane.device.remote:
             task.lane.device.stop(task)
 
-    def _on_overrun(self, task: Task) -> None:
+    def on_overrun(self, task: Task) -> None:
         """Log the first result by which tracked bytes passed a limit, since too little was charged for it.
 
         Not of a task that no line of a program submitted: whoever made it tells, in words that its users know.
@@ -420,7 +404,7 @@ class Runtime(OnOneLoop):
 
     def cancel_all(self, tasks: Iterable[Task], by: str) -> int:
         """Cancel many tasks. Returns how many had not ended."""
-        self.engine.take()
+        self.engine.drain()
         found = 0
         for task in tasks:
             error = TaskCancelled(f"{task.name} was cancelled by {by}")
@@ -436,7 +420,6 @@ class Lanes:
     compute: list[Lane]
     serial: list[Lane]  # whose tasks run one after the other
     copy: list[Lane]
-    loop: Lane  # for what runs on the loop's thread
 
 
 class LoopStream:

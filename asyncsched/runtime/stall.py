@@ -186,7 +186,7 @@ class StallWatch:
                 self._tell(task, self._deadlock(task, finding))
                 return
             if late or log_it:
-                text = self._text(task, finding, runtime.engine.sufficient_limit(task.scope.account))
+                text = self._text(task, finding, runtime.engine.audit.sufficient_limit(task.scope.account))
             if log_it:
                 log.warning("%s", text)
             if late:
@@ -206,18 +206,18 @@ class StallWatch:
 
     def _only_pending_hold(self, account: Account) -> bool:
         engine = self._runtime.engine
-        return account is engine.account and account.used > 0 and engine.held_by_pending() == account.used
+        return account is engine.ledger.account and account.used > 0 and engine.audit.held_by_pending() == account.used
 
     def _deadlock(self, task: Task, finding: Finding | None) -> MemoryDeadlockError:
         account = task.scope.account
-        needed = self._runtime.engine.sufficient_limit(account)
+        needed = self._runtime.engine.audit.sufficient_limit(account)
         return MemoryDeadlockError(self._text(task, finding, needed), needed, account.limit)
 
     def _tell(self, first: Task, error: AsyncSchedError) -> None:
         """Fail a stuck task, and the next until enough of those who wait are woken, or bytes come free."""
         engine, account = self._runtime.engine, first.scope.account
         used, more = account.used, self._at_a_time
-        _, before = self._told.get(account, (used, engine.sequence))
+        _, before = self._told.get(account, (used, engine.ledger.sequence))
         failures: dict[Scope, Failure] = {}
         waiting = [task for task in engine.admission.tasks() if task.scope.account is account]
         for task in sorted(waiting, key=lambda task: task.scope is not first.scope):  # by age in each
@@ -229,7 +229,7 @@ class StallWatch:
             else:
                 failure = known.alongside(task.name, task.site)
             more -= engine.settle(task, failure)
-            engine.take()
+            engine.drain()
             if more <= 0 or account.used < used:
                 break
         self._told[account] = used, before

@@ -74,23 +74,23 @@ def statistics_of(runtime: Runtime) -> Statistics:
     """What `Scheduler.statistics()` returns."""
     engine = runtime.engine
     runtime.check_waiting()
-    engine.take()
-    in_flight = engine.in_flight_bytes()
-    admission = engine.admission
+    engine.drain()
+    in_flight = engine.audit.in_flight_bytes()
+    ledger = engine.ledger
     return Statistics(
-        tasks_submitted=engine.submitted + engine.ran_inline,
-        tasks_completed=engine.completed + engine.ran_inline,
-        tasks_failed=engine.failed,
-        tasks_cancelled=engine.cancelled,
-        tasks_pending=admission.pending - admission.claims,
-        tasks_in_flight=admission.in_flight,
-        peak_tasks_in_flight=engine.peak_in_flight,
+        tasks_submitted=ledger.submitted + ledger.ran_at_once,
+        tasks_completed=ledger.completed + ledger.ran_at_once,
+        tasks_failed=ledger.failed,
+        tasks_cancelled=ledger.cancelled,
+        tasks_pending=ledger.pending - ledger.claims,
+        tasks_in_flight=ledger.in_flight,
+        peak_tasks_in_flight=ledger.peak_in_flight,
         bytes_in_flight=in_flight,
-        bytes_retained=max(0, engine.account.used - engine.unused_reserve() - in_flight),
-        bytes_reserved=engine.reserved,
-        peak_bytes=engine.peak_bytes,
-        max_ops=admission.max_ops,
-        max_bytes=engine.account.limit,
+        bytes_retained=max(0, ledger.account.used - engine.audit.unused_reserve() - in_flight),
+        bytes_reserved=ledger.reserved,
+        peak_bytes=ledger.peak_bytes,
+        max_ops=ledger.limits.max_ops,
+        max_bytes=ledger.account.limit,
         admission_wait_seconds=runtime.waited,
     )
 
@@ -99,19 +99,19 @@ def load_of(runtime: Runtime) -> Load:
     """What `Scheduler.load()` returns."""
     engine = runtime.engine
     runtime.check_waiting()
-    engine.take()
-    runtime.meter.sample(engine.unfinished > 0)
-    admission, account = engine.admission, engine.account
+    engine.drain()
+    ledger, account = engine.ledger, engine.ledger.account
+    runtime.meter.sample(ledger.unfinished > 0)
     tasks, nbytes = runtime.meter.rates()
-    room = not (admission.pending or admission.full) and (account.limit is None or account.used < account.limit)
-    wait = 0.0 if room else (admission.pending + 1) / tasks if tasks else None  # as many ends as make room
+    room = ledger.idle and (account.limit is None or account.used < account.limit)
+    wait = 0.0 if room else (ledger.pending + 1) / tasks if tasks else None  # as many ends as make room
     if wait and nbytes:
-        wait = max(wait, admission.pending_bytes / nbytes)
+        wait = max(wait, ledger.pending_bytes / nbytes)
     return Load(
-        tasks_pending=admission.pending - admission.claims,
-        tasks_in_flight=admission.in_flight,
+        tasks_pending=ledger.pending - ledger.claims,
+        tasks_in_flight=ledger.in_flight,
         bytes_tracked=account.used,
-        bytes_pending=admission.pending_bytes,
+        bytes_pending=ledger.pending_bytes,
         max_bytes=account.limit,
         drain_rate_tasks=tasks,
         drain_rate_bytes=nbytes,

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from .._core.model import Task, Value
 from ..errors import QueueFull
 from .commits import commit
+from .life import InlineMode
 from .runtime import Runtime
 
 
@@ -39,17 +40,17 @@ def transaction(
             runtime.sink.refuse(what)
         yield
         return
-    engine, gathered, inline = runtime.engine, _Gathered(runtime), runtime.inline_thread
+    engine, gathered, inline = runtime.engine, _Gathered(runtime), runtime.inline
     tasks = gathered.tasks
     # No function is entered between here and `try`, nor in `finally`, where a signal could be handled.
-    runtime.sink, runtime.submit = gathered, gathered.take
+    runtime.sink, runtime.submit = gathered, gathered.submit
     if versions is not None:
-        runtime.inline_thread = 0
+        runtime.inline = InlineMode.NEVER
     try:
         try:
             yield
         finally:
-            runtime.sink, runtime.submit, runtime.inline_thread = None, engine.submit, inline
+            runtime.sink, runtime.submit, runtime.inline = None, engine.submit, inline
         runtime.dispatch()
         if versions is not None:
             tasks.insert(0, commit(what, tasks, versions, runtime.lanes[next(iter(versions)).device].compute))
@@ -57,20 +58,20 @@ def transaction(
         _require_room(runtime, what, len(tasks))
     except BaseException:
         for task in tasks:
-            task.refused()
+            task.let_go()
         raise
     try:
         for task in tasks:
             task.expedited = expedited
             engine.submit(task, bounded=False, hold=True)
     except BaseException as error:  # some of the tasks have joined, and others not
-        runtime.give_up(error)
+        runtime.on_interrupted(error)
         raise
 
 
 def _require_room(runtime: Runtime, what: str, count: int) -> None:
-    limit = runtime.engine.max_pending
-    room = limit and limit - runtime.engine.admission.pending
+    limit = runtime.engine.ledger.limits.max_pending
+    room = limit and limit - runtime.engine.ledger.pending
     if room is not None and count > room:
         raise QueueFull(
             f"{what} takes {count:,} tasks and the backlog (max_pending) has room for {room:,}:"
@@ -85,9 +86,9 @@ class _Gathered:
         self.tasks: list[Task] = []
         self._runtime = runtime
 
-    def take(self, task: Task, **_: bool) -> None:
+    def submit(self, task: Task, **_: bool) -> None:
         self._runtime.engine.require(task)
-        self._runtime.inline_thread = 0  # what follows may depend on it
+        self._runtime.inline = InlineMode.NEVER  # what follows may depend on it
         self.tasks.append(task)
 
     def refuse(self, what: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 
 from .._core.callsite import line_of
-from .._core.model import DONE, STATE_NAMES, Task, Value, task_of
+from .._core.model import DONE, STATE_NAMES, Task, Value
 from ..pictures.graph import TaskGraph
 from ..pictures.node import Node
 from .runtime import Runtime
@@ -41,7 +41,7 @@ def unfinished(runtime: Runtime, values: Sequence[Value] | None) -> TaskGraph:
 
 def _made(value: Value) -> Task | Value:
     """What to draw for a value: its task while that is unfinished, else the value."""
-    task = task_of(value)
+    task = value.task
     return value if task is None or task.state >= DONE else task
 
 

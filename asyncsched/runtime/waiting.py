@@ -74,7 +74,7 @@ def wait(
     loop = runtime.loop
     assert loop is not None
     future: asyncio.Future[None] = loop.create_future()
-    waiter, observer = Waiter(runtime, len(tasks), future, stage, eager), runtime.engine.observer
+    waiter, observer = Waiter(runtime, len(tasks), future, stage, eager), runtime.engine.ledger.observer
     for task in tasks:
         if not waiter(task):
             task.waiters = [waiter] if task.waiters is None else [*task.waiters, waiter]
@@ -90,8 +90,8 @@ def wait(
         else:
             if not loop.is_running():  # this runs on another loop
                 runtime.refuse()
-            if runtime.torn is not None:  # the task was lost
-                runtime.torn.rethrow()
+            if runtime.interrupted is not None:  # the task was lost
+                runtime.interrupted.rethrow()
             runtime.parked[future] = (asyncio.current_task(loop), tasks)
             for other in others:
                 other.parked[future] = runtime.parked[future]

@@ -41,8 +41,8 @@ class Waits:
     """Tells of the tasks of a runtime what they wait for, at one moment."""
 
     def __init__(self, runtime: Runtime) -> None:
-        self._admission = runtime.engine.admission
-        self._in_flight = sorted(runtime.engine.launched(), key=age)
+        self._ledger = runtime.engine.ledger
+        self._in_flight = sorted(runtime.engine.audit.launched(), key=age)
 
     def chain(self, task: Task) -> Iterator[Link]:
         """What a task waits for, what the task behind that waits for, and so on."""
@@ -66,11 +66,11 @@ class Waits:
         if task.blockers:
             producers = [v.task for v in task.inputs if v.task is not None and v.task.state == PENDING]
             return Wait.INPUT, min(producers, key=age, default=None)
-        head = task.scope.queue.head()
+        head = task.scope.queue.peek()
         if head is not task and head is not None:
             return Wait.QUEUE, head
         account = task.scope.account
-        if task.lanes and self._admission.full:
+        if task.lanes and self._ledger.full:
             return Wait.SLOT, next(iter(self._in_flight), None)
         if not account.fits(task):
             return Wait.BYTES, next(iter(self.charged_to(account)), None)

@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterable
 from types import coroutine
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, cast, overload
 
-from .._core.model import DONE, Bare, Value, failure_above, task_of
+from .._core.model import DONE, Value, failure_above
 from .._instead import TASK, no_attribute
 from ..devices.memory import hand_out
 from ..runtime.runtime import Runtime
@@ -38,7 +38,7 @@ class Handle(Generic[T]):
         Raises whatever the task raised, or TaskCancelled. Cancelling the waiter leaves the task alone.
         """
         value = self._value  # kept: `t[i] = v` meanwhile moves the handle to another value
-        task = _task_of(value)
+        task = value.task
         try:
             # `reach`, inlined: one frame less in the most frequent wait of all.
             if task is None or task.failure is not None:
@@ -57,13 +57,13 @@ class Handle(Generic[T]):
     def done(self) -> bool:
         """Whether there is a result, an error or a cancellation."""
         value = self._value
-        if not value.done and (runtime := value.account.runtime).completions.items:
+        if not value.settled and (runtime := value.account.runtime).completions.items:
             # No wake-up is sent for a task without waiters, so its end may not have been taken in yet.
             if runtime.thread == threading.get_ident():
                 runtime.dispatch()
             else:
                 runtime.completions.notify()
-        return value.done
+        return value.settled
 
     def result(self) -> T:
         """The result, which must be there.
@@ -88,11 +88,11 @@ class Handle(Generic[T]):
 
         A task that already runs keeps its slot and bytes until it physically ends.
         """
-        if self._value.done:
+        if self._value.settled:
             return False
         runtime = runtime_of(self._value)
         runtime.check_waiting()
-        task = task_of(self._value)
+        task = self._value.task
         assert task is not None
         return runtime.cancel(task, "cancel()")
 
@@ -104,10 +104,8 @@ class Handle(Generic[T]):
         value = self._value
         if value.failure is not None:
             return "cancelled" if value.failure.cancelled else f"failed: {value.failure.kind}"
-        task, plan = value.task, getattr(value, "plan", None)
-        if task is None or task.state >= DONE:
-            return "done"
-        return f"pending: {task.name if plan is None else plan.op.name}"
+        task = value.task
+        return "done" if task is None or task.state >= DONE else f"pending: {task.name}"
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError(
@@ -184,7 +182,7 @@ class gather(Generic[T]):
 
     def __await__(self) -> Generator[Any, None, T]:
         values = self._values
-        pending = {task: runtime_of(v) for v in values if not v.done and (task := _task_of(v)) is not None}
+        pending = {task: runtime_of(v) for v in values if not v.settled and (task := v.task) is not None}
         try:
             if failure_above(values) or not pending:
                 yield
@@ -205,17 +203,10 @@ def runtime_of(value: Value) -> Runtime:
     return cast(Runtime, value.account.runtime)
 
 
-def _task_of(value: Value) -> Any:
-    """The task that makes a value, to be waited for."""
-    if type(value.task) is Bare:
-        runtime_of(value).check_waiting()  # on this thread it may be made
-    return task_of(value)
-
-
 @coroutine
 def reach(value: Value) -> Generator[Any, None, None]:
     """Wait until `value` is there; one bare pass through the loop if it is."""
-    task = _task_of(value)
+    task = value.task
     if task is None or task.failure is not None:
         yield
     else:

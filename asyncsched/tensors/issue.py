@@ -15,16 +15,17 @@ from .._core.failure import Failure
 from .._core.instrument import InlineOp
 from .._core.model import Lane, Scope, Task, Value, new_value
 from ..devices.contract import Device
-from ..devices.host.pool import POOLED_BYTES
 from ..devices.memory import owner_of
 from ..ops.op import NO_OPTIONS, Op, Plan
 from ..ops.program import ref
 from ..runtime.context import ambient, current_scope
+from ..runtime.life import InlineMode
 from ..runtime.runtime import Runtime
 
 _get_ident = threading.get_ident
 _ambient = ambient.get  # called by way of an imported name, CPython makes a bound method each time
 _ndarray = np.ndarray
+_ALWAYS = InlineMode.ALWAYS
 
 
 def issue(
@@ -60,19 +61,11 @@ def issue(
         scope = current_scope(runtime)
     site, inline = call_site(3), device.inline  # 3: above is `apply`, or an operator
     streams = lanes or runtime.lanes[device].compute
-    if plan.bare and inline and lanes is None and not hold and plan.nbytes < POOLED_BYTES and runtime.sink is None:
-        bare = runtime.engine.submit_bare(scope, device, plan, reads, template, streams, site)
-        if bare is not None:
-            return bare
     nbytes = plan.nbytes if inline else device.memory.footprint(plan.nbytes)
     value = new_value(scope.account, device, plan.meta, nbytes, site)
     if op.view and not plan.nbytes:
         value.base = reads[0] if isinstance(reads, tuple) else reads
-    cost = nbytes + plan.workspace
-    task = Task(scope, op.name, value, op, reads, template, options, streams, cost)
-    task.seconds = plan.estimate
-    if plan.small and lanes is None:
-        task.quick = plan
+    task = Task(scope, plan, value, op, reads, template, options, streams, nbytes + plan.workspace)
     runtime.submit(task, hold=hold)
     return value
 
@@ -83,7 +76,7 @@ def template_of(args: Iterable[Any]) -> tuple[Any, ...]:
     return tuple([ref(next(slots)) if type(arg) is Value else arg for arg in args])
 
 
-def run_inline(
+def run_at_once(
     op: Op,
     plan: Plan,
     first: Value,
@@ -106,34 +99,33 @@ def run_inline(
         args, options: the operands and the options, where it is not.
     """
     runtime = first.account.runtime
-    engine, in_flight = runtime.engine, 1
-    unfinished = engine.unfinished
-    if unfinished and engine.admission.pending:
+    ledger, in_flight = runtime.ledger, 1
+    unfinished = ledger.unfinished
+    if ledger.pending or ledger.busy:  # busy: a finaliser asks, in the middle of a change
         return None
     thread = _get_ident()
-    if runtime.inline_thread != thread:
+    if runtime.inline is not _ALWAYS or runtime.thread != thread:
         return None
-    observer = engine.observer
+    observer = ledger.observer
     if unfinished:
-        admission = engine.admission
-        if admission.free <= 0:
+        if ledger.free <= 0:
             return None
         if above is None:
             for arg in (a, b) if plan.pair else args:
                 if arg is None:
                     return None
-        in_flight += admission.in_flight
+        in_flight += ledger.in_flight
     else:
         completions = runtime.completions
         if completions.items:
-            engine.take()  # drops alone, since nothing is unfinished
+            runtime.engine.drain()  # drops alone, since nothing is unfinished
         if observer is None:
-            completions.direct = thread
+            completions.immediate_thread = thread
     here = _ambient()  # as in `issue`
     if here is None or here.runtime is not runtime or (scope := here.core).closed:
         if not runtime.loop.is_running():
             runtime.check()
-        scope = engine.root if here is None else current_scope(runtime)
+        scope = runtime.engine.root if here is None else current_scope(runtime)
     account = scope.account
     nbytes = plan.nbytes
     spare = plan.workspace  # charged like a task's cost, and given back at once
@@ -171,12 +163,12 @@ def run_inline(
         value = new_value(account, first.device, plan.meta, 0, None, array)
         value.base = first
         spare += nbytes
-    engine.ran_inline += 1
-    if used > engine.peak_bytes or in_flight > engine.peak_in_flight:
-        engine.note_peak(in_flight, spare)
+    ledger.ran_at_once += 1
+    if used > ledger.peak_bytes or in_flight > ledger.peak_in_flight:
+        ledger.note_peak(in_flight, spare)
     if observer is not None:
-        value.seq = engine.sequence
-        engine.sequence += 1
+        value.seq = ledger.sequence
+        ledger.sequence += 1
         ended = perf_counter()
         observer.op_ran_inline(InlineOp(op.name, scope, plan.meta, value.charge, call_site(), began, ended, value.seq))
     if plan.seconds:
@@ -187,6 +179,6 @@ def run_inline(
 def _failed(scope: Scope, op: Op, first: Value, plan: Plan, failure: Failure) -> Value:
     runtime = first.account.runtime
     value = new_value(scope.account, first.device, plan.meta)
-    task = Task(scope, op.name, value, op, (), None, None, runtime.lanes[first.device].compute, 0)
-    runtime.engine.failed_inline(task, failure)
+    task = Task(scope, plan, value, op, (), None, None, runtime.lanes[first.device].compute, 0)
+    runtime.engine.failed_at_once(task, failure)
     return value

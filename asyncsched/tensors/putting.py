@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .._core.callsite import call_site
-from .._core.model import PENDING, Scope, Task, new_value
+from .._core.model import PENDING, CallPlan, Scope, Task, new_value
 from ..devices.contract import Device
 from ..devices.memory import refuse_masked
 from ..errors import QueueFull
@@ -16,11 +16,12 @@ from ..ops.kernels.basic import copy
 from ..ops.meta import meta
 from ..ops.op import Op
 from ..ops.table import TABLE
-from ..runtime.runtime import Runtime
+from ..runtime.runtime import INLINE_COPY, Runtime
 from .handles import Handle
 from .options import dtype_of
 from .tensor import Tensor
 
+_PLANS = CallPlan("put"), CallPlan("put", small=True)  # the second where the copy is made on the loop's thread
 _CUDA = (2, 13)  # DLPack's kDLCUDA and kDLCUDAManaged
 
 
@@ -58,7 +59,8 @@ def make_put(runtime: Runtime, core: Scope, source: Source, *, bounded: bool) ->
     form = meta(array.shape, dtype_of(array.dtype), array.flags.c_contiguous)
     nbytes = target.memory.footprint(array.nbytes)
     value = new_value(core.account, target, form, nbytes, call_site())
-    task = Task(core, "put", value, _PUT, (), (array,), None, runtime.lanes[target].copy, nbytes)
+    small = nbytes <= INLINE_COPY and target.inline
+    task = Task(core, _PLANS[small], value, _PUT, (), (array,), None, runtime.lanes[target].copy, nbytes)
     runtime.submit(task, bounded=bounded)
     return task, Tensor(value)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from .._core.model import Value, task_of
+from .._core.model import Value
 from .._instead import NUMPY
 from ..devices.contract import Device, in_stream_thread
 from ..errors import ImplicitBarrierError, SchedulerClosed
@@ -143,19 +143,19 @@ def _block(runtime: Runtime, value: Value) -> None:
     if runtime.life is Life.FORKED:
         runtime.refuse()
     loop = runtime.loop
-    if value.done:
+    if value.settled:
         return
     if loop is None or not loop.is_running():
         raise SchedulerClosed("the value is pending and its event loop is not running: read it before the loop ends")
     ready = threading.Event()
 
     async def register() -> None:
-        task = task_of(value)
+        task = value.task
         if task is not None:
             await awaited(runtime, [task])
 
     asyncio.run_coroutine_threadsafe(register(), loop).add_done_callback(lambda _: ready.set())
     while not ready.wait(1.0) and loop.is_running():
         pass
-    if not value.done:
+    if not value.settled:
         raise SchedulerClosed("the value's event loop ended before it was there: read it before the loop ends")

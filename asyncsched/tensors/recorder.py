@@ -10,11 +10,12 @@ import numpy as np
 
 from .._core.callsite import call_site, line_of
 from .._core.failure import Failure
-from .._core.model import FAILED, Scope, Task, Value, new_value
+from .._core.model import FAILED, CallPlan, Scope, Task, Value, new_value
 from ..devices.contract import Device
 from ..errors import CaptureError
 from ..ops.op import Op
 from ..ops.program import Program, Ref, Step, ref
+from ..runtime.life import InlineMode
 from ..runtime.runtime import Runtime
 
 
@@ -30,7 +31,9 @@ class Recorder:
         self.device = device
         error = CaptureError("a tensor made while capturing has no value: only what the captured function returns has")
         # What is recorded has no value, and one failed task says so for all of it.
-        self._failed = Task(scope, "capture", new_value(scope.account, device, None), None, (), None, None, (), 0)
+        self._failed = Task(
+            scope, CallPlan("capture"), new_value(scope.account, device, None), None, (), None, None, (), 0
+        )
         self._failed.failure = Failure.of(error, "capture", call_site())
         self._failed.state, self._failed.value = FAILED, None
         self.inputs = [new_value(scope.account, device, value.meta) for value in examples]
@@ -44,19 +47,19 @@ class Recorder:
         """While inside, the scheduler's operations come here."""
         if runtime.sink is not None:
             raise CaptureError("a step is being captured already: captured steps do not nest")
-        inline_thread, runtime.inline_thread = runtime.inline_thread, 0
-        runtime.sink, runtime.submit = self, self.take  # as in `transaction`
+        inline, runtime.inline = runtime.inline, InlineMode.NEVER
+        runtime.sink, runtime.submit = self, self.submit  # as in `transaction`
         try:
             yield
         finally:
-            runtime.sink, runtime.submit, runtime.inline_thread = None, runtime.engine.submit, inline_thread
+            runtime.sink, runtime.submit, runtime.inline = None, runtime.engine.submit, inline
 
-    def take(self, task: Task, *, bounded: bool = True, hold: bool = False) -> None:
+    def submit(self, task: Task, *, bounded: bool = True, hold: bool = False) -> None:
         """Take one operation."""
         try:
             self._take(task)
         except CaptureError:
-            task.refused()
+            task.let_go()
             raise
 
     def _take(self, task: Task) -> None:

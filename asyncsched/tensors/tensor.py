@@ -17,7 +17,7 @@ from ..ops.table import TABLE, power_op
 from ..runtime.context import find
 from . import gradients
 from .handles import Handle, runtime_of
-from .issue import issue, run_inline, template_of
+from .issue import issue, run_at_once, template_of
 from .methods import Methods
 from .operands import NUMBERS, declined, scalar
 
@@ -79,7 +79,7 @@ def apply(
     elif found.small and first is not None:
         arrays = [a.array if type(a) is Value else a for a in args]
         a, b = arrays if found.pair else (None, None)
-        made = run_inline(op, found, first, a, b, failure_above(inputs), arrays, options)
+        made = run_at_once(op, found, first, a, b, failure_above(inputs), arrays, options)
     if made is None:
         template = None if len(inputs) == len(args) else template_of(args)
         reads = first if first is not None and len(inputs) == 1 else tuple(inputs)
@@ -98,7 +98,7 @@ def _apply_to_one(op: Op, x: object) -> Tensor | None:
     found = op.plans.get((a.meta,))
     if found is None or not found.small:
         return None
-    made = run_inline(op, found, a, None, None, None if a.task is None else failure_of(a), (a.array,))
+    made = run_at_once(op, found, a, None, None, None if a.task is None else failure_of(a), (a.array,))
     if made is None:
         return None
     result = _new(Tensor)  # as its class makes one, which takes half as long again
@@ -136,7 +136,7 @@ def _operators(name: str) -> tuple[_Operator, _Operator]:
                 above = None if a.task is None else failure_of(a)
                 array = a.array
                 if found.small and (array is not None or above is not None):
-                    made = run_inline(op, found, a, array, number, above)
+                    made = run_at_once(op, found, a, array, number, above)
                 if made is None:
                     if not a.device.inline:  # its arrays are not NumPy's, and want the Python number
                         number = other
@@ -156,7 +156,7 @@ def _operators(name: str) -> tuple[_Operator, _Operator]:
                     above = None if a.task is None else failure_of(a)
                     if b.task is not None and above is None:
                         above = failure_of(b)
-                    made = run_inline(op, found, a, a.array, b.array, above)
+                    made = run_at_once(op, found, a, a.array, b.array, above)
                 if made is None:
                     made = issue(a.account.runtime, a.device, op, found, (a, b), None, NO_OPTIONS)
                 result = _new(Tensor)

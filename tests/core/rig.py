@@ -3,18 +3,37 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
-from types import SimpleNamespace
+from collections.abc import Iterable
 from typing import Any
 
 from asyncsched._core.completions import Completions
 from asyncsched._core.engine import Engine
 from asyncsched._core.failure import Failure
-from asyncsched._core.model import DONE, LAUNCHED, Bare, Lane, Scope, Task, Value, Waiter, failure_above, new_value
+from asyncsched._core.host import Host
+from asyncsched._core.ledger import Limits
+from asyncsched._core.model import DONE, CallPlan, Lane, Scope, Task, Value, Waiter, failure_above, new_value
+from asyncsched.devices import execution
+from asyncsched.devices.memory import Memory
 from asyncsched.errors import TaskCancelled
 
+_MEMORY = Memory(Completions(lambda: None))
 
-class Rig:
+
+class Made(execution.Body):
+    """A body that makes an object, or raises. How many bytes that takes is told when it runs."""
+
+    def __init__(self) -> None:
+        self.charge: int | None = None  # None: what it was charged
+        self.error: BaseException | None = None
+
+    def run(self, task: Task) -> None:
+        if self.error is not None:
+            raise self.error
+        assert task.value is not None
+        execution.finish(task, task.value, object(), task.cost if self.charge is None else self.charge)
+
+
+class Rig(Host):
     """What the runtime and a device do around an engine, without a loop, threads or arrays."""
 
     def __init__(
@@ -26,74 +45,28 @@ class Rig:
         lanes: int = 1,
     ) -> None:
         self.completions = Completions(lambda: None)
-        self.engine = Engine(
-            max_ops=max_ops,
-            max_bytes=max_bytes,
-            max_pending=max_pending,
-            completions=self.completions,
-            launch=self._launch,
-            here=self._here,
-            run=lambda task: task.name != "boom" and failure_above(task.inputs) is None and self._run_quick(task),
-            run_bare=self._run_bare,
-            runtime=self,
-        )
-        self.root = self.engine.root
+        self.engine = Engine(Limits(max_ops, max_bytes, max_pending), self.completions, self, self)
+        self.ledger, self.root = self.engine.ledger, self.engine.root
         self.loop = Lane()  # where quick tasks run
         self.ran: list[Task] = []  # the quick ones
-        self.made: list[Value] = []  # the bare ones
-        self.before_bare: Callable[[Value], None] = lambda value: None
-        self.after_bare: Callable[[Value], None] = lambda value: None
-        self.lanes = [Lane() for _ in range(lanes)]
+        self.lanes = [Lane(loop=self.loop) for _ in range(lanes)]
         self.streams: dict[Lane, deque[Task]] = {lane: deque() for lane in self.lanes}
         self.claims: dict[Task, Value] = {}
         self._launched: list[Task] = []
 
-    def _launch(self, task: Task) -> bool:
+    def launch(self, task: Task) -> None:
         assert task.lane is not None
-        if task.lane is self.loop:
-            self._run_quick(task)
-            return True
         self.streams[task.lane].append(task)
         self._launched.append(task)
-        return False
 
-    def _here(self, task: Task) -> Lane | None:
-        return (
-            None if any(value.task is not None and value.task.state == LAUNCHED for value in task.inputs) else self.loop
-        )
+    def loop_lane(self, task: Task) -> Lane | None:
+        if task.move is not None or failure_above(task.inputs) is not None:
+            return None
+        return None if any(value.array is None for value in task.inputs) else self.loop
 
-    def _run_quick(self, task: Task) -> bool:
-        if self._here(task) is None:
-            return False
+    def run_here(self, task: Task) -> None:
         self.ran.append(task)
-        execute(task, task.cost, ValueError("boom") if task.name == "boom" else None)
-        return True
-
-    def _run_bare(self, value: Value) -> bool:
-        self.before_bare(value)
-        reads = value.reads
-        if type(value.task) is not Bare or value.plan.op.name == "boom" or any(v.array is None for v in reads):
-            return False
-        value.task = value.plan = value.reads = value.args = None
-        value.array = object()
-        value.charge = value.nbytes
-        value.seq = -1
-        self.made.append(value)
-        self.after_bare(value)
-        return True
-
-    def bare(self, *inputs: Value, cost: int = 0, name: str = "bare", scope: Scope | None = None) -> Value:
-        """A bare value in the backlog, or a quick task in place of one that may not be bare."""
-        scope = scope or self.root
-        op = SimpleNamespace(name=name)
-        plan = SimpleNamespace(op=op, meta=None, nbytes=cost, cost=cost, estimate=0.0)
-        value = self.engine.submit_bare(scope, None, plan, inputs, None, self.lanes, None)
-        if value is None:
-            value = new_value(scope.account, None, None, cost)
-            task = Task(scope, name, value, plan.op, inputs, None, None, self.lanes, cost)
-            task.quick = plan
-            self.engine.submit(task, bounded=False)
-        return value
+        execute(task)
 
     def task(
         self,
@@ -107,8 +80,8 @@ class Rig:
         """A task that is not submitted yet, and its value."""
         scope = scope or self.root
         value = new_value(scope.account, None, None, cost)
-        task = Task(scope, name, value, None, inputs, None, None, self.lanes, cost)
-        task.expedited, task.quick = expedited, quick or None
+        task = Task(scope, CallPlan(name, small=quick), value, Made(), inputs, None, None, self.lanes, cost)
+        task.expedited = expedited
         return task, value
 
     def submit(self, *inputs: Value, bounded: bool = True, **options: Any) -> tuple[Task, Value]:
@@ -130,7 +103,7 @@ class Rig:
         """A mere claim of bytes in the backlog. Its value is among `claims`."""
         scope = scope or self.root
         value = new_value(scope.account, None, None, cost)
-        task = Task(scope, "claim", value, None, (), None, None, (), cost)
+        task = Task(scope, CallPlan("claim"), value, None, (), None, None, (), cost)
         self.engine.submit(task, bounded=False, hold=True)
         self.claims[task] = value
         return task
@@ -144,7 +117,7 @@ class Rig:
         self, name: str = "scope", parent: Scope | None = None, reserve: int | None = None, **options: Any
     ) -> Scope:
         """A scope with a queue of its own, and a reserve if there is room for it now."""
-        scope = self.engine.open_scope(name, parent or self.root, **options)
+        scope = self.engine.scopes.open(name, parent or self.root, **options)
         if reserve is not None:
             claim = self.claim(reserve, scope)
             self.dispatch()
@@ -153,7 +126,7 @@ class Rig:
 
     def drain(self) -> None:
         """Take in what has ended."""
-        self.engine.take()
+        self.engine.drain()
 
     def dispatch(self) -> list[Task]:
         """Have the engine move everything along. Returns what was launched."""
@@ -167,9 +140,7 @@ class Rig:
         """A launched task runs to its end, wherever it is in its stream, and its completion is posted."""
         assert task.lane is not None
         self.streams[task.lane].remove(task)
-        if task.name == "boom" and error is None:
-            error = ValueError("boom")
-        execute(task, task.cost if charge is None else charge, error)
+        execute(task, charge, error)
         self.post(task, not self.streams[task.lane])
 
     def post(self, task: Task, dry: bool = True) -> None:
@@ -217,9 +188,9 @@ def answered(into: list[Task]) -> Waiter:
     """Waits until there is an answer, like whoever awaits a task."""
 
     def waiter(task: Task) -> bool:
-        if task.settled():
+        if task.settled:
             into.append(task)
-        return task.settled()
+        return task.settled
 
     return waiter
 
@@ -239,22 +210,10 @@ def cancellation(task: Task) -> Failure:
     return Failure.of(TaskCancelled(f"{task.name} was cancelled by a test"), task.name, task.site)
 
 
-def execute(task: Task, charge: int, error: BaseException | None = None) -> None:
+def execute(task: Task, charge: int | None = None, error: BaseException | None = None) -> None:
     """What a stream does with a task. Afterwards the value has its array or its failure, and the task holds nothing."""
-    value = task.value
-    assert value is not None
-    task.refund = task.cost
-    upstream = next((v.failure for v in task.inputs if v.failure is not None), None)
-    failure = None
-    if upstream is not None:
-        failure = upstream.passed_to(task.name, task.site)
-    elif not task.cancelled and error is not None:
-        failure = Failure.of(error, task.name, task.site)
-    elif not task.cancelled and task.failure is None:
-        value.array = object()
-        value.charge = charge
-        task.refund = task.cost - charge
-    if failure is not None and task.failure is None:
-        task.failure = failure
-    task.value = task.args = task.call = task.context = task.options = None
-    task.inputs = ()
+    task.call.charge, task.call.error = charge, error
+    if task.name == "boom" and error is None:
+        task.call.error = ValueError("boom")
+    execution.run(task, _MEMORY)
+    execution.release(task)

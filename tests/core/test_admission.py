@@ -83,7 +83,7 @@ def test_max_ops_counts_every_scope():
     for scope in [rig.scope(str(i)) for i in range(5)]:
         rig.submit(scope=scope)
     assert len(rig.dispatch()) == 3
-    assert rig.engine.admission.full
+    assert rig.engine.ledger.full
     assert rig.engine.admission.stuck() == []
 
 
@@ -94,8 +94,8 @@ def test_a_claim_needs_no_slot():
     claim = rig.claim(5, rig.scope())
     rig.dispatch()
     assert claim.state == DONE
-    assert rig.engine.account.used == 5
-    assert rig.engine.admission.in_flight == 1
+    assert rig.engine.ledger.account.used == 5
+    assert rig.engine.ledger.in_flight == 1
     assert running.state < DONE
 
 
@@ -118,8 +118,8 @@ def test_what_costs_nothing_fits_even_above_the_limit():
     rig.finish(wrong, charge=50)  # the estimate was wrong
     free, _view = rig.submit(cost=0)
     assert rig.dispatch() == [free]
-    assert rig.engine.account.used == 50
-    assert rig.engine.peak_bytes == 50
+    assert rig.engine.ledger.account.used == 50
+    assert rig.engine.ledger.peak_bytes == 50
 
 
 # -- the front --------------------------------------------------------------------------------------------------------
@@ -218,16 +218,16 @@ def test_what_a_reserve_still_holds_at_its_end_is_charged_to_the_parent(rig):
     account = outer.account
     _, kept = rig.submit(cost=30, scope=inner)
     rig.run()
-    assert (rig.engine.account.used, account.used, inner.account.used) == (80, 50, 30)
-    assert rig.engine.unused_reserve() == 30 + 20
+    assert (rig.engine.ledger.account.used, account.used, inner.account.used) == (80, 50, 30)
+    assert rig.engine.audit.unused_reserve() == 30 + 20
     rig.engine.close_scope(inner)
-    assert (rig.engine.account.used, account.used) == (80, 30)
+    assert (rig.engine.ledger.account.used, account.used) == (80, 30)
     rig.engine.close_scope(outer)
-    assert rig.engine.account.used == 30
-    assert rig.engine.reserved == 0
+    assert rig.engine.ledger.account.used == 30
+    assert rig.engine.ledger.reserved == 0
     del kept
     rig.drain()
-    assert rig.engine.account.used == 0
+    assert rig.engine.ledger.account.used == 0
 
 
 def test_a_scope_still_open_in_one_that_closes_goes_to_its_parent(rig):
@@ -238,18 +238,18 @@ def test_a_scope_still_open_in_one_that_closes_goes_to_its_parent(rig):
     rig.submit(cost=40, scope=inner)
     rig.run()
     rig.engine.close_scope(outer)
-    rig.engine.validate()
+    rig.engine.audit.validate()
     task, kept = rig.submit(cost=90, scope=deepest)  # more than the reserve that is gone
     assert rig.dispatch() == [task]
-    rig.engine.validate()
+    rig.engine.audit.validate()
     assert rig.root.unfinished() == [task]
-    assert rig.engine.account.used == 90
+    assert rig.engine.ledger.account.used == 90
     rig.finish(task)
     rig.drain()
-    assert rig.engine.account.used == 90
+    assert rig.engine.ledger.account.used == 90
     del kept
     rig.drain()
-    assert rig.engine.account.used == 0
+    assert rig.engine.ledger.account.used == 0
     rig.engine.close_scope(deepest)
     rig.engine.close_scope(inner)
     assert not rig.root.children
@@ -280,7 +280,7 @@ def test_cancelled_tasks_behind_a_blocked_head_do_not_pile_up():
     for i in range(2_000):
         task, _value = rig.submit(cost=1, expedited=bool(i % 2))
         rig.cancel(task)
-        longest = max(longest, sum(map(len, (queue.expedited, queue.tasks))))
+        longest = max(longest, sum(map(len, (queue._expedited, queue._tasks))))
     assert queue.live == 1
     assert longest < 100
     assert names(rig.engine.admission.tasks()) == ["blocked"]
@@ -294,7 +294,7 @@ def test_queues_of_closed_scopes_leave_the_rotation():
         rig.run()
         rig.engine.close_scope(scope)
     assert len(rig.engine.admission.tenants.ordinary.tenants) <= 2
-    assert not rig.engine.admission._waiting
+    assert not rig.engine.ledger.waiting
     assert not rig.root.children
 
 
@@ -307,9 +307,9 @@ def test_what_is_too_large_is_refused_while_less_than_nothing_is_used():
     execute(task, 1)
     del value
     rig.drain()
-    assert rig.engine.account.used == -1
+    assert rig.engine.ledger.account.used == -1
     with pytest.raises(TaskTooLarge):
         rig.submit(cost=21)
     rig.post(task)
     rig.dispatch()
-    assert rig.engine.account.used == 0
+    assert rig.engine.ledger.account.used == 0

@@ -12,11 +12,11 @@ def test_bytes_that_only_pending_tasks_hold():
     rig.run()
     rig.submit(x, y, cost=60 - 10)
     rig.submit(x, x, cost=51 - 1)
-    assert rig.engine.held_by_pending() == 0  # there are handles
+    assert rig.engine.audit.held_by_pending() == 0  # there are handles
     del x
-    assert rig.engine.held_by_pending() == 30
+    assert rig.engine.audit.held_by_pending() == 30
     del y
-    assert rig.engine.held_by_pending() == 50
+    assert rig.engine.audit.held_by_pending() == 50
 
 
 def test_bytes_that_a_pending_task_reads_twice_are_held_by_it_alone():
@@ -27,9 +27,9 @@ def test_bytes_that_a_pending_task_reads_twice_are_held_by_it_alone():
     rig.dispatch()
     rig.submit(x, cost=10)
     rig.submit(x, x, cost=10)
-    assert rig.engine.held_by_pending() == 0
+    assert rig.engine.audit.held_by_pending() == 0
     del x
-    assert rig.engine.held_by_pending() == 30
+    assert rig.engine.audit.held_by_pending() == 30
 
 
 def test_bytes_in_flight_are_costs_and_what_only_launched_tasks_read():
@@ -40,13 +40,13 @@ def test_bytes_in_flight_are_costs_and_what_only_launched_tasks_read():
     rig.submit(x, y, cost=5)
     rig.submit(x, x, cost=6)
     rig.dispatch()
-    assert rig.engine.in_flight_bytes() == 11
+    assert rig.engine.audit.in_flight_bytes() == 11
     del x
-    assert rig.engine.in_flight_bytes() == 41
+    assert rig.engine.audit.in_flight_bytes() == 41
     del y
-    assert rig.engine.in_flight_bytes() == 61
+    assert rig.engine.audit.in_flight_bytes() == 61
     rig.submit(cost=1)
-    assert rig.engine.in_flight_bytes() == 61
+    assert rig.engine.audit.in_flight_bytes() == 61
 
 
 def test_a_result_whose_end_was_not_told_yet_is_in_flight_once():
@@ -58,10 +58,10 @@ def test_a_result_whose_end_was_not_told_yet_is_in_flight_once():
     del value
     rig.streams[made.lane].remove(made)
     execute(made, 60)
-    assert rig.engine.in_flight_bytes() == rig.engine.account.used == 65
+    assert rig.engine.audit.in_flight_bytes() == rig.engine.ledger.account.used == 65
     rig.post(made)
     rig.dispatch()
-    assert rig.engine.in_flight_bytes() == rig.engine.account.used == 65
+    assert rig.engine.audit.in_flight_bytes() == rig.engine.ledger.account.used == 65
 
 
 def test_a_wrong_estimate_is_put_right_at_completion():
@@ -70,11 +70,11 @@ def test_a_wrong_estimate_is_put_right_at_completion():
     rig.dispatch()
     rig.finish(task, charge=120)
     rig.dispatch()
-    assert rig.engine.account.used == 120
-    assert rig.engine.peak_bytes == 120
+    assert rig.engine.ledger.account.used == 120
+    assert rig.engine.ledger.peak_bytes == 120
     del value
     rig.dispatch()
-    assert rig.engine.account.used == 0
+    assert rig.engine.ledger.account.used == 0
 
 
 def test_a_value_dropped_before_its_completion_arrives_balances():
@@ -85,6 +85,7 @@ def test_a_value_dropped_before_its_completion_arrives_balances():
     execute(task, 25)
     del value
     rig.drain()
-    assert rig.engine.account.used == 35
-    rig.engine._complete(task)
-    assert rig.engine.account.used == 0
+    assert rig.engine.ledger.account.used == 35
+    rig.post(task)
+    rig.drain()
+    assert rig.engine.ledger.account.used == 0

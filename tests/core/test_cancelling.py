@@ -22,10 +22,10 @@ def test_cancelling_a_pending_task_ends_it_and_its_dependents():
     dependent, y = rig.submit(x, name="b")
     assert rig.cancel(task)
     assert (task.state, dependent.state) == (CANCELLED, CANCELLED)
-    assert x.done
+    assert x.settled
     assert y.failure.root is task.failure
     assert rig.run()
-    rig.engine.validate()
+    rig.engine.audit.validate()
     assert not rig.cancel(task)
     assert not rig.cancel(dependent)
 
@@ -41,16 +41,16 @@ def test_a_cancelled_launched_task_keeps_its_slot_and_bytes_until_it_ends():
     assert rig.cancel(task)
     assert rig.dispatch() == []
     assert called == [task]
-    assert task.settled()
-    assert x.done
+    assert task.settled
+    assert x.settled
     assert (task.state, waiting.state, dependent.state) == (LAUNCHED, PENDING, CANCELLED)
-    assert (rig.engine.account.used, rig.engine.admission.in_flight) == (60, 1)
+    assert (rig.engine.ledger.account.used, rig.engine.ledger.in_flight) == (60, 1)
     assert not rig.cancel(task)
     rig.finish(task)
     assert rig.dispatch() == [waiting]
     assert task.state == CANCELLED
-    assert rig.engine.account.used == 50
-    rig.engine.validate()
+    assert rig.engine.ledger.account.used == 50
+    rig.engine.audit.validate()
 
 
 def test_a_task_cancelled_while_its_body_returns_accounts_for_its_result():
@@ -68,10 +68,10 @@ def test_a_task_cancelled_while_its_body_returns_accounts_for_its_result():
     rig.dispatch()
     assert task.state == CANCELLED
     assert value.failure.cancelled
-    assert rig.engine.account.used == 50
+    assert rig.engine.ledger.account.used == 50
     del value
     rig.dispatch()
-    assert rig.engine.account.used == 0
+    assert rig.engine.ledger.account.used == 0
 
 
 def test_cancelling_what_has_its_result_already_does_nothing(rig):
@@ -94,7 +94,7 @@ def test_a_launched_dependent_of_a_cancelled_task_ends_as_cancelled(rig):
     rig.run()
     assert dependent.state == CANCELLED
     assert y.failure.root is task.failure
-    assert rig.engine.failed == 0
+    assert rig.engine.ledger.failed == 0
 
 
 def ends_on_its_stream(rig: Rig, task: Task) -> None:
@@ -121,18 +121,18 @@ def test_what_ends_while_it_is_cancelled_and_what_reads_it_end_alike(rig, monkey
         return False
 
     if when == "after the mark":
-        rig.engine.on_cancel = streams_run
+        rig.on_cancel = streams_run
     else:
-        monkeypatch.setattr(Task, "settled", streams_run)
+        monkeypatch.setattr(Task, "settled", property(streams_run))
     found = rig.engine.cancel(tasks[0], cancellation(tasks[0]))
     monkeypatch.undo()
-    rig.engine.on_cancel = lambda task: None
+    rig.on_cancel = lambda task: None
     rig.dispatch()
     assert found == (when == "after the mark")
     assert {task.state for task in tasks} == {CANCELLED if found else DONE}
-    assert value.done
+    assert value.settled
     assert (value.failure is not None) == found
-    rig.engine.validate()
+    rig.engine.audit.validate()
 
 
 @pytest.mark.parametrize("launched", range(5))
@@ -153,7 +153,7 @@ def test_cancelling_goes_all_the_way_down_whatever_is_launched(launched):
     assert {task.failure.root for task in tasks} == {tasks[0].failure}
     rig.run()
     assert states(tasks) == {CANCELLED}
-    rig.engine.validate()
+    rig.engine.audit.validate()
 
 
 def test_a_cancelled_claim_leaves_no_trace():
@@ -166,10 +166,10 @@ def test_a_cancelled_claim_leaves_no_trace():
     assert rig.cancel(claim)
     rig.finish(task)
     rig.dispatch()
-    rig.engine.validate()
-    assert rig.engine.admission.claims == 0
-    assert rig.engine.account.used == 10
-    assert (rig.engine.submitted, rig.engine.cancelled) == (1, 0)
+    rig.engine.audit.validate()
+    assert rig.engine.ledger.claims == 0
+    assert rig.engine.ledger.account.used == 10
+    assert (rig.engine.ledger.submitted, rig.engine.ledger.cancelled) == (1, 0)
 
 
 def test_a_cancelled_task_lets_go_of_all_it_was_given():

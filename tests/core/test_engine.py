@@ -20,18 +20,18 @@ def test_a_task_goes_through_its_states():
     assert repr(task) == "<task #0 pending>"
     rig.dispatch()
     assert task.state == LAUNCHED
-    assert rig.engine.account.used == 10
+    assert rig.engine.ledger.account.used == 10
     rig.finish(task, charge=4)
-    assert not value.done
+    assert not value.settled
     rig.dispatch()
     assert task.state == DONE
-    assert value.done
-    assert rig.engine.account.used == 4
+    assert value.settled
+    assert rig.engine.ledger.account.used == 4
     del value
     rig.dispatch()
-    assert rig.engine.account.used == 0
-    assert rig.engine.peak_bytes == 10
-    rig.engine.validate()
+    assert rig.engine.ledger.account.used == 0
+    assert rig.engine.ledger.peak_bytes == 10
+    rig.engine.audit.validate()
 
 
 def test_nothing_is_admitted_by_submitting(rig):
@@ -49,11 +49,11 @@ def test_a_full_backlog_refuses_bounded_tasks_and_changes_nothing():
     task, _value = rig.task(name="matmul")
     with pytest.raises(QueueFull, match=r"matmul: the backlog holds 2 tasks .*await s.barrier\(\).*s.window\(2\)"):
         rig.engine.submit(task, hold=True)
-    rig.engine.validate()
-    assert (rig.engine.submitted, rig.engine.unfinished) == (3, 3)
+    rig.engine.audit.validate()
+    assert (rig.engine.ledger.submitted, rig.engine.ledger.unfinished) == (3, 3)
     rig.engine.submit(task, bounded=False, hold=True)
-    rig.engine.validate()
-    assert rig.engine.admission.pending == 3
+    rig.engine.audit.validate()
+    assert rig.engine.ledger.pending == 3
 
 
 def test_room_in_the_backlog_comes_back():
@@ -63,7 +63,7 @@ def test_room_in_the_backlog_comes_back():
         rig.run()
         cancelled, _value = rig.submit()
         rig.cancel(cancelled)
-    assert rig.engine.submitted == 10
+    assert rig.engine.ledger.submitted == 10
 
 
 def test_a_task_may_read_the_same_value_twice(rig):
@@ -71,7 +71,7 @@ def test_a_task_may_read_the_same_value_twice(rig):
     second, _ = rig.submit(x, x)
     assert second.blockers == 2
     assert rig.dispatch() == [first, second]
-    rig.engine.validate()
+    rig.engine.audit.validate()
 
 
 def test_reading_a_finished_value_forgets_its_producer(rig):
@@ -90,8 +90,8 @@ def test_reading_a_failed_value_fails_at_once():
     task, value = rig.submit(x)
     assert task.state == FAILED
     assert value.failure.upstream is x.failure
-    assert rig.engine.failed == 2
-    rig.engine.validate()
+    assert rig.engine.ledger.failed == 2
+    rig.engine.audit.validate()
 
 
 def test_counters_add_up():
@@ -105,10 +105,10 @@ def test_counters_add_up():
     rig.cancel(cancelled)
     rig.finish(bad, error=ValueError("no"))
     rig.run()
-    engine = rig.engine
-    assert (engine.submitted, engine.completed, engine.failed, engine.cancelled) == (4, 1, 2, 1)
-    assert engine.peak_in_flight == 2
-    engine.validate()
+    ledger = rig.engine.ledger
+    assert (ledger.submitted, ledger.completed, ledger.failed, ledger.cancelled) == (4, 1, 2, 1)
+    assert ledger.peak_in_flight == 2
+    rig.engine.audit.validate()
 
 
 # -- too large --------------------------------------------------------------------------------------------------------
@@ -128,7 +128,7 @@ def test_too_large_by_itself():
         rig.submit(cost=5_000)
     assert caught.value.suggested_limit == 5_000  # more than twice the limit
     rig.submit(cost=1_000)
-    rig.engine.validate()
+    rig.engine.audit.validate()
 
 
 def test_too_large_with_its_inputs_each_counted_once():
@@ -139,7 +139,7 @@ def test_too_large_with_its_inputs_each_counted_once():
     with pytest.raises(TaskTooLarge, match=r"\(31 of its own, 70 of inputs\)") as caught:
         rig.submit(x, x, y, cost=31)
     assert (caught.value.needed, caught.value.limit) == (101, 100)
-    assert rig.engine.submitted == 3
+    assert rig.engine.ledger.submitted == 3
 
 
 def view_of(rig, value):
@@ -196,10 +196,10 @@ def test_only_tasks_with_waiters_are_settled(rig):
     assert called == []  # told of the launch, which is no answer
     rig.finish(silent)
     rig.drain()
-    assert rig.engine._news == []
+    assert rig.engine._endings.notices == []
     rig.finish(awaited)
     rig.drain()
-    assert rig.engine._news == [awaited]
+    assert rig.engine._endings.notices == [awaited]
     rig.dispatch()
     assert called == [awaited, awaited]
 
@@ -241,7 +241,7 @@ def test_a_stuck_task_can_be_told_why():
     assert rig.dispatch() == []
     assert isinstance(value.failure.exception, MemoryDeadlockError)
     assert rig.engine.admission.stuck() == []
-    rig.engine.validate()
+    rig.engine.audit.validate()
     del held
 
 
@@ -282,7 +282,7 @@ def test_every_unfinished_task_below_a_scope():
 
 def test_validate_notices_what_is_wrong(rig):
     rig.submit()
-    rig.engine.validate()
-    rig.engine.admission.pending += 1
+    rig.engine.audit.validate()
+    rig.engine.ledger.pending += 1
     with pytest.raises(AssertionError):
-        rig.engine.validate()
+        rig.engine.audit.validate()

@@ -277,11 +277,13 @@ def test_a_failure_seen_through_a_dependent_that_ended_first_is_not_reported():
     rig.streams[task.lane].clear()
     execute(task, 0, ValueError("no"))
     execute(dependent, 0)
-    rig.engine._complete(dependent)
+    rig.post(dependent)
+    rig.drain()
     caught(other.failure)
-    rig.engine._complete(task)
-    rig.engine.validate()
-    assert (rig.engine.failed, rig.engine.unfinished) == (2, 0)
+    rig.post(task)
+    rig.drain()
+    rig.engine.audit.validate()
+    assert (rig.engine.ledger.failed, rig.engine.ledger.unfinished) == (2, 0)
     assert rig.root.take_failures() == ([], 0)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from asyncsched._core.model import Lane, Value
+from asyncsched._core.model import CallPlan, Lane, Value
 from asyncsched._core.placement import choose
 
 from .rig import Rig
@@ -93,7 +93,7 @@ def _hopping(*seconds: float) -> tuple[Rig, Value]:
 def _launched(rig: Rig, seconds: float, *reads: Value) -> tuple[int, Value]:
     """On which lane a task is that takes so long, and its value."""
     task, value = rig.task(*reads)
-    task.seconds = seconds
+    task.plan = CallPlan("task", seconds)
     rig.engine.submit(task)
     assert task.lane is not None
     return rig.lanes.index(task.lane), value
@@ -123,13 +123,13 @@ def test_independent_short_tasks_stay_together_until_they_take_longer_than_a_hop
 def test_a_lane_that_told_of_its_ends_is_as_far_as_was_thought() -> None:
     rig, _ = _hopping(9.0)
     rig.run()
-    assert [(lane.load, lane.given - lane.ended) for lane in rig.lanes] == [(0, 0.0), (0, 0.0)]
+    assert [(lane.load, lane.booked_until - lane.done_until) for lane in rig.lanes] == [(0, 0.0), (0, 0.0)]
     assert _launched(rig, 0.1)[0] == 0
 
 
 def test_short_tasks_do_not_pile_up_behind_one_that_takes_longer_than_was_thought() -> None:
     rig, _ = _hopping(0.1)
-    rig.engine.clock = lambda: 60.0  # so long it has run
+    rig.clock = lambda: 60.0  # so long it has run
     assert [_launched(rig, 1.0)[0] for _ in range(20)] == [1] * 20
     rig.run()
     assert _launched(rig, 0.1)[0] == 0

@@ -46,7 +46,7 @@ def test_a_large_head_beside_a_stream_of_small_tasks_is_passed_over_16_times(rig
     large, passed = large_beside_small(rig)
     assert large.passed == PATIENCE
     assert passed <= PATIENCE + 1  # one before its first turn came
-    assert rig.engine.account.earmark is None
+    assert rig.engine.ledger.account.earmark is None
 
 
 def test_with_several_streams_of_small_tasks_each_has_16_turns_at_most(rig):
@@ -67,7 +67,7 @@ def age(rig):
         rig.dispatch()
         rig.finish(small)
         rig.dispatch()
-    assert rig.engine.account.earmark is aged
+    assert rig.engine.ledger.account.earmark is aged
     return base, held, aged, other
 
 
@@ -79,7 +79,7 @@ def test_freed_bytes_are_kept_for_an_aged_head(rig):
     assert rig.dispatch() == []
     rig.finish(base)
     assert names(rig.dispatch()) == ["aged", "barred", "barred", "barred"]
-    assert rig.engine.account.earmark is None
+    assert rig.engine.ledger.account.earmark is None
     assert aged.state != PENDING
 
 
@@ -88,7 +88,7 @@ def test_cancelling_the_aged_head_frees_what_was_kept_for_it(rig):
     rig.submit(cost=1, scope=other, name="barred")
     assert rig.dispatch() == []
     assert rig.cancel(aged)
-    assert rig.engine.account.earmark is None
+    assert rig.engine.ledger.account.earmark is None
     assert names(rig.dispatch()) == ["barred"]
 
 
@@ -159,7 +159,7 @@ def test_progress_ignores_an_earmark_once_nothing_is_in_flight(rig):
     assert rig.dispatch() == []
     rig.finish(base)  # its value is held, so the aged head has no room, and nothing in flight will make any
     assert rig.dispatch() == [barred]
-    assert rig.engine.account.earmark is aged
+    assert rig.engine.ledger.account.earmark is aged
     del held
 
 
@@ -236,7 +236,7 @@ def test_progress_looks_again_whenever_something_changed(rig, event):
         return
     rig.finish(base)
     assert rig.dispatch() == []
-    assert not rig.engine.account.changed
+    assert not rig.engine.ledger.account.changed
     if event == "a drop":
         del held
         assert names(rig.dispatch()) == ["small"]

@@ -23,8 +23,8 @@ def test_they_run_in_their_turn():
     last, _ = rig.submit(name="last")
     assert rig.dispatch() == [last]
     assert names(rig.ran) == ["quick0", "quick1", "quick2"]
-    assert all(value.done for value in held)
-    assert rig.engine.peak_in_flight == 1
+    assert all(value.settled for value in held)
+    assert rig.engine.ledger.peak_in_flight == 1
 
 
 def test_what_reads_what_runs_goes_to_its_stream():
@@ -50,7 +50,7 @@ def test_a_chain_runs_at_once():
     assert names(rig.ran) == ["0", "1", "2", "3", "4"]
     assert names(told) == ["4"]
     rig.drain()
-    assert rig.engine.account.used == 1  # the last result
+    assert rig.engine.ledger.account.used == 1  # the last result
 
 
 def test_one_that_lacks_bytes_holds_up_those_behind_it():
@@ -62,11 +62,11 @@ def test_one_that_lacks_bytes_holds_up_those_behind_it():
     rig.finish(slow)
     rig.dispatch()
     assert names(rig.ran) == ["2"]
-    assert rig.engine.peak_bytes <= 10
+    assert rig.engine.ledger.peak_bytes <= 10
     del value
     rig.dispatch()
     assert names(rig.ran) == ["2", "4", "1"]
-    assert rig.engine.account.used == sum(value.charge for value in held) == 7
+    assert rig.engine.ledger.account.used == sum(value.charge for value in held) == 7
 
 
 def test_the_loop_breathes():
@@ -83,7 +83,7 @@ def test_the_loop_breathes():
         woken.clear()
         rig.engine.dispatch()
         assert len(rig.ran) == ran
-        assert bool(woken) == bool(rig.engine.admission.pending)
+        assert bool(woken) == bool(rig.engine.ledger.pending)
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -92,7 +92,7 @@ def test_random_histories_keep_the_books(seed):
     most, limit = chance.choice([1, 2, None]), chance.choice([12, 40, None])
     rig = Rig(max_ops=most, max_bytes=limit, lanes=chance.choice([1, 2]))
     if chance.random() < 0.3:  # told of, they go the longer way
-        rig.engine.observer = Instrument()
+        rig.engine.ledger.observer = Instrument()
     scopes: list[Scope] = [rig.root]
     tasks: list[Task] = []
     held: list[Value] = []
@@ -123,17 +123,17 @@ def test_random_histories_keep_the_books(seed):
             case "scope" if len(scopes) < 3:
                 scopes.append(rig.scope())
         rig.drain()
-        rig.engine.validate()
-        assert limit is None or rig.engine.account.used <= limit
-        assert most is None or rig.engine.admission.in_flight <= most
+        rig.engine.audit.validate()
+        assert limit is None or rig.engine.ledger.account.used <= limit
+        assert most is None or rig.engine.ledger.in_flight <= most
     held.clear()
     rig.run()
     while stuck := rig.engine.admission.stuck():  # on bytes that pending tasks hold
         rig.cancel(stuck[0])
         rig.run()
     assert all(task.state >= DONE for task in tasks)
-    assert rig.engine.account.used == 0
-    assert rig.engine.unfinished == 0
+    assert rig.engine.ledger.account.used == 0
+    assert rig.engine.ledger.unfinished == 0
     if limit is None and len(scopes) == 1:  # else what lacks bytes, or waits for another scope, may be overtaken
         order = [task.seq for task in rig.ran if not task.expedited]
         assert order == sorted(order)

@@ -76,9 +76,9 @@ def test_where_counts_are_odd_something_unseen_holds_everything() -> None:
     rig.run()
     rig.submit(x, cost=50)
     del x
-    assert rig.engine.held_by_pending() == 0
+    assert rig.engine.audit.held_by_pending() == 0
     rig.dispatch()
-    assert rig.engine.in_flight_bytes() == 50
+    assert rig.engine.audit.in_flight_bytes() == 50
 
 
 def test_a_python_without_the_global_lock_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

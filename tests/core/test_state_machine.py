@@ -86,6 +86,7 @@ class Job:
         self.inputs = inputs
         self.base = base
         self.charge = 0
+        self.nbytes = task.cost  # of its result, as far as is known
         self.ran = False
         self.spent = False  # a claim whose bytes became a reserve, or were given back
         self.reported = False
@@ -111,7 +112,7 @@ class Token:
         self.wants_end = told  # the cancellation was told already: this waits for the physical end
 
     def __call__(self, task: Task) -> bool:
-        told = task.state >= DONE if self.wants_end else task.settled()
+        told = task.state >= DONE if self.wants_end else task.settled
         self.calls += told
         return told
 
@@ -183,10 +184,10 @@ class EngineMachine(RuleBasedStateMachine):
         if too_large:
             task.value = None
             return
-        most = self.engine.max_pending
+        most = self.engine.ledger.limits.max_pending
         if bounded:  # as it does itself, before it looks for room: what failed since may have had dependents there
-            self.engine.take()
-        if bounded and most is not None and self.engine.admission.pending >= most:
+            self.engine.drain()
+        if bounded and most is not None and self.engine.ledger.pending >= most:
             with pytest.raises(QueueFull):
                 self.engine.submit(task, hold=True)
             task.value = None
@@ -239,7 +240,7 @@ class EngineMachine(RuleBasedStateMachine):
                 job = job.base
             if any(above is account for above in _upwards(job.account)):
                 owners.add(job)
-        total = cost + sum(job.cost for job in owners)
+        total = cost + sum(job.nbytes for job in owners)
         return total if inputs else cost
 
     # -- scopes -------------------------------------------------------------------------------------------------------
@@ -268,7 +269,7 @@ class EngineMachine(RuleBasedStateMachine):
             return
         self.quiet = False
         outer = rooms[parent % len(rooms)]
-        core = self.engine.open_scope(
+        core = self.engine.scopes.open(
             f"scope {len(self.rooms)}",
             outer.core,
             own_queue=own_queue,
@@ -277,12 +278,6 @@ class EngineMachine(RuleBasedStateMachine):
             priority=priority,
         )
         assert (core.queue is outer.core.queue) == (not own_queue)
-        for room in self.rooms:  # what was swept
-            if room.core.closed and not room.closed:
-                assert room.ended
-                assert room.inside(outer)
-                assert not own_queue
-                room.closed = True
         room = Room(core, outer, outer.share, entered=reserve is None)
         self.rooms.append(room)
         if own_queue:
@@ -350,8 +345,14 @@ class EngineMachine(RuleBasedStateMachine):
         rooms = [r for r in self.open_rooms() if r is not self.root and r.entered and r.own_account is None]
         if rooms:
             room = rooms[pick % len(rooms)]
-            room.ended = True
             self.engine.end_scope(room.core)
+            for swept in self.rooms:
+                if swept.core.closed and not swept.closed:
+                    assert swept.ended
+                    assert room.parent is not None
+                    assert swept.inside(room.parent)
+                    swept.closed = True
+            room.ended = True
 
     @precondition(lambda self: len(self.open_rooms()) > 1)
     @rule(pick=PICK)
@@ -380,7 +381,7 @@ class EngineMachine(RuleBasedStateMachine):
     def report(self, pick: int) -> None:
         """A barrier."""
         rooms = self.open_rooms()
-        self.check_report(rooms[pick % len(rooms)], self.engine.sequence)
+        self.check_report(rooms[pick % len(rooms)], self.engine.ledger.sequence)
 
     def check_report(self, room: Room, before: int | None) -> None:
         """Every root cause that nobody saw is reported, and reported once."""
@@ -426,7 +427,7 @@ class EngineMachine(RuleBasedStateMachine):
         execute(job.task, charge, ValueError("no") if outcome == "error" else None)
         job.ran = True
         if not failed and outcome == "done":
-            job.charge = charge
+            job.charge = job.nbytes = charge
         self.unposted[job.task.lane].append(job.task)
 
     @precondition(lambda self: any(self.unposted.values()))
@@ -471,7 +472,7 @@ class EngineMachine(RuleBasedStateMachine):
         elif state == LAUNCHED:
             assert asked == (not job.ran and not cancelled)
             assert task.state == LAUNCHED
-            assert task.settled() or job.ran
+            assert task.settled or job.ran
         else:
             assert not asked
             assert task.state == state
@@ -487,7 +488,7 @@ class EngineMachine(RuleBasedStateMachine):
         jobs = [job for job in self.jobs if job.task.state < DONE]
         if jobs:
             job = jobs[pick % len(jobs)]
-            token = Token(job.task.cancelled and job.task not in self.engine._news)
+            token = Token(job.task.cancelled and job.task not in self.engine._endings.notices)
             job.tokens.append(token)
             if job.task.waiters is None:
                 job.task.waiters = []
@@ -534,18 +535,18 @@ class EngineMachine(RuleBasedStateMachine):
     def everything(self) -> None:
         if not hasattr(self, "rig"):
             return
-        engine, admission = self.engine, self.engine.admission
-        engine.validate()
+        engine, ledger = self.engine, self.engine.ledger
+        engine.audit.validate()
         self.shares.wait({job.share[1] for job in self.pending()})
         alive = self.alive()
         for account in self.accounts():
             assert account.used == self.used(account, alive), "bytes are conserved"
             if not self.overcharge and account.limit is not None:
                 assert account.used <= account.limit
-        assert engine.reserved == sum(room.core.reserve for room in self.rooms if not room.closed)
+        assert engine.ledger.reserved == sum(room.core.reserve for room in self.rooms if not room.closed)
         launched = [job for job in self.jobs if job.task.state == LAUNCHED]
-        assert admission.in_flight == len(launched)
-        assert admission.max_ops is None or len(launched) <= admission.max_ops
+        assert ledger.in_flight == len(launched)
+        assert ledger.limits.max_ops is None or len(launched) <= ledger.limits.max_ops
         assert sum(lane.load for lane in self.rig.lanes) == len(launched)
         for room in self.rooms:
             assert room.closed == room.core.closed
@@ -593,7 +594,7 @@ class EngineMachine(RuleBasedStateMachine):
 
     def check_told(self) -> None:
         """No settlement is lost, and none is told twice."""
-        assert not self.engine._news
+        assert not self.engine._endings.notices
         for job in self.jobs:
             for token in job.tokens:
                 over = job.task.state >= DONE or (job.task.cancelled and not token.wants_end)
@@ -604,17 +605,17 @@ class EngineMachine(RuleBasedStateMachine):
 
     def check_idle(self) -> None:
         """After a dispatch nothing is left that may be admitted, and what is stuck is known."""
-        admission = self.engine.admission
+        admission, ledger = self.engine.admission, self.engine.ledger
         assert admission.next() is None
         stuck = admission.stuck()
         expected = set()
-        if not admission.full:
+        if not ledger.full:
             for job in self.pending():
                 if not job.blocked and not self.in_flight(job.account):
                     expected.add(job.account)
         assert {task.scope.account for task in stuck} == expected
         assert len(stuck) == len(expected)
-        if self.pending() and not admission.in_flight:
+        if self.pending() and not ledger.in_flight:
             assert stuck, "the oldest pending task has launched producers"
 
     # -- who may be admitted ------------------------------------------------------------------------------------------
@@ -629,7 +630,7 @@ class EngineMachine(RuleBasedStateMachine):
         """`next`, with the rules of admission checked on its answer."""
         accounts = {job.account for job in self.pending()}
         before = {account: (account.grace, account.earmark) for account in accounts}
-        full = self.engine.admission.full
+        full = self.engine.ledger.full
         task = self._next()
         queues: dict[Any, list[Job]] = {}
         for job in self.pending():
@@ -693,9 +694,9 @@ class EngineMachine(RuleBasedStateMachine):
                 continue
             if self.engine.admission.stuck():
                 self.tell_stuck()
-            elif not self.engine.unfinished:
+            elif not self.engine.ledger.unfinished:
                 break
-        assert self.engine.unfinished == 0, "everyone was admitted, or told why not"
+        assert self.engine.ledger.unfinished == 0, "everyone was admitted, or told why not"
         for room in self.rooms:
             if room.claim is not None and not room.entered and not room.claim.spent and room.claim.task.state == DONE:
                 room.claim.spent = True
@@ -707,14 +708,15 @@ class EngineMachine(RuleBasedStateMachine):
         self.check_report(self.root, None)
         self.dispatch()
         self.everything()
-        engine, admission = self.engine, self.engine.admission
-        assert engine.account.used == engine.reserved == engine.account.in_flight == engine.account.pending == 0
-        assert engine.account.earmark is None
-        assert (admission.in_flight, admission.pending, admission.claims) == (0, 0, 0)
-        assert not admission._waiting
+        ledger = self.engine.ledger
+        account = ledger.account
+        assert account.used == ledger.reserved == account.in_flight == account.pending == 0
+        assert account.earmark is None
+        assert (ledger.in_flight, ledger.pending, ledger.claims) == (0, 0, 0)
+        assert not ledger.waiting
         assert not any(list(job.queue) for job in self.jobs)
         assert [(lane.load, lane.tail) for lane in self.rig.lanes] == [(0, None)] * len(self.rig.lanes)
-        assert engine.account.limit is None or self.overcharge or engine.peak_bytes <= engine.account.limit
+        assert account.limit is None or self.overcharge or ledger.peak_bytes <= account.limit
 
 
 class CarelessMachine(EngineMachine):

@@ -19,7 +19,7 @@ from .rig import Rig
 
 def order(rig):
     """The scopes in the order in which their tasks run, as text. One slot, so that this is the order of admission."""
-    assert rig.engine.admission.max_ops == 1
+    assert rig.engine.ledger.limits.max_ops == 1
     return "".join(task.scope.name for task in rig.run())
 
 

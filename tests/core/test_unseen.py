@@ -41,7 +41,7 @@ def test_a_barrier_takes_only_what_was_submitted_before_it() -> None:
     inner = rig.scope("inner")
     fail(rig, 1)
     fail(rig, 1, inner)
-    before = rig.engine.sequence
+    before = rig.engine.ledger.sequence
     fail(rig, 1, inner)
     assert len(rig.root.take_failures(before)[0]) == 2
     assert len(inner.take_failures()[0]) == 1
@@ -54,7 +54,7 @@ def test_cancelled_tasks_are_no_failures() -> None:
     dependent, _ = rig.submit(value)
     rig.engine.cancel(task, cancellation(task))
     assert rig.root.take_failures() == ([], 0)
-    assert (rig.engine.cancelled, rig.engine.failed) == (2, 0)
+    assert (rig.engine.ledger.cancelled, rig.engine.ledger.failed) == (2, 0)
     assert dependent.failure is not None
 
 

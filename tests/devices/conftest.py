@@ -66,8 +66,8 @@ def assert_ledgers_zero(s: asc.Scheduler) -> None:
         os.sched_yield()
     statistics = s.statistics()  # takes in what was posted
     assert statistics.tasks_pending == statistics.tasks_in_flight == 0
-    s._runtime.engine.validate()
-    assert s._runtime.engine.account.used == 0
+    s._runtime.engine.audit.validate()
+    assert s._runtime.engine.ledger.account.used == 0
 
 
 @asynccontextmanager

@@ -66,7 +66,7 @@ async def test_injected_faults_reach_whoever_reads(seed: int) -> None:
                 assert "injected into" in str(fault)
             x = y = None
         await s.barrier()
-        s._runtime.engine.validate()
+        s._runtime.engine.audit.validate()
         found = s.statistics()
         assert found.bytes_retained == found.bytes_in_flight == 0
     assert 0 < faults <= device.faults

@@ -312,10 +312,10 @@ async def run(
         _only_booms(group)
     engine = s._runtime.engine
     if any(device.kind == "cuda" for device in s.devices):  # what was awaited is charged until its streams are past it
-        await until(lambda: engine.take() or not engine.account.used)
-    engine.validate()
+        await until(lambda: engine.drain() or not engine.ledger.account.used)
+    engine.audit.validate()
     # But for those circles without the collector: what was raised is gone with its handles.
-    assert engine.account.used == 0, f"{engine.account.used} bytes are still charged"
+    assert engine.ledger.account.used == 0, f"{engine.ledger.account.used} bytes are still charged"
     assert statistics.tasks_pending == statistics.tasks_in_flight == 0
     assert statistics.max_bytes is None or statistics.peak_bytes <= statistics.max_bytes
     assert statistics.max_ops is None or statistics.peak_tasks_in_flight <= statistics.max_ops

@@ -248,7 +248,7 @@ async def test_cancelled_while_it_waits_for_its_reserve() -> None:
         for _ in range(20):
             task = asyncio.create_task(work())
             await turns()
-            assert s._runtime.engine.admission.pending == 1
+            assert s._runtime.engine.ledger.pending == 1
             assert s.statistics().tasks_pending == 0  # a claim is no task
             await cancelled(task)
         assert used(s) == NB

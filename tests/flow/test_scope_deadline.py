@@ -83,7 +83,7 @@ async def test_it_passes_while_entering_waits_for_the_reserve() -> None:
             async with s.scope(name="late", reserve=2 * NB, deadline=SOON):
                 pytest.fail("entered")
         assert used(s) == NB
-        assert s._runtime.engine.admission.pending == 0
+        assert s._runtime.engine.ledger.pending == 0
         assert not s._runtime.engine.root.children
         del kept
 

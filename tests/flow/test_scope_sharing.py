@@ -74,7 +74,7 @@ async def test_leaving_by_cancellation_drops_what_waits_and_counts_what_runs() -
             assert (load.tasks_pending, load.bytes_pending) == (0, 0)
             assert (load.tasks_in_flight, load.bytes_tracked) == (1, 100)
             assert s.statistics().tasks_cancelled == 50
-            s._runtime.engine.validate()
+            s._runtime.engine.audit.validate()
             assert not task.done()
             await asyncio.sleep(0)
         gate.set()

@@ -43,7 +43,7 @@ def core(handle: Any) -> Any:
 
 def idle(s: asc.Scheduler) -> bool:
     now = s.statistics()
-    s._runtime.engine.validate()
+    s._runtime.engine.audit.validate()
     return now.tasks_pending == now.tasks_in_flight == now.bytes_in_flight == now.bytes_retained == 0
 
 
@@ -240,7 +240,7 @@ async def test_call_cancelled_in_the_turn_that_admits_it() -> None:
         calling = asyncio.create_task(s.call(body))
         await turns()
         assert s.statistics().tasks_pending == 1
-        s._runtime.engine.admission.free += 1
+        s._runtime.engine.ledger.free += 1
         s._runtime.dispatch()
         assert s.statistics().tasks_in_flight == 2  # admitted, and `call` does not know yet
         await cancelled(calling)

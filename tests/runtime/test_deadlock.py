@@ -355,7 +355,7 @@ async def test_a_look_leaves_no_garbage_that_would_pin_what_it_looked_at() -> No
         kept = await s.put(np.ones(1000))
         waiting = asyncio.create_task(s.put(np.ones(500)))
         await until(lambda: s.statistics().tasks_pending)
-        account = s._runtime.engine.account
+        account = s._runtime.engine.ledger.account
         with no_collector():
             assert deadlock.investigate(s._runtime, account, {account}, 60.0).lines
             assert not [thing for thing in gc.get_objects() if type(thing) is _Node]

@@ -137,9 +137,9 @@ async def test_among_rows_that_were_pending(program, by_collector, watched, gate
         gc.collect()
         s.statistics()
         engine = s._runtime.engine
-        engine.validate()
-        assert not engine.account.used
-        assert not engine.unfinished
+        engine.audit.validate()
+        assert not engine.ledger.account.used
+        assert not engine.ledger.unfinished
 
 
 async def test_in_a_row_that_runs_at_once(s, monkeypatch):
@@ -174,7 +174,7 @@ def test_what_ended_after_the_loop_is_taken_in_by_who_asks():
     while not runtime.completions.items:
         pass
     assert rows[0].done()
-    runtime.engine.validate()
+    runtime.engine.audit.validate()
     opened = [s]
     del s
     with pytest.warns(ResourceWarning):

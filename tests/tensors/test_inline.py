@@ -125,12 +125,12 @@ async def test_a_value_that_is_made_at_once_is_one_like_any_other(s):
 
 async def test_what_is_dropped_between_two_of_them_is_free_at_once(s):
     x = await s.put(LINE)
-    used = s._runtime.engine.account.used
+    used = s._runtime.engine.ledger.account.used
     y = x + 1
-    assert s._runtime.engine.account.used == used + LINE.nbytes
+    assert s._runtime.engine.ledger.account.used == used + LINE.nbytes
     del y
     assert not s._runtime.completions.items
-    assert s._runtime.engine.account.used == used
+    assert s._runtime.engine.ledger.account.used == used
     assert s.statistics().bytes_retained == used
 
 

@@ -67,33 +67,7 @@ def run_small(task: Task) -> bool:
         value.array = array
         value.charge = value.nbytes = nbytes = array.nbytes
         task.refund -= nbytes
-    task.value = task.args = task.call = task.context = task.options = None  # as `execution.release`
-    task.reads = ()
-    return True
-
-
-def run_bare(value: Value) -> bool:
-    """The same for a bare value, which has its array then, and no task. It may hold the loop's thread for its turn."""
-    runtime, stand, plan = value.account.runtime, value.task, value.plan
-    if not runtime.inline_thread:
-        return False
-    arrays = _operands(value.reads, value.args)
-    if arrays is None:
-        return False
-    try:
-        array = plan.kernel(*arrays)
-    except Exception:
-        return False
-    if value.task is not stand:  # a finaliser had its task made, and may have cancelled it
-        return False
-    if type(array) is not _ndarray:
-        array = np.asarray(array)
-    value.array = array  # first: another thread may look whether it is done
-    value.charge = value.nbytes  # as `plan.bare` promises
-    value.seq = -1
-    value.task = value.plan = value.reads = value.args = None
-    if plan.seconds:
-        runtime.spend(plan.seconds)
+    task.let_go()
     return True
 
 
@@ -182,10 +156,11 @@ class HostMemory(Memory):
             array = kernel(*args, **options)
         else:
             out, block = self._reused(task, isinstance(kernel, np.ufunc)) if op.inplace else (None, None)
-            if out is None or block is None:
+            if block is None:
                 block = self.pool.take(value.nbytes)
-                out = np.ndarray(value.meta.shape, value.meta.dtype, buffer=block)
             try:
+                if out is None:
+                    out = np.ndarray(value.meta.shape, value.meta.dtype, buffer=block)
                 array = cut.run(op, kernel, args, out, options)
             except BaseException:
                 self.pool.give(block)

@@ -57,7 +57,11 @@ class Pool:
                 return stack.pop()[1]
             if self.free:
                 self._trim()
-        return np.empty(size, np.uint8)
+        try:
+            return np.empty(size, np.uint8)
+        except BaseException:  # there is no memory, or a signal came
+            self.give(size)
+            raise
 
     def adopt(self, nbytes: int) -> None:
         """Count live memory that was not taken from here. Give it back with `give(nbytes)`."""
@@ -78,9 +82,9 @@ class Pool:
             if isinstance(item, int):
                 self.live -= item
                 continue
+            self._stacks.setdefault(item.nbytes, deque()).append((next(self._clock), item))
             self.live -= item.nbytes
             self.free += item.nbytes
-            self._stacks.setdefault(item.nbytes, deque()).append((next(self._clock), item))
         self._trim()
 
     def _trim(self) -> None:

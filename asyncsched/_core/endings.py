@@ -1,74 +1,76 @@
-"""How tasks end: done, failed or cancelled, each with what depends on it."""
+"""How tasks end: done, failed or cancelled, each with what depends on it.
+
+Nobody is told here. Who waits is told by the engine, once a change of state is whole: `notices` holds the tasks whose
+waiters it will call.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any
 
+from .admission import Admission
 from .commit import Commit, Move
 from .failure import Failure
-from .instrument import Instrument
-from .model import CANCELLED, DONE, FAILED, LAUNCHED, PENDING, Task
-from .torn import Torn, whole
+from .host import Host
+from .ledger import Ledger
+from .model import CANCELLED, DONE, FAILED, LAUNCHED, PENDING, Scope, Task
 
 
-class Ends(Torn):
-    """The part of the engine that ends tasks. It calls no waiters: it adds to `_news`, and `dispatch` calls theirs."""
+class Endings:
+    """Ends tasks. It is called within changes of the engine's state alone."""
 
-    sequence: int
-    peak_bytes: int
-    observer: Instrument | None
-    on_overrun: Callable[[Task], None]
-    on_cancel: Callable[[Task], None]
-    clock: Callable[[], float]
+    def __init__(self, ledger: Ledger, admission: Admission, host: Host) -> None:
+        self._ledger = ledger
+        self._admission = admission
+        self._host = host
+        self.notices: list[Any] = []  # tasks and jobs whose waiters are to be told
 
-    def _complete(self, task: Task) -> None:
-        """A launched task physically ended; its `refund`, and its `failure` if it has one, are set."""
-        if task.state != LAUNCHED:  # given up meanwhile, see `torn`
+    def complete(self, task: Task) -> None:
+        """A task physically ended on its stream; its `refund`, and its `failure` if it has one, are set."""
+        if task.state != LAUNCHED:  # it was abandoned meanwhile
             return
-        lane, account, admission = task.lane, task.scope.account, self.admission
+        lane = task.lane
         assert lane is not None
         lane.load -= 1
-        lane.ended, lane.since = task.due, self.clock()
+        lane.done_until, lane.done_at = task.due, self._host.clock()
         if lane.tail is task:
             lane.tail = None
-        account.in_flight -= 1
-        if account.closed:
-            account = account.open
-        account.used -= task.refund
-        account.changed = True
-        admission.in_flight -= 1
-        admission.free += 1
-        admission.ended_tasks += 1
-        admission.ended_bytes += task.cost
+        self.ended(task)
+
+    def ended(self, task: Task) -> None:
+        """A launched task physically ended, on its stream or on the event loop's thread."""
+        ledger, failure = self._ledger, task.failure
+        ledger.refund(task)
         if task.refund < 0:
-            self.note_peak(0)
+            account = task.scope.account.open
             if account.limit is not None and account.used > account.limit:
-                self.on_overrun(task)
-        failure = task.failure
-        if failure is None and not task.cancelled:  # as `_end`; the stream has cleared all else
-            task.state = DONE
-            task.value = task.after = None
-            del task.scope.tasks[task]
-            self.unfinished -= 1
-            self.completed += 1
-            if self.observer is not None:
-                self.observer.task_ended(task)
-            if task.waiters is not None:
-                self._news.append(task)
+                self._host.on_overrun(task)
+        if failure is None and not task.cancelled:
+            self.end(task, DONE)
             return
         dependents = task.dependents
-        self._end(task, CANCELLED if task.cancelled or (failure is not None and failure.cancelled) else FAILED)
+        self.end(task, CANCELLED if task.cancelled or (failure is not None and failure.cancelled) else FAILED)
         for dependent in dependents:
             if failure is not None and dependent.state == PENDING:
                 self.settle(dependent, failure.passed_to(dependent.name, dependent.site))
 
-    @whole
+    def end(self, task: Task, state: int) -> None:
+        """A task is over, in this state. All that end come here."""
+        task.state = state
+        task.let_go()
+        task.forget_dependents()
+        if state == FAILED and task.lanes:
+            assert task.failure is not None
+            self._record(task, task.failure)
+        self._ledger.leave(task)
+        if task.waiters is not None:
+            self.notices.append(task)
+
     def cancel(self, task: Task, failure: Failure) -> bool:
         """Cancel a task in any state, and what depends on it. Returns whether it had not ended yet.
 
         A launched task is settled for everyone who waits, and keeps its slot and bytes until it physically ends.
         """
-        self._link()
         move = task.move  # read once: the stream's thread clears it when the result is there, as it does `value` below
         if move is not None:
             return self._give_up(move.commit)
@@ -77,7 +79,7 @@ class Ends(Torn):
             return True
         # While it has not ended none of its dependents has, so their `move` is still there.
         below = _below(task)
-        if task.settled():
+        if task.settled:
             return False
         # From here to the two marks nothing is called, so no other thread runs (CPython hands over the GIL only in
         # calls and at the ends of loops): a task that has ended is not marked as cancelled.
@@ -101,29 +103,11 @@ class Ends(Torn):
                 self._tell_cancelled(dependent)
         return True
 
-    def _link(self) -> None:
-        """Note of each task that was made of a bare value for what it waits, which nobody needed to know until now."""
-        if self.linked:
-            return
-        self.linked = True
-        known: dict[Task, set[Task]] = {}
-        for task in self.admission.tasks():
-            for value in task.inputs:
-                producer = value.task
-                if producer is None or producer.state >= DONE:
-                    continue
-                if producer not in known:
-                    known[producer] = set(producer.dependents)
-                if task not in known[producer]:
-                    known[producer].add(task)
-                    producer.add_dependent(task)
-
     def _tell_cancelled(self, task: Task) -> None:
         if task.waiters is not None:
-            self._news.append(task)
-        self.on_cancel(task)
+            self.notices.append(task)
+        self._host.on_cancel(task)
 
-    @whole
     def settle(self, task: Task, failure: Failure) -> bool:
         """End a pending task that will never be launched, and its dependents. Not recursive, since graphs are deep.
 
@@ -141,7 +125,7 @@ class Ends(Torn):
             if task.state != PENDING:
                 continue
             task.state = CANCELLED if failure.cancelled else FAILED
-            self.admission.remove(task)
+            self._admission.remove(task)
             task.failure = failure
             awaited = awaited or bool(task.waiters)
             dependents = []
@@ -152,7 +136,7 @@ class Ends(Torn):
                     self._give_up(dependent.move.commit)
                     dependent.blockers -= 1
                     dependent.scope.account.changed = True
-            self._end(task, task.state)
+            self.end(task, task.state)
             todo += dependents
         return awaited
 
@@ -160,11 +144,8 @@ class Ends(Torn):
         """Decide against a commit. Returns False if the decision for it had been made."""
         if commit.decide(False):
             return False
-        gate = commit.gate
-        if gate.state == PENDING:  # its members will need no room
-            self.admission.pending_bytes -= gate.cost
-            gate.cost = 0
-            gate.scope.account.changed = True
+        if commit.gate.state == PENDING:  # its members will need no room
+            self._ledger.reprice(commit.gate, 0)
         return True
 
     @staticmethod
@@ -174,49 +155,33 @@ class Ends(Torn):
             failure.seq = task.seq
             task.scope.record(failure)
 
-    def _end(self, task: Task, state: int) -> None:
-        task.state = state
-        task.reads = ()
-        task.args = task.value = task.call = task.context = task.options = None
-        del task.scope.tasks[task]
-        self.unfinished -= 1
-        if not task.lanes:
-            pass
-        elif state == DONE:
-            self.completed += 1
-        elif state == FAILED:
-            self.failed += 1
-            failure = task.failure
-            assert failure is not None
-            self._record(task, failure)
-        else:
-            self.cancelled += 1
-        task.after = None
-        if self.observer is not None:
-            self.observer.task_ended(task)
+    def abandon_all(self, root: Scope, failure: Failure) -> None:
+        """End everything unfinished by `failure`, but for what has its result. What runs is not waited for.
+
+        The counts may be in any state, so none is asked.
+        """
+        self._admission.clear()
+        self._ledger.abandon()
+        for scope in root.tree():
+            tasks, scope.tasks = scope.tasks, {}
+            for task in tasks:
+                self.abandon(task, failure)
+            scope.queue.clear()
+            scope.reserve = scope.account.pending = scope.account.in_flight = 0
+
+    def abandon(self, task: Task, failure: Failure) -> None:
+        """End one task by `failure`, unless it has its result."""
+        value = task.value  # read once: the stream's thread clears it when the result is there
+        if task.state == LAUNCHED and value is None and task.failure is None:
+            task.state = DONE
+        elif task.state != DONE:
+            if task.failure is None:
+                task.failure = failure.passed_to(task.name, task.site)
+            if task.state == PENDING:
+                task.let_go()
+            task.state, task.cancelled = FAILED, True  # so a stream that has not begun it leaves it out
         if task.waiters is not None:
-            self._news.append(task)
-
-    @whole
-    def failed_inline(self, task: Task, failure: Failure) -> None:
-        """A quick task was submitted, failed and ended in one step, while nothing was pending."""
-        task.seq = self.sequence
-        self.sequence += 1
-        self.submitted += 1
-        self.unfinished += 1
-        self.note_peak(self.admission.in_flight + 1)
-        task.scope.tasks[task] = None
-        if self.observer is not None:
-            self.observer.task_submitted(task)
-        task.failure = failure
-        self._end(task, CANCELLED if failure.cancelled else FAILED)
-
-    def note_peak(self, in_flight: int, workspace: int = 0) -> None:
-        """Keep the highest tracked bytes (`workspace` more than are charged now) and tasks in flight."""
-        if self.account.used + workspace > self.peak_bytes:
-            self.peak_bytes = self.account.used + workspace
-        if in_flight > self.peak_in_flight:
-            self.peak_in_flight = in_flight
+            self.notices.append(task)
 
 
 def _below(task: Task) -> list[tuple[Task, Task, Move | None]]:

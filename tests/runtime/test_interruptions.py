@@ -105,8 +105,8 @@ async def test_whoever_goes_on_gets_a_result_or_is_told(program: Any, max_ops: i
                 await turns(2)
                 came_so_far = interrupted(number, partial(program, s, x, gate))
                 if s._runtime.torn is None:
-                    s._runtime.engine.take()
-                    s._runtime.engine.validate()
+                    s._runtime.engine.drain()
+                    s._runtime.engine.audit.validate()
                     gate.set()
                     try:
                         await s.barrier()

@@ -1,0 +1,241 @@
+"""What is counted and what is charged. Nobody else changes these numbers, and everybody reads them here.
+
+One thing is written out elsewhere, for speed: what an operation charges that runs at once (`tensors.issue.run_at_once`
+does what `Ledger.charge_at_once` says, and a test compares the two). And a dropped result gives its bytes back
+in `Value.__del__`, see `completions`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+from .completions import Completions
+from .instrument import Instrument
+from .model import DONE, FAILED, Account, Scope, Task, Value
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The bounds of one scheduler. None is no bound."""
+
+    max_ops: int | None = None
+    """Most tasks in flight."""
+    max_bytes: int | None = None
+    """Most tracked bytes."""
+    max_pending: int | None = None
+    """Most tasks that wait in the backlog."""
+
+
+class Ledger:
+    """The books of one scheduler.
+
+    Attributes:
+        account: what is charged to the scheduler; scopes with a reserve have accounts of their own, within it.
+        abandoned: what was unfinished has been abandoned, after an interruption. The counts could not be relied on any
+            more, so nothing is charged from then on.
+        busy: a change of state is under way. What a finaliser asks for meanwhile is put off: see `engine`.
+        observer: told of every transition, if there is one.
+    """
+
+    def __init__(self, limits: Limits, completions: Completions, runtime: Any = None) -> None:
+        self.limits = limits
+        self.completions = completions
+        self.account = Account(limits.max_bytes, completions, runtime)
+        self.busy = False
+        self.abandoned = False
+        self.observer: Instrument | None = None
+        self.sequence = 0  # the number of the next task
+        self.submitted = self.completed = self.failed = self.cancelled = 0
+        self.ran_at_once = 0  # operations that never were tasks, and count among neither
+        self.ended_tasks = self.ended_bytes = 0  # tasks with a slot that ended, and their costs
+        self.peak_in_flight = self.peak_bytes = 0
+        self.clear()
+
+    def clear(self) -> None:
+        """Nothing is unfinished (any more)."""
+        max_ops = self.limits.max_ops
+        self.unfinished = 0
+        self.pending = 0
+        self.pending_bytes = 0  # the sum of their costs
+        self.claims = 0  # pending tasks that need no slot
+        self.in_flight = 0
+        self.free = inf if max_ops is None else max_ops  # slots
+        self.reserved = 0  # bytes that open scopes reserved
+        self.waiting: dict[Account, None] = {}  # accounts with pending tasks
+
+    def abandon(self) -> None:
+        """Nothing is unfinished any more, and nothing is charged."""
+        self.clear()
+        self.abandoned, self.account.used, self.completions.immediate_thread = True, 0, 0
+
+    def limit_bytes(self, max_bytes: int | None) -> None:
+        """The limit is known, as that of the devices; nothing is charged yet."""
+        self.limits = Limits(self.limits.max_ops, max_bytes, self.limits.max_pending)
+        self.account.limit = max_bytes
+
+    @property
+    def idle(self) -> bool:
+        """Whether what comes now, and fits, goes past all queues: nothing waits, so it is the next; a slot is free.
+
+        The one predicate for whoever wants past them. `tensors.issue.run_at_once` has it written out.
+        """
+        return not self.pending and self.free > 0
+
+    @property
+    def full(self) -> bool:
+        """Whether every slot is taken."""
+        return self.free <= 0
+
+    def certainly_fits(self, task: Task) -> bool:
+        """Whether there is room for a task beside all that is charged or promised. If so it can run under its limit:
+        its inputs are charged already, or will be.
+
+        (Below zero bytes are used between the drop of a result that was larger than its task's cost, and the end of
+        that task.)
+        """
+        account = task.scope.account
+        return account.limit is None or 0 <= account.used <= account.limit - self.pending_bytes - task.cost
+
+    # -- the life of a task ---------------------------------------------------------------------------------------
+
+    def join(self, task: Task) -> None:
+        """A task is submitted, and gets its number."""
+        task.seq = self.sequence
+        self.sequence += 1
+        self.unfinished += 1
+        if task.lanes:
+            self.submitted += 1
+        task.scope.tasks[task] = None
+
+    def enqueue(self, task: Task) -> None:
+        """A task waits in a queue."""
+        account = task.scope.account
+        if not account.pending:
+            self.waiting[account] = None
+        account.pending += 1
+        if not task.blockers and account.fits(task):  # else a scan for what fits would find nothing new
+            account.changed = True
+        self.pending += 1
+        self.pending_bytes += task.cost
+        if not task.lanes:
+            self.claims += 1
+
+    def dequeue(self, task: Task) -> None:
+        """It waits no more."""
+        account = task.scope.account
+        account.pending -= 1
+        if not account.pending:
+            del self.waiting[account]
+        if account.earmark is task:
+            account.earmark = None
+        self.pending -= 1
+        self.pending_bytes -= task.cost
+        if not task.lanes:
+            self.claims -= 1
+
+    def reprice(self, task: Task, cost: int) -> None:
+        """A pending task turns out to cost something else."""
+        self.pending_bytes += cost - task.cost
+        task.cost = cost
+        task.scope.account.changed = True
+
+    def charge(self, task: Task) -> None:
+        """It is admitted: it takes its slot and its bytes."""
+        account = task.scope.account
+        account.used += task.cost
+        if account.grace:
+            account.grace -= 1
+        if task.lanes:
+            account.in_flight += 1
+            self.in_flight += 1
+            self.free -= 1
+        if task.move is not None:
+            task.move.charge(task)
+        if self.account.used > self.peak_bytes or self.in_flight > self.peak_in_flight:
+            self.note_peak(self.in_flight)
+
+    def refund(self, task: Task) -> None:
+        """It physically ended: its slot is free, and so are the bytes that its result did not take over."""
+        account = task.scope.account
+        account.in_flight -= 1
+        if account.closed:
+            account = account.open
+        account.used -= task.refund
+        account.changed = True
+        self.in_flight -= 1
+        self.free += 1
+        self.ended_tasks += 1
+        self.ended_bytes += task.cost
+        if task.refund < 0:
+            self.note_peak(0)
+
+    def leave(self, task: Task) -> None:
+        """It is not unfinished any more: its state says how it ended."""
+        del task.scope.tasks[task]
+        self.unfinished -= 1
+        if not task.lanes:
+            pass  # a claim, which is no work
+        elif task.state == DONE:
+            self.completed += 1
+        elif task.state == FAILED:
+            self.failed += 1
+        else:
+            self.cancelled += 1
+        if self.observer is not None:
+            self.observer.task_ended(task)
+
+    # -- what never was a task, and what is dropped -----------------------------------------------------------------
+
+    def charge_at_once(self, value: Value, nbytes: int, workspace: int = 0) -> None:
+        """An operation ran at once: its result is charged; the workspace was needed for a moment."""
+        value.account.used += nbytes
+        value.charge = nbytes
+        self.ran_at_once += 1
+        self.note_peak(self.in_flight + 1, workspace)
+
+    def drop(self, account: Account, nbytes: int, seq: int) -> None:
+        """A result is held no more."""
+        if self.abandoned:
+            return
+        if account.closed:
+            account = account.open
+        account.used -= nbytes
+        account.changed = True
+        if self.observer is not None:
+            self.observer.bytes_released(account, nbytes, seq)
+
+    def note_peak(self, in_flight: int, workspace: int = 0) -> None:
+        """Keep the highest tracked bytes (`workspace` more than are charged now) and tasks in flight."""
+        if self.account.used + workspace > self.peak_bytes:
+            self.peak_bytes = self.account.used + workspace
+        if in_flight > self.peak_in_flight:
+            self.peak_in_flight = in_flight
+
+    # -- reserves -----------------------------------------------------------------------------------------------------
+
+    def reserve(self, scope: Scope, claim: Value) -> None:
+        """The bytes of a claim, charged to the scope's account, become the scope's own."""
+        outer = scope.account
+        scope.reserve, claim.charge = claim.charge, 0
+        scope.account = Account(scope.reserve, outer.completions, outer.runtime, outer)
+        self.reserved += scope.reserve
+
+    def unreserve(self, scope: Scope) -> None:
+        """A scope with a reserve closes: what is charged to it, and pending, is its parent's from now on."""
+        account = scope.account
+        assert account.parent is not None
+        account.closed = True
+        outer = account.parent.open
+        outer.used += account.used - scope.reserve
+        outer.in_flight += account.in_flight
+        if account.pending:
+            outer.pending += account.pending
+            del self.waiting[account]
+            self.waiting[outer] = None
+        account.in_flight = account.pending = 0
+        account.earmark = None
+        outer.changed = True
+        self.reserved -= scope.reserve
+        self.note_peak(0)
