@@ -277,11 +277,16 @@ sys.modules["asyncsched"] = package
 before = set(sys.modules)
 from asyncsched._core.engine import Engine
 from asyncsched._core.completions import Completions
-from asyncsched._core.model import Lane, Task, Value, new_value
+from asyncsched._core.host import Host
+from asyncsched._core.ledger import Limits
+from asyncsched._core.model import CallPlan, Lane, Task, Value, new_value
 started = []
-engine = Engine(max_ops=1, max_bytes=10, max_pending=None, completions=Completions(print), launch=started.append)
+class Starts(Host):
+    def launch(self, task):
+        started.append(task)
+engine = Engine(Limits(1, 10), Completions(print), Starts())
 value = new_value(engine.ledger.account, None, None)
-task = Task(engine.root, "task", value, None, (), None, None, [Lane()], 5)
+task = Task(engine.root, CallPlan("task"), value, None, (), None, None, [Lane()], 5)
 engine.submit(task, hold=True)
 engine.dispatch()
 assert started == [task]

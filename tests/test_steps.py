@@ -22,6 +22,7 @@ from asyncsched.devices import execution
 from asyncsched.devices.sim import SimDevice, SimFault
 from asyncsched.errors import TaskCancelled
 from asyncsched.ops.op import Op
+from asyncsched.runtime.life import InlineMode
 from tests.fake_cupy import fake_cupy
 from tests.waiting import held, until
 
@@ -98,13 +99,13 @@ class Injector:
 
     @contextlib.contextmanager
     def on(self) -> Iterator[None]:
-        runtime = self._engine.account.runtime
+        runtime = self._engine.ledger.account.runtime
         self._engine.submit = runtime.submit = self._take  # type: ignore[method-assign]
-        inline, runtime.inline_thread = runtime.inline_thread, 0
+        inline, runtime.inline = runtime.inline, InlineMode.NEVER
         try:
             yield
         finally:
-            runtime.inline_thread = inline
+            runtime.inline = inline
             self._engine.submit = runtime.submit = self._submit  # type: ignore[method-assign]
 
     def _take(self, task: Task, **options: bool) -> None:

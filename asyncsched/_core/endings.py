@@ -15,6 +15,8 @@ from .host import Host
 from .ledger import Ledger
 from .model import CANCELLED, DONE, FAILED, LAUNCHED, PENDING, Scope, Task
 
+Below = list[tuple[Task, Task, Move | None]]
+
 
 class Endings:
     """Ends tasks. It is called within changes of the engine's state alone."""
@@ -79,6 +81,14 @@ class Endings:
             return True
         # While it has not ended none of its dependents has, so their `move` is still there.
         below = _below(task)
+        if not self.mark_cancelled(task, failure):
+            return False
+        self.spread(task, below)
+        return True
+
+    @staticmethod
+    def mark_cancelled(task: Task, failure: Failure) -> bool:
+        """Mark a launched task as cancelled. Returns False if it has ended, or was cancelled before."""
         if task.settled:
             return False
         # From here to the two marks nothing is called, so no other thread runs (CPython hands over the GIL only in
@@ -87,8 +97,12 @@ class Endings:
             return False
         task.failure = failure
         task.cancelled = True
+        return True
+
+    def spread(self, task: Task, below: Below | None = None) -> None:
+        """A launched task was marked as cancelled: tell who waits, and end what depends on it."""
         self._tell_cancelled(task)
-        for producer, dependent, move in below:
+        for producer, dependent, move in _below(task) if below is None else below:
             above = producer.failure
             if above is None:
                 continue
@@ -101,7 +115,6 @@ class Endings:
                 dependent.failure = above.passed_to(dependent.name, dependent.site)
                 dependent.cancelled = True
                 self._tell_cancelled(dependent)
-        return True
 
     def _tell_cancelled(self, task: Task) -> None:
         if task.waiters is not None:
@@ -184,12 +197,12 @@ class Endings:
             self.notices.append(task)
 
 
-def _below(task: Task) -> list[tuple[Task, Task, Move | None]]:
+def _below(task: Task) -> Below:
     """The dependents of a launched task, each after one of its producers: (producer, dependent, part in a commit).
 
     It stops at those that are pending, or part of a commit: `settle` and the commit take care of what is below.
     """
-    found: list[tuple[Task, Task, Move | None]] = []
+    found: Below = []
     todo, seen = [task], {task}
     while todo:
         producer = todo.pop()

@@ -49,8 +49,8 @@ from .endings import Endings
 from .failure import Failure
 from .host import Host
 from .ledger import Ledger, Limits
-from .model import CANCELLED, DONE, FAILED, LAUNCHED, Lane, Scope, Task, Value, Waiter, failure_above
-from .placement import lane_for
+from .model import CANCELLED, DONE, FAILED, LAUNCHED, PENDING, Lane, Scope, Task, Value, Waiter, failure_above
+from .placement import choose, soonest
 from .queues import Queue
 from .scopes import Scopes
 from .tenants import Tenant
@@ -113,7 +113,7 @@ class Engine:
         self.interrupted: BaseException | None = None
         self._host = host
         self._endings = Endings(self.ledger, self.admission, host)
-        self.scopes = Scopes(self.ledger, self.admission)
+        self.scopes = Scopes(self.ledger, self.admission, self.close_scope)
         self._stuck = False  # whether the host was told of any
         # What finalisers asked for in the middle of a change: methods and their arguments.
         self._postponed: deque[_Call] = deque()
@@ -154,7 +154,10 @@ class Engine:
                 task.value.seq = task.seq
                 ledger.observer.task_submitted(task)
             if fits and failed is None and not hold and ledger.idle:
-                self._go(task, False, 1)
+                if task.plan.small:
+                    self._go(task, False, 1)
+                else:
+                    self._launch(task, False)
             else:
                 self.admission.push(task)
                 if failed is not None and task.move is None:
@@ -224,13 +227,15 @@ class Engine:
             return  # nothing has ended since, and nothing is pending
         try:
             for turn in range(_MOST_ROUNDS):
-                ledger.busy = True
-                if completions.items:
-                    self._take_in()
-                while ran < _MOST_HERE and (task := self.admission.next()) is not None:
-                    ran += self._go(task, True, _MOST_HERE - ran)
-                ledger.busy = False
-                if self._postponed:
+                while True:
+                    ledger.busy = True
+                    if completions.items:
+                        self._take_in()
+                    while ran < _MOST_HERE and not self._postponed and (task := self.admission.next()) is not None:
+                        ran += self._go(task, True, _MOST_HERE - ran)
+                    ledger.busy = False
+                    if not self._postponed:
+                        break
                     self._catch_up()
                 if endings.notices:
                     self._tell()
@@ -317,7 +322,7 @@ class Engine:
                 self._host.run_here(task)
                 self._endings.ended(task)
                 ran += 1
-                if ran >= most:
+                if ran >= most or self._postponed:
                     break
                 following = self.admission.next()
                 if following is None or not following.plan.small:
@@ -334,16 +339,16 @@ class Engine:
 
     def _launch(self, task: Task, queued: bool) -> None:
         """The next task goes to a lane."""
-        above = failure_above(task.inputs)
+        above = failure_above(task.inputs) if queued else None
         if above is not None and task.move is None:  # its completion is still on its way
-            if not queued:
-                self.admission.push(task)
             self._endings.settle(task, above.passed_to(task.name, task.site))
             return
         self._admit(task, queued)
         observer = self.ledger.observer
         if task.lanes:
-            lane_for(task, self._host.clock)
+            task.lane = lane = soonest(task, self._host.clock()) if task.lanes[0].hop else choose(task)
+            lane.load += 1
+            lane.tail = task
             if observer is not None:
                 observer.task_launched(task)
             self._host.launch(task)
@@ -361,15 +366,26 @@ class Engine:
         task.state = LAUNCHED  # the queue lets go of what is not pending
         if queued:
             self.admission.remove(task)
+            task.unblock_dependents()
         self.ledger.charge(task)
-        task.unblock_dependents()
 
     # -- ending -----------------------------------------------------------------------------------------------------
 
-    @whole
     def cancel(self, task: Task, failure: Failure) -> bool:
         """Cancel a task in any state, and what depends on it. Returns whether it had not ended yet."""
+        if self.ledger.busy and task.move is None and task.state != PENDING:
+            # It may end before this change is whole: so it is marked now, and who waits is told later.
+            return self._endings.mark_cancelled(task, failure) and self._spread(task)
+        return self._cancel(task, failure)
+
+    @whole
+    def _cancel(self, task: Task, failure: Failure) -> bool:
         return self._endings.cancel(task, failure)
+
+    @whole
+    def _spread(self, task: Task) -> bool:
+        self._endings.spread(task)
+        return True
 
     @whole
     def settle(self, task: Task, failure: Failure) -> bool:
@@ -414,11 +430,6 @@ class Engine:
         self._resumed = None
 
     # -- scopes -----------------------------------------------------------------------------------------------------
-
-    @whole
-    def end_scope(self, scope: Scope) -> None:
-        """Nothing more will be submitted to a scope, which closes once it is over."""
-        self.scopes.end(scope)
 
     @whole
     def grant_reserve(self, scope: Scope, claim: Value) -> None:

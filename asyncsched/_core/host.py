@@ -9,7 +9,13 @@ from .model import Lane, Task
 
 
 class Host(Protocol):
-    """The runtime, or whoever stands for it. Who inherits from this need only say how a task is launched."""
+    """The runtime, or whoever stands for it. Who inherits from this need only say how a task is launched.
+
+    Attributes:
+        clock: gives seconds, for lanes to which a hop takes long: see `placement`.
+    """
+
+    clock: Callable[[], float] = staticmethod(lambda: 0.0)
 
     def launch(self, task: Task) -> None:
         """Put an admitted task on the stream of its lane."""
@@ -41,7 +47,3 @@ class Host(Protocol):
     def on_interrupted(self, error: BaseException) -> None:
         """An exception left a change of state in the middle: see `engine`. Has everything abandoned."""
         return
-
-    def clock(self) -> float:
-        """Seconds, for lanes to which a hop takes long: see `placement`."""
-        return 0.0

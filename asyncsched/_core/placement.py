@@ -2,19 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from .model import DONE, Lane, Task, Value
-
-
-def lane_for(task: Task, clock: Callable[[], float]) -> Lane:
-    """The lane that a task goes to, where it is noted as launched: the one on which it begins first, where a hop takes
-    longer than many a task; else by `choose`."""
-    lane = soonest(task, clock()) if task.lanes[0].hop else choose(task)
-    task.lane = lane
-    lane.load += 1
-    lane.tail = task
-    return lane
 
 
 def choose(task: Task) -> Lane:

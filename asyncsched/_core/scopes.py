@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 
 from .admission import Admission
 from .ledger import Ledger
@@ -12,11 +12,17 @@ from .queues import Queue
 
 
 class Scopes:
-    """Opens and closes scopes. All but `open` is called within changes of the engine's state alone."""
+    """Opens and closes scopes.
 
-    def __init__(self, ledger: Ledger, admission: Admission) -> None:
+    Args:
+        ledger, admission: the engine's.
+        close: the engine's `close_scope`, by which a scope is closed that is over.
+    """
+
+    def __init__(self, ledger: Ledger, admission: Admission, close: Callable[[Scope], None]) -> None:
         self._ledger = ledger
         self._admission = admission
+        self._close = close
 
     def open(
         self,
@@ -28,7 +34,7 @@ class Scopes:
         weight: float | None = None,
         priority: int | None = None,
     ) -> Scope:
-        """A child scope, with a queue of its own, or in its parent's.
+        """A child scope, with a queue of its own, or in its parent's. Sweeps out siblings that are over.
 
         Args:
             tenant: whose work it is; None for its parent's, or one of its own where that has none.
@@ -38,6 +44,8 @@ class Scopes:
         queue = parent.queue
         if own_queue:
             queue = Queue(self._admission.tenants.join(queue.tenant, tenant, weight, priority))
+        elif parent.ended_children:
+            self._sweep(parent.ended_children)
         scope = Scope(name, queue, parent.account, parent)
         parent.children[scope] = None
         if self._ledger.observer is not None:
@@ -45,28 +53,26 @@ class Scopes:
         return scope
 
     def end(self, scope: Scope) -> None:
-        """Nothing more will be submitted to a scope, which closes once it is over: when another ends in its parent, at
-        the latest with its parent."""
+        """Nothing more will be submitted to a scope. Once it is over it closes: when a later one begins in the queue of
+        its parent, at the latest with its parent."""
         parent = scope.parent
         assert parent is not None
+        scope.ended = True
         if parent.ended_children is None:
             parent.ended_children = deque()
-        else:
-            self._sweep(parent.ended_children)
-        scope.ended = True
         parent.ended_children.append(scope)
         if self._ledger.observer is not None:
             self._ledger.observer.scope_left(scope)
 
     def _sweep(self, ended: deque[Scope]) -> None:
-        """Close those that are over. It looks at two for each one that ends: so they do not pile up, and it costs the
+        """Close those that are over. It looks at two for each one that begins: so they do not pile up, and it costs the
         same however many others there are."""
         for _ in range(min(2, len(ended))):
             scope = ended.popleft()
             if scope.closed:
                 pass
             elif scope.over():
-                self.close(scope)
+                self._close(scope)
             else:
                 ended.append(scope)
 

@@ -106,7 +106,7 @@ class Window:
         link, self._current = self._current, None
         assert link is not None
         link.leave()
-        self._runtime.engine.end_scope(link.core)
+        self._runtime.engine.scopes.end(link.core)
         self._behind.append(link.core)
 
     def statistics(self) -> WindowStatistics:

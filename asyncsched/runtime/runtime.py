@@ -79,6 +79,7 @@ class Runtime(OnOneLoop, Host):
         self._wakeup: Wakeup | None = None
         self.engine = Engine(limits, self.completions, self, self)
         self.ledger = self.engine.ledger
+        self.clock = perf_counter
         self.stall_watch: Callable[[Sequence[Task]], None] | None = None  # told of what is stuck
         self._auto_bytes = auto_bytes  # the devices say the limit
         self.dispatch = self.engine.dispatch
@@ -297,7 +298,7 @@ class Runtime(OnOneLoop, Host):
         """
         reads, lane = task.reads, task.lanes[0]
         if lane.copies:
-            return lane
+            return None if reads else lane
         if self.inline is InlineMode.NEVER or task.move is not None:
             return None
         inputs = (reads,) if type(reads) is Value else reads
@@ -368,9 +369,6 @@ class Runtime(OnOneLoop, Host):
                 for device in self.devices:
                     if device.rest is not None:
                         device.rest()
-
-    def clock(self) -> float:
-        return perf_counter()
 
     def on_stuck(self, tasks: Sequence[Task]) -> None:
         if self.stall_watch is not None:

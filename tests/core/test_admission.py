@@ -260,7 +260,7 @@ def test_iterations_that_are_over_close_with_their_scope():
     outer = rig.scope("outer")
     iteration = rig.scope("iteration", outer, own_queue=False)
     rig.fail(rig.submit(scope=iteration)[0], ValueError("unseen"))
-    rig.engine.end_scope(iteration)
+    rig.engine.scopes.end(iteration)
     rig.engine.close_scope(outer)
     assert iteration.closed
     assert not rig.root.children

@@ -258,7 +258,7 @@ def test_iterations_that_are_over_are_swept_when_the_next_begins(rig):
         rig.dispatch()
         if i % 2:
             assert value.failure.exception is not None
-        rig.engine.end_scope(scope)
+        rig.engine.scopes.end(scope)
         assert len(rig.root.children) <= 2
 
 
@@ -266,8 +266,8 @@ def test_iterations_of_a_loop_inside_an_iteration_do_not_keep_it(rig):
     for _ in range(50):
         outer = rig.scope("outer", rig.root, own_queue=False)
         for _ in range(3):
-            rig.engine.end_scope(rig.scope("inner", outer, own_queue=False))
-        rig.engine.end_scope(outer)
+            rig.engine.scopes.end(rig.scope("inner", outer, own_queue=False))
+        rig.engine.scopes.end(outer)
     assert len(rig.root.children) <= 2
 
 

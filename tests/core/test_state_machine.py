@@ -278,6 +278,12 @@ class EngineMachine(RuleBasedStateMachine):
             priority=priority,
         )
         assert (core.queue is outer.core.queue) == (not own_queue)
+        for room in self.rooms:  # what was swept
+            if room.core.closed and not room.closed:
+                assert room.ended
+                assert room.inside(outer)
+                assert not own_queue
+                room.closed = True
         room = Room(core, outer, outer.share, entered=reserve is None)
         self.rooms.append(room)
         if own_queue:
@@ -345,14 +351,8 @@ class EngineMachine(RuleBasedStateMachine):
         rooms = [r for r in self.open_rooms() if r is not self.root and r.entered and r.own_account is None]
         if rooms:
             room = rooms[pick % len(rooms)]
-            self.engine.end_scope(room.core)
-            for swept in self.rooms:
-                if swept.core.closed and not swept.closed:
-                    assert swept.ended
-                    assert room.parent is not None
-                    assert swept.inside(room.parent)
-                    swept.closed = True
             room.ended = True
+            self.engine.scopes.end(room.core)
 
     @precondition(lambda self: len(self.open_rooms()) > 1)
     @rule(pick=PICK)

@@ -63,7 +63,7 @@ def test_an_iteration_with_unseen_failures_is_kept() -> None:
     scope = rig.scope("iteration", rig.root, own_queue=False)
     task, _ = rig.submit(scope=scope)
     rig.fail(task, ValueError("unseen"))
-    rig.engine.end_scope(scope)
+    rig.engine.scopes.end(scope)
     rig.scope("next", rig.root, own_queue=False)
     assert not scope.closed
     assert len(rig.root.take_failures()[0]) == 1
@@ -74,7 +74,7 @@ def test_failures_that_were_counted_and_not_kept_are_not_swept_away() -> None:
     scope = rig.scope("iteration", rig.root, own_queue=False)
     for value in fail(rig, KEPT_FAILURES + 5, scope)[:KEPT_FAILURES]:
         value.failure.see()
-    rig.engine.end_scope(scope)
+    rig.engine.scopes.end(scope)
     for i in range(5):
-        rig.engine.end_scope(rig.scope(f"later {i}", rig.root, own_queue=False))
+        rig.engine.scopes.end(rig.scope(f"later {i}", rig.root, own_queue=False))
     assert rig.root.take_failures() == ([], 5)

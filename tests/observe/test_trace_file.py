@@ -19,6 +19,7 @@ import pytest
 import asyncsched as asc
 from asyncsched.observe import Recording, trace_file
 from asyncsched.observe.chunks import COLUMNS, pack_tasks, unpack_tasks
+from asyncsched.runtime.life import InlineMode
 
 MOST_BYTES = 104  # a task: a million in 100 MiB
 
@@ -127,7 +128,7 @@ async def test_a_million_would_take_less_than_100_mib(tmp_path: Path) -> None:
     async with asc.Scheduler("cpu", instruments=[trace]) as s:
         x = await s.put(np.ones((1, 2048), np.float32))
         for i in range(count // 500):
-            s._runtime.inline_thread = 0  # as tasks, not inline
+            s._runtime.inline = InlineMode.NEVER  # as tasks, not inline
             for _ in range(500):
                 y = x + i
             await s.barrier()

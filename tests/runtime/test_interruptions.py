@@ -93,10 +93,9 @@ MANY_PLACES = {learns: 11, operators: 3}  # of these one in so many
 @pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.parametrize("max_ops", [1, 64])
 async def test_whoever_goes_on_gets_a_result_or_is_told(program: Any, max_ops: int) -> None:
-    torn, came_so_far = 0, True
-    for number in chain(
-        [MANY], count(step=MANY_PLACES.get(program, 1))
-    ):  # first the whole of it, which makes plans that are kept
+    closed, came_so_far = 0, True
+    # First the whole of it, which makes plans that are kept.
+    for number in chain([MANY], count(step=MANY_PLACES.get(program, 1))):
         gate, s = threading.Event(), asc.Scheduler("cpu", max_ops=max_ops)
         try:
             async with asyncio.timeout(ENDS_SOON), s:
@@ -104,7 +103,7 @@ async def test_whoever_goes_on_gets_a_result_or_is_told(program: Any, max_ops: i
                 beside = asyncio.ensure_future(s.call(held, gate))
                 await turns(2)
                 came_so_far = interrupted(number, partial(program, s, x, gate))
-                if s._runtime.torn is None:
+                if s._runtime.interrupted is None:
                     s._runtime.engine.drain()
                     s._runtime.engine.audit.validate()
                     gate.set()
@@ -115,14 +114,14 @@ async def test_whoever_goes_on_gets_a_result_or_is_told(program: Any, max_ops: i
                     assert (await (x + 1))[0, 0] == 2
                     await beside
                 else:
-                    torn += 1
+                    closed += 1
                     await is_told(s, x, beside)
         finally:
             gate.set()
         assert s.statistics().tasks_in_flight == 0
         if not came_so_far and number < MANY:
             break
-    assert torn or program is tiny
+    assert closed or program is tiny
 
 
 async def is_told(s: asc.Scheduler, x: asc.Tensor, beside: asyncio.Future[Any]) -> None:
@@ -138,26 +137,28 @@ async def is_told(s: asc.Scheduler, x: asc.Tensor, beside: asyncio.Future[Any]) 
     assert (await x)[0, 0] == 1  # it was there
 
 
-def torn(s: asc.Scheduler) -> None:
+def break_off(s: asc.Scheduler) -> None:
     """Interrupt it in the middle of a submission."""
     for number in count():
         assert interrupted(number, partial(s.submit_nowait, int))
-        if s._runtime.torn is not None:
+        if s._runtime.interrupted is not None:
             return
 
 
 async def test_what_was_lost_unseen_is_raised_where_it_closes() -> None:
-    s = asc.Scheduler("cpu")
+    s, gate = asc.Scheduler("cpu"), threading.Event()
     with pytest.raises(ExceptionGroup, match="the scheduler: 1 task failed") as caught:
         async with s:
-            torn(s)
+            s.submit_nowait(held, gate)
+            break_off(s)
+            gate.set()
     assert isinstance(caught.value.exceptions[0], asc.SchedulerClosed)
     await s.aclose()
 
 
 async def test_it_is_named_where_no_scheduler_is() -> None:
     s = await asc.open("cpu")
-    torn(s)
+    break_off(s)
     with pytest.raises(asc.SchedulerClosed, match="KeyboardInterrupt came"):
         asc.ones(3)
     other = await asc.open("cpu")
@@ -171,7 +172,7 @@ async def test_its_threads_end() -> None:
     async with asc.Scheduler("cpu", streams=3) as s:
         gate = threading.Event()
         s.submit_nowait(held, gate)
-        torn(s)
+        break_off(s)
         gate.set()
         await until(lambda: set(threading.enumerate()) <= before)
         with pytest.raises(asc.SchedulerClosed):
@@ -182,18 +183,21 @@ async def test_where_the_recursion_is_too_deep_to_give_up_it_is_done_later(s: as
     x = await s.put(np.ones((300, 300)))
     await (x @ x)  # its plan is kept: each time below is as long as the one before
     s.statistics()  # takes in that its bytes came back
-    give_up, failures = s._runtime.engine.on_torn, [RecursionError()]
+    gate = threading.Event()
+    s.submit_nowait(held, gate)  # so that something is unfinished, wherever it is interrupted
+    give_up, failures = s._runtime.on_interrupted, [RecursionError()]
 
     def fail_once(error: BaseException) -> None:
         if failures:
             raise failures.pop()
         give_up(error)
 
-    s._runtime.engine.on_torn = fail_once
+    s._runtime.on_interrupted = fail_once
     for number in count():
         interrupted(number, lambda: x @ x)
         if not failures:
             break
+    gate.set()
     with pytest.raises(ExceptionGroup, match="barrier: 1 task failed"):
         await s.barrier()
     with pytest.raises(asc.SchedulerClosed, match="KeyboardInterrupt came in the middle"):

@@ -94,7 +94,7 @@ async def test_nothing_to_do_is_no_wait() -> None:
 async def test_the_backlog_and_the_wait_for_it() -> None:
     async with asc.Scheduler("cpu", max_ops=1, max_bytes=1000) as s:
         clock = Clock()
-        s._runtime.meter = Meter(s._runtime.engine.admission, clock)
+        s._runtime.meter = Meter(s._runtime.ledger, clock)
         for i in range(2):
             gate = threading.Event()
             first = await s.submit(held, gate, nbytes=100)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -44,7 +45,8 @@ async def test_as_many_as_there_is_room_for_and_not_one_more(gate: threading.Eve
 @pytest.mark.parametrize("how", ["in order", "by an error", "for lack of room"])
 async def test_afterwards_tiny_rows_run_at_once_again(s: asc.Scheduler, how: str) -> None:
     x, tiny = await settled(await s.put(BLOCK)), await s.put(np.ones(3))
-    s._runtime.engine.ledger.limits.max_pending = 1 if how == "for lack of room" else None
+    ledger = s._runtime.ledger
+    ledger.limits = replace(ledger.limits, max_pending=1 if how == "for lack of room" else None)
 
     def issue() -> Any:
         with transaction(s._runtime, "it"):
