@@ -60,7 +60,7 @@ class Endings:
         """A task is over, in this state. All that end come here."""
         task.state = state
         task.let_go()
-        task.forget_dependents()
+        task.readers = None
         if state == FAILED and task.lanes:
             assert task.failure is not None
             self._record(task, task.failure)

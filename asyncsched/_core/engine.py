@@ -148,7 +148,9 @@ class Engine:
             ledger.busy = True
             ledger.join(task)
             completions.immediate_thread = 0  # a scan for what fits is told of every drop by way of the completions
-            failed = _follow(task)
+            failed, reads = None, task.reads
+            if type(reads) is not Value or reads.task is not None:
+                failed = _follow(task)
             if ledger.observer is not None:
                 assert task.value is not None
                 task.value.seq = task.seq
@@ -366,7 +368,8 @@ class Engine:
         task.state = LAUNCHED  # the queue lets go of what is not pending
         if queued:
             self.admission.remove(task)
-            task.unblock_dependents()
+            if task.readers is not None:
+                task.unblock_dependents()
         self.ledger.charge(task)
 
     # -- ending -----------------------------------------------------------------------------------------------------

@@ -115,8 +115,8 @@ class Ledger:
         if not account.pending:
             self.waiting[account] = None
         account.pending += 1
-        if not task.blockers and account.fits(task):  # else a scan for what fits would find nothing new
-            account.changed = True
+        if not task.blockers and (account.limit is None or account.fits(task)):
+            account.changed = True  # else a scan for what fits would find nothing new
         self.pending += 1
         self.pending_bytes += task.cost
         if not task.lanes:

@@ -178,7 +178,7 @@ class Task:
     expedited: bool = False  # queued before the rest of its scope
     blockers: int = 0  # producers that are not launched yet
     passed: int = 0  # times another scope was admitted while this head had no room
-    _dependents: Any = None  # the task that reads what this makes, or a list of them
+    readers: Any = None  # the task that reads what this makes, or a list of them: see `dependents`
     waiters: list[Waiter] | None = None
     lane: Lane | None = None  # the stream it was given
     number: int = 0  # among the tasks of that stream, from 1
@@ -208,23 +208,19 @@ class Task:
     @property
     def dependents(self) -> Sequence[Task]:
         """The tasks that read what it makes, and were submitted while it was unfinished."""
-        found = self._dependents
+        found = self.readers
         return () if found is None else (found,) if type(found) is Task else found
 
     def add_dependent(self, task: Task) -> None:
         """Another task waits for this one, which has not ended."""
-        if self._dependents is None:
-            self._dependents = task
-        elif type(self._dependents) is list:
-            self._dependents.append(task)
+        if self.readers is None:
+            self.readers = task
+        elif type(self.readers) is list:
+            self.readers.append(task)
         else:
-            self._dependents = [self._dependents, task]
+            self.readers = [self.readers, task]
         if self.state == PENDING:
             task.blockers += 1
-
-    def forget_dependents(self) -> None:
-        """It has ended: nobody waits for it any more."""
-        self._dependents = None
 
     def unblock_dependents(self) -> None:
         """It is launched, so what reads it may be: streams wait for streams."""

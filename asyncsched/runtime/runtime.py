@@ -25,7 +25,7 @@ from .._core.failure import Failure
 from .._core.host import Host
 from .._core.instrument import Instrument
 from .._core.ledger import Limits
-from .._core.model import LAUNCHED, Lane, Task, Value, failure_above
+from .._core.model import LAUNCHED, Lane, Task, Value
 from .._core.refcounts import require_gil
 from ..devices.contract import Device, Point, RemoteDevice
 from ..devices.host.allowed import NO_DESCRIPTOR
@@ -301,11 +301,11 @@ class Runtime(OnOneLoop, Host):
             return None if reads else lane
         if self.inline is InlineMode.NEVER or task.move is not None:
             return None
-        inputs = (reads,) if type(reads) is Value else reads
-        for value in inputs:
-            if type(value.array) is not np.ndarray:
+        for value in (reads,) if type(reads) is Value else reads:
+            producer = value.task
+            if type(value.array) is not np.ndarray or (producer is not None and producer.failure is not None):
                 return None
-        return lane.loop if failure_above(inputs) is None else None
+        return lane.loop
 
     def run_here(self, task: Task) -> None:
         """Run a quick task here, to its end."""
