@@ -81,9 +81,22 @@ class Endings:
             return True
         # While it has not ended none of its dependents has, so their `move` is still there.
         below = _below(task)
-        if not self.mark_cancelled(task, failure):
+        if task.failure is not failure and not self.mark_cancelled(task, failure):
             return False
-        self.spread(task, below)
+        self._tell_cancelled(task)
+        for producer, dependent, move in below:
+            above = producer.failure
+            if above is None:
+                continue
+            if move is not None:
+                self._give_up(move.commit)
+            elif dependent.state == PENDING:
+                self.settle(dependent, above.passed_to(dependent.name, dependent.site))
+            elif dependent.state == LAUNCHED and dependent.failure is None:
+                # Both may have ended since the mark, and it may have its result; but no waiter has been called yet.
+                dependent.failure = above.passed_to(dependent.name, dependent.site)
+                dependent.cancelled = True
+                self._tell_cancelled(dependent)
         return True
 
     @staticmethod
@@ -98,23 +111,6 @@ class Endings:
         task.failure = failure
         task.cancelled = True
         return True
-
-    def spread(self, task: Task, below: Below | None = None) -> None:
-        """A launched task was marked as cancelled: tell who waits, and end what depends on it."""
-        self._tell_cancelled(task)
-        for producer, dependent, move in _below(task) if below is None else below:
-            above = producer.failure
-            if above is None:
-                continue
-            if move is not None:
-                self._give_up(move.commit)
-            elif dependent.state == PENDING:
-                self.settle(dependent, above.passed_to(dependent.name, dependent.site))
-            elif dependent.state == LAUNCHED and dependent.failure is None:
-                # Both may have ended since the mark, and it may have its result; but no waiter has been called yet.
-                dependent.failure = above.passed_to(dependent.name, dependent.site)
-                dependent.cancelled = True
-                self._tell_cancelled(dependent)
 
     def _tell_cancelled(self, task: Task) -> None:
         if task.waiters is not None:

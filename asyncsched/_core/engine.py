@@ -218,53 +218,51 @@ class Engine:
 
     def dispatch(self) -> None:
         """Take in what ended, launch what is admitted, tell who waits; again until nothing is left to do."""
-        completions, ledger, endings, ran = self.completions, self.ledger, self._endings, 0
+        completions, ledger = self.completions, self.ledger
         if ledger.busy:  # whoever is in the middle of a change will look again
             if self.interrupted is None:
                 completions.notify()
             else:
                 self._host.on_interrupted(self.interrupted)
             return
-        if not (completions.wants_slots or completions.items or endings.notices or completions.fatal):
+        if not (completions.wants_slots or completions.items or self._endings.notices or completions.fatal):
             return  # nothing has ended since, and nothing is pending
-        try:
-            for turn in range(_MOST_ROUNDS):
-                while True:
-                    ledger.busy = True
-                    if completions.items:
-                        self._take_in()
-                    while ran < _MOST_HERE and not self._postponed and (task := self.admission.next()) is not None:
-                        ran += self._go(task, True, _MOST_HERE - ran)
-                    ledger.busy = False
-                    if not self._postponed:
-                        break
-                    self._catch_up()
-                if endings.notices:
-                    self._tell()
-                # Flags first, a look at the deque second: see `completions`.
-                completions.wants_slots = ledger.pending > 0
-                completions.threshold = ledger.in_flight // 2 or 1
-                completions.wants_bytes = lacking = (
-                    self.admission.lacking() if completions.wants_slots and ledger.free > 0 else 0
-                )
-                if ran >= _MOST_HERE:
-                    completions.notify()
-                    return
-                arrived = len(completions.items)
-                if not arrived or not (lacking or arrived >= completions.threshold):
-                    break
-                if turn == _MOST_ROUNDS - 1:
-                    completions.notify()
-            if lacking or self._stuck:
-                stuck = self.admission.stuck() if lacking and not completions.items else []
-                self._stuck = bool(stuck)
-                self._host.on_stuck(stuck)
-        except BaseException as error:
+        while not self._move_along():
+            pass
+        if completions.fatal is not None:  # what was launched on that stream would never end
+            error, completions.fatal = completions.fatal, None
             self.interrupted, ledger.busy = error, True
             self._host.on_interrupted(error)
-            raise
-        if completions.fatal is not None:
-            self._stop_for(completions.fatal)
+
+    @whole
+    def _move_along(self) -> bool:
+        """Move what can be moved now. Returns False if there is more, since something was put off meanwhile."""
+        completions, ledger, ran, lacking = self.completions, self.ledger, 0, 0
+        for turn in range(_MOST_ROUNDS):
+            self._take_in()
+            while ran < _MOST_HERE and not self._postponed and (task := self.admission.next()) is not None:
+                ran += self._go(task, True, _MOST_HERE - ran)
+            if self._endings.notices:
+                self._tell()
+            # Flags first, a look at the deque second: see `completions`.
+            completions.wants_slots = ledger.pending > 0
+            completions.threshold = ledger.in_flight // 2 or 1
+            completions.wants_bytes = lacking = (
+                self.admission.lacking() if completions.wants_slots and ledger.free > 0 else 0
+            )
+            arrived = len(completions.items)
+            if self._postponed:
+                return False
+            if ran >= _MOST_HERE or (turn == _MOST_ROUNDS - 1 and arrived):
+                completions.notify()
+                return True
+            if not arrived or not (lacking or arrived >= completions.threshold):
+                break
+        if lacking or self._stuck:
+            stuck = self.admission.stuck() if lacking and not completions.items else []
+            self._stuck = bool(stuck)
+            self._host.on_stuck(stuck)
+        return True
 
     @whole
     def drain(self) -> None:
@@ -376,9 +374,10 @@ class Engine:
 
     def cancel(self, task: Task, failure: Failure) -> bool:
         """Cancel a task in any state, and what depends on it. Returns whether it had not ended yet."""
-        if self.ledger.busy and task.move is None and task.state != PENDING:
+        if self.ledger.busy and task.state != PENDING and task.move is None:
             # It may end before this change is whole: so it is marked now, and who waits is told later.
-            return self._endings.mark_cancelled(task, failure) and self._spread(task)
+            if not self._endings.mark_cancelled(task, failure):
+                return False
         return self._cancel(task, failure)
 
     @whole
@@ -386,19 +385,9 @@ class Engine:
         return self._endings.cancel(task, failure)
 
     @whole
-    def _spread(self, task: Task) -> bool:
-        self._endings.spread(task)
-        return True
-
-    @whole
     def settle(self, task: Task, failure: Failure) -> bool:
         """End a pending task that will never be launched, and its dependents. See `Endings.settle`."""
         return self._endings.settle(task, failure)
-
-    @whole
-    def reprice(self, task: Task, cost: int) -> None:
-        """A pending task turns out to cost something else."""
-        self.ledger.reprice(task, cost)
 
     def abandon(self, failure: Failure) -> None:
         """End everything unfinished by `failure`, after an interruption."""
@@ -409,12 +398,6 @@ class Engine:
         self._postponed.clear()
         self._resumed = None
         self.interrupted, self.ledger.busy = None, False
-
-    def _stop_for(self, error: BaseException) -> None:
-        """A stream's thread has ended: what was launched on it would never end, nor what waits for that."""
-        self.completions.fatal = None
-        self.interrupted, self.ledger.busy = error, True
-        self._host.on_interrupted(error)
 
     def _put_off(self, method: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
         """A finaliser asks for a change in the middle of another, which is to be whole first."""
@@ -437,7 +420,9 @@ class Engine:
     @whole
     def grant_reserve(self, scope: Scope, claim: Value) -> None:
         """Make the bytes of a claim, charged to the scope's account, the scope's own. Nobody has used the scope yet."""
-        self.scopes.grant_reserve(scope, claim)
+        assert not scope.tasks
+        assert not scope.children
+        self.ledger.reserve(scope, claim)
 
     @whole
     def close_scope(self, scope: Scope) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable
 
 from .admission import Admission
 from .ledger import Ledger
-from .model import Scope, Value
+from .model import Scope
 from .queues import Queue
 
 
@@ -75,12 +75,6 @@ class Scopes:
                 self._close(scope)
             else:
                 ended.append(scope)
-
-    def grant_reserve(self, scope: Scope, claim: Value) -> None:
-        """Make the bytes of a claim, charged to the scope's account, the scope's own. Nobody has used the scope yet."""
-        assert not scope.tasks
-        assert not scope.children
-        self._ledger.reserve(scope, claim)
 
     def close(self, scope: Scope) -> None:
         """Take a finished scope out of the tree; what it still holds is charged to its parent in the same step."""

@@ -193,7 +193,7 @@ class Run:
         head = None if core is None else core.queue.peek()
         if core is None or head is None or not head.cost or not isinstance(head.call, Node):
             return False
-        self.runtime.engine.reprice(head, 0)
+        self.runtime.engine.ledger.reprice(head, 0)
         return True
 
 
