@@ -55,8 +55,8 @@ class Audit:
     def held_by_pending(self) -> int:
         """Bytes of finished results that nothing but pending tasks holds."""
         tasks = self._admission.tasks()
-        alone = _held_alone(value for task in tasks for value in task.inputs if value.charge)
-        return sum([value.charge for value in alone])
+        solely = _solely_held(value for task in tasks for value in task.inputs if value.charge)
+        return sum([value.charge for value in solely])
 
     def sufficient_limit(self, account: Account) -> int:
         """A limit under which every pending task of an account could run, one after the other by age.
@@ -66,7 +66,7 @@ class Audit:
         tasks = [task for task in self._admission.tasks() if task.scope.account is account]
         last = {id(value): task for task in tasks for value in (task.value, *task.inputs)}
         freed: Counter[Task] = Counter()
-        for value in _held_alone(value for task in tasks for value in (task.value, *task.inputs) if value is not None):
+        for value in _solely_held(value for task in tasks for value in (task.value, *task.inputs) if value is not None):
             if value.account.open is account:
                 freed[last[id(value)]] += value.nbytes
         used = most = account.used
@@ -108,7 +108,7 @@ class Audit:
             assert account.earmark is None or account.earmark.state == PENDING
 
 
-def _held_alone(held: Iterable[Value]) -> list[Value]:
+def _solely_held(held: Iterable[Value]) -> list[Value]:
     """The values that nobody else holds. `held` gives each as many times as tasks hold it, and holds none itself."""
     count = Counter(held)
     values, times = list(count), list(count.values())

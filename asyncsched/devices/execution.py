@@ -143,10 +143,10 @@ def _hand_on(task: Task, value: Value, place: int | None, memory: Memory) -> Non
         fail(task, old.failure.passed_to(task.name, task.site))
         return
     del old
-    alone = reusable(task, True, lambda found: found is task.inputs[place])
-    if alone is not None:
-        value.block, alone.block = alone.block, None
-        finish(task, value, alone.array, alone.charge)
+    sole = reusable(task, True, lambda found: found is task.inputs[place])
+    if sole is not None:
+        value.block, sole.block = sole.block, None
+        finish(task, value, sole.array, sole.charge)
         return
     old = task.inputs[place]
     value.base = old.owner
@@ -172,16 +172,16 @@ def reusable(task: Task, any_input: bool, fits: Callable[[Value], bool]) -> Valu
     A task of a commit that was granted no room depends on it. Any other holder is about to drop the input, such as the
     loop's thread, which looks at tasks for `statistics()`. So it is tried again for a while.
     """
-    found = _held_alone(task, any_input, fits)
+    found = _solely_held(task, any_input, fits)
     if found is None and task.move is not None and task.move.commit.charged and not task.move.grant:
         for _ in range(_LOOKS if in_stream_thread() else 0):
             sleep(_PAUSE)
-            if (found := _held_alone(task, any_input, fits)) is not None:
+            if (found := _solely_held(task, any_input, fits)) is not None:
                 break
     return found
 
 
-def _held_alone(task: Task, any_input: bool, fits: Callable[[Value], bool]) -> Value | None:
+def _solely_held(task: Task, any_input: bool, fits: Callable[[Value], bool]) -> Value | None:
     """The same, as things are at this moment.
 
     The references are counted first, and `escaped` is read second. The loop's thread, which may be handing the array

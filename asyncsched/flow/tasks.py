@@ -42,8 +42,8 @@ from ..runtime.waiting import ADMITTED, awaited, checkpoint
 from ..tensors.handles import Task
 from ..tensors.putting import importable, make_put, put_nowait
 from ..tensors.tensor import Tensor
+from .callables import Options, context_of, make_call
 from .learned import LearnedCost
-from .making import Options, context_of, make_call
 
 T = TypeVar("T")
 Shape: TypeAlias = int | Sequence[int]

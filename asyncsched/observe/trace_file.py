@@ -55,7 +55,7 @@ class TraceFile:
         self.counters: deque[tuple[Any, ...]] = deque()
         self.ending = False
         self._details = details
-        self._making = threading.Lock()  # held by who makes text
+        self._text_lock = threading.Lock()  # held by whoever makes text
         self._texts: deque[bytes] = deque()
         self._lost = 0
         self._begun = False  # whether the head is made
@@ -126,7 +126,7 @@ class TraceFile:
 
     def _write(self, file: IO[bytes]) -> None:
         while True:
-            with self._making:
+            with self._text_lock:
                 more = self._make(_ROWS)
             while self._texts:
                 file.write(self._texts.popleft())
@@ -136,11 +136,11 @@ class TraceFile:
 
     def help(self) -> None:
         """Make some of the text, unless the thread is doing so."""
-        if self._making.acquire(blocking=False):
+        if self._text_lock.acquire(blocking=False):
             try:
                 self._make(_HELPED)
             finally:
-                self._making.release()
+                self._text_lock.release()
 
     # -- the text ---------------------------------------------------------------------------------------------------
 

@@ -46,7 +46,7 @@ def commit(name: str, tasks: Sequence[Task], versions: Mapping[Value, Value | No
         if before is not None:
             place = task.inputs.index(before)
         del before  # it would count as a reference
-        needs = 0 if place == 0 and task.call.inplace and _alone(task, tasks, uses) else value.nbytes
+        needs = 0 if place == 0 and task.call.inplace and _sole_holder(task, tasks, uses) else value.nbytes
         room += needs
         workspace = max(workspace, task.cost - value.nbytes)
         task.move = Move(all_of_it, needs, place, hands_on=value in versions)
@@ -62,7 +62,7 @@ def commit(name: str, tasks: Sequence[Task], versions: Mapping[Value, Value | No
     return gate
 
 
-def _alone(task: Task, tasks: Sequence[Task], uses: dict[int, int]) -> bool:
+def _sole_holder(task: Task, tasks: Sequence[Task], uses: dict[int, int]) -> bool:
     """Whether the task will certainly write over its first input: all that holds it is known, and gone when it runs.
 
     Args:

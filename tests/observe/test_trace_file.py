@@ -168,7 +168,7 @@ async def test_what_a_slow_disk_lost_is_counted_and_the_rest_is_read(
 ) -> None:
     path = tmp_path / "run.json"
     async with asc.Scheduler("cpu") as s, asc.Trace(path) as trace:
-        with trace._file._making:  # its thread waits
+        with trace._file._text_lock:  # its thread waits
             async with s.scope(name="lost"):
                 await s.call(int)
                 with monkeypatch.context() as disk:
