@@ -23,6 +23,7 @@ import numpy as np
 
 import asyncsched as asc
 from asyncsched import nn, optim
+from asyncsched._core.ledger import Limits
 from asyncsched.observe import Recording
 from asyncsched.observe.replan import smallest_limit, streams_of
 from asyncsched.observe.replay import Outcome, Program
@@ -79,7 +80,7 @@ def _recorded(work: Work, limit: int | None = None) -> Program:
 
 
 def _replayed(program: Program, limit: int | None) -> Outcome:
-    return program.run(max_bytes=limit, max_ops=64, streams=streams_of(program))
+    return program.run(Limits(64, limit), streams_of(program))
 
 
 def _predicted(name: str, work: Work, rounds: int) -> list[Row]:

@@ -20,7 +20,7 @@ What finds nobody waiting would be the next anyway, and goes past all queues: `L
 
 from __future__ import annotations
 
-from collections.abc import Sized
+from collections.abc import Hashable, Sized
 from operator import attrgetter
 from typing import Final
 
@@ -54,6 +54,18 @@ class Admission:
         self.tenants = Tenants()
         self._queues = {}
         self._classes = []
+
+    def new_queue(
+        self,
+        around: Queue | None = None,
+        tenant: Hashable | None = None,
+        weight: float | None = None,
+        priority: int | None = None,
+    ) -> Queue:
+        """A queue for a scope, whose tenant is named, or that of the queue `around` it."""
+        if around is None:
+            return Queue(Tenant(None, self.tenants.ordinary))
+        return Queue(self.tenants.join(around.tenant, tenant, weight, priority))
 
     def push(self, task: Task) -> None:
         """A task joins the queue of its scope."""

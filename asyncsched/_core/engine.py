@@ -51,9 +51,7 @@ from .host import Host
 from .ledger import Ledger, Limits
 from .model import CANCELLED, DONE, FAILED, LAUNCHED, PENDING, Lane, Scope, Task, Value, Waiter, failure_above
 from .placement import choose, soonest
-from .queues import Queue
 from .scopes import Scopes
-from .tenants import Tenant
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -108,7 +106,7 @@ class Engine:
         self.completions = completions
         self.ledger = Ledger(limits, completions, runtime)
         self.admission = Admission(self.ledger, completions.returning)
-        self.root = Scope("root", Queue(Tenant(None, self.admission.tenants.ordinary)), self.ledger.account)
+        self.root = Scope("root", self.admission.new_queue(), self.ledger.account)
         self.audit = Audit(self.root, self.ledger, self.admission)
         self.interrupted: BaseException | None = None
         self._host = host
@@ -374,10 +372,10 @@ class Engine:
 
     def cancel(self, task: Task, failure: Failure) -> bool:
         """Cancel a task in any state, and what depends on it. Returns whether it had not ended yet."""
-        if self.ledger.busy and task.state != PENDING and task.move is None:
-            # It may end before this change is whole: so it is marked now, and who waits is told later.
-            if not self._endings.mark_cancelled(task, failure):
-                return False
+        launched = task.state != PENDING and task.move is None
+        # In the middle of another change it may end before this one is made: so it is marked now, and told of later.
+        if self.ledger.busy and launched and not self._endings.mark_cancelled(task, failure):
+            return False
         return self._cancel(task, failure)
 
     @whole

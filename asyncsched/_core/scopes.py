@@ -8,7 +8,6 @@ from collections.abc import Callable, Hashable
 from .admission import Admission
 from .ledger import Ledger
 from .model import Scope
-from .queues import Queue
 
 
 class Scopes:
@@ -43,7 +42,7 @@ class Scopes:
         """
         queue = parent.queue
         if own_queue:
-            queue = Queue(self._admission.tenants.join(queue.tenant, tenant, weight, priority))
+            queue = self._admission.new_queue(queue, tenant, weight, priority)
         elif parent.ended_children:
             self._sweep(parent.ended_children)
         scope = Scope(name, queue, parent.account, parent)

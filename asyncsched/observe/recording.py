@@ -35,9 +35,10 @@ import json
 import os
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
+from .._core.ledger import Limits
 from .._core.model import STATE_NAMES
 from ..pictures.graph import TaskGraph
 from ..pictures.node import Node
@@ -119,6 +120,7 @@ class ScopeRecord:
 
 
 INLINE_STREAM = LoopStream.name
+_LIMITS = [each.name for each in fields(Limits)]
 
 
 @dataclass(slots=True)
@@ -145,6 +147,11 @@ class Recording:
     counters: dict[str, list[Any]] = field(default_factory=lambda: {name: [] for name in COUNTED})
     complete: bool = False
     lost: int = 0
+
+    @property
+    def limits(self) -> Limits:
+        """Those of the scheduler."""
+        return Limits(**{name: self.metadata[name] for name in _LIMITS if name in self.metadata})
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Recording:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from .._arguments import counted, format_bytes, parse_bytes
@@ -109,10 +110,10 @@ def plot(outcomes: Sequence[Outcome], path: str) -> None:
         raise ImportError('--plot needs matplotlib: pip install "asyncsched[demos]"') from error
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     time, peak = figure.subplots(1, 2)
-    limits = sorted({o.max_bytes / MIB for o in outcomes if o.max_bytes is not None})
+    limits = sorted({o.limits.max_bytes / MIB for o in outcomes if o.limits.max_bytes is not None})
     for number, count in enumerate(dict.fromkeys(outcome.streams for outcome in outcomes)):
-        mine = [o for o in outcomes if o.streams == count and o.finished and o.max_bytes is not None]
-        sizes: list[Any] = [o.max_bytes / MIB for o in mine if o.max_bytes is not None]
+        mine = [o for o in outcomes if o.streams == count and o.finished and o.limits.max_bytes is not None]
+        sizes: list[Any] = [o.limits.max_bytes / MIB for o in mine if o.limits.max_bytes is not None]
         style = {"linestyle": ("-", "--", "-.", ":")[number % 4], "marker": "osvD"[number % 4], "fillstyle": "none"}
         name = counted(count, "stream")
         time.plot(sizes, [o.seconds for o in mine], label=name, **style)
@@ -129,7 +130,7 @@ def plot(outcomes: Sequence[Outcome], path: str) -> None:
 
 
 def _run(program: Program, limit: int | None, streams: int) -> Outcome:
-    return program.run(max_bytes=limit, max_ops=program.recording.metadata["max_ops"], streams=streams)
+    return program.run(replace(program.recording.limits, max_bytes=limit), streams)
 
 
 def streams_of(program: Program) -> int:
@@ -148,7 +149,7 @@ def _around(program: Program) -> list[int | None]:
 def _recorded(program: Program) -> str:
     recording = program.recording
     seconds = max(task.done for task in recording.tasks) - min(task.submitted for task in recording.tasks)
-    limit = recording.metadata["max_bytes"]
+    limit = recording.limits.max_bytes
     return (
         f"recorded: {len(recording.tasks):,} tasks in {seconds:.3f} s, max_bytes {_bound(limit)},"
         f" {counted(streams_of(program), 'stream')}; the same replayed:"
@@ -159,7 +160,7 @@ def _recorded(program: Program) -> str:
 def _table(outcomes: Sequence[Outcome]) -> list[str]:
     lines = ["streams    max_bytes        time   peak tracked   waited for room   streams busy"]
     for o in outcomes:
-        head = f"{o.streams:7}   {_bound(o.max_bytes):>10}"
+        head = f"{o.streams:7}   {_bound(o.limits.max_bytes):>10}"
         if o.finished:
             peak = format_bytes(o.peak_bytes)
             lines.append(f"{head}   {o.seconds:7.3f} s   {peak:>12}   {o.waited:13.3f} s   {o.busy:12.0%}")
@@ -178,7 +179,7 @@ def _smallest(program: Program, streams: int) -> str:
 
 
 def _twice(program: Program, streams: int) -> str | None:
-    limit = program.recording.metadata["max_bytes"]
+    limit = program.recording.limits.max_bytes
     if limit is None:
         return None
     now, then = (_run(program, nbytes, streams) for nbytes in (limit, 2 * limit))

@@ -42,8 +42,7 @@ class Outcome:
         why: for what is not finished, the first task that cannot be admitted.
     """
 
-    max_bytes: int | None
-    max_ops: int | None
+    limits: Limits
     streams: int
     finished: bool
     seconds: float
@@ -67,7 +66,7 @@ class Program:
     events: list[Event]
     delays: Delays
     # By limits: a replay is always the same.
-    _known: dict[tuple[int | None, int | None, int], Outcome] = field(default_factory=dict)
+    _known: dict[tuple[Limits, int], Outcome] = field(default_factory=dict)
 
     @classmethod
     def of(cls, recording: Recording) -> Program:
@@ -80,23 +79,24 @@ class Program:
             raise ValueError("this trace has no tasks: let it run while something is computed")
         return cls(recording, events_of(recording), delays_of(recording))
 
-    def run(self, *, max_bytes: int | None, max_ops: int | None, streams: int) -> Outcome:
+    def run(self, limits: Limits, streams: int) -> Outcome:
         """Replay it under these limits, on so many compute streams of each device."""
-        limits = max_bytes, max_ops, streams
-        if limits not in self._known:
-            self._known[limits] = Replay(self, *limits).run()
-        return self._known[limits]
+        key = limits, streams
+        if key not in self._known:
+            self._known[key] = Replay(self, *key).run()
+        return self._known[key]
 
 
 class Replay(Host):
     """One run of a program."""
 
-    def __init__(self, program: Program, max_bytes: int | None, max_ops: int | None, streams: int) -> None:
+    def __init__(self, program: Program, limits: Limits, streams: int) -> None:
         self._program = program
         self._count = streams
         self.now = 0.0
         self._completions = Completions(lambda: None)
-        self.engine = Engine(Limits(max_ops, max_bytes), self._completions, self)
+        self._limits = limits
+        self.engine = Engine(limits, self._completions, self)
         self._heap: list[tuple[float, int, Task]] = []
         self._order = count()
         self._streams: dict[Lane, _Stream] = {}
@@ -245,6 +245,5 @@ class Replay(Host):
         waiting = self.engine.admission.tasks()
         if waiting and not finished and not why:
             why = f"{waiting[0].name} ({waiting[0].cost:,} bytes) is never admitted"
-        engine = self.engine
-        limits = engine.ledger.account.limit, engine.ledger.limits.max_ops
-        return Outcome(*limits, self._count, finished, seconds, engine.ledger.peak_bytes, self._waited, busy, why)
+        peak = self.engine.ledger.peak_bytes
+        return Outcome(self._limits, self._count, finished, seconds, peak, self._waited, busy, why)

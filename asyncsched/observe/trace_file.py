@@ -19,6 +19,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import IO, Any, Final
 
 import numpy as np
@@ -193,14 +194,11 @@ class TraceFile:
 
     def _metadata(self) -> dict[str, Any]:
         runtime = self._runtime
-        engine = runtime.engine
         return {
             "format": FORMAT,
             "wall_clock": self._wall,
             "perf_counter": self._origin,
-            "max_ops": engine.ledger.limits.max_ops,
-            "max_bytes": engine.ledger.account.limit,
-            "max_pending": engine.ledger.limits.max_pending,
+            **asdict(runtime.ledger.limits),
             "bytes_before": self._before,
             "devices": [
                 {"name": device.name, "kind": device.kind, "streams": len(lanes.compute)}

@@ -11,6 +11,7 @@ import pytest
 
 import asyncsched as asc
 from asyncsched.__main__ import main
+from asyncsched._core.ledger import Limits
 from asyncsched.observe import Recording, replan
 from asyncsched.observe.recording import ScopeRecord, TaskRecord
 from asyncsched.observe.replay import Outcome, Program
@@ -37,7 +38,7 @@ def recorded(*tasks: TaskRecord, waits: Any = (), scopes: Any = ()) -> Program:
 
 
 def replay(program: Program, max_bytes: int | None = None, streams: int = 1, max_ops: int | None = 64) -> Outcome:
-    return program.run(max_bytes=max_bytes, max_ops=max_ops, streams=streams)
+    return program.run(Limits(max_ops, max_bytes), streams)
 
 
 def test_what_is_independent_overlaps_and_what_depends_waits() -> None:
