@@ -1,0 +1,447 @@
+"""Runs random programs whose finalisers do everything, under one kind of pressure each; by hand as many as one likes.
+
+    python -m tests.differential.finalisers --programs 2000            # all kinds, on 1, 2 and 4 streams, on both loops
+    python -m tests.differential.finalisers --kind collector --seed 17 --streams 2 --loop uvloop        # one, again
+
+A program ends right, or with a `SchedulerClosed` that names the cause: an interrupt, a MemoryError, a RecursionError in
+the middle of the bookkeeping. Values equal NumPy's, nothing hangs, and in the end nothing is charged.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import ctypes
+import faulthandler
+import gc
+import importlib.util
+import os
+import random
+import resource
+import subprocess
+import sys
+import threading
+import traceback
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from types import FrameType
+from typing import Any
+
+from threadpoolctl import threadpool_limits
+
+import asyncsched as asc
+
+from .finaliser_programs import Deliberate, Leave, Pressure, Program, Wrong
+
+STREAMS = (1, 2, 4)
+LOOPS = ("asyncio", "uvloop") if importlib.util.find_spec("uvloop") is not None else ("asyncio",)
+ENDS_SOON = 20  # seconds for one program, which takes a hundredth of one: it hangs
+LATE = 400  # looks, a few milliseconds apart, at what streams are about to let go of
+PACKAGE = os.path.dirname(asc.__file__)
+
+
+class Collector(Pressure):
+    """Python's collector runs at every allocation or two, and others act when it begins and when it ends."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng, self._program = rng, None
+        self._before = gc.get_threshold()
+
+    def arm(self, program: Program) -> None:
+        self._program = program
+        gc.callbacks.append(self._look)
+        gc.set_threshold(1, 1, 1)
+
+    def disarm(self) -> None:
+        gc.set_threshold(*self._before)
+        if self._look in gc.callbacks:
+            gc.callbacks.remove(self._look)
+
+    def _look(self, phase: str, info: dict[str, int]) -> None:
+        if self._rng.random() < 0.01:
+            self._program._act_of(self._rng)([])
+
+
+class Recursion(Pressure):
+    """Some calls are made where few frames are left."""
+
+    errors = (RecursionError,)
+    cause = "RecursionError"
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng, self._usual, self._on = rng, sys.getrecursionlimit(), False
+
+    def arm(self, program: Program) -> None:
+        self._on = True
+
+    def disarm(self) -> None:
+        self._on = False
+
+    @contextmanager
+    def tight(self) -> Iterator[None]:
+        if not self._on or self._rng.random() < 0.7:
+            yield
+            return
+        room = self._rng.randrange(1, 60)
+        for limit in range(_depth() + room, self._usual):
+            try:
+                sys.setrecursionlimit(limit)
+                break
+            except RecursionError:  # functions in C count, too
+                continue
+        try:
+            yield
+        finally:
+            sys.setrecursionlimit(self._usual)
+
+    @contextmanager
+    def relaxed(self) -> Iterator[None]:
+        limit = sys.getrecursionlimit()
+        sys.setrecursionlimit(self._usual)
+        try:
+            yield
+        finally:
+            for again in range(limit, self._usual):
+                try:
+                    sys.setrecursionlimit(again)
+                    break
+                except RecursionError:
+                    continue
+
+
+def _depth() -> int:
+    frame, depth = sys._getframe(), 0
+    while frame is not None:
+        frame, depth = frame.f_back, depth + 1
+    return depth
+
+
+class Memory(Pressure):
+    """Some calls are made where one allocation of Python's fails, or all from one on."""
+
+    errors = (MemoryError,)
+    cause = "MemoryError"
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng, self._on = rng, False
+        import _testcapi  # CPython's own tests use it; see `test_finalisers`
+
+        self._fail, self._allow = _testcapi.set_nomemory, _testcapi.remove_mem_hooks
+
+    def arm(self, program: Program) -> None:
+        self._on = True
+
+    def disarm(self) -> None:
+        self._on = False
+        self._allow()
+
+    @contextmanager
+    def tight(self) -> Iterator[None]:
+        if not self._on or self._rng.random() < 0.7:
+            yield
+            return
+        first, few = int(2 ** (self._rng.random() * 8)), self._rng.choice([1, 1, 4, 0])
+        self._fail(first, first + few if few else 0)
+        try:
+            yield
+        finally:
+            self._allow()
+
+    @contextmanager
+    def relaxed(self) -> Iterator[None]:
+        self._allow()
+        yield
+
+
+class AddressSpace(Pressure):
+    """Calls are made where the process gets little more memory, or none."""
+
+    errors = (MemoryError,)
+    cause = "MemoryError"
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng, self._on = rng, False
+        self._trim = ctypes.CDLL(None).malloc_trim
+        self._limits = (resource.RLIM_INFINITY, resource.getrlimit(resource.RLIMIT_AS)[1])
+
+    def arm(self, program: Program) -> None:
+        self._on = True
+
+    def disarm(self) -> None:
+        self._on = False
+        resource.setrlimit(resource.RLIMIT_AS, self._limits)
+
+    @contextmanager
+    def tight(self) -> Iterator[None]:
+        if not self._on:
+            yield
+            return
+        self._trim(0)
+        with open("/proc/self/statm") as file:
+            now = int(file.read().split()[0]) * resource.getpagesize()
+        more = self._rng.choice([0, 0, 2**14, 2**17])
+        resource.setrlimit(resource.RLIMIT_AS, (now + more, self._limits[1]))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_AS, self._limits)
+
+    @contextmanager
+    def relaxed(self) -> Iterator[None]:
+        limits = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, self._limits)
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_AS, limits)
+
+
+class Interrupts(Pressure):
+    """A KeyboardInterrupt comes before some lines of the package, on the loop's thread.
+
+    But not where Python would lose it, in what the package itself does when something dies: nobody can do anything then.
+    """
+
+    errors = (KeyboardInterrupt,)
+    cause = "KeyboardInterrupt"
+    lost = ("__del__", "_gone", "_remove")
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng, self._left, self.lines = rng, 0, 0
+
+    def arm(self, program: Program) -> None:
+        self._next()
+
+    def disarm(self) -> None:
+        sys.settrace(None)
+
+    def _next(self) -> None:
+        self._left = int(2 ** (5 + self._rng.random() * 9))
+        sys.settrace(self._enter)
+
+    def _enter(self, frame: FrameType, event: str, arg: Any) -> Any:
+        return self._line if frame.f_code.co_filename.startswith(PACKAGE) else None
+
+    def _line(self, frame: FrameType, event: str, arg: Any) -> Any:
+        if event == "line":
+            self._left -= 1
+            if self._left <= 0 and not self._is_lost(frame):
+                self._left = int(2 ** (8 + self._rng.random() * 8))
+                sys.settrace(None)  # Python would do that, too; the program's next step sets it again
+                raise KeyboardInterrupt
+        return self._line
+
+    def _is_lost(self, frame: FrameType | None) -> bool:
+        while frame is not None and frame.f_code.co_filename.startswith(PACKAGE):
+            if frame.f_code.co_name in self.lost:
+                return True
+            frame = frame.f_back
+        return False
+
+    @contextmanager
+    def relaxed(self) -> Iterator[None]:
+        yield
+
+
+class Plain(Pressure):
+    """None."""
+
+    def __init__(self, rng: random.Random) -> None:
+        pass
+
+    def arm(self, program: Program) -> None:
+        pass
+
+    disarm = partial(lambda: None)
+
+
+KINDS: dict[str, Callable[[random.Random], Any]] = {
+    "plain": Plain, "collector": Collector, "recursion": Recursion, "memory": Memory, "address space": AddressSpace,
+    "interrupt": Interrupts,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Case:
+    """One program in its surroundings."""
+
+    kind: str
+    seed: int
+    streams: int
+    loop: str
+
+    @property
+    def again(self) -> str:
+        """The line that runs it again."""
+        return (
+            f"python -m tests.differential.finalisers --kind {self.kind.replace(' ', '-')} --seed {self.seed}"
+            f" --streams {self.streams} --loop {self.loop}"
+        )
+
+
+def run(case: Case) -> Program:
+    """Run one program to its end on a loop of its own.
+
+    Raises:
+        Wrong: or whatever else it must not end by.
+    """
+    loop = _new_loop(case.loop)
+    found: list[str] = []
+    loop.set_exception_handler(lambda loop, context: found.append(_told(context)))
+    hook, sys.unraisablehook = sys.unraisablehook, partial(_unraisable, case, found)
+    pressure = KINDS[case.kind](random.Random(case.seed))
+    try:
+        main = loop.create_task(_main(case, pressure, found))
+        waiting = loop.create_task(asyncio.wait({main}, timeout=ENDS_SOON))
+        while not waiting.done():
+            try:
+                loop.run_until_complete(waiting)
+            except KeyboardInterrupt:  # that came in a callback of the loop, which goes on
+                if case.kind != "interrupt":
+                    raise
+        if not main.done():
+            raise Wrong(f"it hangs\n{_stacks(loop)}")
+        program = main.result()
+        loop.run_until_complete(loop.shutdown_asyncgens())
+    finally:
+        pressure.disarm()
+        sys.unraisablehook = hook
+    loop.close()
+    if found:
+        raise Wrong("\n".join(found))
+    return program
+
+
+async def _main(case: Case, pressure: Any, found: list[str]) -> Program:
+    rng = random.Random(case.seed + 1)
+    s = asc.Scheduler("cpu", streams=case.streams, max_ops=rng.choice((1, 2, 64, None)),
+                      max_bytes=rng.choice((None, 2**28)))  # fmt: skip
+    program = None
+    try:
+        async with s:
+            program = Program(s, case.seed, pressure, closes=rng.random() < 0.2)
+            pressure.arm(program)
+            try:
+                await program.run(rng.randint(10, 80))
+            finally:
+                if rng.random() < 0.7:  # the others close under it, too
+                    pressure.disarm()
+            await program.let_go()
+            await program.guarded(s.barrier)
+    except (Exception, KeyboardInterrupt) as error:
+        if program is None or not (isinstance(error, Leave) or program.allowed(error)):
+            raise
+    finally:
+        pressure.disarm()
+    await program.guarded(s.aclose)
+    program.closing = True
+    await program.look_at_all()
+    await program.let_go()
+    found += program.wrong
+    await _nothing_is_left(s)
+    return program
+
+
+async def _nothing_is_left(s: asc.Scheduler) -> None:
+    for look in range(LATE):
+        now = s.statistics()
+        charged = (now.tasks_pending, now.tasks_in_flight, now.bytes_in_flight, now.bytes_retained, now.bytes_reserved)
+        if not any((*charged, *_inside(s))):
+            return
+        await asyncio.sleep(0.001 * (look > 3))
+        gc.collect()
+    raise Wrong(f"left: {charged} (pending, in flight, bytes in flight, retained, reserved), {_inside(s)} inside")
+
+
+def _inside(s: asc.Scheduler) -> list[int]:
+    """What statistics do not show: bytes below zero, and what the host pool holds to be in use. It all must be zero."""
+    runtime = s._runtime
+    if runtime.torn is None:
+        runtime.engine.validate()
+    pools = [pool for device in s.devices if (pool := getattr(device.memory, "pool", None)) is not None]
+    for pool in pools:
+        pool._collect()
+    return [runtime.engine.account.used, *[pool.live for pool in pools]]
+
+
+def _new_loop(name: str) -> asyncio.AbstractEventLoop:
+    if name == "uvloop":
+        import uvloop
+
+        return uvloop.new_event_loop()
+    return asyncio.new_event_loop()
+
+
+def _told(context: dict[str, Any]) -> str:
+    error = context.get("exception")
+    return f"nobody handled: {context['message']}: {''.join(traceback.format_exception(error)) if error else ''}"
+
+
+def _unraisable(case: Case, found: list[str], told: Any) -> None:
+    if not isinstance(told.exc_value, (Deliberate, *KINDS[case.kind].errors)):
+        lines = "".join(traceback.format_exception(told.exc_value))
+        found.append(f"raised in a finaliser, {told.err_msg or told.object!r}: {lines}")
+
+
+def _stacks(loop: asyncio.AbstractEventLoop) -> str:
+    parts = [f"task {task!r}\n" + "".join(traceback.format_list(
+        [frame for at in task.get_stack() for frame in traceback.extract_stack(at)[-1:]])) for task in asyncio.all_tasks(loop)]
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    for ident, frame in sys._current_frames().items():
+        parts.append(f"thread {names.get(ident)}\n" + "".join(traceback.format_stack(frame)[-4:]))
+    return "\n".join(parts)
+
+
+def cases(kind: str, seeds: Iterable[int], streams: Iterable[int] = STREAMS, loops: Iterable[str] = LOOPS) -> list[Case]:
+    """Each of these programs everywhere."""
+    return [Case(kind, seed, n, loop) for seed in seeds for n in streams for loop in loops]
+
+
+def run_all(those: Iterable[Case]) -> list[str]:
+    """Run them in this process. Returns what those that failed say, each with the line to run it again."""
+    failed = []
+    for case in those:
+        try:
+            run(case)
+        except Exception as error:
+            failed.append(f"{case.again}\n{''.join(traceback.format_exception(error))}")
+    return failed
+
+
+def main() -> None:
+    """See the head of this file. In a child process each case is named before it begins, so that one that ends the
+    process, or never ends, is known."""
+    parser = argparse.ArgumentParser(prog="python -m tests.differential.finalisers")
+    parser.add_argument("--kind", choices=[kind.replace(" ", "-") for kind in KINDS])
+    parser.add_argument("--seed", type=int, help="one program")
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--programs", type=int, default=100, help="of each kind")
+    parser.add_argument("--streams", type=int)
+    parser.add_argument("--loop", choices=LOOPS)
+    parser.add_argument("--spare-tensors", action="store_true", help="what dies holds none: to look for other faults")
+    given = parser.parse_args()
+    Program.deadly = not given.spare_tensors
+    warnings.simplefilter("ignore", RuntimeWarning)  # NumPy's, of numbers; its `errstate` crashes under the collector
+    seeds = range(given.first, given.first + given.programs) if given.seed is None else [given.seed]
+    streams, loops = (given.streams,) if given.streams else STREAMS, (given.loop,) if given.loop else LOOPS
+    bad = count = 0
+    with threadpool_limits(1, user_api="blas"):
+        for kind in [given.kind.replace("-", " ")] if given.kind else KINDS:
+            for case in cases(kind, seeds, streams, loops):
+                print(f"now {case.again}", file=sys.stderr, flush=True)
+                faulthandler.dump_traceback_later(3 * ENDS_SOON, exit=True)
+                count += 1
+                for told in run_all([case]):
+                    bad += 1
+                    print(f"FAILED {told}", flush=True)
+                faulthandler.cancel_dump_traceback_later()
+    print(f"{count} programs, {bad} failed")
+    sys.exit(bad > 0)
+
+
+if __name__ == "__main__":
+    main()
