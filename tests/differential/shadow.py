@@ -1,8 +1,8 @@
 """What handles must hold, kept beside them with eager NumPy, while finalisers act in the middle of everything.
 
-A finaliser that the collector runs inside `x[0] = 1` may itself write `x[1] = 2`, read `x`, or cancel it. Python runs it
-to its end there, on the same thread, so such things nest. In which order they took effect is not told to anybody: for
-each handle there may be several versions, of which one must be right. So:
+A finaliser that the collector runs inside `x[0] = 1` may itself write `x[1] = 2`, read `x`, or cancel it. Python runs
+it to its end there, on the same thread, so such things nest. In which order they took effect is not told to anybody:
+for each handle there may be several versions, of which one must be right. So:
 
 - A *version* is one array that a handle may hold, and the versions that were made of it.
 - A *shadow* is a handle with the versions it may hold now. While an assignment to it is under way, it may hold those
