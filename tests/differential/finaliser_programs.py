@@ -15,6 +15,7 @@ import sys
 import threading
 import traceback
 import weakref
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
@@ -27,7 +28,7 @@ from .programs import OPS, Array, Boom
 from .shadow import MAYBE, SURELY, Shadow, Version, Watch, derived
 
 SHAPES = [(1, 2), (3, 4), (4, 4), (33, 20), (4,), (100, 90)]  # of the last, buffers are recycled
-MOST_BYTES = 200_000  # of one array
+MOST_BYTES = 300_000  # of one array
 MOST_HELD = 24  # shadows
 MOST_ACTS = 150  # of finalisers, for one program: each may make others
 DEEP = 3  # finalisers that run inside of each other
@@ -55,15 +56,21 @@ class Pressure:
     Attributes:
         errors: what a call may raise for it, and a task fail by.
         spared: operations in which NumPy does not bear it.
+        shapes: more of them for arrays.
         cause: the word for it in the message of a scheduler that closed itself.
     """
 
     errors: tuple[type[BaseException], ...] = ()
     spared: tuple[str, ...] = ()
+    shapes: tuple[tuple[int, ...], ...] = ()
     cause = "nothing of the kind"
 
     def tight(self) -> AbstractContextManager[Any]:
         """For a call of the scheduler's."""
+        return nullcontext()
+
+    def waiting(self) -> AbstractContextManager[Any]:
+        """For an `await`, while which streams and the loop go on."""
         return nullcontext()
 
     def relaxed(self) -> AbstractContextManager[Any]:
@@ -95,6 +102,7 @@ class Program:
         self.arrays: list[tuple[Array, bytes]] = []  # that were awaited
         self.cells: list[Any] = []  # Noisy objects, weak references, generators
         self.made: list[Version] = []
+        self.excused: Counter[str] = Counter()  # what there was a reason for
         self.wrong: list[str] = []
         self.tasks: list[asyncio.Task[Any]] = []
         self.gates: list[threading.Event] = []
@@ -136,6 +144,7 @@ class Program:
         """Whether there is a reason for it."""
         if isinstance(error, BaseExceptionGroup):
             return all(self.allowed(one) for one in error.exceptions)
+        self.excused[type(error).__name__] += 1
         if isinstance(error, asc.SchedulerClosed):
             return self.closing or self.pressure.cause in str(error) or str(error).startswith("scope ")
         if isinstance(error, asc.TaskCancelled):
@@ -406,14 +415,15 @@ class Program:
     # -- the other steps ----------------------------------------------------------------------------------------
 
     async def _put(self) -> None:
-        rng, shape = self.rng, self.rng.choice(SHAPES)
+        rng, shape = self.rng, self.rng.choice((*SHAPES, *self.pressure.shapes))
         array = (self.numbers.standard_normal(shape) * 4).astype(rng.choice(("float64", "float32", "int64", "bool")))
         version = Version(array.copy(order="K"))
         if rng.random() < 0.3:
             with self.pressure.tight():
                 handle = self.s.put_nowait(array)
         else:
-            handle = await self.s.put(array)
+            with self.pressure.waiting():
+                handle = await self.s.put(array)
         self._add(handle, [version])
 
     async def _submit(self) -> None:
@@ -421,7 +431,7 @@ class Program:
         for x in found:
             call, eager, options, failed = self._function(self.rng, x)
             args = self._noisy_argument(self.rng)
-            with Watch(found) as seen:
+            with Watch(found) as seen, self.pressure.waiting():
                 handle = await self.s.submit(call, x.handle, *args, **options)
             self._add(handle, derived(eager, seen, failed=failed))
 
@@ -458,7 +468,8 @@ class Program:
 
     async def _barrier(self) -> None:
         self.open_gates()
-        await self.s.barrier()
+        with self.pressure.waiting():
+            await self.s.barrier()
 
     async def _window(self) -> None:
         window = self.s.window(1)
@@ -522,7 +533,7 @@ class Program:
 
     async def _check(self, x: Shadow, *, keep: bool = False) -> None:
         """Await a handle and compare."""
-        with Watch([x]) as (seen,):
+        with Watch([x]) as (seen,), self.pressure.waiting():
             value, error = await _outcome(x.handle)
         try:
             self._judge(x, seen, value, error)
@@ -535,6 +546,7 @@ class Program:
         """Whether one of the versions that it may have had ends so."""
         self.checked += 1
         if x.lost or isinstance(error, self.pressure.errors):
+            self.excused["lost count of versions" if x.lost else type(error).__name__] += 1
             return
         if error is None:
             if any(v.equals(value) and not v.failed and v.gone is not SURELY for v in seen):

@@ -22,6 +22,7 @@ import sys
 import threading
 import traceback
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -161,10 +162,14 @@ class AddressSpace(Pressure):
 
     errors = (MemoryError,)
     cause = "MemoryError"
+    shapes = ((190, 190),) * 6  # too large for what is free in the heap
 
     def __init__(self, rng: random.Random) -> None:
         self._rng, self._on = rng, False
-        self._trim = ctypes.CDLL(None).malloc_trim
+        libc = ctypes.CDLL(None)
+        for name, value in ((-3, 4096), (-2, 0), (-1, 0), (-8, 1)):  # mmap and top pad, trimming and arenas
+            libc.mallopt(name, value)  # so that little is free that was taken before
+        self._trim = libc.malloc_trim
         self._limits = (resource.RLIM_INFINITY, resource.getrlimit(resource.RLIMIT_AS)[1])
 
     def arm(self, program: Program) -> None:
@@ -182,12 +187,14 @@ class AddressSpace(Pressure):
         self._trim(0)
         with open("/proc/self/statm") as file:
             now = int(file.read().split()[0]) * resource.getpagesize()
-        more = self._rng.choice([0, 0, 2**14, 2**17])
+        more = self._rng.choice([0, 0, 2**14, 2**18])
         resource.setrlimit(resource.RLIMIT_AS, (now + more, self._limits[1]))
         try:
             yield
         finally:
             resource.setrlimit(resource.RLIMIT_AS, self._limits)
+
+    waiting = tight
 
     @contextmanager
     def relaxed(self) -> Iterator[None]:
@@ -322,6 +329,7 @@ async def _main(case: Case, pressure: Any, found: list[str]) -> Program:
     try:
         async with s:
             program = Program(s, case.seed, pressure, closes=rng.random() < 0.2)
+            s.statistics()  # it imports: Python's own parts do not bear everything
             pressure.arm(program)
             try:
                 await program.run(rng.randint(10, 80))
@@ -407,12 +415,18 @@ def cases(
     return [Case(kind, seed, n, loop) for seed in seeds for n in streams for loop in loops]
 
 
-def run_all(those: Iterable[Case]) -> list[str]:
-    """Run them in this process. Returns what those that failed say, each with the line to run it again."""
+def run_all(those: Iterable[Case], told: Counter[str] | None = None) -> list[str]:
+    """Run them in this process. Returns what those that failed say, each with the line to run it again.
+
+    Args:
+        told: counts what happened in them.
+    """
     failed = []
     for case in those:
         try:
-            run(case)
+            program = run(case)
+            if told is not None:
+                told.update(program.excused, acts_of_finalisers=program.acts, compared=program.checked)
         except Exception as error:
             failed.append(f"{case.again}\n{''.join(traceback.format_exception(error))}")
     return failed
@@ -435,7 +449,7 @@ def main() -> None:
     warnings.simplefilter("ignore", RuntimeWarning)  # NumPy's, of numbers; its `errstate` crashes under the collector
     seeds = range(given.first, given.first + given.programs) if given.seed is None else [given.seed]
     streams, loops = (given.streams,) if given.streams else STREAMS, (given.loop,) if given.loop else LOOPS
-    bad = count = 0
+    bad, count, happened = 0, 0, Counter[str]()
     with threadpool_limits(1, user_api="blas"):
         for kind in [given.kind.replace("-", " ")] if given.kind else list(KINDS)[:-1]:
             for case in cases(kind, seeds, streams, loops):
@@ -444,10 +458,12 @@ def main() -> None:
                 print(f"now {case.again}", file=sys.stderr, flush=True)
                 faulthandler.dump_traceback_later(3 * ENDS_SOON, exit=True)
                 count += 1
-                for told in run_all([case]):
+                for told in run_all([case], happened):
                     bad += 1
                     print(f"FAILED {told}", flush=True)
                 faulthandler.cancel_dump_traceback_later()
+            print(f"{kind}: {dict(happened)}")
+            happened.clear()
     print(f"{count} programs, {bad} failed")
     sys.exit(bad > 0)
 
