@@ -107,6 +107,7 @@ class Program:
         self.tasks: list[asyncio.Task[Any]] = []
         self.gates: list[threading.Event] = []
         self.acts = self.depth = self.checked = 0
+        self.cancels = 0  # under way: what they have cancelled is not noted yet
         self.closing = self.leaving = self.over = False
 
     # -- the program's own steps --------------------------------------------------------------------------------
@@ -262,6 +263,7 @@ class Program:
         if x is None:
             return
         told = None
+        self.cancels += 1
         with Watch([x]) as (seen,):
             try:
                 with self.pressure.tight():
@@ -271,6 +273,7 @@ class Program:
         if told is not False:
             for version in seen:
                 version.cancel(SURELY if told and len(seen) == 1 else MAYBE)
+        self.cancels -= 1
 
     def read(self, rng: random.Random, *own: Shadow) -> None:
         """Read what is done."""
@@ -481,6 +484,7 @@ class Program:
     async def _scope(self) -> None:
         reserve, before = self.rng.choice([None, None, 64 * MOST_BYTES]), len(self.made)
         leaves = self.rng.random() < 0.3
+        self.cancels += leaves
         try:
             async with self.s.scope(name="inner", reserve=reserve):
                 try:
@@ -497,6 +501,8 @@ class Program:
             self._cancelled_since(before)  # also what finalisers made meanwhile
             if not isinstance(error, Leave):
                 raise
+        finally:
+            self.cancels -= leaves
 
     def _cancelled_since(self, before: int) -> None:
         for version in self.made[before:]:
@@ -553,7 +559,7 @@ class Program:
                 return
             told = "it gives other numbers than NumPy"
         elif isinstance(error, asc.TaskCancelled):
-            if any(version.gone for version in seen):
+            if self.cancels or any(version.gone for version in seen):
                 return
             told = f"nobody cancelled it: {error}"
         elif isinstance(error, Boom):

@@ -9,12 +9,15 @@ for each handle there may be several versions, of which one must be right. So:
   from before, and those with the assignment made; when that has ended, only those in which it was made.
 - An operation may have read each version that its operands may have held at any time while it was issued.
 
-So an update that is lost, or made in part, is found out. Almost always there is one version, and all is exact.
+So an update that is lost, or made in part, is found out. Almost always there is one version, and all is exact. While
+these books are changed the collector does not run: finalisers would find them half done.
 """
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterable, Sequence
+from functools import wraps
 from itertools import product
 from types import TracebackType
 from typing import Any
@@ -25,6 +28,22 @@ Array = np.ndarray[Any, Any]
 MANY = 16  # versions of a handle beyond which it is no longer looked at
 
 NOT, MAYBE, SURELY = range(3)
+
+
+def at_once(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Have no finaliser run in the middle of a function."""
+
+    @wraps(function)
+    def calm(*args: Any, **options: Any) -> Any:
+        if not gc.isenabled():
+            return function(*args, **options)
+        gc.disable()
+        try:
+            return function(*args, **options)
+        finally:
+            gc.enable()
+
+    return calm
 
 
 class Version:
@@ -45,6 +64,7 @@ class Version:
         for parent in parents:
             parent.readers.append(self)
 
+    @at_once
     def cancel(self, gone: int) -> None:
         """It was cancelled, and with it all that was made of it."""
         todo = [self]
@@ -83,6 +103,7 @@ class Shadow:
         """One of them: shape and dtype are the same in all."""
         return self._states[0][1].array
 
+    @at_once
     def begin(self, assign: Callable[[Version], Version]) -> object:
         """An assignment begins, which may take effect from now on. Returns its name for `end`."""
         name = object()
@@ -90,12 +111,13 @@ class Shadow:
         self._close()
         return name
 
+    @at_once
     def end(self, name: object, made: bool | None) -> None:
         """It has ended: it was made, or not; None if that is unknown."""
         del self._under_way[name]
         kept = [(done, v) for done, v in self._states if made is None or (name in done) is made]
-        self._states = [(done - {name}, version) for done, version in kept]
-        assert self._states
+        assert kept or self.lost
+        self._states = [(done - {name}, version) for done, version in kept or self._states]
 
     def _close(self) -> None:
         """Whatever is under way may come next: the states are all that this leads to."""
@@ -119,6 +141,7 @@ class Watch:
     def __init__(self, shadows: Sequence[Shadow]) -> None:
         self._shadows = shadows
 
+    @at_once
     def __enter__(self) -> list[list[Version]]:
         self.seen: list[list[Version]] = []
         for shadow in self._shadows:
@@ -127,6 +150,7 @@ class Watch:
             shadow._watches.append(watch)
         return self.seen
 
+    @at_once
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         for shadow, watch in zip(self._shadows, self.seen, strict=True):
             for i, other in enumerate(shadow._watches):
@@ -135,6 +159,7 @@ class Watch:
                     break
 
 
+@at_once
 def derived(eager: Callable[..., Any], seen: Sequence[list[Version]], *, failed: bool = False) -> list[Version]:
     """What an operation may have made of the versions that it may have read."""
     found: list[Version] = []
