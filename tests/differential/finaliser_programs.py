@@ -155,8 +155,8 @@ class Program:
     async def look_at_all(self) -> None:
         """Await and compare all that is held."""
         self.open_gates()
-        while self.shadows:
-            await self.guarded(lambda: self._check(self.shadows.pop()))
+        while found := _take(self.shadows, self.rng):
+            await self.guarded(lambda: self._check(found.pop()))
         for array, expected in self.arrays:
             if array.tobytes() != expected:
                 raise Wrong("an array that was awaited has changed")
@@ -204,7 +204,7 @@ class Program:
         if x is None or x.example.dtype == bool:
             return
         self._issue(lambda handle: handle.__add__(1), lambda a: a + 1, [x])
-        if x in self.shadows:
+        with suppress(ValueError):  # dropped meanwhile, or not the program's
             self.shadows.remove(x)
 
     def function(self, rng: random.Random, *own: Shadow) -> None:
@@ -299,8 +299,8 @@ class Program:
     def drop(self, rng: random.Random, *own: Shadow) -> None:
         """Drop some, and perhaps collect."""
         for kept in (self.shadows, self.cells, self.arrays):
-            if kept and rng.random() < 0.5:
-                del kept[rng.randrange(len(kept))]
+            if rng.random() < 0.5:
+                _take(kept, rng)
         if rng.random() < 0.2:
             gc.collect()
 
@@ -372,9 +372,9 @@ class Program:
         things: list[Any] = []
         for _ in range(rng.randrange(3) if self.deadly else 0):
             if len(self.shadows) > 2:
-                things.append(self.shadows.pop(rng.randrange(len(self.shadows))))
-        if self.arrays and rng.random() < 0.5:
-            things.append(self.arrays.pop())
+                things += _take(self.shadows, rng)
+        if rng.random() < 0.5:
+            things += _take(self.arrays, rng)
         noisy = Noisy(self._act_of(rng), things, cycle=rng.random() < 0.6)
         if rng.random() < 0.3:
             noisy.things.append(Noisy(self._act_of(rng), things, cycle=True))
@@ -573,6 +573,14 @@ class Program:
         ends = [(v.array.tolist() if v.array.size < 20 else "...", v.failed, v.gone) for v in seen]
         shown = value.tolist() if isinstance(value, np.ndarray) and value.size < 20 else value
         raise Wrong(f"{x.handle!r}: {told}; {shown} of {ends}") from error
+
+
+def _take(kept: list[Any], rng: random.Random) -> list[Any]:
+    """Take one out; none if none is left, which finalisers change at any time."""
+    try:
+        return [kept.pop(rng.randrange(len(kept)))]
+    except (IndexError, ValueError):
+        return []
 
 
 def where(error: BaseException | None) -> str:

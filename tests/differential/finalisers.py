@@ -305,7 +305,8 @@ def run(case: Case) -> Program:
                 if case.kind != "interrupt":
                     raise
         if not main.done():
-            raise Wrong("\n".join(["it hangs", *found, _stacks(loop)]))
+            opened = main.get_coro().cr_frame.f_locals.get("s")
+            raise Wrong("\n".join([f"it hangs: {opened!r}", *found, _stacks(loop)]))
         try:
             program = main.result()
         except Exception as error:
