@@ -447,9 +447,9 @@ class Program:
         """A function that holds its stream, so that all behind it is pending for a while."""
         gate = threading.Event()
         if not self.closing:
-            self.s.submit_nowait(_held, gate)
             self.gates.append(gate)
             self.loop.call_later(0.004, gate.set)
+            self.s.submit_nowait(_held, gate)
 
     async def _await(self) -> None:
         for x in self._pick(self.rng, 1):
