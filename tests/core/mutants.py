@@ -32,11 +32,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from queue import SimpleQueue
 from tempfile import TemporaryDirectory
 
 ROOT = Path(__file__).parents[2]
@@ -115,9 +114,8 @@ class Places(ast.NodeVisitor):
             return
         pattern, after = SWAPS[type(op)]
         start = self._end(left)
-        found = re.search(rb"(?<![\w<>=!])" + pattern.encode() + rb"(?![\w=])", self.source[start : self._start(right)])
-        if found is None:  # before the `=` of `+=`
-            found = re.search(pattern.encode() + rb"(?==)", self.source[start : self._start(right)])
+        between = self.source[start : self._start(right)]
+        found = re.search(rb"(?<!\w)" + pattern.encode() + rb"(?!\w)", between)
         if found is not None:
             self._add(right.lineno, (start + found.start(), start + found.end()), after)
 
@@ -203,29 +201,24 @@ def run(folder: Path, stage: Sequence[str], seconds: float) -> str | None:
     return found[1] if found else f"{stage[0]} ended with {child.returncode}: {said.strip()[-200:]}"
 
 
-def look_at(mutant: Mutant, folders: SimpleQueue[Path], limits: Sequence[float]) -> str | None:
-    """Run the stages on a mutant. Returns what has killed it."""
-    folder = folders.get()
-    path = folder / mutant.file
-    source = path.read_bytes()
-    path.write_bytes(mutant.applied(source))
-    try:
-        return next(
-            (told for stage, most in zip(STAGES, limits, strict=False) if (told := run(folder, stage, most))), None
-        )
-    finally:
-        path.write_bytes(source)
-        folders.put(folder)
-
-
-def copies(into: Path, count: int) -> Iterator[Path]:
-    """The package with its tests, so many times."""
-    for number in range(count):
-        for name in ("asyncsched", "tests"):
-            shutil.copytree(ROOT / name, into / str(number) / name, ignore=shutil.ignore_patterns("__pycache__"))
-        for name in ("pyproject.toml", "README.md"):
-            shutil.copy(ROOT / name, into / str(number))
-        yield into / str(number)
+def look_at(mutant: Mutant | None, limits: Sequence[float]) -> tuple[str | None, list[float]]:
+    """Run the stages on a mutant, or on none. Returns what has failed, and the seconds that each stage took."""
+    took: list[float] = []
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        for part in ("asyncsched", "tests"):
+            shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+        for part in ("pyproject.toml", "README.md"):
+            shutil.copy(ROOT / part, folder)
+        if mutant is not None:
+            path = folder / mutant.file
+            path.write_bytes(mutant.applied(path.read_bytes()))
+        for stage, most in zip(STAGES, limits, strict=False):
+            began = time.monotonic()
+            if (told := run(folder, stage, most)) is not None:
+                return told, took
+            took.append(time.monotonic() - began)
+    return None, took
 
 
 def main() -> None:
@@ -243,19 +236,14 @@ def main() -> None:
     if given.list:
         print("\n".join(f"{number:3} {mutant}" for number, mutant in drawn.items()))
         return
-    with TemporaryDirectory() as into, ThreadPoolExecutor(given.jobs) as pool:
-        folders: SimpleQueue[Path] = SimpleQueue()
-        for folder in copies(Path(into), given.jobs):
-            folders.put(folder)
-        limits = []
-        for stage in STAGES[: given.stages]:
-            began = time.monotonic()
-            if (told := run(folder, stage, 3600)) is not None:
-                sys.exit(f"without any mutant it fails: {told}")
-            limits.append(30 + PATIENCE * (time.monotonic() - began))
-        killed = 0
-        for (number, mutant), told in zip(
-            drawn.items(), pool.map(lambda one: look_at(one, folders, limits), drawn.values()), strict=True
+    told, took = look_at(None, [3600] * given.stages)
+    if told is not None:
+        sys.exit(f"without any mutant it fails: {told}")
+    limits = [30 + PATIENCE * seconds for seconds in took]
+    killed = 0
+    with ThreadPoolExecutor(given.jobs) as pool:
+        for (number, mutant), (told, _) in zip(
+            drawn.items(), pool.map(lambda one: look_at(one, limits), drawn.values()), strict=True
         ):
             killed += told is not None
             print(f"{number:3} {mutant}\n    {'SURVIVED' if told is None else 'killed by ' + told}", flush=True)
