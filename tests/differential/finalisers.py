@@ -17,7 +17,6 @@ import gc
 import importlib.util
 import os
 import random
-import resource
 import sys
 import threading
 import traceback
@@ -158,26 +157,28 @@ class Allocations(Pressure):
 
 
 class AddressSpace(Pressure):
-    """Calls are made where the process gets little more memory, or none."""
+    """Calls are made where the process gets little more memory, or none. On Linux."""
 
     errors = (MemoryError,)
     cause = "MemoryError"
     shapes = ((190, 190),) * 6  # too large for what is free in the heap
 
     def __init__(self, rng: random.Random) -> None:
-        self._rng, self._on = rng, False
+        import resource
+
+        self._rng, self._on, self._resource = rng, False, resource
         libc = ctypes.CDLL(None)
         for name, value in ((-3, 4096), (-2, 0), (-1, 0), (-8, 1)):  # mmap and top pad, trimming and arenas
             libc.mallopt(name, value)  # so that little is free that was taken before
         self._trim = libc.malloc_trim
-        self._limits = (resource.RLIM_INFINITY, resource.getrlimit(resource.RLIMIT_AS)[1])
+        self._limits = (self._resource.RLIM_INFINITY, self._resource.getrlimit(self._resource.RLIMIT_AS)[1])
 
     def arm(self, program: Program) -> None:
         self._on = True
 
     def disarm(self) -> None:
         self._on = False
-        resource.setrlimit(resource.RLIMIT_AS, self._limits)
+        self._resource.setrlimit(self._resource.RLIMIT_AS, self._limits)
 
     @contextmanager
     def tight(self) -> Iterator[None]:
@@ -186,24 +187,24 @@ class AddressSpace(Pressure):
             return
         self._trim(0)
         with open("/proc/self/statm") as file:
-            now = int(file.read().split()[0]) * resource.getpagesize()
+            now = int(file.read().split()[0]) * self._resource.getpagesize()
         more = self._rng.choice([0, 0, 2**14, 2**18])
-        resource.setrlimit(resource.RLIMIT_AS, (now + more, self._limits[1]))
+        self._resource.setrlimit(self._resource.RLIMIT_AS, (now + more, self._limits[1]))
         try:
             yield
         finally:
-            resource.setrlimit(resource.RLIMIT_AS, self._limits)
+            self._resource.setrlimit(self._resource.RLIMIT_AS, self._limits)
 
     waiting = tight
 
     @contextmanager
     def relaxed(self) -> Iterator[None]:
-        limits = resource.getrlimit(resource.RLIMIT_AS)
-        resource.setrlimit(resource.RLIMIT_AS, self._limits)
+        limits = self._resource.getrlimit(self._resource.RLIMIT_AS)
+        self._resource.setrlimit(self._resource.RLIMIT_AS, self._limits)
         try:
             yield
         finally:
-            resource.setrlimit(resource.RLIMIT_AS, limits)
+            self._resource.setrlimit(self._resource.RLIMIT_AS, limits)
 
 
 class AtLines(Pressure):
@@ -290,13 +291,14 @@ def run(case: Case) -> Program:
     """
     loop = _new_loop(case.loop)
     found: list[str] = []
+    programs: list[Program] = []
     pressure = KINDS[case.kind](random.Random(repr(case)))
     loop.set_exception_handler(lambda _, context: _unhandled(pressure, found, context))
     hooks = sys.unraisablehook, threading.excepthook
     sys.unraisablehook = partial(_unraisable, pressure, found)
     threading.excepthook = lambda told: found.append(f"a thread died: {told.thread}: {where(told.exc_value)}")
     try:
-        main = loop.create_task(_main(case, pressure, found))
+        main = loop.create_task(_main(case, pressure, found, programs))
         waiting = loop.create_task(asyncio.wait({main}, timeout=ENDS_SOON))
         while not waiting.done():
             try:
@@ -315,6 +317,8 @@ def run(case: Case) -> Program:
         loop.run_until_complete(loop.shutdown_asyncgens())
     finally:
         pressure.disarm()
+        for one in programs:
+            one.over = True  # what is left of one that failed does nothing more
         sys.unraisablehook, threading.excepthook = hooks
     loop.close()
     if found:
@@ -322,7 +326,7 @@ def run(case: Case) -> Program:
     return program
 
 
-async def _main(case: Case, pressure: Any, found: list[str]) -> Program:
+async def _main(case: Case, pressure: Any, found: list[str], programs: list[Program]) -> Program:
     rng = random.Random(case.seed + 1)
     s = asc.Scheduler("cpu", streams=case.streams, max_ops=rng.choice((1, 2, 64, None)),
                       max_bytes=rng.choice((None, 2**28)))  # fmt: skip
@@ -330,6 +334,7 @@ async def _main(case: Case, pressure: Any, found: list[str]) -> Program:
     try:
         async with s:
             program = Program(s, case.seed, pressure, closes=rng.random() < 0.2)
+            programs.append(program)
             s.statistics()  # it imports: Python's own parts do not bear everything
             pressure.arm(program)
             try:

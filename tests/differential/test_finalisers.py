@@ -21,7 +21,9 @@ PROGRAMS = int(os.environ.get("ASYNCSCHED_FINALISER_PROGRAMS", "100"))
 CHUNK = 5
 # What may end a process, or leave it without memory, runs in one of its own.
 SHARES = {"plain": 0.2, "collector": 0.35}
-SHARES_IN_CHILDREN = {"recursion": 0.1, "address space": 0.05, "interrupt": 0.15, "memory": 0.15}
+SHARES_IN_CHILDREN = {"recursion": 0.1, "interrupt": 0.15, "memory": 0.15}
+if sys.platform == "linux":
+    SHARES_IN_CHILDREN["address space"] = 0.05
 
 
 def _chunks(shares: dict[str, float]) -> list[tuple[str, int]]:
