@@ -280,8 +280,13 @@ class Tensor(Methods):
         encoded, tensors = encode_key(key, Tensor)
         if self._node is not None:
             self._node.check_assignment()
-        # Held back until this handle has dropped the old version: then it is written in place if nobody else holds it.
-        result = apply(TABLE["setitem"], (self, new, *tensors), {"key": encoded}, hold=True)
+        while True:
+            # Held back until this handle has dropped the old version: then it is written in place if nobody else holds
+            # it.
+            old = id(self._value)
+            result = apply(TABLE["setitem"], (self, new, *tensors), {"key": encoded}, hold=True)
+            if id(self._value) == old:
+                break  # else a finaliser has assigned to another part meanwhile: that is not to be lost
         self._value = result._value
         if self._node is None or not self._node.leaf:
             self._node = result._node
