@@ -1,7 +1,7 @@
-"""Parts of one row on several threads: what the calling thread may share its work with.
+"""Parts of one operation on several threads: what the calling thread may share its work with.
 
-Who runs rows on several threads says so once in each of them (`share_by`); kernels cut their work by its shape and the
-number of threads alone, and never by who has time. Elsewhere parts are called one after the other.
+Who runs operations on several threads says so once in each of them (`share_by`). Kernels cut their work by its shape
+and the number of threads alone, and never by who has time. Elsewhere parts are called one after the other.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Any, Final
 
-from .pace import PACE, PASSES
+from .cost_model import PASSES
 
 Part = Callable[[], Any]
 
@@ -95,6 +95,6 @@ def rounds(seconds: float) -> int:
     return max(1, int(seconds / (LONGEST_SECONDS * threads())))
 
 
-def seconds_of(name: str, elements: int, itemsize: int) -> float:
-    """What a row takes on one thread, by estimate."""
-    return PACE.get(name, PASSES) * elements * max(1, itemsize / 4)
+def seconds_of(elements: int, itemsize: int, element_seconds: float | None = None) -> float:
+    """What an operation takes on one thread, by estimate. None for an element: it passes over them several times."""
+    return (PASSES if element_seconds is None else element_seconds) * elements * max(1, itemsize / 4)

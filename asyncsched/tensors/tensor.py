@@ -11,9 +11,10 @@ import numpy as np
 from .._core.model import Value, failure_above, failure_of
 from ..ops.exactly import asked
 from ..ops.index_keys import encode_key
+from ..ops.kernels.elementwise import power_op
 from ..ops.op import NO_OPTIONS, Op, plan
 from ..ops.program import ref
-from ..ops.table import TABLE, power_op
+from ..ops.table import TABLE
 from ..runtime.context import find
 from . import gradients
 from .handles import Handle, runtime_of

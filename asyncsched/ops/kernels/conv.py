@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from .. import parallel
-from ..pace import MULTIPLICATION_SECONDS
+from ..cost_model import MULTIPLICATION_SECONDS
 from . import by_rows
 from .scratch import scratch
 from .windows import FEW, Pair, Tile, Windows, columns, columns_of_each, even, tile_size, tiles

@@ -1,4 +1,4 @@
-"""Kernels of linear algebra. NumPy's own where there is one; CuPy's names and arguments are fewer.
+"""Linear algebra. NumPy's own where there is one; CuPy's names and arguments are fewer.
 
 On CUDA an error of LAPACK's is asked for (`cupyx.errstate`), which waits for the device: CuPy would go on with NaN.
 """
@@ -6,12 +6,17 @@ On CUDA an error of LAPACK's is asked for (`cupyx.errstate`), which waits for th
 from __future__ import annotations
 
 from contextlib import nullcontext
+from functools import partial
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from ..op import Kernel
+from ..cost_model import Cost
+from ..declare import with_out
+from ..op import Kernel, Op
+from ..packed import packed_op
+from ..rules import matrices as rules
 
 
 def lapack(name: str) -> Kernel:
@@ -149,3 +154,38 @@ def _strict(xp: Any) -> Any:
     import cupyx
 
     return cupyx.errstate(linalg="raise")
+
+
+def _of_matrices(name: str, kernel: str | Kernel, rule: Any, doc: str) -> Op:
+    return Op(name, kernel, rule, doc=doc, element_seconds=Cost.DECOMPOSITION)
+
+
+_several = partial(packed_op, element_seconds=Cost.DECOMPOSITION)
+OPS = (
+    _of_matrices("cholesky", cholesky, rules.matrix, "The triangular factor of positive definite matrices."),
+    _of_matrices("inv", lapack("inv"), rules.matrix, "The inverse of square matrices."),
+    _of_matrices("det", lapack("det"), rules.number, "The determinant of square matrices."),
+    _of_matrices(
+        "eigvalsh",
+        lapack("eigvalsh"),
+        partial(rules.spectrum, symmetric=True),
+        "The eigenvalues of symmetric matrices, ascending.",
+    ),
+    _of_matrices("eigvals", eigvals, rules.spectrum, "The eigenvalues of square matrices, complex."),
+    _of_matrices("svdvals", svdvals, rules.singular_values, "The singular values of matrices, descending."),
+    _of_matrices("matrix_rank", matrix_rank, rules.rank, "How many singular values are not negligible."),
+    _of_matrices("pinv", pinv, rules.pseudo_inverse, "The Moore-Penrose inverse of matrices."),
+    _of_matrices("solve", solve, rules.solution, "The solution of linear equations."),
+    _of_matrices("matrix_power", matrix_power, rules.power, "Square matrices to an integer power."),
+    _of_matrices("matrix_norm", matrix_norm, rules.matrix_norm, "A norm of each matrix."),
+    Op("vector_norm", vector_norm, rules.vector_norm, doc="A norm of vectors along the axes."),
+    Op("trace", trace, rules.trace, doc="The sum along a diagonal of matrices."),
+    Op("diagonal", diagonal, rules.diagonal, view=True, doc="A diagonal of matrices: a view."),
+    _of_matrices("cross", "cross", rules.cross, "The cross product of vectors of three numbers."),
+    with_out(outer, rules.outer, "All products of the elements of two vectors."),
+    _several("eigh", lapack("eigh"), rules.eigh, "Eigenvalues and eigenvectors of symmetric matrices."),
+    _several("eig", eig, rules.eig, "The same of square matrices, complex."),
+    _several("qr", lapack("qr"), rules.qr, "An orthonormal times a triangular matrix."),
+    _several("svd", lapack("svd"), rules.svd, "The singular value decomposition."),
+    _several("slogdet", lapack("slogdet"), rules.slogdet, "The determinant, as a sign and a logarithm."),
+)
