@@ -10,24 +10,6 @@ from .table import TABLE
 from .traits import Blas, Bound, Cut
 
 __all__ = [
-    "SMALL_BYTES",
-    "TABLE",
-    "Blas",
-    "Bound",
-    "Cut",
-    "Key",
-    "Meta",
-    "Op",
-    "Operand",
-    "Options",
-    "Plan",
-    "Shape",
-    "check_int_bounds",
-    "encode_key",
-    "exact",
-    "meta",
-    "plan",
-    "plan_key",
-    "power_op",
-    "resolve",
-]
+    "SMALL_BYTES", "TABLE", "Blas", "Bound", "Cut", "Key", "Meta", "Op", "Operand", "Options", "Plan", "Shape",
+    "check_int_bounds", "encode_key", "exact", "meta", "plan", "plan_key", "power_op", "resolve",
+]  # fmt: skip

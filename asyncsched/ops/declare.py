@@ -1,12 +1,18 @@
-"""Short forms of what most operations state: for the declarations in `kernels`."""
+"""What declarations in `kernels` are made of, and short forms of what most operations state."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
-from .op import Op
-from .traits import Blas, Bound, Cut
+from .cost_model import Cost
+from .op import Kernel, Op, Operand
+from .traits import Blas, Bound, Cut, ScalarCode, UfuncCall
+
+__all__ = [
+    "Blas", "Bound", "Cost", "Cut", "Kernel", "Op", "Operand", "ScalarCode", "UfuncCall", "bounded", "elementwise",
+    "product", "with_out", "with_products",
+]  # fmt: skip
 
 _PRODUCT_BOUND = Bound(3e-6, 3e-5)  # of sums of some thousand products; in double precision it is much less
 
@@ -17,17 +23,23 @@ def with_out(kernel: Any, rule: Any, doc: str, cost: float | None = None, *, nam
     return Op(name, kernel, rule, doc=doc, element_seconds=cost, out=True, **more)
 
 
+def with_products(kernel: Any, rule: Any, doc: str, cost: float | None = None, **more: Any) -> Op:
+    """The same with a BLAS at work on small products inside."""
+    return with_out(kernel, rule, doc, cost, blas=Blas.INSIDE, **more)
+
+
 def elementwise(kernel: Any, rule: Any, doc: str, cost: float | None = None, **more: Any) -> Op:
-    """The same where an element of the result depends on the elements at its place alone, and may replace them."""
+    """One where an element of the result depends on those at its place alone, and may take the place of one."""
     return with_out(kernel, rule, doc, cost, **{"inplace": True, "cut": Cut.BY_ELEMENTS, **more})
 
 
-def bounded(op: Op, kernel: Any, relative: float, absolute: float) -> Op:
-    """The operation with a faster kernel, off by no more than this from its own in float32, and equal in all else."""
-    return replace(op, kernel=kernel, exact=op, bound=Bound(relative, absolute), plans={}, kernels={})
+def bounded(op: Op, exact: Kernel, relative: float, absolute: float) -> Op:
+    """The operation, with the kernel that runs inside `exact()`: in float32 its own may be off by so much from that."""
+    plain = replace(op, kernel=exact, plans={}, kernels={})
+    return replace(op, exact=plain, bound=Bound(relative, absolute))
 
 
 def product(op: Op, cut: Cut) -> Op:
     """A product that may be cut for several threads. Inside `exact()` it is not: in parts, sums may round otherwise."""
-    op = replace(op, blas=Blas.PRODUCT)
-    return replace(op, cut=cut, exact=op, bound=_PRODUCT_BOUND, plans={}, kernels={})
+    whole = replace(op, blas=Blas.PRODUCT, plans={}, kernels={})
+    return replace(op, blas=Blas.PRODUCT, cut=cut, exact=whole, bound=_PRODUCT_BOUND)

@@ -6,10 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ..cost_model import Cost
-from ..declare import elementwise
+from ..declare import Cost, UfuncCall, elementwise
 from ..rules import layers as rules
-from ..traits import UfuncCall
 from . import compiled
 from .blocks import blocks, flat, long_blocks
 from .elementwise import kept

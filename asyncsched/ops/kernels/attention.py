@@ -7,10 +7,8 @@ from itertools import accumulate
 from math import prod, sqrt
 from typing import Any
 
-from ..declare import bounded, with_out
-from ..op import Kernel, Op
+from ..declare import Kernel, Op, bounded, with_products
 from ..rules import attention as rules
-from ..traits import Blas
 from .attention_blocks import attend, attend_backward
 
 
@@ -90,22 +88,16 @@ def _scale(q: Any, scale: float | None = None) -> float:
     return 1 / sqrt(q.shape[-1]) if scale is None else scale
 
 
-def _fused(op: Op, kernel: Kernel) -> Op:
+def _fused(kernel: Kernel, rule: Any, doc: str) -> Op:
     """With a loop that numba compiled, where there is one for the operands."""
-    return bounded(op, partial(kernel, fused=True), 3e-6, 1e-5)
+    op = with_products(partial(kernel, fused=True), rule, doc, name=kernel.__name__)
+    return bounded(op, kernel, 3e-6, 1e-5)
 
 
-_PACKED = "softmax(q k^T scale + mask) v, of packed q, k and v."
 OPS = (
-    _fused(with_out(attention, rules.attention, _PACKED, blas=Blas.INSIDE), attention),
-    _fused(
-        with_out(attention_unpacked, rules.attention_unpacked, "The same of q, k and v.", blas=Blas.INSIDE),
-        attention_unpacked,
-    ),
-    with_out(attention_backward, rules.attention_backward, "The gradient of attention.", blas=Blas.INSIDE),
-    _fused(
-        with_out(self_attention, rules.self_attention, "Attention of heads packed side by side.", blas=Blas.INSIDE),
-        self_attention,
-    ),
-    with_out(self_attention_backward, rules.attention_backward, "The gradient of that.", blas=Blas.INSIDE),
+    _fused(attention, rules.attention, "softmax(q k^T scale + mask) v, of packed q, k and v."),
+    _fused(attention_unpacked, rules.attention_unpacked, "The same of q, k and v."),
+    with_products(attention_backward, rules.attention_backward, "The gradient of attention."),
+    _fused(self_attention, rules.self_attention, "Attention of heads packed side by side."),
+    with_products(self_attention_backward, rules.attention_backward, "The gradient of that."),
 )

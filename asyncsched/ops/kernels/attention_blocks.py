@@ -18,7 +18,7 @@ from .. import parallel
 from . import compiled
 from .blocks import ROWS, blocks, totals
 from .exponentials import KEYS, QUERIES, directly, exponentials
-from .products import vecdot
+from .matrices import vecdot
 from .scratch import scratch
 
 Index = tuple[Any, ...]  # of some heads

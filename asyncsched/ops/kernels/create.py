@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..cost_model import Cost
-from ..declare import with_out
-from ..op import Kernel, Op
+from ..declare import Cost, Kernel, Op, with_out
 from ..rules import create as rules
 from .elementwise import into
 

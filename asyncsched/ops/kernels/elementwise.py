@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..cost_model import Cost
-from ..declare import elementwise
+from ..declare import Bound, Cost, Cut, Op, ScalarCode, elementwise
 from ..meta import Meta
-from ..op import Op, Operand
+from ..op import Operand
 from ..rules import elementwise as rules
 from ..rules.common import view_rule
-from ..traits import Bound, Cut, ScalarCode
 
 
 def copy(xp: Any, x: Any, *, out: Any = None) -> Any:
@@ -82,10 +80,7 @@ def _comparison(name: str, doc: str, cost: Cost) -> Op:
 
 OPS = (
     _ufunc(
-        "abs",
-        "The magnitude of each element; of complex numbers a real one.",
-        Cost.VECTOR,
-        ufunc="absolute",
+        "abs", "The magnitude of each element; of complex numbers a real one.", Cost.VECTOR, ufunc="absolute",
         code="abs({0})",
     ),
     _ufunc("acos", "The inverse cosine, in radians.", Cost.LONG_FUNCTION, ufunc="arccos"),
@@ -163,7 +158,7 @@ OPS = (
     Op("imag", imag, rules.imag, view=True, doc="The imaginary part: a view; of real numbers new zeros."),
     Op("tril", "tril", rules.tril, doc="The lower triangle, zeros above diagonal k."),
     Op("triu", "triu", rules.tril, doc="The upper triangle, zeros below diagonal k."),
-)
+)  # fmt: skip
 _BY_NAME = {op.name: op for op in OPS}
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..op import Kernel, Op
+from ..declare import Kernel, Op
 from ..rules import fourier as rules
 from ..rules.fourier import Half
 
@@ -79,9 +79,7 @@ OPS = (
     _along_axes("irfftn", Half.OF_OPERAND),
     Op("fftfreq", fftfreq, rules.frequencies, doc="The frequencies of a transform."),
     Op(
-        "rfftfreq",
-        rfftfreq,
-        partial(rules.frequencies, half=True),
+        "rfftfreq", rfftfreq, partial(rules.frequencies, half=True),
         doc="The frequencies of a transform of real numbers.",
     ),
-)
+)  # fmt: skip

@@ -193,23 +193,6 @@ def _bounded_square(xp: Any, x: Any) -> Any:
     return xp.square(square, out=square)
 
 
-OPS = (
-    bounded(
-        elementwise(
-            gelu_exact,
-            rules.elementwise,
-            "x times the normal distribution function of x.",
-            name="gelu",
-            compiled_as="gelu",
-        ),
-        gelu,
-        1e-6,
-        1e-6,
-    ),
-    bounded(
-        elementwise(gelu_backward_exact, rules.elementwise, "The gradient of gelu.", name="gelu_backward"),
-        gelu_backward,
-        1e-6,
-        2e-6,
-    ),
-)
+_GELU = elementwise(gelu, rules.elementwise, "x times the normal distribution function of x.", compiled_as="gelu")
+_GELU_BACKWARD = elementwise(gelu_backward, rules.elementwise, "The gradient of gelu.")
+OPS = (bounded(_GELU, gelu_exact, 1e-6, 1e-6), bounded(_GELU_BACKWARD, gelu_backward_exact, 1e-6, 2e-6))

@@ -104,17 +104,13 @@ def _zeros(xp: Any, shape: Any, dtype: Any, out: Any) -> Any:
 OPS = (
     with_out(scatter, rules.scatter, "Zeros, with elements added where an index says.", checks=True),
     with_out(
-        scatter_along_axis,
-        rules.scatter_along_axis,
-        "Zeros, with each element added at its index on an axis.",
+        scatter_along_axis, rules.scatter_along_axis, "Zeros, with each element added at its index on an axis.",
         checks=True,
     ),
     with_out(
-        choice_backward,
-        rules.choice_backward,
-        "The gradient of the operand that `maximum` or `minimum` chose, shared where both are equal.",
-        inplace=True,
+        choice_backward, rules.choice_backward,
+        "The gradient of the operand that `maximum` or `minimum` chose, shared where both are equal.", inplace=True,
         fused_on_cuda=True,
     ),
     with_out(cumulative_prod_gradient, rules.cumulative_prod_gradient, "The gradient of running products."),
-)
+)  # fmt: skip

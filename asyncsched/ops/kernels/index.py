@@ -11,10 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ..cost_model import Cost
-from ..declare import with_out
+from ..declare import Cost, Op, with_out
 from ..index_keys import TENSOR, Key, Slice, decode_key, decode_view_key
-from ..op import Op
 from ..rules import index as rules
 from .checks import require, require_key, require_within
 from .elementwise import into
@@ -140,13 +138,10 @@ OPS = (
     with_out(setitem, rules.setitem, "A new version with a part assigned.", inplace=True, checks=True),
     with_out(take, rules.take, "Slices along an axis, by index.", Cost.SCALAR, checks=True),
     Op(
-        "take_along_axis",
-        take_along_axis,
-        rules.take_along_axis,
-        checks=True,
+        "take_along_axis", take_along_axis, rules.take_along_axis, checks=True,
         doc="An element for each index on an axis.",
     ),
     Op("argwhere", argwhere, rules.argwhere, doc="The indices of elements not zero, a row for each."),
     Op("searchsorted", searchsorted, rules.searchsorted, checks=True, doc="Where to insert into a sorted tensor."),
     with_out(embedding, rules.embedding, "Rows of a weight, by their numbers.", checks=True),
-)
+)  # fmt: skip

@@ -7,12 +7,11 @@ from typing import Any
 import numpy as np
 
 from .. import parallel
-from ..declare import bounded, product, with_out
+from ..declare import Cut, bounded, product, with_out, with_products
 from ..rules import layers as rules
-from ..traits import Blas, Cut
 from . import compiled
 from .blocks import TILE, as_matrix, as_rows, long_blocks, sums, unbuffered
-from .products import vecdot
+from .matrices import vecdot
 from .releasing_gil import matmul
 from .scratch import scratch
 
@@ -146,15 +145,15 @@ def _room(xp: Any, block: Any) -> Any:
     return xp.empty(block.shape, xp.float32) if block.dtype == xp.float16 else block
 
 
-_LAYER_NORM = with_out(
-    layer_norm_exact, rules.layer_norm, "The last axes brought to mean 0 and variance 1.",
-    name="layer_norm", inplace=True, cut=Cut.BY_WEIGHT_ROWS, compiled_as="layer_norm", blas=Blas.INSIDE,
+_LAYER_NORM = with_products(
+    layer_norm, rules.layer_norm, "The last axes brought to mean 0 and variance 1.",
+    inplace=True, cut=Cut.BY_WEIGHT_ROWS, compiled_as="layer_norm",
 )  # fmt: skip
 OPS = (
-    bounded(_LAYER_NORM, layer_norm, 3e-6, 3e-6),
-    with_out(layer_norm_input_grad, rules.layer_norm_input_grad, "The gradient of x.", blas=Blas.INSIDE),
-    with_out(layer_norm_weight_grad, rules.layer_norm_weight_grad, "That of the weight.", blas=Blas.INSIDE),
+    bounded(_LAYER_NORM, layer_norm_exact, 3e-6, 3e-6),
+    with_products(layer_norm_input_grad, rules.layer_norm_input_grad, "The gradient of x."),
+    with_products(layer_norm_weight_grad, rules.layer_norm_weight_grad, "That of the weight."),
     product(with_out(linear, rules.linear, "x weight^T + bias."), Cut.PRODUCT_NT),
     product(with_out(linear_weight_grad, rules.linear_weight_grad, "The gradient of the weight."), Cut.PRODUCT_TN),
-    with_out(linear_bias_grad, rules.linear_bias_grad, "That of the bias.", blas=Blas.INSIDE),
+    with_products(linear_bias_grad, rules.linear_bias_grad, "That of the bias."),
 )

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from ..declare import bounded, with_out
-from ..op import Op
+from ..declare import Blas, Op, bounded, with_out, with_products
 from ..rules import losses as rules
-from ..traits import Blas
 from . import compiled
 from .blocks import long_blocks, sums, unbuffered
 from .checks import require
@@ -37,27 +34,15 @@ def cross_entropy(xp: Any, logits: Any, target: Any, *, label_smoothing: float, 
     """The logarithm of the sum of exponentials, less the logit of the target."""
     run = None if label_smoothing else compiled.loop("cross_entropy", xp, logits)
     each = _each_row if run is None else partial(_each_row_compiled, run)
-    return _cross_entropy(xp, logits, target, label_smoothing=label_smoothing, each=each, **options)
+    return cross_entropy_exact(xp, logits, target, label_smoothing=label_smoothing, each=each, **options)
 
 
-def cross_entropy_exact(xp: Any, logits: Any, target: Any, **options: Any) -> Any:
-    """The same, as NumPy has it."""
-    return _cross_entropy(xp, logits, target, each=_each_row, **options)
-
-
-def _cross_entropy(
-    xp: Any,
-    logits: Any,
-    target: Any,
-    *,
-    reduction: str,
-    ignore_index: int,
-    label_smoothing: float,
-    each: Callable[..., Any],
+def cross_entropy_exact(
+    xp: Any, logits: Any, target: Any, *, reduction: str, ignore_index: int, label_smoothing: float, each: Any = None
 ) -> Any:
-    """With a function that gives the loss of each row."""
+    """The same, as NumPy has it, unless another function is given for the loss of each row."""
     valid, target = _targets(xp, target, logits.shape[1], ignore_index)
-    losses = each(xp, logits, target, label_smoothing)
+    losses = (each or _each_row)(xp, logits, target, label_smoothing)
     xp.copyto(losses, 0, where=~valid)  # a product with 0 would leave NaN where they are not finite
     if reduction == "none":
         return losses
@@ -79,16 +64,9 @@ def _each_row_compiled(run: compiled.Loop, xp: Any, logits: Any, target: Any, la
 
 
 def cross_entropy_backward(
-    xp: Any,
-    logits: Any,
-    target: Any,
-    grad: Any,
-    *,
-    reduction: str,
-    ignore_index: int,
-    label_smoothing: float,
+    xp: Any, logits: Any, target: Any, grad: Any, *, reduction: str, ignore_index: int, label_smoothing: float,
     out: Any = None,
-) -> Any:
+) -> Any:  # fmt: skip
     """The softmax less the target's distribution, times the gradient of each row's loss."""
     classes = logits.shape[1]
     valid, target = _targets(xp, target, classes, ignore_index)
@@ -144,21 +122,15 @@ def _in_range(classes: int, ignore_index: int, least: int, most: int) -> Excepti
 
 
 _CROSS_ENTROPY = Op(
-    "cross_entropy", cross_entropy_exact, rules.cross_entropy, doc="Less the logarithm of the target's softmax.",
-    checks=True, compiled_as="cross_entropy", blas=Blas.INSIDE,
+    "cross_entropy", cross_entropy, rules.cross_entropy, doc="Less the logarithm of the target's softmax.",
+    checks=True, blas=Blas.INSIDE,
 )  # fmt: skip
 _TARGETS = "Targets that are classes, 0 where they do not count."
+_BACKWARD = "The gradient of the loss."
 OPS = (
     Op("mse_loss", mse_loss, rules.loss, doc="The mean of squared differences."),
-    bounded(_CROSS_ENTROPY, cross_entropy, 3e-6, 3e-6),
-    with_out(mse_loss_backward, rules.loss_backward, "The gradient of the loss.", inplace=True),
-    with_out(
-        cross_entropy_backward,
-        rules.cross_entropy_backward,
-        "The gradient of the loss.",
-        inplace=True,
-        checks=True,
-        blas=Blas.INSIDE,
-    ),
+    bounded(_CROSS_ENTROPY, cross_entropy_exact, 3e-6, 3e-6),
+    with_out(mse_loss_backward, rules.loss_backward, _BACKWARD, inplace=True),
+    with_products(cross_entropy_backward, rules.cross_entropy_backward, _BACKWARD, inplace=True, checks=True),
     Op("class_numbers", class_numbers, rules.class_numbers, checks=True, doc=_TARGETS),
 )

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..declare import with_out
-from ..op import Op
+from ..declare import Op, with_out
 from ..packed import packed_op
 from ..rules import layers, random
 from .blocks import blocks, flat

@@ -7,9 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..cost_model import Cost
-from ..declare import with_out
-from ..op import Kernel, Op
+from ..declare import Cost, Kernel, Op, with_out
 from ..rules import reduce as rules
 from . import releasing_gil
 from .elementwise import into

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..op import Op
+from ..declare import Op
 from ..packed import pack_found
 from ..rules import sets as rules
 

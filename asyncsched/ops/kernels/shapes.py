@@ -6,9 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..cost_model import Cost
-from ..declare import with_out
-from ..op import Op
+from ..declare import Cost, Op, with_out
 from ..rules import shape as rules
 from ..rules.common import view_rule
 from . import releasing_gil
@@ -63,10 +61,7 @@ def repeat_each(xp: Any, x: Any, repeats: Any, *, axis: int | None = None) -> An
 
 OPS = (
     Op(
-        "broadcast_to",
-        "broadcast_to",
-        view_rule,
-        view=True,
+        "broadcast_to", "broadcast_to", view_rule, view=True,
         doc="A read-only view in a larger shape, with strides of zero.",
     ),
     Op("expand_dims", "expand_dims", view_rule, view=True, doc="A view with a new axis of length one."),
@@ -81,4 +76,4 @@ OPS = (
     Op("repeat_each", repeat_each, rules.repeat_each, doc="Each element as often as its own number says."),
     Op("tile", releasing_gil.tile, rules.tile, doc="The tensor laid side by side."),
     Op("roll", "roll", rules.roll, doc="The elements moved round along the axes."),
-)
+)  # fmt: skip

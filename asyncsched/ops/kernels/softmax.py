@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from ..declare import bounded, with_out
+from ..declare import Cut, bounded, with_products
 from ..rules.layers import along_rows
-from ..traits import Blas, Cut
 from . import compiled
 from .blocks import as_rows, long_blocks, sums, unbuffered
 from .exponentials import LEAST_LOG, MOST_LOG, directly, exponentials
-from .products import vecdot
+from .matrices import vecdot
 from .scratch import scratch
 
 
@@ -106,12 +106,9 @@ def _log_sums_shifted(xp: Any, v: Any, room: Any = None) -> tuple[Any, Any]:
     return peak, xp.log(sums(xp, xp.exp(y, out=y))[:, 0])
 
 
+_by_rows = partial(with_products, rule=along_rows, inplace=True, cut=Cut.BY_ROWS)
 _DOC = "exp(x) over its sum along the last axis, or the logarithm of it."
-_SOFTMAX = with_out(
-    softmax_exact, along_rows, _DOC,
-    name="softmax", inplace=True, cut=Cut.BY_ROWS, compiled_as="softmax", blas=Blas.INSIDE,
-)  # fmt: skip
 OPS = (
-    bounded(_SOFTMAX, softmax, 3e-6, 3e-6),
-    with_out(softmax_backward, along_rows, "The gradient of softmax.", inplace=True, cut=Cut.BY_ROWS, blas=Blas.INSIDE),
+    bounded(_by_rows(softmax, doc=_DOC, compiled_as="softmax"), softmax_exact, 3e-6, 3e-6),
+    _by_rows(softmax_backward, doc="The gradient of softmax."),
 )

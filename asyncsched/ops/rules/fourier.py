@@ -59,14 +59,9 @@ def frequencies(op: Op, operands: tuple[Operand, ...], options: Options, *, half
 
 
 def _transformed(
-    op: Op,
-    array: Meta,
-    places: Sequence[tuple[int, int | None]],
-    half: Half,
-    *,
-    several: bool = False,
-    conjugates: bool = False,
-) -> Inferred:
+    op: Op, array: Meta, places: Sequence[tuple[int, int | None]], half: Half, *,
+    several: bool = False, conjugates: bool = False,
+) -> Inferred:  # fmt: skip
     """The result, from the axes and the points along each; `several` is for a kernel that takes several axes."""
     shape, dtype = list(array.bound), array.dtype
     largest = elements = max(_product(shape), 1)
