@@ -140,7 +140,7 @@ CHAINED.add(Node)
 
 
 def _rule(name: str, has_complex: bool) -> tuple[Partial | None, ...]:
-    """The derivatives of a row with complex numbers, one for each operand; or why there are none."""
+    """The derivatives of an operation with complex numbers, one for each operand; or why there are none."""
     if has_complex and (name in COMPLEX or name in HOLOMORPHIC):
         return COMPLEX[name] if name in COMPLEX else RULES[name]
     cure = "use `t.detach()` or `with no_grad():` to leave it out"

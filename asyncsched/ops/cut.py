@@ -3,11 +3,11 @@
 Each part is the operation itself, applied to slices, as its `cut` says. What works element by element, or along each
 row, gives the same bits in parts.
 
-A product of matrices is cut along the longer side of its result, at multiples of 64, into a part for each thread. More
-parts would let others do the rest where one is kept from its own, by the event loop's work say, and who helps go back
-to its own tasks earlier; but what all parts read is packed for each. So only what takes long is cut into more, along
-both sides. Where there are several products, or no BLAS packs anything, parts take about a millisecond. On some
-processors a BLAS gives other bits in parts, so inside `asc.exact()` products stay whole.
+A product of matrices is cut along the longer side of its result, at multiples of 64, into one part for each thread.
+With more parts, others could do the rest of a thread that is kept from its work, say by the event loop, and helpers
+could go back to their own tasks earlier. But BLAS packs what all parts read anew for each. So only long products are
+cut into more parts, along both sides. Where there are several products, or no BLAS packs anything, parts take about a
+millisecond. On some processors a BLAS gives other bits in parts, so inside `asc.exact()` products stay whole.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Slices = tuple[Any, ...]  # of slices
 # Their loops are quick with a number beside a row. Others take longer for a number than for a buffer full of it.
 _ARITHMETIC: Final[frozenset[Any]] = frozenset({np.add, np.subtract, np.multiply, np.divide})
 # Operations of many passes work in blocks, see `kernels.blocks`. Parts of whole blocks cost nothing. Parts of fewer
-# elements have shorter blocks, and so take the interpreter's lock more often: with parts of half a block layer_norm
+# elements have shorter blocks, and so take the GIL more often: with parts of half a block layer_norm
 # took an eighth longer, with parts of a quarter, 1.7 times as long. A compiled loop takes a third of the time.
 _LEAST_ELEMENTS: Final = LONG_BLOCK
 _LEAST_OF_ROWS: Final = 2 * LONG_BLOCK
@@ -59,8 +59,8 @@ def run(op: Op, kernel: Kernel, args: Sequence[Any], out: Array, options: Mappin
 
 
 def _repeats(kernel: Kernel, args: Sequence[Any], out: Array) -> bool:
-    """Whether this is arithmetic that repeats a row or a column, in rows that are no longer than NumPy's buffers, and
-    converts nothing, which needs those."""
+    """Whether this is arithmetic that repeats a row or a column, in rows no longer than NumPy's buffers. Not where
+    something is converted, which needs the buffers."""
     if kernel not in _ARITHMETIC or not out.ndim or out.shape[-1] > np.getbufsize():
         return False
     arrays = [a for a in args if isinstance(a, np.ndarray)]

@@ -38,8 +38,8 @@ class Inferred(NamedTuple):
 class Numbers(dict[float, Any]):
     """Python numbers as arrays of the dtype that they have in an operation: NumPy takes half the time with those.
 
-    What has no place here stays a number: zero, whose sign a key does not tell, what is not a number or out of the
-    dtype's bounds, and what comes when there are many.
+    Not kept, and given back as it is: zero (-0.0 == 0.0), NaN, an infinity, a number that overflows the dtype, and
+    every new number once there are 64.
     """
 
     def __init__(self, dtype: np.dtype[Any]) -> None:
@@ -97,8 +97,8 @@ class Plan:
         self.small = seconds is not None  # may run inline
         self.kernel = kernel  # NumPy's, for where it runs inline
         self.pair = pair  # it takes two operands, and no options
-        self.bare = bare  # may wait without a task: it is small, takes no options, and makes what is known of it
-        self.seconds = seconds or 0.0  # for which it would then hold the loop's thread longer than a task does
+        self.bare = bare  # may wait without a task: it is small, takes no options, and its result has a known shape
+        self.seconds = seconds or 0.0  # how much longer it would hold the loop's thread inline than a task would
         self.estimate = estimate  # seconds that it takes a stream
         self.int_bounds = inferred.int_bounds  # Python integers among the operands must lie in here
         self.numbers = None if inferred.number is None else Numbers(inferred.number)
@@ -140,7 +140,7 @@ class Op:
     fused_on_cuda: bool | None = None
     doc: str = ""
     plans: dict[Hashable, Plan] = field(default_factory=dict, repr=False)
-    # Of these the ones for a tensor and any Python number of a type, by that type and the form of the tensor.
+    # Those of `plans` that are for a tensor and a Python number, by the number's type and the form of the tensor.
     with_number: dict[Hashable, dict[Hashable, Plan]] = field(
         default_factory=lambda: {int: {}, float: {}}, init=False, repr=False
     )

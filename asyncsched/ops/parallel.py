@@ -18,9 +18,9 @@ Part = Callable[[], Any]
 
 # A part takes at least this long, by estimate: it takes some tens of microseconds until another thread has begun.
 PART_SECONDS: Final = 1e-4
-# A part takes about so long at most, where shorter ones cost nothing: who helps looks after its own tasks between two.
+# A part takes about so long at most, where shorter parts cost nothing: a helper looks after its own tasks in between.
 LONGEST_SECONDS: Final = 1e-3
-# And what takes less than so many `PART_SECONDS` stays whole: what two threads gain, it costs to wake one of them.
+# Work of less than so many `PART_SECONDS` stays whole: to wake a thread costs what two threads would gain.
 _WHOLE: Final = 4
 
 
@@ -33,7 +33,7 @@ _here = _Here()
 
 
 def share_by(run: Callable[[Sequence[Part]], None], threads: int) -> None:
-    """From now on the calling thread's parts go to `run`, which has so many threads for them."""
+    """Have the calling thread's parts run by `run` from now on, which has so many threads for them."""
     _here.run, _here.threads = run, threads
 
 
@@ -52,10 +52,10 @@ def run(parts: Sequence[Part]) -> None:
 
 
 def each(items: Sequence[Any], seconds: float, call: Callable[[Any], None]) -> None:
-    """Call a function for all items, in parts for the threads there are. On one they take so long, by estimate.
+    """Call a function for all items, in parts for the threads there are. On one thread they take so long, by estimate.
 
-    Four parts for each thread at least: with three, two threads share the eight tiles of a small batch as five and
-    three.
+    At least four parts for each thread: with three, two threads would get five and three of the eight tiles of a small
+    batch.
     """
 
     def some(part: slice) -> None:

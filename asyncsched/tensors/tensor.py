@@ -40,7 +40,7 @@ def apply(
     """Issue one operation of the table; every function and operator ends here.
 
     Args:
-        row: the operation; if it has an exact one, that is taken where it is asked for.
+        op: the operation; if it has an exact one, that is taken where it is asked for.
         operands: tensors and scalars.
         options: its keywords, hashable.
         scheduler: whose task it is where no operand is a tensor; default the ambient one.
@@ -92,7 +92,7 @@ def apply(
 
 
 def _apply_to_one(op: Op, x: object) -> Tensor | None:
-    """Run a quick row of one operand by a plan that is known; None if there is none, or this is not the moment."""
+    """Run a quick operation of one operand by a known plan; None if there is no plan, or this is not the moment."""
     if type(x) is not Tensor or x._node is not None:
         return None
     a = x._value

@@ -97,7 +97,7 @@ def softplus_backward(xp: Any, grad: Any, x: Any, *, beta: float, threshold: flo
 
 
 OPS = (
-    # A run of a captured step goes over short blocks, in which `maximum` needs no rows of zeros.
+    # In a captured step `maximum` gives the same bits on short blocks, and needs no rows of zeros there.
     elementwise(relu, rules.relu, "The larger of each element and 0.", Cost.SCALAR, ufunc=UfuncCall("maximum", (0,))),
     elementwise(relu_backward, rules.elementwise, "The gradient of relu.", compiled_as="relu_backward"),
     elementwise(sigmoid, rules.elementwise, "1 / (1 + exp(-x))."),

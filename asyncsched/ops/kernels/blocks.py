@@ -3,12 +3,12 @@
 NumPy goes over memory once for each step of a formula. Here the steps are taken on a block of rows at a time, which
 stays in the cache, so that main memory is passed over once. A GPU gets larger blocks, since each step is a launch.
 
-So do several threads. After each step a thread takes the interpreter's lock again; if another has it just then, it
-sleeps, and waking it takes as long as some steps do. Measured with two threads: of steps of 2 us they do no more
-together than one thread, of 10 us 1.5 times as much, of 20 us 1.8 times as much. So little is done between steps.
+Several threads need long steps as well. After each step a thread takes the GIL again. If another thread has it just
+then, the first one sleeps, and waking it takes as long as some steps do. Measured with two threads: of steps of 2 us
+they do no more together than one thread, of 10 us 1.5 times as much, of 20 us 1.8 times as much.
 
-Worst are steps that keep the lock. NumPy does so where a result has at most 500 elements, also in `matmul`, which may
-pass over all rows of a block for so few. `dot` lets go of it, and gives the same bits.
+Worst are steps that keep the GIL. NumPy keeps it where a result has at most 500 elements, also in `matmul`, which may
+pass over all rows of a block for so few. `dot` releases it, and gives the same bits.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Loops of kernels that numba compiles, where that is installed: the extra `[numba]`.
 
 Compiling takes seconds, and loading what an earlier process compiled half of one. So that is done on a thread of its
-own, when the first array comes for which it pays; until it is done, and where it fails, the plain kernel runs. What is
-compiled lets go of the interpreter's lock while it runs, and uses one thread: the stream's.
+own, when the first array comes for which it pays. Until it is done, and where it fails, the plain kernel runs. A loop
+releases the GIL while it runs, and uses one thread: the stream's.
 """
 
 from __future__ import annotations

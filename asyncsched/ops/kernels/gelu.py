@@ -30,7 +30,7 @@ _ERFC_SERIES = (
 # error of x Phi(x) on [-6, 6], where that is 2e-7 before rounding; beyond, x P(x^2) is above 10 and tanh 1, and so Phi
 # 0 or 1. A polynomial as good has seven coefficients and takes five passes more; a quotient costs 1.5 of them.
 _LOGISTIC = (0.01659121649187677, 1.2919115738578064, -6.226264396373312, 319.80730027472623, 25.37510156077624)
-# As arrays: a Python number costs half a microsecond more, with the interpreter's lock held.
+# As arrays: a Python number costs half a microsecond more, with the GIL held.
 _SINGLE_LOGISTIC = [np.array(c, np.float32) for c in _LOGISTIC]
 _HALF = np.array(0.5, np.float32)
 _FAR = 100  # where Phi(-x) is 0, as it is at infinity

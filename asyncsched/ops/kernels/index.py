@@ -27,7 +27,7 @@ def take_along_axis(xp: Any, x: Any, indices: Any, *, axis: int = -1) -> Any:
 
 
 def argwhere(xp: Any, x: Any) -> Any:
-    """The indices of nonzero elements, a row for each; of truths, since others NumPy counts with the lock held."""
+    """The indices of nonzero elements, a row for each; of truths, since others NumPy counts with the GIL held."""
     return xp.stack(xp.nonzero(x.astype(bool, copy=False)), axis=-1)
 
 

@@ -28,20 +28,20 @@ class Binary(Protocol):
 
 
 def _unary(name: str) -> Unary:
-    row = TABLE[name]
+    op = TABLE[name]
 
     def function(x: Operand, /) -> Tensor:
-        return apply(row, (x,))
+        return apply(op, (x,))
 
     shapes = "Returns a tensor of the shape of `x`, in the dtype NumPy gives."
     return cast(Unary, _dressed(function, name, ("x",), shapes))
 
 
 def _binary(name: str) -> Binary:
-    row = TABLE[name]
+    op = TABLE[name]
 
     def function(x1: Operand, x2: Operand, /) -> Tensor:
-        return apply(row, (x1, x2))
+        return apply(op, (x1, x2))
 
     shapes = "Returns a tensor of the shape that `x1` and `x2` broadcast to, in the dtype NumPy promotes them to."
     return cast(Binary, _dressed(function, name, ("x1", "x2"), shapes))
