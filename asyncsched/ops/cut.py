@@ -34,8 +34,8 @@ Slices = tuple[Any, ...]  # of slices
 # Their loops are quick with a number beside a row. Others take longer for a number than for a buffer full of it.
 _ARITHMETIC: Final[frozenset[Any]] = frozenset({np.add, np.subtract, np.multiply, np.divide})
 # Operations of many passes work in blocks, see `kernels.blocks`. Parts of whole blocks cost nothing. Parts of fewer
-# elements have shorter blocks, and so take the GIL more often: with parts of half a block layer_norm
-# took an eighth longer, with parts of a quarter, 1.7 times as long. A compiled loop takes a third of the time.
+# elements have shorter blocks, and so take the GIL more often: with parts of half a block layer_norm took an eighth
+# longer, with parts of a quarter, 1.7 times as long. A compiled loop passes over a block in a third of the time.
 _LEAST_ELEMENTS: Final = LONG_BLOCK
 _LEAST_OF_ROWS: Final = 2 * LONG_BLOCK
 _LEAST_COMPILED: Final = 4 * LONG_BLOCK
@@ -59,8 +59,10 @@ def run(op: Op, kernel: Kernel, args: Sequence[Any], out: Array, options: Mappin
 
 
 def _repeats(kernel: Kernel, args: Sequence[Any], out: Array) -> bool:
-    """Whether this is arithmetic that repeats a row or a column, in rows no longer than NumPy's buffers. Not where
-    something is converted, which needs the buffers."""
+    """Whether this is arithmetic that repeats a row or a column, in rows no longer than NumPy's buffers.
+
+    Not where something is converted: that needs the buffers.
+    """
     if kernel not in _ARITHMETIC or not out.ndim or out.shape[-1] > np.getbufsize():
         return False
     arrays = [a for a in args if isinstance(a, np.ndarray)]

@@ -131,10 +131,11 @@ class Op:
     # runs on the loop's thread unless it is tiny, and counts as an operation of several passes elsewhere.
     element_seconds: float | None = None
     cut: Cut = Cut.WHOLE  # an operation whose kernel is a universal function is cut by elements, whatever stands here
-    compiled_as: str = ""  # the loop in `kernels.loops` that does all of it: parts of it are longer
+    compiled_as: str = ""  # the loop in `kernels.loops` that does all of it: with that, it is cut into larger parts
     blas: Blas = Blas.NONE
-    # For runs of a captured step. On the host: the universal function, if `kernel` does not name it; and what numba
-    # compiles in its place. On CUDA: whether the kernel may be traced element by element; None: if it is so cut.
+    # How a captured step fuses it with its neighbours. On the host: by the universal function that it is, if `kernel`
+    # does not name that, or by the code that numba compiles. On CUDA: by a trace of the kernel; None: if it is cut by
+    # elements.
     ufunc: UfuncCall | None = None
     scalar_code: ScalarCode | None = None
     fused_on_cuda: bool | None = None
