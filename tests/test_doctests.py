@@ -40,7 +40,7 @@ MEETS_FIRST += [asc.Timer, asc.measure]
 
 pytestmark = pytest.mark.usefixtures("may_block")
 NEEDS_NUMBA = tuple(
-    f"ops.kernels.{name}" for name in ("loops", "attention_loops", "image_loops", "tile_loops", "elementary", "lanes")
+    f"ops.kernels.{name}" for name in ("loops", "attention_loops", "image_loops", "tile_loops", "elementary", "simd")
 )  # which nobody imports but where that is installed
 
 

@@ -33,7 +33,7 @@ BEHIND_AN_EXTRA = {
     "ops.kernels.attention_loops": {"numba", "llvmlite"},  # which numba brings
     "ops.kernels.elementary": {"numba"},
     "ops.kernels.image_loops": {"numba", "llvmlite"},
-    "ops.kernels.lanes": {"numba", "llvmlite"},
+    "ops.kernels.simd": {"numba", "llvmlite"},
     "ops.kernels.loops": {"numba"},
     "ops.kernels.tile_loops": {"numba", "llvmlite"},
     "observe.view": {"rich"},

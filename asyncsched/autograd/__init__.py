@@ -21,7 +21,7 @@ that its derivatives read (residuals: charged to the byte budget like any value 
 references lead from results to operands only, and nothing waits for the garbage collector. `backward` drops what a
 node holds once the tasks that read it are issued; their bytes return as these end.
 
-A rule. `RULES[row.name]` is a tuple of functions, one for each operand of the row; None where there is nothing to
+A rule. `RULES[op.name]` is a tuple of functions, one for each operand of the operation; None where there is nothing to
 differentiate, and the last one serves all operands beyond. A function gives the gradient of its operand, and the
 *names* of its parameters say what it needs, so that nothing else is kept:
 
@@ -34,19 +34,20 @@ differentiate, and the last one serves all operands beyond. A function gives the
                 number), `call.place` (which operand this is for) and `call.device`
 
 It is written with tensor operations, which makes higher orders work by themselves. It need not care for broadcasting
-or dtypes: its result is summed and cast to the operand's own shape and dtype (`fit`). A row of one's own joins so:
+or dtypes: its result is summed and cast to the operand's own shape and dtype (`fit`). Your own operation joins so:
 
-    TABLE["softplus"] = Row("softplus", kernel, rules.elementwise.by_sample, doc="log(1 + exp(x)).")
+    TABLE["softplus"] = Op("softplus", kernel, rules.elementwise.by_sample, doc="log(1 + exp(x)).")
     RULES["softplus"] = (lambda g, x: g / (1 + asc.exp(-x)),)
-    TABLE["scale"] = Row("scale", "multiply", rules.elementwise.ufunc, out=True, inplace=True, doc="x * y.")
+    TABLE["scale"] = Op("scale", "multiply", rules.elementwise.ufunc, out=True, inplace=True, doc="x * y.")
     RULES["scale"] = (lambda g, y: g * y, lambda g, x: g * x)
     def softplus(x): return apply(TABLE["softplus"], (x,))
 
-A derivative that is one fused row is fast, and has no derivative itself. `COMPOSED[row.name]` has it once more, written
-with rows that have: it is used where gradients are recorded, as with `create_graph`, and reads no more than the first.
+A derivative that is one fused operation is fast, and has no derivative itself. `COMPOSED[op.name]` has it once more,
+written with operations that have one. It is used where gradients are recorded, as with `create_graph`, and reads no
+more than the first.
 
-A row without a rule raises NotImplementedError as soon as a tracked tensor meets it, if its result is a floating-point
-one; integers and booleans have no gradient.
+An operation without a rule raises NotImplementedError as soon as a tracked tensor meets it, if its result is a
+floating-point one; integers and booleans have no gradient.
 """
 
 from .backward import backward, grad

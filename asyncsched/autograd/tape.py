@@ -14,7 +14,7 @@ from ..devices.contract import Device
 from ..ops.meta import Meta
 from ..ops.op import Op
 from ..runtime.deadlock import CHAINED
-from ..tensors.functions._common import op
+from ..tensors import functions
 from ..tensors.tensor import Tensor
 from .mode import recording
 from .rules import COMPLEX, COMPOSED, HOLOMORPHIC, RULES, Partial
@@ -107,7 +107,7 @@ class Node:
 
     def _turned(self, x: Tensor) -> Tensor:
         """Conjugates what goes into a rule for real numbers, and what comes out, where the numbers are complex."""
-        return op("conj", x) if self.op is not None and self.op.name in HOLOMORPHIC else x
+        return functions.conj(x) if self.op is not None and self.op.name in HOLOMORPHIC else x
 
     def _argument(self, name: str, place: int, gradient: Tensor, tracked: bool) -> Any:
         if name == "g":
@@ -140,7 +140,7 @@ CHAINED.add(Node)
 
 
 def _rule(name: str, has_complex: bool) -> tuple[Partial | None, ...]:
-    """The derivatives of a row with complex numbers, one for each operand; or why there are none."""
+    """The derivatives of an operation with complex numbers, one for each operand; or why there are none."""
     if has_complex and (name in COMPLEX or name in HOLOMORPHIC):
         return COMPLEX[name] if name in COMPLEX else RULES[name]
     cure = "use `t.detach()` or `with no_grad():` to leave it out"
@@ -161,7 +161,7 @@ def handle(value: Any, node: Node | None) -> Any:
 def fit(gradient: Tensor, meta: Meta) -> Tensor:
     """A gradient in the shape and dtype of what it is the gradient of: summed over what was broadcast."""
     if gradient.dtype.kind == "c" and meta.dtype.kind != "c":
-        gradient = op("real", gradient)
+        gradient = functions.real(gradient)
     shape, wanted = gradient.shape, meta.shape
     if shape != wanted:
         extra = len(shape) - len(wanted)

@@ -1,7 +1,7 @@
-"""Rows and captured programs on their way to a worker.
+"""Operations and captured programs on their way to a worker.
 
-Rows of the table travel by name, since the worker has the same table. A captured step travels as its program, pickled
-once, which the worker keeps: it comes again and again.
+Operations of the table travel by name, since the worker has the same table. A captured step travels as its program,
+pickled once, which the worker keeps: it comes again and again.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _fused(pickled: bytes) -> FusedProgram:
 
 
 def is_captured(op: Op) -> bool:
-    """Whether it is a captured step's, and no row of the table."""
+    """Whether it is a captured step's, and no operation of the table."""
     return op.out and op.name not in TABLE
 
 
@@ -66,7 +66,7 @@ def _op(name: str, exactly: bool) -> Op:
     return (op.exact or op) if exactly else op
 
 
-def _reduce_row(op: Op) -> tuple[Callable[..., Op], tuple[Any, ...]]:
+def _reduce_op(op: Op) -> tuple[Callable[..., Op], tuple[Any, ...]]:
     known = _UNPACKING.get(op.name) or TABLE.get(op.name)
     if known is not None and op in (known, known.exact):
         return _op, (op.name, op is not known)
@@ -77,5 +77,5 @@ def _reduce_meta(form: Meta) -> tuple[Callable[..., Meta], tuple[Any, ...]]:
     return meta, (form.shape, form.dtype, form.contiguous, None if form.known else form.bound)
 
 
-copyreg.pickle(Op, _reduce_row)
+copyreg.pickle(Op, _reduce_op)
 copyreg.pickle(Meta, _reduce_meta)

@@ -27,7 +27,7 @@ _UNFINISHED = ("waiting", "ready", "constrained", "executing", "long-running", "
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One view of an array: a row of the table, with a reference in the array's place."""
+    """One view of an array: an operation of the table, with a reference in the array's place."""
 
     op: Op
     args: tuple[Any, ...] | None
@@ -44,9 +44,9 @@ class Work:
     """What a worker is to do with its operands.
 
     Attributes:
-        call: a row of the table, or a user's function.
+        call: an operation of the table, or a user's function.
         args: the arguments, with a reference by place for each operand; None if they are the operands.
-        options: of a row.
+        options: of an operation.
         views: for each operand the steps to the view of it that is meant.
         form: shape and dtype of what a function is to return, if that was said; and of what a captured step gives.
         gpu: whether it is done on the worker's card.

@@ -1,29 +1,15 @@
 """The operations as plain data: one table, with a kernel, a shape rule and byte costs for each."""
 
+from .cost_model import SMALL_BYTES
 from .exactly import exact
 from .index_keys import Key, encode_key
+from .kernels.elementwise import power_op
 from .meta import Meta, Shape, meta
-from .op import Bound, Op, Operand, Options, Plan, check_int_bounds, plan, plan_key, resolve
-from .pace import SMALL_BYTES
-from .table import TABLE, power_op
+from .op import Op, Operand, Options, Plan, check_int_bounds, plan, plan_key, resolve
+from .table import TABLE
+from .traits import Blas, Bound, Cut
 
 __all__ = [
-    "SMALL_BYTES",
-    "TABLE",
-    "Bound",
-    "Key",
-    "Meta",
-    "Op",
-    "Operand",
-    "Options",
-    "Plan",
-    "Shape",
-    "check_int_bounds",
-    "encode_key",
-    "exact",
-    "meta",
-    "plan",
-    "plan_key",
-    "power_op",
-    "resolve",
-]
+    "SMALL_BYTES", "TABLE", "Blas", "Bound", "Cut", "Key", "Meta", "Op", "Operand", "Options", "Plan", "Shape",
+    "check_int_bounds", "encode_key", "exact", "meta", "plan", "plan_key", "power_op", "resolve",
+]  # fmt: skip

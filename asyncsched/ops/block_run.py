@@ -47,8 +47,8 @@ class Run:
             kept[slot] = np.empty(form.bound, form.dtype) if out is None else out
         arrays = [slots[slot].reshape(ways[way]) for slot, way in self.reads]
         arrays += [array.reshape(lines) for array in kept.values()]
-        # Of whole blocks: with shorter ones there would be more turns at the interpreter's lock. What stays in a
-        # processor's cache from one row to the next takes half of what the estimates say.
+        # Parts of whole blocks: with shorter ones the GIL would be taken more often. What stays in a processor's cache
+        # from one operation to the next takes half of what the estimates say.
         block = self._block(width)
         each = max(1, min(parallel.rounds(self.seconds / 2), count // (block * parallel.threads())))
         parts = [

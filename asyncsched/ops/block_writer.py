@@ -47,14 +47,14 @@ def run_of(program: Program, steps: range, last: dict[int, int]) -> Run:
 
 
 def _function(step: Step) -> Any:
-    """The universal function of the step's row, if it is one."""
-    kernel = step.op.kernel
-    return np.maximum if step.op.name == "relu" else getattr(np, kernel, None) if isinstance(kernel, str) else None
+    """The universal function that the step's operation is, or gives the bits of."""
+    name = step.op.ufunc.ufunc if step.op.ufunc else step.op.kernel
+    return getattr(np, name, None) if isinstance(name, str) else None
 
 
 def _args(step: Step) -> tuple[Any, ...]:
     """Its arguments then."""
-    return (*step.args, 0) if step.op.name == "relu" else step.args
+    return (*step.args, *step.op.ufunc.arguments) if step.op.ufunc else step.args
 
 
 def _way(operand: Meta, form: Meta) -> str | None:
@@ -114,7 +114,8 @@ class _Writer:
         writes = tuple([(slot, self._steps[slot].form) for slot in self._written])
         size = prod(self._form.bound)
         seconds = sum(
-            parallel.seconds_of(step.op.name, size, step.form.dtype.itemsize) for step in self._steps.values()
+            parallel.seconds_of(size, step.form.dtype.itemsize, step.op.element_seconds)
+            for step in self._steps.values()
         )
         return Run(
             space["run"], self._form, rows, tuple(self._reads.items()), writes, tuple(self._tiles.values()),

@@ -1,12 +1,13 @@
-"""How a row is cut into parts from outside, on which several threads work at once.
+"""How an operation is cut into parts from outside, on which several threads work at once.
 
-Each part is the row itself, applied to slices: what works element by element, or along each row, gives the same bits.
+Each part is the operation itself, applied to slices, as its `cut` says. What works element by element, or along each
+row, gives the same bits in parts.
 
-A product of matrices is cut along the longer side of its result, at multiples of 64, into a part for each thread. More
-parts would let others do the rest where one is kept from its own, by the event loop's work say, and who helps go back
-to its own tasks earlier; but what all parts read is packed for each. So only what takes long is cut into more, along
-both sides. Where there are several products, or no BLAS packs anything, parts take about a millisecond. On some
-processors a BLAS gives other bits in parts, so inside `asc.exact()` products stay whole.
+A product of matrices is cut along the longer side of its result, at multiples of 64, into one part for each thread.
+With more parts, others could do the rest of a thread that is kept from its work, say by the event loop, and helpers
+could go back to their own tasks earlier. But BLAS packs what all parts read anew for each. So only long products are
+cut into more parts, along both sides. Where there are several products, or no BLAS packs anything, parts take about a
+millisecond. On some processors a BLAS gives other bits in parts, so inside `asc.exact()` products stay whole.
 """
 
 from __future__ import annotations
@@ -19,33 +20,22 @@ from typing import Any, Final
 import numpy as np
 
 from . import parallel
+from .cost_model import has_blas, product_seconds
+from .kernels.blocks import LONG_BLOCK, ROWS, as_matrix, without_buffers
 from .kernels.compiled import compiled
-from .kernels.layers import LONG_BLOCK, ROWS, as_matrix, without_buffers
 from .op import Kernel, Op
-from .pace import has_blas, product_seconds
 from .parallel import equal, number, ranges, rounds, seconds_of, threads
+from .traits import PRODUCTS, Cut
 
 Array = np.ndarray[Any, Any]
 Part = tuple[Sequence[Any], Array]  # its operands, and where its result goes
 Slices = tuple[Any, ...]  # of slices
 
-# Rows that are no universal functions: each element of the result is of those at its place alone, ...
-BY_ELEMENTS: Final = frozenset(
-    {
-        "adam_step", "astype", "axpby", "axpby_squared", "clip", "gelu", "gelu_backward", "leaky_relu", "relu",
-        "relu_backward", "rms_scaled", "round", "sgd_average", "sgd_step", "sigmoid", "softplus", "softplus_backward",
-        "where",
-    }
-)  # fmt: skip
-# ... or each row is: of the last axis, or of as many as the weight has.
-_BY_ROWS: Final = frozenset({"layer_norm", "softmax", "softmax_backward"})
-
-PRODUCTS: Final = frozenset({"linear", "linear_weight_grad", "matmul"})
-# Their loops have a quick way for a number beside a row; those of others take longer for one than for a buffer of it.
+# Their loops are quick with a number beside a row. Others take longer for a number than for a buffer full of it.
 _ARITHMETIC: Final[frozenset[Any]] = frozenset({np.add, np.subtract, np.multiply, np.divide})
-# Rows of many passes work in blocks, see `kernels.layers`. Parts of whole blocks cost nothing; those of fewer elements
-# have shorter ones, and so more turns at the interpreter's lock: with parts of half a block layer_norm took an eighth
-# longer, with parts of a quarter, 1.7 times as long. What is compiled passes over as many in a third of the time.
+# Operations of many passes work in blocks, see `kernels.blocks`. Parts of whole blocks cost nothing. Parts of fewer
+# elements have shorter blocks, and so take the GIL more often: with parts of half a block layer_norm took an eighth
+# longer, with parts of a quarter, 1.7 times as long. A compiled loop passes over a block in a third of the time.
 _LEAST_ELEMENTS: Final = LONG_BLOCK
 _LEAST_OF_ROWS: Final = 2 * LONG_BLOCK
 _LEAST_COMPILED: Final = 4 * LONG_BLOCK
@@ -58,7 +48,7 @@ _SIDE: Final = 1024
 
 
 def run(op: Op, kernel: Kernel, args: Sequence[Any], out: Array, options: Mapping[str, Any]) -> Any:
-    """The row's result, in `out`: whole, or in parts for the calling thread's team."""
+    """The operation's result, in `out`: whole, or in parts for the calling thread's team."""
     found = parts(op, kernel, args, out)
     if _repeats(kernel, args, out):
         kernel = partial(without_buffers, kernel, out.shape[-1])
@@ -69,8 +59,10 @@ def run(op: Op, kernel: Kernel, args: Sequence[Any], out: Array, options: Mappin
 
 
 def _repeats(kernel: Kernel, args: Sequence[Any], out: Array) -> bool:
-    """Whether this is arithmetic that repeats a row or a column, in rows that are no longer than NumPy's buffers, and
-    converts nothing, which needs those."""
+    """Whether this is arithmetic that repeats a row or a column, in rows no longer than NumPy's buffers.
+
+    Not where something is converted: that needs the buffers.
+    """
     if kernel not in _ARITHMETIC or not out.ndim or out.shape[-1] > np.getbufsize():
         return False
     arrays = [a for a in args if isinstance(a, np.ndarray)]
@@ -79,36 +71,36 @@ def _repeats(kernel: Kernel, args: Sequence[Any], out: Array) -> bool:
 
 
 def parts(op: Op, kernel: Kernel, args: Sequence[Any], out: Array) -> list[Part]:
-    """The parts of a row for the calling thread's team, in order; none if it is better left whole.
+    """The parts of an operation for the calling thread's team, in order; none if it is better left whole.
 
     Args:
-        kernel: the row's.
+        kernel: the operation's.
         args: arrays and scalars.
         out: where the result goes.
     """
     if threads() < 2:
         return []
-    if op.name in PRODUCTS:
-        return [] if op.exact is None else _of_product(op.name, args, out)
+    if op.cut in PRODUCTS:
+        return _of_product(op.cut, args, out)
     universal = isinstance(kernel, np.ufunc) and kernel.signature is None
-    if not universal and op.name not in BY_ELEMENTS and op.name not in _BY_ROWS:
+    if op.cut is Cut.WHOLE and not universal:
         return []
-    seconds = seconds_of(op.name, out.size, out.itemsize)
+    seconds = seconds_of(out.size, out.itemsize, op.element_seconds)
     axes, unit, least = out.ndim, 1, 1 if universal else _LEAST_ELEMENTS
-    if op.name in _BY_ROWS:
-        axes -= args[1].ndim if op.name == "layer_norm" else 1
+    if op.cut in (Cut.BY_ROWS, Cut.BY_WEIGHT_ROWS):
+        axes -= args[1].ndim if op.cut is Cut.BY_WEIGHT_ROWS else 1
         unit, least = ROWS, _LEAST_OF_ROWS
-    least = _LEAST_COMPILED if compiled(op.name) else least
+    least = _LEAST_COMPILED if compiled(op.compiled_as) else least
     each = max(1, min(rounds(seconds), out.size // (least * threads())))
     found = _places(out.shape[:axes], number(seconds, each), unit)
     return [([_slice(a, out, place) for a in args], out[place]) for place in found] if len(found) > 1 else []
 
 
-def _of_product(name: str, args: Sequence[Any], out: Array) -> list[Part]:
-    if name != "matmul":
+def _of_product(kind: Cut, args: Sequence[Any], out: Array) -> list[Part]:
+    if kind is not Cut.PRODUCT_NN:
         out = as_matrix(out)
-        args = [as_matrix(args[0]), *([as_matrix(args[1])] if name == "linear_weight_grad" else args[1:])]
-    length = args[0].shape[0 if name == "linear_weight_grad" else -1]
+        args = [as_matrix(args[0]), *([as_matrix(args[1])] if kind is Cut.PRODUCT_TN else args[1:])]
+    length = args[0].shape[0 if kind is Cut.PRODUCT_TN else -1]
     seconds = product_seconds(out.size * length, out.dtype)
     several = out.shape[: max(one.ndim for one in args[:2]) - 2]
     if several:
@@ -119,7 +111,7 @@ def _of_product(name: str, args: Sequence[Any], out: Array) -> list[Part]:
     if matrices and len(found) == count and (count < threads() or seconds > count * _LONG_SECONDS):
         tiles = _tiles(out.shape[-2:], seconds / count, out.dtype)
     pairs = [(place, tile) for place in found for tile in tiles]
-    return [(_factors(name, args, *pair), out[(*pair[0], ..., *pair[1])]) for pair in pairs] if len(pairs) > 1 else []
+    return [(_factors(kind, args, *pair), out[(*pair[0], ..., *pair[1])]) for pair in pairs] if len(pairs) > 1 else []
 
 
 def _tiles(sides: tuple[int, ...], seconds: float, dtype: np.dtype[Any]) -> list[Slices]:
@@ -153,14 +145,14 @@ def _places(shape: tuple[int, ...], number: int, unit: int = 1) -> list[Slices]:
     return [(*before, one) for one in ranges(places, number, whole)]
 
 
-def _factors(name: str, args: Sequence[Any], place: Slices, tile: Slices) -> Sequence[Any]:
+def _factors(kind: Cut, args: Sequence[Any], place: Slices, tile: Slices) -> Sequence[Any]:
     """The operands for some products, and for some rows and columns of each."""
     if not tile:
         return [one[place] if one.ndim > 1 else one for one in args]
     rows, columns = tile
-    if name == "matmul":
+    if kind is Cut.PRODUCT_NN:
         return args[0][(*place, ..., rows, slice(None))], args[1][(*place, ..., columns)]
-    if name == "linear":
+    if kind is Cut.PRODUCT_NT:
         return args[0][rows], *[one[columns] for one in args[1:]]  # of a weight and a bias
     return args[0][:, rows], args[1][:, columns]
 

@@ -27,7 +27,7 @@ Key = tuple[Part, ...]
 def encode_key(key: object, tensor_type: type) -> tuple[Key, tuple[Any, ...]]:
     """The key in hashable form, with the index tensors found in it.
 
-    Without tensors the row is `getitem` (a view), with some it is `getitem_advanced`; `setitem` takes both.
+    Without tensors the operation is `getitem` (a view), with some it is `getitem_advanced`; `setitem` takes both.
     """
     parts = key if isinstance(key, tuple) else (key,)
     tensors = tuple([part for part in parts if isinstance(part, tensor_type)])

@@ -1,4 +1,4 @@
-"""The form of the table of operations: one `Op` per operation, and the `Plan` a row makes for given operands."""
+"""The form of the table of operations: one `Op` per operation, and the `Plan` it makes for given operands."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .cost_model import inline_seconds, stream_seconds
 from .meta import Meta, meta
-from .pace import inline_seconds, stream_seconds
+from .traits import Blas, Bound, Cut, ScalarCode, UfuncCall
 
 Operand = Meta | bool | int | float | complex | np.generic
 Options = Mapping[str, Any]
@@ -28,24 +29,17 @@ class Inferred(NamedTuple):
 
     meta: Meta  # of the result
     workspace: int = 0  # bytes of temporary memory
-    owned: int | None = None  # bytes of memory the result owns; None: all of the result (a view row: none of it)
+    owned: int | None = None  # bytes of memory the result owns; None: all of the result (a view: none of it)
     int_bounds: tuple[int, int] | None = None
     work: int | None = None  # elements it goes through; None: those of the largest array
     number: np.dtype[Any] | None = None  # of a Python number as the second operand, where a ufunc makes it one
 
 
-class Bound(NamedTuple):
-    """How far results may be off: `relative` times the exact one, and `absolute` times the largest operand, or 1."""
-
-    relative: float
-    absolute: float
-
-
 class Numbers(dict[float, Any]):
     """Python numbers as arrays of the dtype that they have in an operation: NumPy takes half the time with those.
 
-    What has no place here stays a number: zero, whose sign a key does not tell, what is not a number or out of the
-    dtype's bounds, and what comes when there are many.
+    Not kept, and given back as it is: zero (-0.0 == 0.0), NaN, an infinity, a number that overflows the dtype, and
+    every new number once there are 64.
     """
 
     def __init__(self, dtype: np.dtype[Any]) -> None:
@@ -65,7 +59,7 @@ class Numbers(dict[float, Any]):
 
 
 class Plan:
-    """What one application of a row will need: decided at submit, before any memory is touched."""
+    """What one application of an operation will need: decided at submit, before any memory is touched."""
 
     __slots__ = (
         "estimate",
@@ -101,7 +95,7 @@ class Plan:
         self.small = seconds is not None  # may run inline
         self.kernel = kernel  # NumPy's, for where it runs inline
         self.pair = pair  # it takes two operands, and no options
-        self.seconds = seconds or 0.0  # for which it would then hold the loop's thread longer than a task does
+        self.seconds = seconds or 0.0  # how much longer it would hold the loop's thread inline than a task would
         self.estimate = estimate  # seconds that it takes a stream
         self.int_bounds = inferred.int_bounds  # Python integers among the operands must lie in here
         self.numbers = None if inferred.number is None else Numbers(inferred.number)
@@ -112,8 +106,8 @@ class Op:
     """One operation.
 
     `kernel` is a name in the array namespace (`numpy`, `cupy`) or a function `kernel(xp, *arrays, **options)`.
-    `rule(row, operands, options)` gives what it can infer of the result, or raises what NumPy would raise.
-    A view row whose plan owns bytes (`reshape` of an array that may be strided) may copy instead.
+    `rule(op, operands, options)` gives what it can infer of the result, or raises what NumPy would raise.
+    A view whose plan owns bytes (`reshape` of an array that may be strided) may be a copy instead.
     """
 
     name: str
@@ -123,16 +117,28 @@ class Op:
     # `out` may be the first operand if its shape and dtype are equal, and any operand if the kernel is a ufunc. Except
     # one complex number alone: NumPy multiplies it over itself with another rounding (no buffer that small is reused).
     inplace: bool = False
-    in_turns: Kernel | None = None  # what a stream of the host runs instead, where `kernel` would keep others waiting
+    releasing_gil: Kernel | None = None  # what a stream of the host runs, where `kernel` would hold the GIL for long
     view: bool = False  # the result is a view of the first operand
     checks: bool = False  # the kernel raises for what it finds in the data, see `kernels.checks`
     parts: Any = None  # of several results, packed in one (see `packed`): what each will be
     resource: str = ""  # of a library that must not be used by two streams at once: on CUDA such tasks share one stream
     exact: Op | None = None  # what runs instead inside `asc.exact()`, if there the kernel is another
     bound: Bound | None = None  # of the difference to that, for numbers of ordinary size
+    # Seconds for an element of at most four bytes on one thread, see `cost_model.Cost`. None: not known, so it never
+    # runs on the loop's thread unless it is tiny, and counts as an operation of several passes elsewhere.
+    element_seconds: float | None = None
+    cut: Cut = Cut.WHOLE  # an operation whose kernel is a universal function is cut by elements, whatever stands here
+    compiled_as: str = ""  # the loop in `kernels.loops` that does all of it: with that, it is cut into larger parts
+    blas: Blas = Blas.NONE
+    # How a captured step fuses it with its neighbours. On the host: by the universal function that it is, if `kernel`
+    # does not name that, or by the code that numba compiles. On CUDA: by a trace of the kernel; None: if it is cut by
+    # elements.
+    ufunc: UfuncCall | None = None
+    scalar_code: ScalarCode | None = None
+    fused_on_cuda: bool | None = None
     doc: str = ""
     plans: dict[Hashable, Plan] = field(default_factory=dict, repr=False)
-    # Of these the ones for a tensor and any Python number of a type, by that type and the form of the tensor.
+    # Those of `plans` that are for a tensor and a Python number, by the number's type and the form of the tensor.
     with_number: dict[Hashable, dict[Hashable, Plan]] = field(
         default_factory=lambda: {int: {}, float: {}}, init=False, repr=False
     )
@@ -149,7 +155,7 @@ def plan_key(operands: tuple[Operand, ...], options: Options) -> tuple[Hashable,
 
 
 def plan(op: Op, operands: tuple[Operand, ...], options: Options) -> Plan:
-    """The plan of `row` for these operands, from the row's cache or from its rule.
+    """The plan of the operation for these operands, from its cache or from its rule.
 
     Raises what NumPy would raise for these shapes and dtypes, and `OverflowError` for a Python integer that does not
     fit the dtype it meets.
@@ -179,13 +185,13 @@ def check_int_bounds(operands: tuple[object, ...], bounds: tuple[int, int]) -> N
 
 
 def resolve(op: Op, xp: Any) -> Kernel:
-    """The row's kernel as a function of arrays and options in the namespace `xp`.
+    """The operation's kernel as a function of arrays and options in the namespace `xp`.
 
     A result without axes may come back as a NumPy scalar when no `out=` is given, as it does from NumPy.
     """
     found = op.kernels.get(xp)
     if found is None:
-        found = op.kernels[xp] = bind(op.in_turns if xp is np and op.in_turns else op.kernel, xp)
+        found = op.kernels[xp] = bind(op.releasing_gil if xp is np and op.releasing_gil else op.kernel, xp)
     return found
 
 
@@ -221,13 +227,13 @@ def _new_plan(op: Op, operands: tuple[Operand, ...], options: Options) -> Plan:
     owned = inferred.owned
     if owned is None:
         owned = 0 if op.view else result.nbytes
-    kernel = resolve(op, np) if op.in_turns is None else bind(op.kernel, np)
+    kernel = resolve(op, np) if op.releasing_gil is None else bind(op.kernel, np)
     seconds: float | None = 0.0
     estimate = 0.0
     if not op.view or owned or not result.known:
         metas = [operand for operand in operands if isinstance(operand, Meta)]
-        seconds = inline_seconds(op.name, result, metas, inferred.workspace, inferred.work)
-        estimate = stream_seconds(op.name, result, metas, inferred.work)
+        seconds = inline_seconds(op.element_seconds, result, metas, inferred.workspace, inferred.work)
+        estimate = stream_seconds(op.element_seconds, result, metas, inferred.work)
     pair = len(operands) == 2 and not options
     return Plan(op, inferred, owned, seconds, kernel, pair=pair, estimate=estimate)
 

@@ -1,8 +1,8 @@
-"""Several results of one row, in one buffer of bytes: each is a view of it.
+"""Several results of one operation, in one buffer of bytes: each is a view of it.
 
-A task has one value, so a row that gives several results (a decomposition, `unique_all`, a captured step) packs them,
-and each is unpacked by a row that makes a view. Where a length depends on data the buffer is as long as what was found,
-and that says how long each part is: nobody has to look into it.
+A task has one value. So an operation that gives several results (a decomposition, `unique_all`, a captured step) packs
+them, and each is unpacked by an operation that makes a view. Where a length depends on data the buffer is as long as
+what was found, and that says how long each part is: nobody has to look into it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from .op import Inferred, Op
 ALIGNMENT = 512  # bytes at which results begin in a packed buffer: CuPy's own granularity, and whole cache lines
 _BYTES = np.dtype(np.uint8)
 
-# Of a row with several results, from its name, operands and options: what they will be, and bytes of temporary memory.
+# From the name, operands and options of an operation with several results: what they will be, and bytes of temporary
+# memory.
 Parts = Callable[[str, tuple[Any, ...], Mapping[str, Any]], tuple[list[Meta], int]]
 
 
@@ -45,8 +46,8 @@ def unpacked(buffer: Any, starts: Sequence[int], metas: Sequence[Meta]) -> list[
     return [_part(buffer, start, form.bound, form.dtype) for start, form in zip(starts, metas, strict=True)]
 
 
-def packed_op(name: str, kernel: Callable[..., Sequence[Any]], parts: Parts, doc: str) -> Op:
-    """A row whose kernel gives several arrays, packed. Its results have known shapes."""
+def packed_op(name: str, kernel: Callable[..., Sequence[Any]], parts: Parts, doc: str, **more: Any) -> Op:
+    """An operation whose kernel gives several arrays, packed. Its results have known shapes."""
 
     def packing(xp: Any, *arrays: Any, **options: Any) -> Any:
         found = kernel(xp, *arrays, **options)
@@ -57,7 +58,7 @@ def packed_op(name: str, kernel: Callable[..., Sequence[Any]], parts: Parts, doc
         nbytes = offsets(forms)[1]
         return Inferred(meta((nbytes,), _BYTES), workspace + nbytes)
 
-    return Op(name, packing, rule, parts=parts, doc=doc)
+    return Op(name, packing, rule, parts=parts, doc=doc, **more)
 
 
 def pack_found(xp: Any, arrays: Sequence[Any]) -> Any:

@@ -1,7 +1,7 @@
-"""Parts of one row on several threads: what the calling thread may share its work with.
+"""Parts of one operation on several threads: what the calling thread may share its work with.
 
-Who runs rows on several threads says so once in each of them (`share_by`); kernels cut their work by its shape and the
-number of threads alone, and never by who has time. Elsewhere parts are called one after the other.
+Who runs operations on several threads says so once in each of them (`share_by`). Kernels cut their work by its shape
+and the number of threads alone, and never by who has time. Elsewhere parts are called one after the other.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from functools import partial
 from itertools import pairwise
 from typing import Any, Final
 
-from .pace import PACE, PASSES
+from .cost_model import PASSES
 
 Part = Callable[[], Any]
 
 # A part takes at least this long, by estimate: it takes some tens of microseconds until another thread has begun.
 PART_SECONDS: Final = 1e-4
-# A part takes about so long at most, where shorter ones cost nothing: who helps looks after its own tasks between two.
+# A part takes about so long at most, where shorter parts cost nothing: a helper looks after its own tasks in between.
 LONGEST_SECONDS: Final = 1e-3
-# And what takes less than so many `PART_SECONDS` stays whole: what two threads gain, it costs to wake one of them.
+# Work of less than so many `PART_SECONDS` stays whole: to wake a thread costs what two threads would gain.
 _WHOLE: Final = 4
 
 
@@ -33,7 +33,7 @@ _here = _Here()
 
 
 def share_by(run: Callable[[Sequence[Part]], None], threads: int) -> None:
-    """From now on the calling thread's parts go to `run`, which has so many threads for them."""
+    """Have the calling thread's parts run by `run` from now on, which has so many threads for them."""
     _here.run, _here.threads = run, threads
 
 
@@ -52,10 +52,10 @@ def run(parts: Sequence[Part]) -> None:
 
 
 def each(items: Sequence[Any], seconds: float, call: Callable[[Any], None]) -> None:
-    """Call a function for all items, in parts for the threads there are. On one they take so long, by estimate.
+    """Call a function for all items, in parts for the threads there are. On one thread they take so long, by estimate.
 
-    Four parts for each thread at least: with three, two threads share the eight tiles of a small batch as five and
-    three.
+    At least four parts for each thread: with three, two threads would get five and three of the eight tiles of a small
+    batch.
     """
 
     def some(part: slice) -> None:
@@ -95,6 +95,6 @@ def rounds(seconds: float) -> int:
     return max(1, int(seconds / (LONGEST_SECONDS * threads())))
 
 
-def seconds_of(name: str, elements: int, itemsize: int) -> float:
-    """What a row takes on one thread, by estimate."""
-    return PACE.get(name, PASSES) * elements * max(1, itemsize / 4)
+def seconds_of(elements: int, itemsize: int, element_seconds: float | None = None) -> float:
+    """What an operation takes on one thread, by estimate. None for an element: it passes over them several times."""
+    return (PASSES if element_seconds is None else element_seconds) * elements * max(1, itemsize / 4)

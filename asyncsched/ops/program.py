@@ -1,4 +1,4 @@
-"""A program: rows of the table in the order they were recorded, to be run as one."""
+"""A program: operations in the order they were recorded, to be run as one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ref = cache(Ref)  # every operation with a number beside a tensor has one
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One row applied. Its result goes to the next free slot."""
+    """One operation applied. Its result goes to the next free slot."""
 
     op: Op
     args: tuple[Any, ...]  # Refs and scalars
@@ -102,7 +102,7 @@ class Program:
         return most
 
     def apply(self, index: int, xp: Any, slots: list[Any], out: Any = None) -> Any:
-        """The result of one step; on the host in `out` if that is given and the row takes it, and in parts perhaps."""
+        """The result of one step, on the host in `out` if that is given and can be taken, and in parts perhaps."""
         step = self.steps[index]
         args = [slots[a.slot] if type(a) is Ref else a for a in step.args]
         kernel = resolve(step.op, xp)

@@ -1,4 +1,8 @@
-"""A run of a captured step as one loop, for numba to compile: see `fused`."""
+"""A run of a captured step as one loop, for numba to compile: see `fused`.
+
+What an operation does to an element is its `scalar_code`. What is plain arithmetic there has NumPy's bits; `tanh` and
+`exp` are those of `kernels.elementary`.
+"""
 
 from __future__ import annotations
 
@@ -7,25 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .op import Bound
 from .program import Program, Ref
-
-# By NumPy's name. What is plain arithmetic has NumPy's bits; `tanh` and `exp` are those of `kernels.loops`.
-_EXPRESSIONS = {
-    "add": "{0} + {1}",
-    "subtract": "{0} - {1}",
-    "multiply": "{0} * {1}",
-    "divide": "{0} / {1}",
-    "negative": "-{0}",
-    "square": "{0} * {0}",
-    "absolute": "abs({0})",
-    "sqrt": "sqrt({0})",
-    "reciprocal": "one / {0}",
-    "tanh": "tanh({0})",
-    "exp": "exp({0})",
-}
-
-BOUNDS = {"tanh": Bound(6e-7, 0.0), "exp": Bound(6e-7, 1.2e-38)}  # of each of these functions alone
 
 
 def loop_of(
@@ -33,7 +19,7 @@ def loop_of(
 ) -> tuple[str, dict[str, Any], list[int]] | None:
     """The source of a function of a count and of flat arrays, its constants, and the dimensions of its arrays.
 
-    None where something is not for a loop: another dtype than float32, a row or a column, an operation not listed.
+    None where something is not for a loop: another dtype than float32, a row, a column, an operation without code.
     """
     single = np.dtype(np.float32)
     reads, writes, constants = list(reads), list(writes), dict[str, Any]()
@@ -43,8 +29,8 @@ def loop_of(
     known = {slot for slot, _ in reads}
     for i in steps:
         step, slot = program.steps[i], program.inputs + i
-        kernel = step.op.kernel
-        if step.form.dtype != single or not isinstance(kernel, str) or kernel not in _EXPRESSIONS:
+        code = step.op.scalar_code
+        if step.form.dtype != single or code is None:
             return None
         words = []
         for place, arg in enumerate(step.args):
@@ -58,7 +44,7 @@ def loop_of(
                 words.append(f"c{slot}_{place}")
             else:
                 return None
-        lines.append(f"        v{slot} = {_EXPRESSIONS[kernel].format(*words)}")
+        lines.append(f"        v{slot} = {code.expression.format(*words)}")
         known.add(slot)
     lines += [f"        o{slot}[i] = v{slot}" for slot in writes]
     names = [*[f"x{slot}" for slot, _ in reads], *[f"o{slot}" for slot in writes]]

@@ -24,6 +24,7 @@ from ..errors import CaptureError
 from ..ops.meta import Meta, meta
 from ..ops.op import Inferred, Op, Plan, plan
 from ..ops.packed import UNPACK, offsets, pack, unpacked
+from ..ops.traits import Blas
 from ..runtime.runtime import Runtime
 from .handles import runtime_of
 from .issue import issue
@@ -96,8 +97,9 @@ class Graph:
             return _by_itself(results[0], arrays) if single else pack(xp, results, starts, nbytes)
 
         checks = any(step.op.checks for step in self._program.steps)
-        self._op = op = Op(self._name, kernel, _unplanned, out=not self._device.owns_captures, checks=checks)
-        inferred = Inferred(form, 0 if self._device.owns_captures else self._peak)
+        own = self._device.owns_captures
+        self._op = op = Op(self._name, kernel, _unplanned, out=not own, checks=checks, blas=Blas.INSIDE)
+        inferred = Inferred(form, 0 if own else self._peak)
         self._plan = Plan(op, inferred, form.nbytes, estimate=UNKNOWN_SECONDS)
 
     def __call__(self, *args: Tensor) -> Any:

@@ -20,7 +20,7 @@ _Axis = int | Sequence[int] | None
 
 
 class Methods(ArrayHandle):
-    """The methods. `Tensor` says how a row is applied."""
+    """The methods. `Tensor` says how an operation is applied."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""Arguments of functions and methods in the form in which rows have them: hashable."""
+"""Arguments of functions and methods in the form in which operations have them: hashable."""
 
 from __future__ import annotations
 

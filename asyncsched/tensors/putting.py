@@ -12,7 +12,7 @@ from .._core.model import PENDING, CallPlan, Scope, Task, new_value
 from ..devices.contract import Device
 from ..devices.memory import refuse_masked
 from ..errors import QueueFull
-from ..ops.kernels.basic import copy
+from ..ops.kernels.elementwise import copy
 from ..ops.meta import meta
 from ..ops.op import Op
 from ..ops.table import TABLE

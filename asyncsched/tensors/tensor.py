@@ -11,9 +11,10 @@ import numpy as np
 from .._core.model import Value, failure_above, failure_of
 from ..ops.exactly import asked
 from ..ops.index_keys import encode_key
+from ..ops.kernels.elementwise import power_op
 from ..ops.op import NO_OPTIONS, Op, plan
 from ..ops.program import ref
-from ..ops.table import TABLE, power_op
+from ..ops.table import TABLE
 from ..runtime.context import find
 from . import gradients
 from .handles import Handle, runtime_of
@@ -39,7 +40,7 @@ def apply(
     """Issue one operation of the table; every function and operator ends here.
 
     Args:
-        row: the operation; if it has an exact one, that is taken where it is asked for.
+        op: the operation; if it has an exact one, that is taken where it is asked for.
         operands: tensors and scalars.
         options: its keywords, hashable.
         scheduler: whose task it is where no operand is a tensor; default the ambient one.
@@ -91,7 +92,7 @@ def apply(
 
 
 def _apply_to_one(op: Op, x: object) -> Tensor | None:
-    """Run a quick row of one operand by a plan that is known; None if there is none, or this is not the moment."""
+    """Run a quick operation of one operand by a known plan; None if there is no plan, or this is not the moment."""
     if type(x) is not Tensor or x._node is not None:
         return None
     a = x._value

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 import asyncsched as asc
+from asyncsched.autograd.rules.elementwise import ELEMENTWISE
 from asyncsched.ops.table import TABLE
 from asyncsched.tensors.tensor import apply
+from tests.declared import ARITIES
 
 Case = tuple[Callable[..., asc.Tensor], tuple[np.ndarray, ...]]
 
@@ -91,17 +93,16 @@ CUBE = real(2, 3, 4)
 SQUARE, SQUARES = real(3, 3) + 2 * np.eye(3), real(2, 3, 3) + 2 * np.eye(3)
 GAPS = np.array([[0.5, 0.0, -2.0], [0.0, 1.5, 0.0], [0.7, 0.2, -0.4]])  # rows with no, one and two zeros
 
+# Universal functions are differentiated between 0 and 1 unless they are listed here.
 _ANYWHERE = (
     "abs asinh atan ceil conj copy cos cosh exp expm1 floor imag negative positive real reciprocal round sign sin sinh"
     " square tan tanh trunc"
 )
-_IN_THE_UNIT_INTERVAL = "acos asin atanh log log10 log1p log2 sqrt"
-_BINARY = "add atan2 copysign divide floor_divide hypot logaddexp maximum minimum multiply subtract"
 
 CASES: dict[str, list[Case]] = {
+    **{name: unary(name, positive(3, 4)) for name in ELEMENTWISE if ARITIES.get(name) == 1},
     **{name: unary(name, MATRIX) for name in _ANYWHERE.split()},
-    **{name: unary(name, positive(3, 4)) for name in _IN_THE_UNIT_INTERVAL.split()},
-    **{name: binary(name, MATRIX, OTHER) for name in _BINARY.split()},
+    **{name: binary(name, MATRIX, OTHER) for name in ELEMENTWISE if ARITIES.get(name) == 2},
     "acosh": unary("acosh", positive(3, 4) + 1),
     "astype": [(lambda x: asc.sin(x.astype("f8")), (MATRIX,))],
     "clip": [

@@ -10,8 +10,10 @@ import pytest
 
 import asyncsched as asc
 from asyncsched import nn
+from asyncsched.autograd.rules.elementwise import ELEMENTWISE
 from asyncsched.ops.table import TABLE
 from asyncsched.tensors.tensor import apply
+from tests.declared import ARITIES
 
 pytestmark = [pytest.mark.one_loop, pytest.mark.usefixtures("torch_may_block")]
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -19,12 +21,9 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 nan, inf = np.nan, np.inf
 POINTS = np.array([-inf, -2, -1, -0.5, -0.0, 0.0, 0.5, 1, 2, inf, nan])
 PAIRS = [grid.ravel() for grid in np.meshgrid(POINTS, POINTS)]
-UNARY = (
-    "abs acos acosh asin asinh atan atanh ceil cos cosh exp expm1 floor log log10 log1p log2 negative positive"
-    " reciprocal round sign sin sinh sqrt square tan tanh trunc"
-)
-# Not copysign, whose gradient at infinities is NaN there, as a quotient of such.
-BINARY = "add atan2 divide hypot logaddexp maximum minimum multiply pow remainder subtract"
+UNARY = [name for name in ELEMENTWISE if ARITIES.get(name) == 1 and hasattr(torch, name)] + ["round"]
+# Not copysign, whose gradient at infinities is NaN there, as a quotient of such; and there is none of floor_divide.
+BINARY = [name for name in ELEMENTWISE if ARITIES.get(name) == 2 and name not in ("copysign", "floor_divide")]
 ROWS = np.array([[1, nan, 3, nan], [2, 2, 1, 0], [inf, inf, 1, -inf], [-inf, -inf, -inf, -inf], [0, 0, -1, -1]])
 
 
@@ -45,12 +44,12 @@ async def compare(s: asc.Scheduler, ours: Callable[..., Any], theirs: Callable[.
             np.testing.assert_allclose(await tensor.grad, there.grad.numpy(), rtol=1e-5, atol=rounding)
 
 
-@pytest.mark.parametrize("name", UNARY.split())
+@pytest.mark.parametrize("name", UNARY)
 async def test_of_one_operand(s, name):
     await compare(s, lambda x: apply(TABLE[name], (x,)), getattr(torch, name), POINTS)
 
 
-@pytest.mark.parametrize("name", BINARY.split())
+@pytest.mark.parametrize("name", BINARY)
 async def test_of_two_operands(s, name):
     await compare(s, lambda x, y: apply(TABLE[name], (x, y)), getattr(torch, name), *PAIRS)
 

@@ -22,7 +22,7 @@ from asyncsched.devices.counter import Counter
 from asyncsched.devices.host import blas
 from asyncsched.devices.host.pool import Pool
 from asyncsched.ops import cut
-from asyncsched.ops.kernels.layers import without_buffers
+from asyncsched.ops.kernels.blocks import without_buffers
 from tests.fake_cupy import Fake
 from tests.processes import fresh
 from tests.waiting import fail, held, turns, until

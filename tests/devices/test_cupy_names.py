@@ -16,7 +16,7 @@ from asyncsched.ops.meta import meta
 from asyncsched.ops.op import plan
 from asyncsched.ops.program import Step, ref
 from asyncsched.ops.table import TABLE
-from asyncsched.ops.table_elementwise import elementwise_ops
+from tests.declared import ARITIES, UFUNCS
 
 ROOT = Path(asyncsched.__file__).parent
 KERNELS = sorted(ROOT.glob("ops/kernels/*.py"))
@@ -61,15 +61,12 @@ DEVICE_CALLS = {
     "ElementwiseKernel": "in_params out_params operation name preamble no_return",
 }
 
-# What rows that are no universal function are called with to see their expression: arrays, numbers, options.
+# What operations that are no universal function are called with to see their expression: arrays, numbers, options.
 EXPRESSIONS: dict[str, tuple[int, tuple[float, ...], dict[str, Any]]] = {
-    "where": (3, (), {}),
+    **{name: (count, (), {}) for name, count in ARITIES.items() if name not in UFUNCS},
     "clip": (1, (0, 1.5), {}),
     "astype": (1, (), {"dtype": np.dtype(np.float32)}),
     "copy": (1, (), {}),
-    "relu": (1, (), {}),
-    "relu_backward": (2, (), {}),
-    "sigmoid": (1, (), {}),
     "leaky_relu": (1, (), {"negative_slope": 0.1}),
     "softplus": (1, (), {"beta": 1.0, "threshold": 20.0}),
     "softplus_backward": (2, (), {"beta": 1.0, "threshold": 20.0}),
@@ -82,11 +79,7 @@ EXPRESSIONS: dict[str, tuple[int, tuple[float, ...], dict[str, Any]]] = {
     "sgd_step": (3, (0.1, 0.9, 0.1), {}),
     "rms_scaled": (2, (1e-8,), {}),
 }
-UFUNCS = [
-    op.name
-    for op in elementwise_ops()
-    if isinstance(getattr(np, str(op.kernel), None), np.ufunc) and op.name != "remainder"
-]
+WITH_EXPRESSIONS = [*EXPRESSIONS, *[name for name in UFUNCS if name != "remainder"]]
 
 # Called only where the namespace is NumPy, or has it.
 FOR_NUMPY = {("vecdot", "axis", "out"), ("take", "axis", "out", "mode")}
@@ -138,7 +131,7 @@ def test_rows_that_name_a_function(cupy: Any, op: Any) -> None:
     assert not op.out or isinstance(kernel, cupy.ufunc) or op.kernel == "matmul" or "out" in parameters(kernel)
 
 
-@pytest.mark.parametrize("name", [*EXPRESSIONS, *UFUNCS])
+@pytest.mark.parametrize("name", WITH_EXPRESSIONS)
 def test_elementwise_rows_have_expressions(cupy: Any, name: str) -> None:
     """Those are not part of CuPy's public interface: where a version has them elsewhere, this tells."""
     op, kernel = TABLE[name], getattr(np, str(TABLE[name].kernel), None)

@@ -313,7 +313,7 @@ async def test_who_helps_goes_back_to_its_own_tasks_after_one_part(gate: threadi
 def test_long_rows_are_cut_into_short_parts() -> None:
     x = np.empty((8192, 8192), np.float32)
     found = cut.parts(*_op("exp"), (x,), x)
-    longest = max(parallel.seconds_of("exp", part.size, part.itemsize) for _, part in found)
+    longest = max(parallel.seconds_of(part.size, part.itemsize, TABLE["exp"].element_seconds) for _, part in found)
     assert longest < 1.2 * parallel.LONGEST_SECONDS
     assert len(found) % 8 == 0
 

@@ -1,4 +1,4 @@
-"""Operands and options for every row of the table of operations."""
+"""Operands and options for every operation of the table."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from asyncsched.ops.index_keys import TENSOR, Slice
-from asyncsched.ops.rules.elementwise import comparison, ufunc
 from asyncsched.ops.table import TABLE
+from tests.declared import ARITIES, UFUNCS
 from tests.network_rows import network_rows_given
 
 DTYPES = ("?", "i4", "u1", "i8", "f2", "f4", "f8", "c8", "c16")
@@ -49,6 +49,13 @@ def elementwise(name: str) -> Iterator[Case]:
         yield from (Case((other, x), {}) for other in (2, 2.5, True))
 
 
+def of_floats(count: int) -> Iterator[Case]:
+    """Tensors of one floating-point dtype, in two layouts: what an elementwise operation takes that is no ufunc."""
+    for dtype in ("f2", "f4", "f8"):
+        tensors = [values(3, 4, dtype=dtype, seed=seed) for seed in range(count)]
+        yield from (Case(given, {}) for given in (tuple(tensors), tuple([x.T for x in tensors])))
+
+
 def along(*more: dict[str, Any], dtypes: tuple[str, ...] = SOME) -> Iterator[Case]:
     """A reduction over all, one and several axes, in several layouts."""
     for dtype in dtypes:
@@ -72,10 +79,12 @@ F4 = np.dtype("f4")
 
 
 def _cases() -> dict[str, list[Case]]:
-    found = {name: list(elementwise(name)) for name, row in TABLE.items() if row.rule in (ufunc, comparison)}
+    found = {name: list(elementwise(name)) for name in UFUNCS}
     parts = (_choices(), _axes(), _products(), _matrices(), _transforms(), _shapes(), _indexing(), _sets(), _creation())
     for part in (*parts, _updates(), _networks()):
         found |= {name: list(cases) for name, cases in part.items()}
+    for name, count in ARITIES.items():
+        found.setdefault(name, list(of_floats(count)))
     return found
 
 

@@ -14,8 +14,8 @@ import asyncsched as asc
 from asyncsched import nn
 from asyncsched.devices.cuda import expressions
 from asyncsched.ops.table import TABLE
-from asyncsched.ops.table_elementwise import elementwise_rows
 from asyncsched.tensors.tensor import apply
+from tests.declared import UFUNCS
 
 from .cases import values
 from .close import strides
@@ -25,7 +25,6 @@ pytestmark = pytest.mark.one_loop
 PROGRAMS = int(os.environ.get("ASYNCSCHED_CUDA_PROGRAMS", "200")) // 40
 DTYPES = ("?", "i1", "u1", "i2", "i4", "u4", "i8", "u8", "f2", "f4", "f8")
 COMMON = ("?", "u1", "i4", "i8", "f2", "f4", "f8")
-UFUNCS = [row.name for row in elementwise_rows() if type(getattr(np, str(row.kernel), None)) is np.ufunc]
 
 
 def same(ours: np.ndarray, theirs: np.ndarray) -> bool:

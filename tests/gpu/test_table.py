@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from asyncsched.ops.kernels.layers import blocks
+from asyncsched.ops.kernels.blocks import blocks
 from asyncsched.ops.op import plan, resolve
 from asyncsched.ops.rules.elementwise import comparison, ufunc
 from asyncsched.ops.table import TABLE

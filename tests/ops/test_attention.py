@@ -11,8 +11,8 @@ import pytest
 from conftest import meta_of
 
 from asyncsched.ops import TABLE, plan, resolve
-from asyncsched.ops.kernels import attention, compiled
-from asyncsched.ops.kernels.softmax import KEYS, QUERIES
+from asyncsched.ops.kernels import attention_blocks, compiled
+from asyncsched.ops.kernels.exponentials import KEYS, QUERIES
 
 RNG = np.random.default_rng(0)
 HOW = {"causal": False, "scale": None}
@@ -124,11 +124,11 @@ def test_long_ones_are_attended_to_some_queries_at_a_time(monkeypatch, lead, len
     options = {"causal": causal, "scale": None, "shapes": (q.shape, k.shape, v.shape)}
     found = []
     for most in (1 << 19, 1):
-        monkeypatch.setattr(attention, "_SCORES", most)
-        monkeypatch.setattr(attention, "_QUERIES", 32)
+        monkeypatch.setattr(attention_blocks, "_SCORES", most)
+        monkeypatch.setattr(attention_blocks, "_QUERIES", 32)
         found.append([attend(packed, given, name="attention", **options)])
         found[-1].append(attend(packed, given, grad, name="attention_backward", **options))
-    assert len(attention.queries(np, *lengths)) > 1
+    assert len(attention_blocks.queries(np, *lengths)) > 1
     for whole, some in zip(*found, strict=True):
         assert np.isfinite(whole).all()
         np.testing.assert_allclose(some, whole, rtol=1e-11, atol=1e-12)

@@ -13,9 +13,9 @@ import pytest
 
 import asyncsched as asc
 from asyncsched import nn
-from asyncsched.ops import TABLE, Row, resolve
-from asyncsched.ops.cut import PRODUCTS
+from asyncsched.ops import TABLE, Op, resolve
 from asyncsched.ops.kernels import compiled
+from asyncsched.ops.traits import PRODUCTS
 
 pytestmark = pytest.mark.one_loop
 
@@ -39,7 +39,7 @@ def given(scale: float, seed: int = 0) -> dict[str, list[tuple[tuple[Any, ...], 
         "cross_entropy": [((x, target), ENTROPY | {"label_smoothing": smooth}) for smooth in (0.0, 0.1)],
         **attentions(rng, np.float32(scale)),
         **convolutions(rng, np.float32(scale)),
-        **{name: [] for name in PRODUCTS},  # in parts alone: see `devices/test_team.py`
+        **{name: [] for name, op in TABLE.items() if op.cut in PRODUCTS},  # in parts alone: see `devices/test_team.py`
     }
 
 
@@ -75,12 +75,12 @@ def is_float(operand: Any) -> bool:
     return isinstance(operand, np.ndarray) and operand.dtype.kind == "f"
 
 
-def run(row: Row, operands: Any, options: Any) -> Any:
+def run(row: Op, operands: Any, options: Any) -> Any:
     with np.errstate(all="ignore"):
         return resolve(row, np)(*[a.copy() if isinstance(a, np.ndarray) else a for a in operands], **options)
 
 
-def assert_within(row: Row, operands: Any, options: Any) -> None:
+def assert_within(row: Op, operands: Any, options: Any) -> None:
     """No number is further off than the table says, seen from the exact row's, in units of the largest operand."""
     assert row.bound is not None
     assert row.exact is not None
@@ -249,7 +249,7 @@ def test_where_compiling_fails_that_is_said_once_and_the_plain_kernel_runs(unsta
         for _ in range(2):
             assert run(TABLE["softmax"], operands, options).any()
     assert [record.message for record in caplog.records] == [
-        "numba could not compile the rows of networks: they run without it"
+        "numba could not compile the operations of networks: they run without it"
     ]
 
 

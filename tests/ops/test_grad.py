@@ -11,8 +11,8 @@ from conftest import in_every_layout, layouts, values
 
 from asyncsched.ops import TABLE, meta, plan
 from asyncsched.ops.index_keys import TENSOR, Slice
-from asyncsched.ops.kernels.basic import kept
-from asyncsched.ops.kernels.gradients import BLOCK
+from asyncsched.ops.kernels.blocks import ADDED as BLOCK
+from asyncsched.ops.kernels.elementwise import kept
 
 ALL = Slice(None, None, None)
 FLOATS = ("f2", "f4", "f8")

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.testing import assert_array_equal
+from numpy.testing import assert_allclose, assert_array_equal
 
 import asyncsched as asc
 from asyncsched.ops import block_writer
 from asyncsched.ops.block_run import Run
 from asyncsched.ops.kernels.scratch import PLACES
-from asyncsched.ops.run_loop import BOUNDS
+from asyncsched.ops.table import TABLE
 
 pytestmark = pytest.mark.one_loop
 
@@ -138,12 +138,17 @@ async def test_a_result_lies_in_a_recycled_buffer(s: asc.Scheduler) -> None:
 
 
 async def test_what_lives_for_a_while_in_a_step_goes_back_to_the_pool(s: asc.Scheduler) -> None:
+    def work(t: Any) -> Any:
+        return (((t * 2 + 1) @ t).mT @ t * 2 - 1).sum(axis=0)
+
     x = np.random.default_rng(0).standard_normal((200, 200)).astype("f4")
     t = await s.put(x)
-    await s.barrier()
-    before = s.devices[0].memory.pool.live
-    graph = await s.capture(lambda t: (((t * 2 + 1) @ t).mT @ t * 2 - 1).sum(axis=0), t)
-    expected = (((x * 2 + 1) @ x).T @ x * 2 - 1).sum(axis=0)
+    with asc.exact():  # on some processors a product has other bits in parts, or on several threads of its BLAS
+        expected = await work(t)
+        await s.barrier()
+        before = s.devices[0].memory.pool.live
+        graph = await s.capture(work, t)
+    assert_allclose(expected, work(x), rtol=1e-4, atol=1e-2)
     for _ in range(3):
         assert np.array_equal(await graph(t), expected)
     gc.collect()
@@ -290,7 +295,8 @@ async def test_compiled_loops_are_within_their_bounds(s: asc.Scheduler, name: st
     with np.errstate(all="ignore"):
         expected = work(np, x, y)
     found = graph(t, u)
-    bound = BOUNDS.get(name.partition(",")[0])
+    operation = TABLE.get(name.partition(",")[0])
+    bound = operation.scalar_code.bound if operation is not None and operation.scalar_code else None
     for tensor, want in zip(*[one if isinstance(one, tuple) else (one,) for one in (found, expected)], strict=True):
         got = await tensor
         if bound is None:

@@ -1,4 +1,4 @@
-"""The table of derivatives: for each row of operations a function for each operand. How to write one: see the package.
+"""The table of derivatives: for each operation a function for each operand. How to write one: see the package.
 
 A rule that only multiplies or sums is exact; ties of `maximum`, `max` and `abs` are settled where they are written, and
 so is what comes of NaN and of infinities: as PyTorch settles it.

@@ -1,6 +1,6 @@
 """Derivatives of decompositions, of real matrices. Where values are equal, vectors have none: it is infinite or NaN.
 
-Several results are recorded one by one, with all of them among the operands, after those of the row; `call.options`
+Several results are recorded one by one, with all of them among the operands, after its own; `call.options`
 has the number of the result as `part`. What is composed makes them anew, so that derivatives of every order follow.
 The formulas are those of M. Giles, "An extended collection of matrix derivative results" (2008), of S. F. Walter and
 L. Lehmann (arXiv:1009.6112) for `qr`, and of J. Townsend (2016) for `svd`.

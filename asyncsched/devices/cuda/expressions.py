@@ -1,12 +1,12 @@
-"""What a row does to one element, as CUDA C++: the row's own kernel, run on elements that have names instead of values.
+"""What an operation does to one element, as CUDA C++: its own kernel, run on elements that have names, not values.
 
 A kernel is written against an array namespace. `Names` is one in which an operation computes nothing: it notes the line
 of C++ that CuPy's universal function of that name has for these dtypes. So there is no second table of expressions that
-might differ: each line is CuPy's own, each intermediate has the dtype and the rounding that it has there, and a row of
-many operations (gelu, a gradient) is the sequence of them that its kernel is made of.
+might differ: each line is CuPy's own, each intermediate has the dtype and the rounding that it has there, and an
+operation of many steps (gelu, a gradient) is the sequence of them that its kernel is made of.
 
 CuPy's expressions are not part of its public interface (`cupy_internals`). Where a version has none under these names,
-or a row asks for something that is not there, `NotElementwise` is raised, and the row stays as it is.
+or an operation asks for something that is not there, `NotElementwise` is raised, and the operation runs by itself.
 """
 
 from __future__ import annotations
@@ -18,14 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from ...ops.cut import BY_ELEMENTS
 from ...ops.op import bind
 from ...ops.program import Ref, Step
+from ...ops.traits import Cut
 from .cupy_internals import DTYPES, NotElementwise, Operand, clip, loop_of, typename, where
 
-# Of the rows that are more than one function: those whose kernels go element by element, whatever the shape. Not a step
-# of Adam: each element would take the powers of the count anew.
-_KERNELS = (BY_ELEMENTS | {"choice_backward", "copy"}) - {"adam_step"}
 BITS = """
 template <typename T, typename U> __device__ T asyncsched_bits(U u) {
     T t;
@@ -57,7 +54,8 @@ def expression(cupy: Any, step: Step, slot: int, dtype_of: Callable[[int], np.dt
         NotElementwise: if it has none.
     """
     op = step.op
-    if not isinstance(op.kernel, str) and op.name not in _KERNELS:
+    traced = op.cut is Cut.BY_ELEMENTS if op.fused_on_cuda is None else op.fused_on_cuda
+    if not traced and not isinstance(op.kernel, str):
         raise NotElementwise(op.name)
     names = Names(cupy, f"{slot}_")
     try:
@@ -228,14 +226,15 @@ class Element:
 
 
 def _operators() -> None:
-    """The operators that kernels use."""
+    """The operators that kernels use, and the universal functions that they stand for."""
     arithmetic = {"add": "add", "sub": "subtract", "mul": "multiply", "truediv": "divide", "and": "bitwise_and"}
-    comparisons = ("less", "less_equal", "greater", "greater_equal", "equal", "not_equal")
+    comparisons = {
+        "lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal", "eq": "equal", "ne": "not_equal"
+    }  # fmt: skip
     for operator, name in arithmetic.items():
-        setattr(Element, f"__{operator}__", lambda x, y, name=name: x._call(name, x, y))
         setattr(Element, f"__r{operator}__", lambda x, y, name=name: x._call(name, y, x))
         setattr(Element, f"__i{operator}__", lambda x, y, name=name: x._call(name, x, y, out=x))
-    for operator, name in zip(("lt", "le", "gt", "ge", "eq", "ne"), comparisons, strict=True):
+    for operator, name in (arithmetic | comparisons).items():
         setattr(Element, f"__{operator}__", lambda x, y, name=name: x._call(name, x, y))
 
 

@@ -1,13 +1,14 @@
-"""A captured program on CuPy: what goes element by element is one kernel for each run, not one for each row.
+"""A captured program on CuPy: what goes element by element is one kernel for each run, not one for each operation.
 
-A run is a sequence of elementwise rows of one shape. Its kernel takes each element through all of them: what only the
-run itself reads stays in a register, and no memory is taken for it. The lines are CuPy's own (see `expressions`), each
-intermediate has its row's dtype, and the compiler may not contract a product and a sum to one operation with one
-rounding: so results have the bits of row by row. What no machine here could check is that NVRTC's own functions (exp,
-tanh) do without such contractions, as they are said to: `asc.exact()` around the capture keeps to the rows.
+A run is a sequence of elementwise operations of one shape. Its kernel takes each element through all of them: what
+only the run itself reads stays in a register, and no memory is taken for it. The lines are CuPy's own (see
+`expressions`), each intermediate has the dtype of its operation, and the compiler may not contract a product and a sum
+to one step with one rounding: so results have the bits of one operation after the other. What no machine here could
+check is that NVRTC's own functions (exp, tanh) do without such contractions, as they are said to: inside `asc.exact()`
+a capture fuses nothing.
 
-The kernels are compiled where rows' kernels are: in the first run, on the stream's issuing thread, before the graph is
-recorded. Where compiling fails the rows are run as they are, with more memory than was charged.
+The kernels are compiled where those of operations are: in the first run, on the stream's issuing thread, before the
+graph is recorded. Where compiling fails the operations run one by one, with more memory than was charged.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ class FusedProgram:
         try:
             _kernel(xp, *run.source)(*[slots[slot] for slot in run.reads], *run.numbers, *outs)
         except xp.cuda.compiler.CompileException:
-            _log.warning("a run of a captured step does not compile: its rows run one by one", exc_info=True)
+            _log.warning("a run of a captured step does not compile: its operations run one by one", exc_info=True)
             self._failed.add(place)
             return False
         for slot, out in zip(run.writes, outs, strict=True):

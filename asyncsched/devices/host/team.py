@@ -1,13 +1,12 @@
-"""Streams that help each other: a large row is cut into parts, which idle streams take from the one that has the row.
+"""Streams that help each other: idle streams take parts of a large operation from the stream that has it.
 
 Theory of operation. The stream whose task it is puts the parts where all see them, wakes streams that have nothing to
 do, and then takes parts itself until none is left. So it never waits for help: whoever comes late finds nothing to do.
 A stream looks for parts before it sleeps: for want of a task, or because its next one waits for another stream's. In a
 training step that is most of the time of all but one, since each layer needs the one before. When there is a task for
-it, or what it waited for has ended, it takes no more of them: long rows are cut into parts of about a millisecond,
-but for products of matrices, see `ops.cut`. At the end the stream that has the row waits
-for the parts that others have begun. A task that is cut is one task: it has one slot, one charge, and one end, told by
-its own stream.
+it, or what it waited for has ended, it takes no more of them. Parts take about a millisecond, but for those of products
+of matrices, see `ops.cut`. At the end the stream that has the operation waits for the parts that others have begun. A
+task that is cut is one task: it has one slot, one charge, and one end, told by its own stream.
 
 No word gets lost between who shares and who goes to sleep: the one shows its parts first and looks for sleepers second,
 the other says first that it is about to sleep, and looks for parts second.
@@ -24,23 +23,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
-from typing import Final, Protocol
+from typing import Protocol
 
 from ..._core.model import Task
-from ...ops.cut import PRODUCTS
 from ...ops.op import Op
 from ...ops.parallel import Part
-from ...ops.table import TABLE
+from ...ops.traits import Blas
 from . import blas
-
-# Rows that take `out` and call a BLAS for small products among other work. None is worth several threads of it.
-SMALL_PRODUCTS: Final = frozenset(
-    {
-        "attention", "attention_backward", "attention_unpacked", "conv2d", "conv2d_input_grad", "conv2d_weight_grad",
-        "cross_entropy", "cross_entropy_backward", "layer_norm", "layer_norm_input_grad", "layer_norm_weight_grad",
-        "linear_bias_grad", "self_attention", "self_attention_backward", "softmax", "softmax_backward", "vecdot",
-    }
-)  # fmt: skip
 
 
 class Helper(Protocol):
@@ -91,8 +80,8 @@ class Team:
     def before_launch(self, task: Task) -> None:
         """Give BLAS as many threads as suit a task that is about to be launched. On the loop's thread."""
         call, product = task.call, False
-        if isinstance(call, Op):  # not in the table are captured steps, of several rows, perhaps with products
-            product = call.name in PRODUCTS or call.name in SMALL_PRODUCTS or call.name not in TABLE
+        if isinstance(call, Op):
+            product = call.blas is not Blas.NONE
             if (call.out or call.view) and not product:
                 return
         # A product has a stream's part, whatever else runs: its bits must not depend on that. A library's function or a
@@ -110,7 +99,7 @@ class Team:
         shared.wait(len(parts))
 
     def open(self) -> Shared | None:
-        """A row with parts that nobody has begun; None if there is none."""
+        """An operation with parts that nobody has begun; None if there is none."""
         # A list: to make a tuple may begin a garbage collection, whose finalisers let others change what it is made of.
         return next((shared for shared in list(self._open) if shared.left()), None)
 

@@ -1,26 +1,6 @@
-"""Kernels: what computes a row, where that is not one function of NumPy and CuPy. A file for each theme.
+"""Operations, a file for each theme: kernels, and declarations in `OPS` at the end of the file.
 
-`basic` has what rearranges, makes, casts or sums arrays by a few calls of the namespace.
+A kernel is what computes an operation, where that is not one function of NumPy and CuPy: `kernel(xp, *arrays, out=None,
+**options)`, with the array namespace first. With `out=` it gives the very same bytes as without. `xp` is numpy or cupy,
+so what only one of them has is avoided. Files without `OPS` are parts of kernels.
 """
-
-# ruff: noqa: F401  # the tables name them
-from . import (
-    activation,
-    attention,
-    basic,
-    compiled,
-    conv,
-    fourier,
-    gradients,
-    index,
-    layers,
-    losses,
-    matrices,
-    optim,
-    pool,
-    random,
-    sets,
-    softmax,
-    turns,
-    winograd,
-)

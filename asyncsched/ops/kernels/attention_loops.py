@@ -15,8 +15,8 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from .elementary import exp
-from .lanes import FLOAT, Lanes, added, copy, int_of, splat
-from .softmax import KEYS, LEAST, MOST, QUERIES
+from .exponentials import KEYS, LEAST, MOST, QUERIES
+from .simd import FLOAT, Lanes, added, copy, int_of, splat
 
 _f = np.float32
 _LIBERTIES = {"reassoc", "contract", "arcp", "nsz"}  # as in `loops`

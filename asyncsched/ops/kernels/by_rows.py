@@ -24,7 +24,7 @@ from typing import Any, Final
 import numpy as np
 
 from .. import parallel
-from ..pace import MULTIPLICATION_SECONDS
+from ..cost_model import MULTIPLICATION_SECONDS
 from .scratch import scratch
 from .windows import FEW, TILES, Pair, Tile, Windows, even, rows_needed, seen_by_columns, strided
 

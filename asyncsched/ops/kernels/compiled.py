@@ -1,8 +1,8 @@
-"""Kernels that run as loops compiled by numba, where that is installed: the extra `[numba]`.
+"""Loops of kernels that numba compiles, where that is installed: the extra `[numba]`.
 
 Compiling takes seconds, and loading what an earlier process compiled half of one. So that is done on a thread of its
-own, when the first array comes for which it pays; until it is done, and where it fails, the plain kernel runs. What is
-compiled lets go of the interpreter's lock while it runs, and uses one thread: the stream's.
+own, when the first array comes for which it pays. Until it is done, and where it fails, the plain kernel runs. A loop
+releases the GIL while it runs, and uses one thread: the stream's.
 """
 
 from __future__ import annotations
@@ -11,13 +11,10 @@ import importlib.util
 import logging
 import threading
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import numpy as np
-
-from . import activation, layers, losses
-from . import softmax as plain
 
 WORTH = 1 << 14  # elements: what is smaller is soon done anyway
 
@@ -32,59 +29,6 @@ _one_at_a_time = threading.Lock()  # LLVM's global lock would have it so anyway
 _log = logging.getLogger(__name__)
 
 
-def gelu(xp: Any, x: Any, *, approximate: str, out: Any = None) -> Any:
-    """x times the normal distribution function of x."""
-    run = loop("gelu" if approximate == "none" else "gelu_tanh", xp, x)
-    if run is None:
-        return activation.gelu(xp, x, approximate=approximate, out=out)
-    out, result, values = layers.flat(xp, out, x)
-    run(values, result)
-    return out
-
-
-def relu_backward(xp: Any, grad: Any, y: Any, *, out: Any = None) -> Any:
-    """The gradient where the result was positive, and 0 elsewhere, be it infinite there."""
-    run = loop("relu_backward", xp, grad, y)
-    if run is None:
-        return activation.relu_backward(xp, grad, y, out=out)
-    out, result, grads, values = layers.flat(xp, out, grad, y)
-    run(grads, values, result)
-    return out
-
-
-def softmax(xp: Any, x: Any, *, log: bool = False, out: Any = None) -> Any:
-    """exp(x) over its sum along the last axis, or the logarithm of that."""
-    run = loop("log_softmax" if log else "softmax", xp, x)
-    if run is None:
-        return plain.softmax(xp, x, log=log, out=out)
-    out, result, rows = layers.as_rows(xp, out, x)
-    run(rows, result)
-    return out
-
-
-def layer_norm(xp: Any, x: Any, weight: Any, bias: Any, *, eps: float, out: Any = None) -> Any:
-    """(x - mean) / sqrt(variance + eps) weight + bias, over as many last axes as the weight has."""
-    run = loop("layer_norm", xp, x, weight, bias)
-    if run is None:
-        return layers.layer_norm(xp, x, weight, bias, eps=eps, out=out)
-    out, result, rows = layers.as_rows(xp, out, x, width=weight.size)
-    run(rows, weight.reshape(-1), bias.reshape(-1), eps, result)
-    return out
-
-
-def cross_entropy(xp: Any, logits: Any, target: Any, *, label_smoothing: float, **options: Any) -> Any:
-    """The logarithm of the sum of exponentials, less the logit of the target."""
-    run = None if label_smoothing else loop("cross_entropy", xp, logits)
-    each = losses.each_row if run is None else partial(_each_row, run)
-    return losses.cross_entropy(xp, logits, target, label_smoothing=label_smoothing, each=each, **options)
-
-
-def _each_row(run: Loop, xp: Any, logits: Any, target: Any, label_smoothing: float) -> Any:
-    found = np.empty(len(logits), logits.dtype)
-    run(logits, target.astype(np.int64, copy=False), found)
-    return found
-
-
 def loop(name: str, xp: Any, *arrays: Any, anyhow: bool = False) -> Loop | None:
     """What is compiled for these arrays, C-contiguous or anyhow; None where the plain kernel is to run."""
     if xp is not np or arrays[0].size < WORTH:
@@ -97,7 +41,7 @@ def loop(name: str, xp: Any, *arrays: Any, anyhow: bool = False) -> Loop | None:
 
 
 def compiled(name: str) -> bool:
-    """Whether a loop is there by now for a row, or part of one, of this name."""
+    """Whether there is a loop of this name by now."""
     return name in _loops
 
 
@@ -156,6 +100,6 @@ def _compile() -> None:
     try:
         from .loops import LOOPS
     except Exception:  # whatever numba or LLVM may raise: there is another way
-        _log.warning("numba could not compile the rows of networks: they run without it", exc_info=True)
+        _log.warning("numba could not compile the operations of networks: they run without it", exc_info=True)
     else:
         _loops.update(LOOPS)

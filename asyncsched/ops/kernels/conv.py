@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from .. import parallel
-from ..pace import MULTIPLICATION_SECONDS
+from ..cost_model import MULTIPLICATION_SECONDS
 from . import by_rows
 from .scratch import scratch
 from .windows import FEW, Pair, Tile, Windows, columns, columns_of_each, even, tile_size, tiles
@@ -95,7 +95,7 @@ def sums_for(weight: tuple[int, ...], number: int, itemsize: int) -> int:
 def share_sums(cut: Sequence[Any], sums: Any, multiplications: int, add: Callable[[Any], None]) -> None:
     """Have each sum added up of some tiles, by a function of (tiles, sum), in parts for the threads there are.
 
-    To a sum its tiles are added in their order. So what takes long is done in several turns.
+    The tiles of a sum are added to it in their order. So what takes long is done in several rounds.
     """
     groups = [cut[part] for part in even(len(cut), -(-len(cut) // len(sums)))]
     seconds = MULTIPLICATION_SECONDS * multiplications

@@ -1,16 +1,19 @@
-"""Kernels of Fourier transforms.
+"""Fourier transforms.
 
 CuPy keeps the plans it made, with their work areas, per thread, and two streams must not use one at once: so on CUDA
-these rows share a stream (`Op.resource`), and the plans are dropped when they hold more than `PLAN_BYTES`.
+these operations share a stream (`Op.resource`), and the plans are dropped when they hold more than `PLAN_BYTES`.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from ..op import Kernel
+from ..declare import Kernel, Op
+from ..rules import fourier as rules
+from ..rules.fourier import Half
 
 PLAN_BYTES = 32 * 2**20  # of work areas that outlive their task, and which no task is charged for
 
@@ -51,3 +54,32 @@ def _bounded(xp: Any, result: Any) -> Any:
         if cache.get_curr_memsize() > PLAN_BYTES:
             cache.clear()
     return result
+
+
+def _along_axis(name: str, half: Half = Half.NONE, conjugates: bool = False) -> Op:
+    rule = partial(rules.along_axis, half=half, conjugates=conjugates)
+    return Op(name, transform(name), rule, resource="fft", doc=f"The transform `{name}` along an axis.")
+
+
+def _along_axes(name: str, half: Half = Half.NONE) -> Op:
+    rule = partial(rules.along_axes, half=half)
+    return Op(name, transform_axes(name), rule, resource="fft", doc=f"The transform `{name}` along several axes.")
+
+
+OPS = (
+    _along_axis("fft"),
+    _along_axis("ifft"),
+    _along_axis("rfft", Half.OF_RESULT),
+    _along_axis("irfft", Half.OF_OPERAND),
+    _along_axis("hfft", Half.OF_OPERAND, conjugates=True),
+    _along_axis("ihfft", Half.OF_RESULT, conjugates=True),
+    _along_axes("fftn"),
+    _along_axes("ifftn"),
+    _along_axes("rfftn", Half.OF_RESULT),
+    _along_axes("irfftn", Half.OF_OPERAND),
+    Op("fftfreq", fftfreq, rules.frequencies, doc="The frequencies of a transform."),
+    Op(
+        "rfftfreq", rfftfreq, partial(rules.frequencies, half=True),
+        doc="The frequencies of a transform of real numbers.",
+    ),
+)  # fmt: skip

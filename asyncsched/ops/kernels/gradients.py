@@ -1,4 +1,4 @@
-"""Kernels that only derivatives need."""
+"""Operations that only derivatives need."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from ..declare import with_out
 from ..index_keys import TENSOR, Key, decode_key
-from .basic import kept
+from ..rules import gradients as rules
+from .blocks import ADDED, blocks
 from .checks import require_key, require_within
+from .elementwise import kept
 from .index import assign_where, is_one_mask
-from .layers import blocks
-
-# From this many elements on rows are added by flat places, for so many at a time that these stay in cache.
-BLOCK = 8_192
 
 
 def scatter(xp: Any, x: Any, *indices: Any, shape: Any, key: Key, out: Any = None) -> Any:
@@ -34,14 +33,14 @@ def scatter(xp: Any, x: Any, *indices: Any, shape: Any, key: Key, out: Any = Non
 
 
 def _are_rows(x: np.ndarray[Any, Any], picked: tuple[int, ...], shape: tuple[int, ...]) -> bool:
-    return x.size >= BLOCK and x.flags.c_contiguous and x.shape == picked + shape[1:]
+    return x.size >= ADDED and x.flags.c_contiguous and x.shape == picked + shape[1:]
 
 
 def _add_rows(out: Any, rows: Any, x: Any) -> None:
     """What `np.add.at(out, rows, x)` does, in the same order: it is several times faster with single elements."""
     width = prod(out.shape[1:])
     rows, lines = rows.reshape(-1).astype(np.intp, copy=False), x.reshape(rows.size, width)
-    columns, step = np.arange(width), max(BLOCK // width, 1)
+    columns, step = np.arange(width), max(ADDED // width, 1)
     for start in range(0, len(rows), step):
         part = slice(start, start + step)
         np.add.at(out.reshape(-1), (rows[part, None] * width + columns).reshape(-1), lines[part].reshape(-1))
@@ -100,3 +99,18 @@ def _zeros(xp: Any, shape: Any, dtype: Any, out: Any) -> Any:
         return xp.zeros(shape, dtype)
     out.fill(0)
     return out
+
+
+OPS = (
+    with_out(scatter, rules.scatter, "Zeros, with elements added where an index says.", checks=True),
+    with_out(
+        scatter_along_axis, rules.scatter_along_axis, "Zeros, with each element added at its index on an axis.",
+        checks=True,
+    ),
+    with_out(
+        choice_backward, rules.choice_backward,
+        "The gradient of the operand that `maximum` or `minimum` chose, shared where both are equal.", inplace=True,
+        fused_on_cuda=True,
+    ),
+    with_out(cumulative_prod_gradient, rules.cumulative_prod_gradient, "The gradient of running products."),
+)  # fmt: skip

@@ -16,7 +16,7 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from .lanes import Lanes, added, copy, fill, int_of, pair, woven
+from .simd import Lanes, added, copy, fill, int_of, pair, woven
 from .windows import RUN, WINDOWS
 
 _planes = types.Array(types.float32, 3, "C", readonly=True)

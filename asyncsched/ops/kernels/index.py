@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from ..declare import Cost, Op, with_out
 from ..index_keys import TENSOR, Key, Slice, decode_key, decode_view_key
-from .basic import into
+from ..rules import index as rules
 from .checks import require, require_key, require_within
+from .elementwise import into
 
 _ALL = Slice(None, None, None)
 
@@ -25,7 +27,7 @@ def take_along_axis(xp: Any, x: Any, indices: Any, *, axis: int = -1) -> Any:
 
 
 def argwhere(xp: Any, x: Any) -> Any:
-    """The indices of nonzero elements, a row for each; of truths, since others NumPy counts with the lock held."""
+    """The indices of nonzero elements, a row for each; of truths, since others NumPy counts with the GIL held."""
     return xp.stack(xp.nonzero(x.astype(bool, copy=False)), axis=-1)
 
 
@@ -128,3 +130,18 @@ def _as_many(count: int, selected: int) -> Exception | None:
 def _all_within(indices: Any, length: int) -> bool:
     array = np.asarray(indices)
     return bool(array.min() >= -length) and bool(array.max() < length)
+
+
+OPS = (
+    Op("getitem", getitem, rules.getitem, view=True, doc="A basic index: a view."),
+    Op("getitem_advanced", getitem_advanced, rules.getitem_advanced, checks=True, doc="An index with tensors: a copy."),
+    with_out(setitem, rules.setitem, "A new version with a part assigned.", inplace=True, checks=True),
+    with_out(take, rules.take, "Slices along an axis, by index.", Cost.SCALAR, checks=True),
+    Op(
+        "take_along_axis", take_along_axis, rules.take_along_axis, checks=True,
+        doc="An element for each index on an axis.",
+    ),
+    Op("argwhere", argwhere, rules.argwhere, doc="The indices of elements not zero, a row for each."),
+    Op("searchsorted", searchsorted, rules.searchsorted, checks=True, doc="Where to insert into a sorted tensor."),
+    with_out(embedding, rules.embedding, "Rows of a weight, by their numbers.", checks=True),
+)  # fmt: skip

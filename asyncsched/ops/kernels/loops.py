@@ -1,4 +1,4 @@
-"""What numba compiles: rows of networks in single precision as one loop each. Imported by `compiled` alone.
+"""What numba compiles: operations of networks in single precision as one loop each. Imported by `compiled` alone.
 
 NaN goes through all of them, which is why `fastmath` allows some liberties alone.
 """
@@ -13,7 +13,7 @@ from numba import njit, types
 
 from . import attention_loops, image_loops, tile_loops
 from .elementary import exp, exp_near, exp_to_infinity, part, tanh
-from .softmax import LEAST, LEAST_LOG, MOST, MOST_LOG
+from .exponentials import LEAST, LEAST_LOG, MOST, MOST_LOG
 
 _f = np.float32
 _LIBERTIES = {"reassoc", "contract", "arcp", "nsz"}  # sums in any order; not: that nothing is NaN or infinite

@@ -1,15 +1,17 @@
-"""Kernels of losses and their derivatives."""
+"""Losses and their derivatives."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from ..declare import Blas, Op, bounded, with_out, with_products
+from ..rules import losses as rules
+from . import compiled
+from .blocks import long_blocks, sums, unbuffered
 from .checks import require
-from .layers import long_blocks, sums, unbuffered
 from .scratch import scratch
 from .softmax import log_softmax_rows, log_sums, softmax_rows
 
@@ -28,26 +30,26 @@ def mse_loss_backward(xp: Any, x: Any, target: Any, grad: Any, *, reduction: str
     return out
 
 
-def cross_entropy(
-    xp: Any,
-    logits: Any,
-    target: Any,
-    *,
-    reduction: str,
-    ignore_index: int,
-    label_smoothing: float,
-    each: Callable[..., Any] | None = None,
+def cross_entropy(xp: Any, logits: Any, target: Any, *, label_smoothing: float, **options: Any) -> Any:
+    """The logarithm of the sum of exponentials, less the logit of the target."""
+    run = None if label_smoothing else compiled.loop("cross_entropy", xp, logits)
+    each = _each_row if run is None else partial(_each_row_compiled, run)
+    return cross_entropy_exact(xp, logits, target, label_smoothing=label_smoothing, each=each, **options)
+
+
+def cross_entropy_exact(
+    xp: Any, logits: Any, target: Any, *, reduction: str, ignore_index: int, label_smoothing: float, each: Any = None
 ) -> Any:
-    """The logarithm of the sum of exponentials, less the logit of the target; `each` gives that of each row."""
+    """The same, as NumPy has it, unless another function is given for the loss of each row."""
     valid, target = _targets(xp, target, logits.shape[1], ignore_index)
-    losses = (each or each_row)(xp, logits, target, label_smoothing)
+    losses = (each or _each_row)(xp, logits, target, label_smoothing)
     xp.copyto(losses, 0, where=~valid)  # a product with 0 would leave NaN where they are not finite
     if reduction == "none":
         return losses
     return losses.sum() / valid.sum(dtype=logits.dtype) if reduction == "mean" else losses.sum()
 
 
-def each_row(xp: Any, logits: Any, target: Any, label_smoothing: float) -> Any:
+def _each_row(xp: Any, logits: Any, target: Any, label_smoothing: float) -> Any:
     """The losses, in blocks of rows."""
     losses = xp.empty(len(logits), logits.dtype)
     for block in long_blocks(xp, *logits.shape):
@@ -55,17 +57,16 @@ def each_row(xp: Any, logits: Any, target: Any, label_smoothing: float) -> Any:
     return losses
 
 
+def _each_row_compiled(run: compiled.Loop, xp: Any, logits: Any, target: Any, label_smoothing: float) -> Any:
+    found = np.empty(len(logits), logits.dtype)
+    run(logits, target.astype(np.int64, copy=False), found)
+    return found
+
+
 def cross_entropy_backward(
-    xp: Any,
-    logits: Any,
-    target: Any,
-    grad: Any,
-    *,
-    reduction: str,
-    ignore_index: int,
-    label_smoothing: float,
+    xp: Any, logits: Any, target: Any, grad: Any, *, reduction: str, ignore_index: int, label_smoothing: float,
     out: Any = None,
-) -> Any:
+) -> Any:  # fmt: skip
     """The softmax less the target's distribution, times the gradient of each row's loss."""
     classes = logits.shape[1]
     valid, target = _targets(xp, target, classes, ignore_index)
@@ -118,3 +119,18 @@ def _in_range(classes: int, ignore_index: int, least: int, most: int) -> Excepti
         f"the targets reach from {least} to {most}, and there are {classes} classes: use 0 to"
         f" {classes - 1}, or ignore_index={ignore_index}"
     )
+
+
+_CROSS_ENTROPY = Op(
+    "cross_entropy", cross_entropy, rules.cross_entropy, doc="Less the logarithm of the target's softmax.",
+    checks=True, blas=Blas.INSIDE,
+)  # fmt: skip
+_TARGETS = "Targets that are classes, 0 where they do not count."
+_BACKWARD = "The gradient of the loss."
+OPS = (
+    Op("mse_loss", mse_loss, rules.loss, doc="The mean of squared differences."),
+    bounded(_CROSS_ENTROPY, cross_entropy_exact, 3e-6, 3e-6),
+    with_out(mse_loss_backward, rules.loss_backward, _BACKWARD, inplace=True),
+    with_products(cross_entropy_backward, rules.cross_entropy_backward, _BACKWARD, inplace=True, checks=True),
+    Op("class_numbers", class_numbers, rules.class_numbers, checks=True, doc=_TARGETS),
+)

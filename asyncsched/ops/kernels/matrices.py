@@ -1,4 +1,6 @@
-"""Kernels of linear algebra. NumPy's own where there is one; CuPy's names and arguments are fewer.
+"""Linear algebra, and products that sum over axes.
+
+NumPy's own functions where there are some; CuPy's names and arguments are fewer.
 
 On CUDA an error of LAPACK's is asked for (`cupyx.errstate`), which waits for the device: CuPy would go on with NaN.
 """
@@ -6,12 +8,17 @@ On CUDA an error of LAPACK's is asked for (`cupyx.errstate`), which waits for th
 from __future__ import annotations
 
 from contextlib import nullcontext
+from functools import partial
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from ..op import Kernel
+from ..declare import Cost, Cut, Kernel, Op, product, with_out, with_products
+from ..packed import packed_op
+from ..rules import linalg
+from ..rules import matrices as rules
+from . import releasing_gil
 
 
 def lapack(name: str) -> Kernel:
@@ -131,6 +138,20 @@ def outer(xp: Any, x: Any, y: Any, *, out: Any = None) -> Any:
     return xp.multiply(x[:, None], y[None, :], out=out)
 
 
+def vecdot(xp: Any, x: Any, y: Any, *, axis: int = -1, out: Any = None) -> Any:
+    """The product of vectors along an axis. CuPy has none of that name, so there it is one of matrices."""
+    if xp is np:
+        return releasing_gil.vecdot(xp, x, y, axis=axis, out=out)
+    x, y = xp.moveaxis(x, axis, -1).conj(), xp.moveaxis(y, axis, -1)
+    return xp.matmul(x[..., None, :], y[..., None])[..., 0, 0]
+
+
+def einsum(xp: Any, *arrays: Any, subscripts: str) -> Any:
+    """Products summed over axes. What would be a view of one operand is copied: the result is an array of its own."""
+    found = xp.einsum(subscripts, *arrays)
+    return found.copy(order="K") if len(arrays) == 1 else found
+
+
 def _complex(xp: Any, array: Any) -> Any:
     return array.astype(np.result_type(array.dtype, np.complex64), copy=False)
 
@@ -149,3 +170,47 @@ def _strict(xp: Any) -> Any:
     import cupyx
 
     return cupyx.errstate(linalg="raise")
+
+
+def _of_matrices(name: str, kernel: str | Kernel, rule: Any, doc: str) -> Op:
+    return Op(name, kernel, rule, doc=doc, element_seconds=Cost.DECOMPOSITION)
+
+
+_several = partial(packed_op, element_seconds=Cost.DECOMPOSITION)
+_MATMUL = with_out(
+    "matmul", linalg.matmul, "The matrix product.", Cost.MULTIPLICATION, releasing_gil=releasing_gil.matmul
+)
+OPS = (
+    product(_MATMUL, Cut.PRODUCT_NN),
+    with_products(vecdot, linalg.vecdot, "The product of vectors along an axis.", Cost.MULTIPLICATION),
+    Op(
+        "tensordot", "tensordot", linalg.tensordot, doc="The sum of products over several axes.",
+        element_seconds=Cost.MULTIPLICATION,
+    ),
+    Op("dot", "dot", linalg.dot, doc="NumPy's `dot`."),
+    Op("einsum", einsum, linalg.einsum, doc="Products summed over the axes that a text names."),
+    _of_matrices("cholesky", cholesky, rules.matrix, "The triangular factor of positive definite matrices."),
+    _of_matrices("inv", lapack("inv"), rules.matrix, "The inverse of square matrices."),
+    _of_matrices("det", lapack("det"), rules.number, "The determinant of square matrices."),
+    _of_matrices(
+        "eigvalsh", lapack("eigvalsh"), partial(rules.spectrum, symmetric=True),
+        "The eigenvalues of symmetric matrices, ascending.",
+    ),
+    _of_matrices("eigvals", eigvals, rules.spectrum, "The eigenvalues of square matrices, complex."),
+    _of_matrices("svdvals", svdvals, rules.singular_values, "The singular values of matrices, descending."),
+    _of_matrices("matrix_rank", matrix_rank, rules.rank, "How many singular values are not negligible."),
+    _of_matrices("pinv", pinv, rules.pseudo_inverse, "The Moore-Penrose inverse of matrices."),
+    _of_matrices("solve", solve, rules.solution, "The solution of linear equations."),
+    _of_matrices("matrix_power", matrix_power, rules.power, "Square matrices to an integer power."),
+    _of_matrices("matrix_norm", matrix_norm, rules.matrix_norm, "A norm of each matrix."),
+    Op("vector_norm", vector_norm, rules.vector_norm, doc="A norm of vectors along the axes."),
+    Op("trace", trace, rules.trace, doc="The sum along a diagonal of matrices."),
+    Op("diagonal", diagonal, rules.diagonal, view=True, doc="A diagonal of matrices: a view."),
+    _of_matrices("cross", "cross", rules.cross, "The cross product of vectors of three numbers."),
+    with_out(outer, rules.outer, "All products of the elements of two vectors."),
+    _several("eigh", lapack("eigh"), rules.eigh, "Eigenvalues and eigenvectors of symmetric matrices."),
+    _several("eig", eig, rules.eig, "The same of square matrices, complex."),
+    _several("qr", lapack("qr"), rules.qr, "An orthonormal times a triangular matrix."),
+    _several("svd", lapack("svd"), rules.svd, "The singular value decomposition."),
+    _several("slogdet", lapack("slogdet"), rules.slogdet, "The determinant, as a sign and a logarithm."),
+)  # fmt: skip

@@ -1,16 +1,19 @@
-"""Kernels of optimisers: whole updates in one task, with one temporary array instead of one per step.
+"""Steps of optimisers: whole updates in one task, with one temporary array instead of one per step.
 
 Without `out` they make it first, which is an array also where there are no axes; what NumPy returns there is not.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from math import sqrt
 from typing import Any
 
 import numpy as np
 
-from .layers import blocks
+from ..declare import elementwise
+from ..rules.gradients import update
+from .blocks import blocks
 from .scratch import scratch
 
 
@@ -83,3 +86,14 @@ def rms_scaled(xp: Any, x: Any, square: Any, eps: float, *, out: Any = None) -> 
 def _like(xp: Any, x: Any, y: Any) -> Any:
     """A new array in the layout of `x`, or in C order and the shape of `y` if that is a number."""
     return xp.empty_like(x) if getattr(x, "ndim", 0) else xp.empty(y.shape, y.dtype)
+
+
+OPS = (
+    elementwise(axpby, update, "a x + b y, where a and b are numbers."),
+    elementwise(axpby_squared, update, "The same with the square of y."),
+    elementwise(sgd_average, update, "A running sum of decayed gradients."),
+    elementwise(sgd_step, partial(update, alive=2), "A step along one."),
+    elementwise(rms_scaled, update, "x over the root of averaged squares."),
+    # Fused on CUDA, each element would take the powers of the count anew.
+    elementwise(adam_step, update, "A step of Adam.", fused_on_cuda=False),
+)

@@ -1,4 +1,4 @@
-"""Kernels of pooling and its derivatives."""
+"""Pooling and its derivatives."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 
 from .. import parallel
+from ..declare import with_out
+from ..rules import conv as rules
 from . import compiled
-from .basic import into, kept
-from .layers import long_blocks
+from .blocks import long_blocks
+from .elementwise import into, kept
 from .windows import WINDOWS, Pair, Windows, even
 
 
@@ -22,7 +24,7 @@ def max_pool2d(xp: Any, x: Any, *, kernel: Pair, stride: Pair, padding: Pair, ou
 
     run = compiled.loop("max_pool2d", xp, x) if _by_two(kernel, stride, padding, columns) else None
     if run is not None:
-        _by_planes(xp, "max_pool2d", run, x, out)
+        _by_planes(xp, run, x, out)
         return out
 
     def some(images: Any, result: Any) -> None:
@@ -30,7 +32,7 @@ def max_pool2d(xp: Any, x: Any, *, kernel: Pair, stride: Pair, padding: Pair, ou
         lines = _largest(xp, [padded[:, at : at + stride[0] * rows : stride[0]] for at in range(kernel[0])])
         _largest(xp, [lines[..., at : at + stride[1] * columns : stride[1]] for at in range(kernel[1])], result)
 
-    _by_planes(xp, "max_pool2d", some, x, out)
+    _by_planes(xp, some, x, out)
     return out
 
 
@@ -45,7 +47,7 @@ def max_pool2d_backward(
         compiled.loop("max_pool2d_backward", xp, x, y, grad) if _by_two(kernel, stride, padding, y.shape[-1]) else None
     )
     if run is not None:
-        _by_planes(xp, "max_pool2d_backward", run, x, y, grad, out)
+        _by_planes(xp, run, x, y, grad, out)
         return out
     whole = (
         kernel == stride and padding == (0, 0) and x.shape[-2:] == (kernel[0] * y.shape[-2], kernel[1] * y.shape[-1])
@@ -67,7 +69,7 @@ def max_pool2d_backward(
         if total is not result:
             result[...] = total[windows.inside(x.shape)]
 
-    _by_planes(xp, "max_pool2d_backward", some, x, y, grad, out)
+    _by_planes(xp, some, x, y, grad, out)
     return out
 
 
@@ -90,7 +92,7 @@ def max_pool2d_gather(
         for place, chosen in _choices(xp, windows, images, largest):
             result += kept(xp, xp.ascontiguousarray(padded[place]), chosen)
 
-    _by_planes(xp, "max_pool2d_gather", some, x, y, other, out)
+    _by_planes(xp, some, x, y, other, out)
     return out
 
 
@@ -117,11 +119,11 @@ def _choices(xp: Any, windows: Windows, images: Any, largest: Any) -> Iterator[t
         done |= missing[place]
 
 
-def _by_planes(xp: Any, name: str, some: Callable[..., None], *arrays: Any) -> None:
+def _by_planes(xp: Any, some: Callable[..., None], *arrays: Any) -> None:
     """Call a function for the last two axes of arrays (..., height, width), as many at a time as the first has in a
     block, in equal parts for the threads there are."""
     planes = [array.reshape(prod(array.shape[:-2]), *array.shape[-2:]) for array in arrays]
-    count, seconds = len(planes[0]), parallel.seconds_of(name, arrays[0].size, arrays[0].itemsize)
+    count, seconds = len(planes[0]), parallel.seconds_of(arrays[0].size, arrays[0].itemsize)
     threads = max(1, min(count, parallel.number(seconds)))
     rounds = -(-len(long_blocks(xp, count, prod(arrays[0].shape[-2:]))) // threads)
 
@@ -146,3 +148,10 @@ def _largest(xp: Any, parts: list[Any], out: Any = None) -> Any:
     for part in rest:
         xp.maximum(out, part, out=out)
     return out
+
+
+OPS = (
+    with_out(max_pool2d, rules.max_pool2d, "The largest element of each window."),
+    with_out(max_pool2d_backward, rules.max_pool2d_backward, "The gradient of max_pool2d."),
+    with_out(max_pool2d_gather, rules.max_pool2d_gather, "That of this gradient."),
+)

@@ -1,4 +1,4 @@
-"""Kernels of random numbers: NumPy's from the state of a generator, which they give back; CuPy's from a seed."""
+"""Random numbers: NumPy's from the state of a generator, which is given back, or from a seed; CuPy's from a seed."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from .layers import seeded
+from ..declare import Op, with_out
+from ..packed import packed_op
+from ..rules import layers, random
+from .blocks import blocks, flat
 
-STATE = 6  # words of 64 bits: the state and the increment of PCG64, 128 bits each, and half a word that is left over
+_DEVICE_STATES = 65_536  # of a generator on a GPU, which draw at once: equal numbers on every card
 _here = threading.local()
 
 
@@ -84,3 +87,51 @@ def _generator(state: list[int]) -> np.random.Generator:
         "uinteger": state[5],
     }
     return generator
+
+
+def dropout(xp: Any, x: Any, seed: int, *, p: float, out: Any = None) -> Any:
+    """Zero with probability p, else x / (1 - p). The same seed drops the same elements."""
+    out, result, values = flat(xp, out, x)
+    generator = seeded(xp, seed)
+    for block in blocks(xp, x.size):
+        v = values[block]
+        keep = generator.random(v.size, dtype=xp.float32) >= p
+        xp.multiply(v, keep, out=result[block])
+        result[block] *= 1 / (1 - p) if p < 1 else 0
+    return out
+
+
+def uniform(xp: Any, seed: int, *, shape: Any, dtype: Any, low: float, high: float, out: Any = None) -> Any:
+    """Numbers drawn evenly from low to high."""
+    out = xp.empty(shape, dtype) if out is None else out
+    out[...] = seeded(xp, seed).random(shape, dtype=_drawn(xp, dtype))
+    out *= high - low
+    out += low
+    return out
+
+
+def normal(xp: Any, seed: int, *, shape: Any, dtype: Any, out: Any = None) -> Any:
+    """Numbers drawn from the standard normal distribution."""
+    out = xp.empty(shape, dtype) if out is None else out
+    out[...] = seeded(xp, seed).standard_normal(shape, dtype=_drawn(xp, dtype))
+    return out
+
+
+def seeded(xp: Any, seed: int) -> Any:
+    """CuPy's default takes 13 MB and a slow kernel to set up; this one counts."""
+    if xp is np:
+        return np.random.default_rng(seed)
+    return xp.random.Generator(xp.random.Philox4x3210(seed, size=_DEVICE_STATES))
+
+
+def _drawn(xp: Any, dtype: Any) -> Any:
+    return xp.float64 if dtype == xp.float64 else xp.float32
+
+
+OPS = (
+    packed_op("draw", draw, random.draw, "Random numbers from the state of a generator, and the state after."),
+    Op("draw_seeded", draw_seeded, random.draw_seeded, doc="Random numbers from a seed."),
+    with_out(dropout, layers.dropout, "Elements dropped at random, the others scaled.", inplace=True),
+    with_out(uniform, layers.random, "Evenly distributed random numbers."),
+    with_out(normal, layers.random, "Normally distributed random numbers."),
+)

@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from ..declare import Op
 from ..packed import pack_found
+from ..rules import sets as rules
 
 
 def unique_values(xp: Any, x: Any) -> Any:
@@ -27,3 +29,11 @@ def unique_packed(xp: Any, x: Any, *, index: bool, inverse: bool, counts: bool) 
 def isin(xp: Any, x: Any, y: Any, *, invert: bool) -> Any:
     """Whether each element of `x` is among those of `y`."""
     return xp.isin(xp.asarray(x), xp.asarray(y), invert=invert)
+
+
+_PACKED = "The same with where they are, which one each element is, and how often each is there, packed."
+OPS = (
+    Op("unique_values", unique_values, rules.unique_values, doc="Each element once."),
+    Op("unique_packed", unique_packed, rules.unique_packed, doc=_PACKED),
+    Op("isin", isin, rules.isin, doc="Whether each element is among others."),
+)

@@ -1,28 +1,33 @@
-"""Kernels of softmax, and the exponentials that losses and attention take from here, in blocks as in `layers`.
-
-The textbook subtracts the largest element of a row first, so that nothing overflows. On the host that takes as long as
-the exponentials do, and is not needed while their sum is an ordinary number: so they are taken as they are, and the
-rows whose sum says otherwise once more as in the textbook. Such a sum is also what keeps the precision: elements that
-underflow are below 1e-31 of it.
-"""
+"""Softmax and its derivative, in blocks as in `blocks`, by the exponentials of `exponentials`."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from .basic import vecdot
-from .layers import as_rows, long_blocks, sums, totals, unbuffered
+from ..declare import Cut, bounded, with_products
+from ..rules.layers import along_rows
+from . import compiled
+from .blocks import as_rows, long_blocks, sums, unbuffered
+from .exponentials import LEAST_LOG, MOST_LOG, directly, exponentials
+from .matrices import vecdot
 from .scratch import scratch
-
-LEAST, MOST = 1e-6, 1e30  # sums of exponentials that are ordinary numbers
-LEAST_LOG, MOST_LOG = 1e-3, 1e6  # those whose logarithm is small, so that little is rounded off it
-QUERIES, KEYS = 6, 64  # of attention, that a compiled loop takes at once
 
 
 def softmax(xp: Any, x: Any, *, log: bool = False, out: Any = None) -> Any:
     """exp(x) over its sum along the last axis, or the logarithm of that."""
+    run = compiled.loop("log_softmax" if log else "softmax", xp, x)
+    if run is None:
+        return softmax_exact(xp, x, log=log, out=out)
+    out, result, rows = as_rows(xp, out, x)
+    run(rows, result)
+    return out
+
+
+def softmax_exact(xp: Any, x: Any, *, log: bool = False, out: Any = None) -> Any:
+    """The same, as NumPy has it."""
     out, result, rows = as_rows(xp, out, x)
     over = xp is np and np.may_share_memory(out, x)
     with unbuffered(xp, rows.shape[1]):
@@ -34,15 +39,32 @@ def softmax(xp: Any, x: Any, *, log: bool = False, out: Any = None) -> Any:
     return out
 
 
+def softmax_backward(xp: Any, grad: Any, y: Any, *, log: bool = False, out: Any = None) -> Any:
+    """y (grad - sum of grad y), or for the logarithm grad - exp(y) sum of grad."""
+    out, result, grads, rows = as_rows(xp, out, grad, y)
+    with unbuffered(xp, rows.shape[1]):
+        for block in long_blocks(xp, *rows.shape):
+            g, v = grads[block], rows[block]
+            if log:
+                e = xp.exp(v, out=scratch(xp, 0, v.shape, v.dtype))
+                e *= sums(xp, g)
+                xp.subtract(g, e, out=result[block])
+            else:
+                dots = vecdot(xp, g, v)[:, None]
+                xp.subtract(g, dots, out=result[block])
+                result[block] *= v
+    return out
+
+
 def softmax_rows(xp: Any, v: Any, out: Any, scale: Any = None, *, over: bool) -> None:
     """The softmax of a block of rows, times a number for each; `over` says that `out` may be `v`."""
     if not directly(xp, v):
-        shifted(xp, v, out)
+        _shifted(xp, v, out)
         if scale is not None:
             out *= scale[:, None]
         return
     e, total, far = exponentials(v, scratch(np, 0, v.shape, v.dtype) if over else out)
-    rest = None if far is None else shifted(np, v[far])
+    rest = None if far is None else _shifted(np, v[far])
     factor = np.reciprocal(total) if scale is None else scale / total
     np.multiply(e, factor[:, None], out=out)
     if rest is not None:
@@ -70,38 +92,7 @@ def log_sums(xp: Any, v: Any) -> tuple[Any, Any]:
     return peak, logs
 
 
-def softmax_backward(xp: Any, grad: Any, y: Any, *, log: bool = False, out: Any = None) -> Any:
-    """y (grad - sum of grad y), or for the logarithm grad - exp(y) sum of grad."""
-    out, result, grads, rows = as_rows(xp, out, grad, y)
-    with unbuffered(xp, rows.shape[1]):
-        for block in long_blocks(xp, *rows.shape):
-            g, v = grads[block], rows[block]
-            if log:
-                e = xp.exp(v, out=scratch(xp, 0, v.shape, v.dtype))
-                e *= sums(xp, g)
-                xp.subtract(g, e, out=result[block])
-            else:
-                dots = vecdot(xp, g, v)[:, None]
-                xp.subtract(g, dots, out=result[block])
-                result[block] *= v
-    return out
-
-
-def directly(xp: Any, x: Any) -> bool:
-    """Whether exponentials are taken as they are: not of half precision, nor where asking for a sum would wait."""
-    return xp is np and x.dtype.itemsize > 2
-
-
-def exponentials(v: Any, out: Any, least: float = LEAST, most: float = MOST) -> tuple[Any, Any, Any]:
-    """exp(v), the sums along the last axis, and a mask of those that are to be taken anew; None for no such."""
-    e = np.exp(v, out=out)
-    total = totals(np, e)
-    if np.minimum.reduce(total, None) >= least and np.maximum.reduce(total, None) <= most:
-        return e, total, None
-    return e, total, ~((total >= least) & (total <= most))  # NaN is neither
-
-
-def shifted(xp: Any, v: Any, out: Any = None) -> Any:
+def _shifted(xp: Any, v: Any, out: Any = None) -> Any:
     """The softmax of rows as in the textbook."""
     y = xp.subtract(v, v.max(axis=1, keepdims=True), out=out)
     xp.exp(y, out=y)
@@ -113,3 +104,11 @@ def _log_sums_shifted(xp: Any, v: Any, room: Any = None) -> tuple[Any, Any]:
     peak = v.max(axis=1)
     y = xp.subtract(v, peak[:, None], out=room)
     return peak, xp.log(sums(xp, xp.exp(y, out=y))[:, 0])
+
+
+_by_rows = partial(with_products, rule=along_rows, inplace=True, cut=Cut.BY_ROWS)
+_DOC = "exp(x) over its sum along the last axis, or the logarithm of it."
+OPS = (
+    bounded(_by_rows(softmax, doc=_DOC, compiled_as="softmax"), softmax_exact, 3e-6, 3e-6),
+    _by_rows(softmax_backward, doc="The gradient of softmax."),
+)

@@ -12,7 +12,7 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from .lanes import FLOAT, Lanes, fill, int_of, pair, splat, woven
+from .simd import FLOAT, Lanes, fill, int_of, pair, splat, woven
 from .windows import LANES
 
 _VECTOR = ir.VectorType(FLOAT, LANES)

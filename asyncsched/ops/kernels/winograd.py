@@ -26,7 +26,7 @@ from typing import Any, Final
 import numpy as np
 
 from .. import parallel
-from ..pace import MULTIPLICATION_SECONDS
+from ..cost_model import MULTIPLICATION_SECONDS
 from . import compiled, conv, few_channels
 from .scratch import PLACE_BYTES, scratch
 from .windows import LANES, SPARE, Pair, Tile, Windows, even

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from ..kernels.attention import queries
-from ..kernels.layers import BLOCK
+from ..kernels.attention_blocks import queries
+from ..kernels.blocks import BLOCK
 from ..meta import Meta, meta
 from ..op import Inferred, Op, Operand, Options
 from .common import Known, as_meta
 from .layers import copies, floats, like
 
-_BLOCK = BLOCK * 8 // 3  # elements of a block of scores, see `kernels.attention`
+_BLOCK = BLOCK * 8 // 3  # elements of a block of scores, see `kernels.attention_blocks`
 
 
 def attention(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:

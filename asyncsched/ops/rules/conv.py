@@ -5,8 +5,8 @@ from __future__ import annotations
 from math import prod
 
 from ..kernels import by_rows, few_channels, winograd
+from ..kernels.blocks import LONG_BLOCK
 from ..kernels.conv import sums_for
-from ..kernels.layers import LONG_BLOCK
 from ..kernels.windows import SPARE, Pair, Windows, rows_needed, tile_size, tiles
 from ..meta import meta
 from ..op import Inferred, Op, Operand, Options

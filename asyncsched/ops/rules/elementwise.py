@@ -75,7 +75,7 @@ def where(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
 
 
 def _resolve_dtypes(op: Op, operands: tuple[Operand, ...]) -> tuple[np.dtype[Any], ...]:
-    function = getattr(np, op.kernel)  # type: ignore[arg-type]  # rows of this rule name their ufunc
+    function = getattr(np, op.kernel)  # type: ignore[arg-type]  # operations of this rule name their ufunc
     return function.resolve_dtypes((*[_promoted_as(operand) for operand in operands], None))  # type: ignore[no-any-return]
 
 

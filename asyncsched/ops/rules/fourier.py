@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -12,64 +13,77 @@ from ..meta import Meta, meta
 from ..op import Inferred, Op, Operand, Options, resolve
 from .common import as_meta, no_axis, sample
 
-_HALVES = ("rfft", "rfftn", "ihfft")  # the result has the half that is not redundant
-_DOUBLES = ("irfft", "irfftn", "hfft")  # the operand has that half
+
+class Half(Enum):
+    """Which side of a transform has only the half that is not redundant."""
+
+    NONE = "both are whole"
+    OF_RESULT = "the result"
+    OF_OPERAND = "the operand"
 
 
-def along_axis(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """A transform along one axis, of `n` points: the operand is cut off there or padded with zeros."""
+def along_axis(
+    op: Op, operands: tuple[Operand, ...], options: Options, *, half: Half = Half.NONE, conjugates: bool = False
+) -> Inferred:
+    """A transform along one axis, of `n` points: the operand is cut off there or padded with zeros.
+
+    `conjugates` is for a kernel that makes a conjugated copy first.
+    """
     array, n = as_meta(operands[0]), options["n"]
     no_axis(array.bound, op.name)
     axis = normalize_axis_index(options["axis"], len(array.bound))
-    return _transformed(op, array, [axis], [n])
+    return _transformed(op, array, [(axis, n)], half, conjugates=conjugates)
 
 
-def along_axes(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+def along_axes(op: Op, operands: tuple[Operand, ...], options: Options, *, half: Half = Half.NONE) -> Inferred:
     """A transform along several axes, the last of them first."""
     array, s = as_meta(operands[0]), options["s"]
     given = range(len(array.bound)) if options["axes"] is None else options["axes"]
     axes = [normalize_axis_index(axis, len(array.bound)) for axis in given]
-    if not axes and op.name in ("rfftn", "irfftn"):
+    if not axes and half is not Half.NONE:
         raise IndexError(f"{op.name}: at least one axis is needed")
     points: Sequence[int | None] = [None] * len(axes) if s is None else s
     if len(points) != len(axes):
         raise ValueError(f"{op.name}: shape and axes have different lengths: s={s} and axes={tuple(given)}")
-    whole = [array.bound[axis] if n == -1 else n for axis, n in zip(axes, points, strict=True)]
-    return _transformed(op, array, axes, whole)
+    whole = [(axis, array.bound[axis] if n == -1 else n) for axis, n in zip(axes, points, strict=True)]
+    return _transformed(op, array, whole, half, several=True)
 
 
-def frequencies(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """`fftfreq` and `rfftfreq`: made in double."""
+def frequencies(op: Op, operands: tuple[Operand, ...], options: Options, *, half: bool = False) -> Inferred:
+    """The frequencies of a transform, or the half of them that are not negative: made in double."""
     n, dtype = options["n"], np.dtype(options["dtype"])
     if n < 1:
         raise ValueError(f"{op.name}: the number of points must be positive, not {n}")
-    result = meta((n // 2 + 1 if op.name == "rfftfreq" else n,), dtype)
+    result = meta((n // 2 + 1 if half else n,), dtype)
     return Inferred(result, result.bound[0] * 8 * (1 + (dtype != np.float64)))
 
 
-def _transformed(op: Op, array: Meta, axes: list[int], points: list[int | None]) -> Inferred:
-    name, shape, dtype = op.name, list(array.bound), array.dtype
+def _transformed(
+    op: Op, array: Meta, places: Sequence[tuple[int, int | None]], half: Half, *,
+    several: bool = False, conjugates: bool = False,
+) -> Inferred:  # fmt: skip
+    """The result, from the axes and the points along each; `several` is for a kernel that takes several axes."""
+    shape, dtype = list(array.bound), array.dtype
     largest = elements = max(_product(shape), 1)
-    for i in reversed(range(len(axes))):
-        axis, n = axes[i], points[i]
-        last = i == len(axes) - 1
+    for i, (axis, n) in reversed(list(enumerate(places))):
+        last = i == len(places) - 1
         if n is None:
-            n = (shape[axis] - 1) * 2 if last and name in _DOUBLES else shape[axis]
+            n = (shape[axis] - 1) * 2 if last and half is Half.OF_OPERAND else shape[axis]
         if n < 1:
             raise ValueError(f"Invalid number of FFT data points ({n}) specified.")
-        shape[axis] = n // 2 + 1 if last and name in _HALVES else n
+        shape[axis] = n // 2 + 1 if last and half is Half.OF_RESULT else n
         largest = max(largest, _product(shape))
-        dtype = _dtype(op, array, min(len(axes), 2)) if last else dtype
+        dtype = _dtype(op, array, min(len(places), 2), several) if last else dtype
     result = meta(tuple(shape), dtype, array.contiguous)
     wide = np.result_type(dtype, np.complex64).itemsize
     # A plan's work area on CUDA; steps between axes; what is conjugated before.
-    steps = 1 + (len(axes) > 1) + (name in ("hfft", "ihfft"))
+    steps = 1 + (len(places) > 1) + conjugates
     return Inferred(result, largest * wide * steps + (elements * wide if not array.contiguous else 0))
 
 
-def _dtype(op: Op, array: Meta, axes: int) -> np.dtype[Any]:
+def _dtype(op: Op, array: Meta, axes: int, several: bool) -> np.dtype[Any]:
     """The dtype of the result: half precision may stay along one axis, and was widened before along two."""
-    options = {"axes": tuple(range(axes)), "s": None} if op.name.endswith("fftn") else {"axis": 0, "n": None}
+    options = {"axes": tuple(range(axes)), "s": None} if several else {"axis": 0, "n": None}
     dtype: np.dtype[Any] = resolve(op, np)(sample(array, (2,) * axes), norm="backward", **options).dtype
     return dtype
 

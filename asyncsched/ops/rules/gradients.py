@@ -7,8 +7,7 @@ from math import prod
 import numpy as np
 
 from ..index_keys import TENSOR, decode_view_key
-from ..kernels.gradients import BLOCK
-from ..kernels.layers import BLOCK as WORKED_ON
+from ..kernels.blocks import ADDED, BLOCK
 from ..meta import Meta, meta
 from ..op import Inferred, Op, Operand, Options
 from .common import INTP, as_meta, broadcast, cast_bytes, lengths, viewed
@@ -32,9 +31,9 @@ def scatter(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred
 
 def _flat_places(x: Meta, rows: Meta, width: int) -> int:
     """Bytes of the flat places of a block of rows, and of a copy of the row numbers if they lie scattered."""
-    if prod(x.bound) < BLOCK:
+    if prod(x.bound) < ADDED:
         return 0
-    return (3 * max(BLOCK, width) + (0 if rows.contiguous else prod(rows.bound))) * INTP.itemsize
+    return (3 * max(ADDED, width) + (0 if rows.contiguous else prod(rows.bound))) * INTP.itemsize
 
 
 def scatter_along_axis(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
@@ -66,7 +65,7 @@ def choice_backward(op: Op, operands: tuple[Operand, ...], options: Options) -> 
         raise ValueError(f"{op.name}: the gradient is {grad}, and the operands {operands[1:]} must broadcast to it")
     arrays = [operand for operand in operands if isinstance(operand, Meta)]
     spread = sum(prod(shape) * a.dtype.itemsize for a in arrays if not a.contiguous or a.bound not in (shape, ()))
-    return Inferred(meta(shape, grad.dtype), spread + 4 * min(prod(shape), 2 * WORKED_ON))  # masks of a byte each
+    return Inferred(meta(shape, grad.dtype), spread + 4 * min(prod(shape), 2 * BLOCK))  # masks of a byte each
 
 
 def cumulative_prod_gradient(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:

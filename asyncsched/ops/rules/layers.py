@@ -1,6 +1,6 @@
 """Rules of layers, activations and random numbers. All results are C-contiguous.
 
-Workspace is counted in blocks (see `kernels.layers`), and copies of operands that are not C-contiguous are added.
+Workspace is counted in blocks (see `kernels.blocks`), and copies of operands that are not C-contiguous are added.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from math import prod
 
 import numpy as np
 
-from ..kernels.layers import BLOCK, LONG_BLOCK
+from ..kernels.blocks import BLOCK, LONG_BLOCK
 from ..meta import Meta, meta
 from ..op import Inferred, Op, Operand, Options
 from .common import Known, as_meta, lengths, no_axis, same_as

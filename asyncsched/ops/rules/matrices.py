@@ -32,10 +32,10 @@ def number(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     return Inferred(meta(array.bound[:-2], dtype), _copied(array, dtype))
 
 
-def spectrum(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """Square matrices to as many numbers: real ones for `eigvalsh`, complex ones for `eigvals`."""
+def spectrum(op: Op, operands: tuple[Operand, ...], options: Options, *, symmetric: bool = False) -> Inferred:
+    """Square matrices to as many numbers: real ones if the matrices are symmetric, else complex ones."""
     array, dtype = _square(op.name, operands[0])
-    result = meta(array.bound[:-1], _real(dtype) if op.name == "eigvalsh" else _complex(dtype))
+    result = meta(array.bound[:-1], _real(dtype) if symmetric else _complex(dtype))
     return Inferred(result, _copied(array, dtype) + 2 * result.nbytes)
 
 
@@ -60,7 +60,10 @@ def pseudo_inverse(op: Op, operands: tuple[Operand, ...], options: Options) -> I
         return Inferred(meta((*array.bound[:-2], array.bound[-1], array.bound[-2]), array.dtype))
     array, dtype = _stacked(op.name, operands[0])
     *batch, n, m = array.bound
-    _with_tolerance(op.name, tuple(batch), operands[1:])
+    if _with_tolerance(op.name, tuple(batch), operands[1:]) != tuple(batch):
+        raise ValueError(
+            f"{op.name}: a tolerance of shape {lengths(operands[1])} is for more matrices than {tuple(batch)}"
+        )
     parts, workspace = svd(op.name, operands[:1], {"full_matrices": False})
     used = sum(part.nbytes for part in parts) + array.nbytes + workspace
     return Inferred(meta((*batch, m, n), dtype, len(batch) == 0 or array.contiguous), 2 * used)
@@ -253,8 +256,5 @@ def _temporary(array: Meta, dtype: np.dtype[Any]) -> int:
 
 
 def _with_tolerance(name: str, batch: Known, tolerance: tuple[Operand, ...]) -> Known:
-    """What a tolerance for each matrix broadcasts with the stack to: it must not be larger."""
-    found = outer_shape(name, batch, lengths(tolerance[0])) if tolerance else batch
-    if name == "pinv" and found != batch:
-        raise ValueError(f"{name}: a tolerance of shape {lengths(tolerance[0])} is for more matrices than {batch}")
-    return found
+    """What a tolerance for each matrix broadcasts with the stack to."""
+    return outer_shape(name, batch, lengths(tolerance[0])) if tolerance else batch

@@ -6,12 +6,13 @@ from math import prod
 
 import numpy as np
 
-from ..kernels.random import STATE
 from ..meta import Meta, meta
 from ..op import Inferred, Op, Operand, Options
 from .common import lengths
 
-_STATE = meta((STATE,), np.dtype(np.uint64))
+# Words of 64 bits: the state and the increment of PCG64, 128 bits each, and half a word that is left over.
+_WORDS = 6
+_STATE = meta((_WORDS,), np.dtype(np.uint64))
 
 
 def draw(name: str, operands: tuple[Operand, ...], options: Options) -> tuple[list[Meta], int]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
-from ..kernels.turns import room
+from ..kernels.releasing_gil import room
 from ..meta import Meta, meta
 from ..op import Inferred, Op, Operand, Options, resolve
 from .common import INTP, Known, as_meta, lengths, no_axis, same_as, sample, shrunk

@@ -7,7 +7,7 @@ from math import prod
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
-from ..kernels.turns import room
+from ..kernels.releasing_gil import room
 from ..meta import meta
 from ..op import Inferred, Op, Operand, Options
 from .common import all_contiguous, as_meta, lengths, same_as, view_rule

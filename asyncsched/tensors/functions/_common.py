@@ -1,4 +1,4 @@
-"""What the functions share: the types of their arguments, and how those become options of a row."""
+"""What the functions share: the types of their arguments, and how those become options of an operation."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def await_all(results: Iterable[Tensor]) -> Generator[Any, None, Any]:
 
 
 def op(name: str, *operands: Any, **options: Any) -> Tensor:
-    """Apply a row of the table."""
+    """Apply an operation of the table."""
     return apply(TABLE[name], operands, options)
 
 
 def several(name: str, *operands: Any, placed: Mapping[str, Any] | None = None, **options: Any) -> list[Tensor]:
-    """Apply a row that gives several results: one task, whose value they are views of. Each is recorded by itself.
+    """Apply an operation with several results: one task, whose value they are views of. Each is recorded by itself.
 
     Args:
         placed: scheduler and device, for where no operand is a tensor.

@@ -90,16 +90,8 @@ def where(condition: Operand, x1: Operand, x2: Operand, /) -> Tensor:
 
 
 __all__ = [
-    "argmax",
-    "argmin",
-    "argsort",
-    "count_nonzero",
-    "nonzero",
-    "searchsorted",
-    "sort",
-    "take",
-    "take_along_axis",
+    "argmax", "argmin", "argsort", "count_nonzero", "nonzero", "searchsorted", "sort", "take", "take_along_axis",
     "where",
-]
+]  # fmt: skip
 
 name_keywords(globals(), __all__)

@@ -109,18 +109,7 @@ def diff(
 
 
 __all__ = [
-    "all",
-    "any",
-    "cumulative_prod",
-    "cumulative_sum",
-    "diff",
-    "max",
-    "mean",
-    "min",
-    "prod",
-    "std",
-    "sum",
-    "var",
-]
+    "all", "any", "cumulative_prod", "cumulative_sum", "diff", "max", "mean", "min", "prod", "std", "sum", "var",
+]  # fmt: skip
 
 name_keywords(globals(), __all__)

@@ -1,4 +1,4 @@
-"""How long rows take, by estimate."""
+"""How long operations take, by estimate."""
 
 from __future__ import annotations
 

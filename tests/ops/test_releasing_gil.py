@@ -1,4 +1,4 @@
-"""What would keep the interpreter's lock lets others have it, and gives NumPy's bits."""
+"""What would keep the GIL lets others have it, and gives NumPy's bits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from conftest import another_thread_runs_during, assert_same, values
 
 from asyncsched.ops import TABLE, resolve
-from asyncsched.ops.kernels import turns
+from asyncsched.ops.kernels import releasing_gil
 
 LONG, LINE = values((40, 50_000), "f4"), values((50_000,), "f4")
 OFTEN = values((50_000,), "i8")
@@ -37,8 +37,8 @@ def test_others_run_meanwhile(name):
 @pytest.fixture
 def little(monkeypatch):
     """Small arrays go where large ones do, in many pieces."""
-    monkeypatch.setattr(turns, "LARGE", 1)
-    monkeypatch.setattr(turns, "PIECE", 97)
+    monkeypatch.setattr(releasing_gil, "LARGE", 1)
+    monkeypatch.setattr(releasing_gil, "PIECE", 97)
 
 
 SHAPES = ((301,), (3, 400), (3, 50, 7), (2, 1, 300), (600, 5), (0, 4), (4, 0), (1,), (5, 3, 2, 4))

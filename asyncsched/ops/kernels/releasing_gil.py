@@ -1,9 +1,9 @@
-"""Functions of NumPy's that keep the interpreter's lock for their whole run, done so that other threads get their turn.
+"""Functions of NumPy's that hold the GIL for their whole run, done so that other threads can run meanwhile.
 
-Most of NumPy's loops let go of the lock. `repeat` does not, and neither does a universal function with at most 500
-results, or lines along which it accumulates, however much it goes over for them. The event loop's thread and the other
-streams would stand still as long. So what is large is done here by a function that lets go of the lock and gives the
-same bits, where there is one; elsewhere in pieces of less than a millisecond, between which Python hands the lock on.
+Most of NumPy's loops release the GIL. `repeat` does not. Neither does a universal function with at most 500 results, or
+as few lines along which it accumulates, however many elements it goes over. The event loop's thread and the other
+streams would stand still as long. So large work is done here by a function that releases the GIL and gives the same
+bits, where there is one. Elsewhere it is done in pieces of less than a millisecond, between which Python releases it.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import numpy as np
 
 from ..meta import Meta
 
-LARGE: Final = 1 << 20  # elements gone over: with so many the lock is kept for about a millisecond
+LARGE: Final = 1 << 20  # elements gone over: with so many the GIL is held for about a millisecond
 PIECE: Final = 1 << 17  # elements of a result that are made at a time: they stay in cache until they are where they go
 _PRODUCTS: Final = 1 << 16  # elements of the operands of a product: of integers it takes milliseconds with more
-_FEW: Final = 500  # results of a universal function up to which NumPy keeps the lock
+_FEW: Final = 500  # results of a universal function up to which NumPy holds the GIL
 _WIDE: Final = 64  # elements in one piece that a copy repeats, or repeats of one: fewer take it longer than `repeat`
 
 
 def matmul(xp: Any, x: Any, y: Any, *, out: Any = None) -> Any:
-    """The matrix product. `dot` lets go of the lock; of matrices and vectors in one piece it calls the same BLAS."""
+    """The matrix product. `dot` releases the GIL; of matrices and vectors in one piece it calls the same BLAS."""
     if xp is not np or x.size + y.size < _PRODUCTS or max(x.ndim, y.ndim) > 2 or x.dtype != y.dtype:
         return xp.matmul(x, y, out=out)
     if prod(x.shape[:-1]) * prod(y.shape[1:]) > _FEW or not (x.flags.forc and y.flags.forc):
@@ -56,7 +56,7 @@ def accumulate(function: Any, x: Any, *, axis: int, dtype: Any = None, out: Any 
     length, after = x.shape[axis], prod(x.shape[axis % x.ndim + 1 :])
     if out is None:
         out = np.empty(x.shape, function(x[:0], axis=0, dtype=dtype).dtype)
-    alone = after == 1 and x.dtype == out.dtype  # with one axis and no cast it lets go of the lock
+    alone = after == 1 and x.dtype == out.dtype  # with one axis and no cast it releases the GIL
     if not alone and out.dtype.kind == "c" and function is np.cumprod:
         return function(x, axis=axis, dtype=dtype, out=out)  # rounded otherwise in pieces
     form = (-1, length, after)

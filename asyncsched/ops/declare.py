@@ -1,0 +1,45 @@
+"""What declarations in `kernels` are made of, and short forms of what most operations state."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from .cost_model import Cost
+from .op import Kernel, Op, Operand
+from .traits import Blas, Bound, Cut, ScalarCode, UfuncCall
+
+__all__ = [
+    "Blas", "Bound", "Cost", "Cut", "Kernel", "Op", "Operand", "ScalarCode", "UfuncCall", "bounded", "elementwise",
+    "product", "with_out", "with_products",
+]  # fmt: skip
+
+_PRODUCT_BOUND = Bound(3e-6, 3e-5)  # of sums of some thousand products; in double precision it is much less
+
+
+def with_out(kernel: Any, rule: Any, doc: str, cost: float | None = None, *, name: str = "", **more: Any) -> Op:
+    """An operation whose kernel takes `out=`. It has its kernel's name unless one is given."""
+    name = name or (kernel if isinstance(kernel, str) else kernel.__name__)
+    return Op(name, kernel, rule, doc=doc, element_seconds=cost, out=True, **more)
+
+
+def with_products(kernel: Any, rule: Any, doc: str, cost: float | None = None, **more: Any) -> Op:
+    """The same with a BLAS at work on small products inside."""
+    return with_out(kernel, rule, doc, cost, blas=Blas.INSIDE, **more)
+
+
+def elementwise(kernel: Any, rule: Any, doc: str, cost: float | None = None, **more: Any) -> Op:
+    """One where an element of the result depends on those at its place alone, and may take the place of one."""
+    return with_out(kernel, rule, doc, cost, **{"inplace": True, "cut": Cut.BY_ELEMENTS, **more})
+
+
+def bounded(op: Op, exact: Kernel, relative: float, absolute: float) -> Op:
+    """The operation, with the kernel that runs inside `exact()`: in float32 its own may be off by so much from that."""
+    plain = replace(op, kernel=exact, plans={}, kernels={})
+    return replace(op, exact=plain, bound=Bound(relative, absolute))
+
+
+def product(op: Op, cut: Cut) -> Op:
+    """A product that may be cut for several threads. Inside `exact()` it is not: in parts, sums may round otherwise."""
+    whole = replace(op, blas=Blas.PRODUCT, plans={}, kernels={})
+    return replace(op, blas=Blas.PRODUCT, cut=cut, exact=whole, bound=_PRODUCT_BOUND)

@@ -1,0 +1,176 @@
+"""Operations that work element by element, most of them one universal function of NumPy and CuPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..declare import Bound, Cost, Cut, Op, ScalarCode, elementwise
+from ..meta import Meta
+from ..op import Operand
+from ..rules import elementwise as rules
+from ..rules.common import view_rule
+
+
+def copy(xp: Any, x: Any, *, out: Any = None) -> Any:
+    """A copy in the layout of `x`."""
+    return x.copy(order="K") if out is None else into(xp, out, x)
+
+
+def astype(xp: Any, x: Any, *, dtype: Any, out: Any = None) -> Any:
+    """A copy in another dtype."""
+    return x.astype(dtype) if out is None else into(xp, out, x)
+
+
+def where(xp: Any, condition: Any, x: Any, y: Any, *, out: Any = None) -> Any:
+    """`where`, with scalars cast as it casts them: without a check."""
+    if out is None:
+        return xp.where(condition, x, y)
+    into(xp, out, _cast(xp, y, out.dtype))
+    xp.copyto(out, _cast(xp, x, out.dtype), where=condition.astype(bool, copy=False), casting="unsafe")
+    return out
+
+
+def kept(xp: Any, values: Any, mask: Any, *, out: Any = None) -> Any:
+    """Floating-point values where the mask is true, and 0 elsewhere, be they infinite or NaN there.
+
+    Their bits times 0 or 1: a product of the numbers would leave NaN, and `where` takes ten times as long.
+    """
+    bits = f"i{values.dtype.itemsize}"
+    out = xp.empty(values.shape, values.dtype) if out is None else out
+    if values.dtype.itemsize > 8:  # no integer is as long
+        into(xp, out, values)
+        xp.copyto(out, 0, where=~mask)
+    else:
+        xp.multiply(values.view(bits), mask, out=out.view(bits))
+    return out
+
+
+def real(xp: Any, x: Any) -> Any:
+    """The real part: a view."""
+    return x.real if x.dtype.kind == "c" else x[...]
+
+
+def imag(xp: Any, x: Any) -> Any:
+    """The imaginary part: a view, or zeros."""
+    return x.imag
+
+
+def into(xp: Any, out: Any, value: Any) -> Any:
+    """Fill `out` with a value or an array, cast as assignment casts."""
+    xp.copyto(out, value, casting="unsafe")
+    return out
+
+
+def _cast(xp: Any, value: Any, dtype: Any) -> Any:
+    return value if hasattr(value, "dtype") else xp.asarray(value).astype(dtype)
+
+
+def _ufunc(
+    name: str, doc: str, cost: Cost | None = None, *, ufunc: str = "", code: str = "", bound: Bound | None = None
+) -> Op:
+    """A universal function, by its name in NumPy and CuPy. `code` and `bound` are those of `ScalarCode`."""
+    scalar = ScalarCode(code, bound) if code else None
+    return elementwise(ufunc or name, rules.ufunc, doc, cost, name=name, scalar_code=scalar)
+
+
+def _comparison(name: str, doc: str, cost: Cost) -> Op:
+    """One whose results are truths. It has the same name everywhere."""
+    return elementwise(name, rules.comparison, doc, cost)
+
+
+OPS = (
+    _ufunc(
+        "abs", "The magnitude of each element; of complex numbers a real one.", Cost.VECTOR, ufunc="absolute",
+        code="abs({0})",
+    ),
+    _ufunc("acos", "The inverse cosine, in radians.", Cost.LONG_FUNCTION, ufunc="arccos"),
+    _ufunc("acosh", "The inverse hyperbolic cosine.", Cost.LONG_FUNCTION, ufunc="arccosh"),
+    _ufunc("add", "The sum x1 + x2.", Cost.VECTOR, code="{0} + {1}"),
+    _ufunc("asin", "The inverse sine, in radians.", Cost.LONG_FUNCTION, ufunc="arcsin"),
+    _ufunc("asinh", "The inverse hyperbolic sine.", Cost.FUNCTION, ufunc="arcsinh"),
+    _ufunc("atan", "The inverse tangent, in radians.", Cost.FUNCTION, ufunc="arctan"),
+    _ufunc(
+        "atan2", "The angle of the point (x2, x1), in radians, with its quadrant.", Cost.LONG_FUNCTION, ufunc="arctan2"
+    ),
+    _ufunc("atanh", "The inverse hyperbolic tangent.", Cost.LONG_FUNCTION, ufunc="arctanh"),
+    _ufunc("bitwise_and", "The bits set in both.", Cost.VECTOR),
+    _ufunc("bitwise_invert", "Every bit inverted; of booleans, not.", Cost.VECTOR, ufunc="invert"),
+    _ufunc("bitwise_left_shift", "The bits of x1 moved left by x2 places.", Cost.VECTOR, ufunc="left_shift"),
+    _ufunc("bitwise_or", "The bits set in either.", Cost.VECTOR),
+    _ufunc("bitwise_right_shift", "The bits of x1 moved right by x2 places.", Cost.VECTOR, ufunc="right_shift"),
+    _ufunc("bitwise_xor", "The bits set in one but not in both.", Cost.VECTOR),
+    _ufunc("ceil", "The smallest integer not below each element, in the same dtype.", Cost.VECTOR),
+    _ufunc("conj", "The complex conjugate.", Cost.VECTOR),
+    _ufunc("copysign", "The magnitude of x1 with the sign of x2.", Cost.SCALAR),
+    _ufunc("cos", "The cosine of angles in radians.", Cost.LONG_FUNCTION),
+    _ufunc("cosh", "The hyperbolic cosine.", Cost.FUNCTION),
+    _ufunc("divide", "The quotient x1 / x2; of integers a floating-point one.", Cost.SHORT, code="{0} / {1}"),
+    _ufunc("exp", "The exponential.", Cost.FUNCTION, code="exp({0})", bound=Bound(6e-7, 1.2e-38)),
+    _ufunc("expm1", "The exponential minus one, exact near zero.", Cost.FUNCTION),
+    _ufunc("floor", "The largest integer not above each element, in the same dtype.", Cost.VECTOR),
+    _ufunc("floor_divide", "The quotient rounded down.", Cost.LONG_FUNCTION),
+    _ufunc("hypot", "The length of the hypotenuse over x1 and x2.", Cost.LONG_FUNCTION),
+    _ufunc("log", "The natural logarithm.", Cost.FUNCTION),
+    _ufunc("log10", "The logarithm to base 10.", Cost.FUNCTION),
+    _ufunc("log1p", "The natural logarithm of 1 + x, exact near zero.", Cost.FUNCTION),
+    _ufunc("log2", "The logarithm to base 2.", Cost.FUNCTION),
+    _ufunc("logaddexp", "The logarithm of the sum of exponentials."),
+    _ufunc("maximum", "The larger of both; NaN where either is.", Cost.VECTOR),
+    _ufunc("minimum", "The smaller of both; NaN where either is.", Cost.VECTOR),
+    _ufunc("multiply", "The product x1 * x2.", Cost.VECTOR, code="{0} * {1}"),
+    _ufunc("negative", "The negation.", Cost.VECTOR, code="-{0}"),
+    _ufunc("nextafter", "The next number after x1 towards x2.", Cost.LONG_FUNCTION),
+    _ufunc("positive", "The elements themselves, as a new tensor.", Cost.VECTOR),
+    _ufunc("pow", "The power x1 ** x2.", Cost.FUNCTION, ufunc="power"),
+    _ufunc("reciprocal", "One divided by each element.", Cost.SCALAR, code="one / {0}"),
+    _ufunc("remainder", "The remainder of x1 / x2, with the sign of x2.", Cost.LONG_FUNCTION),
+    _ufunc("sign", "-1, 0 or 1; of complex numbers x / abs(x).", Cost.SHORT),
+    _ufunc("sin", "The sine of angles in radians.", Cost.LONG_FUNCTION),
+    _ufunc("sinh", "The hyperbolic sine.", Cost.FUNCTION),
+    _ufunc("sqrt", "The square root.", Cost.SCALAR, code="sqrt({0})"),
+    _ufunc("square", "The square.", Cost.VECTOR, code="{0} * {0}"),
+    _ufunc("subtract", "The difference x1 - x2.", Cost.VECTOR, code="{0} - {1}"),
+    _ufunc("tan", "The tangent of angles in radians.", Cost.FUNCTION),
+    _ufunc("tanh", "The hyperbolic tangent.", Cost.FUNCTION, code="tanh({0})", bound=Bound(6e-7, 0.0)),
+    _ufunc("trunc", "The integer nearest to each element towards zero, in the same dtype.", Cost.VECTOR),
+    _comparison("equal", "Whether x1 == x2.", Cost.VECTOR),
+    _comparison("greater", "Whether x1 > x2.", Cost.VECTOR),
+    _comparison("greater_equal", "Whether x1 >= x2.", Cost.VECTOR),
+    _comparison("isfinite", "Whether each element is a finite number.", Cost.VECTOR),
+    _comparison("isinf", "Whether each element is infinite.", Cost.VECTOR),
+    _comparison("isnan", "Whether each element is not a number.", Cost.VECTOR),
+    _comparison("less", "Whether x1 < x2.", Cost.VECTOR),
+    _comparison("less_equal", "Whether x1 <= x2.", Cost.VECTOR),
+    _comparison("logical_and", "Whether both are true (not zero).", Cost.SCALAR),
+    _comparison("logical_not", "Whether each element is false (zero).", Cost.SCALAR),
+    _comparison("logical_or", "Whether either is true (not zero).", Cost.SCALAR),
+    _comparison("logical_xor", "Whether one is true (not zero) but not both.", Cost.SCALAR),
+    _comparison("not_equal", "Whether x1 != x2.", Cost.VECTOR),
+    _comparison("signbit", "Whether the sign bit is set.", Cost.SHORT),
+    elementwise("round", rules.by_sample, "The nearest integer, ties to even.", Cost.SCALAR),
+    elementwise("clip", rules.clip, "The elements limited to between two others.", Cost.SCALAR),
+    elementwise(
+        where, rules.where, "Elements of x1 where the condition is true, else of x2.", Cost.SCALAR, inplace=False
+    ),
+    elementwise(astype, rules.astype, "A copy in another dtype.", Cost.SCALAR, inplace=False),
+    elementwise(copy, rules.copy, "A copy in the same layout.", Cost.VECTOR, cut=Cut.WHOLE, fused_on_cuda=True),
+    Op("real", real, view_rule, view=True, doc="The real part: a view; of real numbers the tensor itself."),
+    Op("imag", imag, rules.imag, view=True, doc="The imaginary part: a view; of real numbers new zeros."),
+    Op("tril", "tril", rules.tril, doc="The lower triangle, zeros above diagonal k."),
+    Op("triu", "triu", rules.tril, doc="The upper triangle, zeros below diagonal k."),
+)  # fmt: skip
+_BY_NAME = {op.name: op for op in OPS}
+
+
+def power_op(base: Meta, exponent: Operand) -> Op:
+    """What the operator `**` is: for some Python exponents NumPy's differs from `pow`, in speed or in bits."""
+    kind = base.dtype.kind
+    if type(exponent) is int:
+        return _BY_NAME["square" if exponent == 2 else "reciprocal" if exponent == -1 and kind in "fc" else "pow"]
+    if type(exponent) is float and (kind == "f" or (kind == "c" and exponent == 0.5)):
+        return _BY_NAME[_FAST_POWERS.get(exponent, "pow")]
+    return _BY_NAME["pow"]
+
+
+# Of complex numbers only the root: NumPy multiplies those out for 2 and -1, but not for 2.0 and -1.0.
+_FAST_POWERS = {2.0: "square", 0.5: "sqrt", -1.0: "reciprocal"}
