@@ -1,23 +1,31 @@
-"""The memory of arrays that left a CUDA scheduler: it is used again once the device has passed their holders' work.
+"""The memory of arrays that left a CUDA scheduler. It is used again once the device has passed their holders' work.
 
 Theory of operation. A dropped array's block goes to the next who asks, in the order of the stream that it was made on.
-What runs on the device by then is not asked for. For an array inside the scheduler that is right: its tasks hold it
-until the host has seen their end. But whoever awaited an array works on it on a stream of their own, most often the
-null stream, and drops it (or the collector does) with that work still queued.
+Nobody looks at what else runs on the device by then. For an array inside the scheduler that is right: its tasks hold it
+until the host has seen their end. But a user works on an awaited array on a stream of their own, most often the null
+stream. They drop the array (or the collector does) with that work still queued.
 
-So what leaves shows its memory through a `Lease`, an owner that CuPy knows: all arrays, views and DLPack capsules of it
-keep the one alive. When it dies, on whatever thread and in the middle of anything, it appends what it stands for to a
-queue, with the stream that is current on that thread. No CUDA call is made there. The janitor, a thread, takes all that
-is there, records one event on each stream concerned, sleeps until the device has passed those, and lets go. Only then
-does the block go back to the pool and are its bytes told, since both hang on what the lease stands for. Meanwhile it
-is noted as memory that is on its way back (see `completions`), so that nobody goes first for want of it.
+So an array that leaves has memory of which CuPy says that a `Lease` owns it. All arrays, views and DLPack capsules of
+that memory keep the lease alive. The lease holds the block.
+
+1. The lease dies, on whatever thread and in the middle of anything. It appends its block to a queue, with the streams
+   it was told of and the one that is current on that thread. It makes no call of CUDA.
+2. The janitor, a thread, takes all that is in the queue. It records one event on each stream concerned, sleeps until
+   the device has passed those, and lets go of the blocks.
+3. A block dies with its last lease, if the scheduler holds it no longer. Then its piece goes back to the pool and its
+   bytes are told.
+
+Until the janitor lets go, the block counts as memory that is on its way back (see `completions`). So no task goes first
+for want of it.
+
+A lease is out of the collector's sight (see `untracked`), so it dies after all finalisers that can reach its array.
 
 An event on the null stream comes after the work of all blocking streams, too. Work on any other stream is unknown here:
-`record_stream` tells of it. A stream that captures takes no event, which would become part of the graph: what needs one
-there waits until the capture is over, which may be never: it is not on its way back.
+`record_stream` tells of it. A stream that captures takes no event, since that would become part of the graph. A block
+that needs one there waits until the capture is over. That may be never, so such a block is not on its way back.
 
-The events are the janitor's own. A stream may still wait for the last event of one that it was given (see `stream`),
-and is not to wait for a user's work by that.
+The events are the janitor's own and never a task's. A stream may still wait for the last event that it was given (see
+`stream`); recorded anew here, that event would make the stream wait for a user's work.
 
 Not taken: recording where the array dies, since that may be within a capture, on the event loop, or in a child process;
 waiting for the whole device, which would wait for the scheduler's own streams, too.
@@ -26,7 +34,6 @@ waiting for the whole device, which would wait for the scheduler's own streams, 
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
@@ -35,8 +42,9 @@ from typing import Any
 from ..._core.completions import Completions
 from . import threads
 from .context import CUDAContext
+from .untracked import behind
 
-_AGAIN = 0.02  # seconds until a stream that captured is looked at again: nobody tells when it has ended
+_AGAIN = 0.02  # seconds until a stream that captured is looked at again: nobody tells when the capture has ended
 _NULL = 0
 
 Item = tuple[list[Any], dict[int, Any]]  # what is held, and the streams to wait for, by pointer
@@ -51,46 +59,47 @@ class Body:
         self.over = False
 
     def orders(self, current: Any) -> bool:
-        """Whether what dies now, where a stream is current, dies within."""
+        """Whether the body is what drops an array now, on this thread, where a stream is current."""
         return not self.over and current is self.stream and threading.get_ident() == self.thread
 
 
 class Lease:
-    """What shows the memory of an array that left: when it dies, nobody shows that any more.
-
-    The janitor holds the memory itself. Else the collector, where it finds a lease in a cycle, would finalize that and
-    all behind it in one go.
+    """Owns the memory of an array that left. When it dies, no array shows that memory through it any more.
 
     Args:
-        held: what keeps the memory.
+        held: what keeps the memory: the pool's block, or the array of a function that took memory elsewhere.
         janitor: lets go of it.
         body: of the callable that made it.
     """
 
-    __slots__ = ("_body", "held", "janitor")
+    __slots__ = ("_body", "_streams", "held", "janitor")
 
     def __init__(self, held: Any, janitor: Janitor, body: Body | None = None) -> None:
-        self._body = body
-        self.held = weakref.ref(held)  # dead once the janitor has let go of it
-        self.janitor = janitor
-        janitor.lent[id(self)] = ([held], {})
+        self.held, self.janitor, self._body = held, janitor, body
+        self._streams: dict[int, Any] = {}
 
     def record(self, pointer: int, stream: Any) -> None:
-        """Note that a stream uses the memory: it is waited for before that is used again."""
-        self.janitor.lent[id(self)][1][pointer] = stream
+        """Note that a stream uses the memory. The stream is waited for before the memory is used again."""
+        self._streams[pointer] = stream
 
     def __del__(self) -> None:
-        held, streams = self.janitor.lent.pop(id(self))
         current = self.janitor.current_stream()
-        if streams or self._body is None or not self._body.orders(current):
-            self.janitor.take(held, {**streams, current.ptr: current})
+        if self._streams or self._body is None or not self._body.orders(current):
+            held = [self.held]
+            del self.held  # the list alone holds it now, and the janitor empties that
+            self.janitor.take(held, {**self._streams, current.ptr: current})
+
+
+def keeper_of(array: Any) -> Any:
+    """What keeps an array's memory: a lease, or a block of the pool. None for any other memory, and for no array."""
+    memory = getattr(getattr(array, "data", None), "mem", None)
+    return behind(getattr(memory, "_owner", None))
 
 
 def lease_of(array: Any) -> Lease | None:
     """The lease on an array's memory, if it has one. Of anything."""
-    memory = getattr(getattr(array, "data", None), "mem", None)
-    owner = getattr(memory, "_owner", None)
-    return owner if isinstance(owner, Lease) else None
+    keeper = keeper_of(array)
+    return keeper if isinstance(keeper, Lease) else None
 
 
 def record_stream(array: Any, stream: Any) -> None:
@@ -150,7 +159,6 @@ class Janitor:
         self._stream_on: Callable[[int], Any] = context.cupy.cuda.get_current_stream
         self.number = context.number
         self._closing = self._over = False
-        self.lent: dict[int, Item] = {}  # what leases stand for, by their identity
 
     def open(self) -> None:
         """Start the thread. On the event loop's, where CuPy makes what `current_stream` looks at."""

@@ -21,9 +21,10 @@ from ..guests import Allocated, allocated, call
 from ..memory import Memory, owner_of
 from .context import CUDAContext
 from .deferred_errors import DeferredErrors, certain
-from .janitor import Body, Janitor, Lease, lease_of
+from .janitor import Body, Janitor, Lease, keeper_of
 from .pool import GRANULE
 from .staging import Staging, without_gaps
+from .untracked import behind, untracked
 
 _DEFAULT = (0, 1, 2)  # pointers of the null stream, twice, and of the calling thread's own
 _SHORT_INDEX = 1 << 28  # elements: from somewhere above on, CuPy's kernels count in 64 bits
@@ -172,7 +173,7 @@ class CUDAMemory(Memory):
         if isinstance(array, np.ndarray) or not array.nbytes or not self._here(array):
             return super().share(array)
         owner = owner_of(array)
-        start = self._leased(owner, owner.data.mem)
+        start = self._leased(self.anchor(owner), owner.data.mem)
         return self.xp.ndarray(array.shape, array.dtype, start + (array.data.ptr - start.ptr), array.strides)
 
     def _here(self, array: Any) -> bool:
@@ -180,9 +181,12 @@ class CUDAMemory(Memory):
         return bool(array.data.device_id == self._number)
 
     def anchor(self, owner: Any) -> Any:
-        while (lease := lease_of(owner)) is not None and (held := lease.held()) is not None:
-            owner = held  # which a function made under a lease of its own, perhaps
-        return owner
+        """The block, which the collector does not see: it may see the array that owns the memory, and end it early.
+
+        The array itself where a function took memory elsewhere.
+        """
+        keeper = keeper_of(owner)
+        return owner if keeper is None else keeper.held if isinstance(keeper, Lease) else keeper
 
     def _malloc(self, body: Body, nbytes: int) -> Any:
         """CuPy's allocator in a callable's body, which may have made another device the current one."""
@@ -191,11 +195,11 @@ class CUDAMemory(Memory):
         pointer = self.pool.malloc(nbytes)
         if not nbytes:
             return pointer
-        return self._leased(self.xp.ndarray(pointer.mem.size, np.uint8, pointer), pointer.mem, body)
+        return self._leased(behind(pointer.mem._owner), pointer.mem, body)
 
     def _leased(self, held: Any, memory: Any, body: Body | None = None) -> Any:
-        """The start of some memory, as who holds it shows it to others."""
-        cuda, lease = self.xp.cuda, Lease(held, self._janitor, body)
+        """A pointer to the start of some memory, of which CuPy says that a new lease owns it."""
+        cuda, lease = self.xp.cuda, untracked(Lease(held, self._janitor, body))
         return cuda.MemoryPointer(cuda.UnownedMemory(memory.ptr, memory.size, lease, self._number), 0)
 
     # -- copies -------------------------------------------------------------------------------------------------

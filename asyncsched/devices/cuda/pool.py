@@ -30,6 +30,7 @@ from typing import Any
 
 from .. import execution
 from .heap import Bin, Heap, Piece, Slab
+from .untracked import untracked
 
 GRANULE = 512  # blocks are multiples of this, as CuPy's are
 _FIRST_SLAB, _LARGEST_SLAB = 2 << 20, 1 << 30  # where the limit allows; between them half of what there is. Guesses
@@ -37,15 +38,14 @@ _FULL = 2  # cudaErrorMemoryAllocation
 
 
 class Block:
-    """Keeps a piece for an array."""
+    """Keeps a piece for an array. The pool makes them: a class with an `__init__` takes longer to call."""
 
-    __slots__ = ("_piece", "_pool")
-
-    def __init__(self, pool: PrivatePool, piece: Piece) -> None:
-        self._pool, self._piece = pool, piece
+    __slots__ = ("__weakref__", "piece", "pool")
+    pool: PrivatePool
+    piece: Piece
 
     def __del__(self) -> None:
-        self._pool.take_back(self._piece)
+        self.pool.take_back(self.piece)
 
 
 class PrivatePool:
@@ -92,7 +92,9 @@ class PrivatePool:
             piece = self._bins[stream.ptr, size].pop()
         except (KeyError, IndexError):
             piece = self._find(size, stream)
-        return self._pointer(self._unowned(piece.start, size, Block(self, piece), self._number), 0)
+        block = Block()
+        block.pool, block.piece = self, piece
+        return self._pointer(self._unowned(piece.start, size, untracked(block), self._number), 0)
 
     def take_back(self, piece: Piece) -> None:
         """A piece is free. On any thread, in the middle of anything."""
