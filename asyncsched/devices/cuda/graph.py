@@ -1,4 +1,4 @@
-"""A program as a CUDA graph: recorded once, replayed with one launch."""
+"""A program as a CUDA graph: recorded once, and then replayed by one launch."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class CUDAGraph:
         except NotImplementedError:
             self._refused = True
         except Exception as error:
-            with suppress(xp.cuda.runtime.CUDARuntimeError):  # the capture is invalid already
+            with suppress(xp.cuda.runtime.CUDARuntimeError):  # it says that the capture is invalid, as is known
                 stream.end_capture()
             if not of_capture(error):
                 raise  # the device itself failed

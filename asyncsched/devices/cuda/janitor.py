@@ -105,9 +105,9 @@ def lease_of(array: Any) -> Lease | None:
 def record_stream(array: Any, stream: Any) -> None:
     """Tell that a stream works on an array that was awaited, so that the array may be dropped before the work is done.
 
-    Needed for streams made with `non_blocking=True`, which are those of PyTorch and other libraries, too. What runs on
-    the null stream, on blocking streams, or on the stream that is current for CuPy where the array is dropped is waited
-    for without a word. Never blocks, makes no call of CUDA, and holds until the array's memory has come back::
+    Needed for streams made with `non_blocking=True`. Those of PyTorch and other libraries are made so, too. Work on the
+    null stream, on blocking streams, or on the stream that is current for CuPy where the array is dropped is waited for
+    without being told. The call never blocks, and asks nothing of CUDA. It counts until the memory has come back::
 
         a = await y                                  # a cupy.ndarray
         side = cupy.cuda.Stream(non_blocking=True)
@@ -121,11 +121,11 @@ def record_stream(array: Any, stream: Any) -> None:
 
     Args:
         array: the array, or a view of it that CuPy made. What another library made of it by DLPack is not known here.
-        stream: CuPy's or PyTorch's, which is kept meanwhile, or the pointer of one that lives long enough.
+        stream: CuPy's or PyTorch's, which is kept alive meanwhile; or the pointer of a stream that lives long enough.
 
     Raises:
-        TypeError: for an array that no CUDA scheduler gave, or no stream.
-        ValueError: for a stream of another device, and for -1, which DLPack knows as no stream.
+        TypeError: for an array that no CUDA scheduler gave, and for what is no stream.
+        ValueError: for a stream of another device, and for -1, by which DLPack means no stream.
     """
     lease = lease_of(array)
     if lease is None:
@@ -149,35 +149,35 @@ def record_stream(array: Any, stream: Any) -> None:
 
 
 class Janitor:
-    """The thread of one device that waits for work which nobody told the scheduler of, and then lets go."""
+    """The thread of one device that waits for users' work on memory that left, and then lets go of the memory."""
 
     def __init__(self, context: CUDAContext, completions: Completions) -> None:
         self._context = context
         self._completions = completions
-        self._events: list[Any] = []  # spare ones of its own: a stream may still wait for one that was a task's
+        self._events: list[Any] = []  # spare ones, its own: a stream may still wait for one that was a task's
         self._queue: SimpleQueue[Item | None] = SimpleQueue()
         self._stream_on: Callable[[int], Any] = context.cupy.cuda.get_current_stream
         self.number = context.number
         self._closing = self._over = False
 
     def open(self) -> None:
-        """Start the thread. On the event loop's, where CuPy makes what `current_stream` looks at."""
+        """Start the thread. Called on the event loop's thread, where CuPy then makes what `current_stream` reads."""
         self.current_stream()
         threads.run(self._run, f"asyncsched {self._context.name} janitor")
 
     def close(self) -> None:
-        """Nobody takes memory any more: let the thread end once the last in use has gone back to the device."""
+        """Nobody takes memory any more. The thread ends once all memory has gone back to the device."""
         self._closing = True
         self.wake()
 
     def wake(self) -> None:
-        """Have it look at the pool. On any thread, at any time."""
+        """Have the thread look at the pool. On any thread, at any time."""
         self._queue.put(None)
 
     def take(self, held: list[Any], streams: dict[int, Any]) -> None:
-        """Empty a list once the null stream and these have come so far. On any thread, at any time.
+        """Empty a list, once the null stream and these streams have done all that they were given.
 
-        The list itself is emptied, since whoever hands it over may still hold it.
+        Called on any thread, at any time. The list itself is emptied, since whoever hands it over may still hold it.
         """
         self._completions.returning[id(held)] = held
         self._queue.put((held, streams))
@@ -185,7 +185,7 @@ class Janitor:
             self._let_go()
 
     def current_stream(self) -> Any:
-        """CuPy's on this thread, for this device."""
+        """The stream that is current for CuPy on this thread and this device."""
         return self._stream_on(self.number)
 
     def _run(self) -> None:
@@ -201,7 +201,7 @@ class Janitor:
         self._let_go()
 
     def _let_go(self) -> None:
-        """The thread has ended, so no memory is in use, or the device is lost: there is nothing to wait for."""
+        """Empty all lists at once. The thread has ended, so no memory is in use or the device is lost: nobody waits."""
         with suppress(Empty):
             while True:
                 item = self._queue.get_nowait()
@@ -210,7 +210,7 @@ class Janitor:
                     self._completions.returned(id(item[0]))
 
     def _gather(self, waiting: list[Item]) -> None:
-        """Add what has come; sleep until something comes, if nothing waits."""
+        """Add what has come to what waits. If nothing waits, sleep until something comes."""
         with suppress(Empty):
             item = self._queue.get(timeout=_AGAIN if waiting else None)
             while True:
@@ -219,7 +219,7 @@ class Janitor:
                 item = self._queue.get_nowait()
 
     def _wait_for(self, burst: list[Item]) -> list[Item]:
-        """Wait for the device. Returns those of a burst that have to wait for the end of a capture."""
+        """Wait for the device, and empty the lists of a burst. Returns those that must wait for a capture to end."""
         runtime = self._context.runtime
         pointers = {_NULL}.union(*[streams for _, streams in burst])
         try:
@@ -227,7 +227,7 @@ class Janitor:
             for event in recorded.values():
                 runtime.eventSynchronize(event.ptr)
                 self._events.append(event)
-        except runtime.CUDARuntimeError:  # a stream is gone, or the device is lost and nothing runs on it any more
+        except runtime.CUDARuntimeError:  # a stream was destroyed, or the device is lost and nothing runs on it
             with suppress(runtime.CUDARuntimeError):
                 runtime.deviceSynchronize()
             recorded = dict.fromkeys(pointers)
@@ -238,6 +238,6 @@ class Janitor:
         return [item for item in burst if item[0]]
 
     def _record(self, pointer: int) -> Any:
-        """An event on a stream; None while that captures."""
+        """Record an event on a stream. None while the stream captures."""
         event = self._events.pop() if self._events else self._context.new_event()
         return event if self._context.record(event, pointer) else None
