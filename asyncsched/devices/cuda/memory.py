@@ -29,6 +29,7 @@ from .untracked import behind, untracked
 _DEFAULT = (0, 1, 2)  # pointers of default streams: the null stream has two, and the calling thread's own one
 _SHORT_INDEX = 1 << 28  # elements. Somewhere above this number CuPy's kernels begin to count in 64 bits
 _MOST_FORMS = 16_384  # are remembered. Then all are forgotten, and those still in use are soon there again
+_POOLED = object()  # the block of a value that owns its memory. A value with a block has `reclaim` called at its end
 # In a function's context: the stream that was current where the function was submitted, by the device's number. It is
 # set if there are arrays of the user's own among the arguments.
 pending_on: ContextVar[dict[int, Any]] = ContextVar("pending_on")
@@ -107,6 +108,7 @@ class CUDAMemory(Memory):
     def _finish(self, task: Task, value: Value, array: Any, source: Value | None = None) -> None:
         if value.failure is None:  # it was not cancelled meanwhile
             value.base = source
+            value.block = _POOLED if source is None else None
             execution.finish(task, value, array, 0 if source is not None else self.footprint(array.nbytes))
 
     def may_run_on_the_loop(self, task: Task) -> bool:
@@ -180,6 +182,11 @@ class CUDAMemory(Memory):
     def _here(self, array: Any) -> bool:
         """Whether an array is of this device. A function may return others: those are not the scheduler's."""
         return bool(array.data.device_id == self._number)
+
+    def reclaim(self, value: Value) -> None:
+        if not value.escaped:
+            value.array = None  # the memory first, its bytes second: the loop may be waiting for them
+        super().reclaim(value)
 
     def anchor(self, owner: Any) -> Any:
         """The block under the array: the collector does not see it, as it does the array, and never ends it early.
