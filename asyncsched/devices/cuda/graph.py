@@ -25,7 +25,9 @@ class _Recorded:
         self.checks: list[checks.Check] = []
 
     def __del__(self) -> None:
-        self._dispose([self.graph, self.own, self.results, self.checks, self.pool])
+        dispose, held = self._dispose, [self.graph, self.own, self.results, self.checks, self.pool]
+        self.__dict__.clear()  # the list alone holds it now: else the last reference could go here, and block
+        dispose(held)
 
 
 class CUDAGraph:
