@@ -13,6 +13,7 @@ import cupy
 import pytest
 
 from asyncsched.devices.cuda.pool import GRANULE, PrivatePool
+from asyncsched.devices.cuda.untracked import untracked
 
 runtime = cupy.cuda.runtime
 
@@ -33,8 +34,10 @@ class Block:
 
 def malloc(self: PrivatePool, nbytes: int) -> Any:
     nbytes = -(-nbytes // GRANULE) * GRANULE
-    block = Block(nbytes) if nbytes else None
-    memory = cupy.cuda.UnownedMemory(block.start if block is not None else 0, nbytes, block, runtime.getDevice())
+    if not nbytes:
+        return cupy.cuda.MemoryPointer(cupy.cuda.UnownedMemory(0, 0, None, runtime.getDevice()), 0)
+    block = Block(nbytes)
+    memory = cupy.cuda.UnownedMemory(block.start, nbytes, untracked(block), runtime.getDevice())
     return cupy.cuda.MemoryPointer(memory, 0)
 
 

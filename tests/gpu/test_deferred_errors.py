@@ -31,7 +31,7 @@ async def test_what_was_issued_on_it_fails_with_it(card: Card, streams: int) -> 
             await issued(s)
         with pytest.raises(IndexError, match=WRONG) as caught:
             await behind[-1]
-        assert any("cross_entropy" in note and "test_doubts.py" in note for note in caught.value.__notes__)
+        assert any("cross_entropy" in note and "test_deferred_errors.py" in note for note in caught.value.__notes__)
         for tensor in (loss, *behind):
             with pytest.raises(IndexError, match=WRONG):
                 await tensor

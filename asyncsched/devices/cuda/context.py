@@ -1,4 +1,4 @@
-"""What the streams and the memory of one CUDA device share. They are given this and not the device, which has them."""
+"""What the streams and the memory of one CUDA device share. They get this, and not the device, which holds them."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ _NOT_READY = 600  # cudaErrorNotReady
 _HOPPER = 9  # compute capability
 _OWN_ERRORS = ("CUDARuntimeError", "CUDADriverError")
 _CAPTURE_ERRORS = range(900, 910)  # cudaErrorStreamCaptureUnsupported and those after it, in driver_types.h
-# Held while a stream of a scheduler captures, and while an event is recorded on a stream from a thread that is not its
-# own: an event that comes between would become part of the graph, and whoever waits for it, too.
+# Held while a stream of a scheduler captures, and while a thread records an event on another thread's stream. An event
+# that is recorded within a capture would become part of the graph, and so would whoever waits for it.
 capturing = threading.Lock()
 
 
 def of_capture(error: Exception) -> bool:
-    """Whether an error says that a capture refuses something, or is spoiled: else the device itself failed."""
+    """Whether an error says that a capture refuses something, or is spoiled. If not, the device itself failed."""
     return getattr(error, "status", _CAPTURE_ERRORS[0]) in _CAPTURE_ERRORS
 
 
 class CUDAContext:
-    """One CUDA device: which is current, where its memory comes from, its events, and whether it was lost.
+    """One CUDA device: how it becomes the current one, its memory, its events, and whether it was lost.
 
     Attributes:
         name, number: "cuda:1", and the 1.
         cupy, runtime: CuPy, and its bindings of the CUDA runtime.
         pool: its memory, from `open` on.
-        clock: for those that observe.
-        fault: why the device is lost, from then on until its streams have ended.
+        clock: times tasks for an instrument.
+        fault: why the device is lost. Set from then on, until its streams have ended.
 
     Raises:
-        RuntimeError: if there is no such device, or something is missing that CUDA needs; it says what, and the cure.
+        RuntimeError: if there is no such device, or CUDA lacks something. It says what is missing, and the cure.
     """
 
     pool: PrivatePool
@@ -74,9 +74,10 @@ class CUDAContext:
         self.pool = PrivatePool(self.cupy, self.number, max_bytes, self.follow)
 
     def cublas_workspace(self) -> int:
-        """Bytes that a handle of cuBLAS's takes, since CuPy gives it none: by the table of `cublasSetWorkspace`.
+        """Bytes that a handle of cuBLAS's takes to work in, since CuPy gives it none.
 
-        Or what the environment says, as pairs of a size in KiB and a count: ":4096:8".
+        By the table in the documentation of `cublasSetWorkspace`; or what the environment says, as pairs of a size in
+        KiB and a count: ":4096:8".
         """
         sizes = re.findall(r":(\d+):(\d+)", os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""))
         if sizes:
@@ -85,10 +86,10 @@ class CUDAContext:
         return (32 << 20) if major >= _HOPPER else (4 << 20)
 
     def reach(self, other: int) -> None:
-        """Before the first copy from another device: have it go straight across, where these two can.
+        """Before the first copy from another device: have such copies go straight across, where these two can.
 
-        Else CUDA takes it through the host. Only devices of one scheduler copy to each other, and access to one makes a
-        context there.
+        Where they cannot, CUDA takes copies through the host. Only devices of one scheduler copy to each other, so only
+        they get access: to have access to a device makes a context there.
         """
         if other in self._reached:
             return
@@ -97,7 +98,7 @@ class CUDAContext:
             if self.runtime.deviceCanAccessPeer(self.number, other):
                 self.runtime.deviceEnablePeerAccess(other)
 
-    # -- what is current: on a thread, so it must not stay so across an `await` --------------------------------------
+    # -- what is current on a thread, and so must not stay so across an `await` --------------------------------------
 
     def current(self) -> Any:
         """A context manager in which this is CUDA's current device."""
@@ -110,9 +111,9 @@ class CUDAContext:
             yield
 
     def restore(self, stream: Any) -> bool:
-        """After a user's function: this device and the stream are current again, and the stream captures nothing.
+        """After a user's function: make this device and the stream current again, and end a capture on the stream.
 
-        Returns whether it did. What comes next on it would only be recorded, and nobody would launch that.
+        Returns whether the stream captured. What came next on it would only be recorded, and nobody would launch that.
         """
         runtime = self.runtime
         if runtime.getDevice() != self.number:
@@ -130,7 +131,7 @@ class CUDAContext:
                 stream.end_capture()
         return True
 
-    # -- events: making one is dear, so the host gives back those that it has seen ------------------------------------
+    # -- events: making one takes long, so those that the host has seen are used again --------------------------------
 
     def take_event(self) -> Any:
         """An event, perhaps one that was given back."""
@@ -140,7 +141,7 @@ class CUDAContext:
             return self.new_event()
 
     def new_event(self) -> Any:
-        """An event: blocking, so that a watcher sleeps, and without timing, which costs."""
+        """A new event: blocking, so that a watcher sleeps, and without timing, which takes time."""
         return self.cupy.cuda.Event(block=True, disable_timing=True)
 
     def give_event(self, event: Any) -> None:
@@ -148,7 +149,7 @@ class CUDAContext:
         self._events.append(event)
 
     def record(self, event: Any, stream: int) -> bool:
-        """Record an event on any stream, from any thread. Returns whether it could: not while that captures."""
+        """Record an event on any stream, from any thread. Returns whether it could: not while the stream captures."""
         with capturing:
             try:
                 if self.runtime.streamIsCapturing(stream):  # for the null stream an error, if any blocking stream does
@@ -161,15 +162,19 @@ class CUDAContext:
         return True
 
     def follow(self, stream: Any, pointer: int) -> bool:
-        """Have a stream wait for what another has by now, by its pointer. Returns whether it could: see `record`."""
-        event = self.new_event()  # not to be recorded again while the stream waits for it
+        """Have a stream wait for all the work that another has by now. Returns whether it could: see `record`.
+
+        Args:
+            pointer: the other's.
+        """
+        event = self.new_event()  # a spare one could be recorded again while the stream still waits for it
         if not self.record(event, pointer):
             return False
         stream.wait_event(event)
         return True
 
     def passed(self, event: Any) -> bool:
-        """Whether the device has passed an event. After a fault it raises, where `Event.done` says no for ever."""
+        """Whether the device has passed an event. After a fault this raises; `Event.done` would say no for ever."""
         status = self.runtime.eventQuery(event.ptr)
         if status not in (0, _NOT_READY):
             raise self.runtime.CUDARuntimeError(status)
@@ -178,9 +183,9 @@ class CUDAContext:
     # -- the fault ----------------------------------------------------------------------------------------------------
 
     def lose(self, error: Exception, task: Task) -> None:
-        """The device is lost: everything unfinished on it fails with this error, and all that comes later.
+        """The device is lost: everything unfinished on it fails with this error, and so does all that comes later.
 
-        The first error counts. Others, of other streams, say the same; so does what the task's own launch raised.
+        The first error counts. Errors of other streams say the same, and so does what the task's own launch raised.
         """
         own = task.failure
         if own is not None and own.upstream is None and own.kind in _OWN_ERRORS:
@@ -188,7 +193,7 @@ class CUDAContext:
         with self._fault_lock:
             if self.fault is None:
                 error.add_note(self._cure)
-                # They lead to frames that still run, and would keep the task alive for ever.
+                # Both lead to frames that still run, and so would keep the task alive for ever.
                 error.__traceback__ = error.__context__ = None
                 fault = Failure.of(error, task.name, task.site)
                 execution.fail(task, fault)
@@ -196,7 +201,11 @@ class CUDAContext:
 
     @contextmanager
     def told(self, stream: Any) -> Iterator[None]:
-        """What meets the fault within, beside all tasks, says so. `stream` is one of this device's."""
+        """Within, an error of CUDA's gets the cure as a note, if the device is lost. For work that is no task's.
+
+        Args:
+            stream: one of this device's.
+        """
         try:
             yield
         except self.runtime.CUDARuntimeError as error:

@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 DTYPES = "?bBhHiIlLqQefd"  # those that are told as expressions: no complex numbers
-# NVRTC would contract these to multiply-adds within CuPy's kernel, and is told not to in one of many rows.
+# NVRTC would contract these to multiply-adds within CuPy's kernel, and is told not to in one of many operations.
 _CONTRACTED = ("cupy_remainder",)
 
 
 class NotElementwise(Exception):
-    """The row cannot be told as an expression."""
+    """The operation cannot be told as an expression."""
 
 
 class Loop(NamedTuple):

@@ -1,16 +1,18 @@
 """Errors that only the device can detect, such as an index out of range, and how they are reported without a wait.
 
-Theory of operation. To check would be to wait for the device, and nothing could be issued ahead. So the numbers that
-decide are copied to the host behind the row's kernels, and every task that is issued on its result meanwhile inherits
-the *doubt*: it runs on whatever is there. When the host sees the end of any of them, the numbers have arrived, since
-the device has passed the row before. Then those that must fail do, with the row's error, before their end is reported.
+Theory of operation. To check for such an error at once, the host would wait for the device, and nothing could be issued
+ahead. So the numbers that decide are copied to the host behind the operation's kernels. Until they are there, the
+operation has a *deferred error*: it may have failed or not. Every task that is issued on its result meanwhile takes the
+deferred error over, and runs on whatever values are there. When the host sees the end of any of these tasks, the
+numbers have arrived, since the device passed the operation before. If they say that it failed, each of these tasks
+fails with the operation's error, before its end is reported.
 
-Two kinds of tasks must not run on wrong values, and wait on the host until there is no doubt: a callable, which may do
-anything with its arguments; and the gate of a commit, since a version never fails. Both wait for the doubtful row only:
-tasks issued behind it, such as a whole backward pass, keep the device busy meanwhile.
+Two kinds of tasks must not run on wrong values: a callable, which may do anything with its arguments; and the gate of a
+commit, since a version never fails. They wait on the host until the deferred errors of what they read are settled. They
+wait for those operations only. Tasks issued behind these, such as a whole backward pass, keep the device busy.
 
-Alternative: pass the flags to the kernels of a commit, which would write only where there is none. It spares the wait,
-but each kernel would need room for an output that may not be written over its input.
+Not taken: passing the numbers to the kernels of a commit, which would write only where there is no error. That spares
+the wait, but each kernel would need an output of its own, since it could not write over its input.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ _settling = threading.Lock()
 
 
 class Stream(Protocol):
-    """What a doubt needs of a stream."""
+    """What a deferred error needs of a stream."""
 
     issued: Counter
     finished: Counter
@@ -42,12 +44,12 @@ class Stream(Protocol):
 
 
 class DeferredError:
-    """The doubt about one row.
+    """Whether one operation failed, which is known later.
 
     Attributes:
-        stream, number: which task of which stream.
-        settled: whether it is over.
-        failure: then, the row's, if it failed.
+        stream, number: where the operation was issued: which task of which stream.
+        settled: whether it is known.
+        failure: the operation's, once it is known and if it failed.
     """
 
     def __init__(self, task: Task, stream: Stream, judge: Judge, numbers: Sequence[Number], slots: deque[Any]) -> None:
@@ -58,7 +60,7 @@ class DeferredError:
         self.failure: Failure | None = None
 
     def settle(self) -> Failure | None:
-        """Decide, once the device has passed the row. Returns the failure, if it failed. On any thread."""
+        """Decide, once the device has passed the operation. Returns its failure, if it failed. On any thread."""
         with _settling:
             if not self.settled:
                 error = self._judge(*[int(slot.view(dtype)[0]) for slot, dtype in self._numbers])
@@ -70,14 +72,14 @@ class DeferredError:
         return self.failure
 
     def wait(self) -> Failure | None:
-        """Block until the device has passed the row. Returns its failure, if it failed."""
+        """Block until the device has passed the operation. Returns its failure, if it failed."""
         if not self.settled:
             self.stream.finished.reach(self.number)
         return self.failure
 
 
 class DeferredErrors:
-    """The deferred_errors about values of one device."""
+    """The deferred errors of one device."""
 
     def __init__(self, cupy: Any) -> None:
         self._cupy = cupy
@@ -85,12 +87,11 @@ class DeferredErrors:
         self.any = False  # whether there ever was one
 
     def raised(self, task: Task, value: Value, stream: Stream, checks: Sequence[Check]) -> None:
-        """A row was issued whose errors will be known later."""
+        """An operation was issued whose errors will be known later."""
         for numbers, judge in checks:
-            doubt = DeferredError(
-                task, stream, judge, [self._copied(number, stream.cuda) for number in numbers], self._slots
-            )
-            value.deferred_errors = (*getattr(value, "deferred_errors", ()), doubt)
+            copied = [self._copied(number, stream.cuda) for number in numbers]
+            deferred = DeferredError(task, stream, judge, copied, self._slots)
+            value.deferred_errors = (*getattr(value, "deferred_errors", ()), deferred)
             self.any = True
 
     def _copied(self, number: Any, stream: Any) -> Number:
@@ -107,15 +108,15 @@ class DeferredErrors:
         return slot, number.dtype
 
     def taken_over(self, task: Task) -> Sequence[DeferredError]:
-        """The deferred_errors of a task that was issued: its row's own, and those about what it reads."""
+        """The deferred errors of a task that was issued: its own, and those of what it reads."""
         value = task.value
         if value is None:
             return ()
         above = {
-            doubt
+            deferred
             for v in task.inputs
-            for doubt in getattr(v, "deferred_errors", ())
-            if not doubt.settled or doubt.failure
+            for deferred in getattr(v, "deferred_errors", ())
+            if not deferred.settled or deferred.failure
         }
         if above:
             value.deferred_errors = (*getattr(value, "deferred_errors", ()), *above)
@@ -124,10 +125,10 @@ class DeferredErrors:
 
 
 def certain(values: Sequence[Value]) -> Failure | None:
-    """Block until there is no doubt about any of these. Returns the failure of one that has failed."""
+    """Block until the deferred errors of these are settled. Returns the failure of one that has failed."""
     for value in values:
-        for doubt in getattr(value, "deferred_errors", ()):
-            failure: Failure | None = doubt.wait()
+        for deferred in getattr(value, "deferred_errors", ()):
+            failure: Failure | None = deferred.wait()
             if failure is not None:
                 return failure
     return None

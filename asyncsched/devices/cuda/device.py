@@ -46,8 +46,8 @@ class CUDADevice(Device):
     Args:
         number: which, as CUDA counts them.
         streams: how many compute streams.
-        inline_launch: enqueue a view, or a row that is a single ufunc and ran before with operands of this form, from
-            the event loop's thread, instead of handing it to the stream's issuing thread.
+        inline_launch: enqueue a view, or an operation that is a single ufunc and ran before with operands of this form,
+            from the event loop's thread, instead of handing it to the stream's issuing thread.
         spin: seconds to ask again and again whether a task is done before sleeping until it is. Shorter waits for a
             busier processor.
     """
@@ -132,7 +132,7 @@ class CUDADevice(Device):
 
     def capture(self, program: Program, inputs: int) -> tuple[Callable[..., list[Any]], int]:
         fused = FusedProgram(self.xp, program)
-        graph = CUDAGraph(fused, inputs, self._dispose)
+        graph = CUDAGraph(fused, inputs, partial(self._janitor.take, streams={}))
         self._graphs.add(graph)
         return graph.run, fused.peak(self.memory.footprint)
 
@@ -153,10 +153,6 @@ class CUDADevice(Device):
                 found = {**context.get(pending_on, {}), self.number: cuda.get_current_stream(self.number)}
                 context.run(pending_on.set, found)
                 return
-
-    def _dispose(self, held: list[Any]) -> None:
-        """Empty a list of what may block its thread when it goes. On any thread, in the middle of anything."""
-        self._janitor.take(held, {})
 
 
 class _Ordered:

@@ -1,4 +1,4 @@
-"""A program as a CUDA graph: recorded once, replayed with one launch."""
+"""A program as a CUDA graph: recorded once, and then replayed by one launch."""
 
 from __future__ import annotations
 
@@ -10,86 +10,97 @@ from ...errors import CaptureError
 from ...ops.kernels import checks
 from .context import capturing, of_capture
 from .fused import FusedProgram
+from .untracked import behind, untracked
+
+
+class _Recorded:
+    """What a graph has on the device. When it dies, a thread that may wait frees all of it, since that may block."""
+
+    def __init__(self, xp: Any, dispose: Callable[[list[Any]], None]) -> None:
+        self._dispose = dispose
+        self.graph: Any = None
+        self.pool = xp.cuda.MemoryPool()  # also of the intermediates: nobody holds those, but the graph writes to them
+        self.own: list[Any] = []
+        self.results: list[Any] = []
+        self.checks: list[checks.Check] = []
+
+    def __del__(self) -> None:
+        dispose, held = self._dispose, [self.graph, self.own, self.results, self.checks, self.pool]
+        self.__dict__.clear()  # the list alone holds it now: else the last reference could go here, and block
+        dispose(held)
 
 
 class CUDAGraph:
     """Runs a program on CuPy's arrays as a graph, which the first run records.
 
-    CuPy (14.2) refuses to call cuBLAS while it captures, so a program with a matrix product never becomes one: it is
-    issued operation by operation, in one task all the same.
+    CuPy (14.2) refuses to call cuBLAS while it captures. So a program with a matrix product never becomes a graph: its
+    operations are issued one by one, in one task all the same. Operations that go element by element become one kernel
+    for each run of them, see `fused`.
 
-    What goes element by element is one kernel for each run of rows, see `fused`.
+    The graph's kernels contain the addresses of buffers. So the graph owns those buffers: copies of the inputs, the
+    intermediates and the results lie in a pool of its own, and nobody else is ever given a block of that. So do the
+    numbers that say whether an operation failed: each replay writes them anew, and they are judged after it.
 
-    The graph's kernels have the addresses of buffers in them. So it owns them: copies of the inputs, the intermediates
-    and the results lie in a pool of its own, from which nobody else is ever given a block. So do the numbers that say
-    whether an operation failed: each replay leaves them there anew, to be judged. Always called on one stream.
+    A graph is always called on one stream. What it has on the device is out of the collector's sight (see `untracked`),
+    so a finaliser may still call it.
 
     Args:
         program: what to run.
         inputs: how many of its arrays change from run to run; the others are constants.
-        dispose: empties a list of what may block the thread on which it is freed, on another.
+        dispose: empties a list on a thread that may wait. It leads to nothing of the user's.
     """
 
     def __init__(self, program: FusedProgram, inputs: int, dispose: Callable[[list[Any]], None]) -> None:
         self._dispose = dispose
         self._program = program
         self._inputs = inputs
-        self._graph: Any = None
-        self._pool: Any = None  # also of the intermediates: nobody holds those, but the graph writes to them
-        self._own: list[Any] = []
-        self._results: list[Any] = []
-        self._checks: list[checks.Check] = []
+        self._recorded: Any = None  # holds a `_Recorded`
         self._refused = False  # by CuPy
 
-    def __del__(self) -> None:
-        self._dispose(self.let_go())
-
-    def let_go(self) -> list[Any]:
-        """Give up everything on the device. It goes with the list: on a thread that may wait, since freeing may."""
-        held = [self._graph, self._own, self._results, self._checks, self._pool]
-        self._graph = self._pool = None
-        self._own, self._results, self._checks = [], [], []
-        return held
+    def let_go(self) -> None:
+        """Give up everything on the device."""
+        self._recorded = None
 
     def run(self, xp: Any, arrays: Sequence[Any]) -> list[Any]:
         """Results of the program for these inputs and constants, as arrays of their own."""
-        if self._graph is None and not self._refused:
+        if self._recorded is None and not self._refused:
             self._record(xp, arrays)
         if self._refused:
             return self._program.run(xp, arrays)
-        for own, array in zip(self._own, arrays, strict=False):
+        recorded = behind(self._recorded)
+        for own, array in zip(recorded.own, arrays, strict=False):
             xp.copyto(own, array)
-        self._graph.launch(stream=xp.cuda.get_current_stream())
-        for numbers, judge in self._checks:
+        recorded.graph.launch(stream=xp.cuda.get_current_stream())
+        for numbers, judge in recorded.checks:
             checks.require(xp, numbers, judge)
-        return [result.copy(order="K") for result in self._results]
+        return [result.copy(order="K") for result in recorded.results]
 
     def _record(self, xp: Any, arrays: Sequence[Any]) -> None:
-        self._pool = xp.cuda.MemoryPool()
-        with xp.cuda.using_allocator(self._pool.malloc):
-            self._own = [array.copy(order="K") for array in arrays[: self._inputs]]
-            operands = [*self._own, *arrays[self._inputs :]]
-            # Once for real: it compiles the kernels and fills the pool, and a capture can do neither.
+        recorded = _Recorded(xp, self._dispose)
+        with xp.cuda.using_allocator(recorded.pool.malloc):
+            recorded.own = [array.copy(order="K") for array in arrays[: self._inputs]]
+            operands = [*recorded.own, *arrays[self._inputs :]]
+            # Once for real: this compiles the kernels and fills the pool, and a capture can do neither.
             with checks.deferred():
                 self._program.run(xp, operands)
             with capturing:
-                self._capture(xp, operands)
-        if self._refused:
-            self.let_go()
+                self._capture(xp, operands, recorded)
+        if not self._refused:
+            self._recorded = untracked(recorded)
 
-    def _capture(self, xp: Any, operands: Sequence[Any]) -> None:
+    def _capture(self, xp: Any, operands: Sequence[Any], recorded: _Recorded) -> None:
         stream = xp.cuda.get_current_stream()
         stream.begin_capture()
         try:
-            with checks.deferred() as self._checks:
-                self._results = self._program.run(xp, operands)
+            with checks.deferred() as recorded.checks:
+                recorded.results = self._program.run(xp, operands)
         except NotImplementedError:
             self._refused = True
         except Exception as error:
-            with suppress(xp.cuda.runtime.CUDARuntimeError):  # the capture is invalid already
+            with suppress(xp.cuda.runtime.CUDARuntimeError):  # it says that the capture is invalid, as is known
                 stream.end_capture()
             if not of_capture(error):
                 raise  # the device itself failed
             where = "; ".join(getattr(error, "__notes__", []))
             raise CaptureError(f"CUDA cannot capture this step: {error} ({where})") from error
-        self._graph = stream.end_capture()
+        recorded.graph = stream.end_capture()

@@ -13,8 +13,11 @@ Bin = tuple[int, int]  # the pointer of a stream, and a size
 
 @dataclass(slots=True, eq=False)
 class Slab:
-    """Memory from the device. The pool alone holds what frees it: a piece may be in the hands of the collector still,
-    on whatever thread, when its slab goes back."""
+    """Memory from the device.
+
+    The pool holds what frees it, and this does not. A thread may still be about to drop a piece when the piece's slab
+    goes back to the device, and to free a slab may block that thread.
+    """
 
     ptr: int
     size: int
@@ -22,10 +25,10 @@ class Slab:
 
 @dataclass(slots=True, eq=False)
 class Piece:
-    """Memory of a slab. While it is free, whoever takes it comes after what these streams have by then.
+    """Memory of a slab.
 
     Attributes:
-        after: the streams, by their pointers.
+        after: the streams that had it, by their pointers. A stream that takes it must come after their work so far.
         bin: where the pool keeps it when it is given back.
     """
 
@@ -41,13 +44,13 @@ class Piece:
 
 
 class Heap:
-    """The free pieces. The caller has a lock."""
+    """The free pieces. The caller holds a lock."""
 
     def __init__(self) -> None:
         self._pieces: list[Piece] = []  # by address
 
     def join(self, piece: Piece) -> None:
-        """A piece is free, and one with its neighbours that are."""
+        """Add a free piece, joined with those of its neighbours that are free."""
         pieces = self._pieces
         place = bisect_left(pieces, piece.start, key=_start)
         if place < len(pieces) and pieces[place].slab is piece.slab and pieces[place].start == piece.end:
@@ -62,11 +65,11 @@ class Heap:
             pieces.insert(place, piece)
 
     def take(self, size: int, stream: int, *, others: bool, but: Collection[int] = ()) -> Piece | None:
-        """So many bytes of the smallest piece that has them, and that no stream had but this one; None if none has.
+        """Take `size` bytes from the smallest piece that has them and that only this stream had. None if there is none.
 
         Args:
-            others: take from a piece that other streams had, too, where there is none that they had not;
-            but: these streams.
+            others: where there is no such piece, take from one that other streams had, too.
+            but: of those, none that these streams had.
         """
         mine = {stream}
         fitting = [
@@ -79,8 +82,10 @@ class Heap:
         return self._cut(min(fitting, key=lambda p: (not p.after.keys() <= mine, p.nbytes)), size)
 
     def followed(self, taken: Piece, stream: Any) -> None:
-        """A stream follows all that had what was taken: so whoever follows it may have the rest. Else that would never
-        forget a stream."""
+        """Note that a stream now comes after all that had what it took, and so had the rest of that piece.
+
+        So whoever takes the rest need only come after this stream. Without that the rest would name ever more streams.
+        """
         place = bisect_left(self._pieces, taken.end, key=_start)
         if place < len(self._pieces):
             rest = self._pieces[place]
@@ -88,9 +93,9 @@ class Heap:
                 rest.after = {stream.ptr: stream}
 
     def take_slab(self, wanted: int) -> Piece | None:
-        """A slab that is free as a whole: the smallest of at least so many bytes, or else the largest.
+        """Take a slab that is free as a whole: the smallest of at least `wanted` bytes, or else the largest.
 
-        None if all of them together are too little.
+        None if all such slabs together have less than `wanted`.
         """
         whole = [piece for piece in self._pieces if piece.nbytes == piece.slab.size]
         if not whole or sum(piece.nbytes for piece in whole) < wanted:

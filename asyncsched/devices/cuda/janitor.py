@@ -1,23 +1,31 @@
-"""The memory of arrays that left a CUDA scheduler: it is used again once the device has passed their holders' work.
+"""The memory of arrays that left a CUDA scheduler. It is used again once the device has passed their holders' work.
 
 Theory of operation. A dropped array's block goes to the next who asks, in the order of the stream that it was made on.
-What runs on the device by then is not asked for. For an array inside the scheduler that is right: its tasks hold it
-until the host has seen their end. But whoever awaited an array works on it on a stream of their own, most often the
-null stream, and drops it (or the collector does) with that work still queued.
+Nobody looks at what else runs on the device by then. For an array inside the scheduler that is right: its tasks hold it
+until the host has seen their end. But a user works on an awaited array on a stream of their own, most often the null
+stream. They drop the array (or the collector does) with that work still queued.
 
-So what leaves shows its memory through a `Lease`, an owner that CuPy knows: all arrays, views and DLPack capsules of it
-keep the one alive. When it dies, on whatever thread and in the middle of anything, it appends what it stands for to a
-queue, with the stream that is current on that thread. No CUDA call is made there. The janitor, a thread, takes all that
-is there, records one event on each stream concerned, sleeps until the device has passed those, and lets go. Only then
-does the block go back to the pool and are its bytes told, since both hang on what the lease stands for. Meanwhile it
-is noted as memory that is on its way back (see `completions`), so that nobody goes first for want of it.
+So an array that leaves has memory of which CuPy says that a `Lease` owns it. All arrays, views and DLPack capsules of
+that memory keep the lease alive. The lease holds the block.
+
+1. The lease dies, on whatever thread and in the middle of anything. It appends its block to a queue, with the streams
+   it was told of and the one that is current on that thread. It makes no call of CUDA.
+2. The janitor, a thread, takes all that is in the queue. It records one event on each stream concerned, sleeps until
+   the device has passed those, and lets go of the blocks.
+3. A block dies with its last lease, if the scheduler holds it no longer. Then its piece goes back to the pool and its
+   bytes are told.
+
+Until the janitor lets go, the block counts as memory that is on its way back (see `completions`). So no task goes first
+for want of it.
+
+A lease is out of the collector's sight (see `untracked`), so it dies after all finalisers that can reach its array.
 
 An event on the null stream comes after the work of all blocking streams, too. Work on any other stream is unknown here:
-`record_stream` tells of it. A stream that captures takes no event, which would become part of the graph: what needs one
-there waits until the capture is over, which may be never: it is not on its way back.
+`record_stream` tells of it. A stream that captures takes no event, since that would become part of the graph. A block
+that needs one there waits until the capture is over. That may be never, so such a block is not on its way back.
 
-The events are the janitor's own. A stream may still wait for the last event of one that it was given (see `stream`),
-and is not to wait for a user's work by that.
+The events are the janitor's own and never a task's. A stream may still wait for the last event that it was given (see
+`stream`); recorded anew here, that event would make the stream wait for a user's work.
 
 Not taken: recording where the array dies, since that may be within a capture, on the event loop, or in a child process;
 waiting for the whole device, which would wait for the scheduler's own streams, too.
@@ -26,7 +34,6 @@ waiting for the whole device, which would wait for the scheduler's own streams, 
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
@@ -35,8 +42,9 @@ from typing import Any
 from ..._core.completions import Completions
 from . import threads
 from .context import CUDAContext
+from .untracked import behind
 
-_AGAIN = 0.02  # seconds until a stream that captured is looked at again: nobody tells when it has ended
+_AGAIN = 0.02  # seconds until a stream that captured is looked at again: nobody tells when the capture has ended
 _NULL = 0
 
 Item = tuple[list[Any], dict[int, Any]]  # what is held, and the streams to wait for, by pointer
@@ -51,54 +59,55 @@ class Body:
         self.over = False
 
     def orders(self, current: Any) -> bool:
-        """Whether what dies now, where a stream is current, dies within."""
+        """Whether the body is what drops an array now, on this thread, where a stream is current."""
         return not self.over and current is self.stream and threading.get_ident() == self.thread
 
 
 class Lease:
-    """What shows the memory of an array that left: when it dies, nobody shows that any more.
-
-    The janitor holds the memory itself. Else the collector, where it finds a lease in a cycle, would finalize that and
-    all behind it in one go.
+    """Owns the memory of an array that left. When it dies, no array shows that memory through it any more.
 
     Args:
-        held: what keeps the memory.
+        held: what keeps the memory: the pool's block, or the array of a function that took memory elsewhere.
         janitor: lets go of it.
         body: of the callable that made it.
     """
 
-    __slots__ = ("_body", "held", "janitor")
+    __slots__ = ("_body", "_streams", "held", "janitor")
 
     def __init__(self, held: Any, janitor: Janitor, body: Body | None = None) -> None:
-        self._body = body
-        self.held = weakref.ref(held)  # dead once the janitor has let go of it
-        self.janitor = janitor
-        janitor.lent[id(self)] = ([held], {})
+        self.held, self.janitor, self._body = held, janitor, body
+        self._streams: dict[int, Any] = {}
 
     def record(self, pointer: int, stream: Any) -> None:
-        """Note that a stream uses the memory: it is waited for before that is used again."""
-        self.janitor.lent[id(self)][1][pointer] = stream
+        """Note that a stream uses the memory. The stream is waited for before the memory is used again."""
+        self._streams[pointer] = stream
 
     def __del__(self) -> None:
-        held, streams = self.janitor.lent.pop(id(self))
         current = self.janitor.current_stream()
-        if streams or self._body is None or not self._body.orders(current):
-            self.janitor.take(held, {**streams, current.ptr: current})
+        if self._streams or self._body is None or not self._body.orders(current):
+            held = [self.held]
+            del self.held  # the list alone holds it now, and the janitor empties that
+            self.janitor.take(held, {**self._streams, current.ptr: current})
+
+
+def keeper_of(array: Any) -> Any:
+    """What keeps an array's memory: a lease, or a block of the pool. None for any other memory, and for no array."""
+    memory = getattr(getattr(array, "data", None), "mem", None)
+    return behind(getattr(memory, "_owner", None))
 
 
 def lease_of(array: Any) -> Lease | None:
     """The lease on an array's memory, if it has one. Of anything."""
-    memory = getattr(getattr(array, "data", None), "mem", None)
-    owner = getattr(memory, "_owner", None)
-    return owner if isinstance(owner, Lease) else None
+    keeper = keeper_of(array)
+    return keeper if isinstance(keeper, Lease) else None
 
 
 def record_stream(array: Any, stream: Any) -> None:
     """Tell that a stream works on an array that was awaited, so that the array may be dropped before the work is done.
 
-    Needed for streams made with `non_blocking=True`, which are those of PyTorch and other libraries, too. What runs on
-    the null stream, on blocking streams, or on the stream that is current for CuPy where the array is dropped is waited
-    for without a word. Never blocks, makes no call of CUDA, and holds until the array's memory has come back::
+    Needed for streams made with `non_blocking=True`. Those of PyTorch and other libraries are made so, too. Work on the
+    null stream, on blocking streams, or on the stream that is current for CuPy where the array is dropped is waited for
+    without being told. The call never blocks, and asks nothing of CUDA. It counts until the memory has come back::
 
         a = await y                                  # a cupy.ndarray
         side = cupy.cuda.Stream(non_blocking=True)
@@ -112,11 +121,11 @@ def record_stream(array: Any, stream: Any) -> None:
 
     Args:
         array: the array, or a view of it that CuPy made. What another library made of it by DLPack is not known here.
-        stream: CuPy's or PyTorch's, which is kept meanwhile, or the pointer of one that lives long enough.
+        stream: CuPy's or PyTorch's, which is kept alive meanwhile; or the pointer of a stream that lives long enough.
 
     Raises:
-        TypeError: for an array that no CUDA scheduler gave, or no stream.
-        ValueError: for a stream of another device, and for -1, which DLPack knows as no stream.
+        TypeError: for an array that no CUDA scheduler gave, and for what is no stream.
+        ValueError: for a stream of another device, and for -1, by which DLPack means no stream.
     """
     lease = lease_of(array)
     if lease is None:
@@ -140,36 +149,35 @@ def record_stream(array: Any, stream: Any) -> None:
 
 
 class Janitor:
-    """The thread of one device that waits for work which nobody told the scheduler of, and then lets go."""
+    """The thread of one device that waits for users' work on memory that left, and then lets go of the memory."""
 
     def __init__(self, context: CUDAContext, completions: Completions) -> None:
         self._context = context
         self._completions = completions
-        self._events: list[Any] = []  # spare ones of its own: a stream may still wait for one that was a task's
+        self._events: list[Any] = []  # spare ones, its own: a stream may still wait for one that was a task's
         self._queue: SimpleQueue[Item | None] = SimpleQueue()
         self._stream_on: Callable[[int], Any] = context.cupy.cuda.get_current_stream
         self.number = context.number
         self._closing = self._over = False
-        self.lent: dict[int, Item] = {}  # what leases stand for, by their identity
 
     def open(self) -> None:
-        """Start the thread. On the event loop's, where CuPy makes what `current_stream` looks at."""
+        """Start the thread. Called on the event loop's thread, where CuPy then makes what `current_stream` reads."""
         self.current_stream()
         threads.run(self._run, f"asyncsched {self._context.name} janitor")
 
     def close(self) -> None:
-        """Nobody takes memory any more: let the thread end once the last in use has gone back to the device."""
+        """Nobody takes memory any more. The thread ends once all memory has gone back to the device."""
         self._closing = True
         self.wake()
 
     def wake(self) -> None:
-        """Have it look at the pool. On any thread, at any time."""
+        """Have the thread look at the pool. On any thread, at any time."""
         self._queue.put(None)
 
     def take(self, held: list[Any], streams: dict[int, Any]) -> None:
-        """Empty a list once the null stream and these have come so far. On any thread, at any time.
+        """Empty a list, once the null stream and these streams have done all that they were given.
 
-        The list itself is emptied, since whoever hands it over may still hold it.
+        Called on any thread, at any time. The list itself is emptied, since whoever hands it over may still hold it.
         """
         self._completions.returning[id(held)] = held
         self._queue.put((held, streams))
@@ -177,7 +185,7 @@ class Janitor:
             self._let_go()
 
     def current_stream(self) -> Any:
-        """CuPy's on this thread, for this device."""
+        """The stream that is current for CuPy on this thread and this device."""
         return self._stream_on(self.number)
 
     def _run(self) -> None:
@@ -193,7 +201,7 @@ class Janitor:
         self._let_go()
 
     def _let_go(self) -> None:
-        """The thread has ended, so no memory is in use, or the device is lost: there is nothing to wait for."""
+        """Empty all lists at once. The thread has ended, so no memory is in use or the device is lost: nobody waits."""
         with suppress(Empty):
             while True:
                 item = self._queue.get_nowait()
@@ -202,7 +210,7 @@ class Janitor:
                     self._completions.returned(id(item[0]))
 
     def _gather(self, waiting: list[Item]) -> None:
-        """Add what has come; sleep until something comes, if nothing waits."""
+        """Add what has come to what waits. If nothing waits, sleep until something comes."""
         with suppress(Empty):
             item = self._queue.get(timeout=_AGAIN if waiting else None)
             while True:
@@ -211,7 +219,7 @@ class Janitor:
                 item = self._queue.get_nowait()
 
     def _wait_for(self, burst: list[Item]) -> list[Item]:
-        """Wait for the device. Returns those of a burst that have to wait for the end of a capture."""
+        """Wait for the device, and empty the lists of a burst. Returns those that must wait for a capture to end."""
         runtime = self._context.runtime
         pointers = {_NULL}.union(*[streams for _, streams in burst])
         try:
@@ -219,7 +227,7 @@ class Janitor:
             for event in recorded.values():
                 runtime.eventSynchronize(event.ptr)
                 self._events.append(event)
-        except runtime.CUDARuntimeError:  # a stream is gone, or the device is lost and nothing runs on it any more
+        except runtime.CUDARuntimeError:  # a stream was destroyed, or the device is lost and nothing runs on it
             with suppress(runtime.CUDARuntimeError):
                 runtime.deviceSynchronize()
             recorded = dict.fromkeys(pointers)
@@ -230,6 +238,6 @@ class Janitor:
         return [item for item in burst if item[0]]
 
     def _record(self, pointer: int) -> Any:
-        """An event on a stream; None while that captures."""
+        """Record an event on a stream. None while the stream captures."""
         event = self._events.pop() if self._events else self._context.new_event()
         return event if self._context.record(event, pointer) else None

@@ -1,4 +1,4 @@
-"""The memory of one CUDA device: how table rows run in it, and copies in and out."""
+"""The memory of one CUDA device: how operations run in it, what leaves it, and copies in and out."""
 
 from __future__ import annotations
 
@@ -21,17 +21,19 @@ from ..guests import Allocated, allocated, call
 from ..memory import Memory, owner_of
 from .context import CUDAContext
 from .deferred_errors import DeferredErrors, certain
-from .janitor import Body, Janitor, Lease, lease_of
+from .janitor import Body, Janitor, Lease, keeper_of
 from .pool import GRANULE
 from .staging import Staging, without_gaps
+from .untracked import behind, untracked
 
-_DEFAULT = (0, 1, 2)  # pointers of the null stream, twice, and of the calling thread's own
-_SHORT_INDEX = 1 << 28  # elements: from somewhere above on, CuPy's kernels count in 64 bits
-_MOST_FORMS = 16_384  # remembered; then all are, and those still in use are soon there again
-# Of a function's context: the stream that was current where it was submitted, by the device's number, if there are
-# arrays of the user's own among its arguments.
+_DEFAULT = (0, 1, 2)  # pointers of default streams: the null stream has two, and the calling thread's own one
+_SHORT_INDEX = 1 << 28  # elements. Somewhere above this number CuPy's kernels begin to count in 64 bits
+_MOST_FORMS = 16_384  # are remembered. Then all are forgotten, and those still in use are soon there again
+_POOLED = object()  # the block of a value that owns its memory. A value with a block has `reclaim` called at its end
+# In a function's context: the stream that was current where the function was submitted, by the device's number. It is
+# set if there are arrays of the user's own among the arguments.
 pending_on: ContextVar[dict[int, Any]] = ContextVar("pending_on")
-# One at a time in the process: two threads that meet the same new kernel would both compile it.
+# Held where a kernel may be compiled: two threads that meet the same new kernel would both compile it.
 _compiling = threading.Lock()
 
 
@@ -50,9 +52,9 @@ class CUDAMemory(Memory):
         self._number = context.number
         self.deferred_errors = DeferredErrors(context.cupy)
         self._up, self._down = Staging(context.cupy), Staging(context.cupy)
-        self._ran_before: set[Hashable] = set()  # rows with the form of their operands: their kernels are compiled
+        self._ran_before: set[Hashable] = set()  # operations with the form of their operands: compiled
 
-    # -- table rows ---------------------------------------------------------------------------------------------
+    # -- operations ---------------------------------------------------------------------------------------------
 
     def run_op(self, task: Task) -> None:
         value = task.value
@@ -68,7 +70,7 @@ class CUDAMemory(Memory):
         if value.meta.known:
             with _compiling:
                 self._apply(task, value)
-        else:  # it waits for its stream, to learn the shape: so no lock, and at worst a kernel is compiled twice
+        else:  # it waits for its stream, to learn the shape. So no lock is held, and a kernel may be compiled twice
             self._apply(task, value)
         if len(self._ran_before) >= _MOST_FORMS:
             self._ran_before.clear()
@@ -104,15 +106,17 @@ class CUDAMemory(Memory):
         return failure_above(values) or (certain(values) if self.deferred_errors.any else None)
 
     def _finish(self, task: Task, value: Value, array: Any, source: Value | None = None) -> None:
-        if value.failure is None:  # else it was cancelled meanwhile
+        if value.failure is None:  # it was not cancelled meanwhile
             value.base = source
+            value.block = _POOLED if source is None else None
             execution.finish(task, value, array, 0 if source is not None else self.footprint(array.nbytes))
 
     def may_run_on_the_loop(self, task: Task) -> bool:
-        """Whether the task may be issued from the event loop's thread: a row that ran before with such operands.
+        """Whether the task may be issued from the event loop's thread.
 
-        Only one that is a single kernel, or a view. Others may have to begin again after they wrote over an operand,
-        and may want a handle of a library (cuBLAS makes one for each thread, which blocks).
+        It may if its operation ran before with operands of this form, and is a view or a single kernel. Any other may
+        ask for a handle of a library (cuBLAS makes one for each thread, which blocks), or may have to begin again on
+        another thread when it has written over an operand already.
         """
         op = task.call
         assert task.lane is not None
@@ -121,9 +125,9 @@ class CUDAMemory(Memory):
         return op.view or isinstance(resolve(op, self.xp), self.xp.ufunc)
 
     def _form(self, task: Task) -> Hashable:
-        """What a compiled kernel is for: the row, its options, and shape, dtype and strides of each operand.
+        """What a compiled kernel is for: the operation, its options, and shape, dtype and strides of each operand.
 
-        A ufunc's kernel serves every shape of as many axes, if all operands are of one and without gaps.
+        If all operands of a ufunc have one shape and no gaps, its kernel serves every shape of as many axes.
         """
         args = execution.arguments(task.args, [read.array for read in task.inputs])
         kinds: list[Hashable] = [_kind(a) for a in args]
@@ -142,7 +146,7 @@ class CUDAMemory(Memory):
         stream = task.lane.stream.cuda
         pending = task.context.get(pending_on, {}).get(self._number)
         if pending is not None:
-            # A thread's own default stream cannot be named by another thread. The null stream waits for it.
+            # No other thread can name a thread's own default stream. But the null stream waits for it.
             self._context.follow(stream, 0 if pending.ptr in _DEFAULT else pending.ptr)
         body = Body(stream)
         with self.xp.cuda.using_allocator(partial(self._malloc, body)):
@@ -172,30 +176,38 @@ class CUDAMemory(Memory):
         if isinstance(array, np.ndarray) or not array.nbytes or not self._here(array):
             return super().share(array)
         owner = owner_of(array)
-        start = self._leased(owner, owner.data.mem)
+        start = self._leased(self.anchor(owner), owner.data.mem)
         return self.xp.ndarray(array.shape, array.dtype, start + (array.data.ptr - start.ptr), array.strides)
 
     def _here(self, array: Any) -> bool:
         """Whether an array is of this device. A function may return others: those are not the scheduler's."""
         return bool(array.data.device_id == self._number)
 
+    def reclaim(self, value: Value) -> None:
+        if not value.escaped:
+            value.array = None  # the memory first, its bytes second: the loop may be waiting for them
+        super().reclaim(value)
+
     def anchor(self, owner: Any) -> Any:
-        while (lease := lease_of(owner)) is not None and (held := lease.held()) is not None:
-            owner = held  # which a function made under a lease of its own, perhaps
-        return owner
+        """The block under the array: the collector does not see it, as it does the array, and never ends it early.
+
+        Where a function took memory elsewhere there is no block, and it is the array.
+        """
+        keeper = keeper_of(owner)
+        return owner if keeper is None else keeper.held if isinstance(keeper, Lease) else keeper
 
     def _malloc(self, body: Body, nbytes: int) -> Any:
-        """CuPy's allocator in a callable's body, which may have made another device the current one."""
+        """CuPy's allocator in a callable's body. The body may have made another device the current one."""
         if self.xp.cuda.runtime.getDevice() != self._number:
             return self.xp.get_default_memory_pool().malloc(nbytes)
         pointer = self.pool.malloc(nbytes)
         if not nbytes:
             return pointer
-        return self._leased(self.xp.ndarray(pointer.mem.size, np.uint8, pointer), pointer.mem, body)
+        return self._leased(behind(pointer.mem._owner), pointer.mem, body)
 
     def _leased(self, held: Any, memory: Any, body: Body | None = None) -> Any:
-        """The start of some memory, as who holds it shows it to others."""
-        cuda, lease = self.xp.cuda, Lease(held, self._janitor, body)
+        """A pointer to the start of some memory, of which CuPy says that a new lease owns it."""
+        cuda, lease = self.xp.cuda, untracked(Lease(held, self._janitor, body))
         return cuda.MemoryPointer(cuda.UnownedMemory(memory.ptr, memory.size, lease, self._number), 0)
 
     # -- copies -------------------------------------------------------------------------------------------------

@@ -1,22 +1,26 @@
-"""The memory of one CUDA device, shared by its streams, and kept under the scheduler's limit.
+"""The memory of one CUDA device. Its streams share it, and it is kept under the scheduler's limit.
 
-Theory of operation. Memory comes from the device in slabs, from which blocks are cut. What a stream gives back is its
-own at once, in the order of its work. It goes into a bin for the stream and the size, and the next block of that size
-comes from there: no lock is taken, and no list is searched. What no bin has comes from the *heap*, where free memory
-lies by address, joined with its neighbours: each piece with the streams after whose work it may be used. First what
-the stream itself has in its bins joins the heap; where the limit binds, what all have. So what is free in one size
-serves any other, on any stream, and no call of CUDA is made for that but an event, by which the stream that takes a
-piece comes after those that had it.
+Theory of operation. Memory comes from the device in *slabs*. A slab is cut into *pieces*, and a *block* keeps a piece
+for an array.
+
+1. A piece that a stream gives back is the stream's own at once, in the order of its work. It goes into a *bin*, one for
+   each stream and size. The stream's next block of that size comes from there. No lock is taken and no list searched.
+2. If the bin is empty, memory comes from the *heap*. There free pieces lie by address, each joined with its free
+   neighbours. A piece knows the streams that had it, after whose work it may be used. Before the heap is searched, the
+   pieces in the stream's own bins join it. Where the limit binds, the pieces in all bins do.
+3. So what is free in one size serves any other, on any stream. The only CUDA calls for that record an event and have
+   the stream that takes a piece wait for it. By it the stream comes after those that had the piece.
 
 In the steady state nothing goes through the device. That matters, since each `cudaFree` waits for all that runs there,
-and at the limit every allocation would need one. Only if the heap is too much in pieces, slabs of which nothing is in
-use go back, or it grows a little above the limit.
+and at the limit every allocation would need one. Only where the heap is in too small pieces, slabs of which nothing is
+in use go back to the device, or the pool grows a little above the limit.
 
-A block dies on any thread and in the middle of anything, and there it only joins a bin. Slabs go back to the device
-from the thread of a stream that needs room, and after the close from the janitor's.
+A block dies on any thread and in the middle of anything, and its piece only joins a bin then. A block is out of the
+collector's sight (see `untracked`), so it dies after all finalisers that can reach its array. Slabs go back to the
+device on the thread of a stream that needs room, and after the close on the janitor's.
 
-Not taken: CuPy's pool, which has an arena for each stream (what one has free is of no use to another but through the
-device), frees on whatever thread, with a lock held for which every allocation waits, and is no faster; blocks in fixed
+Not taken: CuPy's pool, which has an arena for each stream (one stream's free memory serves another only through the
+device), frees on whatever thread, with a lock held for which every allocation waits, and is no faster; blocks of fixed
 sizes, which either waste memory or serve no other size.
 """
 
@@ -30,22 +34,22 @@ from typing import Any
 
 from .. import execution
 from .heap import Bin, Heap, Piece, Slab
+from .untracked import untracked
 
 GRANULE = 512  # blocks are multiples of this, as CuPy's are
-_FIRST_SLAB, _LARGEST_SLAB = 2 << 20, 1 << 30  # where the limit allows; between them half of what there is. Guesses
+_FIRST_SLAB, _LARGEST_SLAB = 2 << 20, 1 << 30  # if the limit allows; between them half of what is reserved. Guesses
 _FULL = 2  # cudaErrorMemoryAllocation
 
 
 class Block:
-    """Keeps a piece for an array."""
+    """Keeps a piece for an array. The pool makes them: a class with an `__init__` takes longer to call."""
 
-    __slots__ = ("_piece", "_pool")
-
-    def __init__(self, pool: PrivatePool, piece: Piece) -> None:
-        self._pool, self._piece = pool, piece
+    __slots__ = ("__weakref__", "piece", "pool")
+    pool: PrivatePool
+    piece: Piece
 
     def __del__(self) -> None:
-        self._pool.take_back(self._piece)
+        self.pool.take_back(self.piece)
 
 
 class PrivatePool:
@@ -67,13 +71,13 @@ class PrivatePool:
         self._bins: dict[Bin, list[Piece]] = {}
         self._back: deque[Piece] = deque()  # free pieces without a bin, on their way to the heap
         self._heap = Heap()
-        self._slabs: dict[Slab, Any] = {}  # and the CuPy memory objects that free them
+        self._slabs: dict[Slab, Any] = {}  # with CuPy's memory objects, which free them
         self._lock = threading.Lock()  # of the heap and the number; never held over a call of CUDA
         self._reserved = 0
         self._tell: Callable[[], None] | None = None  # called, after the close, when a block is given back
         self.own: frozenset[int] | None = None  # the scheduler's streams, by pointer, once there are some
         self._limit = max_bytes or 0
-        # What kernels need for themselves comes on top of what is tracked, and what is lost between pieces. Both
+        # Kernels need memory for themselves, and some is lost between pieces: both come on top of what is tracked. The
         # numbers are guesses.
         self._most = self._limit + max(self._limit // 4, 64 << 20) if self._limit else 0
 
@@ -92,7 +96,9 @@ class PrivatePool:
             piece = self._bins[stream.ptr, size].pop()
         except (KeyError, IndexError):
             piece = self._find(size, stream)
-        return self._pointer(self._unowned(piece.start, size, Block(self, piece), self._number), 0)
+        block = Block()
+        block.pool, block.piece = self, piece
+        return self._pointer(self._unowned(piece.start, size, untracked(block), self._number), 0)
 
     def take_back(self, piece: Piece) -> None:
         """A piece is free. On any thread, in the middle of anything."""
@@ -101,7 +107,7 @@ class PrivatePool:
             self._back.append(piece)
         else:
             pieces.append(piece)
-            if self._bins.get(piece.bin) is not pieces:  # `_gather` took the bin, and may have missed this
+            if self._bins.get(piece.bin) is not pieces:  # `_gather` took the bin, and may have missed this piece
                 with suppress(IndexError):
                     self._back.append(pieces.pop())
         if self._tell is not None:
@@ -117,7 +123,7 @@ class PrivatePool:
             pass
 
     def close(self, tell: Callable[[], None]) -> None:
-        """No memory is asked for any more. `tell` is called when a block comes back, and has `free` called."""
+        """Nobody asks for memory any more. `tell` is called whenever a block comes back, and has `free` called."""
         self._tell = tell
 
     def abandon(self) -> None:
@@ -125,15 +131,15 @@ class PrivatePool:
         self._reserved = 0
 
     def _find(self, size: int, stream: Any) -> Piece:
-        """Memory of a size of which no block is free in the stream's bin."""
+        """Memory of a size that the stream's bin has not."""
         piece = self._take(size, stream, ()) or self._take(size, stream, (stream.ptr,))
         if piece is None:
             if threading.get_ident() == self._loop_thread:
                 raise execution.MustBlock
             at_limit = self._limit and self._reserved + size > self._limit
             if self.own is not None and stream.ptr not in self.own:
-                # A stream of the user's, perhaps a new one for each call: take what others of theirs have left, which
-                # nobody else would.
+                # A stream of the user's, perhaps a new one for each call. It takes what other streams of the user's
+                # have left: nobody else would.
                 users = {name[0] for name in list(self._bins)} - self.own
                 piece = self._take(size, stream, users, others=True, but=self.own)
             elif at_limit:
@@ -155,9 +161,11 @@ class PrivatePool:
         others: bool = False,
         but: Collection[int] = (),
     ) -> Piece | None:
-        """Memory from the heap, once the free blocks in these streams' bins have joined it; in all bins with None.
+        """Memory from the heap.
 
-        With `others` what other streams had may be taken, too, but of these.
+        Args:
+            emptied: the streams whose bins are emptied into the heap first; None for all.
+            others, but: as of `Heap.take`.
         """
         with self._lock:
             self._gather(emptied)
@@ -184,14 +192,17 @@ class PrivatePool:
             self._heap.join(self._back.popleft())
 
     def _follows(self, stream: Any, others: dict[int, Any]) -> bool:
-        """Have a stream wait for all that others have by now. Not where one captures: that would join the graph."""
+        """Have a stream wait for all the work that others have by now. Returns whether it could.
+
+        Not where one of them captures: the event between the two would become part of the graph.
+        """
         pointers = others.keys() - {stream.ptr}
         if pointers and self._cuda.runtime.streamIsCapturing(stream.ptr):
             return False
         runtime = self._cuda.runtime
         try:
             return all(self._follow(stream, pointer) for pointer in pointers)
-        except runtime.CUDARuntimeError:  # a stream of somebody else's is gone, perhaps with work still to come
+        except runtime.CUDARuntimeError:  # a user's stream was destroyed, perhaps with work still on the device
             runtime.deviceSynchronize()
         return True
 
@@ -217,8 +228,10 @@ class PrivatePool:
         return Piece(slab, slab.ptr, size, {})
 
     def _slab_size(self, size: int) -> int:
-        """How much to ask the device for: up to a quarter of the limit at a time; above the limit a little more than is
-        needed, so that not each request comes here."""
+        """How much to ask the device for: at most a quarter of the limit at a time.
+
+        Above the limit a little more than is needed, so that not every request comes here.
+        """
         wanted = max(self._reserved // 2, _FIRST_SLAB)
         if self._limit:
             room = self._limit - self._reserved
@@ -226,7 +239,7 @@ class PrivatePool:
         return max(size, min(wanted, _LARGEST_SLAB) // GRANULE * GRANULE)
 
     def _slab(self, size: int) -> Slab | None:
-        """Memory from the device; None if that is full, or the limit far off."""
+        """Memory from the device. None if the device is full, or if this would go too far above the limit."""
         with self._lock:
             if self._limit and self._reserved + size > self._most:
                 return None
@@ -248,16 +261,16 @@ class PrivatePool:
         return slab
 
     def _give_back(self, wanted: int) -> bool:
-        """Give a slab that nobody uses back to the device: the smallest of those wanted, or else the largest.
+        """Give a slab that nobody uses back to the device: the smallest that has `wanted` bytes, or else the largest.
 
-        Returns whether it did, which it does not where all of them together are too little.
+        Returns whether it did. It does not if all such slabs together have less than `wanted`.
         """
         with self._lock:
             self._gather(None)
             piece = self._heap.take_slab(wanted)
         if piece is None:
             return False
-        del self._slabs[piece.slab]  # here, with no lock, since it may block
+        del self._slabs[piece.slab]  # with no lock held, since it may block
         with self._lock:
             self._reserved -= piece.nbytes
         return True

@@ -1,26 +1,30 @@
 """CUDA streams: one thread that issues, one that watches for completion.
 
-Theory of operation. A task goes through two FIFOs. The *issuer* takes it from the first, makes the stream wait for
-events of other streams, runs its body (which only enqueues kernels), records an event, and puts it into the second.
-The *watcher* sleeps in `eventSynchronize`, which releases the GIL, until the host has seen the event; only then are the
-task's references dropped and its completion told. So a chain is issued with no host round trip, nothing that a
-kernel still reads is ever freed, and whatever blocks (compiling a kernel, a pageable copy, growing the pool) blocks the
-issuer and never the event loop.
+Theory of operation. A task goes through two FIFOs.
 
-Waiting for a producer on another stream of the device is two steps, since waiting on a CUDA event that was never
-recorded does nothing. First the issuer waits, on the host, until the producer has been *issued*; then its stream waits
-for the producer's event, on the device. No lock is taken between the two streams; the order of writes makes it right:
+1. The *issuer* takes it from the first. It makes the stream wait for events of other streams, runs the task's body
+   (which only enqueues kernels), records an event, and puts the task into the second FIFO.
+2. The *watcher* sleeps in `eventSynchronize`, which releases the GIL, until the host has seen the event. Only then does
+   it drop the task's references and tell of its completion.
 
-- The producer's issuer records the event and puts it into `recorded` first, and counts the task as issued second. The
-  reader waits for the count first and looks into `recorded` second. So what it finds was recorded; or there is none,
-  because the watcher has seen the end (or the device is lost), and then there is nothing to wait for.
-- The watcher takes it out of `recorded` first and gives the CUDA event back to the pool second. A reader that took it
-  just before may find it recorded anew, by a later task, and waits too long, never too short. Nor for ever: the later
-  task was issued before the reader, so it does not wait for it.
+So a chain is issued with no round trip to the host. Nothing that a kernel still reads is ever freed. Whatever blocks
+(compiling a kernel, a pageable copy, growing the pool) blocks the issuer and never the event loop.
 
-Issuing on the loop's thread (`inline_launch`) goes past the first FIFO. It is done only when the issuer has issued all
-it was given, and only the loop gives it more: so the two never issue at the same time, and the order stays. A task is
-counted as issued before the watcher gets it, so the loop never hears of an end that does not count as issued yet.
+A task may read what another stream of the device makes. To wait for that takes two steps, since to wait for a CUDA
+event that was never recorded does nothing. First the issuer waits, on the host, until the producer has been *issued*.
+Then its stream waits for the producer's event, on the device. No lock is taken between the two streams. The order of
+writes makes it right:
+
+- The producer's issuer puts the recorded event into `recorded` first, and counts the task as issued second. The reader
+  waits for the count first and looks into `recorded` second. So an event that it finds was recorded. If it finds none,
+  the watcher has seen the task's end (or the device is lost), and there is nothing to wait for.
+- The watcher takes the event out of `recorded` first and gives it back to the pool of events second. A reader that took
+  the event just before may find it recorded anew, by a later task. Then it waits too long, but never too short. Nor
+  does it wait for ever: the later task was issued before the reader, so that task does not wait for the reader.
+
+Issuing on the loop's thread (`inline_launch`) goes past the first FIFO. The loop does so only when the issuer has
+issued all it was given, and only the loop gives it more. So the two never issue at the same time, and the order stays.
+A task counts as issued before the watcher gets it, so the loop never hears of the end of a task that does not.
 
 Not taken: CUDA's callbacks on the host (`launch_host_func`), which wait for the GIL while the driver holds its own
 lock, and are not called after a fault; `Event.done`, which says no for ever after a fault; one watcher for all streams,
@@ -52,8 +56,8 @@ class CUDAStream:
     """A non-blocking CUDA stream with its two threads.
 
     Args:
-        context: of its device, which is current.
-        name: for the threads.
+        context: its device's. The device is current.
+        name: what its threads are called after.
         inline_launch, spin: as of `CUDADevice`.
     """
 
@@ -62,16 +66,16 @@ class CUDAStream:
         self.context = context
         self.cuda = context.cupy.cuda.Stream(non_blocking=True)
         self.launched = 0  # tasks given to the stream; the loop's thread counts them
-        self.issued = Counter()  # those whose kernels are enqueued
-        self.finished = Counter()  # those whose end the host has seen
-        self.recorded: dict[int, Any] = {}  # the CUDA event after each task between the two, by its number
+        self.issued = Counter()  # tasks whose kernels are enqueued
+        self.finished = Counter()  # tasks whose end the host has seen
+        self.recorded: dict[int, Any] = {}  # by a task's number, the CUDA event after it: for tasks between the two
         self._inline_launch = inline_launch
         self._spin = spin
         self._queue: SimpleQueue[tuple[Task, Sequence[Point], int] | Job | None] = SimpleQueue()
         self._in_flight: SimpleQueue[_Issued | None] = SimpleQueue()
 
     def open(self, memory: CUDAMemory, ended: Callable[[CUDAStream], None]) -> None:
-        """Start the threads, which run tasks with `memory`. The last to end calls `ended`."""
+        """Start the threads, which run tasks with `memory`. The last of the two to end calls `ended`."""
         self._memory = memory
         self._ended = ended
         for work, what in ((self._issue_all, "issuer"), (self._watch, "watcher")):
@@ -82,7 +86,7 @@ class CUDAStream:
         self._queue.put(None)
 
     def launch(self, task: Task, waits: Sequence[Point]) -> int:
-        """Queue a task; or issue it here and now, if the device is told to and nothing could block."""
+        """Queue a task. Or issue it here and now, if `inline_launch` asks for that and nothing could block."""
         self.launched += 1
         number = self.launched
         if not (self._inline_launch and self._may_issue_here(task, waits) and self._issue_here(task, waits, number)):
@@ -90,7 +94,7 @@ class CUDAStream:
         return number
 
     def offload(self, job: Job) -> None:
-        """Run a job on the issuer, behind what is queued."""
+        """Run a job on the issuer's thread, behind what is queued."""
         self._queue.put(job)
 
     # -- issuing ------------------------------------------------------------------------------------------------
@@ -139,7 +143,7 @@ class CUDAStream:
                 self._wait_for(waits)
                 if times is not None:
                     times.record_began(self.cuda)
-                if context.fault is None:  # asked only now: a producer that was skipped is issued as well
+                if context.fault is None:  # asked after the wait: a producer that was skipped counts as issued, too
                     execution.run(task, self._memory)
                 if times is not None:
                     times.record_ended(self.cuda)
@@ -148,23 +152,23 @@ class CUDAStream:
                 self.recorded[number] = event
         except execution.MustBlock:
             raise
-        except Exception as error:  # a task's own are its failure by now: no event was recorded, see `_finish`
-            error.__traceback__ = error.__context__ = None  # of a frame that still runs, and holds the task
+        except Exception as error:  # not the body's, which is the task's failure by now. No event: see `_finish`
+            error.__traceback__ = error.__context__ = None  # they lead to a frame that still runs, and holds the task
             execution.fail(task, Failure.of(error, task.name, task.site))
-        deferred = self._deferred_of(task)  # before it counts as issued, since others take them over then
+        deferred = self._deferred_of(task)  # before the task counts as issued: from then on others take these over
         self.issued.step()
         self._in_flight.put((task, waits, number, times, deferred))
         del task  # as in `execution.run`
 
     def _deferred_of(self, task: Task) -> Sequence[DeferredError]:
         deferred_errors = self._memory.deferred_errors
-        # None in a commit: its gate has waited until they were settled, and its members never fail.
+        # None in a commit: its gate has waited until those were settled, and its members never fail.
         return deferred_errors.taken_over(task) if deferred_errors.any and task.move is None else ()
 
     def _wait_for(self, waits: Sequence[Point]) -> None:
         for other, number in waits:
             if not isinstance(other, CUDAStream) or other.context is not self.context:
-                # Another device's: the host waits, since the copy goes through host memory unless peers have access.
+                # On another device: the host waits. A copy from there goes through host memory, if these are no peers.
                 other.finished.reach(number)
                 continue
             other.issued.reach(number)
@@ -194,14 +198,14 @@ class CUDAStream:
     ) -> bool:
         """Take in that a task has ended, and report it. Returns whether to wake the event loop.
 
-        What it waited for has ended, too, which another watcher may be late to see: a task that is done never reads one
-        that can still be cancelled.
+        What the task waited for has ended, too, though another watcher may be late to see it. That is waited for here,
+        so that no task is done before one that it read, which could still be cancelled.
         """
         context, event = self.context, self.recorded.get(number)
         try:
             if event is not None:
                 self._sleep_until(event)
-            else:  # the device is lost, or so full that there is none: then this task has failed alone
+            else:  # there is no event: the device is lost, or so full that this task alone has failed
                 self.cuda.synchronize()
         except context.runtime.CUDARuntimeError as error:
             context.lose(error, task)
@@ -227,7 +231,7 @@ class CUDAStream:
         return self._memory.completions.completed(task, self._in_flight.empty() and self._queue.empty())
 
     def _sleep_until(self, recorded: Any) -> None:
-        """Block until the host sees the event: spin for a moment if asked for, then sleep. Each query holds the GIL."""
+        """Block until the host sees the event. With `spin`, ask for a moment first: each question holds the GIL."""
         context = self.context
         if self._spin:
             until = perf_counter() + self._spin

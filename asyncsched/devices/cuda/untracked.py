@@ -1,0 +1,43 @@
+"""Objects that the garbage collector does not see, so that it never ends them early.
+
+Theory of operation. The collector finalises all objects of a dead cycle before it clears any of them: it runs each
+`__del__` and each generator's `finally`, and the callbacks of weak references. The order is nobody's choice, and each
+runs only once. So a `__del__` that gives memory back may run before a user's finaliser of the same cycle. That one
+would then read memory which somebody else has by now, or keep it.
+
+CPython tracks the instances of every Python class, and CuPy's arrays, pointers and `UnownedMemory`. NumPy's arrays are
+not tracked, not even those of objects: the collector never learns what they refer to. So an object that only such an
+array holds has a reference which the collector cannot account for, and it is left alone.
+
+That is how CuPy's memory holds what tells of its end: an array of no axes, and in it the object with the `__del__`. The
+collector clears CuPy's objects only after all finalisers, and only if none of those kept one. Then the array dies by
+its reference count, and the object in it dies, too. Its `__del__` runs there: once, and never too early. Weak
+references to it last as long, and their callbacks are not early either.
+
+Such an object must lead to nothing of the user's: the collector would never find a cycle through it.
+
+Not taken: a class derived from `int`, without slots (CPython tracks its instances, too); a weak reference with a
+callback on an empty array of NumPy's (it takes longer); CuPy's `PythonFunctionAllocator` (the collector clears its
+memory's reference to the function that frees, and then that is called); a capsule with a destructor (one that calls
+Python takes longer).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+_empty, _object = np.empty, np.dtype(object)
+
+
+def untracked(thing: object) -> Any:
+    """Returns the only holder of a thing: when the holder's last reference goes, the thing dies, and not before."""
+    holder = _empty((), _object)
+    holder[()] = thing
+    return holder
+
+
+def behind(holder: Any) -> Any:
+    """What a holder holds; None for anything else."""
+    return holder[()] if type(holder) is np.ndarray and holder.dtype is _object and not holder.shape else None
