@@ -103,7 +103,8 @@ class Value:
             if completions.immediate_thread == get_ident() and not account.closed:
                 account.used -= charge
                 return
-            self.array = None  # the memory first, its bytes second: others may be waiting for them on another thread
+            if getrefcount(self) <= _LAST_REFERENCE:
+                self.array = None  # the memory first, its bytes second: others may wait for them on another thread
             completions.items.append((account, charge, self.seq))
             if completions.wants_bytes:
                 completions.freed(charge)

@@ -29,7 +29,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import Context
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -77,7 +78,7 @@ class Stream(Protocol):
 
 
 class StreamDied(RuntimeError):
-    """A stream's thread has ended by an exception that is no task's, and says so by `Completions.died`."""
+    """A stream's thread has ended by an exception that is no task's: see `stream_thread`."""
 
 
 Point = tuple[Stream, int]  # just after this task of this stream
@@ -207,14 +208,26 @@ if hasattr(os, "register_at_fork"):  # they are not in the child, where new thre
     os.register_at_fork(after_in_child=_stream_threads.clear)
 
 
-def enter_stream_thread() -> None:
-    """Mark the calling thread as one of a stream: nothing there may wait for a tensor."""
+@contextmanager
+def stream_thread(name: str, completions: Completions, *counters: Counter) -> Iterator[None]:
+    """The calling thread is a stream's while this is entered: nothing there may wait for a tensor.
+
+    An exception that comes out of the block is no task's: the tasks behind would never end. So it is told, and the
+    scheduler gives up all that is unfinished. Whoever waits for these counters goes on.
+    """
     _stream_threads.add(threading.get_ident())
-
-
-def leave_stream_thread() -> None:
-    """The calling thread is about to end; its number may be given to another."""
-    _stream_threads.discard(threading.get_ident())
+    try:
+        yield
+    except BaseException as error:
+        try:
+            died: BaseException = StreamDied(f"the thread of {name} has ended by {type(error).__name__}: {error}")
+        except MemoryError:
+            died = error
+        for counter in counters:
+            counter.give_up()
+        completions.died(died)
+    finally:
+        _stream_threads.discard(threading.get_ident())
 
 
 def in_stream_thread() -> bool:

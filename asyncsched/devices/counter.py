@@ -20,6 +20,7 @@ and few launches are waited for: `python -m timeit -s 'import threading' 'thread
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 
@@ -42,6 +43,11 @@ class Counter:
         if self.waiters:
             with self._changed:
                 self._changed.notify_all()
+
+    def give_up(self) -> None:
+        """Nothing more will be counted: whoever waits goes on."""
+        self.count = sys.maxsize
+        self.wake()
 
     def reach(self, count: int, unless: Callable[[], object] = _never) -> None:
         """Block until the count is at least `count`, or `unless` says so: it is asked again after each `wake`."""

@@ -43,7 +43,7 @@ import numpy as np
 from .._core.completions import Completions
 from .._core.model import Task
 from ..ops.parallel import PART_SECONDS, share_by
-from .contract import Job, Point, StreamDied, enter_stream_thread, leave_stream_thread
+from .contract import Job, Point, stream_thread
 from .counter import Counter
 from .host import at_exit, blas
 from .host.allowed import allowed_processors
@@ -112,14 +112,8 @@ class CPUStream:
         return self.worker.is_alive() and (counter is None or counter.count >= self._waits_until)
 
     def _run(self) -> None:
-        enter_stream_thread()
-        try:
+        with stream_thread(self.name, self._memory.completions, self.finished):
             self._serve()
-        except BaseException as error:  # no task's: there is no memory to tell of an end, say
-            died = StreamDied(f"the thread of {self.name} has ended by {type(error).__name__}: {error}")
-            self._memory.completions.died(died)
-        finally:
-            leave_stream_thread()
 
     def _serve(self) -> None:
         np.seterr(all="ignore")

@@ -62,6 +62,7 @@ class Plan:
     """What one application of an operation will need: decided at submit, before any memory is touched."""
 
     __slots__ = (
+        "cost",
         "estimate",
         "int_bounds",
         "kernel",
@@ -92,6 +93,7 @@ class Plan:
         self.meta = inferred.meta  # of the result
         self.nbytes = nbytes  # bytes of memory the result will own: 0 for a view
         self.workspace = inferred.workspace  # bytes of temporary memory while it runs
+        self.cost = nbytes + inferred.workspace  # of both, where no size is rounded up
         self.small = seconds is not None  # may run inline
         self.kernel = kernel  # NumPy's, for where it runs inline
         self.pair = pair  # it takes two operands, and no options

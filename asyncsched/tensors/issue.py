@@ -61,11 +61,14 @@ def issue(
         scope = current_scope(runtime)
     site, inline = call_site(3), device.inline  # 3: above is `apply`, or an operator
     streams = lanes or runtime.lanes[device].compute
-    nbytes = plan.nbytes if inline else device.memory.footprint(plan.nbytes)
+    nbytes, cost = plan.nbytes, plan.cost
+    if not inline:
+        nbytes = device.memory.footprint(nbytes)
+        cost = nbytes + plan.workspace
     value = new_value(scope.account, device, plan.meta, nbytes, site)
     if op.view and not plan.nbytes:
         value.base = reads[0] if isinstance(reads, tuple) else reads
-    task = Task(scope, plan, value, op, reads, template, options, streams, nbytes + plan.workspace)
+    task = Task(scope, plan, value, op, reads, template, options, streams, cost)
     runtime.submit(task, hold=hold)
     return value
 

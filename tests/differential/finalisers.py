@@ -379,7 +379,7 @@ def _inside(s: asc.Scheduler) -> list[int]:
     pools = [pool for device in s.devices if (pool := getattr(device.memory, "pool", None)) is not None]
     for pool in pools:
         pool._collect()
-    return [runtime.engine.account.used, *[pool.live for pool in pools]]
+    return [runtime.ledger.account.used, *[pool.live for pool in pools]]
 
 
 def _new_loop(name: str) -> asyncio.AbstractEventLoop:

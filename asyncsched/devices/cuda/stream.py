@@ -41,7 +41,7 @@ from typing import Any
 from ..._core.failure import Failure
 from ..._core.model import Task
 from .. import execution
-from ..contract import Job, Point, enter_stream_thread, leave_stream_thread
+from ..contract import Job, Point, stream_thread
 from ..counter import Counter
 from . import threads
 from .clock import Times
@@ -115,9 +115,8 @@ class CUDAStream:
         return True
 
     def _issue_all(self) -> None:
-        enter_stream_thread()
         get, completions = self._queue.get, self._memory.completions
-        with self.context.here():
+        with stream_thread(self.name, completions, self.issued, self.finished), self.context.here():
             while (item := get()) is not None:
                 wake = False
                 if isinstance(item, Job):
@@ -129,7 +128,6 @@ class CUDAStream:
                 if wake:
                     completions.notify()
         self._in_flight.put(None)
-        leave_stream_thread()
 
     def _issue(self, task: Task, waits: Sequence[Point], number: int) -> None:
         """Enqueue a task's kernels. Runs with this device current."""
@@ -180,13 +178,13 @@ class CUDAStream:
 
     def _watch(self) -> None:
         get = self._in_flight.get
-        with self.context.here():
+        with stream_thread(self.name, self._memory.completions, self.finished), self.context.here():
             while (item := get()) is not None:
                 wake = self._finish(*item)
                 item = None
                 if wake:
                     self._memory.completions.notify()
-            self._ended(self)
+        self._ended(self)
 
     def _finish(
         self,
