@@ -177,7 +177,8 @@ class Engine:
     def failed_at_once(self, task: Task, failure: Failure) -> None:
         """An operation was to run at once, and failed: it is a task that was submitted and ended in one step."""
         self.ledger.join(task)
-        self.ledger.note_peak(self.ledger.in_flight + 1)
+        if self.ledger.free > 0:  # else finalisers have submitted meanwhile
+            self.ledger.note_peak(self.ledger.in_flight + 1)
         if self.ledger.observer is not None:
             self.ledger.observer.task_submitted(task)
         task.failure = failure
@@ -426,6 +427,11 @@ class Engine:
     def close_scope(self, scope: Scope) -> None:
         """Take a finished scope out of the tree; what it still holds is charged to its parent in the same step."""
         self.scopes.close(scope)
+
+    @whole
+    def release_reserves(self) -> None:
+        """The scheduler closes: scopes that were left open reserve nothing any more."""
+        self.scopes.release_reserves(self.root)
 
 
 def _follow(task: Task) -> Failure | None:

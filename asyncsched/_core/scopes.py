@@ -88,6 +88,14 @@ class Scopes:
         if scope.children:
             self._hand_over(scope, parent)
 
+    def release_reserves(self, root: Scope) -> None:
+        """The scheduler closes: scopes that were left open, as by a KeyboardInterrupt, reserve nothing any more."""
+        for scope in root.tree():
+            if scope.reserve and not scope.closed:
+                self._ledger.unreserve(scope)
+                scope.reserve = 0
+            scope.account = scope.account.open
+
     def _closed(self, scope: Scope) -> None:
         scope.closed = True
         if self._ledger.observer is not None:

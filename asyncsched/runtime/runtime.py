@@ -221,6 +221,7 @@ class Runtime(OnOneLoop, Host):
     def close(self) -> None:
         """Stop the devices; nothing may be in flight."""
         self._move_on(Life.CLOSED)
+        self.engine.release_reserves()
         self.on_stuck(())
         self.stop_devices()
         self._stop_wakeup()
