@@ -27,8 +27,9 @@ There is a shortcut. While no scan for a task that fits is under way, what the l
 nothing is unfinished, until the next task is submitted; and while the engine runs quick tasks one after the other,
 since it scans again afterwards.
 
-A thread that is about to die, by an exception that is no task's, sets `fatal` and wakes the loop: all is given up then.
-An attribute, since there may be no memory for more.
+What is dropped where nothing can be reported, at the end of a recursion or in the middle of a signal, sets `fatal`; so
+does a stream's thread that is about to die by an exception that is no task's. Then all is given up. It is an attribute,
+since there may be no room for a call or an object.
 
 Memory may be *on its way back*: nobody holds it, and its bytes come by themselves once a device has done what was asked
 of it. Until then it is neither in flight nor held, and decisions that are made only when nothing else moves (the
@@ -65,7 +66,7 @@ class Completions:
     wants_slots: bool = False  # tasks are pending: wake at `threshold` completions, or when a stream runs dry
     threshold: int = 1
     wants_bytes: int = 0  # how many a pending task lacks; below 0: wake at every drop and every end
-    fatal: BaseException | None = None  # what ended a stream's thread
+    fatal: BaseException | None = None  # what kept somebody from reporting, or ended a stream's thread
     ending: bool = False  # a stream is dropping what a task held, and will check `wants_bytes` afterwards
 
     def completed(self, job: Any, dry: bool) -> bool:

@@ -93,21 +93,26 @@ class Value:
             reclaimed = self.escaped or self.block
         except AttributeError:  # a signal's exception came as it was to be made
             return
-        if reclaimed is not None:
-            if getrefcount(self) > _LAST_REFERENCE:
-                self.escaped = True
-            self.device.memory.reclaim(self)
-        elif charge := self.charge:
-            account = self.account
-            completions = account.completions  # `Completions.dropped`, written out: every tiny result comes here
-            if completions.immediate_thread == get_ident() and not account.closed:
-                account.used -= charge
-                return
-            if getrefcount(self) <= _LAST_REFERENCE:
-                self.array = None  # the memory first, its bytes second: others may wait for them on another thread
-            completions.items.append((account, charge, self.seq))
-            if completions.wants_bytes:
-                completions.freed(charge)
+        try:
+            if reclaimed is not None:
+                if getrefcount(self) > _LAST_REFERENCE:
+                    self.escaped = True
+                self.device.memory.reclaim(self)
+            elif charge := self.charge:
+                account = self.account
+                completions = account.completions  # `Completions.dropped`, written out: every tiny result comes here
+                if completions.immediate_thread == get_ident() and not account.closed:
+                    account.used -= charge
+                    return
+                if getrefcount(self) <= _LAST_REFERENCE:
+                    self.array = None  # the memory first, its bytes second: others may wait for them on another thread
+                completions.items.append((account, charge, self.seq))
+                if completions.wants_bytes:
+                    completions.freed(charge)
+        except (
+            BaseException
+        ) as error:  # a signal's, or at the end of a recursion. Python loses it; the bytes are lost, too
+            self.account.completions.fatal = error
 
 
 def new_value(

@@ -162,10 +162,13 @@ class Escape(weakref.ref[Array]):
 
 def _gone(escape: Any) -> None:
     memory: Memory = escape.memory
-    memory.escapes.pop(id(escape), None)
-    if escape.pooled:
-        memory.give(escape.pooled)
-    memory.completions.dropped(escape.account, escape.nbytes, escape.seq)
+    try:
+        memory.escapes.pop(id(escape), None)
+        if escape.pooled:
+            memory.give(escape.pooled)
+        memory.completions.dropped(escape.account, escape.nbytes, escape.seq)
+    except BaseException as error:  # as in `Value.__del__`
+        memory.completions.fatal = error
 
 
 def hand_out(value: Value) -> Array:
