@@ -14,7 +14,7 @@ from .model import Account, Scope, Task
 
 
 class InlineOp(NamedTuple):
-    """A quick row that ran on the loop's thread."""
+    """A quick operation that ran on the loop's thread."""
 
     name: str
     scope: Scope
@@ -89,7 +89,7 @@ class Instrument:
         """It is done, failed or cancelled: `task.state`. What was charged and not kept, `task.refund`, is back."""
 
     def op_ran_inline(self, op: InlineOp) -> None:
-        """A quick row ran on the loop's thread, without becoming a task."""
+        """A quick operation ran on the loop's thread, without becoming a task."""
 
     # -- bytes and scopes -------------------------------------------------------------------------------------------
 
@@ -97,7 +97,7 @@ class Instrument:
         """A result was dropped, and its bytes are free: `account.used` are left.
 
         Args:
-            seq: of the task, or the row, whose result it was; -1 for one from before an instrument was there.
+            seq: of the task, or the operation, whose result it was; -1 for one from before an instrument was there.
         """
 
     def scope_opened(self, scope: Scope) -> None:

@@ -7,8 +7,8 @@ The life of a task, as a device meets it:
 
 1. It is *launched* on a stream with the points of other streams it has to wait for, and `launch` returns its own number
    at once. Its producers were launched before it, on whatever stream; those of its own stream are not among the waits.
-2. When it is the first on the stream, the stream waits for those points, and runs the body: a row of the table of
-   operations by `memory.run_row`, a user's callable by `memory.run_callable` (`execution.run` does both, whatever the
+2. When it is the first on the stream, the stream waits for those points, and runs the body: an operation by
+   `memory.run_op`, a user's callable by `memory.run_callable` (`execution.run` does both, whatever the
    device). The body gives the task's value its array, or the task its failure, and says in `task.refund` how many of
    the bytes that it was charged are not needed. Nothing raises out of a stream.
 3. Once its end is known the stream drops every reference to the task's operands, then counts it as finished, then
@@ -92,14 +92,14 @@ class Device(Protocol):
         name: the kind, with a number where several are open: "cpu:1".
         xp: its array namespace, `numpy` or one like it.
         dlpack: its type and number, as DLPack counts them.
-        inline: whether tiny rows may run on the loop's thread, its arrays being NumPy's.
+        inline: whether tiny operations may run on the loop's thread, its arrays being NumPy's.
         remote: whether it is a `RemoteDevice`.
         owns_captures: whether a captured program's intermediates have buffers of their own for as long as it lives.
         streams: compute streams, from `open` on.
         copier: the stream for host-to-device copies.
         hop: seconds until a stream that is idle, or waits for another, begins; 0 where that hardly matters.
         rest: called on the loop's thread when nothing is unfinished, to undo settings that affect the process; or None.
-        memory: a `devices.memory.Memory`: how its rows run, how many bytes an array takes, which arrays have left.
+        memory: a `devices.memory.Memory`: how operations run, how many bytes an array takes, which arrays have left.
     """
 
     kind: str
@@ -145,7 +145,7 @@ class Device(Protocol):
         return  # most have no such thread
 
     def run_here(self, task: Task) -> None:
-        """Run a tiny copy in, or a quick row whose operands are there, on the loop's thread. Only where `inline`."""
+        """Run a quick operation whose operands are there, or a tiny copy in, on this thread. Only where `inline`."""
         raise AssertionError(f"nothing runs on the loop's thread for {self.name}")
 
     def offload(self, job: Job) -> None:

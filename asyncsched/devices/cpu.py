@@ -144,7 +144,7 @@ class CPUStream:
                 completions.notify()
 
     def _next(self, team: Team) -> _Item:
-        """The next item; with none, a part of another stream's row, to help with."""
+        """The next item; with none, a part of another stream's operation, to help with."""
         return (self.queue.empty() and team.open()) or self.queue.get()
 
     def _has_own(self) -> bool:
@@ -170,8 +170,8 @@ class CPUStream:
 class CPUDevice(HostDevice):
     """NumPy on `streams` compute threads and one copy thread; by default as many as processors, and at most 8.
 
-    With one stream nothing is cut and every BLAS thread stays. With several, large rows are cut into parts for those
-    that are idle, and BLAS has its part of the processors while several run, see `host.blas`.
+    With one stream nothing is cut and every BLAS thread stays. With several, large operations are cut into parts for
+    those that are idle, and BLAS has its part of the processors while several run, see `host.blas`.
     """
 
     kind = "cpu"

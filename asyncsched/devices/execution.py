@@ -1,6 +1,6 @@
 """Running the body of a task, whatever the device: what it is given, what it made, and what that is charged.
 
-The device's memory runs table rows its own way; a user's callable runs the same everywhere.
+The device's memory runs operations its own way; a user's callable runs the same everywhere.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Lesson(Protocol):
 
 
 class Body:
-    """What a task runs that is no row and no user's function: it reads its inputs' values as they are, and settles its
-    own. See `run`."""
+    """What a task runs that is no operation and no user's function. It reads its inputs' values as they are, and settles
+    its own. See `run`."""
 
     def run(self, task: Task) -> None:
         """Give the task's value its `array` and its `charge`, and the task its `refund` (or its failure). Called on the
@@ -154,7 +154,7 @@ def _hand_on(task: Task, value: Value, place: int | None, memory: Memory) -> Non
 
 
 def arguments(template: Sequence[Any] | None, arrays: list[Any]) -> list[Any]:
-    """What a row is called with: the arrays of its inputs, and what stands between them."""
+    """what an operation is called with: the arrays of its inputs, and what stands between them."""
     return arrays if template is None else [arrays[a.slot] if type(a) is Ref else a for a in template]
 
 
@@ -167,7 +167,7 @@ def source_of(task: Task, array: Any) -> Value | None:
 def reusable(task: Task, any_input: bool, fits: Callable[[Value], bool]) -> Value | None:
     """The input whose buffer the output may take: this task alone holds it, and it `fits`.
 
-    A ufunc may write over any of its inputs; other rows only over the first.
+    A ufunc may write over any of its inputs; other operations only over the first.
 
     A task of a commit that was granted no room depends on it. Any other holder is about to drop the input, such as the
     loop's thread, which looks at tasks for `statistics()`. So it is tried again for a while.

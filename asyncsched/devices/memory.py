@@ -1,4 +1,4 @@
-"""A device's memory: how it runs rows, and which arrays have left the scheduler and are still charged.
+"""A device's memory: how it runs operations, and which arrays have left the scheduler and are still charged.
 
 Theory of operation. The scheduler charges a value's bytes until its memory is free again. While only values hold an
 array that is simple: when the last handle is dropped, `Value.__del__` has the buffer recycled and its bytes returned.
@@ -59,7 +59,7 @@ class Memory:
         self.observer: Instrument | None = None
 
     def run_op(self, task: Task) -> None:
-        """Run a task that is a row of the table, and give its value the result."""
+        """Run a task that is an operation of the table, and give its value the result."""
         raise NotImplementedError
 
     def run_callable(self, task: Task, args: list[Any]) -> Any:

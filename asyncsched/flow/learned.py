@@ -1,7 +1,7 @@
 """What tasks cost, learned from those before.
 
-Theory of operation. The table of operations knows what a row takes. What a callable takes nobody knows; to say it by
-`nbytes=` one has to measure it. So the first calls of each kind are measured as they run: what PyTorch allocated
+Theory of operation. An operation declares what it takes. What a callable takes nobody knows; to say it by `nbytes=`
+one has to measure it. So the first calls of each kind are measured as they run: what PyTorch allocated
 meanwhile, if the program has imported it, and the arrays that were returned. The charge of a call already made cannot
 be changed, but for what it left behind; later ones are charged by what was learned. The first call of a kind often
 leaves behind what later ones find there (an optimiser's moments), so it is forgotten once a second was measured.

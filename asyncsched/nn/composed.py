@@ -1,4 +1,4 @@
-"""Derivatives of fused rows, once more: composed of rows that have derivatives themselves.
+"""Derivatives of fused operations, once more: composed of operations that have derivatives themselves.
 
 A fused derivative is fast and keeps little, and ends there. These take more time and memory (that of attention all its
 weights), and are used where a gradient is recorded itself, as with `create_graph`: so derivatives of every order

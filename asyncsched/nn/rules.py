@@ -1,7 +1,7 @@
-"""The derivatives of the rows of networks (the form is described in `autograd`).
+"""The derivatives of the operations of networks (the form is described in `autograd`).
 
-Those of the gradients of bilinear rows, of choices and of gelu are there too, so that these have derivatives of every
-order; the others get them by `composed`.
+Those of the gradients of bilinear operations, of choices and of gelu are there too, so that these have derivatives of
+every order; the others get them by `composed`.
 """
 
 from __future__ import annotations

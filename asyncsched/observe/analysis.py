@@ -43,7 +43,7 @@ class Analysis:
 
     Attributes:
         span: seconds from the first submission to the last end.
-        tasks, inline: how many tasks ran, and rows inline.
+        tasks, inline: how many tasks ran, and operations inline.
         operations: the longest running first; what ran on the loop's thread is on the device "event loop".
         streams: (device, stream, share of the span that it was busy, tasks), for copies in too.
         busy: share of the span that the compute streams were busy, on average.

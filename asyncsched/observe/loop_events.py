@@ -1,8 +1,8 @@
 """What a program did on the event loop's thread, read off a recording: the script that a replay follows.
 
 A recording has the times of tasks. From these come, in order, the events of the program: it submitted a task, ran a
-quick row, opened or left a scope, dropped a result, or went on after a wait. Each has its delay after the event before
-it, or after the end of its wait. When a result was freed is recorded, and not by whom: if it was as its last reader
+quick operation, opened or left a scope, dropped a result, or went on after a wait. Each has its delay after the event
+before it, or after the end of its wait. When a result was freed is recorded, and not by whom: if it was as its last reader
 ended, or while the program waited, then it was freed by that reader; else the program dropped it.
 """
 

@@ -13,7 +13,7 @@ of unknown names, which is where the record is:
       it is the same for all. Times are in ticks of
       0.1 microseconds: `submitted` since the row before, the others each since the column before it. `head` is when it
       became the first of its queue, `full` whether it waited for a slot then (else, if it waited, for bytes). `began`
-      is -1 if no body ran. `lane` is 0 for a row that ran inline, -1 for none, -2 for a claim, which a scope's reserve
+      is -1 if no body ran. `lane` is 0 for what ran inline, -1 for none, -2 for a claim, which a scope's reserve
       is. `name` and `site` are strings. `seq` is since the row before; `inputs` says how many it has.
       The last list has for each of these how many before the reader its maker was; 0 if the trace does not know.
     - `released`: times, numbers of tasks, bytes; the first two each since the one before.
@@ -24,8 +24,8 @@ of unknown names, which is where the record is:
       `scopes` are pairs of a number and bytes.
 - `asyncsched.end`, last, if the trace was ended: `lost`, how many tasks were left out since the disk was slow.
 
-All else is the picture. It has a slice for each body and for each row that ran inline, but the phases, arrows, lines
-and waits of the first tasks alone: see `Trace`.
+All else is the picture. It has a slice for each body and each operation that ran inline, but the phases, arrows, lines and
+waits of the first tasks alone: see `Trace`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from .chunks import CLAIM, COUNTED, FORMAT, INLINE, NOWHERE, TICK, content, runn
 
 @dataclass(slots=True)
 class TaskRecord:
-    """A task, or a quick row that ran inline. Times are in seconds since the trace began; None for what never came.
+    """A task, or an operation that ran inline. Times are in seconds since the trace began; None for what never came.
 
     Attributes:
         seq: its number, in the order of submission.

@@ -128,7 +128,7 @@ class Replay(Host):
         self.engine.submit(task, bounded=False)
 
     def ran_inline(self, record: TaskRecord) -> None:
-        """A quick row: its result is there at once."""
+        """A quick operation: its result is there at once."""
         scope = self._scope(record.scope)
         value = self._values[record.seq] = new_value(scope.account, None, None, record.kept)
         self.engine.ledger.charge_at_once(value, record.kept)

@@ -18,7 +18,7 @@ _LOOKED_AT = 64  # of those who wait, and of open scopes: the loop stands still 
 
 @dataclass(frozen=True)
 class Operation:
-    """All tasks of one name, and the rows of that name that ran on the loop's thread."""
+    """All tasks of one name, and the operations of that name that ran on the loop's thread."""
 
     name: str
     count: int
@@ -33,7 +33,7 @@ class StreamState:
 
     name: str
     busy_seconds: float
-    """How long it ran tasks, with the one that runs now. Of a row that is cut, the parts that others ran are not in."""
+    """How long it ran tasks, with the one that runs now, and without the parts of them that others ran."""
     tasks: int
     """Launched on it, and not ended."""
     running: str | None

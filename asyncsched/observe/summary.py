@@ -63,9 +63,9 @@ class Summary(Instrument):
         tally.busy[lane] = tally.busy.get(lane, 0.0) + ended - began
         tally.add(task.name, ended - began)
 
-    def op_ran_inline(self, row: InlineOp) -> None:
+    def op_ran_inline(self, op: InlineOp) -> None:
         tally = self._tallies[get_ident()]
-        tally.add(row.name, row.ended - row.began)
+        tally.add(op.name, op.ended - op.began)
 
     def task_ended(self, task: Task) -> None:
         failure = task.failure

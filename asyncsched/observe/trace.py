@@ -29,7 +29,7 @@ class Trace(Instrument):
     event. `Recording` reads it all the same; for a viewer delete the last line.) `asc.observe.Recording.read` gives a
     program what was recorded, and `python -m asyncsched trace` says where the time went.
 
-    In the picture each stream is a track, with a slice for each operation; quick rows that ran inline are slices on the
+    In the picture each stream is a track, with a slice for each operation; those that ran inline are slices on the
     loop's track. Each scope, window's iteration and wait is a slice of its own track, and queue, slots and bytes are
     counters. Of the first tasks, `details`, there is more: from submission to end in phases, an arrow from where it was
     submitted to where it ran, and the user's line. The record that is read and replayed has all that of every task.
@@ -160,8 +160,8 @@ class Trace(Instrument):
         if now > self._next:
             self._sample(now)
 
-    def op_ran_inline(self, row: InlineOp) -> None:
-        name, scope, _, nbytes, site, began, ended, seq = row
+    def op_ran_inline(self, op: InlineOp) -> None:
+        name, scope, _, nbytes, site, began, ended, seq = op
         number = self._scopes.get(scope) or self._number(scope)
         self._rows.append(
             [seq, name, INLINE, began, began, began, began, ended, ended, STATE_DONE, nbytes, nbytes, number, site,

@@ -43,7 +43,7 @@ log = logging.getLogger("asyncsched")
 # Copies up to this many bytes are made on the loop's thread. It takes them 20 us, and a hop to another thread 50 us of
 # the loop's own time (two processors).
 INLINE_COPY: Final = 256 * 1024
-INLINE_BUDGET: Final = 1e-3  # seconds for which quick rows may hold the loop's thread between two of its turns
+INLINE_BUDGET: Final = 1e-3  # seconds for which quick operations may hold the loop's thread between two of its turns
 
 # Devices that a scheduler was opened on. Each serves one alone: what outlives that, threads and tensors, goes on using
 # its memory and its streams.
@@ -72,7 +72,7 @@ class Runtime(OnOneLoop, Host):
     ) -> None:
         super().__init__()
         self.devices = devices
-        # Rows that run inline do so in a context of their own, where NumPy's error state is quiet.
+        # Operations that run inline do so in a context of their own, where NumPy's error state is quiet.
         self.quiet = contextvars.Context()
         self.quiet.run(np.seterr, all="ignore")
         self.completions = Completions(plain_wakeup(self))
@@ -84,7 +84,7 @@ class Runtime(OnOneLoop, Host):
         self._auto_bytes = auto_bytes  # the devices say the limit
         self.dispatch = self.engine.dispatch
         self.submit: Callable[..., None] = self.engine.submit  # or the sink's
-        self._held_for = 0.0  # seconds, by estimate, for which quick rows held the loop's thread since it last turned
+        self._held_for = 0.0  # seconds, by estimate, for which quick operations held this thread since the loop turned
         self.abandoned = False  # the loop ended while something ran: nothing is waited for any more
         self.sink: Sink | None = None  # where tasks go instead of the backlog
         self.lanes: dict[Any, Lanes] = {}  # of each device, once it is open
@@ -164,13 +164,13 @@ class Runtime(OnOneLoop, Host):
         self.lanes[device] = Lanes(compute, serial, copy)
 
     def _allow_inline(self) -> None:
-        """Let quick rows run on the loop's thread from now on, if all devices have NumPy's arrays."""
+        """Let quick operations run on the loop's thread from now on, if all devices have NumPy's arrays."""
         self._held_for = 0.0
         if all(device.inline for device in self.devices):
             self.inline = InlineMode.BACKLOG_ONLY if self.life is Life.CLOSING else InlineMode.ALWAYS
 
     def spend(self, seconds: float) -> None:
-        """A row held the loop's thread for so long. After `INLINE_BUDGET` none does before the loop has turned."""
+        """An operation held this thread for so long. After `INLINE_BUDGET` none does before the loop has turned."""
         if not self._held_for:
             assert self.loop is not None
             try:
@@ -200,7 +200,7 @@ class Runtime(OnOneLoop, Host):
                 device.memory.observer = observer
 
     def refuse_new(self) -> None:
-        """Take no more work. Quick rows that wait go on running on the loop's thread."""
+        """Take no more work. Quick operations that wait go on running on the loop's thread."""
         inline = self.inline
         self._move_on(Life.CLOSING)
         if inline is not InlineMode.NEVER:
@@ -323,7 +323,7 @@ class Runtime(OnOneLoop, Host):
         return self.quiet.copy().run(function, *args)  # a copy: see `quiet_in_use`
 
     def quiet_in_use(self) -> bool:
-        """Whether an inline row runs in it, and who asks is a finaliser: a context is entered once at a time."""
+        """Whether an inline operation runs in it, and who asks is a finaliser: a context is entered once at a time."""
         try:
             self.quiet.run(bool)
         except RuntimeError:

@@ -23,7 +23,7 @@ def transaction(
 ) -> Iterator[None]:
     """What is issued inside joins the backlog at the end: all, or nothing if anything raises. `dispatch` launches.
 
-    A tiny row may run at once all the same, but in a commit: if the rest is dropped, so is its result.
+    A tiny operation may run at once all the same, but in a commit: if the rest is dropped, so is its result.
 
     Args:
         what: for the message.

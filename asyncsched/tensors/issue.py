@@ -40,7 +40,7 @@ def issue(
     lanes: Sequence[Lane] | None = None,
     hold: bool = False,
 ) -> Value:
-    """Apply a row to values and scalars of one device, by its plan for them. Returns the result's value at once.
+    """Apply an operation to values and scalars of one device, by its plan for them. Returns the result's value at once.
 
     Args:
         reads: the values, or the only one.
@@ -89,7 +89,7 @@ def run_at_once(
     args: Sequence[Any] = (),
     options: Mapping[str, Any] = NO_OPTIONS,
 ) -> Value | None:
-    """Run a quick row on the loop's thread; None if this is not the moment.
+    """Run a quick operation on the loop's thread; None if this is not the moment.
 
     It is when this is the loop's thread, the operands are there, nothing is pending anywhere, so that no order is lost,
     a slot is free and the result fits the limit. The most frequent path of all: every step here shows in

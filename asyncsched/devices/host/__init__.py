@@ -1,1 +1,1 @@
-"""Memory of the host: recycled buffers, rows that run in them, and BLAS threads shared out between streams."""
+"""Memory of the host: recycled buffers, operations that run in them, and BLAS threads shared out between streams."""

@@ -45,9 +45,11 @@ def execute(task: Task, memory: HostMemory) -> None:
 
 
 def run_small(task: Task) -> bool:
-    """Run a row with a small result, as most are by number, in few steps, to its end. False, and nothing has happened,
-    for whatever is out of the ordinary, operands that are not there and a kernel that raises too: that is left to
-    `execution.run` and `execution.release`, which do the same and more."""
+    """Run an operation with a small result, as most are by number, in few steps, to its end.
+
+    Returns False, and nothing has happened, for whatever is out of the ordinary, as for an operand that is not there or
+    a kernel that raises: that is left to `execution.run` and `execution.release`, which do the same and more.
+    """
     op, value = task.call, task.value
     if type(op) is not Op or not op.out or task.move is not None or task.cancelled:
         return False
@@ -72,7 +74,7 @@ def run_small(task: Task) -> bool:
 
 
 def _operands(reads: Any, template: Any) -> Sequence[Any] | None:
-    """What a row is called with; None if an input is not there."""
+    """what an operation is called with; None if an input is not there."""
     arrays: list[Any] = []
     if type(reads) is Value:  # as most: a loop would take twice as long
         producer, array = reads.task, reads.array

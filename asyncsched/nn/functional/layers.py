@@ -101,7 +101,7 @@ def scaled_dot_product_attention(
 
 
 def mask_operand(mask: Tensor | None) -> Any:
-    """The mask as an operand of the row: 0 stands for no mask."""
+    """the mask as an operand of the operation: 0 stands for no mask."""
     if mask is None:
         return 0
     if isinstance(mask, Tensor) and mask.requires_grad:
