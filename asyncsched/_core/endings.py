@@ -59,7 +59,8 @@ class Endings:
     def end(self, task: Task, state: int) -> None:
         """A task is over, in this state. All that end come here."""
         task.state = state
-        task.let_go()
+        if task.value is not None:  # else the stream has emptied it
+            task.let_go()
         task.readers = None
         if state == FAILED and task.lanes:
             assert task.failure is not None

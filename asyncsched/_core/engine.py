@@ -39,7 +39,7 @@ from _thread import get_ident
 from collections import deque
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, Concatenate, Final, NoReturn, ParamSpec, TypeVar
+from typing import Any, Final, NoReturn, TypeVar, cast
 
 from ..errors import QueueFull, TaskTooLarge
 from .admission import Admission
@@ -53,8 +53,7 @@ from .model import CANCELLED, DONE, FAILED, LAUNCHED, PENDING, Lane, Scope, Task
 from .placement import choose, soonest
 from .scopes import Scopes
 
-P = ParamSpec("P")
-T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 _Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
 # Rounds of one dispatch while the streams keep up with it, and tasks that run in it: then the event loop gets to
@@ -63,20 +62,20 @@ _MOST_ROUNDS: Final = 4
 _MOST_HERE: Final = 64
 
 
-def whole(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
+def whole(method: F) -> F:
     """Make a method of the engine a change that is whole: see the head of this file.
 
     In the middle of another change it is put off, and returns True.
     """
 
     @wraps(method)
-    def entered(engine: Engine, /, *args: P.args, **keywords: P.kwargs) -> Any:
+    def entered(engine: Engine, /, *args: Any) -> Any:  # called without keywords, which would take longer
         ledger = engine.ledger
         if ledger.busy:
-            return engine._put_off(method, *args, **keywords)
+            return engine._put_off(method, *args)
         try:
             ledger.busy = True
-            result = method(engine, *args, **keywords)
+            result = method(engine, *args)
             ledger.busy = False
         except BaseException as error:
             engine.interrupted, ledger.busy = error, True
@@ -86,7 +85,7 @@ def whole(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any,
             engine._catch_up()
         return result
 
-    return entered
+    return cast(F, entered)
 
 
 class Engine:
@@ -263,12 +262,8 @@ class Engine:
             self._host.on_stuck(stuck)
         return True
 
-    @whole
-    def drain(self) -> None:
-        """Take in every completion and drop that was told."""
-        self._take_in()
-
     def _take_in(self) -> None:
+        """Take in every completion and drop that was told."""
         items = self.completions.items
         while items:
             item = items.popleft()
@@ -278,6 +273,8 @@ class Engine:
                 self.ledger.drop(*item)
             else:  # a job, which is not admitted and not charged: tell who waits for it
                 self._endings.notices.append(item)
+
+    drain = whole(_take_in)
 
     def _tell(self) -> None:
         """Call the waiters of what has changed."""

@@ -115,7 +115,8 @@ class Ledger:
         if not account.pending:
             self.waiting[account] = None
         account.pending += 1
-        if not task.blockers and (account.limit is None or account.fits(task)):
+        limit = account.limit
+        if not task.blockers and (limit is None or account.used + task.cost <= limit or account.fits(task)):
             account.changed = True  # else a scan for what fits would find nothing new
         self.pending += 1
         self.pending_bytes += task.cost
@@ -153,8 +154,10 @@ class Ledger:
             self.free -= 1
         if task.move is not None:
             task.move.charge(task)
-        if self.account.used > self.peak_bytes or self.in_flight > self.peak_in_flight:
-            self.note_peak(self.in_flight)
+        if self.in_flight > self.peak_in_flight:
+            self.peak_in_flight = self.in_flight
+        if self.account.used > self.peak_bytes:
+            self.peak_bytes = self.account.used
 
     def refund(self, task: Task) -> None:
         """It physically ended: its slot is free, and so are the bytes that its result did not take over."""

@@ -38,8 +38,8 @@ class Lesson(Protocol):
 
 
 class Body:
-    """What a task runs that is no operation and no user's function. It reads its inputs' values as they are, and settles
-    its own. See `run`."""
+    """What a task runs that is no operation and no user's function. It reads its inputs' values as they are, and
+    settles its own. See `run`."""
 
     def run(self, task: Task) -> None:
         """Give the task's value its `array` and its `charge`, and the task its `refund` (or its failure). Called on the

@@ -2,8 +2,8 @@
 
 A recording has the times of tasks. From these come, in order, the events of the program: it submitted a task, ran a
 quick operation, opened or left a scope, dropped a result, or went on after a wait. Each has its delay after the event
-before it, or after the end of its wait. When a result was freed is recorded, and not by whom: if it was as its last reader
-ended, or while the program waited, then it was freed by that reader; else the program dropped it.
+before it, or after the end of its wait. When a result was freed is recorded, and not by whom: if it was as its last
+reader ended, or while the program waited, then it was freed by that reader; else the program dropped it.
 """
 
 from __future__ import annotations

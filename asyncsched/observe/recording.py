@@ -24,8 +24,8 @@ of unknown names, which is where the record is:
       `scopes` are pairs of a number and bytes.
 - `asyncsched.end`, last, if the trace was ended: `lost`, how many tasks were left out since the disk was slow.
 
-All else is the picture. It has a slice for each body and each operation that ran inline, but the phases, arrows, lines and
-waits of the first tasks alone: see `Trace`.
+All else is the picture. It has a slice for each body and each operation that ran inline, but the phases, arrows, lines
+and waits of the first tasks alone: see `Trace`.
 """
 
 from __future__ import annotations
