@@ -77,7 +77,7 @@ class Completions:
         """
         self.items.append(job)
         self.ending = False
-        if job.waiters:
+        if job.waiters or self.fatal is not None:
             return True
         if not self.wants_slots:
             return False
