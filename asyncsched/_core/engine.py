@@ -75,7 +75,7 @@ def whole(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any,
     def entered(engine: Engine, /, *args: P.args, **keywords: P.kwargs) -> Any:
         ledger = engine.ledger
         if ledger.busy:
-            return engine._put_off(method, *args, **keywords)
+            return engine._put_off(entered, *args, **keywords)
         try:
             ledger.busy = True
             result = method(engine, *args, **keywords)
