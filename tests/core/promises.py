@@ -179,7 +179,7 @@ class Promises(RuleBasedStateMachine):
     def check_woken(self) -> None:
         """Nothing more happens by itself, and nobody woke the loop: so a dispatch would change nothing for anyone."""
         ended = [self.job_of(item) for item in self.rig.completions.items if type(item) is Task]
-        assert not any(job.tokens for job in ended), "somebody waits for what has ended"
+        assert all(token.calls for job in ended for token in job.tokens), "somebody waits for what has ended"
         if self.pending():
             assert not ended, "a stream ran dry while tasks wait"
             assert self.eligible(*self.waiting(), taken_in=True) == ([], []), "what came free is enough for one"
