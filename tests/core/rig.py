@@ -139,6 +139,7 @@ class Rig(Host):
         while True:
             self.completions.awake = False
             self.engine.dispatch()
+            assert not self.ledger.busy, "a change never came to its end"
             if not self.completions.items and not self.completions.awake:
                 launched, self._launched = self._launched, []
                 return launched
