@@ -405,13 +405,17 @@ class Engine:
         return True
 
     def _catch_up(self) -> None:
-        """Do what was put off."""
-        while self._postponed:
-            self._resumed = self._postponed[0]  # before it is taken out: an interruption must not lose it
-            self._postponed.popleft()
-            method, args, keywords = self._resumed
-            method(self, *args, **keywords)
-        self._resumed = None
+        """Do what was put off, in order: what is put off by one of these comes after the others."""
+        if self._resumed is not None:  # asked for by one of these, which may not have joined yet
+            return
+        try:
+            while self._postponed:
+                self._resumed = self._postponed[0]  # before it is taken out: an interruption must not lose it
+                self._postponed.popleft()
+                method, args, keywords = self._resumed
+                method(self, *args, **keywords)
+        finally:
+            self._resumed = None
 
     # -- scopes -----------------------------------------------------------------------------------------------------
 
