@@ -24,6 +24,7 @@ from .promises import Promises
 from .rig import cancellation
 from .shares import Share
 
+REST, MORE = -1, -2  # costs: all the bytes that are neither used nor promised; one more than those
 MOST_JOBS = 80  # fewer than the failures a scope keeps, and the model is quadratic
 PICK = st.integers(0, 10_000)  # an index into a list that only the running test knows; reduced modulo its length
 ZEROS = meta((), np.dtype(bool))  # of what has no version before
@@ -44,7 +45,7 @@ class EngineMachine(Promises):
 
     @rule(
         room=PICK,
-        cost=st.one_of(st.integers(0, 12), st.integers(0, 110)),
+        cost=st.one_of(st.integers(0, 12), st.integers(MORE, 110)),
         inputs=st.lists(PICK, max_size=3),
         kind=st.sampled_from(["plain", "plain", "expedited", "quick", "quick", "quick boom", "view"]),
         bounded=st.booleans(),
@@ -84,6 +85,7 @@ class EngineMachine(Promises):
         """A task that is not submitted yet."""
         rooms, held = self.open_rooms(), self.held()
         where = rooms[room % len(rooms)]
+        cost = self.rest(where.account) + REST - cost if cost < 0 else cost
         read = [held[i % len(held)] for i in inputs] if held else []
         view = kind == "view" and bool(read)
         task, value = self.rig.task(
@@ -100,6 +102,11 @@ class EngineMachine(Promises):
         task.call.error = ValueError("boom") if "boom" in kind else None
         assert task.scope.account is where.account
         return Job(task, where, value if keep else None, read, read[0] if view else None)
+
+    def rest(self, account: Account) -> int:
+        """The bytes that are neither used nor promised."""
+        used = self.used(account, self.alive()) + sum(job.cost for job in self.pending())
+        return 0 if account.limit is None else max(0, account.limit - used)
 
     def made(self, cost: int, part: int, view: bool) -> int:
         """What a result takes, of what its task was charged."""
@@ -120,16 +127,19 @@ class EngineMachine(Promises):
         """A program runs ahead. The order and sizes come from the seed, which is part of the printed history."""
         dice = random.Random(seed)
         rooms = [dice.randrange(10_000) for _ in range(dice.randint(1, 4))]
+        holds, moves = dice.choice([0.0, 0.8, 1.0]), dice.choice([0.1, 0.5])
         for _ in range(count):
             self.submit(
                 room=dice.choice(rooms),
-                cost=dice.choice([0, 1, 3, dice.randint(0, 20), dice.randint(0, 100)]),
+                cost=dice.choice([0, 1, 3, REST, MORE, dice.randint(0, 20), dice.randint(0, 100)]),
                 inputs=[dice.randrange(10_000) for _ in range(dice.choice([0, 0, 1, 1, 2, 3]))],
                 kind=dice.choice(["plain", "plain", "plain", "expedited", "quick", "quick", "view"]),
                 bounded=dice.random() < 0.5,
-                hold=dice.random() < 0.8,
+                hold=dice.random() < holds,
                 keep=dice.random() < 0.6,
             )
+            if dice.random() < moves:
+                self.run_some(dice.randint(1, 3))
             if dice.random() < 0.1:
                 self.dispatch()
             if dice.random() < 0.1:
@@ -448,7 +458,7 @@ class EngineMachine(Promises):
         task = job.task
         self.rig.drain()
         state, cancelled = task.state, task.cancelled
-        dependents = [j for j in self.jobs if job in j.inputs and j.batch is None]
+        below = self.below(job)
         asked = self.engine.cancel(task, cancellation(task))
         if job.batch is not None and state < DONE and not job.ran:
             assert task.state == state, "no task of a commit is cancelled by itself"
@@ -467,9 +477,17 @@ class EngineMachine(Promises):
             assert not asked
             assert task.state == state
         if asked:
-            assert all(j.task.state != PENDING for j in dependents)
+            assert all(j.task.settled or j.ran for j in below)
         if task.state == CANCELLED and task is getattr(job.room.claim, "task", None):
             job.room.entered = True
+
+    def below(self, job: Job) -> list[Job]:
+        """All that needs what a task makes, but for the tasks of commits, and what those hand on."""
+        found = [job]
+        for other in self.jobs[self.jobs.index(job) :]:
+            if other.batch is None and any(read in found for read in other.inputs):
+                found.append(other)
+        return found[1:]
 
     @precondition(lambda self: self.jobs)
     @rule(pick=PICK)

@@ -101,6 +101,8 @@ class Promises(RuleBasedStateMachine):
         for job in self.jobs:
             assert job.joined, "nothing is lost"
             assert job.starts == (job.granted and job.task.state != PENDING and bool(job.task.lanes))
+        for state, count in ((DONE, ledger.completed), (FAILED, ledger.failed), (CANCELLED, ledger.cancelled)):
+            assert count == sum(job.task.state == state for job in self.jobs if job.task.lanes)
         for room in self.rooms:
             assert room.closed == room.core.closed
             if not room.closed:
@@ -159,6 +161,8 @@ class Promises(RuleBasedStateMachine):
                 assert token.calls == over, job
             if job.task.state in (FAILED, CANCELLED):
                 assert job.task.failure is not None
+                assert job.task.state == (CANCELLED if job.task.failure.cancelled else FAILED)
+                assert job.task.cancelled <= job.task.failure.cancelled
                 assert job.handle is None or job.handle.failure is not None
 
     def check_idle(self) -> None:
