@@ -14,22 +14,6 @@ from asyncsched._core.model import CANCELLED, DONE, LAUNCHED, PENDING, Task
 from .rig import Rig, answered, cancellation, execute, states
 
 
-def test_cancelling_a_pending_task_ends_it_and_its_dependents():
-    rig = Rig(max_ops=1)
-    rig.submit()
-    rig.dispatch()
-    task, x = rig.submit(name="a")
-    dependent, y = rig.submit(x, name="b")
-    assert rig.cancel(task)
-    assert (task.state, dependent.state) == (CANCELLED, CANCELLED)
-    assert x.settled
-    assert y.failure.root is task.failure
-    assert rig.run()
-    rig.engine.audit.validate()
-    assert not rig.cancel(task)
-    assert not rig.cancel(dependent)
-
-
 def test_a_cancelled_launched_task_keeps_its_slot_and_bytes_until_it_ends():
     rig = Rig(max_ops=1, max_bytes=100)
     task, x = rig.submit(cost=60)
@@ -72,29 +56,6 @@ def test_a_task_cancelled_while_its_body_returns_accounts_for_its_result():
     del value
     rig.dispatch()
     assert rig.engine.ledger.account.used == 0
-
-
-def test_cancelling_what_has_its_result_already_does_nothing(rig):
-    task, value = rig.submit()
-    rig.dispatch()
-    rig.finish(task)
-    assert not rig.engine.cancel(task, cancellation(task))  # ended, though nobody knows yet
-    rig.dispatch()
-    assert not rig.cancel(task)
-    assert task.state == DONE
-    assert value.failure is None
-
-
-def test_a_launched_dependent_of_a_cancelled_task_ends_as_cancelled(rig):
-    task, x = rig.submit()
-    dependent, y = rig.submit(x)
-    rig.dispatch()
-    rig.cancel(task)
-    assert dependent.state == LAUNCHED
-    rig.run()
-    assert dependent.state == CANCELLED
-    assert y.failure.root is task.failure
-    assert rig.engine.ledger.failed == 0
 
 
 def ends_on_its_stream(rig: Rig, task: Task) -> None:
@@ -154,22 +115,6 @@ def test_cancelling_goes_all_the_way_down_whatever_is_launched(launched):
     rig.run()
     assert states(tasks) == {CANCELLED}
     rig.engine.audit.validate()
-
-
-def test_a_cancelled_claim_leaves_no_trace():
-    rig = Rig(max_bytes=10)
-    task, _held = rig.submit(cost=10)
-    rig.dispatch()
-    claim = rig.claim(5, rig.scope())
-    rig.dispatch()
-    assert claim.state == PENDING
-    assert rig.cancel(claim)
-    rig.finish(task)
-    rig.dispatch()
-    rig.engine.audit.validate()
-    assert rig.engine.ledger.claims == 0
-    assert rig.engine.ledger.account.used == 10
-    assert (rig.engine.ledger.submitted, rig.engine.ledger.cancelled) == (1, 0)
 
 
 def test_a_cancelled_task_lets_go_of_all_it_was_given():

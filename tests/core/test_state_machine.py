@@ -18,7 +18,7 @@ from .promises import MOST_HERE, QUANTUM
 
 @pytest.mark.timeout(400)  # for a failure to be shrunk: otherwise it takes seconds
 @pytest.mark.parametrize(
-    ("machine", "examples", "steps"), [(EngineMachine, 400, 50), (CarelessMachine, 100, 50)], ids=["exact", "careless"]
+    ("machine", "examples", "steps"), [(EngineMachine, 350, 50), (CarelessMachine, 100, 50)], ids=["exact", "careless"]
 )
 def test_random_histories(
     monkeypatch: pytest.MonkeyPatch, machine: type[EngineMachine], examples: int, steps: int
