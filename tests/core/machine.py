@@ -24,7 +24,8 @@ from .promises import Promises
 from .rig import cancellation
 from .shares import Share
 
-REST, MORE = -1, -2  # costs: all the bytes that are neither used nor promised; one more than those
+# Costs that just do, or are one more: all the bytes that are neither used nor promised; all that the inputs leave.
+REST, MORE, MOST, OVER = -1, -2, -3, -4
 MOST_JOBS = 80  # fewer than the failures a scope keeps, and the model is quadratic
 PICK = st.integers(0, 10_000)  # an index into a list that only the running test knows; reduced modulo its length
 ZEROS = meta((), np.dtype(bool))  # of what has no version before
@@ -39,13 +40,13 @@ class EngineMachine(Promises):
         return [room for room in self.rooms if room.open and room.entered]
 
     def held(self) -> list[Job]:
-        return [job for job in self.jobs if job.handle is not None]
+        return [job for job in self.jobs if job.handle is not None and job.returned]
 
     # -- submitting ---------------------------------------------------------------------------------------------------
 
     @rule(
         room=PICK,
-        cost=st.one_of(st.integers(0, 12), st.integers(MORE, 110)),
+        cost=st.one_of(st.integers(0, 12), st.integers(OVER, 110)),
         inputs=st.lists(PICK, max_size=3),
         kind=st.sampled_from(["plain", "plain", "expedited", "quick", "quick", "quick boom", "view"]),
         bounded=st.booleans(),
@@ -85,8 +86,8 @@ class EngineMachine(Promises):
         """A task that is not submitted yet."""
         rooms, held = self.open_rooms(), self.held()
         where = rooms[room % len(rooms)]
-        cost = self.rest(where.account) + REST - cost if cost < 0 else cost
         read = [held[i % len(held)] for i in inputs] if held else []
+        cost = self.edge(cost, read, where.account) if cost < 0 else cost
         view = kind == "view" and bool(read)
         task, value = self.rig.task(
             *[job.handle for job in read],
@@ -103,10 +104,15 @@ class EngineMachine(Promises):
         assert task.scope.account is where.account
         return Job(task, where, value if keep else None, read, read[0] if view else None)
 
-    def rest(self, account: Account) -> int:
-        """The bytes that are neither used nor promised."""
-        used = self.used(account, self.alive()) + sum(job.cost for job in self.pending())
-        return 0 if account.limit is None else max(0, account.limit - used)
+    def edge(self, cost: int, read: list[Job], account: Account) -> int:
+        """`REST` and so on, in bytes."""
+        if account.limit is None:
+            return 0
+        if cost in (REST, MORE):
+            taken = self.used(account, self.alive()) + sum(job.cost for job in self.pending())
+        else:
+            taken = self.needed(0, read, account)
+        return max(0, account.limit - taken) + (cost in (MORE, OVER))
 
     def made(self, cost: int, part: int, view: bool) -> int:
         """What a result takes, of what its task was charged."""
@@ -131,7 +137,7 @@ class EngineMachine(Promises):
         for _ in range(count):
             self.submit(
                 room=dice.choice(rooms),
-                cost=dice.choice([0, 1, 3, REST, MORE, dice.randint(0, 20), dice.randint(0, 100)]),
+                cost=dice.choice([0, 1, 3, REST, MORE, MOST, OVER, dice.randint(0, 20), dice.randint(0, 100)]),
                 inputs=[dice.randrange(10_000) for _ in range(dice.choice([0, 0, 1, 1, 2, 3]))],
                 kind=dice.choice(["plain", "plain", "plain", "expedited", "quick", "quick", "view"]),
                 bounded=dice.random() < 0.5,
@@ -582,13 +588,15 @@ class EngineMachine(Promises):
         kind = dice.choice(["plain", "quick", "quick", "quick boom", "expedited", "view"])
         inputs = [dice.randrange(10_000) for _ in range(dice.choice([0, 1, 1, 2]))]
         job = self.job_to_be(dice.randrange(10_000), dice.choice([0, 1, 3, 20]), inputs, kind, dice.random() < 0.6)
+        job.returned = False
         self.jobs.append(job)
         self.passing.add(job.task)  # at once, or when the change is whole
         if self.attempt(job.task, False, hold) is not None:
             self.jobs.remove(job)
+        job.returned = True
 
     def cancel_somehow(self, dice: random.Random) -> None:
-        jobs = [job for job in self.jobs if job.task.state < DONE and job.task.lanes]
+        jobs = [job for job in self.jobs if job.task.state < DONE and job.task.lanes and job.returned]
         if jobs:
             job = dice.choice(jobs)
             if job.batch is not None:

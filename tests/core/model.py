@@ -63,6 +63,7 @@ class Job:
         self.needs = task.cost  # for its admission
         self.quick: bool = getattr(task.plan, "small", False)
         self.handle = value
+        self.returned = True  # from `submit`; before that nobody else has the handle
         self.inputs = inputs
         self.base = base
         self.nbytes = task.cost  # of its result, as far as is known

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from asyncsched._core.model import DONE
 from asyncsched.errors import TaskTooLarge
 
 from .rig import Rig, execute, names
@@ -62,18 +61,6 @@ def test_another_scope_may_overtake_a_blocked_head(rig):
     assert names(rig.dispatch()) == [first.name, "small"]
 
 
-def test_a_claim_needs_no_slot():
-    rig = Rig(max_ops=1, max_bytes=10)
-    running, _x = rig.submit()
-    rig.dispatch()
-    claim = rig.claim(5, rig.scope())
-    rig.dispatch()
-    assert claim.state == DONE
-    assert rig.engine.ledger.account.used == 5
-    assert rig.engine.ledger.in_flight == 1
-    assert running.state < DONE
-
-
 def test_what_costs_nothing_fits_even_above_the_limit():
     rig = Rig(max_bytes=10)
     wrong, _held = rig.submit(cost=10)
@@ -96,26 +83,6 @@ def test_front_tasks_go_before_the_rest_of_their_scope_in_their_own_order():
     _, g = rig.submit(name="g1", expedited=True)
     rig.submit(g, name="g2", expedited=True)
     assert names(rig.run()) == ["running", "g1", "g2", "a"]
-
-
-def test_front_tasks_do_not_bar_the_producers_they_wait_for():
-    """A backward pass is issued while its forward pass is still pending, with other work always in flight."""
-    rig = Rig(max_ops=2)
-    other = rig.scope("endless")
-    rig.fill(other, 2)
-    endless = rig.dispatch()
-    _, x = rig.submit(name="forward0")
-    _, y = rig.submit(x, name="forward1")
-    rig.submit(name="later")
-    rig.submit(y, name="backward", expedited=True)
-    order = []
-    for i in range(2, 12):  # one task of the other scope is in flight at every moment
-        rig.submit(scope=other, name=f"endless{i}")
-        rig.finish(endless.pop(0))
-        launched = rig.dispatch()
-        order += [task.name for task in launched if task.scope is rig.root]
-        endless += launched
-    assert order == ["forward0", "forward1", "backward", "later"]
 
 
 # -- stuck ------------------------------------------------------------------------------------------------------------
