@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from asyncsched._core.completions import Completions
 from asyncsched._core.engine import Engine
@@ -17,10 +19,13 @@ from asyncsched.devices.memory import Memory
 from asyncsched.errors import TaskCancelled
 
 _MEMORY = Memory(Completions(lambda: None))
+_MEMORY.xp = np
 
 
 class Made(execution.Body):
-    """A body that makes an object, or raises. How many bytes that takes is told when it runs."""
+    """A body that makes an object, or raises. How many bytes that takes is told before it runs."""
+
+    inplace = False  # asked of a task that is part of a commit
 
     def __init__(self) -> None:
         self.charge: int | None = None  # None: what it was charged
@@ -48,6 +53,7 @@ class Rig(Host):
         self.engine = Engine(Limits(max_ops, max_bytes, max_pending), self.completions, self, self)
         self.ledger, self.root = self.engine.ledger, self.engine.root
         self.loop = Lane()  # where quick tasks run
+        self.loop_is_free = True  # False: they held it for long enough, and go to streams
         self.ran: list[Task] = []  # the quick ones
         self.lanes = [Lane(loop=self.loop) for _ in range(lanes)]
         self.streams: dict[Lane, deque[Task]] = {lane: deque() for lane in self.lanes}
@@ -60,7 +66,7 @@ class Rig(Host):
         self._launched.append(task)
 
     def loop_lane(self, task: Task) -> Lane | None:
-        if task.move is not None or failure_above(task.inputs) is not None:
+        if not self.loop_is_free or task.move is not None or failure_above(task.inputs) is not None:
             return None
         return None if any(value.array is None for value in task.inputs) else self.loop
 
@@ -84,10 +90,10 @@ class Rig(Host):
         task.expedited = expedited
         return task, value
 
-    def submit(self, *inputs: Value, bounded: bool = True, **options: Any) -> tuple[Task, Value]:
-        """A task in the backlog, and its value. Nothing is admitted before the next `dispatch`."""
+    def submit(self, *inputs: Value, bounded: bool = True, hold: bool = True, **options: Any) -> tuple[Task, Value]:
+        """A task in the backlog, and its value. By default nothing is admitted before the next `dispatch`."""
         task, value = self.task(*inputs, **options)
-        self.engine.submit(task, bounded=bounded, hold=True)
+        self.engine.submit(task, bounded=bounded, hold=hold)
         return task, value
 
     def chain(self, length: int) -> tuple[list[Task], Value]:
@@ -129,10 +135,12 @@ class Rig(Host):
         self.engine.drain()
 
     def dispatch(self) -> list[Task]:
-        """Have the engine move everything along. Returns what was launched."""
+        """Have the engine move everything along, until it asks for no more. Returns what was launched."""
         while True:
+            self.completions.awake = False
             self.engine.dispatch()
-            if not self.completions.items:
+            assert not self.ledger.busy, "a change never came to its end"
+            if not self.completions.items and not self.completions.awake:
                 launched, self._launched = self._launched, []
                 return launched
 
@@ -210,10 +218,26 @@ def cancellation(task: Task) -> Failure:
     return Failure.of(TaskCancelled(f"{task.name} was cancelled by a test"), task.name, task.site)
 
 
-def execute(task: Task, charge: int | None = None, error: BaseException | None = None) -> None:
+class Outcome(NamedTuple):
+    """What became of a task's value. It does not hold the value."""
+
+    array: Any
+    charge: int
+    is_view: bool
+
+
+def execute(task: Task, charge: int | None = None, error: BaseException | None = None) -> Outcome:
     """What a stream does with a task. Afterwards the value has its array or its failure, and the task holds nothing."""
-    task.call.charge, task.call.error = charge, error
-    if task.name == "boom" and error is None:
-        task.call.error = ValueError("boom")
+    call = task.call
+    if isinstance(call, Made):  # the gate of a commit has no body
+        call.charge = call.charge if charge is None else charge
+        call.error = error or call.error
+        if task.name == "boom" and call.error is None:
+            call.error = ValueError("boom")
     execution.run(task, _MEMORY)
+    value = task.value
+    assert value is not None
+    outcome = Outcome(value.array, value.charge, value.base is not None)
+    del value
     execution.release(task)
+    return outcome

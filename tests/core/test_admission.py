@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from asyncsched._core.model import DONE, PENDING
 from asyncsched.errors import TaskTooLarge
 
 from .rig import Rig, execute, names
@@ -32,15 +31,6 @@ def test_scopes_take_turns():
     for scope, count in zip(scopes, (5, 2, 3), strict=True):
         rig.fill(scope, count)
     assert names(rig.run()) == ["a0", "b0", "c0", "a1", "b1", "c1", "a2", "c2", "a3", "a4"]
-
-
-def test_a_newcomer_waits_one_turn_at_most():
-    rig = Rig(max_ops=1)
-    busy, late = rig.scope("busy"), rig.scope("late")
-    rig.fill(busy, 100)
-    rig.dispatch()
-    rig.submit(scope=late, name="late0")
-    assert names(rig.run()).index("late0") <= 2
 
 
 def test_a_scope_without_a_queue_of_its_own_takes_no_extra_turns():
@@ -71,46 +61,6 @@ def test_another_scope_may_overtake_a_blocked_head(rig):
     assert names(rig.dispatch()) == [first.name, "small"]
 
 
-def test_a_head_waits_for_its_producers_to_be_launched_not_finished():
-    rig = Rig(max_ops=2)
-    _, x = rig.submit(name="x")
-    rig.submit(x, name="y")
-    assert names(rig.dispatch()) == ["x", "y"]
-
-
-def test_max_ops_counts_every_scope():
-    rig = Rig(max_ops=3)
-    for scope in [rig.scope(str(i)) for i in range(5)]:
-        rig.submit(scope=scope)
-    assert len(rig.dispatch()) == 3
-    assert rig.engine.ledger.full
-    assert rig.engine.admission.stuck() == []
-
-
-def test_a_claim_needs_no_slot():
-    rig = Rig(max_ops=1, max_bytes=10)
-    running, _x = rig.submit()
-    rig.dispatch()
-    claim = rig.claim(5, rig.scope())
-    rig.dispatch()
-    assert claim.state == DONE
-    assert rig.engine.ledger.account.used == 5
-    assert rig.engine.ledger.in_flight == 1
-    assert running.state < DONE
-
-
-def test_a_claim_behind_a_task_waits_for_its_turn_in_the_scope():
-    rig = Rig(max_ops=1)
-    running, _x = rig.submit()
-    waiting, _y = rig.submit()
-    claim = rig.claim(5)
-    rig.dispatch()
-    assert (waiting.state, claim.state) == (PENDING, PENDING)
-    rig.finish(running)
-    rig.dispatch()
-    assert claim.state == DONE
-
-
 def test_what_costs_nothing_fits_even_above_the_limit():
     rig = Rig(max_bytes=10)
     wrong, _held = rig.submit(cost=10)
@@ -135,34 +85,6 @@ def test_front_tasks_go_before_the_rest_of_their_scope_in_their_own_order():
     assert names(rig.run()) == ["running", "g1", "g2", "a"]
 
 
-def test_front_tasks_do_not_bar_the_producers_they_wait_for():
-    """A backward pass is issued while its forward pass is still pending, with other work always in flight."""
-    rig = Rig(max_ops=2)
-    other = rig.scope("endless")
-    rig.fill(other, 2)
-    endless = rig.dispatch()
-    _, x = rig.submit(name="forward0")
-    _, y = rig.submit(x, name="forward1")
-    rig.submit(name="later")
-    rig.submit(y, name="backward", expedited=True)
-    order = []
-    for i in range(2, 12):  # one task of the other scope is in flight at every moment
-        rig.submit(scope=other, name=f"endless{i}")
-        rig.finish(endless.pop(0))
-        launched = rig.dispatch()
-        order += [task.name for task in launched if task.scope is rig.root]
-        endless += launched
-    assert order == ["forward0", "forward1", "backward", "later"]
-
-
-def test_the_front_of_one_scope_is_not_the_front_of_another():
-    rig = Rig(max_ops=1)
-    a, b = rig.scope("a"), rig.scope("b")
-    rig.fill(a, 3)
-    rig.fill(b, 3, expedited=True)
-    assert names(rig.run()) == ["a0", "b0", "a1", "b1", "a2", "b2"]
-
-
 # -- stuck ------------------------------------------------------------------------------------------------------------
 
 
@@ -177,26 +99,6 @@ def test_stuck_names_the_oldest_task_that_only_lacks_bytes(rig):
     del held
     assert len(rig.dispatch()) == 3
     assert rig.engine.admission.stuck() == []
-
-
-def test_nothing_is_stuck_while_something_in_flight_may_free_bytes(rig):
-    rig.submit(cost=100)
-    rig.dispatch()
-    rig.submit(cost=10)
-    assert rig.dispatch() == []
-    assert rig.engine.admission.stuck() == []
-
-
-def test_each_account_is_stuck_by_itself():
-    rig = Rig(max_bytes=200)
-    inside = rig.scope("inside", reserve=50)
-    _, held = rig.submit(cost=50, scope=inside)
-    rig.run()
-    rig.submit(cost=10, name="in flight")
-    stuck, _ = rig.submit(cost=1, scope=inside, name="stuck")
-    assert names(rig.dispatch()) == ["in flight"]
-    assert rig.engine.admission.stuck() == [stuck]
-    del held
 
 
 # -- reserves ---------------------------------------------------------------------------------------------------------

@@ -62,30 +62,3 @@ def test_a_result_whose_end_was_not_told_yet_is_in_flight_once():
     rig.post(made)
     rig.dispatch()
     assert rig.engine.audit.in_flight_bytes() == rig.engine.ledger.account.used == 65
-
-
-def test_a_wrong_estimate_is_put_right_at_completion():
-    rig = Rig(max_bytes=100)
-    task, value = rig.submit(cost=10)
-    rig.dispatch()
-    rig.finish(task, charge=120)
-    rig.dispatch()
-    assert rig.engine.ledger.account.used == 120
-    assert rig.engine.ledger.peak_bytes == 120
-    del value
-    rig.dispatch()
-    assert rig.engine.ledger.account.used == 0
-
-
-def test_a_value_dropped_before_its_completion_arrives_balances():
-    rig = Rig(max_bytes=100)
-    task, value = rig.submit(cost=60)
-    rig.dispatch()
-    rig.streams[task.lane].clear()
-    execute(task, 25)
-    del value
-    rig.drain()
-    assert rig.engine.ledger.account.used == 35
-    rig.post(task)
-    rig.drain()
-    assert rig.engine.ledger.account.used == 0

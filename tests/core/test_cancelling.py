@@ -11,23 +11,7 @@ import pytest
 
 from asyncsched._core.model import CANCELLED, DONE, LAUNCHED, PENDING, Task
 
-from .rig import Rig, answered, cancellation, execute, states
-
-
-def test_cancelling_a_pending_task_ends_it_and_its_dependents():
-    rig = Rig(max_ops=1)
-    rig.submit()
-    rig.dispatch()
-    task, x = rig.submit(name="a")
-    dependent, y = rig.submit(x, name="b")
-    assert rig.cancel(task)
-    assert (task.state, dependent.state) == (CANCELLED, CANCELLED)
-    assert x.settled
-    assert y.failure.root is task.failure
-    assert rig.run()
-    rig.engine.audit.validate()
-    assert not rig.cancel(task)
-    assert not rig.cancel(dependent)
+from .rig import Rig, answered, cancellation, execute
 
 
 def test_a_cancelled_launched_task_keeps_its_slot_and_bytes_until_it_ends():
@@ -74,29 +58,6 @@ def test_a_task_cancelled_while_its_body_returns_accounts_for_its_result():
     assert rig.engine.ledger.account.used == 0
 
 
-def test_cancelling_what_has_its_result_already_does_nothing(rig):
-    task, value = rig.submit()
-    rig.dispatch()
-    rig.finish(task)
-    assert not rig.engine.cancel(task, cancellation(task))  # ended, though nobody knows yet
-    rig.dispatch()
-    assert not rig.cancel(task)
-    assert task.state == DONE
-    assert value.failure is None
-
-
-def test_a_launched_dependent_of_a_cancelled_task_ends_as_cancelled(rig):
-    task, x = rig.submit()
-    dependent, y = rig.submit(x)
-    rig.dispatch()
-    rig.cancel(task)
-    assert dependent.state == LAUNCHED
-    rig.run()
-    assert dependent.state == CANCELLED
-    assert y.failure.root is task.failure
-    assert rig.engine.ledger.failed == 0
-
-
 def ends_on_its_stream(rig: Rig, task: Task) -> None:
     """It comes to its end with a result, which is posted and not taken in. It had begun before any of this."""
     assert task.lane is not None
@@ -133,43 +94,6 @@ def test_what_ends_while_it_is_cancelled_and_what_reads_it_end_alike(rig, monkey
     assert value.settled
     assert (value.failure is not None) == found
     rig.engine.audit.validate()
-
-
-@pytest.mark.parametrize("launched", range(5))
-def test_cancelling_goes_all_the_way_down_whatever_is_launched(launched):
-    """A launched dependent has dependents of its own, launched or pending."""
-    rig = Rig(max_ops=launched or 1)
-    if not launched:
-        rig.submit()
-    tasks, _value = rig.chain(4)
-    rig.dispatch()
-    assert [task.state == LAUNCHED for task in tasks] == [i < launched for i in range(4)]
-    told = []
-    for task in tasks:
-        task.waiters = [answered(told)]
-    assert rig.cancel(tasks[0])
-    rig.dispatch()
-    assert set(told) == set(tasks)
-    assert {task.failure.root for task in tasks} == {tasks[0].failure}
-    rig.run()
-    assert states(tasks) == {CANCELLED}
-    rig.engine.audit.validate()
-
-
-def test_a_cancelled_claim_leaves_no_trace():
-    rig = Rig(max_bytes=10)
-    task, _held = rig.submit(cost=10)
-    rig.dispatch()
-    claim = rig.claim(5, rig.scope())
-    rig.dispatch()
-    assert claim.state == PENDING
-    assert rig.cancel(claim)
-    rig.finish(task)
-    rig.dispatch()
-    rig.engine.audit.validate()
-    assert rig.engine.ledger.claims == 0
-    assert rig.engine.ledger.account.used == 10
-    assert (rig.engine.ledger.submitted, rig.engine.ledger.cancelled) == (1, 0)
 
 
 def test_a_cancelled_task_lets_go_of_all_it_was_given():

@@ -7,7 +7,7 @@ import weakref
 
 import pytest
 
-from asyncsched._core.model import CANCELLED, DONE, FAILED, PENDING
+from asyncsched._core.model import CANCELLED, DONE, FAILED
 
 from .rig import Rig, answered, execute, states
 
@@ -25,40 +25,6 @@ def test_a_failure_reaches_every_dependent():
     assert {v.failure.root for v in (x, y, z, w)} == {bad.failure}
     assert rig.engine.ledger.unfinished == 0
     assert rig.root.take_failures() == ([bad.failure], 0)
-
-
-def test_dependents_are_told_at_once_not_when_their_turn_comes():
-    rig = Rig(max_ops=1)
-    bad, x = rig.submit()
-    rig.dispatch()
-    rig.submit(name="before them in the queue")
-    _, y = rig.submit(x)
-    dependent, _ = rig.submit(y)
-    rig.finish(bad, error=ValueError("no"))
-    rig.drain()
-    assert dependent.state == FAILED
-
-
-def test_a_task_waits_for_all_its_producers():
-    rig = Rig(max_bytes=10)
-    base, held = rig.submit(cost=10)
-    rig.dispatch()
-    _, x = rig.submit()
-    second, y = rig.submit(cost=5, scope=rig.scope())
-    task, _ = rig.submit(x, y, scope=rig.scope())
-    rig.dispatch()
-    assert (task.blockers, task.state) == (1, PENDING)
-    rig.finish(base)
-    del held
-    assert rig.dispatch() == [second, task]
-
-
-def test_a_failing_task_gives_its_bytes_back():
-    rig = Rig(max_bytes=10)
-    bad, value = rig.submit(cost=10)
-    rig.fail(bad)
-    assert rig.engine.ledger.account.used == 0
-    assert value.charge == 0
 
 
 def test_a_task_whose_producer_failed_unnoticed_is_not_launched():

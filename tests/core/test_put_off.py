@@ -1,0 +1,56 @@
+"""What a finaliser asks for in the middle of a change is done afterwards: whole, and in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from asyncsched._core.instrument import Instrument
+from asyncsched._core.model import CANCELLED, Task
+
+from .rig import Rig, cancellation
+
+
+def as_one_ends(rig: Rig, act: Callable[[], None]) -> None:
+    """Act in the middle of the change in which a task ends."""
+    task, _ = rig.submit(name="ends")
+    rig.dispatch()
+
+    class Finaliser(Instrument):
+        def task_ended(self, ended: Task) -> None:
+            if ended is task:
+                assert rig.ledger.busy
+                act()
+
+    rig.ledger.observer = Finaliser()
+    rig.finish(task)
+
+
+def test_what_was_put_off_is_a_change_of_its_own(rig):
+    running, _value = rig.submit(name="running")
+    busy = []
+    rig.on_cancel = lambda task: busy.append(rig.ledger.busy)
+    as_one_ends(rig, lambda: rig.engine.cancel(running, cancellation(running)))
+    rig.dispatch()
+    assert busy == [True]
+    rig.run()
+    assert running.state == CANCELLED
+
+
+def test_what_was_put_off_keeps_its_order(rig):
+    """Also if something else is there to be taken in when the first of them joins."""
+    first, value = rig.task(name="first")
+    second, _ = rig.task(value, name="second")
+
+    def act() -> None:
+        rig.engine.submit(first)
+        rig.engine.submit(second)
+
+    as_one_ends(rig, act)
+    catch_up = rig.engine._catch_up
+
+    def catch_up_with_a_drop() -> None:
+        rig.completions.dropped(rig.ledger.account, 0)
+        catch_up()
+
+    rig.engine._catch_up = catch_up_with_a_drop
+    assert rig.dispatch() == [first, second]

@@ -1,0 +1,56 @@
+"""When a result's buffer comes back."""
+
+from __future__ import annotations
+
+import gc
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from asyncsched._core.completions import Completions
+from asyncsched._core.model import Account, Value, new_value
+
+
+class Cycle:
+    """Reads what it holds when it is finalised."""
+
+    def __init__(self, value: Value, found: list[Any]) -> None:
+        self.me, self.value, self.found = self, value, found
+
+    def __del__(self) -> None:
+        self.found.append(self.value.escaped)
+
+
+class Reclaimed:
+    """A device's memory that notes what it gets back: buffers, and whether they may be used again."""
+
+    def __init__(self) -> None:
+        self.blocks: list[tuple[Any, bool]] = []
+
+    def reclaim(self, value: Value) -> None:
+        self.blocks.append((value.block, value.escaped))
+
+
+@pytest.fixture
+def memory() -> Reclaimed:
+    return Reclaimed()
+
+
+def value_of(memory: Reclaimed) -> Value:
+    value = new_value(Account(None, Completions(lambda: None)), SimpleNamespace(memory=memory), None)
+    value.block = "a buffer"
+    return value
+
+
+def test_a_buffer_that_nobody_holds_may_be_used_again(memory):
+    value_of(memory)
+    assert memory.blocks == [("a buffer", False)]
+
+
+def test_a_buffer_in_a_dead_cycle_may_not_since_another_finaliser_may_read_it(memory):
+    found: list[Any] = []
+    Cycle(value_of(memory), found)
+    assert not memory.blocks
+    gc.collect()
+    assert memory.blocks == [("a buffer", True)]
