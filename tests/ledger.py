@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncsched as asc
+from tests.validate import validate
 
 
 def used(s: asc.Scheduler) -> int:
     """The bytes that are charged, when all that has ended was taken in. The ledgers agree with each other."""
     s.statistics()
-    s._runtime.engine.audit.validate()
+    validate(s._runtime.engine)
     return s._runtime.engine.ledger.account.used

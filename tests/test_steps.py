@@ -24,6 +24,7 @@ from asyncsched.errors import TaskCancelled
 from asyncsched.ops.op import Op
 from asyncsched.runtime.life import InlineMode
 from tests.fake_cupy import fake_cupy
+from tests.validate import validate
 from tests.waiting import held, until
 
 pytestmark = pytest.mark.one_loop
@@ -199,7 +200,7 @@ async def test_whatever_is_hit_the_model_is_that_of_the_last_whole_step(which, h
             gc.collect()
             engine = s._runtime.engine
             engine.drain()
-            engine.audit.validate()
+            validate(engine)
             assert engine.ledger.account.used == 0
             assert engine.ledger.account.limit is None or s.statistics().peak_bytes <= engine.ledger.account.limit
         if fake is not None:

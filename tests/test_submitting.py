@@ -14,6 +14,7 @@ import pytest
 
 import asyncsched as asc
 from asyncsched.devices.contract import Job
+from tests.validate import validate
 from tests.waiting import held, turns, until
 
 BLOCK = np.ones((200, 200))
@@ -145,7 +146,7 @@ async def test_who_is_closed_while_it_waits_takes_it_back(what: str, gate: threa
             waits.send(None)
         waits.close()
         assert not s._runtime.engine.ledger.pending
-        s._runtime.engine.audit.validate()
+        validate(s._runtime.engine)
         gate.set()
         await s.barrier()
         assert (await x).sum() == BLOCK.sum()

@@ -20,14 +20,14 @@ What finds nobody waiting would be the next anyway, and goes past all queues: `L
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sized
+from collections.abc import Sized
 from operator import attrgetter
 from typing import Final
 
 from .ledger import Ledger
 from .model import Account, Task
 from .queues import Queue
-from .tenants import Priority, Tenant, Tenants
+from .tenants import Priority, Share, Tenant, Tenants
 
 PATIENCE: Final = 16  # a guess, as is GRACE: small enough to notice, large enough not to thrash
 GRACE: Final = 16
@@ -55,17 +55,10 @@ class Admission:
         self._queues = {}
         self._classes = []
 
-    def new_queue(
-        self,
-        around: Queue | None = None,
-        tenant: Hashable | None = None,
-        weight: float | None = None,
-        priority: int | None = None,
-    ) -> Queue:
-        """A queue for a scope, whose tenant is named, or that of the queue `around` it."""
-        if around is None:
-            return Queue(Tenant(None, self.tenants.ordinary))
-        return Queue(self.tenants.join(around.tenant, tenant, weight, priority))
+    def new_queue(self, around: Queue | None, share: Share) -> Queue:
+        """A queue for a scope, within another's."""
+        tenant = Tenant(None, self.tenants.ordinary) if around is None else self.tenants.join(around.tenant, share)
+        return Queue(tenant)
 
     def push(self, task: Task) -> None:
         """A task joins the queue of its scope."""

@@ -52,6 +52,7 @@ from .ledger import Ledger, Limits
 from .model import CANCELLED, DONE, FAILED, LAUNCHED, PENDING, Lane, Scope, Task, Value, Waiter, failure_above
 from .placement import choose, soonest
 from .scopes import Scopes
+from .tenants import Share
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -104,7 +105,7 @@ class Engine:
         self.completions = completions
         self.ledger = Ledger(limits, completions, runtime)
         self.admission = Admission(self.ledger, completions.returning)
-        self.root = Scope("root", self.admission.new_queue(), self.ledger.account)
+        self.root = Scope("root", self.admission.new_queue(None, Share()), self.ledger.account)
         self.audit = Audit(self.root, self.ledger, self.admission)
         self.interrupted: BaseException | None = None
         self._host = host
@@ -233,17 +234,19 @@ class Engine:
             return
         if not (completions.wants_slots or completions.items or self._endings.notices or completions.fatal):
             return  # nothing has ended since, and nothing is pending
-        while not self._move_along():
-            pass
+        ran: int | None = 0
+        while ran is not None:
+            ran = self._move_along(ran)
         if completions.fatal is not None:  # what was launched on that stream would never end
             error, completions.fatal = completions.fatal, None
             self.interrupted, ledger.busy = error, True
             self._host.on_interrupted(error)
 
     @whole
-    def _move_along(self) -> bool:
-        """Move what can be moved now. Returns False if there is more, since something was put off meanwhile."""
-        completions, ledger, ran, lacking = self.completions, self.ledger, 0, 0
+    def _move_along(self, ran: int) -> int | None:
+        """Move what can be moved now, after so many tasks that ran here. If there is more, since something was put off
+        meanwhile, it returns how many have run by now."""
+        completions, ledger, lacking = self.completions, self.ledger, 0
         for turn in range(_MOST_ROUNDS):
             self._take_in()
             while ran < _MOST_HERE and not self._postponed and (task := self.admission.next()) is not None:
@@ -257,18 +260,18 @@ class Engine:
                 self.admission.lacking() if completions.wants_slots and ledger.free > 0 else 0
             )
             arrived = len(completions.items)
-            if self._postponed:
-                return False
             if ran >= _MOST_HERE or (turn == _MOST_ROUNDS - 1 and arrived):
                 completions.notify()
-                return True
+                return None
+            if self._postponed:
+                return ran
             if not arrived or not (lacking or arrived >= completions.threshold):
                 break
         if lacking or self._stuck:
             stuck = self.admission.stuck() if lacking and not completions.items else []
             self._stuck = bool(stuck)
             self._host.on_stuck(stuck)
-        return True
+        return None
 
     def _take_in(self) -> None:
         """Take in every completion and drop that was told."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 
 from .admission import Admission
 from .ledger import Ledger
 from .model import Scope
+from .tenants import Share
+
+_AS_AROUND = Share()
 
 
 class Scopes:
@@ -23,26 +26,12 @@ class Scopes:
         self._admission = admission
         self._close = close
 
-    def open(
-        self,
-        name: str,
-        parent: Scope,
-        *,
-        own_queue: bool = True,
-        tenant: Hashable | None = None,
-        weight: float | None = None,
-        priority: int | None = None,
-    ) -> Scope:
-        """A child scope, with a queue of its own, or in its parent's. Sweeps out siblings that are over.
-
-        Args:
-            tenant: whose work it is; None for its parent's, or one of its own where that has none.
-            weight: of the tenant from now on; None to leave it.
-            priority: the class; the higher goes first; None for its parent's.
-        """
+    def open(self, name: str, parent: Scope, share: Share | None = _AS_AROUND) -> Scope:
+        """A child scope, with a queue of its own. Without a share it is in its parent's, and sweeps out siblings there
+        that are over."""
         queue = parent.queue
-        if own_queue:
-            queue = self._admission.new_queue(queue, tenant, weight, priority)
+        if share is not None:
+            queue = self._admission.new_queue(queue, share)
         elif parent.ended_children:
             self._sweep(parent.ended_children)
         scope = Scope(name, queue, parent.account, parent)

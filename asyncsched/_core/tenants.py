@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable
-from typing import Final
+from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
 
 from .fair_queue import FairQueue, Member
@@ -33,6 +33,17 @@ from .queues import Queue
 # Bytes: about what memory moves while a stream takes up one more task, some tens of microseconds. A guess.
 QUANTUM: Final = 256 * 1024
 _REMEMBERED: Final = 1024  # tenants whose account of what they got is kept while they have no scope. A guess
+
+
+class Share(NamedTuple):
+    """How a new scope shares what is admitted. What is None is as in the scope around it."""
+
+    tenant: Hashable | None = None
+    """Whose work it is. Who names none, in a scope that names none, is a tenant of its own."""
+    weight: float | None = None
+    """Of the tenant, from now on."""
+    priority: int | None = None
+    """The class: the higher goes first."""
 
 
 class Tenant(Member):
@@ -114,11 +125,9 @@ class Tenants:
         self._named: WeakValueDictionary[tuple[Hashable, int], Tenant] = WeakValueDictionary()
         self._recent: deque[Tenant] = deque(maxlen=_REMEMBERED)  # strong references, which keep these tenants alive
 
-    def join(self, parent: Tenant, name: Hashable | None, weight: float | None, priority: int | None) -> Tenant:
-        """The tenant of a new scope within a scope of `parent`'s: one that is known, or a new one.
-
-        What is None is as in the parent; the weight, too, if the tenant is the same.
-        """
+    def join(self, parent: Tenant, share: Share) -> Tenant:
+        """The tenant of a new scope within a scope of `parent`'s: one that is known, or a new one."""
+        name, weight, priority = share
         name = parent.name if name is None else name
         level = parent.priority.level if priority is None else priority
         group = self._classes.get(level)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from .._arguments import check_number, parse_bytes
 from .._core.model import Scope as CoreScope
+from .._core.tenants import Share
 from .._instead import SCOPE, SUBMITTER, no_attribute
 from ..errors import DeadlineExceeded, SchedulerClosed
 from ..runtime.context import Ambient, ambient
@@ -209,9 +210,8 @@ class Scope(Submitter):
 
     async def _open(self) -> CoreScope:
         engine = self._runtime.engine
-        core = self._inner = engine.scopes.open(
-            self._name, self._parent(), tenant=self._tenant, weight=self._weight, priority=self._priority
-        )
+        share = Share(self._tenant, self._weight, self._priority)
+        core = self._inner = engine.scopes.open(self._name, self._parent(), share)
         try:
             await checkpoint()
             if self._reserve is not None:

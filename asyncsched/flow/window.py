@@ -97,7 +97,7 @@ class Window:
         if not waited:  # a turn of the loop for each iteration, and no more than one
             await checkpoint()
         self._begun += 1
-        core = runtime.engine.scopes.open(f"iteration {self._begun}", current_scope(runtime), own_queue=False)
+        core = runtime.engine.scopes.open(f"iteration {self._begun}", current_scope(runtime), None)
         self._current = Ambient(runtime, core, ambient.get(), passing=True, task=task)
         ambient.set(self._current)
         return self

@@ -24,6 +24,7 @@ from .._core.engine import Engine
 from .._core.host import Host
 from .._core.ledger import Limits
 from .._core.model import LAUNCHED, CallPlan, Lane, Scope, Task, Value, new_value
+from .._core.tenants import Share
 from ..errors import TaskTooLarge
 from .loop_events import Delays, Event, delays_of, events_of
 from .recording import Recording, TaskRecord
@@ -141,7 +142,7 @@ class Replay(Host):
         """A scope is opened."""
         record = self._program.recording.scopes[number]
         parent = self._scope(record.parent)
-        self._scopes[number] = self.engine.scopes.open(record.name, parent, priority=record.priority or None)
+        self._scopes[number] = self.engine.scopes.open(record.name, parent, Share(priority=record.priority or None))
 
     def close(self, number: int) -> None:
         """A scope is left: what of it is unfinished counts as its parent's."""

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
+from asyncsched._core import tenants
 from asyncsched._core.model import CANCELLED, DONE, LAUNCHED, PENDING, Account, Task
 from asyncsched.errors import QueueFull, TaskTooLarge
 from asyncsched.ops.meta import meta
@@ -294,10 +295,7 @@ class EngineMachine(Promises):
         core = self.engine.scopes.open(
             f"scope {len(self.rooms)}",
             outer.core,
-            own_queue=own_queue,
-            tenant=tenant,
-            weight=weight,
-            priority=priority,
+            tenants.Share(tenant, weight, priority) if own_queue else None,
         )
         assert (core.queue is outer.core.queue) == (not own_queue)
         for swept in self.rooms:

@@ -19,6 +19,7 @@ from asyncsched._core.failure import Failure
 from asyncsched._core.instrument import Instrument
 from asyncsched._core.model import CANCELLED, DONE, FAILED, LAUNCHED, PENDING, Account, Task
 from asyncsched.errors import MemoryDeadlockError
+from tests.validate import validate
 
 from .model import Job, Room, head_of, in_order, open_account
 from .rig import Rig, execute
@@ -85,7 +86,7 @@ class Promises(RuleBasedStateMachine):
         if not hasattr(self, "rig"):
             return
         ledger = self.ledger
-        self.engine.audit.validate()
+        validate(self.engine)
         assert not self.engine._postponed
         assert not self.rig.completions.immediate_thread, "else a drop is not seen by the next scan"
         self.shares.wait({job.share[1] for job in self.pending()})

@@ -14,6 +14,7 @@ from asyncsched._core.failure import Failure
 from asyncsched._core.host import Host
 from asyncsched._core.ledger import Limits
 from asyncsched._core.model import DONE, CallPlan, Lane, Scope, Task, Value, Waiter, failure_above, new_value
+from asyncsched._core.tenants import Share
 from asyncsched.devices import execution
 from asyncsched.devices.memory import Memory
 from asyncsched.errors import TaskCancelled
@@ -123,7 +124,8 @@ class Rig(Host):
         self, name: str = "scope", parent: Scope | None = None, reserve: int | None = None, **options: Any
     ) -> Scope:
         """A scope with a queue of its own, and a reserve if there is room for it now."""
-        scope = self.engine.scopes.open(name, parent or self.root, **options)
+        own_queue = options.pop("own_queue", True)
+        scope = self.engine.scopes.open(name, parent or self.root, Share(**options) if own_queue else None)
         if reserve is not None:
             claim = self.claim(reserve, scope)
             self.dispatch()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from asyncsched.errors import TaskTooLarge
+from tests.validate import validate
 
 from .rig import Rig, execute, names
 
@@ -140,10 +141,10 @@ def test_a_scope_still_open_in_one_that_closes_goes_to_its_parent(rig):
     rig.submit(cost=40, scope=inner)
     rig.run()
     rig.engine.close_scope(outer)
-    rig.engine.audit.validate()
+    validate(rig.engine)
     task, kept = rig.submit(cost=90, scope=deepest)  # more than the reserve that is gone
     assert rig.dispatch() == [task]
-    rig.engine.audit.validate()
+    validate(rig.engine)
     assert rig.root.unfinished() == [task]
     assert rig.engine.ledger.account.used == 90
     rig.finish(task)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from asyncsched._core.model import CANCELLED, DONE, LAUNCHED, PENDING, Task
+from tests.validate import validate
 
 from .rig import Rig, answered, cancellation, execute
 
@@ -34,7 +35,7 @@ def test_a_cancelled_launched_task_keeps_its_slot_and_bytes_until_it_ends():
     assert rig.dispatch() == [waiting]
     assert task.state == CANCELLED
     assert rig.engine.ledger.account.used == 50
-    rig.engine.audit.validate()
+    validate(rig.engine)
 
 
 def test_a_task_cancelled_while_its_body_returns_accounts_for_its_result():
@@ -93,7 +94,7 @@ def test_what_ends_while_it_is_cancelled_and_what_reads_it_end_alike(rig, monkey
     assert {task.state for task in tasks} == {CANCELLED if found else DONE}
     assert value.settled
     assert (value.failure is not None) == found
-    rig.engine.audit.validate()
+    validate(rig.engine)
 
 
 def test_a_cancelled_task_lets_go_of_all_it_was_given():

@@ -6,6 +6,7 @@ import pytest
 
 from asyncsched._core.model import DONE, FAILED, LAUNCHED, PENDING
 from asyncsched.errors import QueueFull, TaskTooLarge
+from tests.validate import validate
 
 from .rig import Rig
 
@@ -30,7 +31,7 @@ def test_a_task_goes_through_its_states():
     rig.dispatch()
     assert rig.engine.ledger.account.used == 0
     assert rig.engine.ledger.peak_bytes == 10
-    rig.engine.audit.validate()
+    validate(rig.engine)
 
 
 def test_a_full_backlog_refuses_bounded_tasks_and_changes_nothing():
@@ -42,10 +43,10 @@ def test_a_full_backlog_refuses_bounded_tasks_and_changes_nothing():
     task, _value = rig.task(name="matmul")
     with pytest.raises(QueueFull, match=r"matmul: the backlog holds 2 tasks .*await s.barrier\(\).*s.window\(2\)"):
         rig.engine.submit(task, hold=True)
-    rig.engine.audit.validate()
+    validate(rig.engine)
     assert (rig.engine.ledger.submitted, rig.engine.ledger.unfinished) == (3, 3)
     rig.engine.submit(task, bounded=False, hold=True)
-    rig.engine.audit.validate()
+    validate(rig.engine)
     assert rig.engine.ledger.pending == 3
 
 
@@ -66,7 +67,7 @@ def test_reading_a_failed_value_fails_at_once():
     assert task.state == FAILED
     assert value.failure.upstream is x.failure
     assert rig.engine.ledger.failed == 2
-    rig.engine.audit.validate()
+    validate(rig.engine)
 
 
 # -- too large --------------------------------------------------------------------------------------------------------
@@ -86,7 +87,7 @@ def test_too_large_by_itself():
         rig.submit(cost=5_000)
     assert caught.value.suggested_limit == 5_000  # more than twice the limit
     rig.submit(cost=1_000)
-    rig.engine.audit.validate()
+    validate(rig.engine)
 
 
 def view_of(rig, value):
@@ -152,7 +153,7 @@ def test_every_unfinished_task_below_a_scope():
 
 def test_validate_notices_what_is_wrong(rig):
     rig.submit()
-    rig.engine.audit.validate()
+    validate(rig.engine)
     rig.engine.ledger.pending += 1
     with pytest.raises(AssertionError):
-        rig.engine.audit.validate()
+        validate(rig.engine)

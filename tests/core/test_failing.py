@@ -8,6 +8,7 @@ import weakref
 import pytest
 
 from asyncsched._core.model import CANCELLED, DONE, FAILED
+from tests.validate import validate
 
 from .rig import Rig, answered, execute, states
 
@@ -43,7 +44,7 @@ def test_a_task_whose_producer_failed_unnoticed_is_not_launched():
     rig.engine.ledger.free -= 1
     rig.post(bad)
     rig.drain()
-    rig.engine.audit.validate()
+    validate(rig.engine)
 
 
 @pytest.mark.parametrize("how", ["cancel the first", "fail the first", "run them"])

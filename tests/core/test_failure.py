@@ -13,6 +13,7 @@ import pytest
 from asyncsched._core.callsite import line_of
 from asyncsched._core.failure import Failure
 from asyncsched.errors import TaskCancelled
+from tests.validate import validate
 
 from .failing import Thing, caught, divide, failure_of
 from .rig import Rig, cancellation, execute
@@ -282,7 +283,7 @@ def test_a_failure_seen_through_a_dependent_that_ended_first_is_not_reported():
     caught(other.failure)
     rig.post(task)
     rig.drain()
-    rig.engine.audit.validate()
+    validate(rig.engine)
     assert (rig.engine.ledger.failed, rig.engine.ledger.unfinished) == (2, 0)
     assert rig.root.take_failures() == ([], 0)
 

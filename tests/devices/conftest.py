@@ -15,6 +15,7 @@ import pytest
 import asyncsched as asc
 from asyncsched.devices.cuda.device import CUDADevice
 from tests.fake_cupy import Fake, at_rest, fake_cupy
+from tests.validate import validate
 from tests.waiting import until
 
 BLOCK = np.ones((32, 32), np.float32)
@@ -66,7 +67,7 @@ def assert_ledgers_zero(s: asc.Scheduler) -> None:
         os.sched_yield()
     statistics = s.statistics()  # takes in what was posted
     assert statistics.tasks_pending == statistics.tasks_in_flight == 0
-    s._runtime.engine.audit.validate()
+    validate(s._runtime.engine)
     assert s._runtime.engine.ledger.account.used == 0
 
 

@@ -9,6 +9,7 @@ import pytest
 
 import asyncsched as asc
 from asyncsched.devices.sim import SimDevice, SimFault
+from tests.validate import validate
 
 
 async def order(seed: int, **options: Any) -> tuple[list[int], int]:
@@ -66,7 +67,7 @@ async def test_injected_faults_reach_whoever_reads(seed: int) -> None:
                 assert "injected into" in str(fault)
             x = y = None
         await s.barrier()
-        s._runtime.engine.audit.validate()
+        validate(s._runtime.engine)
         found = s.statistics()
         assert found.bytes_retained == found.bytes_in_flight == 0
     assert 0 < faults <= device.faults

@@ -14,6 +14,7 @@ import anyio.to_thread
 import numpy as np
 
 import asyncsched as asc
+from tests.validate import validate
 from tests.waiting import until
 
 from .programs import OPS, Array, Boom, Program, Step
@@ -313,7 +314,7 @@ async def run(
     engine = s._runtime.engine
     if any(device.kind == "cuda" for device in s.devices):  # what was awaited is charged until its streams are past it
         await until(lambda: engine.drain() or not engine.ledger.account.used)
-    engine.audit.validate()
+    validate(engine)
     # But for those circles without the collector: what was raised is gone with its handles.
     assert engine.ledger.account.used == 0, f"{engine.ledger.account.used} bytes are still charged"
     assert statistics.tasks_pending == statistics.tasks_in_flight == 0

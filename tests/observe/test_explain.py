@@ -14,6 +14,7 @@ import asyncsched as asc
 from asyncsched import nn, optim
 from asyncsched.devices.sim import SimDevice
 from asyncsched.runtime.context import outside
+from tests.validate import validate
 from tests.waiting import cancelled, fail, held, settled, until
 
 HERE = __file__
@@ -260,7 +261,7 @@ async def test_a_chain_of_many_is_told_by_its_ends_and_nothing_changes(gate):
         before = s.statistics()
         found = lines(s.explain(x))
         after = s.statistics()
-        s._runtime.engine.audit.validate()
+        validate(s._runtime.engine)
         s._runtime.cancel_all(s._runtime.engine.root.unfinished(), "the test")
         gate.set()
     assert after == before
@@ -293,7 +294,7 @@ async def test_at_any_moment_of_anything(seed):
                 assert s.explain().startswith("Scheduler(sim; ")
                 assert len(s.graph()) >= before.tasks_pending
                 assert s.statistics() == before
-                s._runtime.engine.audit.validate()
+                validate(s._runtime.engine)
             del x, y
             known.clear()
 

@@ -11,6 +11,7 @@ import pytest
 
 import asyncsched as asc
 from asyncsched._core.model import LAUNCHED, PENDING
+from tests.validate import validate
 from tests.waiting import cancelled, fail, turns
 
 BLOCK = np.ones((200, 200))
@@ -43,7 +44,7 @@ def core(handle: Any) -> Any:
 
 def idle(s: asc.Scheduler) -> bool:
     now = s.statistics()
-    s._runtime.engine.audit.validate()
+    validate(s._runtime.engine)
     return now.tasks_pending == now.tasks_in_flight == now.bytes_in_flight == now.bytes_retained == 0
 
 

@@ -14,6 +14,7 @@ import pytest
 
 import asyncsched as asc
 from asyncsched._core.instrument import Instrument
+from tests.validate import validate
 from tests.waiting import held
 
 
@@ -137,7 +138,7 @@ async def test_among_rows_that_were_pending(program, by_collector, watched, gate
         gc.collect()
         s.statistics()
         engine = s._runtime.engine
-        engine.audit.validate()
+        validate(engine)
         assert not engine.ledger.account.used
         assert not engine.ledger.unfinished
 
@@ -174,7 +175,7 @@ def test_what_ended_after_the_loop_is_taken_in_by_who_asks():
     while not runtime.completions.items:
         pass
     assert rows[0].done()
-    runtime.engine.audit.validate()
+    validate(runtime.engine)
     opened = [s]
     del s
     with pytest.warns(ResourceWarning):

@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
+from tests.validate import validate
 from tests.waiting import held, turns, until
 
 FINALISERS = ("__del__", "_remove")  # what is raised there is lost, and the program goes on
@@ -106,7 +107,7 @@ async def test_whoever_goes_on_gets_a_result_or_is_told(program: Any, max_ops: i
                 s._runtime.dispatch()  # takes in what a finaliser could not report
                 if s._runtime.interrupted is None:
                     s._runtime.engine.drain()
-                    s._runtime.engine.audit.validate()
+                    validate(s._runtime.engine)
                     gate.set()
                     try:
                         await s.barrier()

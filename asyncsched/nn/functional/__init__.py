@@ -14,36 +14,11 @@ from .normalization import batch_norm, group_norm, layer_norm, rms_norm
 from .pooling import adaptive_avg_pool2d, avg_pool2d, max_pool2d
 
 __all__ = [
-    "adaptive_avg_pool2d",
-    "avg_pool2d",
-    "batch_norm",
-    "binary_cross_entropy_with_logits",
-    "conv1d",
-    "conv2d",
-    "cross_entropy",
-    "dropout",
-    "embedding",
-    "gelu",
-    "group_norm",
-    "kl_div",
-    "l1_loss",
-    "layer_norm",
-    "leaky_relu",
-    "linear",
-    "log_softmax",
-    "max_pool2d",
-    "mse_loss",
-    "nll_loss",
-    "relu",
-    "rms_norm",
-    "scaled_dot_product_attention",
-    "sigmoid",
-    "silu",
-    "smooth_l1_loss",
-    "softmax",
-    "softplus",
-    "tanh",
-]
+    "adaptive_avg_pool2d", "avg_pool2d", "batch_norm", "binary_cross_entropy_with_logits", "conv1d", "conv2d",
+    "cross_entropy", "dropout", "embedding", "gelu", "group_norm", "kl_div", "l1_loss", "layer_norm", "leaky_relu",
+    "linear", "log_softmax", "max_pool2d", "mse_loss", "nll_loss", "relu", "rms_norm", "scaled_dot_product_attention",
+    "sigmoid", "silu", "smooth_l1_loss", "softmax", "softplus", "tanh",
+]  # fmt: skip
 
 
 def __dir__() -> list[str]:

@@ -18,14 +18,6 @@ from .plateau import ReduceLROnPlateau
 from .schedule import Schedule
 
 __all__ = [
-    "CosineAnnealingLR",
-    "ExponentialLR",
-    "LambdaLR",
-    "LinearLR",
-    "MultiStepLR",
-    "OneCycleLR",
-    "ReduceLROnPlateau",
-    "Schedule",
-    "SequentialLR",
-    "StepLR",
-]
+    "CosineAnnealingLR", "ExponentialLR", "LambdaLR", "LinearLR", "MultiStepLR", "OneCycleLR", "ReduceLROnPlateau",
+    "Schedule", "SequentialLR", "StepLR",
+]  # fmt: skip
