@@ -157,9 +157,8 @@ class Engine:
         ledger, completions = self.ledger, self.completions
         ledger.join(task)
         completions.immediate_thread = 0  # a scan for what fits is told of every drop by way of the completions
-        failed, reads = None, task.reads
-        if type(reads) is not Value or reads.task is not None:
-            failed = _follow(task)
+        # The inputs are in no variable here: the body may run within this call, and write over what it alone holds.
+        failed = None if type(task.reads) is Value and task.reads.task is None else _follow(task)
         if ledger.observer is not None:
             assert task.value is not None
             task.value.seq = task.seq
