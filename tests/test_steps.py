@@ -402,8 +402,8 @@ async def test_what_looks_at_a_moment_meanwhile_does_not_cost_room(monkeypatch):
             looking.clear()  # whoever looked has looked
         return found
 
-    original = execution._held_alone
-    monkeypatch.setattr(execution, "_held_alone", looked_at)
+    original = execution._solely_held
+    monkeypatch.setattr(execution, "_solely_held", looked_at)
     async with asc.Scheduler("cpu", streams=1) as s:
         p = await s.put(np.ones(100_000))
         p.requires_grad = True
