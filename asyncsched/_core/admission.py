@@ -49,12 +49,6 @@ class Admission:
         self._queues: dict[Queue, None] = {}  # those with pending tasks
         self._classes: list[Priority] = []  # those whose tenants have queues to serve
 
-    def clear(self) -> None:
-        """Everything pending was given up. What is here may be in any state, so nothing of it is asked."""
-        self.tenants = Tenants()
-        self._queues = {}
-        self._classes = []
-
     def new_queue(self, around: Queue | None, share: Share) -> Queue:
         """A queue for a scope, within another's."""
         tenant = Tenant(None, self.tenants.ordinary) if around is None else self.tenants.join(around.tenant, share)

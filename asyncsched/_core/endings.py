@@ -170,13 +170,11 @@ class Endings:
 
         The counts may be in any state, so none is asked.
         """
-        self._admission.clear()
         self._ledger.abandon()
         for scope in root.tree():
             tasks, scope.tasks = scope.tasks, {}
             for task in tasks:
                 self.abandon(task, failure)
-            scope.queue.clear()
             scope.reserve = scope.account.pending = scope.account.in_flight = 0
 
     def abandon(self, task: Task, failure: Failure) -> None:

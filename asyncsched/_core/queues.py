@@ -59,12 +59,6 @@ class Queue:
         if (tasks and tasks[0].state != PENDING) or len(tasks) > 2 * self.live + SWEEP:
             self._sweep()
 
-    def clear(self) -> None:
-        """All of its tasks are given up."""
-        self._expedited.clear()
-        self._tasks.clear()
-        self.live, self.in_rotation = 0, False
-
     def _sweep(self) -> None:
         """Drop tasks that are not pending: at the front at once, elsewhere when they pile up."""
         for tasks in (self._expedited, self._tasks):
