@@ -172,9 +172,9 @@ class Endings:
         """
         self._ledger.abandon()
         for scope in root.tree():
-            tasks, scope.tasks = scope.tasks, {}
-            for task in tasks:
+            for task in list(scope.tasks):
                 self.abandon(task, failure)
+            scope.tasks.clear()  # after that, since the end of a recursion may make all this begin anew
             scope.reserve = scope.account.pending = scope.account.in_flight = 0
 
     def abandon(self, task: Task, failure: Failure) -> None:

@@ -164,12 +164,15 @@ class HostMemory(Memory):
                 if out is None:
                     out = np.ndarray(value.meta.shape, value.meta.dtype, buffer=block)
                 array = cut.run(op, kernel, args, out, options)
+                self._finish(task, value, array, block)
             except BaseException:
-                self.pool.give(block)
+                if value.block is not block:
+                    self.pool.give(block)
                 raise
+            return
         if type(array) is not np.ndarray:
             array = np.asarray(array)
-        self._finish(task, value, array, block)
+        self._finish(task, value, array, None)
 
     def _reused(self, task: Task, any_input: bool) -> tuple[Array | None, Block | None]:
         """The array and buffer of an input that this task alone holds and that fits the output exactly."""

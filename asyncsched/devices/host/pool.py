@@ -51,12 +51,16 @@ class Pool:
             if self._returned:
                 self._collect()
             self.live += size
-            stack = self._stacks.get(size)
-            if stack:
-                self.free -= size
-                return stack.pop()[1]
-            if self.free:
-                self._trim()
+            try:
+                stack = self._stacks.get(size)
+                if stack:
+                    self.free -= size
+                    return stack.pop()[1]
+                if self.free:
+                    self._trim()
+            except BaseException:  # a signal came
+                self.live -= size
+                raise
         try:
             return np.empty(size, np.uint8)
         except BaseException:  # there is no memory, or a signal came
