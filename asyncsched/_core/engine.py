@@ -129,7 +129,7 @@ class Engine:
             QueueFull: if the backlog is full.
         """
         ledger, completions = self.ledger, self.completions
-        if completions.items and not hold:
+        if completions.items and not hold and not ledger.busy:
             self.drain()
         fits = ledger.certainly_fits(task)
         if not fits:
