@@ -1,0 +1,193 @@
+"""Tensors in dead cycles, whose finalisers the collector runs in any order; and what cannot be reported."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
+from itertools import count
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import asyncsched as asc
+from asyncsched.devices.host import pool as host_pool
+from tests.waiting import held, until
+
+SIZES = [4, 200_000]  # without a buffer of the pool, and with one
+
+
+class Keeps:
+    """In a cycle with what it holds; its finaliser keeps that."""
+
+    def __init__(self, held: Any, kept: list[Any]) -> None:
+        self.held, self.kept, self.me = held, kept, self
+
+    def __del__(self) -> None:
+        self.kept.append(self.held)
+
+
+def generator(x: Any, kept: list[Any]) -> Iterator[list[Any]]:
+    me: list[Any] = [None]
+    try:
+        while True:
+            yield me
+    finally:
+        kept.append(x)
+
+
+def in_an_object(x: Any, kept: list[Any]) -> None:
+    Keeps(x, kept)
+
+
+def in_a_generator(x: Any, kept: list[Any]) -> None:
+    made = generator(x, kept)
+    next(made)[0] = made
+
+
+MADE: dict[str, Callable[[asc.Tensor], Any]] = {
+    "put": lambda x: x, "made by an operation": lambda x: x + 0.0, "a view": lambda x: x[1:],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("made", MADE)
+@pytest.mark.parametrize("cycle", [in_an_object, in_a_generator])
+async def test_a_tensor_that_a_finaliser_keeps_has_its_own_numbers(
+    s: asc.Scheduler, size: int, made: str, cycle: Callable[..., None]
+) -> None:
+    kept: list[asc.Tensor] = []
+    x = MADE[made](await s.put(np.full(size, 3.0)))
+    await s.barrier()
+    cycle(x, kept)
+    del x
+    gc.collect()
+    other = await s.put(np.full(size, 99.0))
+    another = other + 0.0
+    x = kept.pop()
+    assert set(await x) == {3.0}
+    x[0] = -5.0
+    assert (await x)[0] == -5.0
+    assert set(await other) == set(await another) == {99.0}
+    del x, other, another
+    gc.collect()
+    await s.barrier()
+    assert s.statistics().bytes_retained == 0
+
+
+async def test_what_an_async_generator_left_by_break_reads_is_still_there(s: asc.Scheduler) -> None:
+    read: list[float] = []
+
+    async def items(x: asc.Tensor) -> AsyncIterator[int]:
+        me: list[Any] = [None]
+        try:
+            for number in range(3):
+                yield number
+        finally:
+            read.append(float((await x)[0]))
+            del me
+
+    async for _ in items(await s.put(np.full(200_000, 3.0))):
+        break
+    gc.collect()
+    other = await s.put(np.full(200_000, 99.0))
+    await until(lambda: read)
+    assert read == [3.0]
+    assert (await other)[0] == 99.0
+
+
+def at_call(number: int, act: Callable[[], None], run: Callable[[], None]) -> bool:
+    """Run something, and act as a finaliser would at one of the calls in it. Whether it came so far."""
+    left = number
+
+    def look(frame: FrameType, event: str, _: Any) -> None:
+        nonlocal left
+        if event == "call":
+            left -= 1
+            if left == -1:
+                sys.setprofile(None)
+                act()
+                sys.setprofile(look)
+
+    sys.setprofile(look)
+    try:
+        run()
+    finally:
+        sys.setprofile(None)
+    return left < 0
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_what_a_finaliser_assigns_in_the_middle_of_an_assignment_is_not_lost(at_once: bool, gate: Any) -> None:
+    async with asc.Scheduler("cpu", streams=1, max_ops=1) as s:
+        for number in count():
+            x = await s.put(np.zeros(3))
+            if not at_once:
+                s.submit_nowait(held, gate)
+            came = at_call(number, partial(x.__setitem__, 1, 2.0), partial(x.__setitem__, 0, 1.0))
+            gate.set()
+            assert (await x).tolist() == [1.0, 2.0 * came, 0.0], number
+            gate.clear()
+            if not came:
+                break
+        assert number > 20
+
+
+async def test_memory_errors_leave_the_pools_count_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    class WithoutMemory:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(np, name)
+
+        def empty(self, *_: Any) -> Any:
+            raise MemoryError("none is left")
+
+    async with asc.Scheduler("cpu", streams=1) as s:
+        x = await s.put(np.ones(200_000))
+        pool = s.devices[0].memory.pool
+        before = pool.live
+        with monkeypatch.context() as patched:
+            patched.setattr(host_pool, "np", WithoutMemory())
+            for _ in range(12):
+                with pytest.raises(MemoryError):
+                    await (x * 2.5).sum()
+        await (x * 2.5).sum()
+        pool.give(pool.take(64))
+        assert pool.live - 64 <= before
+
+
+async def test_a_stream_whose_thread_dies_says_so_to_all(monkeypatch: pytest.MonkeyPatch, gate: Any) -> None:
+    async with asc.Scheduler("cpu", streams=2, max_ops=2) as s:
+        stuck = s.submit_nowait(held, gate)  # on the other stream
+        await until(lambda: s.statistics().tasks_in_flight == 1)
+        dying = next(one for one in s.devices[0].streams if one.finished.count == one.launched)
+
+        def step() -> None:
+            raise ZeroDivisionError("no")
+
+        monkeypatch.setattr(dying.finished, "step", step)
+        _first, *others = [s.submit_nowait(int) for _ in range(3)]  # whose result was there
+        for task in (*others, stuck):
+            with pytest.raises(asc.SchedulerClosed, match="has ended by ZeroDivisionError: no"):
+                await asyncio.wait_for(task, 20)
+        gate.set()
+        with pytest.raises(asc.SchedulerClosed):
+            await s.submit(int)
+
+
+async def test_a_drop_that_cannot_be_reported_closes_the_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with asc.Scheduler("cpu") as s:
+        x = await s.put(np.ones(200_000))
+
+        def fail(block: Any) -> None:
+            raise RecursionError
+
+        monkeypatch.setattr(s.devices[0].memory, "give", fail)
+        del x
+        await s.barrier()
+        with pytest.raises(asc.SchedulerClosed, match="RecursionError came in the middle"):
+            await s.submit(int)
+        assert s.statistics().bytes_retained == 0
