@@ -119,9 +119,16 @@ class Denied(PermissionError):
     """Of a form of Python's own, and with more to it."""
 
 
+def with_more(error: BaseException) -> BaseException:
+    """An exception that somebody put something on."""
+    error.more = ["more"]  # type: ignore[attr-defined]
+    return error
+
+
 @pytest.mark.parametrize(
     "error",
     [
+        with_more(PermissionError(13, "not allowed")),
         ValueError("no"),
         KeyError("key"),
         MemoryError(),

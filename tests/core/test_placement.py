@@ -133,3 +133,14 @@ def test_short_tasks_do_not_pile_up_behind_one_that_takes_longer_than_was_though
     assert [_launched(rig, 1.0)[0] for _ in range(20)] == [1] * 20
     rig.run()
     assert _launched(rig, 0.1)[0] == 0
+
+
+def test_how_late_a_lane_is_counts_from_when_it_told_of_its_last_end() -> None:
+    rig, x = _hopping(0.1)
+    assert _launched(rig, 5.0, x)[0] == 0
+    rig.clock = lambda: 60.0
+    rig.finish(rig.streams[rig.lanes[0]][0])
+    rig.drain()
+    rig.clock = lambda: 61.0
+    assert _launched(rig, 9.0)[0] == 1
+    assert _launched(rig, 1.0)[0] == 0

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from asyncsched._core.instrument import Instrument
 from asyncsched._core.model import CANCELLED, Task
 
-from .rig import Rig, cancellation
+from .rig import Rig, answered, cancellation
 
 
 def as_one_ends(rig: Rig, act: Callable[[], None]) -> None:
@@ -54,3 +56,22 @@ def test_what_was_put_off_keeps_its_order(rig):
 
     rig.engine._catch_up = catch_up_with_a_drop
     assert rig.dispatch() == [first, second]
+
+
+def test_what_was_put_off_is_abandoned_with_the_rest(rig):
+    """The change is interrupted in which a finaliser submitted: who waits for that is told, too."""
+    late, value = rig.task(name="late")
+    told: list[Task] = []
+    late.waiters = [answered(told)]
+
+    def act() -> None:
+        rig.engine.submit(late)
+        raise KeyboardInterrupt
+
+    rig.on_interrupted = lambda error: rig.engine.abandon(cancellation(late))
+    as_one_ends(rig, act)
+    with pytest.raises(KeyboardInterrupt):
+        rig.dispatch()
+    rig.engine.dispatch()
+    assert told == [late]
+    assert value.failure is not None
