@@ -7,7 +7,7 @@ in `Value.__del__`, see `completions`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
@@ -72,7 +72,7 @@ class Ledger:
 
     def limit_bytes(self, max_bytes: int | None) -> None:
         """The limit is known, as that of the devices; nothing is charged yet."""
-        self.limits = Limits(self.limits.max_ops, max_bytes, self.limits.max_pending)
+        self.limits = replace(self.limits, max_bytes=max_bytes)
         self.account.limit = max_bytes
 
     @property

@@ -4,7 +4,7 @@ The file is Chrome's JSON array of trace events, one a line, and may end after a
 of unknown names, which is where the record is:
 
 - `asyncsched.metadata`, once: `format`; `wall_clock` (seconds since 1970) and `perf_counter` of the origin of times;
-  the limits `max_ops`, `max_bytes` and `max_pending`, `bytes_before` (retained when the trace began), `devices`,
+  the fields of `Limits`, `bytes_before` (retained when the trace began), `devices`,
   `machine`, `program`, `pid`.
 - `asyncsched.record`, again and again: `args.z` is base64 of zlib of a JSON object; what is empty is left out.
     - `strings`, `lanes`: new ones, numbered on from those before: strings from 0, lanes from 1. A lane is

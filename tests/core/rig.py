@@ -42,16 +42,9 @@ class Made(execution.Body):
 class Rig(Host):
     """What the runtime and a device do around an engine, without a loop, threads or arrays."""
 
-    def __init__(
-        self,
-        *,
-        max_ops: int | None = None,
-        max_bytes: int | None = None,
-        max_pending: int | None = None,
-        lanes: int = 1,
-    ) -> None:
+    def __init__(self, *, lanes: int = 1, **limits: Any) -> None:
         self.completions = Completions(lambda: None)
-        self.engine = Engine(Limits(max_ops, max_bytes, max_pending), self.completions, self, self)
+        self.engine = Engine(Limits(**limits), self.completions, self, self)
         self.ledger, self.root = self.engine.ledger, self.engine.root
         self.loop = Lane()  # where quick tasks run
         self.loop_is_free = True  # False: they held it for long enough, and go to streams
