@@ -181,7 +181,7 @@ def _pending(kind: str, n: int, counts: Sequence[int]) -> list[Contestant]:
 
 
 def _flat(n: int, counts: Sequence[int]) -> Asked | None:
-    return Asked(1.3) if n != counts[0] else None
+    return Asked(1.4) if n != counts[0] else None
 
 
 async def _issue_unbounded(n: int, repeats: int) -> float:

@@ -10,7 +10,7 @@ nothing waiting (`submit`).
 
 `dispatch` is the one place where things move: it takes in what has ended, admits and launches what fits, and tells who
 waits. It is called after every submission that might go at once, when the loop was woken, and before anything that
-waits. Notices are given only there, never in the middle of a change of state; so whoever is told finds all of it done.
+waits. Notices are given only there, after what has moved; so whoever is told finds all of it done.
 
 The engine is made of parts: the `Ledger` has the counts and bytes, `Admission` the queues, `Endings` says how tasks
 end, `Scopes` keeps their tree, and `Audit` answers questions. A method of a part is called within a method of the
@@ -431,7 +431,10 @@ class Engine:
     @whole
     def close_scope(self, scope: Scope) -> None:
         """Take a finished scope out of the tree; what it still holds is charged to its parent in the same step."""
-        self.scopes.close(scope)
+        if scope.tasks:  # what a finaliser submitted, and was put off until now: it closes once that is over
+            self.scopes.end(scope)
+        else:
+            self.scopes.close(scope)
 
     @whole
     def release_reserves(self) -> None:
