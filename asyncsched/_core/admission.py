@@ -142,7 +142,7 @@ class Admission:
 
     def tasks(self) -> list[Task]:
         """Every pending task, by age. Changes nothing, and may be asked on any thread."""
-        return sorted([task for queue in list(self._queues) for task in queue], key=attrgetter("seq"))
+        return sorted([task for queue in list(self._queues) for task in queue.tasks()], key=attrgetter("seq"))
 
     def _enter(self, queue: Queue) -> None:
         """Let the tenant serve a queue, as is done while there are two or more."""

@@ -380,7 +380,7 @@ class Scope:
     def one_unfinished(self, before: int | None = None) -> Task | None:
         """One of them, late among them; None if there is none."""
         for scope in reversed(self.tree()):
-            for task in reversed(scope.tasks):
+            for task in reversed(list(scope.tasks)):  # a finaliser may submit meanwhile
                 if before is None or task.seq < before:
                     return task
         return None

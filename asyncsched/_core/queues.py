@@ -38,6 +38,10 @@ class Queue:
         """Its pending tasks, in order."""
         return (task for task in chain(self._expedited, self._tasks) if task.state == PENDING)
 
+    def tasks(self) -> list[Task]:
+        """The same at one moment: finalisers may submit while the list is gone through."""
+        return [task for task in (*self._expedited, *self._tasks) if task.state == PENDING]
+
     def push(self, task: Task) -> None:
         """A task joins."""
         (self._expedited if task.expedited else self._tasks).append(task)

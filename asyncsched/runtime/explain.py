@@ -104,7 +104,9 @@ class _Words:
             return [f"which waits for an input{more}{then}{_in_commit(behind)}"]
         if wait is Wait.QUEUE:
             queue = task.scope.queue
-            before = sum([other.state == PENDING for other in takewhile(lambda other: other is not task, queue)])
+            before = sum(
+                [other.state == PENDING for other in takewhile(lambda other: other is not task, queue.tasks())]
+            )
             where = f"which is behind {counted(before, 'other')} in the queue of {_name_of(task.scope)}"
             return [f"{where}, whose head is{then[1:]}"]
         if wait is Wait.SLOT:
