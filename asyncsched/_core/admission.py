@@ -120,7 +120,7 @@ class Admission:
 
         Ask after `next` gave None.
         """
-        if self._ledger.free <= 0 or self._returning:
+        if self._ledger.full or self._returning:
             return []
         found = (self._oldest(account, False) for account in list(self._ledger.waiting) if not account.in_flight)
         return [task for task in found if task is not None]

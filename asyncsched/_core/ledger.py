@@ -154,10 +154,8 @@ class Ledger:
             self.free -= 1
         if task.move is not None:
             task.move.charge(task)
-        if self.in_flight > self.peak_in_flight:
-            self.peak_in_flight = self.in_flight
-        if self.account.used > self.peak_bytes:
-            self.peak_bytes = self.account.used
+        if self.in_flight > self.peak_in_flight or self.account.used > self.peak_bytes:
+            self.note_peak(self.in_flight)
 
     def refund(self, task: Task) -> None:
         """It physically ended: its slot is free, and so are the bytes that its result did not take over."""

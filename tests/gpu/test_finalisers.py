@@ -200,21 +200,8 @@ async def test_what_is_kept_by_one_finaliser_after_the_other_stays_right(p: Prog
     await p.gone()
 
 
-@pytest.mark.parametrize("make", ARRAYS[:-1], ids=name)
-async def test_the_bytes_of_an_array_stay_charged_while_a_finaliser_keeps_it(p: Program, make: Make) -> None:
-    Cycle(await make(p), p.kept.append)
-    for _ in range(3):
-        await p.collect()
-        await p.written_over()
-        assert p.retained() == 1
-        Cycle(p.kept.pop(), p.kept.append)
-    await p.collect()
-    p.kept.clear()
-    await p.gone()
-
-
-@pytest.mark.parametrize("make", TENSORS, ids=name)
-async def test_the_bytes_of_a_tensor_stay_charged_while_a_finaliser_keeps_it(p: Program, make: Make) -> None:
+@pytest.mark.parametrize("make", [*ARRAYS[:-1], *TENSORS], ids=name)
+async def test_the_bytes_stay_charged_while_a_finaliser_keeps_them(p: Program, make: Make) -> None:
     Cycle(await make(p), p.kept.append)
     for _ in range(3):
         await p.collect()
