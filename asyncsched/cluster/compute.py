@@ -92,7 +92,7 @@ def get(
             if watchers is not None:
                 watchers.begin(nodes, wanted)
             device = _device(runtime)
-            limit = runtime.engine.ledger.account.limit
+            limit = runtime.ledger.account.limit
             sizes = Sizes(dsk, 0 if limit is None else limit // min(len(device.streams), _UNKNOWN))
             run = Run(runtime, device, nodes, wanted, sizes, contextvars.copy_context(), watchers)
             found = _wait(run, watchers)

@@ -92,7 +92,7 @@ class Run:
         Raises:
             TaskCancelled: if somebody cancelled its tasks.
         """
-        runtime, before = self.runtime, self.runtime.engine.ledger.peak_bytes
+        runtime, before = self.runtime, self.runtime.ledger.peak_bytes
         scope = Submitter(runtime).scope(name="dask")
         self._waiting = asyncio.current_task()
         runtime.reclaimers.add(self._go_first)
@@ -119,7 +119,7 @@ class Run:
 
     async def _submit_all(self, core: CoreScope) -> None:
         runtime, queue, account = self.runtime, core.queue, core.account
-        ledger = runtime.engine.ledger
+        ledger = runtime.ledger
         held = 0  # submitted since the last dispatch
         for key, node in self.nodes.items():
             if self.stopped:
@@ -193,13 +193,13 @@ class Run:
         head = None if core is None else core.queue.peek()
         if core is None or head is None or not head.cost or not isinstance(head.call, Node):
             return False
-        self.runtime.engine.ledger.reprice(head, 0)
+        self.runtime.ledger.reprice(head, 0)
         return True
 
 
 def _tell(runtime: Runtime, before: int, tasks: int) -> None:
     """Log that tracked bytes passed the limit, higher than ever."""
-    limit, peak = runtime.engine.ledger.account.limit, runtime.engine.ledger.peak_bytes
+    limit, peak = runtime.ledger.account.limit, runtime.ledger.peak_bytes
     if limit is not None and peak > max(limit, before):
         log.warning(
             f"a graph of {tasks:,} Dask tasks took up to {peak:,} bytes, and the limit is {limit:,}: its order needs"

@@ -52,7 +52,7 @@ class Submitter(Tasks):
         """
         runtime, core = self._runtime, self._core()
         runtime.check()
-        before = runtime.engine.ledger.sequence
+        before = runtime.ledger.sequence
         if not await drained(runtime, core, before):
             await checkpoint()
         report(core, "barrier", before)

@@ -69,7 +69,7 @@ class TraceFile:
         """Start writing. On the loop's thread, before anything is noted."""
         self._runtime = runtime
         self._origin, self._wall = time.perf_counter(), time.time()
-        self._before = runtime.engine.ledger.account.used
+        self._before = runtime.ledger.account.used
         self._picture = Picture(self._origin, self._details)
         self._thread = threading.Thread(target=self._write_all, name="asyncsched trace", daemon=True)
         self._thread.start()

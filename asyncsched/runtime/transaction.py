@@ -70,8 +70,8 @@ def transaction(
 
 
 def _require_room(runtime: Runtime, what: str, count: int) -> None:
-    limit = runtime.engine.ledger.limits.max_pending
-    room = limit and limit - runtime.engine.ledger.pending
+    limit = runtime.ledger.limits.max_pending
+    room = limit and limit - runtime.ledger.pending
     if room is not None and count > room:
         raise QueueFull(
             f"{what} takes {count:,} tasks and the backlog (max_pending) has room for {room:,}:"

@@ -74,7 +74,7 @@ def wait(
     loop = runtime.loop
     assert loop is not None
     future: asyncio.Future[None] = loop.create_future()
-    waiter, observer = Waiter(runtime, len(tasks), future, stage, eager), runtime.engine.ledger.observer
+    waiter, observer = Waiter(runtime, len(tasks), future, stage, eager), runtime.ledger.observer
     for task in tasks:
         if not waiter(task):
             task.waiters = [waiter] if task.waiters is None else [*task.waiters, waiter]

@@ -41,7 +41,7 @@ class Waits:
     """Tells of the tasks of a runtime what they wait for, at one moment."""
 
     def __init__(self, runtime: Runtime) -> None:
-        self._ledger = runtime.engine.ledger
+        self._ledger = runtime.ledger
         self._in_flight = sorted(runtime.engine.audit.launched(), key=age)
 
     def chain(self, task: Task) -> Iterator[Link]:

@@ -70,7 +70,7 @@ class Graph:
         lanes = runtime.lanes[self._device].compute
         self._run, self._peak = self._device.capture(self._program, len(self._forms))
         if self._device.owns_captures:
-            lanes = [lanes[runtime.engine.ledger.sequence % len(lanes)]]
+            lanes = [lanes[runtime.ledger.sequence % len(lanes)]]
         self._lanes = lanes
 
     @property

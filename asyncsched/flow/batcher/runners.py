@@ -92,8 +92,8 @@ class Runners:
             runtime = find(self._scheduler)
             async with Submitter(runtime).scope(name=f"batch of {self.name}") as scope:
                 self._form(batch)
-                if runtime.engine.ledger.observer is not None:
-                    runtime.engine.ledger.observer.batch_formed(scope._core(), len(batch.items))
+                if runtime.ledger.observer is not None:
+                    runtime.ledger.observer.batch_formed(scope._core(), len(batch.items))
                 wanted, returned = await self._call(scope, batch)
                 results = _one_each(returned, len(wanted), self.name)
         except GeneratorExit:  # the loop is gone
