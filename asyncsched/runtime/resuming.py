@@ -19,17 +19,14 @@ from typing import Any
 
 
 def resume(futures: list[asyncio.Future[None]], debug: bool) -> None:
-    """Set each, and resume what awaits the first before this returns. Call it only from a callback of the loop."""
-    try:
-        for other in futures[1:]:
-            if not other.done():
-                other.set_result(None)
-        _resume(futures[0], debug)
-    except BaseException:  # a signal's, perhaps: nobody must wait for ever if the loop goes on
-        for future in futures:
-            if not future.done():
-                future.set_result(None)
-        raise
+    """Set each, and resume what awaits the first before this returns. Call it only from a callback of the loop.
+
+    An exception, as a signal's, may come out before each is set.
+    """
+    for other in futures[1:]:
+        if not other.done():
+            other.set_result(None)
+    _resume(futures[0], debug)
 
 
 def _resume(first: Any, debug: bool) -> None:

@@ -351,14 +351,19 @@ class Runtime(OnOneLoop, Host):
     def on_wake(self) -> None:
         """What a wake-up schedules: take in what has ended, and have who waited for it go on at once."""
         answered: list[asyncio.Future[None]] = []
-        self.answered = answered
         try:
+            self.answered = answered
             self.catch_up()
-        finally:
             self.answered = None
             if answered:
                 assert self.loop is not None
                 resume(answered, self.loop.get_debug())
+        except BaseException:  # a signal's, perhaps: nobody must wait for ever if the loop goes on
+            self.answered = None
+            for future in answered:
+                if not future.done():
+                    future.set_result(None)
+            raise
 
     def catch_up(self) -> None:
         """What has ended is taken in, also without a wake-up."""

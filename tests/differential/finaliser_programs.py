@@ -32,10 +32,10 @@ MOST_BYTES = 300_000  # of one array
 MOST_HELD = 24  # shadows
 MOST_ACTS = 150  # of finalisers, for one program: each may make others
 DEEP = 3  # finalisers that run inside of each other
-# Those that take any array, and do not warn.
+# Those that take any array, do not warn, and are one operation: between two, a finaliser may assign to what both read.
 UNARY = ("add1", "scale", "npscalar", "square", "abs", "exp", "transpose", "flip", "slice", "row", "newaxis", "ravel",
          "broadcast", "sum", "tanh")  # fmt: skip
-BINARY = ("add", "mul", "maximum", "less", "where", "matmul", "concat", "stack")
+BINARY = ("add", "mul", "maximum", "less", "matmul", "concat", "stack")
 
 
 class Deliberate(Exception):

@@ -211,10 +211,11 @@ class AddressSpace(Pressure):
 class AtLines(Pressure):
     """An exception comes before some lines of the package, on the loop's thread.
 
-    But not where Python would lose it, in what the package itself does when something dies.
+    But not where Python would lose it, in what the package itself does when something dies; nor in `_resume`, where
+    two lines have nothing between them at which Python looks for signals.
     """
 
-    lost = ("__del__", "_gone", "_remove")
+    left_alone = ("__del__", "_gone", "_remove", "_resume")
 
     def __init__(self, error: type[BaseException], rng: random.Random) -> None:
         self.errors, self.cause = (error,), error.__name__
@@ -234,14 +235,14 @@ class AtLines(Pressure):
     def _line(self, frame: FrameType, event: str, arg: Any) -> Any:
         if event == "line":
             self._left -= 1
-            if self._left <= 0 and not self._is_lost(frame):
+            if self._left <= 0 and not self._is_left_alone(frame):
                 self.places.append(f"{frame.f_code.co_filename.removeprefix(PACKAGE)}:{frame.f_lineno}")
                 raise self.errors[0]  # which ends tracing: one for each program
         return self._line
 
-    def _is_lost(self, frame: FrameType | None) -> bool:
+    def _is_left_alone(self, frame: FrameType | None) -> bool:
         while frame is not None and frame.f_code.co_filename.startswith(PACKAGE):
-            if frame.f_code.co_name in self.lost:
+            if frame.f_code.co_name in self.left_alone:
                 return True
             frame = frame.f_back
         return False
@@ -309,11 +310,11 @@ def run(case: Case) -> Program:
                     raise
         if not main.done():
             opened = main.get_coro().cr_frame.f_locals.get("s")
-            raise Wrong("\n".join([f"it hangs: {opened!r}", *found, _stacks(loop)]))
+            raise Wrong("\n".join([f"it hangs: {opened!r}, {_cause(pressure)}", *found, _stacks(loop)]))
         try:
             program = main.result()
         except Exception as error:
-            error.add_note(f"{pressure.cause} at {getattr(pressure, 'places', [])}")
+            error.add_note(_cause(pressure))
             raise
         loop.run_until_complete(loop.shutdown_asyncgens())
     finally:
@@ -325,6 +326,10 @@ def run(case: Case) -> Program:
     if found:
         raise Wrong("\n".join(found))
     return program
+
+
+def _cause(pressure: Any) -> str:
+    return f"{pressure.cause} at {getattr(pressure, 'places', [])}"
 
 
 async def _main(case: Case, pressure: Any, found: list[str], programs: list[Program]) -> Program:

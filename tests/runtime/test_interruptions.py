@@ -7,6 +7,7 @@ each of these programs is interrupted, once at each of those places.
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -20,6 +21,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
+from asyncsched.runtime.wakeup import _on_wake
 from tests.validate import validate
 from tests.waiting import held, turns, until
 
@@ -145,6 +147,44 @@ def break_off(s: asc.Scheduler) -> None:
         assert interrupted(number, partial(s.submit_nowait, int))
         if s._runtime.interrupted is not None:
             return
+
+
+@pytest.mark.one_loop
+@pytest.mark.parametrize("plain", [False, True])
+async def test_who_waits_goes_on_or_is_told_when_a_wake_up_is_interrupted(
+    plain: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if plain:
+        monkeypatch.delattr(os, "eventfd", raising=False)
+    ends: list[type] = []
+    for number in count(1):  # at 0 the loop finds the counter as it was, and calls again
+        gate, came_so_far = threading.Event(), list[bool]()
+        with suppress(ExceptionGroup):  # what was lost, and nobody waits for
+            async with asyncio.timeout(ENDS_SOON), asc.Scheduler("cpu", streams=1, max_ops=1) as s:
+                runtime, t = s._runtime, await s.submit(held, gate)
+                waiting = [asyncio.ensure_future(wait) for wait in (_awaits(t), _awaits(t), _submits(s))]
+                await turns(2)
+                runtime.completions.awake = True  # as if the loop were woken already
+                gate.set()
+                await until(lambda items=runtime.completions.items: items)
+                woken = partial(_on_wake, runtime, runtime.completions.wake) if plain else runtime._wakeup._read
+                asyncio.get_running_loop().call_soon(_interrupts, came_so_far, number, woken)
+                ends += [type(end) for end in await asyncio.gather(*waiting, return_exceptions=True)]
+        if came_so_far == [False]:
+            break
+    assert set(ends) == {type(None), asc.Task, asc.SchedulerClosed, KeyboardInterrupt}
+
+
+def _interrupts(came_so_far: list[bool], number: int, run: Callable[[], object]) -> None:
+    came_so_far.append(interrupted(number, run))
+
+
+async def _awaits(task: asc.Task[Any]) -> Any:
+    return await task
+
+
+async def _submits(s: asc.Scheduler) -> Any:
+    return await s.submit(int)
 
 
 async def test_what_was_lost_unseen_is_raised_where_it_closes() -> None:
