@@ -44,8 +44,6 @@ class LimitTooSmall(AsyncSchedError):
         super().__init__(message)
         self.needed = needed
         self.limit = limit
-        if needed is not None:
-            self.add_note(f"where more will follow, a limit of {self.suggested_limit:,} is the one to try next")
 
     @property
     def suggested_limit(self) -> int | None:

@@ -37,7 +37,7 @@ import pytest
 
 from ._core.callsite import line_of
 from .devices.sim import SimDevice
-from .runtime.deadlock import BUDGET, investigate
+from .runtime.explain import holders_of
 from .runtime.life import InlineMode
 from .runtime.runtime import Runtime
 from .runtime.waiting import drained
@@ -46,6 +46,7 @@ from .scheduler import Scheduler
 ASGIApp = Callable[[Any, Any, Any], Awaitable[None]]
 SimScheduler = Callable[..., AbstractAsyncContextManager[Scheduler]]
 
+_LONG = 5.0  # seconds in which who holds results is found out: nothing else runs then
 _SOON = 0.25  # seconds in which one of the tasks ends that a test issued last and need not await
 _LAST = 5.0  # seconds for what a test left running to end
 _passed = pytest.StashKey[bool]()
@@ -172,7 +173,7 @@ def _held(runtime: Runtime) -> list[str]:
         engine.drain()
     if not engine.ledger.account.used:
         return []
-    return [f"  {line}" for line in investigate(runtime, engine.ledger.account, (), BUDGET).lines]
+    return [f"  {line}" for line in holders_of(runtime, _LONG)(engine.ledger.account)]
 
 
 @pytest.fixture

@@ -351,6 +351,7 @@ class Scope:
     tasks: dict[Task, None] = field(default_factory=dict)  # unfinished
     unseen: Unseen | None = None  # failures of its own tasks; None before the first
     reserve: int = 0
+    entered_by: Any = None  # a weak reference to whoever will leave it; opaque here
     # Nothing more will be submitted: closed when its tasks are finished and its failures reported.
     ended: bool = False
     ended_children: deque[Scope] | None = None  # to be closed once they are over

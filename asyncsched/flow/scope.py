@@ -205,6 +205,7 @@ class Scope(Submitter):
             await self._check_deadline(error)
             raise
         self._link = Ambient(runtime, core, ambient.get(), until=until)
+        core.entered_by = self._link.by
         ambient.set(self._link)
         return self
 

@@ -1,83 +1,240 @@
 """Whether a stall is a deadlock: who holds the retained bytes, and what do these wait for.
 
-It is one if every holder of every byte was found (see `holders`), and each is a pending task, or an asyncio task that
-nothing but stuck tasks can ever wake. An asyncio task is woken by whoever holds the future that it waits for: another
-task (through `gather`, a task group, an event), and then the same is asked of that one.
+It is one if the first stuck task would find no room even if everybody let go of all bytes who may. Who may not is a
+pending task that is stuck itself, or an asyncio task that only stuck tasks can ever wake. Whoever else holds bytes may
+let go of them at any time, and so may who is not found (see `holders`). An asyncio task is woken by whoever holds the
+future that it waits for: another task (through `gather`, a task group, an event), and then the same is asked of that
+one. Or by a timer, which ends it: see `timers`.
+
+What may come free may let others in, and their awaiters let go of more: so this is asked until nothing changes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gc
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from time import perf_counter
+from math import inf
+from operator import itemgetter
+from time import thread_time
 from typing import Any
 
 from .._core.callsite import line_of
-from .._core.model import DONE, PENDING, Account, Task, Value
+from .._core.model import DONE, PENDING, Account, Scope, Task, Value
 from .holders import End, Walk, with_subclasses
+from .places import where_it_waits
 from .runtime import Runtime
+from .timers import Timer, in_wait_for, timers_of
 
-BUDGET = 0.5  # seconds for the first investigation of a stall, during which the event loop stands still
-MOST_BUDGET = 4.0  # for later ones, which may take longer and longer: each look for referrers scans the whole heap
+# Seconds for an investigation, during which the event loop stands still: of its thread, since the clock counts what
+# other programs do meanwhile.
+BUDGET = 0.25
+_AT_A_TIME = 100_000  # objects to look at before another look at the clock
 _MOST_NODES = 2_500  # of the tape: with more, they are not looked up together in advance
 _SHOWN = 8
+_HOLDERS_SHOWN = 3
 _FREE, _COROUTINE, _OTHER = range(3)  # kinds of holders as they are listed, those that may let go first
 CHAINED: set[type] = set()  # classes of linked lists, as the tape's nodes, which autograd adds
+
+Waiters = set["asyncio.Task[Any]"]
 
 
 @dataclass
 class Finding:
-    """What an investigation found."""
+    """What an investigation found of one account.
+
+    Attributes:
+        deadlock: the first stuck task will never be let in.
+        lines: who holds the bytes.
+        queued: how many of them lie in asyncio queues.
+    """
 
     deadlock: bool = False
     lines: list[str] = field(default_factory=list)
+    queued: int = 0
 
 
-def investigate(runtime: Runtime, account: Account, stuck_accounts: Iterable[Account], budget: float) -> Finding:
-    """Find who holds the bytes of a stuck account, and whether they all wait for stuck tasks themselves.
+@dataclass
+class _Held:
+    """Bytes of an account that are held."""
+
+    account: Account
+    nbytes: int
+    place: str
+    ends: list[End] | str = ""
+    queued: bool = False  # it lies in an asyncio queue
+
+
+def investigate(runtime: Runtime, stuck: Mapping[Account, Task | None], budget: float) -> dict[Account, Finding]:
+    """Find who holds the bytes of accounts, and whether the first stuck task of each will ever be let in.
 
     `budget` is the most seconds to search; what was not found by then counts as held outside. Of an account that is
-    not stuck, the tasks in flight are charged their part, and not looked for.
+    not stuck, and has no such task, the tasks in flight are charged their part, and not looked for.
     """
     assert runtime.loop is not None
-    deadline = perf_counter() + budget
-    values, futures, chained = _objects({Value}, with_subclasses(asyncio.Future), CHAINED)
-    things, costs = _held(runtime, account, values)
+    deadline = thread_time() + budget
+    values, futures, chained = _objects(deadline, {Value}, with_subclasses(asyncio.Future), CHAINED)
+    things, held = _held(runtime, stuck.keys(), values)
     tape = _tape(chained)
     values.clear()  # these two lists would count as holders
     chained.clear()
     walk = Walk(runtime.loop, futures, deadline, runtime.engine.admission.tasks())
-    holders = walk.up(things, tape)
-    stuck = _stuck(walk, _asyncio_tasks(holders), _parked(runtime, set(stuck_accounts)))
-    listing: Counter[tuple[int, str]] = Counter()
-    for (nbytes, place), ends in zip(costs, holders, strict=True):
-        listing.update({(rank, f"{nbytes:,} bytes {place}: held {text}") for rank, text in _told(ends, stuck)})
-    in_flight = sum([task.cost for task in runtime.engine.audit.launched() if task.scope.account.open is account])
-    missing = account.used - in_flight - sum(nbytes for nbytes, _ in costs)
-    if missing > 0 or (missing and not in_flight):  # results of tasks in flight may be counted twice
-        listing[_FREE, f"{missing:,} bytes are reserved by open scopes, or were not found"] += 1
-    return Finding(bool(listing) and all(rank != _FREE for rank, _ in listing), _shown(listing))
+    ends = walk.up(things, tape)
+    for one, found, queued in zip(held, ends, walk.queued, strict=True):
+        one.ends, one.queued = found, queued
+    held += _reserved(runtime, stuck.keys())
+    case = _Case(runtime, walk, stuck.keys(), held)
+    waiting, moving, free = case.judged()
+    findings = {}
+    for account, first in stuck.items():
+        listing: Counter[tuple[int, str]] = Counter()
+        for one in held:
+            if one.account is account:
+                rank, text = _told(one.ends, waiting, moving)
+                listing[rank, f"{one.nbytes:,} bytes {one.place}: held {text}"] += 1
+        if (unknown := case.unknown[account]) > 0:
+            listing[_FREE, f"{unknown:,} bytes are reserved by open scopes, or were not found"] += 1
+        in_queues = sum([one.nbytes for one in held if one.account is account and one.queued])
+        findings[account] = finding = Finding(lines=_shown(listing), queued=in_queues)
+        if first is not None and not _finds_room(first, free):
+            timers = timers_of(runtime.loop, deadline)
+            timer = None if timers is None else case.timer_that_helps(first, timers, waiting)
+            finding.deadlock = timers is not None and timer is None
+            if timer is not None:
+                finding.lines.append(
+                    f"a timer ends {where_it_waits(timer.task)}, in {timer.seconds:.3g} s: then there will be room"
+                )
+    return findings
 
 
-def _told(ends: list[End] | str, stuck: set[asyncio.Task[Any]]) -> set[tuple[int, str]]:
-    """Who holds a thing, each with a rank. Of several places in one asyncio task only the one that says most."""
+class _Case:
+    """What was found, and what follows from it.
+
+    Attributes:
+        unknown: bytes of each account of which nobody knows who holds them; below zero if some were counted twice.
+    """
+
+    def __init__(self, runtime: Runtime, walk: Walk, accounts: Iterable[Account], held: list[_Held]) -> None:
+        self._held = held
+        self._pending = runtime.engine.admission.tasks()
+        self._parked = [
+            (waiter, [task for task in tasks if task.state < DONE])
+            for future, (waiter, tasks) in runtime.parked.items()
+            if waiter is not None and not future.done()
+        ]
+        launched = runtime.engine.audit.launched()
+        self.unknown: dict[Account, float] = {}
+        for account in accounts:
+            in_flight = sum([task.cost for task in launched if task.scope.account.open is account])
+            self.unknown[account] = account.used - in_flight - sum([h.nbytes for h in held if h.account is account])
+        self._wakers: dict[asyncio.Task[Any], set[Any]] = {}
+        parked = self._waiting(self._moving(self._free(None, set())), frozenset())
+        self._wakers = _all_wakers(walk, _asyncio_tasks([one.ends for one in held]), parked)
+
+    def judged(self, ended: AbstractSet[Any] = frozenset()) -> tuple[Waiters, set[Task], dict[Account, float]]:
+        """The asyncio tasks that only stuck ones can wake, once some have ended; the pending tasks that may be let in;
+        and the bytes of each account that may come free."""
+        free = self._free(None, set())
+        while True:
+            moving = self._moving(free)
+            waiting = self._waiting(moving, ended)
+            before, free = free, self._free(waiting, moving)
+            if free == before:
+                return waiting, moving, free
+
+    def timer_that_helps(self, first: Task, timers: list[Timer], waiting: Waiters) -> Timer | None:
+        """The timer that lets a stuck task in by what it ends, together with those that fire before it.
+
+        Not one that ends whoever waits for that task: they are better told at once.
+        """
+        account = first.scope.account
+        asking = [
+            (task.seq, waiter) for waiter, tasks in self._parked for task in tasks if task.scope.account is account
+        ]
+        asker = {min(asking, key=itemgetter(0))[1]} if asking else set()
+        those = [timer for timer in timers if timer.ends & waiting and not timer.ends & asker]
+
+        def lets_in(count: int) -> bool:
+            ended = set[asyncio.Task[Any]]().union(*[timer.ends for timer in those[:count]])
+            return _finds_room(first, self.judged(ended)[2])
+
+        if not those or not lets_in(len(those)):
+            return None
+        return those[bisect_left(range(1, len(those)), True, key=lets_in)]
+
+    def _free(self, waiting: Waiters | None, moving: set[Task]) -> dict[Account, float]:
+        """How many bytes may come free; with None of what is held outside alone."""
+        free = {account: nbytes if nbytes >= 0 else inf for account, nbytes in self.unknown.items()}
+        for one in self._held:
+            found = [] if isinstance(one.ends, str) else one.ends
+            if not found or (waiting is not None and any(_goes_on(owner, waiting, moving) for owner, _ in found)):
+                free[one.account] += one.nbytes
+        return free
+
+    def _moving(self, free: dict[Account, float]) -> set[Task]:
+        """The pending tasks that find room with so many bytes more, and those after them."""
+        todo = [task for task in self._pending if not task.blockers and _finds_room(task, free)]
+        found = set(todo)
+        while todo:
+            fresh = set(todo.pop().dependents) - found
+            found |= fresh
+            todo += fresh
+        return found
+
+    def _waiting(self, moving: set[Task], ended: AbstractSet[Any]) -> Waiters:
+        """The asyncio tasks that only stuck ones can wake: those parked here, and who only they can wake."""
+        parked = {
+            waiter
+            for waiter, tasks in self._parked
+            if waiter not in ended and all(task.state == PENDING and task not in moving for task in tasks)
+        }
+        wakers = self._wakers
+        stuck = parked | (wakers.keys() - ended)
+        while free := {task for task in stuck - parked if not wakers[task] or not wakers[task] <= stuck}:
+            stuck -= free
+        return stuck
+
+
+def _finds_room(task: Task, free: dict[Account, float]) -> bool:
+    """Whether a pending task is let in once so many bytes more are free."""
+    account = task.scope.account
+    if account.limit is None or account not in free or (not task.cost and not task.unestimated):
+        return True
+    return account.used - free[account] + task.cost <= account.limit
+
+
+def _goes_on(owner: Any, waiting: Waiters, moving: set[Task]) -> bool:
+    return owner not in waiting if isinstance(owner, asyncio.Task) else owner.state != PENDING or owner in moving
+
+
+def _told(ends: list[End] | str, waiting: Waiters, moving: set[Task]) -> tuple[int, str]:
+    """Who holds a thing, and the rank of who may let go first. Of several places in one asyncio task only the one that
+    says most."""
     if not ends:
-        return {(_FREE, "by garbage that is not collected yet")}
+        return _FREE, "by garbage that is not collected yet"
     if isinstance(ends, str):
-        return {(_FREE, f"outside ({ends})")}
-    best: dict[asyncio.Task[Any], tuple[int, str]] = {}
+        return _FREE, f"outside ({ends})"
+    best: dict[asyncio.Task[Any], tuple[int, bool, bool, str]] = {}
     pending: list[Task] = []
     for owner, text in ends:
         if isinstance(owner, Task):
             pending.append(owner)
             continue
-        rank = _FREE if owner not in stuck else _COROUTINE if text.startswith("coroutine") else _OTHER
-        told = rank, f"by {text}{'' if rank else ', and may go on'}"
+        rank = _FREE if owner not in waiting else _COROUTINE if text.startswith("coroutine") else _OTHER
+        told = rank, "(an expression)" in text, " of " not in text, f"by {text}{'' if rank else ', and may go on'}"
         best[owner] = min(best.get(owner, told), told)
-    return {*best.values(), *([(_OTHER, _readers(pending))] if pending else [])}
+    found = sorted(best.values())
+    if pending:
+        rank = _FREE if any(task.state != PENDING or task in moving for task in pending) else _OTHER
+        found.append((rank, False, False, _readers(pending)))
+    texts = [text for *_, text in found]
+    if len(texts) > _HOLDERS_SHOWN:
+        texts[_HOLDERS_SHOWN:] = [f"{len(texts) - _HOLDERS_SHOWN:,} more"]
+    return min(rank for rank, *_ in found), ", and ".join(texts)
 
 
 def _readers(pending: list[Task]) -> str:
@@ -93,30 +250,51 @@ def _shown(listing: Counter[tuple[int, str]]) -> list[str]:
     return shown
 
 
-def _asyncio_tasks(holders: Iterable[list[End] | str]) -> set[asyncio.Task[Any]]:
+def _asyncio_tasks(holders: Iterable[list[End] | str]) -> Waiters:
     return {owner for ends in holders if not isinstance(ends, str) for owner, _ in ends if not isinstance(owner, Task)}
 
 
-def _objects(*kinds: set[type]) -> list[list[Any]]:
+def _objects(deadline: float, *kinds: set[type]) -> list[list[Any]]:
     """All objects of these classes: looked for at once, since there may be a million others."""
     wanted = set[type]().union(*kinds)
-    found = [thing for thing in gc.get_objects() if type(thing) in wanted]
+    found, everything = list[Any](), gc.get_objects()
+    for start in range(0, len(everything), _AT_A_TIME):
+        if thread_time() > deadline:  # who holds them is not asked then
+            break
+        found += [thing for thing in everything[start : start + _AT_A_TIME] if type(thing) in wanted]
     return [[thing for thing in found if type(thing) in those] for those in kinds]
 
 
-def _held(runtime: Runtime, account: Account, values: list[Value]) -> tuple[list[Any], list[tuple[int, str]]]:
-    """What is charged to the account: values, and the owners of arrays that left.
-
-    With their bytes and where they are from.
-    """
-    things: list[Any] = [v for v in values if v.charge and v.account.open is account]
-    costs = [(v.charge, f"created at {line_of(v.site)}") for v in things]
+def _held(runtime: Runtime, accounts: Iterable[Account], values: list[Value]) -> tuple[list[Any], list[_Held]]:
+    """What is charged to accounts: values, and the owners of arrays that left; and what is to be told of each."""
+    things = list[Any]()
+    held = list[_Held]()
+    for v in values:
+        if v.charge and (account := v.account.open) in accounts:
+            things.append(v)
+            held.append(_Held(account, v.charge, f"created at {line_of(v.site)}"))
     for device in runtime.devices:
         for escape in list(device.memory.escapes.values()):
-            if escape.account.open is account and (array := escape.visible()) is not None:
+            if (account := escape.account.open) in accounts and (array := escape.visible()) is not None:
                 things.append(array)
-                costs.append((escape.nbytes, f"in an awaited array, created at {line_of(escape.site)}"))
-    return things, costs
+                held.append(_Held(account, escape.nbytes, f"in an awaited array, created at {line_of(escape.site)}"))
+    return things, held
+
+
+def reserves(root: Scope, accounts: Iterable[Account]) -> Iterator[tuple[Account, Scope]]:
+    """The open scopes whose reserve is charged to one of these accounts."""
+    for scope in root.tree():
+        if scope.reserve and scope.account.parent is not None and (account := scope.account.parent.open) in accounts:
+            yield account, scope
+
+
+def _reserved(runtime: Runtime, accounts: Iterable[Account]) -> list[_Held]:
+    """What open scopes reserve: held by whoever will leave them."""
+    return [
+        _Held(account, scope.reserve, f"reserved by scope {scope.name!r}", [(owner, where_it_waits(owner))])
+        for account, scope in reserves(runtime.engine.root, accounts)
+        if scope.entered_by is not None and (owner := scope.entered_by()) is not None and not owner.done()
+    ]
 
 
 def _tape(nodes: list[Any]) -> list[Any]:
@@ -127,37 +305,8 @@ def _tape(nodes: list[Any]) -> list[Any]:
     return found if len(found) < _MOST_NODES else []
 
 
-def _parked(runtime: Runtime, accounts: set[Account]) -> set[asyncio.Task[Any]]:
-    """The asyncio tasks that wait here for tasks that are all stuck."""
-    return {
-        waiter
-        for future, (waiter, tasks) in runtime.parked.items()
-        if waiter is not None
-        and not future.done()
-        and all(_is_stuck(task, accounts) for task in tasks if task.state < DONE)
-    }
-
-
-def _is_stuck(task: Task, accounts: set[Account]) -> bool:
-    seen: set[Task] = set()
-    todo = [task]
-    while todo:
-        task = todo.pop()
-        if task in seen:
-            continue
-        seen.add(task)
-        if task.state != PENDING:
-            return False
-        if not task.blockers:
-            if task.scope.account not in accounts:
-                return False
-            continue
-        todo += [v.task for v in task.inputs if v.task is not None and v.task.state == PENDING]
-    return True
-
-
-def _stuck(walk: Walk, tasks: set[asyncio.Task[Any]], parked: set[asyncio.Task[Any]]) -> set[asyncio.Task[Any]]:
-    """The asyncio tasks that only stuck ones can wake: those parked here, and among `tasks` and what wakes them."""
+def _all_wakers(walk: Walk, tasks: Waiters, parked: Waiters) -> dict[asyncio.Task[Any], set[Any]]:
+    """Who can wake each of these tasks, and who can wake those, up to the ones that are parked here."""
     wakers: dict[asyncio.Task[Any], set[Any]] = {}
     fresh = tasks - parked
     while fresh:
@@ -165,10 +314,7 @@ def _stuck(walk: Walk, tasks: set[asyncio.Task[Any]], parked: set[asyncio.Task[A
         wakers |= found
         fresh = {waker for those in found.values() for waker in those if isinstance(waker, asyncio.Task)}
         fresh -= parked | wakers.keys()
-    stuck = parked | wakers.keys()
-    while free := {task for task in stuck - parked if not wakers[task] or not wakers[task] <= stuck}:
-        stuck -= free
-    return stuck
+    return wakers
 
 
 def _wakers(walk: Walk, tasks: list[asyncio.Task[Any]]) -> dict[asyncio.Task[Any], set[Any]]:
@@ -178,9 +324,8 @@ def _wakers(walk: Walk, tasks: list[asyncio.Task[Any]]) -> dict[asyncio.Task[Any
     for task in tasks:
         awaited = getattr(task, "_fut_waiter", None)
         if awaited is not None and not awaited.done():  # else it is about to run
-            if isinstance(awaited, asyncio.Task):
-                found[task] = {awaited}
-            else:
+            found[task] = {awaited} if isinstance(awaited, asyncio.Task) else in_wait_for(task)
+            if not found[task]:
                 on_futures.append(task)
         del awaited
     for task, ends in zip(on_futures, walk.up([getattr(task, "_fut_waiter") for task in on_futures]), strict=True):  # noqa: B009

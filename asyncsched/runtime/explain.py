@@ -16,7 +16,7 @@ from typing import Final
 from .._arguments import counted
 from .._core.callsite import is_users, line_of
 from .._core.model import DONE, LAUNCHED, PENDING, STATE_NAMES, Account, Scope, Task, Value
-from .deadlock import BUDGET, investigate
+from .deadlock import BUDGET, investigate, reserves
 from .places import where_it_waits
 from .runtime import Runtime
 from .waits_for import Link, Wait, Waits, age
@@ -69,9 +69,9 @@ def explain_all(runtime: Runtime, holders: Holders | None = None) -> str:
     return "\n".join(told)
 
 
-def holders_of(runtime: Runtime) -> Holders:
+def holders_of(runtime: Runtime, budget: float = BUDGET) -> Holders:
     """Looks for who holds the bytes of an account, within a budget of time. For the loop's thread."""
-    return lambda account: investigate(runtime, account, {account}, BUDGET).lines
+    return lambda account: investigate(runtime, {account: None}, budget)[account].lines
 
 
 def _chain(runtime: Runtime, task: Task, holders: Holders | None) -> list[str]:
@@ -139,10 +139,11 @@ class _Words:
             total = sum(other.cost for other in flying)
             tasks = counted(len(flying), "task")
             lines.append(f"  {total:,} bytes: those of {tasks} in flight, which give back what is not kept")
-        for scope in _reserved_in(engine.root, account):
-            lines.append(f"  {scope.reserve:,} bytes: the reserve of {_name_of(scope)}, which is open")
         if self._holders is not None:
             lines += [f"  {line}" for line in self._holders(account)]
+        else:
+            for _, scope in reserves(engine.root, {account}):
+                lines.append(f"  {scope.reserve:,} bytes: the reserve of {_name_of(scope)}, which is open")
         if behind is None:
             enough = engine.audit.sufficient_limit(account)
             return [*lines, f"  (a limit of {enough:,} bytes would have sufficed for all that waits)"]
@@ -198,17 +199,6 @@ def _where_it_runs(task: Task) -> str:
     if frame is None or lane.stream.finished.count >= task.number:  # it waits for the next one, or that has begun
         return ""
     return line if len(names) < 2 else f"{line}, inside {names[0]}"
-
-
-def _reserved_in(root: Scope, account: Account) -> list[Scope]:
-    """Open scopes whose reserve is charged to an account."""
-    found, todo = [], [root]
-    while todo:
-        scope = todo.pop()
-        todo += scope.children
-        if scope.reserve and scope.account.parent is not None and scope.account.parent.open is account:
-            found.append(scope)
-    return found
 
 
 def _cut(text: str) -> str:

@@ -18,9 +18,10 @@ import gc
 import inspect
 import sys
 import types
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
-from time import perf_counter
+from threading import get_ident
+from time import thread_time
 from typing import Any
 
 import numpy as np
@@ -28,12 +29,11 @@ import numpy as np
 from .._core.callsite import is_users
 from .._core.model import DONE, PENDING, Task
 from .._core.refcounts import references
-from .places import AWAITING, frame_of, where_it_waits
+from .places import frame_of, steps_of, variables_of, where_it_waits
 
 MOST_OBJECTS = 200_000
+QUEUES = (asyncio.Queue, asyncio.LifoQueue, asyncio.PriorityQueue)
 _MANY = 250  # objects from which one pass over the heap with a set beats `gc.get_referrers`, which compares with each
-_SUSPENDED = (types.CoroutineType, types.GeneratorType, types.AsyncGeneratorType)
-_AWAITED = ("async_generator_asend", "async_generator_athrow", "coroutine_wrapper", "anext_awaitable")
 
 End = tuple["asyncio.Task[Any] | Task", str]  # with a text that says where the asyncio task has it
 
@@ -62,6 +62,8 @@ class Walk:
     ) -> None:
         """`futures` are all that there are: the walk's from now on."""
         self._deadline = deadline
+        self._longest = 0.0  # seconds that one level took, and so the next may take
+        self.queued: list[bool] = []  # which of the objects that were asked for last lie in an asyncio queue
         self._asker = asyncio.current_task(loop)  # None where the scheduler itself asks
         self._asking = {} if self._asker is None else _held_here(self._asker)
         # Pending tasks by the tuple in which they hold what they read, where nobody else has that tuple. Thousands of
@@ -70,7 +72,13 @@ class Walk:
         self._readers = {id(task.reads): task for task in several if references([task.reads], 0) == 2}
         self._futures = futures
         self._ours = {id(self._futures)}  # containers of the investigation itself, alive throughout
-        self._owners = _owners(asyncio.all_tasks(loop))
+        tasks = asyncio.all_tasks(loop)
+        self._owners = {id(step): task for task in tasks for step in steps_of(task)}
+        # What notebooks keep things in whose cell waits, by identity, with the globals of their code.
+        self._cells = {
+            key: whose for task in tasks for step in steps_of(task) for key, whose in _namespaces(step).items()
+        }
+        self._cells |= {key: whose for key, whose in _shown_results().items() if whose in self._cells}
         # `gc.get_referrers` overlooks some of what asyncio's futures and tasks hold: in Python 3.11 what a task has by
         # way of being a future (callbacks, its exception), in 3.13 the attributes of a class derived from these.
         self._holding: dict[int, set[int]] = defaultdict(set)  # places in the list of futures, by what they hold
@@ -88,12 +96,18 @@ class Walk:
         level = list(nodes.values())
         self._ours |= {id(starts), id(between)}
         while level:
-            if perf_counter() > self._deadline or len(nodes) > MOST_OBJECTS:
+            began = thread_time()
+            if began + self._longest > self._deadline or len(nodes) > MOST_OBJECTS:
                 for node in level:
                     node.trouble = "the search ran out of its budget"
                 break
             level = self._climb(level, nodes)
-        found = [_summary(nodes[key]) for key in map(id, starts)]
+            self._longest = max(self._longest, thread_time() - began)
+        found, self.queued = [], []
+        for key in map(id, starts):
+            above = _above(nodes[key])
+            found.append(_summary(above))
+            self.queued.append(any(type(node.thing) in QUEUES for node in above))
         for node in nodes.values():  # which go in circles where their objects do: left as garbage, they would pin these
             node.thing, node.up = None, []
         return found
@@ -162,6 +176,8 @@ class Walk:
             node.ends.append((owner, _describe(owner, referrer, node.thing)))
         elif self._asker is not None and kind is types.CoroutineType and referrer.cr_running:
             node.ends.append((self._asker, _describe(self._asker, referrer, node.thing)))
+        elif (whose := self._cells.get(id(referrer))) is not None and not _runs_elsewhere(whose):
+            node.ends += self._cell_ends(whose, node.thing)
         elif issubclass(kind, types.ModuleType | type):
             node.trouble = f"{_kind(referrer)} holds it"
         elif _is_namespace(referrer):
@@ -175,6 +191,51 @@ class Walk:
             above.append(higher)
             node.up.append(higher)
 
+    def _cell_ends(self, namespace: int, what: Any) -> list[End]:
+        """Whoever may change the variables of a notebook, while one of its cells waits: tasks that run its code."""
+        ends: list[End] = []
+        for task in set(self._owners.values()):
+            for step in steps_of(task):
+                frame = frame_of(step)
+                if frame is not None and id(frame.f_globals) == namespace:
+                    cell = not frame.f_code.co_flags & inspect.CO_OPTIMIZED
+                    ends.append((task, _describe(task, step, what) if cell else where_it_waits(task)))
+        return ends
+
+
+def _namespaces(step: Any) -> dict[int, int]:
+    """The dicts in which code has its variables that is no function's, by identity, with its globals.
+
+    That is the cell of a notebook, which awaits. Meanwhile nobody changes these but code that runs with these globals.
+    """
+    frame = frame_of(step)
+    if frame is None or frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+        return {}
+    whose = id(frame.f_globals)
+    return {whose: whose, id(frame.f_locals): whose}
+
+
+def _shown_results() -> dict[int, int]:
+    """Where IPython keeps the results that it has shown (`_`, `Out`), by identity, with the globals of its cells."""
+    shell = IPython.get_ipython() if (IPython := sys.modules.get("IPython")) else None
+    if shell is None:
+        return {}
+    kept: list[Any] = [shell.user_ns_hidden, shell.history_manager.output_hist]
+    for thing in (shell.displayhook, shell.last_execution_result):
+        kept += thing, getattr(thing, "__dict__", None)
+    return dict.fromkeys(map(id, kept), id(shell.user_global_ns))
+
+
+def _runs_elsewhere(namespace: int) -> bool:
+    """Whether another thread runs code with these globals."""
+    for thread, frame in sys._current_frames().items():
+        at: types.FrameType | None = frame if thread != get_ident() else None
+        while at is not None:
+            if id(at.f_globals) == namespace:
+                return True
+            at = at.f_back
+    return False
+
 
 def _held_here(task: asyncio.Task[Any]) -> dict[int, list[End]]:
     """What variables of the user's functions hold that run on this thread, in `task`, by identity: no look for
@@ -185,29 +246,26 @@ def _held_here(task: asyncio.Task[Any]) -> dict[int, list[End]]:
         code = frame.f_code
         if is_users(code) and code.co_flags & inspect.CO_OPTIMIZED:  # else its variables are a module's
             place = f"which asks at {code.co_filename}:{frame.f_lineno}"
-            variables = frame.f_locals
-            for name, held in variables.items():
-                found[id(held)].append((task, f"{code.co_qualname} (variable {name!r}), {place}"))
-            if sys.version_info < (3, 13) and sys.getrefcount(variables) <= 3:  # else a `locals()` of its own
-                variables.clear()  # a snapshot, which would pin the locals
-            held = variables = None  # type: ignore[assignment]
+            for name, held in variables_of(frame):
+                found[held].append((task, f"{code.co_qualname} (variable {name!r}), {place}"))
         frame = frame.f_back
     return found
 
 
-def _summary(start: _Node) -> list[End] | str:
-    """Every end above a node, or the first trouble."""
-    ends: list[End] = []
-    seen, todo = {start}, [start]
-    while todo:
-        node = todo.pop()
-        if node.trouble is not None:
-            return node.trouble
-        ends += node.ends
+def _above(start: _Node) -> list[_Node]:
+    """A node, and all that lead up from it."""
+    found, seen = [start], {start}
+    for node in found:
         fresh = [higher for higher in node.up if higher not in seen]
         seen.update(fresh)
-        todo += fresh
-    return ends
+        found += fresh
+    return found
+
+
+def _summary(nodes: list[_Node]) -> list[End] | str:
+    """Every end above these, or the first trouble."""
+    trouble = next((node.trouble for node in nodes if node.trouble is not None), None)
+    return [end for node in nodes for end in node.ends] if trouble is None else trouble
 
 
 def with_subclasses(kind: type) -> set[type]:
@@ -220,36 +278,25 @@ def with_subclasses(kind: type) -> set[type]:
     return found
 
 
-def _owners(tasks: Iterable[asyncio.Task[Any]]) -> dict[int, asyncio.Task[Any]]:
-    """Every suspended coroutine and generator in the await chains of `tasks`, by id."""
-    owners: dict[int, asyncio.Task[Any]] = {}
-    for task in tasks:
-        todo: list[Any] = [task.get_coro()]
-        while todo:
-            step = todo.pop()
-            if step is None or id(step) in owners:
-                continue
-            if isinstance(step, _SUSPENDED):
-                owners[id(step)] = task
-                todo += [getattr(step, name, None) for name in AWAITING]
-            elif type(step).__name__ in _AWAITED:
-                todo += gc.get_referents(step)
-    return owners
-
-
 def _describe(owner: asyncio.Task[Any], coroutine: Any, what: Any) -> str:
     frame = frame_of(coroutine)
     if frame is None or not is_users(frame.f_code):
         return where_it_waits(owner)
-    variables = frame.f_locals
-    names = [name for name, held in variables.items() if held is what]
-    if sys.version_info < (3, 13):
-        variables.clear()  # a snapshot, which would pin the locals
-    variable = f"variable {names[0]!r}" if names else "an expression"
+    if type(what) is types.CellType:
+        what = what.cell_contents
+    names = [name for name, held in variables_of(frame, coroutine) if held == id(what)]
+    variable = f"variable {names[0]!r}{_size_of(what)}" if names else "an expression"
     return (
         f"coroutine {frame.f_code.co_qualname} ({variable}), which waits at {frame.f_code.co_filename}:{frame.f_lineno}"
         f" in task {owner.get_name()!r}"
     )
+
+
+def _size_of(container: Any) -> str:
+    kind = type(container)  # exactly: what is derived from these may do anything when it is asked
+    if kind in (list, tuple, dict, set, deque):
+        return f", {kind.__name__} of {len(container):,}"
+    return f", asyncio.{kind.__name__} of {container.qsize():,}" if kind in QUEUES else ""
 
 
 def _unseen(thing: Any) -> str:

@@ -15,9 +15,9 @@ Then, as long as the signature stays:
    bytes to spare are asked for them (`reclaimers`: a pipeline's read-ahead). If pending tasks alone hold all the bytes
    it is a deadlock, and no search is needed.
 2. *After `FIRST_LOOK`*: a whole collection; then the search for holders. It is repeated after pauses that double, since
-   the loop stands still meanwhile, and holders outside may take hours; its budget of time grows with the pauses, up to
-   a limit. If the collection freed some, cycles have outlived those of young garbage, and more will: from then on a
-   stall need only last as long as a whole one takes. Each that frees none doubles that.
+   the loop stands still meanwhile, and holders outside may take hours. If the collection freed some, cycles have
+   outlived those of young garbage, and more will: from then on a stall need only last as long as a whole one takes.
+   Each that frees none doubles that; one that takes longer than a search may, and frees none, is the last.
 3. *After `FIRST_LOG`*, and then every `NEXT_LOG`: the holders found so far are logged.
 4. *After the user's `stall_timeout`*, if there is one: SchedulerStalled.
 
@@ -48,7 +48,7 @@ from .._core.callsite import line_of
 from .._core.failure import Failure
 from .._core.model import PENDING, Account, Scope, Task
 from ..errors import AsyncSchedError, MemoryDeadlockError, SchedulerStalled
-from .deadlock import BUDGET, MOST_BUDGET, Finding, investigate
+from .deadlock import BUDGET, Finding, investigate
 from .runtime import Runtime
 
 log = logging.getLogger("asyncsched")
@@ -76,6 +76,7 @@ class StallWatch:
         self._pause = FIRST_LOOK
         self._logged = FIRST_LOG
         self._may_collect = 0.0  # when young garbage may be collected again
+        self._wasted = 0.0  # seconds that the last collection of all garbage took, if it freed nothing
         self._patience = inf  # after how long all garbage is collected, if before the first thorough look
         self._soon: asyncio.Handle | None = None
         self._later: asyncio.TimerHandle | None = None
@@ -119,12 +120,13 @@ class StallWatch:
     def _look(self, thorough: bool) -> None:
         """Free what dead cycles hold. If nothing comes of that, find out whether this is a deadlock."""
         runtime, signature = self._runtime, self._signature
-        whole = thorough or perf_counter() - self._began >= self._patience
+        whole = self._wasted <= BUDGET and (thorough or perf_counter() - self._began >= self._patience)
         early = 0.0 if whole else self._may_collect - perf_counter()
         spent = 0.0 if early > 0 else self._collect(whole)
         runtime.dispatch()
         freed = self._signature != signature
         if whole:
+            self._wasted = 0.0 if freed else spent
             self._patience = spent if freed else 2 * self._patience
             if self._patience >= FIRST_LOOK:
                 self._patience = inf
@@ -176,12 +178,12 @@ class StallWatch:
         """Look for holders; tell of a deadlock, or of a stall that lasts."""
         runtime = self._runtime
         waited = perf_counter() - self._since
-        budget = min(MOST_BUDGET, BUDGET * max(1.0, self._pause / FIRST_LOOK))
         late = self._timeout is not None and waited >= self._timeout
         if log_it := waited >= self._logged:
             self._logged = waited + NEXT_LOG
+        findings = investigate(runtime, {task.scope.account: task for task in stuck}, BUDGET)
         for task in stuck:
-            finding = investigate(runtime, task.scope.account, {t.scope.account for t in stuck}, budget)
+            finding = findings[task.scope.account]
             if finding.deadlock:
                 self._tell(task, self._deadlock(task, finding))
                 return
@@ -248,8 +250,15 @@ class StallWatch:
             lines.append("  pending tasks hold all of it as their inputs")
         else:
             lines += [f"  {holder}" for holder in finding.lines]
-        lines.append(
-            f"cure: drop results sooner, take fewer at a time, reserve with s.scope(reserve=...), or raise the limit to"
-            f" {needed:,} bytes, which would have sufficed for all that waits"
-        )
+        if finding is not None and finding.queued:
+            lines.append(
+                "cure: give the queue between producer and consumer a size, as in asyncio.Queue(2), and have the"
+                " consumer reserve what it needs before the producer begins:"
+                f" s.scope(reserve={needed - finding.queued}), for what is held outside the queue and what waits"
+            )
+        else:
+            lines.append(
+                "cure: drop results sooner, take fewer at a time, reserve with s.scope(reserve=...), or raise the limit"
+                f" to {needed:,} bytes, which would have sufficed for all that waits"
+            )
         return "\n".join(lines)

@@ -82,7 +82,7 @@ def test_too_large_by_itself():
         "matmul needs 1,001 bytes (1,001 of its own, 0 of inputs) and the limit is 1,000: raise max_bytes"
         " (or the scope's reserve) to at least 1,001, or split the task"
     )
-    assert caught.value.__notes__ == ["where more will follow, a limit of 2,000 is the one to try next"]
+    assert caught.value.suggested_limit == 2_000
     with pytest.raises(TaskTooLarge) as caught:
         rig.submit(cost=5_000)
     assert caught.value.suggested_limit == 5_000  # more than twice the limit

@@ -17,13 +17,13 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[deadlock.Finding]:
     """
     found: list[deadlock.Finding] = []
 
-    def look(*args: Any) -> deadlock.Finding:
-        found.append(deadlock.investigate(*args))
-        return found[-1]
+    def look(*args: Any) -> dict[Any, deadlock.Finding]:
+        findings = deadlock.investigate(*args)
+        found.extend(findings.values())
+        return findings
 
     monkeypatch.setattr(stall, "investigate", look)
     monkeypatch.setattr(stall, "FIRST_LOOK", 0.01)
     monkeypatch.setattr(stall, "NEXT_LOOK", 0.2)
     monkeypatch.setattr(stall, "BUDGET", 60.0)
-    monkeypatch.setattr(stall, "MOST_BUDGET", 60.0)
     return found

@@ -205,6 +205,83 @@ async def test_what_nobody_awaited_is_told_once_at_the_end(looks: list[deadlock.
     assert s.statistics().tasks_failed == 37
 
 
+# -- what others hold, and who they are ------------------------------------------------------------------------------
+
+ELSEWHERE: list[asc.Tensor] = []  # a module's variable
+
+
+async def test_a_few_bytes_elsewhere_hide_no_deadlock(looks: list[deadlock.Finding]) -> None:
+    async with asc.Scheduler("cpu", max_bytes=LIMIT - 1) as s:
+        ELSEWHERE.append(await s.put(np.arange(12.0)))
+        kept = []
+        with pytest.raises(asc.MemoryDeadlockError) as caught:
+            while True:
+                kept.append(await s.put(BLOCK))
+        assert len(kept) == 3
+        ELSEWHERE.clear()
+        kept.clear()
+    assert re.search(r"  96 bytes created at .*: held outside", str(caught.value))
+    assert [finding.deadlock for finding in looks] == [True]
+
+
+async def test_who_waits_in_a_reserve_holds_it(looks: list[deadlock.Finding]) -> None:
+    """The bytes of a reserve that others cannot use are held by the coroutine that will leave the scope."""
+    async with asc.Scheduler("cpu", max_bytes=LIMIT) as s:
+        root, entered = s._runtime.engine.root, asyncio.Event()
+
+        async def caller() -> None:
+            async with s.scope(reserve=2 * NB):
+                await entered.wait()
+                await waits  # which is the root scope's
+
+        callers = [asyncio.create_task(caller()) for _ in range(2)]
+        await until(lambda: len(root.children) == 2 and s.statistics().bytes_reserved == LIMIT)
+        waits = s.submit_nowait(int, nbytes=NB)
+        entered.set()
+        found = await asyncio.gather(*callers, return_exceptions=True)
+    assert [type(error) for error in found] == [asc.MemoryDeadlockError] * 2
+    assert str(found[0]).count(f"{2 * NB:,} bytes reserved by scope") == 2
+    found.clear()
+
+
+async def test_results_in_a_queue_are_told_once_with_a_reserve_that_works(looks: list[deadlock.Finding]) -> None:
+    async def work(reserve: int | None, size: int) -> int:
+        queue: asyncio.Queue[asc.Tensor | None] = asyncio.Queue(size)
+
+        async def produce(s: asc.Scheduler) -> None:
+            for _ in range(50):
+                await queue.put(await s.put(BLOCK))
+            await queue.put(None)
+
+        async def consume(s: asc.Scheduler) -> int:
+            async with s.scope(reserve=reserve):
+                done, mean = 0, None
+                await until(lambda: reserve or s.statistics().tasks_pending)  # all of it lies in the queue
+                while (x := await queue.get()) is not None:
+                    mean = await ((x * 2 + 1) / 3).mean()
+                    done += 1
+                assert mean == 1
+                return done
+
+        async with asc.Scheduler("cpu", max_bytes=16 * NB) as s, asyncio.TaskGroup() as group:
+            consumer = group.create_task(consume(s))
+            await asyncio.sleep(0)  # it reserves first
+            group.create_task(produce(s))
+        return consumer.result()
+
+    with pytest.raises(ExceptionGroup) as caught:
+        await work(None, 0)
+    (text,) = {str(error) for error in caught.value.exceptions}
+    assert re.search(r"\n  \d+ x 80,000 bytes created .*: held by .*\(variable 'queue', asyncio.Queue of \d+\)", text)
+    total = sum(int(times or 1) * int(nbytes.replace(",", "")) for times, nbytes in HELD.findall(text))
+    assert total == int(re.search(r"and ([\d,]+) of the", text)[1].replace(",", ""))  # type: ignore[index]
+    reserve = int(re.search(r"reserve=(\d+)", text)[1])  # type: ignore[index]
+    assert await work(reserve, 0) == await work(reserve, 2) == 50
+
+
+HELD = re.compile(r"^  (?:(\d+) x )?([\d,]+) bytes", re.MULTILINE)
+
+
 # -- one stall tells all -------------------------------------------------------------------------------------------
 
 
@@ -357,7 +434,7 @@ async def test_a_look_leaves_no_garbage_that_would_pin_what_it_looked_at() -> No
         await until(lambda: s.statistics().tasks_pending)
         account = s._runtime.engine.ledger.account
         with no_collector():
-            assert deadlock.investigate(s._runtime, account, {account}, 60.0).lines
+            assert deadlock.investigate(s._runtime, {account: None}, 60.0)[account].lines
             assert not [thing for thing in gc.get_objects() if type(thing) is _Node]
         del kept
         await waiting

@@ -168,3 +168,25 @@ async def test_who_waits_for_a_stuck_task_and_one_that_runs_is_not_stuck(
         with pytest.raises(LookupError):
             await waiting
         del waiting
+
+
+KEPT: list[asc.Tensor] = []  # a module's variable
+
+
+async def test_what_others_may_drop_lets_another_in_who_then_drops_more(looks: list[deadlock.Finding]) -> None:
+    """The first needs more than outsiders hold. But they can let in the second, and that has the rest."""
+    async with asc.Scheduler("cpu", max_bytes=4 * NB) as s:
+        KEPT.append(await s.put(BLOCK))
+        kept = [await s.put(BLOCK) for _ in range(3)]
+
+        async def small(kept: list[asc.Tensor]) -> None:
+            await s.put(BLOCK[:50])
+            kept.clear()
+
+        large = asyncio.create_task(s.put(np.ones((200, 100))))
+        await until(lambda: s.statistics().tasks_pending)
+        waiting = asyncio.create_task(small(kept))
+        del kept
+        await looked(looks)
+        KEPT.clear()
+        await asyncio.gather(large, waiting)

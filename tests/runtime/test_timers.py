@@ -1,0 +1,141 @@
+"""Who will be ended by a timer, and holds what others wait for, is waited for: nobody is told of a deadlock then."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+import numpy as np
+import pytest
+
+import asyncsched as asc
+from asyncsched.runtime import deadlock, stall
+from tests.waiting import until
+
+BLOCK = np.ones((100, 100))
+NB = BLOCK.nbytes
+SOON = 0.3  # seconds
+
+Put = Callable[[], Awaitable[Any]]
+
+
+async def timeout(s: asc.Scheduler, seconds: float, put: Put) -> None:
+    async with asyncio.timeout(seconds):
+        await put()
+
+
+async def wait_for(s: asc.Scheduler, seconds: float, put: Put) -> None:
+    await asyncio.wait_for(put(), seconds)
+
+
+async def fail_after(s: asc.Scheduler, seconds: float, put: Put) -> None:
+    with anyio.fail_after(seconds):
+        await put()
+
+
+async def deadline(s: asc.Scheduler, seconds: float, put: Put) -> None:
+    async with s.scope(deadline=seconds):
+        await put()
+
+
+async def task_group(s: asc.Scheduler, seconds: float, put: Put) -> None:
+    async with asyncio.timeout(seconds), asyncio.TaskGroup() as group:
+        group.create_task(put())  # type: ignore[arg-type]
+
+
+async def anyio_group(s: asc.Scheduler, seconds: float, put: Put) -> None:
+    with anyio.fail_after(seconds):
+        async with anyio.create_task_group() as group:
+            group.start_soon(put)
+
+
+async def gathered(s: asc.Scheduler, seconds: float, put: Put) -> None:
+    async with asyncio.timeout(seconds):
+        await asyncio.gather(put())
+
+
+Form = Callable[[asc.Scheduler, float, Put], Awaitable[None]]
+FORMS: list[Form] = [timeout, wait_for, fail_after, deadline, task_group, anyio_group, gathered]
+
+
+async def greedy(s: asc.Scheduler, form: Form, seconds: float, *, around_all: bool) -> str:
+    """Hold two blocks, and want one more. Returns how it ended."""
+
+    async def work() -> None:
+        kept = [await s.put(BLOCK), await s.put(BLOCK)]
+        await until(lambda: s.statistics().bytes_retained == 4 * NB)
+        if around_all:
+            await s.put(BLOCK)
+        else:
+            await form(s, seconds, lambda: s.put(BLOCK))
+        kept.clear()
+
+    try:
+        await (form(s, seconds, work) if around_all else work())
+    except (TimeoutError, asc.DeadlineExceeded):
+        return "late"
+    return "done"
+
+
+@pytest.mark.parametrize("around_all", [False, True])
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
+async def test_the_first_to_time_out_lets_the_other_go_on(
+    looks: list[deadlock.Finding], form: Form, around_all: bool
+) -> None:
+    async with asc.Scheduler("cpu", max_bytes=4 * NB) as s:
+        tasks = [asyncio.create_task(greedy(s, form, seconds, around_all=around_all)) for seconds in (SOON, 60)]
+        assert await asyncio.gather(*tasks) == ["late", "done"]
+    assert looks
+    assert not any(finding.deadlock for finding in looks)
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
+async def test_who_alone_has_a_timer_is_told_at_once(looks: list[deadlock.Finding], form: Form) -> None:
+    """Its timer frees what it holds itself, and ends the wait for more."""
+    async with asc.Scheduler("cpu", max_bytes=2 * NB) as s:
+
+        async def alone() -> None:
+            kept = [await s.put(BLOCK), await s.put(BLOCK)]
+            try:
+                await form(s, 60, lambda: s.put(BLOCK))
+            finally:
+                kept.clear()
+
+        with pytest.raises((asc.MemoryDeadlockError, ExceptionGroup)):
+            await asyncio.create_task(alone())
+    assert [finding.deadlock for finding in looks] == [True]
+
+
+async def test_a_timer_around_everybody_lets_nobody_in(looks: list[deadlock.Finding]) -> None:
+    async with asc.Scheduler("cpu", max_bytes=4 * NB) as s:
+
+        async def wants() -> None:
+            kept = [await s.put(BLOCK), await s.put(BLOCK)]
+            await until(lambda: s.statistics().bytes_retained == 4 * NB)
+            try:
+                await s.put(BLOCK)
+            finally:
+                kept.clear()
+
+        async with asyncio.timeout(60):
+            found = await asyncio.gather(wants(), wants(), return_exceptions=True)
+    assert sorted([type(end) for end in found], key=str) == [type(None), asc.MemoryDeadlockError]
+
+
+async def test_the_log_names_the_timer(
+    looks: list[deadlock.Finding], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stall, "FIRST_LOG", 0.02)
+    async with asc.Scheduler("cpu", max_bytes=4 * NB) as s:
+        with caplog.at_level(logging.WARNING, "asyncsched"):
+            tasks = {name: asyncio.create_task(greedy(s, timeout, 60, around_all=False), name=name) for name in "ab"}
+            await until(lambda: caplog.records)
+        told = re.search(r"a timer ends task '([ab])', which waits at .*, in (60|59\.\d) s: then there", caplog.text)
+        assert told is not None
+        tasks.pop(told[1]).cancel()
+        (other,) = tasks.values()
+        assert await other == "done"
