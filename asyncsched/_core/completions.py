@@ -111,4 +111,8 @@ class Completions:
         """Have the loop take everything in, soon."""
         if not self.awake:
             self.awake = True
-            self.wake()
+            try:
+                self.wake()
+            except BaseException:  # at the end of a recursion: the next one wakes it
+                self.awake = False
+                raise

@@ -52,6 +52,8 @@ class Failure:
         """The failure of a body that raised `exception`. Drops the locals of the frames it passed."""
         try:
             return cls._of(exception, name, site)
+        except (MemoryError, RecursionError) as error:
+            return cls._of(error, name, site)
         except Exception as error:  # by what its class overrides: whoever runs bodies must not end by that
             raised, kept_by = type(exception).__name__, type(error).__name__
         return cls._of(

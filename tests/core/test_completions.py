@@ -80,6 +80,23 @@ def test_a_drop_wakes_only_if_someone_waits_for_bytes(rig, wants_bytes):
     assert len(rig.woken) == wants_bytes
 
 
+def test_where_a_wake_up_fails_the_next_is_made():
+    """At the end of a recursion, say, in a finaliser: Python loses the exception."""
+    woken = []
+
+    def wake():
+        woken.append(len(woken))
+        if woken == [0]:
+            raise RecursionError
+
+    completions = Completions(wake)
+    with pytest.raises(RecursionError):
+        completions.notify()
+    completions.notify()
+    completions.notify()
+    assert woken == [0, 1]
+
+
 def test_what_is_freed_wakes_once_it_may_suffice():
     """A head that lacks bytes: drops and ends count together, and nothing wakes before it may go."""
     rig = Rig(max_bytes=100)

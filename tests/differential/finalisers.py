@@ -25,7 +25,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -211,8 +212,8 @@ class AddressSpace(Pressure):
 class AtLines(Pressure):
     """An exception comes before some lines of the package, on the loop's thread.
 
-    But not where Python would lose it, in what the package itself does when something dies; nor in `_resume`, where
-    two lines have nothing between them at which Python looks for signals.
+    But not where Python would lose it, in what the package itself does when something dies; nor where Python does not
+    look for signals: between two lines of `_resume`, and before the `__exit__` of a lock.
     """
 
     left_alone = ("__del__", "_gone", "_remove", "_resume")
@@ -221,24 +222,26 @@ class AtLines(Pressure):
         self.errors, self.cause = (error,), error.__name__
         self._rng, self._left = rng, 0
         self.places: list[str] = []
+        _withs()  # now: to read files blocks
+        self._each = self._enter, self._line  # kept: CPython goes on with them when it has let them go
 
     def arm(self, program: Program) -> None:
         self._left = int(2 ** (5 + self._rng.random() * 9))
-        sys.settrace(self._enter)
+        sys.settrace(self._each[0])
 
     def disarm(self) -> None:
         sys.settrace(None)
 
     def _enter(self, frame: FrameType, event: str, arg: Any) -> Any:
-        return self._line if frame.f_code.co_filename.startswith(PACKAGE) else None
+        return self._each[1] if frame.f_code.co_filename.startswith(PACKAGE) else None
 
     def _line(self, frame: FrameType, event: str, arg: Any) -> Any:
         if event == "line":
             self._left -= 1
-            if self._left <= 0 and not self._is_left_alone(frame):
+            if self._left <= 0 and not self._is_left_alone(frame) and not _leaves_block(frame):
                 self.places.append(f"{frame.f_code.co_filename.removeprefix(PACKAGE)}:{frame.f_lineno}")
                 raise self.errors[0]  # which ends tracing: one for each program
-        return self._line
+        return self._each[1]
 
     def _is_left_alone(self, frame: FrameType | None) -> bool:
         while frame is not None and frame.f_code.co_filename.startswith(PACKAGE):
@@ -246,6 +249,22 @@ class AtLines(Pressure):
                 return True
             frame = frame.f_back
         return False
+
+
+@cache
+def _withs() -> set[tuple[str, int]]:
+    """The lines of the package that begin a `with` block, or end one."""
+    lines = [
+        (str(path), *at) for path in Path(PACKAGE).rglob("*.py") for at in enumerate(path.read_text().split("\n"), 1)
+    ]
+    return {(path, number) for path, number, line in lines if line.lstrip().startswith("with ")}
+
+
+def _leaves_block(frame: FrameType) -> bool:
+    """Whether the line is a `with` that is left."""
+    if (frame.f_code.co_filename, frame.f_lineno) not in _withs():
+        return False
+    return frame.f_lasti > min(start for start, _, line in frame.f_code.co_lines() if line == frame.f_lineno)
 
 
 class Plain(Pressure):
