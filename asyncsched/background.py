@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import contextvars
-import logging
 import os
 import threading
 from collections.abc import Callable, Mapping
@@ -17,13 +16,14 @@ from contextlib import ExitStack
 from typing import Any, Self, TypeVar
 
 from .devices.contract import in_stream_thread
+from .devices.host.log import Log
 from .errors import ImplicitBarrierError, QueueFull
 from .runtime.life import running_loop
 from .runtime.runtime import Runtime
 from .runtime.waiting import drained
 from .scheduler import Scheduler
 
-log = logging.getLogger("asyncsched")
+log = Log("asyncsched")
 T = TypeVar("T")
 
 

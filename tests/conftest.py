@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import importlib.util
+import logging
 import os
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -73,6 +74,33 @@ def nothing_unhandled() -> Iterator[None]:
     _unhandled.clear()
     yield
     assert not _unhandled
+
+
+class FailingLog(logging.Handler):
+    """A filter and a handler that raise. Keeps the texts that it was to log."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__()
+        self.error, self.texts = error, list[str]()
+
+    def handle(self, record: logging.LogRecord) -> bool:
+        self.texts.append(record.getMessage())
+        raise self.error
+
+    filter = handle
+
+
+@pytest.fixture(params=["filter", "handler", "handler cancelled"])
+def failing_log(request: pytest.FixtureRequest) -> Iterator[FailingLog]:
+    """What logs has a filter or a handler of the user's that raises."""
+    failing = FailingLog(asyncio.CancelledError() if "cancelled" in request.param else ValueError("the user's"))
+    loggers = [logging.getLogger(name) for name in ("asyncsched", "asyncsched.serving")]
+    for logger in loggers:
+        (logger.addFilter if request.param == "filter" else logger.addHandler)(failing)
+    yield failing
+    for logger in loggers:
+        logger.removeFilter(failing)
+        logger.removeHandler(failing)
 
 
 @pytest.fixture(scope="session")

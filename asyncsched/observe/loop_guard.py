@@ -15,7 +15,6 @@ the machine slept. A call that keeps the GIL makes both late as well, but that u
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 import traceback
 from collections.abc import Callable
@@ -25,9 +24,10 @@ from typing import Any
 
 from .._arguments import check_number
 from .._core.instrument import Instrument
+from ..devices.host.log import Log
 from .stack import stack_of
 
-log = logging.getLogger("asyncsched")
+log = Log("asyncsched")
 
 _RESTING = 0.01  # the share of the time since the last beat that a loop at rest uses of a processor
 _LONGEST = 10  # thresholds between two beats

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Any
 
 from .._core.instrument import EVENTS, Instrument
+from ..devices.host.log import HOOK_FAILURES, Log
 
-log = logging.getLogger("asyncsched")
+log = Log("asyncsched")
 
 
 class Instruments(Instrument):
@@ -24,8 +24,8 @@ class Instruments(Instrument):
         self._changed = changed
         self._members: list[Instrument] = []
 
-    def add(self, instrument: Instrument, scheduler: Any) -> None:
-        """Tell an instrument what happens from now on.
+    def add(self, instrument: Instrument, scheduler: Any, is_open: bool) -> None:
+        """Tell an instrument what happens from now on; first, that the scheduler is open, if it is.
 
         Raises:
             TypeError: for what is no Instrument.
@@ -35,11 +35,13 @@ class Instruments(Instrument):
             raise TypeError(
                 f"an instrument is an object of a subclass of asyncsched.observe.Instrument, not {instrument!r}"
             )
-        if instrument in self._members:
+        if self._has(instrument):
             raise ValueError(f"{instrument!r} is an instrument of this scheduler already")
         instrument.attached(scheduler)
         self._members = [*self._members, instrument]
         self._connect()
+        if is_open:
+            self._to_all("opened", [instrument])()
 
     def remove(self, instrument: Instrument) -> None:
         """Tell an instrument nothing more.
@@ -47,7 +49,7 @@ class Instruments(Instrument):
         Raises:
             ValueError: if it is not there: it was removed before, or raised.
         """
-        if instrument not in self._members:
+        if not self._has(instrument):
             raise ValueError(f"{instrument!r} is no instrument of this scheduler, or was removed")
         self._members = [member for member in self._members if member is not instrument]
         self._connect()
@@ -57,6 +59,9 @@ class Instruments(Instrument):
         """The scheduler has closed. What one raises is logged."""
         for member in self._members:
             self._drop(member)
+
+    def _has(self, instrument: Instrument) -> bool:
+        return any(member is instrument for member in self._members)  # no `==` of theirs is asked
 
     def _connect(self) -> None:
         for event in EVENTS:
@@ -72,18 +77,18 @@ class Instruments(Instrument):
             for method, member in methods:
                 try:
                     method(*args)
-                except Exception:
-                    log.exception(f"the instrument {member!r} raised, and is told no more")
+                except HOOK_FAILURES:
+                    log.exception("the instrument %r raised, and is told no more", member)
                     self._drop(member)
 
         return tell if methods else _nobody
 
     def _drop(self, instrument: Instrument) -> None:
-        if instrument in self._members:
+        if self._has(instrument):
             try:
                 self.remove(instrument)
-            except Exception:
-                log.exception(f"the instrument {instrument!r} raised as it was removed")
+            except HOOK_FAILURES:
+                log.exception("the instrument %r raised as it was removed", instrument)
 
 
 def _nobody(*args: Any) -> None:

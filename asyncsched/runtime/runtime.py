@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
-import logging
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -29,6 +28,7 @@ from .._core.model import LAUNCHED, Lane, Task, Value
 from .._core.refcounts import require_gil
 from ..devices.contract import Device, Point, RemoteDevice
 from ..devices.host.allowed import NO_DESCRIPTOR
+from ..devices.host.log import Log
 from ..errors import TaskCancelled
 from .cancellation import to_its_end
 from .instruments import Instruments
@@ -38,7 +38,7 @@ from .resuming import resume
 from .threads import in_thread
 from .wakeup import Wakeup, plain_wakeup
 
-log = logging.getLogger("asyncsched")
+log = Log("asyncsched")
 
 # Copies up to this many bytes are made on the loop's thread. It takes them 20 us, and a hop to another thread 50 us of
 # the loop's own time (two processors).
@@ -188,9 +188,7 @@ class Runtime(OnOneLoop, Host):
 
     def add_instrument(self, instrument: Instrument) -> None:
         """Have an instrument told what happens from now on. Raises as `Instruments.add`."""
-        self.instruments.add(instrument, self.scheduler and self.scheduler())
-        if self.life is Life.OPEN:
-            instrument.opened()
+        self.instruments.add(instrument, self.scheduler and self.scheduler(), self.life is Life.OPEN)
 
     def _observe(self, observer: Instruments | None) -> None:
         self.ledger.observer = observer

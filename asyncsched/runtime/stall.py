@@ -39,7 +39,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import logging
 from collections.abc import Sequence
 from math import inf
 from time import perf_counter, thread_time
@@ -47,11 +46,12 @@ from time import perf_counter, thread_time
 from .._core.callsite import line_of
 from .._core.failure import Failure
 from .._core.model import PENDING, Account, Scope, Task
+from ..devices.host.log import Log
 from ..errors import AsyncSchedError, MemoryDeadlockError, SchedulerStalled
 from .deadlock import BUDGET, Finding, investigate
 from .runtime import Runtime
 
-log = logging.getLogger("asyncsched")
+log = Log("asyncsched")
 
 FIRST_LOOK = 0.25  # seconds without change before holders are looked for
 NEXT_LOOK = 0.025  # the same, where some were told and nothing was freed by that

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Awaitable, Callable, Hashable, Iterable, MutableMapping
 from contextlib import AbstractContextManager
 from http import HTTPStatus
 from math import ceil
 from typing import Any, Final, NamedTuple
 
+from ..devices.host.log import Log
 from ..errors import (
     DeadlineExceeded,
     MemoryDeadlockError,
@@ -26,7 +26,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[ASGIScope, Receive, Send], Awaitable[None]]
 
-logger = logging.getLogger("asyncsched.serving")
+logger = Log("asyncsched.serving")
 _LONGEST = 3600.0  # seconds to come back after: measured rates of what hardly moves give centuries
 
 

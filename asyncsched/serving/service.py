@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import AsyncIterator, Callable, Hashable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from ..devices.host.log import Log
 from ..observe.summary import Summary
 from ..scheduler import Scheduler
 from .http import ASGIScope, Instrument, ShuttingDown
 from .limiter import Limiter
 from .signals import drain_on_signals
 
-logger = logging.getLogger("asyncsched.serving")
+logger = Log("asyncsched.serving")
 _LAST = 1.0  # seconds for requests to end after they were cancelled
 
 

@@ -169,6 +169,50 @@ async def test_one_that_raises_is_dropped_and_the_rest_goes_on(caplog: pytest.Lo
     assert log.seen.count(("ended", "max", "done")) == 2
 
 
+class Failing(asc.observe.Instrument):
+    """Fails at one event, and tells nobody its name."""
+
+    def __init__(self, event: str, error: BaseException) -> None:
+        self.called = 0
+
+        def fail(*_: Any) -> None:
+            self.called += 1
+            raise error
+
+        setattr(self, event, fail)
+
+    opened = task_submitted = body_began = task_ended = lambda self, *_: None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no name")
+
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError("no comparison")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("event", ["opened", "task_submitted", "body_began", "task_ended"])
+@pytest.mark.parametrize("error", [ValueError("mine"), asyncio.CancelledError(), GeneratorExit()], ids=repr)
+async def test_whatever_fails_of_one_reaches_nobody(event: str, error: BaseException, late: bool) -> None:
+    failing, log = Failing(event, error), Log()
+    async with asc.Scheduler("cpu", instruments=[] if late else [failing, log]) as s:
+        for one in (failing, log) if late else ():
+            s.add_instrument(one)
+        for _ in range(2):
+            assert await s.call(max, 1, 2) == 2
+    assert failing.called == 1
+    assert log.seen.count(("ended", "max", "done")) == 2
+
+
+async def test_a_log_that_fails_does_not_pass_one_on(failing_log: Any) -> None:
+    failing = Failing("task_submitted", ValueError("mine"))
+    async with asc.Scheduler("cpu", instruments=[failing]) as s:
+        assert await s.call(max, 1, 2) == 2
+    assert failing.called == 1
+
+
 async def test_what_is_no_instrument_is_refused(s: asc.Scheduler) -> None:
     with pytest.raises(TypeError, match=r"subclass of asyncsched\.observe\.Instrument"):
         s.add_instrument(print)  # type: ignore[arg-type]

@@ -78,6 +78,18 @@ async def test_the_line_that_blocks_is_told_while_it_does(all_told: Told) -> Non
     assert any(f" in {name}" in second for name in ("block", "about_it", "<listcomp>"))
 
 
+async def test_a_log_that_fails_does_not_end_it(failing_log: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("asyncsched.observe.loop_guard._EVERY", 0.0)
+    texts = failing_log.texts
+
+    async with asc.Scheduler("cpu", instruments=[asc.observe.LoopGuard(0.02)]):
+        for _ in range(2):
+            before = len(texts)
+            block(lambda before=before: len(texts) > before)  # by a thread that lives
+            await until(lambda before=before: len(texts) > before + 1)
+    assert " is blocked" in texts[0]
+
+
 async def test_its_thread_and_its_timer_end_with_the_scheduler(told: Told) -> None:
     guard = asc.observe.LoopGuard()
 

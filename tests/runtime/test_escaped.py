@@ -231,6 +231,13 @@ async def test_results_that_nobody_estimated_stop_admission_above_the_limit(capl
         assert len([record for record in caplog.records if "was charged" in record.getMessage()]) == 1
 
 
+async def test_a_log_that_fails_lets_a_result_pass_that_nobody_estimated(failing_log: Any) -> None:
+    async with asc.Scheduler("cpu", max_bytes=NB // 2) as s:
+        assert (await s.call(BLOCK.copy)).nbytes == NB
+        assert await s.call(max, 1, 2) == 2
+    assert "was charged" in failing_log.texts[0]
+
+
 @pytest.mark.parametrize("estimate", [0, 1, NB // 2, NB, 10 * NB])
 async def test_wrong_estimates_are_corrected(s: asc.Scheduler, estimate: int) -> None:
     task = await s.submit(BLOCK.copy, nbytes=estimate)

@@ -217,6 +217,15 @@ async def test_a_stall_that_lasts_is_logged_with_its_holders(caplog: pytest.LogC
     assert "held outside" in caplog.text
 
 
+async def test_a_log_that_fails_keeps_nobody_from_being_told(failing_log: Any) -> None:
+    async with asc.Scheduler("cpu", max_bytes=BLOCK.nbytes, stall_timeout=1.2) as s:  # which is after the first log
+        globals()["_held_outside"] = [await s.put(BLOCK)]
+        with pytest.raises(asc.SchedulerStalled, match="stall_timeout=1"):
+            await s.put(BLOCK)
+        globals().pop("_held_outside")
+    assert "held outside" in failing_log.texts[0]
+
+
 async def test_an_awaited_array_kept_by_the_waiter_counts() -> None:
     async with asc.Scheduler("cpu", max_bytes=2 * BLOCK.nbytes) as s:
         arrays = []

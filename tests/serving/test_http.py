@@ -61,6 +61,12 @@ async def test_what_who_runs_the_server_can_mend_is_logged(caplog: pytest.LogCap
     ]
 
 
+async def test_a_log_that_fails_changes_no_answer(failing_log: Any) -> None:
+    async with opened(raises(asc.MemoryDeadlockError("held"))) as server:
+        assert (await Call(server).feed().answer())[0] == 503
+    assert failing_log.texts == ["answered with 503: MemoryDeadlockError: held"]
+
+
 @pytest.mark.parametrize("beside", [[], [asc.QueueFull("full")]], ids=["alone", "in a group"])
 async def test_other_exceptions_are_the_frameworks(beside: list[Exception]) -> None:
     bug = KeyError("mine")

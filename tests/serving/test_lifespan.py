@@ -164,6 +164,16 @@ async def test_what_is_not_answered_in_time_is_told_so(caplog: pytest.LogCapture
     assert "1 requests were cancelled after 0.01 s" in caplog.text
 
 
+async def test_a_log_that_fails_keeps_nobody_from_being_cancelled(failing_log: Any) -> None:
+    held = Held()
+    async with opened(held, drain_timeout=0.01) as middleware:
+        call = Call(middleware).feed()
+        await until(lambda: held.entered == 1)
+        await middleware.drain()
+        assert (await call.answer())[0] == 503
+    assert failing_log.texts == ["1 requests were cancelled after 0.01 s of draining"]
+
+
 @pytest.mark.parametrize(("kind", "complete"), [(b"text/event-stream; charset=utf-8", True), (b"text/csv", False)])
 async def test_a_response_that_has_begun_is_cut_off_and_nothing_is_raised_for_it(
     kind: bytes, complete: bool, caplog: pytest.LogCaptureFixture

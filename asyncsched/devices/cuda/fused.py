@@ -13,7 +13,6 @@ graph is recorded. Where compiling fails the operations run one by one, with mor
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,13 +20,14 @@ from typing import Any
 
 from ...ops.exactly import asked
 from ...ops.program import Program
+from ..host.log import Log
 from .cupy_internals import NotElementwise
 from .expressions import Expression, expression
 
 _ARGUMENT_BYTES = 3_800  # of one kernel: CUDA's limit is 4 KiB
 _MOST_LINES = 1024  # of one kernel, some 200 functions: a guess at how many compile in a second or two
 _OPTIONS = ("--std=c++17", "--fmad=false")
-_log = logging.getLogger(__name__)
+_log = Log(__name__)
 
 
 @dataclass(frozen=True, slots=True)
