@@ -12,10 +12,14 @@ Theory of operation. The server sends "startup", waits for "startup.complete", s
              <- shutdown.complete, which was kept
 
 An application may know no lifespan. ASGI lets it raise then, whatever it likes, or return; so an exception before
-"startup.complete" is no failure, unless it was announced with "startup.failed". From there on it is one.
+"startup.complete" is no failure, unless it was announced with "startup.failed", which is passed on at once. From there
+on it is one. What is no `Exception` always is one (SystemExit, a group with a CancelledError): that is nobody's way to
+say that it knows no lifespan.
 """
 
 from __future__ import annotations
+
+import asyncio
 
 from .http import App, ASGIScope, Message, Receive, Send
 from .service import Service
@@ -29,10 +33,19 @@ async def run_lifespan(service: Service, app: App, scope: ASGIScope, receive: Re
         async with service.open() as scheduler:
             scope.setdefault("state", {}).update(scheduler=scheduler, serving=service)
             await inner.run(app, scope)
-    except Exception as error:
-        await send(inner.failed(error))
+    except BaseException as error:
+        if not _from_outside(error) and (told := inner.failed(error)):
+            await send(told)
         raise
-    await send(inner.last)
+    if inner.started:
+        await send(inner.last)
+
+
+def _from_outside(error: BaseException) -> bool:
+    """Whether the server has ended it, and is told nothing any more."""
+    task = asyncio.current_task()
+    cancelled = isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
+    return cancelled or isinstance(error, GeneratorExit)
 
 
 class _ApplicationLifespan:
@@ -40,6 +53,7 @@ class _ApplicationLifespan:
 
     def __init__(self, service: Service, receive: Receive, send: Send) -> None:
         self.started = False
+        self._answered = False  # whether the server knows that it started, or failed to
         self.last: Message = {"type": "lifespan.shutdown.complete"}
         self._service = service
         self._receive = receive
@@ -47,8 +61,10 @@ class _ApplicationLifespan:
         self._asked = False  # whether the application was asked to start
         self._stopping = False  # whether the server asked it to stop
 
-    def failed(self, error: Exception) -> Message:
-        """What to send when it ends in an exception: the application's own words, if it had any."""
+    def failed(self, error: BaseException) -> Message | None:
+        """What to send when it ends in an exception: the application's own words, if it had any. None if it was."""
+        if self._answered and not self.started:
+            return None
         if self.last["type"].endswith(".failed"):
             return self.last
         kind = "shutdown" if self.started else "startup"
@@ -59,9 +75,9 @@ class _ApplicationLifespan:
         try:
             await app(scope, self._to_app, self._from_app)
         except Exception:
-            if self.started or self.last["type"] == "lifespan.startup.failed":
+            if self._answered:
                 raise
-        if self.last["type"] != "lifespan.startup.failed" and not self._stopping:
+        if not self._answered or (self.started and not self._stopping):
             await self._from_app({"type": "lifespan.startup.complete"})
             await self._stop()
 
@@ -78,8 +94,8 @@ class _ApplicationLifespan:
         return message
 
     async def _from_app(self, message: Message) -> None:
-        if message["type"] != "lifespan.startup.complete":
+        if message["type"].startswith("lifespan.shutdown."):
             self.last = message
-        elif not self.started:
-            self.started = True
+        elif not self._answered:
+            self._answered, self.started = True, message["type"].endswith(".complete")
             await self._send(message)

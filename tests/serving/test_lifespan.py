@@ -130,6 +130,63 @@ async def test_an_application_that_fails(when: str) -> None:
     assert not middleware.ready
 
 
+ENDS = [
+    SystemExit(3),
+    asyncio.CancelledError(),
+    BaseExceptionGroup("group", [asyncio.CancelledError()]),
+    BaseExceptionGroup("group", [LookupError(), SystemExit(3)]),
+]
+
+
+@pytest.mark.parametrize("announced", [True, False])
+@pytest.mark.parametrize("error", ENDS, ids=repr)
+async def test_a_startup_that_fails_by_no_exception_is_told(error: BaseException, announced: bool) -> None:
+    async def app(scope: ASGIScope, receive: Receive, send: Send) -> None:
+        await receive()
+        if announced:
+            await send({"type": "lifespan.startup.failed", "message": "its own words"})
+        raise error
+
+    middleware, said = serving(app), list[Message]()
+
+    async def receive() -> Message:
+        return {"type": "lifespan.startup"}
+
+    async def send(message: Message) -> None:
+        said.append(message)
+
+    with pytest.raises(type(error)):
+        await middleware({"type": "lifespan"}, receive, send)
+    words = "its own words" if announced else f"{type(error).__name__}: {error}"
+    assert said == [{"type": "lifespan.startup.failed", "message": words}]
+    assert not middleware.ready
+
+
+async def test_a_failed_startup_is_told_while_the_application_goes_on() -> None:
+    gate = asyncio.Event()
+
+    async def app(scope: ASGIScope, receive: Receive, send: Send) -> None:
+        await receive()
+        await send({"type": "lifespan.startup.failed", "message": "its own words"})
+        await gate.wait()
+
+    server = Server(serving(app))
+    await server.started()
+    assert server.heard == ["startup.failed"]
+    gate.set()
+    await server.task
+    assert server.heard == ["startup.failed"]
+
+
+async def test_a_server_that_cancels_the_lifespan_is_told_nothing() -> None:
+    server = Server(serving(Framework()))
+    await server.started()
+    server.task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await server.task
+    assert server.heard == ["startup.complete"]
+
+
 async def test_draining_answers_who_is_inside_and_refuses_who_comes(caplog: pytest.LogCaptureFixture) -> None:
     held = Held()
     middleware = serving(held)
