@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
-from typing import Any
+from functools import cache
+from typing import Any, Final
 
 from .._arguments import check_int, check_number, parse_bytes
 from ..flow.batcher.batcher import Batcher
@@ -17,6 +18,8 @@ from .metrics import Metrics
 from .middleware import handle
 from .service import Options, Service
 from .tracing import mark_disconnected, traced
+
+_WATCHERS: Final = ("prometheus_client", "opentelemetry.instrumentation.asgi")
 
 Endpoint = Callable[["Serving", Exchange], Awaitable[None]]
 
@@ -55,7 +58,10 @@ class Serving(Service):
         tenant: a function of ASGI's scope that names the tenant, by a header say; or None for a request without one.
             `max_requests_per_tenant` needs it.
         deadline: seconds for one request, after which it is cancelled and answered 504; None for no bound. Or a
-            function of ASGI's scope that gives them, where some answers are streams.
+            function of ASGI's scope that gives them, where some answers are streams. A function that runs in a thread
+            cannot be ended: it keeps its request's place and reserve until it has, and is shown as adopted in metrics
+            and status; readiness fails while such functions hold every stream. Once the response is complete nothing
+            is cancelled any more: a background task may take longer.
         reserve: bytes that each request claims before its handler runs; see `Scheduler.scope`.
         max_body: most bytes of a request's body. A larger one is answered 413. Bodies are read ahead, so
             max_requests * max_body is what they may take in all. None for no bound.
@@ -136,11 +142,11 @@ class Serving(Service):
             await self._handle(scope, receive, send)
 
     def _instrument(self, own: Sequence[Instrument], batchers: Mapping[str, Batcher[Any, Any]]) -> None:
-        if _installed("prometheus_client"):
+        if _installed(_WATCHERS[0]):
             metrics = Metrics(self, batchers)
             self.render_metrics = metrics.render
             self.instruments.append(metrics)
-        if _installed("opentelemetry.instrumentation.asgi"):
+        if _installed(_WATCHERS[1]):
             self._handle = traced(self._handle)
             self.instruments.append(mark_disconnected)
         self.instruments += own
@@ -159,9 +165,16 @@ class Serving(Service):
             await problem.answer(exchange)
 
 
+@cache
 def _installed(module: str) -> bool:
-    """Whether a package is there, without importing it."""
+    """Whether a package is there. It is imported, if so."""
     try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # not even the package around the module is there
+        importlib.import_module(module)
+    except ImportError:
         return False
+    return True
+
+
+# Now: it takes some tenths of a second, for which a loop would stand still that makes a `Serving`, or is first scraped.
+for _package in ("prometheus_client.core", *_WATCHERS):
+    _installed(_package)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -129,6 +131,22 @@ async def test_status() -> None:
     bare = serving(app, endpoints={})
     async with bare.open():
         assert bare.summary is None
+
+
+def test_making_one_imports_nothing_more() -> None:
+    code = """if True:
+    import asyncio, sys
+    from asyncsched.serving import Serving
+    async def app(scope, receive, send): pass
+    async def main():
+        before = set(sys.modules)
+        serving = Serving(app)
+        if serving.render_metrics is not None:
+            serving.render_metrics()
+        print(sorted(set(sys.modules) - before))
+    asyncio.run(main())
+    """
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
 async def test_without_prometheus_client(monkeypatch: pytest.MonkeyPatch) -> None:
