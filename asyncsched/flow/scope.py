@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from .._arguments import check_number, parse_bytes
+from .._core.model import LAUNCHED, Task
 from .._core.model import Scope as CoreScope
 from .._core.tenants import Share
 from .._instead import SCOPE, SUBMITTER, no_attribute
@@ -265,6 +266,17 @@ class Scope(Submitter):
         late = f"the deadline of scope {self._name!r} ({self._deadline:g} s)" if self._late() else None
         self._runtime.cancel_all(core.unfinished(), late or by)
 
+    def _running(self) -> list[Task]:
+        """Its tasks, and those of scopes in it, that hold a slot."""
+        return [] if self._inner is None else [task for task in self._inner.unfinished() if task.state == LAUNCHED]
+
+    def _lift_deadline(self) -> None:
+        """Let what goes on in it take as long as it likes, unless the deadline has passed."""
+        if self._timeout is not None and not self._late():
+            self._timeout.reschedule(None)
+            if self._link is not None:
+                self._link.until = inf if self._link.outer is None else self._link.outer.until
+
     def _late(self) -> bool:
         return self._timeout is not None and self._timeout.expired()
 
@@ -282,6 +294,8 @@ class Scope(Submitter):
             await timeout.__aexit__(None if error is None else type(error), error, None)
         except TimeoutError:
             told = True
+        finally:
+            del timeout
         if told:
             raise DeadlineExceeded(
                 f"scope {self._name!r} passed its deadline of {self._deadline:g} s, and what was unfinished in it was"

@@ -69,13 +69,16 @@ class Client:
             del self._reader
             self._reason = None
             self._exchange.receive = self._receive
+            self._arrived.set()
 
     async def receive(self) -> Message:
         """ASGI's `receive`, for the application."""
         while self._unread is None:
+            if self._exchange.left:
+                return {"type": "http.disconnect"}
             # Before the response is complete the application is cancelled, and not told of the disconnect: frameworks
             # would raise errors of their own.
-            if self._disconnect is not None and (self._exchange.complete or self._timeout.expired()):
+            if self._disconnect is not None and (self._exchange.complete or self._exchange.cancelled):
                 return self._disconnect
             self._arrived.clear()
             await self._arrived.wait()

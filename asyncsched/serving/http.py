@@ -40,9 +40,15 @@ class Exchange:
         headers: of the response, as ASGI has them, once it has started.
         complete: whether the whole response was handed to the server.
         disconnected: whether the client left before that.
+        cancelled: whether the application was cancelled before its time.
+        left: whether it was answered though the application had not ended: what that still sends is refused.
+        on_complete: called once the response is complete.
     """
 
-    __slots__ = ("_send", "complete", "disconnected", "headers", "receive", "scope", "status", "tenant")
+    __slots__ = (
+        *("_send", "cancelled", "complete", "disconnected", "headers", "left", "on_complete"),
+        *("receive", "scope", "status", "tenant"),
+    )
 
     def __init__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
         self.scope = scope
@@ -53,6 +59,8 @@ class Exchange:
         self.headers: Iterable[tuple[bytes, bytes]] = ()
         self.complete = False
         self.disconnected = False
+        self.cancelled = self.left = False
+        self.on_complete: Callable[[], None] | None = None
 
     @property
     def name(self) -> str:
@@ -64,26 +72,34 @@ class Exchange:
         return next((value for key, value in self.scope["headers"] if key == name), None)
 
     async def send(self, message: Message) -> None:
+        """ASGI's `send`, for the application."""
+        if self.left:
+            raise OSError("the request was answered when it was cut short, and takes nothing more")
+        await self._pass(message)
+
+    async def _pass(self, message: Message) -> None:
         """ASGI's `send`, which takes note."""
         if message["type"] == "http.response.start":
             self.status, self.headers = message["status"], message.get("headers", ())
         elif message["type"] == "http.response.body" and not message.get("more_body", False):
             self.complete = True  # first: a client may leave as soon as it has everything
+            if self.on_complete is not None:
+                self.on_complete()
         await self._send(message)
 
     async def respond(self, status: int, content_type: str, body: bytes, headers: dict[str, str] | None = None) -> None:
         """A whole response at once."""
         named = {"content-type": content_type, "content-length": str(len(body)), **(headers or {})}
         raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in named.items()]
-        await self.send({"type": "http.response.start", "status": status, "headers": raw})
-        await self.send({"type": "http.response.body", "body": b"" if self.scope["method"] == "HEAD" else body})
+        await self._pass({"type": "http.response.start", "status": status, "headers": raw})
+        await self._pass({"type": "http.response.body", "body": b"" if self.scope["method"] == "HEAD" else body})
 
     async def cut(self) -> None:
         """End a response that has begun, before its time: a stream of events in order, since a client takes that up
         again. Any other must not look whole, so it is left as it is, and the server closes the connection."""
         kinds = [value for name, value in self.headers if name.lower() == b"content-type"]
         if not self.complete and kinds and kinds[0].startswith(b"text/event-stream"):
-            await self.send({"type": "http.response.body", "body": b""})
+            await self._pass({"type": "http.response.body", "body": b""})
 
 
 Instrument = Callable[[Exchange], AbstractContextManager[None]]

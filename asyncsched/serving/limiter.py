@@ -33,6 +33,7 @@ class Limiter:
         self.max_requests_per_tenant = max_requests_per_tenant
         self.draining = False  # nobody is let in any more
         self.refused = 0
+        self.adopted = 0  # answered, and holding their places until what still runs of them has ended
         # For each request a function that ends it early. As an attribute of the exchange it would make a cycle.
         self._in_progress: dict[Exchange, Callable[[Exception], None]] = {}
         self._of_tenant: Counter[Hashable] = Counter()
@@ -41,7 +42,7 @@ class Limiter:
         self._empty: asyncio.Event | None = None  # there while someone waits for it
 
     def __len__(self) -> int:
-        return len(self._in_progress)
+        return len(self._in_progress) + self.adopted
 
     def estimated_wait(self) -> float | None:
         """Seconds until what is in progress will be done, by the measured rate; None before the first is."""
@@ -56,21 +57,35 @@ class Limiter:
         """
         self._check(exchange.tenant)
         self._of_tenant[exchange.tenant] += 1  # first, since it raises for a tenant that cannot be hashed
-        if not self._in_progress:
+        if not len(self):
             self._since = perf_counter()
         self._in_progress[exchange] = end
         try:
             yield
         finally:
-            self._leave(exchange)
+            if exchange in self._in_progress:
+                self._answered(exchange)
+                self._leave(exchange)
 
-    def end_all(self, reason: Exception) -> None:
-        """End every request in progress."""
-        for end in list(self._in_progress.values()):
+    def adopt(self, exchange: Exchange) -> None:
+        """A request in progress is answered now, and keeps its place until `release`."""
+        self.adopted += 1
+        self._answered(exchange)
+
+    def release(self, exchange: Exchange) -> None:
+        """All work of a request that was adopted has ended."""
+        self.adopted -= 1
+        self._leave(exchange)
+
+    def end_all(self, reason: Exception) -> int:
+        """End every request that is not answered. Returns how many there were."""
+        ends = list(self._in_progress.values())
+        for end in ends:
             end(reason)
+        return len(ends)
 
     async def empty(self) -> None:
-        """Wait until nothing is in progress."""
+        """Wait until every request is answered."""
         if self._in_progress:
             self._empty = self._empty or asyncio.Event()
             await self._empty.wait()
@@ -88,14 +103,16 @@ class Limiter:
         self.refused += 1
         raise Problem(status, detail, retry_after=self.estimated_wait() or 1.0, close=close)
 
-    def _leave(self, exchange: Exchange) -> None:
+    def _answered(self, exchange: Exchange) -> None:
         del self._in_progress[exchange]
+        if not self._in_progress and self._empty is not None:
+            self._empty.set()
+            self._empty = None
+
+    def _leave(self, exchange: Exchange) -> None:
         self._of_tenant[exchange.tenant] -= 1
         if not self._of_tenant[exchange.tenant]:
             del self._of_tenant[exchange.tenant]
         now = perf_counter()
         self._rate.add(1, now - self._since)
         self._since = now
-        if not self._in_progress and self._empty is not None:
-            self._empty.set()
-            self._empty = None

@@ -65,7 +65,7 @@ class Metrics:
         """What the registry asks its collectors for."""
         for row in SERVER:
             yield row.read_from({(): self._service})
-        for row in SCHEDULER if self._service.ready else ():
+        for row in SCHEDULER if self._service.is_open else ():
             yield row.read_from({(): self._service.scheduler.statistics()})
         for row in SUMMARY if self._service.summary is not None else ():
             yield row.read_from({(): self._service.summary})
@@ -113,7 +113,10 @@ def _items(s: BatcherStatistics) -> Mapping[str, float | None]:
 
 
 SERVER: Final = (
-    Row("requests_in_progress", "Requests let in and not answered.", False, lambda s: len(s.limiter)),
+    Row("requests_in_progress", "Requests let in whose work has not ended.", False, lambda s: len(s.limiter)),
+    Row("requests_adopted", "Of these, those that were cut short and answered, as by the deadline.", False,
+        lambda s: s.limiter.adopted),
+    Row("bodies_adopted", "Tasks of such requests that still run.", False, lambda s: len(s.bodies())),
     Row("requests_limit", "The most requests in progress.", False, lambda s: s.limiter.max_requests),
     Row("requests_refused", "Requests refused: over max_requests or a tenant's quota, or draining.", True,
         lambda s: s.limiter.refused),

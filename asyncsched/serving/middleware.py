@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import ExitStack
+from typing import Final
 
+from ..errors import DeadlineExceeded
 from ..flow.scope import Scope
 from ..runtime.context import outside
 from .client import Client, Disconnected
 from .http import App, Exchange, ShuttingDown, find_problem
 from .service import Service
+
+_UNWINDING: Final = 0.05  # seconds for a request that is cut short to end by itself, before it is answered all the same
 
 
 async def handle(service: Service, app: App, exchange: Exchange) -> None:
@@ -31,22 +36,61 @@ async def _run(service: Service, app: App, exchange: Exchange) -> None:
     """Let a request in, and give it to the application.
 
     One beyond the limits is refused before anything is read or waited for. A client that leaves, or does not send its
-    body, ends the request. All its work belongs to one scope, which waits for it.
+    body, ends the request.
     """
     options = service.options
     if options.tenant is not None:
         exchange.tenant = options.tenant(exchange.scope)
     client = Client(exchange, max_body=options.max_body, body_timeout=options.body_timeout)
     with service.limiter.admit(exchange, client.end), outside():  # a server starts a pipelined request within the last
-        async with client, _scope(service, exchange):
-            await app(exchange.scope, exchange.receive, exchange.send)
+        async with client:
+            await _work(service, app, exchange)
 
 
-def _scope(service: Service, exchange: Exchange) -> Scope:
+async def _work(service: Service, app: App, exchange: Exchange) -> None:
+    """Do a request's work, which belongs to one scope that waits for it.
+
+    In a task of its own: a function that runs in a thread cannot be ended, nor can a handler that takes no notice of
+    its cancellation. So one that is cut short is answered in time, and the service adopts what still runs.
+    """
     scheduler, options = service.scheduler, service.options
     exchange.scope.setdefault("state", {}).update(scheduler=scheduler, serving=service)
-    deadline = options.deadline(exchange.scope) if callable(options.deadline) else options.deadline
-    return scheduler.scope(name=exchange.name, reserve=options.reserve, deadline=deadline, tenant=exchange.tenant)
+    seconds = options.deadline(exchange.scope) if callable(options.deadline) else options.deadline
+    scope = scheduler.scope(name=exchange.name, reserve=options.reserve, deadline=seconds, tenant=exchange.tenant)
+    work = asyncio.create_task(_in_scope(scope, app, exchange))
+    try:
+        await _attend(work, exchange, seconds)
+    finally:
+        if not work.done():
+            service.adopt(exchange, scope, work)
+        del work  # no cycle: its exception holds this frame
+
+
+async def _in_scope(scope: Scope, app: App, exchange: Exchange) -> None:
+    async with scope:
+        exchange.on_complete = scope._lift_deadline
+        await app(exchange.scope, exchange.receive, exchange.send)
+
+
+async def _attend(work: asyncio.Task[None], exchange: Exchange, seconds: float | None) -> None:
+    """Wait for a request's work: until it is cancelled; and up to its deadline, unless it is answered by then."""
+    try:
+        await asyncio.wait([work], timeout=None if seconds is None else seconds + _UNWINDING)
+        if exchange.complete:
+            await asyncio.wait([work])
+        if not work.done():
+            raise DeadlineExceeded(f"{exchange.name} passed its deadline of {seconds:g} s, and some of it still runs")
+        work.result()
+    except asyncio.CancelledError:
+        exchange.cancelled = True
+        work.cancel()
+        if not work.done():
+            await asyncio.wait([work], timeout=_UNWINDING)
+        if not work.done() or work.cancelled():
+            raise
+        work.result()
+    finally:
+        del work
 
 
 async def _told(service: Service, exchange: Exchange, error: Exception) -> bool:

@@ -7,11 +7,15 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Hashable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 
+from .._core.model import Lane, Task
 from ..devices.host.log import Log
+from ..errors import DeadlineExceeded, TaskCancelled
+from ..flow.scope import Scope
 from ..observe.summary import Summary
 from ..scheduler import Scheduler
-from .http import ASGIScope, Instrument, ShuttingDown
+from .http import ASGIScope, Exchange, Instrument, ShuttingDown
 from .limiter import Limiter
 from .signals import drain_on_signals
 
@@ -38,6 +42,7 @@ class Service:
     Attributes:
         instruments: watch every request, from the outside in.
         summary: adds up what the open scheduler does; None while there is none, or where nothing would show it.
+        adopted: what still runs of requests that were cut short and answered, with the scopes they belong to.
         render_metrics: gives their content type and text; None where Prometheus's client is not installed.
     """
 
@@ -47,6 +52,7 @@ class Service:
         self.instruments: list[Instrument] = []
         self.shown = True  # whether anything shows a summary
         self.summary: Summary | None = None
+        self.adopted: dict[asyncio.Task[None], Scope] = {}
         self.render_metrics: Callable[[], tuple[str, bytes]] | None = None
         self._make_scheduler = make_scheduler
         self._scheduler: Scheduler | None = None
@@ -54,8 +60,14 @@ class Service:
 
     @property
     def ready(self) -> bool:
-        """Whether requests are taken: the scheduler is open, and nothing drains."""
-        return self._scheduler is not None and not self.limiter.draining
+        """Whether requests are taken, and get anywhere: the scheduler is open, nothing drains, and streams are free of
+        what nobody waits for."""
+        return self.is_open and not self.limiter.draining and not self._held_up()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a scheduler."""
+        return self._scheduler is not None
 
     @property
     def scheduler(self) -> Scheduler:
@@ -75,6 +87,34 @@ class Service:
         """Seconds that what is in progress and in the backlog will take, by the measured rates; None if unknown."""
         found = [self.limiter.estimated_wait(), self._scheduler.load().estimated_wait if self._scheduler else None]
         return max([seconds for seconds in found if seconds is not None], default=None)
+
+    def adopt(self, exchange: Exchange, scope: Scope, work: asyncio.Task[None]) -> None:
+        """Answer a request whose work has not ended. That was cancelled, and keeps its place, and its reserve, until it
+        ends."""
+        exchange.left = True
+        self.limiter.adopt(exchange)
+        self.adopted[work] = scope
+        work.add_done_callback(partial(self._release, exchange))
+
+    def _release(self, exchange: Exchange, work: asyncio.Task[None]) -> None:
+        del self.adopted[work]
+        self.limiter.release(exchange)
+        error = None if work.cancelled() else work.exception()
+        if error is not None and not isinstance(error, DeadlineExceeded | TaskCancelled):
+            logger.error("%s raised after it was cut short and answered", exchange.name, exc_info=error)
+
+    def bodies(self) -> list[Task]:
+        """The tasks that still run of requests that were cut short and answered."""
+        return [task for scope in self.adopted.values() for task in scope._running()]
+
+    def _held_up(self) -> bool:
+        """Whether such tasks run on every stream: nothing else would."""
+        if self._scheduler is None or not (bodies := self.bodies()):
+            return False
+        runtime, first = self._scheduler._runtime, dict[Lane | None, Task]()
+        for task in sorted(runtime.engine.audit.launched(), key=lambda task: task.number):  # as a stream runs them
+            first.setdefault(task.lane, task)
+        return all(first.get(lane) in bodies for lanes in runtime.lanes.values() for lane in lanes.compute)
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Scheduler]:
@@ -104,16 +144,20 @@ class Service:
             async with asyncio.timeout_at(self._drained_by):
                 await self.limiter.empty()
         except TimeoutError:
-            logger.warning("%d requests were cancelled after %g s of draining", len(self.limiter), seconds)
-            self.limiter.end_all(ShuttingDown())
+            count = self.limiter.end_all(ShuttingDown())
+            logger.warning("%d requests were cancelled after %g s of draining", count, seconds)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LAST):
                     await self.limiter.empty()
 
     async def _close(self, scheduler: Scheduler) -> None:
         """Wait for what requests have left behind, such as a batch that nobody wants any more."""
-        left = self._drained_by - asyncio.get_running_loop().time()
+        if self.adopted:
+            await asyncio.wait(self.adopted, timeout=self._time_left())
         try:
-            await scheduler.aclose(timeout=max(left, _LAST))
+            await scheduler.aclose(timeout=self._time_left())
         except TimeoutError as error:
             logger.warning("%s", error)
+
+    def _time_left(self) -> float:
+        return max(_LAST, self._drained_by - asyncio.get_running_loop().time())

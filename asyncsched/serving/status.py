@@ -30,6 +30,7 @@ def status(service: Service) -> dict[str, Any]:
             "limit": service.limiter.max_requests,
             "refused": service.limiter.refused,
         },
+        "adopted": {"requests": service.limiter.adopted, "tasks": len(service.bodies())},
         "tasks": {
             "pending": s.tasks_pending,
             "in_flight": s.tasks_in_flight,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from functools import partial
 from typing import Any
 
@@ -188,3 +189,127 @@ async def test_bad_arguments(wrong: dict[str, Any]) -> None:
 def test_a_tenant_is_told_by_a_function() -> None:
     with pytest.raises(TypeError, match=r"^tenant takes a function of ASGI's scope, .* not 'x-key'$"):
         serving(echo, tenant="x-key")
+
+
+class Blocked:
+    """Its handler cannot be ended before its gate opens."""
+
+    def __init__(self, kind: str = "call") -> None:
+        self.kind = kind
+        self.began, self.gate = threading.Event(), threading.Event()
+
+    def block(self) -> None:
+        self.began.set()
+        self.gate.wait(60)
+
+    async def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
+        s = scope["state"]["scheduler"]
+        if scope["path"] == "/quick":
+            return await reply(send)
+        if self.kind == "call":
+            await s.call(self.block)
+        elif self.kind == "inner scope":
+            async with s.scope():
+                await s.call(self.block)
+        else:
+            try:
+                self.began.set()
+                await asyncio.Event().wait()
+            finally:
+                await until(self.gate.is_set)
+        return await reply(send, b"late")
+
+
+CUTS = ["deadline", "client", "draining"]
+
+
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize("kind", ["call", "inner scope", "handler"])
+async def test_the_answer_waits_for_nothing_that_cannot_be_ended(kind: str, cut: str) -> None:
+    app = Blocked(kind)
+    server = serving(
+        app,
+        lambda: asc.Scheduler("cpu", streams=1, max_bytes=1000),
+        deadline=0.2 if cut == "deadline" else None,
+        drain_timeout=0.0,
+        max_requests=1,
+        reserve=600,
+    )
+    async with server.open() as s:
+        call = Call(server).feed()
+        await until(app.began.is_set)
+        if cut == "client":
+            await call.leave().task
+            assert call.sent == []
+        else:
+            if cut == "draining":
+                await server.drain()
+            assert (await call.answer())[0] == (504 if cut == "deadline" else 503)
+        assert (len(server.limiter), server.limiter.adopted) == (1, 1)
+        assert s.statistics().bytes_reserved == 600
+        busy = kind != "handler"
+        assert (await get(server, "/statusz").answer())[1]["adopted"] == {"requests": 1, "tasks": int(busy)}
+        assert (await get(server, "/readyz").answer())[0] == (503 if busy or cut == "draining" else 200)
+        assert (await Call(server, "/quick").feed().answer())[0] == 503  # its place is taken
+        sent = len(call.sent)
+        app.gate.set()
+        await until(lambda: not len(server.limiter))
+        assert not server.adopted
+        assert len(call.sent) == sent
+        assert s.statistics().bytes_reserved == 0
+        if cut != "draining":
+            assert (await get(server, "/readyz").answer())[0] == 200
+            assert (await Call(server, "/quick").feed().answer())[0] == 200
+
+
+async def test_a_stream_that_is_free_keeps_the_server_ready() -> None:
+    app = Blocked()
+    async with opened(app, lambda: asc.Scheduler("cpu", streams=2)) as server:
+        for code in (200, 503):
+            app.began.clear()
+            call = Call(server).feed()
+            await until(app.began.is_set)
+            await call.leave().task
+            assert (await get(server, "/readyz").answer())[0] == code
+        app.gate.set()
+        await until(lambda: not server.adopted)
+        assert (await get(server, "/readyz").answer())[0] == 200
+
+
+async def test_what_was_adopted_hears_of_the_end_and_its_errors_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    seen: list[Any] = []
+    gate = asyncio.Event()
+
+    async def app(scope: ASGIScope, receive: Receive, send: Send) -> None:
+        await read(receive)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await gate.wait()
+            seen.append(await receive())
+            await reply(send)
+
+    async with opened(app, deadline=0.01) as server:
+        call = Call(server).feed()
+        assert (await call.answer())[0] == 504
+        gate.set()
+        await until(lambda: not server.adopted)
+    assert seen == [{"type": "http.disconnect"}]
+    assert len(call.sent) == 2
+    assert "POST / raised after it was cut short and answered" in caplog.text
+
+
+async def test_a_background_task_may_outlive_the_deadline_once_all_is_answered() -> None:
+    done: list[int] = []
+    batcher: asc.Batcher[int, int] = asc.Batcher(lambda items: items)
+
+    async def app(scope: ASGIScope, receive: Receive, send: Send) -> None:
+        began = asyncio.get_running_loop().time()
+        await reply(send)
+        await until(lambda: asyncio.get_running_loop().time() > began + 0.1)
+        done.append(await scope["state"]["scheduler"].call(int, await batcher(3)))
+
+    async with opened(app, deadline=0.02) as server:
+        assert (await Call(server).feed().answer())[0] == 200
+        assert done == [3]
+        assert not len(server.limiter)
