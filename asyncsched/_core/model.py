@@ -68,8 +68,7 @@ class Value:
     @property
     def failure(self) -> Failure | None:
         """Why it will never be there: its task failed, or was cancelled."""
-        task = self.task
-        return None if task is None else task.failure
+        return None if (task := self.task) is None else task.failure
 
     @property
     def settled(self) -> bool:
@@ -99,20 +98,23 @@ class Value:
                     self.escaped = True
                 self.device.memory.reclaim(self)
             elif charge := self.charge:
-                account = self.account
-                completions = account.completions  # `Completions.dropped`, written out: every tiny result comes here
+                account, completions = self.account, self.account.completions  # `Completions.dropped`, written out
                 if completions.immediate_thread == get_ident() and not account.closed:
                     account.used -= charge
                     return
                 if getrefcount(self) <= _LAST_REFERENCE:
                     self.array = None  # the memory first, its bytes second: others may wait for them on another thread
+                self.charge = 0
                 completions.items.append((account, charge, self.seq))
                 if completions.wants_bytes:
                     completions.freed(charge)
-        except (
-            BaseException
-        ) as error:  # a signal's, or at the end of a recursion. Python loses it; the bytes are lost, too
-            self.account.completions.fatal = error
+        except BaseException as error:  # a signal's, or at the end of a recursion: Python tells of it, and goes on
+            try:
+                self.device.memory.drop_again(self, error)
+            except BaseException:  # the bytes are lost
+                self.account.completions.fatal = error
+            else:
+                raise
 
 
 def new_value(
@@ -214,8 +216,7 @@ class Task:
     @property
     def dependents(self) -> Sequence[Task]:
         """The tasks that read what it makes, and were submitted while it was unfinished."""
-        found = self.readers
-        return () if found is None else (found,) if type(found) is Task else found
+        return () if (found := self.readers) is None else (found,) if type(found) is Task else found
 
     def add_dependent(self, task: Task) -> None:
         """Another task waits for this one, which has not ended."""
@@ -237,8 +238,7 @@ class Task:
     @property
     def site(self) -> CallSite | None:
         """The line that submitted it, until the stream clears `value`."""
-        value = self.value  # read once: the stream's thread clears it
-        return None if value is None else value.site
+        return None if (value := self.value) is None else value.site  # read once: the stream's thread clears it
 
     @property
     def unestimated(self) -> bool:

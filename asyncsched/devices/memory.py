@@ -22,7 +22,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -35,6 +35,8 @@ from .._core.refcounts import references
 from .guests import Allocated, allocated, call
 
 Array = Any  # NumPy's or CuPy's: both collapse `.base` to the array that owns the memory
+
+NO_ROOM: Final = (MemoryError, RecursionError)  # no signal's
 
 
 class Memory:
@@ -101,23 +103,51 @@ class Memory:
         if value.base is not None and value.escaped:  # not `|=`: another thread may set it meanwhile
             value.base.escaped = True
         if not value.escaped:
-            self.give(value.block)
+            block, value.block = value.block, None  # first: it is given once, whatever comes in between
+            if block is not None:
+                self.give(block)
         elif not value.charge:
             return
         elif type(value.block) is tuple:
-            for owner, nbytes in value.block:
+            some = bool(value.block)
+            while value.block:
+                owner, nbytes = value.block[0]
                 self._watch(value, owner, nbytes, 0)
-            if value.block:
+                value.block = value.block[1:]
+            if some:
                 return
         elif not self._came_back(value):
             self._watch(value, owner_of(value.array), value.charge, _pooled(value.block))
             return
         if value.charge:
-            self.completions.dropped(value.account, value.charge, value.seq)
+            self._dropped(value)
+
+    def drop_again(self, value: Value, error: BaseException) -> None:
+        """An exception came as a value was dropped. If it is a signal's, do what is not done yet.
+
+        Python handles signals where it enters a function and after it has called one in C. So whatever must not be done
+        twice is marked as done just before, with no call in between.
+
+        Raises:
+            The exception, where there is no room to go on.
+        """
+        if isinstance(error, NO_ROOM):
+            raise error
+        if value.block is not None and value.array is not None:
+            value.escaped = True  # perhaps a dead cycle's
+        self.completions.awake = False  # the wake-up may have been kept from coming
+        self.reclaim(value)
+        self.completions.notify()
+
+    def _dropped(self, value: Value) -> None:
+        charge, value.charge = value.charge, 0
+        self.completions.items.append((value.account, charge, value.seq))
+        if self.completions.wants_bytes:
+            self.completions.freed(charge)
 
     def _watch(self, value: Value, owner: Array, nbytes: int, pooled: int) -> None:
         anchor = self.anchor(owner)
-        escape = Escape(anchor, _gone)
+        escape = Escape(anchor, gone)
         escape.memory, escape.account, escape.nbytes, escape.seq = self, value.account, nbytes, value.seq
         escape.pooled, escape.site, array = pooled, value.site, value.array
         if value.meta is None and isinstance(array, self.arrays):  # what a callable returned, as it is
@@ -160,15 +190,36 @@ class Escape(weakref.ref[Array]):
         return given if shown else owner
 
 
-def _gone(escape: Any) -> None:
-    memory: Memory = escape.memory
+def gone(escape: Any) -> None:
+    """The memory that an escape watches is free."""
+    completions: Completions = escape.memory.completions
     try:
-        memory.escapes.pop(id(escape), None)
-        if escape.pooled:
-            memory.give(escape.pooled)
-        memory.completions.dropped(escape.account, escape.nbytes, escape.seq)
+        _free(escape)
     except BaseException as error:  # as in `Value.__del__`
-        memory.completions.fatal = error
+        try:
+            if isinstance(error, NO_ROOM):
+                raise
+            completions.awake = False
+            _free(escape)
+            completions.notify()
+        except BaseException:
+            completions.fatal = error
+        else:
+            raise
+
+
+def _free(escape: Escape) -> None:
+    """Give back what an escaped array held. What is done is marked before, as in `Memory.drop_again`."""
+    memory, completions = escape.memory, escape.memory.completions
+    memory.escapes.pop(id(escape), None)
+    if pooled := escape.pooled:
+        escape.pooled = 0
+        memory.give(pooled)
+    if nbytes := escape.nbytes:
+        escape.nbytes = 0
+        completions.items.append((escape.account, nbytes, escape.seq))
+        if completions.wants_bytes:
+            completions.freed(nbytes)
 
 
 def hand_out(value: Value) -> Array:

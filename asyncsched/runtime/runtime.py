@@ -32,6 +32,7 @@ from ..devices.host.log import Log
 from ..errors import TaskCancelled
 from .cancellation import to_its_end
 from .instruments import Instruments
+from .late_finalisers import watch_for_signals
 from .life import InlineMode, Life, OnOneLoop, running_loop
 from .rates import Meter
 from .resuming import resume
@@ -120,6 +121,7 @@ class Runtime(OnOneLoop, Host):
             RuntimeError: for a device that a scheduler was opened on before, or is listed twice.
         """
         require_gil()
+        watch_for_signals()
         self.loop = running_loop()
         if self.loop is None:
             raise RuntimeError(

@@ -244,3 +244,63 @@ async def test_where_the_recursion_is_too_deep_to_give_up_it_is_done_later(s: as
         await s.barrier()
     with pytest.raises(asc.SchedulerClosed, match="KeyboardInterrupt came in the middle"):
         await s.barrier()
+
+
+def interrupted_in_a_finaliser(number: int, run: Callable[[], object]) -> bool:
+    """As `interrupted`, of what finalisers of the package do: they are entered, too."""
+    left = number
+
+    def look(frame: FrameType | None, event: str, arg: Any) -> None:
+        nonlocal left
+        outer = frame
+        while outer is not None and outer.f_code.co_name not in ("__del__", "gone"):
+            outer = outer.f_back
+        if outer is None or event not in ("call", "c_return"):
+            return
+        left -= 1
+        if left == -1:
+            raise KeyboardInterrupt
+
+    sys.setprofile(look)
+    try:
+        run()
+    finally:
+        sys.setprofile(None)
+    return left < 0
+
+
+DROPPED: dict[str, Callable[[asc.Scheduler, asc.Tensor], Any]] = {
+    "a tiny result": lambda s, x: x[:1] + 1,
+    "a buffer": lambda s, x: x @ x,
+    "a view": lambda s, x: (x @ x).T,
+    "what a function returned": lambda s, x: s.submit_nowait(np.ones, (200, 200)),
+    "several": lambda s, x: s.submit_nowait(lambda: [np.ones(2000), np.ones(3000)]),
+}
+
+
+@pytest.mark.one_loop
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # by which Python tells of the signal
+@pytest.mark.parametrize("awaited", [False, True])
+@pytest.mark.parametrize("make", DROPPED.values(), ids=DROPPED)
+async def test_a_drop_that_a_signal_interrupts_is_made_all_the_same(make: Any, awaited: bool) -> None:
+    async with asc.Scheduler("cpu", streams=1) as s:
+        x, pool = await s.put(np.ones((300, 300))), s.devices[0].memory.pool
+        before = None
+        for number in count():
+            box = [make(s, x)]
+            await s.barrier()
+            if awaited:
+                await box[0]
+            came_so_far = interrupted_in_a_finaliser(number, box.clear)
+            found = (
+                s.statistics().bytes_retained,
+                pool.live + sum(-item if isinstance(item, int) else -item.nbytes for item in pool._returned),
+            )
+            assert found == (before or found)
+            assert found[0] == x.nbytes
+            before = found
+            if not came_so_far:
+                break
+        assert number > 1
+        assert s._runtime.interrupted is None
+        assert await (x[:1] + 1).sum().item() == 600.0

@@ -131,9 +131,7 @@ class HostMemory(Memory):
     def __init__(self, completions: Completions, max_bytes: int | None, *, poison: bool = False) -> None:
         super().__init__(completions)
         self.pool = Pool(max_bytes, poison=poison)
-
-    def give(self, block: Any) -> None:
-        self.pool.give(block)
+        self.give = self.pool.give  # type: ignore[assignment, method-assign]
 
     def may_recycle(self, value: Value) -> bool:
         pooled = value.nbytes >= POOLED_BYTES if value.array is None else type(value.block) is np.ndarray

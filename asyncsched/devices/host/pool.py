@@ -43,6 +43,8 @@ class Pool:
         self._clock = count()
         self._lock = Lock()
         self._returned: deque[Block | int] = deque()
+        if not poison:  # in C: a signal's exception comes before, and whoever gives tries again, or after
+            self.give = self._returned.append  # type: ignore[assignment, method-assign]
 
     def take(self, nbytes: int) -> Block:
         """A buffer of at least `nbytes`, its contents undefined."""

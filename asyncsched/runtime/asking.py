@@ -1,0 +1,65 @@
+"""Asking an event loop for something on another thread, which waits for the answer.
+
+The answer comes in a queue that is written in C. The locks of `concurrent.futures.Future` and `threading.Event` are
+taken and given back by functions in Python. A signal's exception in one of these, as by Ctrl-C, leaves the lock held,
+and the loop's thread would wait for it for ever. Of the queue nothing is held: the answer alone is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextvars import Context
+from queue import SimpleQueue
+from typing import Any, TypeAlias, TypeVar
+
+T = TypeVar("T")
+
+Answer: TypeAlias = "SimpleQueue[tuple[T, None] | tuple[None, BaseException]]"
+
+_running: set[asyncio.Task[None]] = set()  # a loop keeps none alive
+
+
+def ask(loop: asyncio.AbstractEventLoop, fn: Callable[[], T], context: Context | None = None) -> Answer[T]:
+    """Have a loop call a function."""
+    answer: Answer[T] = SimpleQueue()
+    loop.call_soon_threadsafe(_call, answer, fn, context=context)
+    return answer
+
+
+def ask_async(loop: asyncio.AbstractEventLoop, fn: Callable[[], Coroutine[Any, Any, T]]) -> Answer[T]:
+    """Have a loop run a coroutine function."""
+    answer: Answer[T] = SimpleQueue()
+    loop.call_soon_threadsafe(_start, answer, fn)
+    return answer
+
+
+def answered(answer: Answer[T]) -> T:
+    """Wait for the answer, and return or raise it."""
+    found, error = answer.get()
+    if error is None:
+        return found  # type: ignore[return-value]
+    try:
+        raise error
+    finally:
+        del error  # it holds this frame
+
+
+def _call(answer: Answer[T], fn: Callable[[], T]) -> None:
+    try:
+        answer.put((fn(), None))
+    except BaseException as error:
+        answer.put((None, error))
+
+
+def _start(answer: Answer[T], fn: Callable[[], Coroutine[Any, Any, T]]) -> None:
+    task = asyncio.ensure_future(_run(answer, fn))
+    _running.add(task)
+    task.add_done_callback(_running.discard)
+
+
+async def _run(answer: Answer[T], fn: Callable[[], Coroutine[Any, Any, T]]) -> None:
+    try:
+        answer.put((await fn(), None))
+    except BaseException as error:
+        answer.put((None, error))

@@ -1,0 +1,39 @@
+"""Finalisers that a signal's exception keeps from beginning.
+
+Python handles signals where it enters a function. What a handler raises as a finaliser is entered no line of that can
+catch: Python drops it, and tells `sys.unraisablehook`. So there the finaliser is called again; else the bytes that it
+was to give back would stay charged for ever. The hook that was there before is told all the same.
+"""
+
+from __future__ import annotations
+
+import sys
+from traceback import clear_frames
+from typing import Final
+
+from .._core.model import Value
+from ..devices.memory import gone
+
+_FINALISERS: Final = (Value.__del__, gone)
+_before = sys.unraisablehook
+
+
+def watch_for_signals() -> None:
+    """Watch from now on, if another hook has been set since."""
+    global _before
+    if sys.unraisablehook is not _call_again:
+        _before, sys.unraisablehook = sys.unraisablehook, _call_again
+
+
+def _call_again(lost: sys.UnraisableHookArgs) -> None:
+    trace, finaliser = lost.exc_traceback, next((one for one in _FINALISERS if one is lost.object), None)
+    if trace is not None and finaliser is not None:
+        if trace.tb_lineno == trace.tb_frame.f_code.co_firstlineno:  # no line of it has run
+            kept = trace.tb_frame.f_locals
+            args = list(kept.values())
+            if type(kept) is dict:  # before Python 3.13 a copy, which the frame keeps
+                kept.clear()
+            finaliser(*args)
+            del args
+        clear_frames(trace)  # hooks may keep the exception, and so what was to be dropped
+    _before(lost)
