@@ -6,18 +6,21 @@ caller waits. A child of a fork starts its own at its first use.
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import contextvars
 import os
 import threading
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future
-from contextlib import ExitStack
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
+from functools import partial
+from queue import SimpleQueue
 from typing import Any, Self, TypeVar
 
 from .devices.contract import in_stream_thread
 from .devices.host.log import Log
 from .errors import ImplicitBarrierError, QueueFull
+from .runtime.asking import Answer, answered, ask, ask_async
 from .runtime.life import running_loop
 from .runtime.runtime import Runtime
 from .runtime.waiting import drained
@@ -30,33 +33,55 @@ T = TypeVar("T")
 class Background:
     """An open scheduler with its thread."""
 
-    def __init__(self, name: str, options: Mapping[str, Any]) -> None:
-        from anyio.from_thread import start_blocking_portal
+    scheduler: Scheduler
+    runtime: Runtime
 
-        with ExitStack() as stack:
-            self._portal = stack.enter_context(start_blocking_portal(name=f"asyncsched {name}"))
-            self.scheduler: Scheduler = stack.enter_context(
-                self._portal.wrap_async_context_manager(Scheduler(**options))
-            )
-            self._leave = stack.pop_all()
-        self.runtime: Runtime = self.scheduler._runtime
-        assert self.runtime.loop is not None
-        self._loop = self.runtime.loop
+    def __init__(self, name: str) -> None:
+        self._name = f"asyncsched {name}"
         self._context = contextvars.Context()  # outside of whatever scope its caller is in
+        self._loop: asyncio.AbstractEventLoop | None = None  # once it is open
+        self._closing = False
+        self._told: Answer[None] = SimpleQueue()  # that it is open; then, that it has closed
+
+    def open(self, options: Mapping[str, Any]) -> None:
+        """Start the thread, and wait until the scheduler is open."""
+        self._thread = threading.Thread(target=self._run, args=(options,), name=self._name, daemon=True)
+        try:
+            self._thread.start()
+            answered(self._told)
+        except BaseException:  # a signal's, perhaps: nobody would close it
+            self.end()
+            raise
+
+    def _run(self, options: Mapping[str, Any]) -> None:
+        try:
+            asyncio.run(self._serve(options))
+            self._told.put((None, None))
+        except BaseException as error:
+            self._told.put((None, error))
+
+    async def _serve(self, options: Mapping[str, Any]) -> None:
+        async with Scheduler(**options) as self.scheduler:
+            self.runtime = self.scheduler._runtime
+            self._ended = asyncio.Event()
+            self._loop = asyncio.get_running_loop()
+            self._told.put((None, None))
+            if not self._closing:  # read after `_loop` is written: see `end`
+                await self._ended.wait()
 
     def issue(self, fn: Callable[..., T], *args: Any, **options: Any) -> T:
         """What a function of tensors gives, called on the loop's thread. Where the backlog is full it waits first."""
+        assert self._loop is not None
         while True:
-            found: Future[T] = Future()
-            self._loop.call_soon_threadsafe(_run, found, fn, args, options, context=self._context)
             try:
-                return found.result()
+                return answered(ask(self._loop, partial(fn, *args, **options), self._context))
             except QueueFull:
                 self.wait(drained, self.runtime, self.runtime.engine.root)
 
-    def wait(self, fn: Callable[..., Any], *args: Any) -> Any:
+    def wait(self, fn: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
         """Run a coroutine function on the scheduler's loop, block until it has ended, and return its result."""
-        return self._portal.call(fn, *args)
+        assert self._loop is not None
+        return answered(ask_async(self._loop, partial(fn, *args)))
 
     def close(self) -> None:
         """Wait for all that was submitted, and end the thread.
@@ -64,16 +89,16 @@ class Background:
         Raises:
             ExceptionGroup: of the failures that nobody has seen.
         """
-        self._leave.close()
+        self.end()
+        self._thread.join()
+        answered(self._told)
 
-
-def _run(found: Future[Any], fn: Callable[..., Any], args: Any, options: Any) -> None:
-    try:
-        found.set_result(fn(*args, **options))
-    except BaseException as error:
-        found.set_exception(error)
-    finally:
-        del found  # its exception holds this frame
+    def end(self) -> None:
+        """Close without waiting for it. A second call does nothing."""
+        self._closing = True
+        if self._loop is not None:
+            with suppress(RuntimeError):  # it has ended
+                self._loop.call_soon_threadsafe(self._ended.set)
 
 
 class Kept:
@@ -105,18 +130,26 @@ class Kept:
         if found is None:
             with self._lock:
                 if self._current is None:
-                    self._current = Background(self._name, self._options)
+                    opened = Background(self._name)
+                    opened.open(self._options)
+                    self._current = opened
                 found = self._current
         return found
 
     def replace(self, options: Mapping[str, Any]) -> Mapping[str, Any]:
         """Close what is open, and use these options from now on. Returns those before."""
         check_may_block(f"{self._name}.using")
-        with self._lock:
-            before, self._options = self._options, options
-            found, self._current = self._current, None
-        if found is not None:
-            found.close()
+        found = None
+        try:
+            with self._lock:
+                before, self._options = self._options, options
+                found, self._current = self._current, None
+            if found is not None:
+                found.close()
+        except BaseException:  # a signal's, perhaps
+            if found is not None:
+                found.end()
+            raise
         return before
 
     def _at_exit(self) -> None:

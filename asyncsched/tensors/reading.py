@@ -6,10 +6,10 @@ event loop, and inside a task, it is an error; elsewhere it blocks.
 
 from __future__ import annotations
 
-import asyncio
 import operator
-import threading
 from collections.abc import Callable
+from contextlib import suppress
+from queue import Empty
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -19,6 +19,7 @@ from .._core.model import Value
 from .._instead import NUMPY
 from ..devices.contract import Device, in_stream_thread
 from ..errors import ImplicitBarrierError, SchedulerClosed
+from ..runtime.asking import ask_async
 from ..runtime.life import Life, running_loop
 from ..runtime.runtime import Runtime
 from ..runtime.waiting import awaited
@@ -147,15 +148,16 @@ def _block(runtime: Runtime, value: Value) -> None:
         return
     if loop is None or not loop.is_running():
         raise SchedulerClosed("the value is pending and its event loop is not running: read it before the loop ends")
-    ready = threading.Event()
 
     async def register() -> None:
         task = value.task
         if task is not None:
             await awaited(runtime, [task])
 
-    asyncio.run_coroutine_threadsafe(register(), loop).add_done_callback(lambda _: ready.set())
-    while not ready.wait(1.0) and loop.is_running():
-        pass
+    answer = ask_async(loop, register)
+    while loop.is_running():
+        with suppress(Empty):
+            answer.get(timeout=1.0)
+            break
     if not value.settled:
         raise SchedulerClosed("the value's event loop ended before it was there: read it before the loop ends")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -14,7 +16,10 @@ import asyncsched as asc
 from asyncsched import array_api as xp
 from asyncsched.array_api.array import kept
 from tests.processes import fresh
+from tests.runtime.test_interruptions import interrupted
 from tests.waiting import held
+
+ROOT = np.array([[1.0, 2.0], [3.0, 4.0]])
 
 
 @pytest.fixture(autouse=True)
@@ -182,6 +187,50 @@ def test_closing_waits_for_what_was_submitted():
     closing.join(60)
     assert not closing.is_alive()
     assert "closed" in repr(scheduler)
+
+
+def computes() -> None:
+    assert float(xp.sum(xp.asarray(ROOT) @ xp.ones((2, 2)))) == 20.0
+
+
+def opens_and_closes() -> None:
+    with xp.using("cpu", max_ops=3):
+        computes()
+
+
+def reads() -> None:
+    s = kept.get().scheduler
+    task = kept.get().issue(s.submit_nowait, np.add, 1.0, 2.0, shape=(), dtype=float)
+    assert float(task) == 3.0
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a coroutine that is dropped then
+@pytest.mark.parametrize("program", [computes, opens_and_closes, reads])
+def test_a_call_that_a_signal_interrupts_is_lost_alone(program, monkeypatch):
+    started = threading.Thread.start
+
+    def start(thread: threading.Thread) -> None:  # where Python itself may leave a lock held
+        profile = sys.getprofile()
+        sys.setprofile(None)
+        started(thread)
+        sys.setprofile(profile)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    program()
+    step = 1 if program is reads else 7
+    for number in itertools.count(0, step):
+        came_so_far = interrupted(number, program)
+        computes()  # others are answered
+        if not came_so_far:
+            break
+    assert number > 20 * step
+    in_a_thread = threading.Thread(target=computes)
+    in_a_thread.start()
+    in_a_thread.join()
+    kept.replace({"device": "cpu"})
+    names = [thread.name for thread in threading.enumerate()]
+    while "asyncsched array_api" in names:  # one that is closing, since a signal interrupted the wait for it
+        names = [thread.name for thread in threading.enumerate()]
 
 
 def test_a_program_ends_by_itself():
