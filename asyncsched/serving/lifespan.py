@@ -96,6 +96,6 @@ class _ApplicationLifespan:
     async def _from_app(self, message: Message) -> None:
         if message["type"].startswith("lifespan.shutdown."):
             self.last = message
-        elif not self._answered:
+        elif message["type"].startswith("lifespan.startup.") and not self._answered:
             self._answered, self.started = True, message["type"].endswith(".complete")
             await self._send(message)

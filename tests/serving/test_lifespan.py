@@ -17,7 +17,7 @@ from asyncsched.serving.http import App, ASGIScope, Message, Receive, Send
 from asyncsched.serving.signals import SIGNALS, drain_on_signals
 from tests.waiting import turns, until
 
-from .rig import Call, Held, echo, get, opened, raises, returns, serving
+from .rig import Call, Held, echo, get, opened, raises, reply, returns, serving
 
 
 class Server:
@@ -45,6 +45,11 @@ class Server:
     async def stop(self) -> None:
         self._incoming.put_nowait({"type": "lifespan.shutdown"})
         await self.task
+
+
+async def answers_all(scope: ASGIScope, receive: Receive, send: Send) -> None:
+    """Does not look what it is asked."""
+    await reply(send)
 
 
 class Framework:
@@ -84,7 +89,9 @@ async def test_around_the_applications_own() -> None:
     assert not middleware.ready
 
 
-@pytest.mark.parametrize("app", [raises(NotImplementedError("http alone")), returns], ids=["raises", "returns"])
+@pytest.mark.parametrize(
+    "app", [raises(NotImplementedError("http alone")), returns, answers_all], ids=["raises", "returns", "answers"]
+)
 async def test_an_application_without_one(app: App) -> None:
     server = Server(serving(app))
     await server.started()
