@@ -8,6 +8,8 @@ was to give back would stay charged for ever. The hook that was there before is 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from functools import cache, partial
 from traceback import clear_frames
 from typing import Final
 
@@ -15,17 +17,15 @@ from .._core.model import Value
 from ..devices.memory import gone
 
 _FINALISERS: Final = (Value.__del__, gone)
-_before = sys.unraisablehook
 
 
+@cache
 def watch_for_signals() -> None:
-    """Watch from now on, if another hook has been set since."""
-    global _before
-    if sys.unraisablehook is not _call_again:
-        _before, sys.unraisablehook = sys.unraisablehook, _call_again
+    """Watch from now on. Once: a hook that was set since may call this one."""
+    sys.unraisablehook = partial(_call_again, sys.unraisablehook)
 
 
-def _call_again(lost: sys.UnraisableHookArgs) -> None:
+def _call_again(before: Callable[[sys.UnraisableHookArgs], object], lost: sys.UnraisableHookArgs) -> None:
     trace, finaliser = lost.exc_traceback, next((one for one in _FINALISERS if one is lost.object), None)
     if trace is not None and finaliser is not None:
         if trace.tb_lineno == trace.tb_frame.f_code.co_firstlineno:  # no line of it has run
@@ -36,4 +36,4 @@ def _call_again(lost: sys.UnraisableHookArgs) -> None:
             finaliser(*args)
             del args
         clear_frames(trace)  # hooks may keep the exception, and so what was to be dropped
-    _before(lost)
+    before(lost)
