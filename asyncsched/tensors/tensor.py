@@ -10,7 +10,7 @@ import numpy as np
 
 from .._core.model import Value, failure_above, failure_of
 from ..ops.exactly import asked
-from ..ops.index_keys import encode_key
+from ..ops.index_keys import Key, encode_key
 from ..ops.kernels.elementwise import power_op
 from ..ops.op import NO_OPTIONS, Op, plan
 from ..ops.program import ref
@@ -272,13 +272,13 @@ class Tensor(Methods):
     # -- indexing -----------------------------------------------------------------------------------------------
 
     def __getitem__(self, key: Any) -> Tensor:
-        encoded, tensors = encode_key(key, Tensor)
+        encoded, tensors = self._encoded(key)
         op = TABLE["getitem_advanced" if tensors else "getitem"]
         return apply(op, (self, *tensors), {"key": encoded})
 
     def __setitem__(self, key: Any, new: Any) -> None:
         """Move this handle to a new version with the part assigned. Tasks already issued keep the old one."""
-        encoded, tensors = encode_key(key, Tensor)
+        encoded, tensors = self._encoded(key)
         if self._node is not None:
             self._node.check_assignment()
         while True:
@@ -292,6 +292,22 @@ class Tensor(Methods):
         if self._node is None or not self._node.leaf:
             self._node = result._node
         runtime_of(self._value).dispatch()
+
+    def _encoded(self, key: Any) -> tuple[Key, tuple[Tensor, ...]]:
+        """The key in hashable form and its index tensors; a list becomes one."""
+        parts = key if type(key) is tuple else (key,)
+        if list in map(type, parts):
+            key = tuple([self._listed(part) if type(part) is list else part for part in parts])
+        return encode_key(key, Tensor)
+
+    def _listed(self, part: list[Any]) -> Tensor:
+        numbers = np.array(part, np.intp if part == [] else None)
+        if numbers.dtype.kind not in "biu":
+            raise IndexError(f"a list of {numbers.dtype} is no index: use integers, or one truth for each place")
+        options = {"shape": numbers.shape, "dtype": numbers.dtype}
+        runtime = runtime_of(self._value)
+        flat = tuple(numbers.ravel().tolist())
+        return apply(TABLE["listed"], flat, options, scheduler=runtime, device=self.device)
 
     # -- gradients ----------------------------------------------------------------------------------------------
 

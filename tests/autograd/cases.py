@@ -326,6 +326,11 @@ CASES: dict[str, list[Case]] = {
         (lambda x, v: assigned(x, v, (slice(1, None),)), (MATRIX, real(1, 4))),
         (lambda x, v: assigned(x, v, whole(2, 0)), (MATRIX, real(4))),
         (lambda x: assigned(x, 3.0, 0), (MATRIX,)),
+        (lambda x, v: assigned(x, v, whole(1, 1, 2)), (MATRIX, real(3, 4))),
+        (lambda x, v: assigned(x, v, whole(1, -2, 2)), (MATRIX, real())),
+        (lambda x, v: assigned(x, v, (whole(0, 2, 0), slice(1, 3))), (MATRIX, real(3, 1))),
+        (lambda x, v: assigned(x, v, (slice(None), whole(0, 2, 0))), (MATRIX, real(3, 3))),
+        (lambda x, v: assigned(x, v, (whole(0, 1, 0), None, 2, whole(1, 1, 1))), (CUBE.swapaxes(1, 2), real(3, 1))),
     ],
     "take": [
         (lambda x: asc.take(x, whole(0, 2, 0, -1), axis=1), (CUBE,)),

@@ -83,6 +83,37 @@ async def test_ties_share_the_gradient(s):
     assert_array_equal(await z.grad, [0, 0.5, 0.5])
 
 
+async def test_what_was_written_over_has_no_gradient(s):
+    places = await s.put(np.array([1, 1, 2]))
+    for key in (places, [1, 1, 2]):
+        v = await leaf(s, [5.0, 6.0, 7.0])
+        y = asc.zeros(4)
+        y[key] = v
+        (y * asc.arange(4)).sum().backward()
+        assert_array_equal(await y, [0, 6, 7, 0])
+        assert_array_equal(await v.grad, [0, 1, 2])
+    number, y = await leaf(s, 3.0), asc.ones(4)
+    y[places] += number
+    y.sum().backward()
+    assert_array_equal(await y, [1, 4, 4, 1])
+    assert_array_equal(await number.grad, 2)
+
+
+async def test_layouts_do_not_say_which_write_is_the_last(s):
+    """NumPy writes to F-ordered places in their order in memory."""
+    rng = np.random.default_rng(0)
+    for turned in (False, True):
+        places, numbers = rng.integers(0, 4, (5, 6)), np.arange(30.0).reshape(5, 6)
+        if turned:
+            places, numbers = np.asfortranarray(places), np.asfortranarray(numbers)
+        v, y = await leaf(s, numbers), asc.zeros(4)
+        y[await s.put(places)] = v
+        y.sum().backward()
+        last = [max(numbers[places == i]) for i in range(4)]
+        assert_array_equal(await y, last)
+        assert_array_equal(await v.grad, np.isin(numbers, last))
+
+
 # -- once, or again -------------------------------------------------------------------------------------------------
 
 

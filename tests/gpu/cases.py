@@ -275,6 +275,14 @@ def _indexing() -> dict[str, Any]:
             Case((X, values(4, dtype="f8"), INDEX[:2]), {"key": (TENSOR,)}),
             Case((X, 1.5, mask), {"key": (TENSOR,)}),
             Case((X.T, values(1, 3)), {"key": (Slice(1, None, None),)}),
+            *(Case((X, values(*shape), row), {"key": (TENSOR,)}) for shape in ((4, 1), (1, 4, 4))),
+            Case((X, values(4, 3).T, row), {"key": at}),
+            Case((X, values(4), row, INDEX), {"key": (TENSOR, TENSOR)}),
+        ],
+        "last_written": [
+            Case((row,), {"shape": (3, 4), "key": (TENSOR,)}),
+            Case((row, INDEX), {"shape": (3, 2, 4), "key": (TENSOR, ALL, TENSOR)}),
+            Case((wide, mask[0]), {"shape": (3, 4), "key": (TENSOR, TENSOR)}),
         ],
         "take": [Case((X, INDEX), {"axis": axis}) for axis in (0, 1, None)] + [Case((X, 1), {"axis": 0})],
         "take_along_axis": [Case((X, np.argsort(X, axis=1)[:, 1:]), {"axis": 1})],
@@ -296,6 +304,9 @@ def _creation() -> dict[str, Any]:
         "full": [Case((v,), {"shape": (3, 4)}) for v in (0, 2.5, True, 1j, np.float32(2), np.asarray(3, "f4"), X[0])]
         + [Case((7,), {"shape": (2,), "dtype": np.dtype(d)}) for d in SOME],
         "full_like": [Case((a, 1), {"dtype": d}) for a in (X, X.T) for d in (None, np.dtype("f8"))],
+        "listed": [
+            Case(n, {"shape": (2, len(n) // 2), "dtype": np.dtype(type(n[0]))}) for n in ((1, 2, -3, 4), (True, False))
+        ],
         "arange": [Case((), {"start": a, "stop": b, "step": c, "dtype": d}) for a, b, c in steps for d in (None, F4)],
         "linspace": [
             Case(e, {"num": n, "dtype": d, "endpoint": p})

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from conftest import DTYPES, in_every_layout, layouts, values
 
-from asyncsched.ops import encode_key
+from asyncsched.ops import TABLE, encode_key, meta, plan
 
 KEYS = (
     0,
@@ -104,6 +104,47 @@ def test_assignment_of_dtypes(check):
 def test_assignment_of_its_own_part(check):
     x = values((6,), "i4")
     check("setitem")(lambda: assigned(x, slice(1, None), x[:-1]), x, x[:-1], **encoded(slice(1, None))[1])
+
+
+class Elsewhere:
+    """NumPy, but not taken for it: as CuPy is, whose writes come in any order."""
+
+    def __getattr__(self, name: str):
+        return getattr(np, name)
+
+
+@pytest.mark.parametrize(
+    ("shape", "key", "value"),
+    [
+        ((4,), (np.array([1, 1, 2, -3]),), (4,)),
+        ((4, 3), (np.array([1, 1, 2]),), (1, 3, 1)),
+        ((4, 3), (np.array([[1, 1], [2, 1]]), slice(1, None)), (2, 2, 1)),
+        ((2, 3, 4), (slice(None), np.array([0, 0, 2, 0]), slice(None, None, -2)), (2, 4, 2)),
+        ((3, 2, 4), (np.array([1, 1, 2]), None, 1, np.array([3, -1, 0])), (3, 1)),
+        ((3, 4), (np.array([[2], [2]]), np.array([True, False, True, False])), (2, 2)),
+    ],
+    ids=str,
+)
+def test_of_several_writes_to_a_place_the_last_stays(shape, key, value):
+    x, value = values(shape, "f4"), np.arange(np.prod(value), dtype="f4").reshape(value)
+    arrays, options = encoded(key)
+    expected, numbers = assigned(x, key, value), np.arange(x.size).reshape(shape)[key]
+    np.testing.assert_array_equal(TABLE["setitem"].kernel(Elsewhere(), x, value, *arrays, **options), expected)
+    kept = np.array([n not in numbers.ravel()[i + 1 :] for i, n in enumerate(numbers.ravel())]).reshape(numbers.shape)
+    for xp in (np, Elsewhere()):
+        found = TABLE["last_written"].kernel(xp, *arrays, shape=shape, **options)
+        np.testing.assert_array_equal(np.broadcast_to(found, numbers.shape), kept)
+    planned = plan(TABLE["last_written"], tuple([meta(a.shape, a.dtype) for a in arrays]), {"shape": shape, **options})
+    assert [n in (None, m) for n, m in zip(planned.meta.shape, found.shape, strict=True)] == [True] * found.ndim
+
+
+def test_writes_of_a_turned_value_are_charged_its_copy():
+    f8, index = np.dtype("f8"), meta((5, 6), np.dtype("i8"), False)
+    flat, turned = [
+        plan(TABLE["setitem"], (meta((4,), f8), meta((5, 6), f8, in_order), index), {"key": ("tensor",)}).workspace
+        for in_order in (True, False)
+    ]
+    assert turned - flat == 240
 
 
 def random_key(rng: random.Random, shape: tuple[int, ...]) -> tuple:

@@ -210,6 +210,22 @@ async def test_assignment_to_a_part_moves_the_handle(s: asc.Scheduler, gate: thr
     assert (await before).tolist() == [0, 0, 0, 0]
 
 
+async def test_a_list_is_an_index_as_with_numpy(s: asc.Scheduler) -> None:
+    array = np.arange(12.0).reshape(3, 4)
+    x = await s.put(array)
+    keys: list[Any] = [
+        [1, 1, 2], [[0, -1], [1, 0]], [], [True, False, True], (slice(None), [0, 3]), ([0, 2], [1, 1]), (..., [2], None)
+    ]  # fmt: skip
+    for key in keys:
+        np.testing.assert_array_equal(await x[key], array[key])
+        y, expected = x + 0, array.copy()
+        y[key], expected[key] = 7, 7
+        np.testing.assert_array_equal(await y, expected)
+    for wrong in ([1.5], ["a"], [None]):
+        with pytest.raises(IndexError, match="is no index: use integers"):
+            x[wrong]
+
+
 async def test_an_await_under_way_keeps_the_version_it_began_with(s: asc.Scheduler) -> None:
     first, second = threading.Event(), threading.Event()
 

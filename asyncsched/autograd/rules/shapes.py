@@ -58,6 +58,14 @@ def _setitem(g: Tensor, indices: tuple[Tensor, ...], call: Any) -> Tensor:
     return op("setitem", g, 0, *indices[len(indices) - key.count(TENSOR) :], key=key)
 
 
+def _assigned(g: Tensor, indices: tuple[Tensor, ...], call: Any) -> Tensor:
+    """The gradient of what was assigned: none for a write after which another came to the same place."""
+    taken = _gather(g, indices, call)
+    if all(index.dtype == bool for index in indices):
+        return taken
+    return f.where(op("last_written", *indices, shape=call.metas[0].shape, key=call.options["key"]), taken, 0)
+
+
 def _take(g: Tensor, y: Any, call: Any) -> Tensor:
     axis, shape = call.options.get("axis"), call.metas[0].shape or (1,)
     if axis is None:
@@ -87,7 +95,7 @@ SHAPES: Rules = {
     # Indexing: what was taken from a place goes back there, and what was taken twice is summed.
     "getitem": (_getitem,),
     "getitem_advanced": (_getitem, None),
-    "setitem": (_setitem, _gather, None),
+    "setitem": (_setitem, _assigned, None),
     "take": (_take, None),
     "take_along_axis": (_take_along_axis, None),
     "scatter": (_gather, None),

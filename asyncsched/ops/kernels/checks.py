@@ -50,12 +50,12 @@ def require_key(xp: Any, shape: tuple[int, ...], key: Key, indices: Sequence[Any
         return
     arrays = iter(indices)
     parts = [(part, next(arrays) if part == TENSOR else None) for part in key]
-    taken = sum(_axes(part, index) for part, index in parts)
+    taken = sum(axes_of(part, index) for part, index in parts)
     axis = 0
     for part, index in parts:
         if index is not None and index.dtype != bool:
             require_within(xp, index, shape[axis], axis)
-        axis += len(shape) - taken if part is Ellipsis else _axes(part, index)
+        axis += len(shape) - taken if part is Ellipsis else axes_of(part, index)
 
 
 def _within(length: int, axis: int, least: int, most: int) -> Exception | None:
@@ -65,7 +65,7 @@ def _within(length: int, axis: int, least: int, most: int) -> Exception | None:
     return IndexError(f"index {wrong} is out of bounds for axis {axis} with size {length}")
 
 
-def _axes(part: Any, index: Any) -> int:
+def axes_of(part: Any, index: Any) -> int:
     """How many axes a part of a key takes; an ellipsis takes what is left."""
     if index is not None and index.dtype == bool:
         return int(index.ndim)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from ..declare import Cost, Kernel, Op, with_out
 from ..rules import create as rules
 from .elementwise import into
@@ -17,6 +19,16 @@ def full(xp: Any, value: Any, *, shape: Any, dtype: Any = None, out: Any = None)
 def full_like(xp: Any, x: Any, value: Any, *, dtype: Any = None, out: Any = None) -> Any:
     """Filled with a value, in the layout of `x`."""
     return xp.full_like(x, value, dtype=dtype) if out is None else into(xp, out, value)
+
+
+def listed(xp: Any, *numbers: Any, shape: Any, dtype: Any) -> Any:
+    """Numbers that are known one by one. On a GPU a kernel has each: no copy of an array of the host's is captured."""
+    if xp is np:
+        return np.array(numbers, dtype).reshape(shape)
+    flat = xp.empty(len(numbers), dtype)
+    for i, number in enumerate(numbers):
+        flat[i] = number
+    return flat.reshape(shape)
 
 
 def constant(value: int) -> Kernel:
@@ -51,6 +63,7 @@ OPS = (
     with_out(constant(1), rules.filled, "Ones.", Cost.SHORT, name="ones"),
     with_out(full, rules.filled, "One value throughout.", Cost.SHORT),
     with_out(full_like, rules.filled_like, "One value throughout, in a tensor's layout.", Cost.SHORT),
+    Op("listed", listed, rules.filled, doc="Numbers that are known one by one, such as an index's."),
     Op("arange", arange, rules.arange, doc="Evenly spaced by a step."),
     Op("linspace", linspace, rules.linspace, doc="A number of evenly spaced values."),
     Op("eye", eye, rules.eye, doc="Ones on a diagonal."),

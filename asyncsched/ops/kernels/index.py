@@ -7,13 +7,16 @@ mask selects, for which it waits; where the shape is known without, the places a
 from __future__ import annotations
 
 from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from ..declare import Cost, Op, with_out
 from ..index_keys import TENSOR, Key, Slice, decode_key, decode_view_key
+from ..meta import meta
 from ..rules import index as rules
+from ..rules.selection import select, without_slices
 from .checks import require, require_key, require_within
 from .elementwise import into
 
@@ -81,8 +84,16 @@ def getitem_advanced(xp: Any, x: Any, *indices: Any, key: Key) -> Any:
 
 
 def setitem(xp: Any, x: Any, value: Any, *indices: Any, key: Key, out: Any = None) -> Any:
-    """A new version of `x`, or `x` itself as `out`, with `value` assigned."""
+    """A new version of `x`, or `x` itself as `out`, with `value` assigned. Of several writes to a place the last stays.
+
+    The last is that in C order. NumPy and CuPy have other orders: by layout, and by chance.
+    """
     require_key(xp, x.shape, key, indices)
+    if np.ndim(value) and any(index.dtype != bool and index.size > 1 for index in indices):
+        if xp is not np:
+            value = _of_last_writes(xp, x.shape, value, key, indices)
+        elif not all(index.flags.c_contiguous for index in indices):
+            value = np.ascontiguousarray(value)
     if out is None:
         out = x.copy(order="K")
     elif out is not x:
@@ -92,6 +103,43 @@ def setitem(xp: Any, x: Any, value: Any, *indices: Any, key: Key, out: Any = Non
     else:
         out[decode_key(key, indices)] = value
     return out
+
+
+def last_written(xp: Any, *indices: Any, shape: Any, key: Key) -> Any:
+    """Which of the writes that a key stands for are the last to their places."""
+    require_key(xp, shape, key, indices)
+    last, numbers = _last_writes(xp, shape, key, indices)
+    return last == numbers
+
+
+def _last_writes(xp: Any, shape: Any, key: Key, indices: Any) -> tuple[Any, Any]:
+    """For each write the number of the last to its place, in C order from 1, and its own."""
+    shape, key = without_slices(shape, key, _forms(indices))
+    at, last = decode_key(key, indices), xp.zeros(shape, np.uint64)
+    picked = last[at].shape
+    numbers = xp.arange(1, prod(picked) + 1, dtype=np.uint64).reshape(picked)
+    if xp is np:
+        last[at] = numbers
+    else:
+        xp.maximum.at(last, at, numbers)
+    return last[at], numbers
+
+
+def _of_last_writes(xp: Any, shape: Any, value: Any, key: Key, indices: Any) -> Any:
+    """What to assign so that all writes to a place write the same: what the last of them would."""
+    last = _last_writes(xp, shape, key, indices)[0].astype(np.intp) - 1
+    target = select(shape, key, _forms(indices)).shape
+    picked = tuple([n if n is not None else known for n, known in zip(target, last.shape, strict=True)])
+    value = xp.broadcast_to(value.reshape(value.shape[max(value.ndim - last.ndim, 0) :]), picked)
+    places = list(xp.unravel_index(last, last.shape))
+    for axis, n in enumerate(picked):
+        if last.shape[axis] < n:
+            places[axis] = xp.arange(n).reshape(-1, *[1] * (last.ndim - axis - 1))
+    return value[tuple(places)]
+
+
+def _forms(indices: Any) -> tuple[Any, ...]:
+    return tuple([meta(index.shape, index.dtype) for index in indices])
 
 
 def is_one_mask(key: Key, indices: Any) -> bool:
@@ -136,6 +184,7 @@ OPS = (
     Op("getitem", getitem, rules.getitem, view=True, doc="A basic index: a view."),
     Op("getitem_advanced", getitem_advanced, rules.getitem_advanced, checks=True, doc="An index with tensors: a copy."),
     with_out(setitem, rules.setitem, "A new version with a part assigned.", inplace=True, checks=True),
+    Op("last_written", last_written, rules.last_written, checks=True, doc="Which writes are not written over."),
     with_out(take, rules.take, "Slices along an axis, by index.", Cost.SCALAR, checks=True),
     Op(
         "take_along_axis", take_along_axis, rules.take_along_axis, checks=True,

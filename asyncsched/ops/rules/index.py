@@ -11,7 +11,7 @@ from ..index_keys import decode_view_key
 from ..meta import Meta, Shape, meta
 from ..op import Inferred, Op, Operand, Options
 from .common import INTP, all_contiguous, as_meta, cast_bytes, int_bounds, lengths, sample, viewed
-from .selection import Selection, select
+from .selection import Selection, select, without_slices
 
 
 def getitem(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
@@ -39,8 +39,18 @@ def setitem(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred
     check_value(lengths(value), found.shape)
     if not isinstance(value, (Meta, np.generic)):
         np.empty(1, array.dtype)[...] = sample(value)
-    bounds = int_bounds((value,), (array.dtype,))
-    return Inferred(meta(array.shape, array.dtype, array.contiguous), found.workspace, int_bounds=bounds)
+    bounds, workspace = int_bounds((value,), (array.dtype,)), found.workspace
+    if isinstance(value, Meta) and not all_contiguous((value,)) and not all_contiguous(operands[2:]):
+        workspace += value.nbytes  # of the copy in C order
+    return Inferred(meta(array.shape, array.dtype, array.contiguous), workspace, int_bounds=bounds)
+
+
+def last_written(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """A truth for each place that the tensors select; along slices all are alike. At work are numbers of all writes."""
+    shape, key = without_slices(options["shape"], options["key"], operands)
+    found = select(shape, key, operands)
+    workspace = found.workspace + (prod(shape) + 3 * prod(found.bound)) * 8
+    return Inferred(meta(found.shape, np.dtype(bool), True, found.bound if None in found.shape else None), workspace)
 
 
 def argwhere(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:

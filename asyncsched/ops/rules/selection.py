@@ -29,7 +29,7 @@ def select(shape: tuple[int, ...], key: Key, indices: tuple[Operand, ...]) -> Se
     side by side, else in front.
     """
     tensors = iter([as_meta(operand) for operand in indices])
-    parts = _expanded(key, shape, indices)
+    parts = expanded(key, shape, indices)
     basic: list[int] = []
     places: list[int] = []  # for each tensor or integer, which part it is
     blocks: list[Shape] = []
@@ -62,7 +62,7 @@ def select(shape: tuple[int, ...], key: Key, indices: tuple[Operand, ...]) -> Se
     return Selection((*before, *block, *after), (*before, *bound, *after), ordered, workspace)
 
 
-def _expanded(key: Key, shape: tuple[int, ...], indices: tuple[Operand, ...]) -> list[Any]:
+def expanded(key: Key, shape: tuple[int, ...], indices: tuple[Operand, ...]) -> list[Any]:
     """The parts of the key with full slices for an ellipsis and for what the key leaves out."""
     masks = [len(array.shape) for array in map(as_meta, indices) if array.dtype == bool]
     consumed = sum(masks) - len(masks) + sum(part is not None and part is not Ellipsis for part in key)
@@ -76,6 +76,20 @@ def _expanded(key: Key, shape: tuple[int, ...], indices: tuple[Operand, ...]) ->
     at = key.index(Ellipsis)
     # An ellipsis of no dimension stays in the way of a block side by side.
     return [*key[:at], *(missing or [Ellipsis]), *key[at + 1 :]]
+
+
+def without_slices(shape: tuple[int, ...], key: Key, indices: tuple[Operand, ...]) -> tuple[tuple[int, ...], Key]:
+    """A shape and a key that select the same block of tensors and integers, where each slice has one place alone."""
+    tensors = iter([as_meta(operand) for operand in indices])
+    lengths: list[int] = []
+    parts: list[Any] = []
+    for part in expanded(key, shape, indices):
+        tensor = next(tensors) if part == TENSOR else None
+        axes = 0 if part in (None, Ellipsis) else len(tensor.shape) if tensor and tensor.dtype == bool else 1
+        sliced = isinstance(part, Slice)
+        lengths += [1] if sliced else shape[len(lengths) : len(lengths) + axes]
+        parts.append(Slice(None, None, None) if sliced else part)
+    return tuple(lengths), tuple(parts)
 
 
 def _check_integer(value: int, length: int, axis: int) -> None:
