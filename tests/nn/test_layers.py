@@ -205,3 +205,15 @@ async def test_a_target_outside_the_classes_fails_where_it_is_awaited(s):
     loss = nn.cross_entropy(asc.zeros((2, 3)), await s.put(np.array([0, 7])))
     with pytest.raises(IndexError, match="reach from 0 to 7, and there are 3 classes"):
         await loss
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+async def test_means_of_large_windows_are_rounded_little(s, dtype):
+    array = (np.random.default_rng(0).random((1, 3, 224, 224)) * 1e-2 + 2000).astype(dtype)
+    x = await s.put(array)
+    x.requires_grad = True
+    for y in (nn.avg_pool2d(x, 224), nn.avg_pool2d(x, 224, count_include_pad=False)):
+        expected = array.mean(axis=(2, 3), keepdims=True, dtype=np.float64)
+        np.testing.assert_allclose(await y, expected, rtol=20 * np.finfo(dtype).eps)
+    y.sum().backward()
+    np.testing.assert_allclose(await x.grad, np.full(array.shape, 1 / 224**2), rtol=1e-6)

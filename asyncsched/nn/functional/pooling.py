@@ -11,6 +11,8 @@ from ...tensors.tensor import Tensor
 from .common import Size, constant, pair, same_dtype
 from .layers import conv2d
 
+_FEW = 256  # elements of a window, summed up at once: of more the sums of columns are, so that less is rounded off
+
 
 def max_pool2d(x: Tensor, kernel_size: Size, stride: Size | None = None, padding: Size = 0) -> Tensor:
     """The largest element of each window on (..., height, width); by default the windows do not overlap.
@@ -42,7 +44,12 @@ def avg_pool2d(
         raise ValueError(f"avg_pool2d: padding {around} must be at most half of the kernel {kernel}")
 
     def sums(images: Tensor, weight: float) -> Tensor:
-        return conv2d(images, constant(x, (1, 1, *kernel), weight), stride=steps, padding=around)
+        if prod(kernel) <= _FEW:
+            return conv2d(images, constant(x, (1, 1, *kernel), weight), stride=steps, padding=around)
+        rows, columns = kernel  # means first, which half precision can hold
+        down, across = constant(x, (1, 1, rows, 1), 1 / rows), constant(x, (1, 1, 1, columns), weight * rows)
+        images = conv2d(images, down, stride=(steps[0], 1), padding=(around[0], 0))
+        return conv2d(images, across, stride=(1, steps[1]), padding=(0, around[1]))
 
     images = x.reshape(prod(lead), 1, height, width)
     if count_include_pad or divisor_override is not None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import cache, lru_cache
 from math import ceil, prod
 from typing import Any
 
@@ -96,9 +96,30 @@ def sums(xp: Any, rows: Any) -> Any:
 
 
 def totals(xp: Any, array: Any) -> Any:
-    """The sums along the last axis, as a product with ones: BLAS takes a sixth of the time of `sum`."""
-    ones = _ones(xp, array.shape[-1], array.dtype)
-    return np.dot(array, ones) if xp is np and array.ndim == 2 else array @ ones
+    """The sums along the last axis, as a product with ones: BLAS takes a sixth of the time of `sum`.
+
+    It adds up one number after the other. So of long rows pieces are summed, and then their sums: this rounds as little
+    as NumPy's `sum`, where a mean may be a thousand times what differs from it.
+    """
+    width = array.shape[-1]
+    if xp is not np or width < _WIDE:
+        ones = _ones(xp, width, array.dtype)
+        return np.dot(array, ones) if xp is np and array.ndim == 2 else array @ ones
+    piece = _piece(width)
+    count = width // piece
+    pieces = array[..., : count * piece].reshape(*array.shape[:-1], count, piece)
+    ones = _ones(xp, piece, array.dtype)
+    if pieces.flags.c_contiguous:  # one product, since many small ones take three times as long
+        found = np.dot(pieces.reshape(-1, piece), ones).reshape(pieces.shape[:-1])
+    else:
+        found = pieces @ ones
+    return totals(xp, found) + totals(xp, array[..., count * piece :])
+
+
+@cache
+def _piece(width: int) -> int:
+    """Into pieces of what length a row is cut: of one that leaves nothing over, if there is such."""
+    return next((piece for piece in range(256, 63, -1) if width % piece == 0), 128)
 
 
 def _ones(xp: Any, count: int, dtype: Any) -> Any:

@@ -10,12 +10,14 @@ from .. import parallel
 from ..declare import Cut, bounded, product, with_out, with_products
 from ..rules import layers as rules
 from . import compiled
-from .blocks import TILE, as_matrix, as_rows, long_blocks, sums, unbuffered
+from .blocks import TILE, as_matrix, as_rows, long_blocks, sums, totals, unbuffered
+from .elementwise import into
 from .matrices import vecdot
 from .releasing_gil import matmul
 from .scratch import scratch
 
 _LARGE = 1 << 18  # elements from which on it is worth it to lay out a row again and again
+_FAR = 64  # a mean's square over the variance, up to which the mean is near enough
 
 
 def layer_norm(xp: Any, x: Any, weight: Any, bias: Any, *, eps: float, out: Any = None) -> Any:
@@ -101,11 +103,16 @@ def linear_weight_grad(xp: Any, grad: Any, x: Any, *, out: Any = None) -> Any:
 def linear_bias_grad(xp: Any, grad: Any, *, out: Any = None) -> Any:
     """The sum of the rows, as a product with ones: BLAS takes half the time of `sum`."""
     rows = as_matrix(grad)
+    if rows.shape[1] == 1:
+        return into(xp, xp.empty(1, rows.dtype) if out is None else out, totals(xp, rows.reshape(-1)))
     return xp.dot(xp.ones(len(rows), rows.dtype), rows, out=out)
 
 
 def _centre(xp: Any, rows: Any, eps: float, y: Any) -> Any:
-    """Rows of mean 0, written to `y`, and for each the factor that gives it variance 1."""
+    """Rows of mean 0, written to `y`, and for each the factor that gives it variance 1.
+
+    A mean that is many times the spread is off by as much, from its rounding alone: there what is left is taken off.
+    """
     width = rows.shape[1]
     if rows.dtype != y.dtype:
         y[...] = rows
@@ -113,8 +120,11 @@ def _centre(xp: Any, rows: Any, eps: float, y: Any) -> Any:
     mean = sums(xp, rows)
     mean /= width
     xp.subtract(rows, mean, out=y)
-    scale = vecdot(xp, y, y)[:, None]
-    scale /= width
+    scale = vecdot(xp, y, y)[:, None] / width
+    far = mean * mean > _FAR * scale
+    if xp is not np or far.any():  # on a GPU the answer would have to be waited for
+        y -= xp.where(far, sums(xp, y) / width, 0).astype(y.dtype, copy=False)
+        scale = vecdot(xp, y, y)[:, None] / width
     scale += eps
     return y, xp.reciprocal(xp.sqrt(scale, out=scale), out=scale)
 
