@@ -18,6 +18,7 @@ from ..tensors import functions
 from ..tensors.tensor import Tensor
 from .mode import recording
 from .rules import COMPLEX, COMPOSED, HOLOMORPHIC, RULES, Partial
+from .rules.common import wide
 
 _NAMES: Final = "xyz"  # of the first operands, as rules have them
 
@@ -167,7 +168,7 @@ def fit(gradient: Tensor, meta: Meta) -> Tensor:
         extra = len(shape) - len(wanted)
         axes = [i for i, n in enumerate(shape) if i < extra or (wanted[i - extra] == 1 and n != 1)]
         if axes:
-            gradient = gradient.sum(axis=tuple(axes))
+            gradient = wide(gradient).sum(axis=tuple(axes))
         if gradient.shape != wanted:
             gradient = gradient.reshape(wanted)
     return gradient if gradient.dtype == meta.dtype else gradient.astype(meta.dtype)

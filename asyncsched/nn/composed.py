@@ -13,11 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from ..autograd.rules.common import reordered
+from ..autograd.rules.common import narrow, reordered, scaled, wide
 from ..tensors import functions as f
 from ..tensors.functions._common import op
 from ..tensors.tensor import Tensor
-from .functional.common import wide
 
 
 def gelu_bend(x: Tensor, approximate: str) -> Tensor:
@@ -45,7 +44,7 @@ def _softmax(g: Tensor, out: Tensor, call: Any) -> Tensor:
 
 def _mse(g: Tensor, x: Tensor, y: Tensor, call: Any) -> Tensor:
     count = prod(call.metas[0].bound) if call.options["reduction"] == "mean" else 1
-    return (x - y) * (g * (2 / max(count, 1)))
+    return (x - y) * scaled(g, 2 / max(count, 1))
 
 
 def _cross_entropy(g: Tensor, x: Tensor, y: Tensor, call: Any) -> Tensor:
@@ -54,7 +53,7 @@ def _cross_entropy(g: Tensor, x: Tensor, y: Tensor, call: Any) -> Tensor:
     valid, smoothing = y != options["ignore_index"], options["label_smoothing"]
     scale = g * valid.astype(x.dtype)
     if options["reduction"] == "mean":
-        scale = scale / f.maximum(f.sum(valid, dtype=x.dtype), 1)
+        scale = narrow(wide(scale) / f.maximum(f.sum(valid, dtype=wide(x).dtype), 1), x)
     scale, target = f.expand_dims(scale, axis=1), f.expand_dims(f.where(valid, y, 0), axis=1)
     targets = op("scatter_along_axis", scale * (1 - smoothing), target, shape=shape, axis=1)
     found: Tensor = op("softmax", x, log=False) * scale - targets - scale * (smoothing / shape[1])

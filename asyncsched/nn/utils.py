@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from .. import _instead
 from ..autograd import no_grad
+from ..autograd.rules.common import narrow, wide
 from ..runtime.transaction import transaction
 from ..tensors.functions import linalg, minimum, stack
 from ..tensors.handles import runtime_of
 from ..tensors.tensor import Tensor
-from .functional.common import constant, wide
+from .functional.common import constant
 
 __all__ = ["clip_grad_norm_"]
 
@@ -64,7 +65,8 @@ def clip_grad_norm_(
         norms = [linalg.vector_norm(wide(gradient), ord=norm_type).to(gradients[0].device) for gradient in gradients]
         norm = linalg.vector_norm(stack(norms), ord=norm_type)
         factor = minimum(max_norm / (norm + 1e-6), 1.0)
-        scaled = [gradient * factor.to(gradient.device).astype(gradient.dtype) for gradient in gradients]
+        # Half precision may hold the product where it does not hold the factor.
+        scaled = [narrow(wide(g) * factor.to(g.device), g) for g in gradients]
     for tensor in graded:
         tensor.grad = scaled.pop(0)
     del gradients

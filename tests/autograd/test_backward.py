@@ -9,6 +9,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import asyncsched as asc
+from asyncsched import nn
 from asyncsched.autograd import grad, gradcheck
 from asyncsched.autograd import rules as rules_module
 from asyncsched.devices.sim import SimDevice
@@ -81,6 +82,18 @@ async def test_ties_share_the_gradient(s):
     z = await leaf(s, [2.0, 5.0, 5.0])
     asc.max(z).backward()
     assert_array_equal(await z.grad, [0, 0.5, 0.5])
+
+
+async def test_at_a_limit_the_element_has_the_gradient(s):
+    for low, high, expected in ((0, None, [0, 1, 1]), (None, 0, [1, 1, 0]), (0, 1, [0, 1, 1]), (-1, 0, [1, 1, 0])):
+        x = await leaf(s, [-1.0, 0.0, 1.0])
+        limits = [await leaf(s, [float(limit)] * 3) for limit in (low, high) if limit is not None]
+        asc.clip(x, low, high).sum().backward()
+        assert_array_equal(await x.grad, expected)
+        x.grad, given = None, iter(limits)
+        asc.clip(x, *[None if limit is None else next(given) for limit in (low, high)]).sum().backward()
+        assert_array_equal(await x.grad, expected)
+        assert_array_equal(sum([await limit.grad for limit in limits]), 1 - np.array(expected))
 
 
 async def test_what_was_written_over_has_no_gradient(s):
@@ -212,6 +225,28 @@ async def test_a_spread_of_nothing_has_no_gradient_to_speak_of(s):
     asc.std(same).backward()
     assert np.isnan(await one.grad).all()
     assert_array_equal(await same.grad, np.zeros(4))
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        asc.max, asc.min, asc.mean, lambda x: nn.mse_loss(x, x * 0.5),
+        lambda x: nn.cross_entropy(x.reshape(-1, 1) * asc.arange(4, dtype="f2"), asc.zeros(70_000, dtype=int)),
+        lambda x: nn.nll_loss(x.reshape(-1, 1), asc.zeros(70_000, dtype=int)),
+        lambda x: nn.kl_div(x - 1, x * 0 + 1, reduction="batchmean"),
+        lambda x: asc.max(asc.broadcast_to(x[:1], (70_000, 2)) * x.reshape(-1, 1), axis=1).mean(),
+    ],
+)  # fmt: skip
+async def test_more_halves_than_half_precision_can_count_have_gradients(s, fn):
+    found = []
+    for dtype in ("f2", "f8"):
+        x = await leaf(s, np.ones(70_000, dtype))
+        y = fn(x).astype(dtype)
+        (y * 1000).backward()
+        found.append([await y, await x.grad])
+        assert x.grad.dtype == dtype
+    for half, double in zip(*found, strict=True):
+        assert_allclose(half, double, rtol=5e-3)
 
 
 async def test_a_mean_of_more_than_half_precision_can_count_has_a_gradient(s):

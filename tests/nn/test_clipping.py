@@ -51,6 +51,14 @@ async def test_dtypes_stay_and_one_tensor_will_do(s):
     assert await nn.clip_grad_norm_(await leaf(s, np.zeros(2)), 1.0).item() == 0
 
 
+@pytest.mark.parametrize("count", [6_000, 1_000_000])
+async def test_half_precision_is_scaled_by_less_than_it_can_hold(s, count):
+    one = await leaf(s, np.zeros(count, "f2"))
+    one.grad = await s.put(np.full(count, 60_000, "f2"))
+    assert_allclose(await nn.clip_grad_norm_(one, 1.0).item(), 60_000 * math.sqrt(count), rtol=1e-5)
+    assert_allclose(np.linalg.norm((await one.grad).astype("f8")), 1.0, rtol=2e-3)
+
+
 async def test_several_devices():
     async with asc.Scheduler(["cpu", "cpu"]) as s:
         a, b = await leaf(s, np.zeros(2)), asc.zeros(2, device="cpu:1")

@@ -104,6 +104,18 @@ def test_no_result_is_off_by_more_than_the_table_says(name, scale):
             assert_within(TABLE[name], operands, options)
 
 
+@pytest.mark.parametrize("scale", [1e-3, 1.0])
+@pytest.mark.parametrize(("name", "options"), [("cross_entropy", ENTROPY), ("softmax", {"log": True}), ("softmax", {})])
+def test_logits_far_from_0_keep_their_differences(name, options, scale):
+    compiled.finish()
+    (x, target), _ = given(scale)["cross_entropy"][0]
+    x += np.float32(1e4)  # exact differences, from here on
+    operands = (x, target) if name == "cross_entropy" else (x,)
+    near = tuple([a - np.float32(1e4) if is_float(a) else a for a in operands])
+    exact = run(TABLE[name].exact, [a.astype("f8") if is_float(a) else a for a in near], options)
+    np.testing.assert_allclose(run(TABLE[name], operands, options), exact, rtol=3e-6, atol=3e-6)
+
+
 @pytest.mark.parametrize("dtype", ["f2", "f8"])
 @pytest.mark.parametrize("name", BOUNDED)
 def test_in_other_dtypes_the_rows_are_exact(name, dtype):

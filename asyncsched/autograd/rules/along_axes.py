@@ -12,7 +12,7 @@ from ...ops.rules.reduce import reduced_axes
 from ...tensors import functions as f
 from ...tensors.functions._common import known_shape, op
 from ...tensors.tensor import Tensor
-from .common import Rules, along, reordered, scatter
+from .common import Rules, along, narrow, reordered, scaled, scatter, wide
 
 
 def _axes(call: Any) -> tuple[int, ...]:
@@ -53,13 +53,15 @@ def _extreme(g: Tensor, x: Tensor, out: Tensor, call: Any) -> Tensor:
     mask = x == _spread(out, call)
     if call.options.get("axis") is None:
         mask = mask | f.isnan(x)
+    g = wide(g)  # whose dtype can count them
     share = g / f.sum(mask, axis=_axes(call), dtype=g.dtype, keepdims=call.options.get("keepdims", False))
+    share = narrow(share, x)
     return f.where(mask, _spread(share, call), 0) if call.options.get("axis") is None else _spread(share, call) * mask
 
 
 def _variance(g: Tensor, x: Tensor, call: Any) -> Tensor:
     deviations = x - f.mean(x, axis=_axes(call), keepdims=True)
-    return deviations * _spread(g * (2 * _over(_count(call) - call.options.get("correction", 0))), call)
+    return deviations * _spread(scaled(g, 2 * _over(_count(call) - call.options.get("correction", 0))), call)
 
 
 def _prod(g: Tensor, x: Tensor, call: Any) -> Tensor:
@@ -174,7 +176,7 @@ def _dot(g: Tensor, other: Any, call: Any) -> Tensor:
 RUNNING: Rules = {"cumulative_prod": (_cumulative_prod_composed,)}
 ALONG_AXES: Rules = {
     "sum": (_full,),
-    "mean": (lambda g, call: _full(g * _over(_count(call)), call),),
+    "mean": (lambda g, call: _full(scaled(g, _over(_count(call))), call),),
     "max": (_extreme,),
     "min": (_extreme,),
     "prod": (_prod,),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 from numpy.lib.array_utils import normalize_axis_index
 
 from ...ops.index_keys import encode_key
@@ -25,6 +26,21 @@ def back(g: Tensor, call: Any) -> Tensor:
     """The gradient in the operand's shape again."""
     shape = call.metas[call.place].shape
     return g if g.shape == shape else g.reshape(shape)
+
+
+def wide(x: Tensor) -> Tensor:
+    """A tensor in half precision as single precision, since its sums would overflow; others as they are."""
+    return x.astype(np.float32) if x.dtype == np.float16 else x
+
+
+def scaled(g: Tensor, factor: float) -> Tensor:
+    """`g` times a number that half precision may not hold."""
+    return narrow(wide(g) * factor, g)
+
+
+def narrow(found: Tensor, x: Tensor) -> Tensor:
+    """What was found by way of `wide`, in the dtype of `x` again."""
+    return found if found.dtype == x.dtype else found.astype(x.dtype)
 
 
 def reordered(x: Tensor, order: Sequence[int]) -> Tensor:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-import numpy as np
-
 from ...tensors.functions import full
 from ...tensors.functions._common import lengths
 from ...tensors.handles import runtime_of
@@ -38,11 +36,6 @@ def _sizes(size: Size) -> tuple[int, ...]:
 def constant(x: Tensor, shape: tuple[int, ...], value: float) -> Tensor:
     """One value throughout, in the dtype of `x` and where that is."""
     return full(shape, value, dtype=x.dtype, device=x.device, scheduler=runtime_of(x._value))
-
-
-def wide(x: Tensor) -> Tensor:
-    """A tensor in half precision as single precision, since its sums would overflow; others as they are."""
-    return x.astype(np.float32) if x.dtype == np.float16 else x
 
 
 def same_dtype(name: str, x: Tensor, *others: Tensor | None) -> None:

@@ -6,6 +6,7 @@ from math import inf, prod
 from operator import index
 from typing import Literal
 
+from ...autograd.rules.common import narrow, wide
 from ...tensors.functions import abs as magnitude
 from ...tensors.functions import exp, expand_dims, log, minimum, moveaxis, take, take_along_axis, where
 from ...tensors.functions._common import known_shape, op
@@ -71,7 +72,7 @@ def kl_div(
     chances, logs = (exp(target), target) if log_target else (target, log(where(target == 0, 1, target)))
     losses = chances * logs - chances * x
     if reduction == "batchmean":
-        return losses.sum() / max(known_shape(x, "kl_div")[0], 1)
+        return narrow(wide(losses).sum() / max(known_shape(x, "kl_div")[0], 1), x)
     return reduced("kl_div", losses, reduction)
 
 
@@ -164,7 +165,7 @@ def _picked(
 
 def _weighted(name: str, losses: Tensor, counts: Tensor, reduction: Reduction, target: Tensor) -> Tensor:
     if reduction == "mean":
-        return losses.sum() / counts.sum()
+        return narrow(wide(losses).sum() / wide(counts).sum(), losses)
     found = reduced(name, losses, reduction)
     return found if reduction == "sum" or found.shape == target.shape else found.reshape(target.shape)
 

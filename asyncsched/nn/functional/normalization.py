@@ -9,12 +9,13 @@ import numpy as np
 
 from ..._core.model import Value
 from ...autograd import no_grad
+from ...autograd.rules.common import narrow, wide
 from ...runtime.transaction import transaction
 from ...tensors.functions import mean, sqrt, square
 from ...tensors.functions._common import known_shape, lengths, op
 from ...tensors.handles import runtime_of
 from ...tensors.tensor import Tensor
-from .common import constant, same_dtype, wide
+from .common import constant, same_dtype
 
 
 def layer_norm(
@@ -63,7 +64,7 @@ def rms_norm(
         raise ValueError(f"rms_norm: x has shape {x.shape}{text}: they must end in normalized_shape={shape}")
     y, axes = wide(x), tuple(range(-len(shape), 0))
     eps = float(np.finfo(x.dtype).eps) if eps is None else eps
-    y = _narrow(y / sqrt(mean(square(y), axis=axes, keepdims=True) + eps), x)
+    y = narrow(y / sqrt(mean(square(y), axis=axes, keepdims=True) + eps), x)
     return y if weight is None else y * weight
 
 
@@ -83,7 +84,7 @@ def group_norm(
         raise ValueError(f"group_norm: {shape[1]} channels do not make {num_groups} equal groups")
     grouped = wide(x).reshape(shape[0], num_groups, prod(shape[1:]) // num_groups)
     _, centred, variance = _centred(grouped, (2,))
-    y = _narrow(centred / sqrt(variance + eps), x).reshape(shape)
+    y = narrow(centred / sqrt(variance + eps), x).reshape(shape)
     y = y if weight is None else y * _by_channel(weight, x)
     return y if bias is None else y + _by_channel(bias, x)
 
@@ -177,7 +178,7 @@ def _mixed(old: Tensor, new: Tensor, momentum: float | None, batches: Tensor | N
 def _scaled(x: Tensor, centred: Tensor, scale: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
     scale = scale if weight is None else scale * _by_channel(wide(weight), x)
     y = centred * scale
-    return _narrow(y if bias is None else y + _by_channel(wide(bias), x), x)
+    return narrow(y if bias is None else y + _by_channel(wide(bias), x), x)
 
 
 def _centred(x: Tensor, axes: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
@@ -201,7 +202,3 @@ def _examples(name: str, x: Tensor, *by_channel: Tensor | None) -> tuple[int, ..
 
 def _by_channel(numbers: Tensor, x: Tensor) -> Tensor:
     return numbers.reshape(1, -1, *[1] * (x.ndim - 2))
-
-
-def _narrow(y: Tensor, x: Tensor) -> Tensor:
-    return y if y.dtype == x.dtype else y.astype(x.dtype)

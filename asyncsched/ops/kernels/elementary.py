@@ -14,6 +14,13 @@ from numba import njit
 _f = np.float32
 part = njit(fastmath={"contract"}, error_model="numpy")  # in the order written
 
+
+@part
+def less(a: Any, b: Any) -> Any:
+    """a - b, as it stands: a loop whose sums may be in any order could put it off until both are large."""
+    return a - b
+
+
 _LOG2E, _LN2_HIGH, _LN2_LOW = _f(1.4426950408889634), _f(0.693359375), _f(-2.12194440e-4)
 _LEAST_EXP, _MOST_EXP = _f(-87.33), _f(88.0)
 _POLYNOMIAL = (0.5, 1.6666665459e-1, 4.1665795894e-2, 8.3334519073e-3, 1.3981999507e-3, 1.9875691500e-4)

@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit, types
 
 from . import attention_loops, image_loops, tile_loops
-from .elementary import exp, exp_near, exp_to_infinity, part, tanh
+from .elementary import exp, exp_near, exp_to_infinity, less, part, tanh
 from .exponentials import LEAST, LEAST_LOG, MOST, MOST_LOG
 
 _f = np.float32
@@ -116,7 +116,7 @@ def _peak(x: Any, i: Any) -> Any:
 def _exponentials(x: Any, i: Any, shift: Any, row: Any) -> Any:
     total = _f(0)
     for j in range(row.size):
-        e = exp(x[i, j] - shift)
+        e = exp(less(x[i, j], shift))
         row[j] = e
         total += e
     return total
@@ -139,7 +139,7 @@ def softmax(x: Any, out: Any) -> None:
 def _sum_of_exponentials(x: Any, i: Any, shift: Any) -> Any:
     total = _f(0)
     for j in range(x.shape[1]):
-        total += exp(x[i, j] - shift)
+        total += exp(less(x[i, j], shift))
     return total
 
 
@@ -160,14 +160,14 @@ def log_softmax(x: Any, out: Any) -> None:
         shift, total = _shifted_sum(x, i)
         log = _f(math.log(total))
         for j in range(x.shape[1]):
-            out[i, j] = (x[i, j] - shift) - log
+            out[i, j] = less(less(x[i, j], shift), log)
 
 
 @_loop(_IN[2], _TARGETS, _OUT[1])
 def cross_entropy(x: Any, target: Any, out: Any) -> None:
     for i in range(x.shape[0]):
         shift, total = _shifted_sum(x, i)
-        out[i] = _f(math.log(total)) - (x[i, target[i]] - shift)
+        out[i] = less(_f(math.log(total)), less(x[i, target[i]], shift))
 
 
 LOOPS = {one.__name__: one for one in (gelu, gelu_tanh, layer_norm, softmax, log_softmax, cross_entropy)}

@@ -26,6 +26,8 @@ def mse_loss(xp: Any, x: Any, target: Any, *, reduction: str) -> Any:
 def mse_loss_backward(xp: Any, x: Any, target: Any, grad: Any, *, reduction: str, out: Any = None) -> Any:
     """2 (x - target) grad, over the number of elements for the mean."""
     out = xp.subtract(x, target, out=out)
+    if reduction == "mean":
+        grad = grad.astype(_wide(grad), copy=False)  # half precision may not hold the factor
     out *= grad * (2 / x.size if reduction == "mean" and x.size else 2)
     return out
 
@@ -46,7 +48,8 @@ def cross_entropy_exact(
     xp.copyto(losses, 0, where=~valid)  # a product with 0 would leave NaN where they are not finite
     if reduction == "none":
         return losses
-    return losses.sum() / valid.sum(dtype=logits.dtype) if reduction == "mean" else losses.sum()
+    total = losses.sum(dtype=_wide(losses))
+    return (total / valid.sum(dtype=total.dtype) if reduction == "mean" else total).astype(losses.dtype)
 
 
 def _each_row(xp: Any, logits: Any, target: Any, label_smoothing: float) -> Any:
@@ -70,9 +73,10 @@ def cross_entropy_backward(
     """The softmax less the target's distribution, times the gradient of each row's loss."""
     classes = logits.shape[1]
     valid, target = _targets(xp, target, classes, ignore_index)
-    scale = valid.astype(logits.dtype) * grad
+    scale = valid.astype(_wide(logits)) * grad
     if reduction == "mean":
-        scale /= xp.maximum(valid.sum(dtype=logits.dtype), 1)  # where no row counts all gradients are 0
+        scale /= xp.maximum(valid.sum(dtype=scale.dtype), 1)  # where no row counts all gradients are 0
+    scale = scale.astype(logits.dtype, copy=False)
     out = xp.empty(logits.shape, logits.dtype) if out is None else out
     over = xp is np and np.may_share_memory(out, logits)
     with unbuffered(xp, classes):
@@ -90,6 +94,11 @@ def class_numbers(xp: Any, target: Any, *, classes: int, ignore_index: int) -> A
     found = _targets(xp, target, classes, ignore_index)[1]
     # On a GPU their readers run before an error is known, and must not read out of bounds.
     return found if xp is np else xp.clip(found, 0, max(classes - 1, 0))
+
+
+def _wide(x: Any) -> Any:
+    """The dtype to count and sum in: half precision ends at 65,504."""
+    return np.promote_types(x.dtype, np.float32)
 
 
 def _losses(xp: Any, v: Any, target: Any, label_smoothing: float) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from inspect import Parameter, Signature
+from math import inf
 from typing import Protocol, cast
 
 import numpy as np
@@ -129,17 +130,18 @@ def clip(x: Operand, /, min: Operand | None = None, max: Operand | None = None) 
     """The elements limited to between `min` and `max`; None is no limit.
 
     Returns a tensor of the shape all three broadcast to. As in NumPy, a Python integer beyond what an integer dtype
-    holds is no limit either.
+    holds is no limit either. An element at a limit has the gradient, and the limit none.
     """
     low = None if _no_limit(x, min, -1) else min
     high = None if _no_limit(x, max, 1) else max
     if low is None and high is None:
         return positive(x)
-    if low is None:
-        return minimum(x, cast(Operand, high))
-    if high is None:
-        return maximum(x, low)
-    return apply(TABLE["clip"], (x, low, high))
+    if low is not None and high is not None:
+        return apply(TABLE["clip"], (x, low, high))
+    found = minimum(x, cast(Operand, high)) if low is None else maximum(x, low)
+    if found._node is not None:  # of `minimum` and `maximum`, where equal operands share the gradient
+        found._node.record(TABLE["clip"], (x, -inf if low is None else low, inf if high is None else high), {}, found)
+    return found
 
 
 def _no_limit(x: Operand, limit: Operand | None, side: int) -> bool:
