@@ -223,6 +223,7 @@ CASES: dict[str, list[Case]] = {
     "svdvals": [(asc.linalg.svdvals, (a,)) for a in (SQUARE, real(2, 4, 3))],
     "inv": [(asc.linalg.inv, (a,)) for a in (SQUARE, SQUARES)],
     "det": [(asc.linalg.det, (a,)) for a in (SQUARE, SQUARES)],
+    "cofactors": [(lambda x: apply(TABLE["cofactors"], (x,)), (a,)) for a in (SQUARE, SQUARES)],
     "solve": [
         (asc.linalg.solve, arrays)
         for arrays in (
@@ -350,8 +351,10 @@ CASES: dict[str, list[Case]] = {
         (lambda x: apply(TABLE["scatter_along_axis"], (x, ones(3, 4)), {"shape": (3, 5), "axis": 1}), (MATRIX,))
     ],
 }
-# What has no second derivative here: sums whose length depends on data.
+SINGULAR = np.stack([SQUARE, np.outer(*real(2, 3)), np.zeros((3, 3)), np.diag([2.0, 0, 3])])
+# What has no second derivative here: sums whose length depends on data, and determinants of singular matrices.
 FIRST_ORDER: dict[str, list[Case]] = {
+    "det": [(asc.linalg.det, (a,)) for a in (SINGULAR, SINGULAR[1], np.zeros((1, 1)), real(2, 3, 2, 2))],
     "getitem_advanced": [(lambda x: x[x > 0], (MATRIX,)), (lambda x: x[1:, x[0] > 0], (MATRIX,))],
     "setitem": [(lambda x, v: assigned(x, v, x > 0), (MATRIX, real()))],
 }

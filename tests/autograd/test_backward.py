@@ -84,6 +84,31 @@ async def test_ties_share_the_gradient(s):
     assert_array_equal(await z.grad, [0, 0.5, 0.5])
 
 
+@pytest.mark.parametrize(
+    ("matrix", "expected"),
+    [
+        ([[1, 2], [2, 4]], [[4, -2], [-2, 1]]),
+        ([[0]], [[1]]),
+        ([[0, 0], [0, 0]], [[0, 0], [0, 0]]),
+        ([[1, 2, 3], [2, 4, 6], [0, 1, 1]], [[-2, -2, 2], [1, 1, -1], [0, 0, 0]]),
+        ([[[1, 2], [2, 4]], [[2, 0], [0, 3]]], [[[4, -2], [-2, 1]], [[3, 0], [0, 2]]]),
+        ([[1, 1j], [1j, -1]], [[-1, 1j], [1j, 1]]),
+    ],
+)
+async def test_a_determinant_has_a_gradient_where_it_is_0(s, matrix, expected):
+    for dtype in ("f8", "f4") if np.isrealobj(matrix) else ("c16",):
+        x = await leaf(s, np.array(matrix).real.astype("f8" if dtype == "c16" else dtype))
+        y = x + asc.asarray(1j) * await s.put(np.imag(matrix).astype("f8")) if dtype == "c16" else x
+        asc.real(asc.linalg.det(y)).sum().backward()
+        assert_allclose(await x.grad, np.real(expected), atol=1e-5)
+
+
+async def test_at_the_tip_of_a_cone_the_gradient_is_0(s):
+    x, y = await leaf(s, [0.0, 3.0]), await leaf(s, [0.0, 4.0])
+    asc.hypot(x, y).sum().backward()
+    assert_allclose([await x.grad, await y.grad], [[0, 0.6], [0, 0.8]])
+
+
 async def test_at_a_limit_the_element_has_the_gradient(s):
     for low, high, expected in ((0, None, [0, 1, 1]), (None, 0, [1, 1, 0]), (0, 1, [0, 1, 1]), (-1, 0, [1, 1, 0])):
         x = await leaf(s, [-1.0, 0.0, 1.0])

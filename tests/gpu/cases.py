@@ -170,7 +170,7 @@ def _matrices() -> dict[str, Any]:
         name: [Case((a,), options) for a in arrays for options in more]
         for name, arrays, more in (
             ("cholesky", definite, ({}, {"upper": True})),
-            *((name, definite, one) for name in ("inv", "det", "eigvalsh", "eigh", "slogdet")),
+            *((name, definite, one) for name in ("inv", "det", "cofactors", "eigvalsh", "eigh", "slogdet")),
             *((name, definite[:1], one) for name in ("eigvals", "eig")),
             *((name, wide, one) for name in ("svdvals", "matrix_rank", "pinv")),
             ("svd", wide, ({"full_matrices": False}, {"full_matrices": True})),

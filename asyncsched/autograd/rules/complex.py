@@ -15,8 +15,8 @@ from .fourier import FOURIER
 
 HOLOMORPHIC: Final = frozenset({
     *FOURIER,
-    "add", "broadcast_to", "concat", "copy", "cos", "cosh", "cumulative_sum", "det", "diff", "divide", "einsum",
-    "exp", "expand_dims", "flip", "getitem", "getitem_advanced", "inv", "log", "matmul", "matrix_transpose",
+    "add", "broadcast_to", "concat", "copy", "cofactors", "cos", "cosh", "cumulative_sum", "det", "diff", "divide",
+    "einsum", "exp", "expand_dims", "flip", "getitem", "getitem_advanced", "inv", "log", "matmul", "matrix_transpose",
     "mean", "multiply", "negative", "outer", "permute_dims", "positive", "real", "reciprocal", "repeat",
     "reshape", "roll", "scatter", "setitem", "sin", "sinh", "solve", "sqrt", "square", "squeeze", "stack",
     "subtract", "sum", "take", "tan", "tanh", "tensordot", "tile", "tril", "triu", "where",

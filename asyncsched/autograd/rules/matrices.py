@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...tensors import functions as f
+from ...tensors.functions._common import op
 from ...tensors.tensor import Tensor
 from .common import Rules, along, scatter
 
@@ -12,6 +13,12 @@ from .common import Rules, along, scatter
 def _matrices(g: Tensor) -> Tensor:
     """Numbers as matrices of one element, to broadcast."""
     return f.expand_dims(g, (-2, -1))
+
+
+def _cofactors(g: Tensor, x: Tensor, out: Tensor) -> Tensor:
+    """Of regular matrices alone: `inv` says so where one is not."""
+    inverse = f.linalg.inv(x).mT
+    return f.sum(g * out, axis=(-2, -1), keepdims=True) * inverse - out @ g.mT @ inverse
 
 
 def _solve_first(g: Tensor, x: Tensor, out: Tensor, call: Any) -> Tensor:
@@ -58,7 +65,8 @@ def _norm(g: Tensor, x: Tensor, out: Tensor, call: Any) -> Tensor:
 
 MATRICES: Rules = {
     "inv": (lambda g, out: -(out.mT @ g @ out.mT),),
-    "det": (lambda g, x, out: _matrices(g * out) * f.linalg.inv(x).mT,),
+    "det": (lambda g, x: _matrices(g) * op("cofactors", x),),
+    "cofactors": (_cofactors,),
     "solve": (_solve_first, _solve_second),
     "diagonal": (_diagonal,),
     "trace": (_trace,),

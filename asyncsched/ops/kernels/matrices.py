@@ -76,6 +76,33 @@ def pinv(xp: Any, x: Any, rtol: Any = None) -> Any:
     return xp.matmul(xp.swapaxes(vh, -1, -2), inverse[..., None] * xp.swapaxes(u, -1, -2))
 
 
+def cofactors(xp: Any, x: Any) -> Any:
+    """The gradient of the determinant: of singular matrices by their singular values, of which one is left out.
+
+    On a GPU so of all, since the host would wait to hear which are singular.
+    """
+    if xp is not np:
+        return _cofactors_by_values(xp, x)
+    n = x.shape[-1]
+    matrices = x.reshape(prod(x.shape[:-2]), n, n)
+    number = np.linalg.det(matrices)
+    found, regular = np.empty(matrices.shape, number.dtype), number != 0
+    if regular.any():
+        inverse = np.linalg.inv(matrices[regular])
+        found[regular] = number[regular][:, None, None] * np.swapaxes(inverse, -1, -2)
+    if not regular.all():
+        found[~regular] = _cofactors_by_values(np, matrices[~regular])
+    return found.reshape(x.shape)
+
+
+def _cofactors_by_values(xp: Any, x: Any) -> Any:
+    with _strict(xp):
+        u, values, vh = xp.linalg.svd(x)
+        sign = xp.linalg.det(u) * xp.linalg.det(vh)
+    others = xp.where(xp.eye(x.shape[-1], dtype=bool), 1, values[..., None, :]).prod(axis=-1)  # for each, of the rest
+    return xp.matmul(u.conj() * (sign[..., None] * others)[..., None, :], vh.conj())
+
+
 def solve(xp: Any, x: Any, right: Any) -> Any:
     """Solutions of linear equations: a right hand side of one dimension is a vector, any other matrices."""
     if xp is np or right.ndim == 1 or x.ndim == right.ndim:
@@ -192,6 +219,7 @@ OPS = (
     _of_matrices("cholesky", cholesky, rules.matrix, "The triangular factor of positive definite matrices."),
     _of_matrices("inv", lapack("inv"), rules.matrix, "The inverse of square matrices."),
     _of_matrices("det", lapack("det"), rules.number, "The determinant of square matrices."),
+    _of_matrices("cofactors", cofactors, rules.cofactors, "The gradient of the determinant of square matrices."),
     _of_matrices(
         "eigvalsh", lapack("eigvalsh"), partial(rules.spectrum, symmetric=True),
         "The eigenvalues of symmetric matrices, ascending.",

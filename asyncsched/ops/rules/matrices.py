@@ -32,6 +32,12 @@ def number(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     return Inferred(meta(array.bound[:-2], dtype), _copied(array, dtype))
 
 
+def cofactors(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """Square matrices to square matrices. At work are those to be inverted, or their decomposition and its products."""
+    array, dtype = _square(op.name, operands[0])
+    return Inferred(meta(array.bound, dtype), 8 * prod(array.bound) * dtype.itemsize + 4 * _copied(array, dtype))
+
+
 def spectrum(op: Op, operands: tuple[Operand, ...], options: Options, *, symmetric: bool = False) -> Inferred:
     """Square matrices to as many numbers: real ones if the matrices are symmetric, else complex ones."""
     array, dtype = _square(op.name, operands[0])
