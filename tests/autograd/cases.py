@@ -198,6 +198,13 @@ CASES: dict[str, list[Case]] = {
             ("i...,j->...", (real(2, 3), real(2, seed=1))),
             ("ij,j,jk,k->i", (MATRIX, real(4), real(4, 2), real(2))),
             ("ij,ij->ij", (MATRIX, real(3, 1))),
+            ("i,i", (real(3), real(1))),
+            ("ij,jk->ik", (real(2, 1), real(3, 4))),
+            ("...i,...i", (real(2, 3), real(1, 1))),
+            ("ij,jk,kl->il", (real(2, 1), real(3, 1), real(4, 2))),
+            ("ii,i->i", (real(1, 1), real(3))),
+            ("ij->", (np.ones((2, 0)),)),
+            ("i,j->j", (np.ones(0), real(1))),
         )
     ],
     # Matrices.

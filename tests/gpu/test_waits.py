@@ -20,8 +20,8 @@ pytestmark = pytest.mark.one_loop
 SHAPED = {"argwhere", "repeat_each", "unique_packed", "unique_values"}
 # CuPy leaves an error of LAPACK's on the device, and NaN or less in the result, unless it may wait for it.
 LAPACK = {
-    "cholesky", "cofactors", "eig", "eigh", "eigvals", "eigvalsh", "inv", "matrix_power", "matrix_rank", "pinv", "qr", "solve",
-    "svd", "svdvals",
+    "cholesky", "cofactors", "eig", "eigh", "eigvals", "eigvalsh", "inv", "matrix_power", "matrix_rank", "pinv", "qr",
+    "solve", "svd", "svdvals",
 }  # fmt: skip
 ON_HOST = {"draw"}  # runs on CPUs alone
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...ops.rules.linalg import einsum_letters
 from ...tensors import functions as f
-from ...tensors.functions._common import op
+from ...tensors.functions._common import known_shape, op
 from ...tensors.handles import runtime_of
 from ...tensors.tensor import Tensor
 from .common import Rules
@@ -35,8 +35,9 @@ def _einsum(g: Tensor, operands: tuple[Any, ...], call: Any) -> Tensor:
     found = op("einsum", *factors, subscripts=f"{','.join(terms)}->{known}")
     if known != wanted:
         found = f.expand_dims(found, axis=tuple([i for i, letter in enumerate(wanted) if letter not in known]))
-        found = f.broadcast_to(found, [max(a, b) for a, b in zip(found.shape, call.metas[place].shape, strict=True)])
-    return found
+    # What this operand was broadcast to is summed later. Along what the others were broadcast to it is the same.
+    whole = [a if b == 1 else b for a, b in zip(known_shape(found, "einsum"), call.metas[place].shape, strict=True)]
+    return found if found.shape == tuple(whole) else f.broadcast_to(found, whole)
 
 
 def _letters(call: Any) -> tuple[list[str], str]:
