@@ -109,6 +109,8 @@ def _cumulative_prod_composed(g: Tensor, x: Tensor, call: Any) -> Tensor:
 def _diff(g: Tensor, call: Any) -> Tensor:
     """The transpose of a difference is the difference of neighbours the other way, with zeros around."""
     n, axis, shape = call.options.get("n", 1), call.options.get("axis", -1), list(g.shape)
+    if not shape[axis]:  # there were no neighbours
+        return scatter(g, along(axis, g.ndim, slice(0, 0)), call.metas[0].shape)
     shape[axis] += 2 * n
     padded = scatter(g, along(axis, g.ndim, slice(n, -n)), tuple(shape))
     found = f.diff(padded, axis=axis, n=n)

@@ -72,7 +72,7 @@ def kl_div(
     chances, logs = (exp(target), target) if log_target else (target, log(where(target == 0, 1, target)))
     losses = chances * logs - chances * x
     if reduction == "batchmean":
-        return narrow(wide(losses).sum() / max(known_shape(x, "kl_div")[0], 1), x)
+        return narrow(wide(losses).sum() / max(prod(known_shape(x, "kl_div")[:1]), 1), x)
     return reduced("kl_div", losses, reduction)
 
 
@@ -136,6 +136,10 @@ def _of_probabilities(
     logits: Tensor, target: Tensor, weight: Tensor | None, reduction: Reduction, smoothing: float
 ) -> Tensor:
     same_dtype("cross_entropy", logits, target, weight)
+    if not logits.ndim:
+        raise ValueError(
+            "cross_entropy: logits of shape () have no classes: they must be (rows, classes, ...) or (classes,)"
+        )
     axis = min(1, logits.ndim - 1)
     classes = known_shape(logits, "cross_entropy")[axis]
     losses = -(log_softmax(logits, axis) * (target * (1 - smoothing) + smoothing / classes if smoothing else target))
@@ -188,7 +192,7 @@ def _rows(name: str, x: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         )
     if len(shape) == 1:
         return x.reshape(1, *shape), target.reshape(1)
-    count = prod(shape) // max(shape[1], 1)
+    count = prod((shape[0], *shape[2:]))
     return moveaxis(x, 1, -1).reshape(count, shape[1]), target.reshape(count)
 
 

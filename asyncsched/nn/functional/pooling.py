@@ -38,7 +38,7 @@ def avg_pool2d(
         divisor_override: divide by this number, and not by how many elements there are.
     """
     same_dtype("avg_pool2d", x)
-    kernel, (*lead, height, width) = pair(kernel_size), known_shape(x, "avg_pool2d")
+    kernel, (*lead, height, width) = pair(kernel_size), _images("avg_pool2d", x)
     steps, around = kernel if stride is None else pair(stride), pair(padding)
     if any(2 * p > k for p, k in zip(around, kernel, strict=True)):
         raise ValueError(f"avg_pool2d: padding {around} must be at most half of the kernel {kernel}")
@@ -69,8 +69,15 @@ def adaptive_avg_pool2d(x: Tensor, output_size: int | Sequence[int | None] | Non
         output_size: one number, or one for rows and one for columns; None for as many as there are.
     """
     same_dtype("adaptive_avg_pool2d", x)
+    _images("adaptive_avg_pool2d", x)
     rows, columns = output_size if isinstance(output_size, Sequence) else (output_size, output_size)
     return _averaged(_averaged(x, x.ndim - 1, columns), x.ndim - 2, rows)
+
+
+def _images(name: str, x: Tensor) -> tuple[int, ...]:
+    if x.ndim < 2:
+        raise ValueError(f"{name}: shape {x.shape} must be (..., height, width)")
+    return known_shape(x, name)
 
 
 def _averaged(x: Tensor, axis: int, count: int | None) -> Tensor:

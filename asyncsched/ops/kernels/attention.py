@@ -85,7 +85,7 @@ def _for_products(xp: Any, array: Any) -> Any:
 
 
 def _scale(q: Any, scale: float | None = None) -> float:
-    return 1 / sqrt(q.shape[-1]) if scale is None else scale
+    return 1 / sqrt(q.shape[-1] or 1) if scale is None else scale
 
 
 def _fused(kernel: Kernel, rule: Any, doc: str) -> Op:

@@ -44,6 +44,9 @@ def conv2d(
     """The products of a window and the weight, summed: (images, out channels, rows, columns)."""
     windows = Windows(weight.shape[2:], stride, padding, dilation)
     out = xp.empty((len(x), len(weight), *windows.fit(x.shape)), x.dtype) if out is None else out
+    if not x.size or not weight.size:
+        out[...] = bias[0][:, None, None] if bias else 0
+        return out
     if xp is np and by_rows.suits(windows, weight.shape, out.shape[3]):
         by_rows.convolve(windows, x, weight, bias, out)
         return out
@@ -56,6 +59,9 @@ def conv2d_input_grad(
     """The gradient of the images: each window's part added where it came from."""
     windows = Windows(weight.shape[2:], stride, padding, dilation)
     out = xp.empty(shape, grad.dtype) if out is None else out
+    if not grad.size or not weight.size:
+        out.fill(0)
+        return out
     # Where zeros meet weights, these must not be infinite; on a GPU, asking would wait for it.
     finite = xp is np and bool(np.isfinite(weight).all())
     if finite and by_rows.suits_input_grad(windows, weight.shape, shape):
@@ -75,6 +81,9 @@ def conv2d_weight_grad(
     """The gradient of the weight: products of the windows and the gradient, summed over windows and images."""
     windows = Windows(shape[2:], stride, padding, dilation)
     out = xp.empty(shape, grad.dtype) if out is None else out
+    if not grad.size or not x.size:
+        out.fill(0)
+        return out
     cut = tiles(shape, len(x), grad.shape[2:])
     number = sums_for(shape, len(cut), out.dtype.itemsize)
     sums = xp.zeros((number, prod(shape[1:]), len(out)), out.dtype)

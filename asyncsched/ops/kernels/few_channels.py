@@ -42,7 +42,7 @@ def conv2d_weight_grad(xp: Any, grad: Any, x: Any, *, shape: Any, out: Any, **op
 
 def suits(windows: Windows, weight: Sequence[int]) -> bool:
     """Whether images are convolved here with a weight of this shape."""
-    return weight[1] < _CHANNELS and windows.kernel == (3, 3) and windows.stride == windows.dilation == (1, 1)
+    return 0 < weight[1] < _CHANNELS and windows.kernel == (3, 3) and windows.stride == windows.dilation == (1, 1)
 
 
 def blocks(images: int, count: Sequence[int]) -> list[Tile]:

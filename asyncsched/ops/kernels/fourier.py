@@ -22,7 +22,7 @@ def transform(name: str) -> Kernel:
     """A transform along one axis."""
 
     def kernel(xp: Any, x: Any, *, n: int | None, axis: int, norm: str) -> Any:
-        return _bounded(xp, getattr(xp.fft, name)(x, n, axis, norm))
+        return _bounded(xp, getattr(xp.fft, name)(_with_first(xp, x, axis, name), n, axis, norm))
 
     return kernel
 
@@ -33,7 +33,8 @@ def transform_axes(name: str) -> Kernel:
     def kernel(xp: Any, x: Any, *, s: Any, axes: Any, norm: str) -> Any:
         if axes == ():
             return x.copy(order="K")
-        return _bounded(xp, getattr(xp.fft, name)(x, s, axes, norm))
+        last = -1 if axes is None else axes[-1]
+        return _bounded(xp, getattr(xp.fft, name)(_with_first(xp, x, last, name), s, axes, norm))
 
     return kernel
 
@@ -46,6 +47,13 @@ def fftfreq(xp: Any, *, n: int, d: float, dtype: Any) -> Any:
 def rfftfreq(xp: Any, *, n: int, d: float, dtype: Any) -> Any:
     """The frequencies of a transform of real numbers."""
     return xp.fft.rfftfreq(n, d).astype(dtype, copy=False)
+
+
+def _with_first(xp: Any, x: Any, axis: int, name: str) -> Any:
+    """The operand, or one zero along an axis where it has nothing: NumPy reads what happens to lie in memory there."""
+    if name not in ("irfft", "hfft", "irfftn") or x.shape[axis]:
+        return x
+    return xp.zeros([1 if i == axis % x.ndim else n for i, n in enumerate(x.shape)], x.dtype)
 
 
 def _bounded(xp: Any, result: Any) -> Any:

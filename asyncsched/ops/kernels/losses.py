@@ -18,14 +18,14 @@ from .softmax import log_softmax_rows, log_sums, softmax_rows
 
 def mse_loss(xp: Any, x: Any, target: Any, *, reduction: str) -> Any:
     """The squares of the differences: each, their sum or their mean."""
-    squares = x - target
+    squares = xp.asarray(x - target)  # NumPy makes a number of what has no axes
     xp.square(squares, out=squares)
     return squares if reduction == "none" else getattr(squares, reduction)()
 
 
 def mse_loss_backward(xp: Any, x: Any, target: Any, grad: Any, *, reduction: str, out: Any = None) -> Any:
     """2 (x - target) grad, over the number of elements for the mean."""
-    out = xp.subtract(x, target, out=out)
+    out = xp.subtract(x, target, out=xp.empty(x.shape, x.dtype) if out is None else out)
     if reduction == "mean":
         grad = grad.astype(_wide(grad), copy=False)  # half precision may not hold the factor
     out *= grad * (2 / x.size if reduction == "mean" and x.size else 2)
