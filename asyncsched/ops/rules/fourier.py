@@ -22,6 +22,10 @@ class Half(Enum):
     OF_OPERAND = "the operand"
 
 
+# Bytes of a number in double, before and after.
+_SIZES = {Half.NONE: (16, 16), Half.OF_RESULT: (8, 16), Half.OF_OPERAND: (16, 8)}
+
+
 def along_axis(
     op: Op, operands: tuple[Operand, ...], options: Options, *, half: Half = Half.NONE, conjugates: bool = False
 ) -> Inferred:
@@ -32,7 +36,7 @@ def along_axis(
     array, n = as_meta(operands[0]), options["n"]
     no_axis(array.bound, op.name)
     axis = normalize_axis_index(options["axis"], len(array.bound))
-    return _transformed(op, array, [(axis, n)], half, conjugates=conjugates)
+    return _transformed(op, array, [(axis, n)], half, options, conjugates=conjugates)
 
 
 def along_axes(op: Op, operands: tuple[Operand, ...], options: Options, *, half: Half = Half.NONE) -> Inferred:
@@ -46,7 +50,7 @@ def along_axes(op: Op, operands: tuple[Operand, ...], options: Options, *, half:
     if len(points) != len(axes):
         raise ValueError(f"{op.name}: shape and axes have different lengths: s={s} and axes={tuple(given)}")
     whole = [(axis, array.bound[axis] if n == -1 else n) for axis, n in zip(axes, points, strict=True)]
-    return _transformed(op, array, whole, half, several=True)
+    return _transformed(op, array, whole, half, options, several=True)
 
 
 def frequencies(op: Op, operands: tuple[Operand, ...], options: Options, *, half: bool = False) -> Inferred:
@@ -55,30 +59,64 @@ def frequencies(op: Op, operands: tuple[Operand, ...], options: Options, *, half
     if n < 1:
         raise ValueError(f"{op.name}: the number of points must be positive, not {n}")
     result = meta((n // 2 + 1 if half else n,), dtype)
-    return Inferred(result, result.bound[0] * 8 * (1 + (dtype != np.float64)))
+    return Inferred(result, result.bound[0] * 8 * (2 + (dtype != np.float64)))  # integers in two halves, and together
 
 
 def _transformed(
-    op: Op, array: Meta, places: Sequence[tuple[int, int | None]], half: Half, *,
+    op: Op, array: Meta, places: Sequence[tuple[int, int | None]], half: Half, given: Options, *,
     several: bool = False, conjugates: bool = False,
 ) -> Inferred:  # fmt: skip
     """The result, from the axes and the points along each; `several` is for a kernel that takes several axes."""
     shape, dtype = list(array.bound), array.dtype
     largest = elements = max(_product(shape), 1)
-    for i, (axis, n) in reversed(list(enumerate(places))):
+    plan, double = 0, _in_double(op, array, given, half)
+    order = list(enumerate(places))
+    for i, (axis, n) in order if half is Half.OF_OPERAND else reversed(order):
         last = i == len(places) - 1
         if n is None:
             n = (shape[axis] - 1) * 2 if last and half is Half.OF_OPERAND else shape[axis]
         if n < 1:
             raise ValueError(f"Invalid number of FFT data points ({n}) specified.")
+        plan = max(plan, _plan_bytes(n))
         shape[axis] = n // 2 + 1 if last and half is Half.OF_RESULT else n
         largest = max(largest, _product(shape))
         dtype = _dtype(op, array, min(len(places), 2), several) if last else dtype
     result = meta(tuple(shape), dtype, array.contiguous)
     wide = np.result_type(dtype, np.complex64).itemsize
-    # A plan's work area on CUDA; steps between axes; what is conjugated before.
-    steps = 1 + (len(places) > 1) + conjugates
-    return Inferred(result, largest * wide * steps + (elements * wide if not array.contiguous else 0))
+    work = 0
+    if double:  # the operand and the result are cast
+        before, after = _SIZES[half]
+        result_bytes = 0 if dtype.itemsize == after else _product(shape) * after
+        work = 2 * largest * 16 if several else elements * before + result_bytes
+    steps = (len(places) > 1) + conjugates  # between axes, and what is conjugated before
+    copied = 0 if array.contiguous else elements * wide
+    # On CUDA it is the work area of a plan.
+    return Inferred(result, largest * wide * steps + max(largest * wide, work + plan) + copied)
+
+
+def _in_double(op: Op, array: Meta, options: Options, half: Half) -> bool:
+    """Whether NumPy makes numbers in double of the operand, and of the result those that it asks for.
+
+    Real numbers are cast where complex ones are transformed, single precision where the factor is the integer 1.
+    """
+    if array.dtype.kind != ("f" if half is Half.OF_RESULT else "c") or array.dtype == np.float16:
+        return True
+    forwards = op.name.removesuffix("n") in ("fft", "rfft", "hfft")
+    return array.dtype.itemsize < _SIZES[half][0] and (options["norm"] == "backward") == forwards
+
+
+def _plan_bytes(n: int) -> int:
+    """Bytes of what NumPy's FFT allocates for a length: roots of unity and a copy of a line, in double.
+
+    If a prime factor is large it is a convolution (Bluestein's), of more than twice the length, in some arrays.
+    """
+    rest, prime, largest = n, 2, 1
+    while prime * prime <= rest:
+        while rest % prime == 0:
+            rest, largest = rest // prime, prime
+        prime += 1
+    largest = max(largest, rest)
+    return 16 * n * (10 if largest > 50 and largest * largest > n else 2)
 
 
 def _dtype(op: Op, array: Meta, axes: int, several: bool) -> np.dtype[Any]:

@@ -21,9 +21,9 @@ _DOUBLE = np.dtype(np.float64)
 
 
 def matrix(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """Square matrices to square matrices: `inv`, `cholesky`."""
+    """Square matrices to square matrices: `inv`, which solves for a unit matrix, and `cholesky`."""
     array, dtype = _square(op.name, operands[0])
-    return Inferred(meta(array.bound, dtype), _copied(array, dtype))
+    return Inferred(meta(array.bound, dtype), 2 * _copied(array, dtype))
 
 
 def number(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:

@@ -1,0 +1,170 @@
+"""How much a process grows by each operation of the table, beside what is charged for it: run by `test_process_growth`.
+
+A process of its own: what was freed before would hide what is taken. Its allocator is told to give back what is large
+at once (by the environment, see the test), so that operations may follow each other.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+
+from asyncsched.ops import TABLE, meta, plan, resolve
+from asyncsched.ops.index_keys import TENSOR, Slice
+from asyncsched.ops.kernels import compiled
+from tests.declared import ARITIES
+from tests.network_rows import network_rows_given
+
+N = 1 << 18
+PRIME = 262_147
+_RNG = np.random.default_rng(0)
+ALL = Slice(None, None, None)
+
+
+def real(*shape: int, dtype: str = "f8") -> np.ndarray:
+    return _RNG.uniform(0.5, 1.5, shape).astype(dtype)
+
+
+X, WIDE, LINE, TURNED = real(512, 512), real(8, N >> 3), real(N), real(512, 512).T
+SINGLE, WHOLE, ROWS = real(512, 512, dtype="f4"), np.arange(N).reshape(512, 512) % 500, np.arange(512)[::-1].copy()
+MATRICES = real(256, 256) + 256 * np.eye(256)
+Case = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+def along(*options: dict[str, Any], operands: Any = (X, WIDE, TURNED, SINGLE)) -> list[Case]:
+    return [((x,), o) for x in operands for o in options]
+
+
+def cases() -> dict[str, list[Case]]:
+    """Operands of some megabytes for each operation."""
+    axes = ({"axis": None}, {"axis": 0}, {"axis": -1})
+    found: dict[str, list[Case]] = {name: [((X,) * n, {}), ((SINGLE,) * n, {})] for name, n in ARITIES.items()}
+    found |= {name: [((WHOLE,) * ARITIES[name], {})] for name in ARITIES if name.startswith("bitwise")}
+    found |= {name: along(*axes) for name in ("all", "any", "max", "min", "prod", "sum", "mean", "std", "var")}
+    found |= {name: along(*axes) for name in ("count_nonzero", "argmax", "argmin")}
+    found |= {name: along({"axis": 0}, {"axis": -1}) for name in ("cumulative_sum", "cumulative_prod", "diff")}
+    found |= {name: along({"axis": 0}, {"axis": -1}) for name in ("sort", "argsort")}
+    found |= {name: [((MATRICES,), {})] for name in ("cholesky", "inv", "det", "cofactors", "pinv", "matrix_rank")}
+    found |= {name: [((MATRICES,), {})] for name in ("eigvals", "eigvalsh", "svdvals", "eigh", "eig", "slogdet")}
+    found |= {name: along({"k": 0}, operands=(X, SINGLE)) for name in ("tril", "triu")}
+    lengths = ((None, "backward"), (None, "forward"), (N, "ortho"), (PRIME, "backward"), (3 * 5 * 7 * 2503, "forward"))
+    for name in ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft"):
+        lines = [LINE, LINE.astype("f4"), LINE.astype("i4")]
+        lines += [LINE * 1j, (LINE * 1j).astype("c8")] if name not in ("rfft", "ihfft") else []
+        found[name] = [((x,), {"n": n, "axis": -1, "norm": norm}) for x in lines for n, norm in lengths]
+        found[name] += [((x,), {"n": n, "axis": axis, "norm": "ortho"})
+                        for x in (X, TURNED) for n in (None, 1021) for axis in (0, -1)]  # fmt: skip
+    several = ({"s": None, "axes": None}, {"s": (509, 509), "axes": (0, 1)}, {"s": (1024, 512), "axes": (1, 0)})
+    found |= {name: along(*[{**o, "norm": norm} for o in several for norm in ("backward", "forward")],
+                          operands=(X, SINGLE)) for name in ("fftn", "ifftn", "rfftn", "irfftn")}  # fmt: skip
+    found |= network_rows_given(lambda *shape, dtype="f4": real(*shape, dtype=dtype), "f4", 100)
+    found |= {
+        "axpby": [((X, X, 0.5, 0.5), {}), ((TURNED, X, 0.5, 0.5), {})],
+        "axpby_squared": [((X, X, 0.5, 0.5), {})],
+        "sgd_average": [((X, X, X, 0.5, 0.5), {})],
+        "sgd_step": [((X, X, X, 0.1, 0.5, 0.5), {})],
+        "rms_scaled": [((X, X, 1e-8), {})],
+        "adam_step": [((X, X, X, np.asarray(3), 0.1, 0.1, 0.9, 0.99, 1e-8), {})],
+        "choice_backward": [((X, X, 0.7), {}), ((X, TURNED, X), {})],
+        "class_numbers": [((WHOLE,), {"classes": 1000, "ignore_index": -100})],
+        "round": along({"decimals": 2}, operands=(X, SINGLE)),
+        "clip": [((X, 0.6, 0.9), {}), ((X, X, X), {})],
+        "astype": along({"dtype": np.dtype("f4")}, {"dtype": np.dtype("c16")}),
+        "copy": along({}),
+        "matmul": [((X, X), {}), ((X, TURNED), {}), ((SINGLE, SINGLE), {}), ((WHOLE[:100, :100],) * 2, {})],
+        "vecdot": [((X, X), {"axis": axis}) for axis in (0, -1)],
+        "tensordot": [((X, X), {"axes": 1}), ((X, TURNED), {"axes": 2})],
+        "dot": [((X, X), {}), ((X, LINE[:512]), {})],
+        "einsum": [((X, X), {"subscripts": text}) for text in ("ij,jk->ik", "ij,ij->ij", "ij,ij->")],
+        "solve": [((MATRICES, MATRICES), {})],
+        "matrix_power": [((MATRICES, ), {"n": n}) for n in (-2, 3)],
+        "matrix_norm": [((MATRICES,), {"ord": o, "keepdims": False}) for o in ("fro", "nuc", 2)],
+        "vector_norm": along(*[{"ord": o, "axis": None, "keepdims": False} for o in (1, 2, 3)]),
+        "trace": along({"offset": 0}, operands=(X,)),
+        "cross": [((real(N, 3), real(N, 3)), {"axis": -1})],
+        "outer": [((LINE[:512], LINE[:512]), {})],
+        "qr": along({"mode": "reduced"}, operands=(MATRICES,)),
+        "svd": along({"full_matrices": True}, operands=(MATRICES,)),
+        "concat": [((X, X), {"axis": axis}) for axis in (0, 1, None)] + [((X, SINGLE), {"axis": 0})],
+        "stack": [((X, X), {"axis": axis}) for axis in (0, -1)],
+        "repeat": along({"repeats": 3, "axis": None}, {"repeats": 3, "axis": 0}, {"repeats": 3, "axis": -1}),
+        "repeat_each": [((X, np.arange(512) % 3), {"axis": axis}) for axis in (0, 1)],
+        "tile": along({"repetitions": (2,)}, {"repetitions": (2, 2)}),
+        "roll": along({"shift": 5, "axis": None}, {"shift": 5, "axis": 1}, {"shift": (1, 2), "axis": (0, 1)}),
+        "reshape": along({"shape": (N,)}),
+        "flip": along({"axis": None}),
+        "getitem_advanced": [((X, ROWS), {"key": (TENSOR,)}), ((X, ROWS), {"key": (ALL, TENSOR)}),
+                             ((X, X > 1), {"key": (TENSOR,)}), ((X, ROWS.astype("i4"), ROWS), {"key": (TENSOR,) * 2})],
+        "setitem": [
+            ((X, 1.0), {"key": (ALL, 1)}),
+            *(((X, X, ROWS), {"key": (TENSOR,)}), ((X, 2.0, X > 1), {"key": (TENSOR,)})),
+            *(((np.zeros(N), x, i), {"key": (TENSOR,)}) for x, i in ((X, WHOLE), (TURNED, WHOLE.T))),
+        ],
+        "last_written": [((i,), {"shape": shape, "key": (TENSOR,)}) for i, shape in ((WHOLE, (N,)), (ROWS, X.shape))],
+        "take": [
+            ((x, i), {"axis": a}) for x in (X, TURNED) for i in (ROWS, ROWS.astype("i4")) for a in (0, 1, None)
+        ],
+        "take_along_axis": [((X, WHOLE), {"axis": axis}) for axis in (0, 1)],
+        "argwhere": along({}),
+        "searchsorted": [((np.sort(LINE), x), {"side": "left"}) for x in (X, TURNED, SINGLE)],
+        "unique_packed": [((X,), {"index": True, "inverse": True, "counts": True})],
+        "unique_values": along({}, operands=(X, WHOLE)),
+        "isin": [((X, LINE), {"invert": False}), ((WHOLE, WHOLE), {"invert": False})],
+        "zeros": [((), {"shape": (N,), "dtype": np.dtype("f8")})],
+        "ones": [((), {"shape": (N,), "dtype": np.dtype("f4")})],
+        "full": [((2.5,), {"shape": (N,)})],
+        "full_like": [((X, 2.5), {})],
+        "arange": [((), {"start": 0, "stop": N, "step": 1, "dtype": dtype}) for dtype in (None, np.dtype("f4"))],
+        "linspace": [((0, 1), {"num": N, "dtype": dtype}) for dtype in (None, np.dtype("f4"))],
+        "eye": [((), {"n_rows": 512, "n_cols": 512, "k": 0, "dtype": np.dtype("f8")})],
+        "fftfreq": [((), {"n": N, "d": 1.0, "dtype": np.dtype(d)}) for d in ("f4", "f8")],
+        "rfftfreq": [((), {"n": N, "d": 1.0, "dtype": np.dtype(d)}) for d in ("f4", "f8")],
+        "scatter": [((X, ROWS), {"shape": X.shape, "key": (TENSOR,)}), ((X, WHOLE), {"shape": (N,), "key": (TENSOR,)}),
+                    ((X,), {"shape": (512, 1024), "key": (ALL, Slice(None, None, 2))})],
+        "scatter_along_axis": [((X, WHOLE), {"shape": X.shape, "axis": axis}) for axis in (0, 1)],
+        "cumulative_prod_gradient": [((X, X), {"axis": axis}) for axis in (0, 1)],
+        "cross_entropy": [((SINGLE, ROWS), {"reduction": "mean", "ignore_index": -100, "label_smoothing": s})
+                          for s in (0.0, 0.1)],
+    }  # fmt: skip
+    return found
+
+
+def status(field: str) -> int:
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) * 512 for line in file if line.startswith(field))
+
+
+def growth(name: str, operands: tuple[Any, ...], options: dict[str, Any]) -> tuple[int, int]:
+    """By how much the process grows at most, and what is charged."""
+    op = TABLE[name]
+    found = plan(op, tuple([_form(a) for a in operands]), options)
+    kernel = resolve(op, np)
+    with open("/proc/self/clear_refs", "w") as file:
+        file.write("5")  # the peak is what there is now
+    before = status("VmRSS")
+    with np.errstate(all="ignore"):
+        result = kernel(*operands, **options)
+    peak = status("VmHWM")
+    del result
+    return peak - before, found.nbytes + found.workspace
+
+
+def _form(operand: Any) -> Any:
+    if not isinstance(operand, np.ndarray):
+        return operand
+    return meta(operand.shape, operand.dtype, operand.flags.c_contiguous)
+
+
+def main() -> None:
+    compiled.finish()  # what is compiled in the background takes memory, too
+    for name, some in cases().items():
+        for operands, options in some:
+            grown, charged = growth(name, operands, options)
+            what = " ".join(f"{a.dtype}{a.shape}" if isinstance(a, np.ndarray) else str(a) for a in operands)
+            print(json.dumps([name, grown, charged, f"{what} {options}"]))
+
+
+if __name__ == "__main__":
+    main()
