@@ -295,7 +295,7 @@ class Tensor(Methods):
 
     def _encoded(self, key: Any) -> tuple[Key, tuple[Tensor, ...]]:
         """The key in hashable form and its index tensors; a list becomes one."""
-        parts = key if type(key) is tuple else (key,)
+        parts = key if isinstance(key, tuple) else (key,)
         if list in map(type, parts):
             key = tuple([self._listed(part) if type(part) is list else part for part in parts])
         return encode_key(key, Tensor)
