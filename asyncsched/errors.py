@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import Any
 
 
 class AsyncSchedError(Exception):
@@ -167,8 +168,15 @@ _CANCELLATIONS = (("asyncio.exceptions", "CancelledError"), ("concurrent.futures
 def add_note(error: BaseException, text: str) -> None:
     """As `error.add_note`, also for one that lets nobody change it, such as a frozen dataclass."""
     with suppress(Exception):  # by what its class overrides: it goes on without
+        object.__setattr__(error, "__notes__", [*notes_of(error), text])
+
+
+def notes_of(error: BaseException) -> list[Any]:
+    """A copy of its notes. There are none where they cannot be read."""
+    with suppress(Exception):  # by what its class overrides
         notes = getattr(error, "__notes__", None)
-        object.__setattr__(error, "__notes__", [*(notes if isinstance(notes, list) else ()), text])
+        return [*notes] if isinstance(notes, list | tuple) else []
+    return []
 
 
 def passable(error: BaseException, what: str) -> BaseException:
@@ -185,7 +193,7 @@ def passable(error: BaseException, what: str) -> BaseException:
     RuntimeError('the function raised StopIteration, which cannot pass through `await`')
     """
     cancelled = any((kind.__module__, kind.__name__) in _CANCELLATIONS for kind in type(error).__mro__)
-    if not cancelled and not isinstance(error, StopIteration | StopAsyncIteration | GeneratorExit):
+    if not cancelled and not issubclass(type(error), StopIteration | StopAsyncIteration | GeneratorExit):
         return error
     wrapper = RuntimeError(f"{what} {type(error).__name__}, which cannot pass through `await`")
     wrapper.__cause__ = error

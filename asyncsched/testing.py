@@ -37,6 +37,7 @@ import pytest
 
 from ._core.callsite import line_of
 from .devices.sim import SimDevice
+from .errors import add_note
 from .runtime.explain import holders_of
 from .runtime.life import InlineMode
 from .runtime.runtime import Runtime
@@ -138,7 +139,7 @@ async def _opened(request: pytest.FixtureRequest, options: dict[str, Any]) -> As
         left += [f"  {late}", *getattr(late, "__notes__", ())]
     except BaseException as failures:
         for line in left:
-            failures.add_note(line)
+            add_note(failures, line)
         raise
     finally:
         scheduler._leave()
@@ -201,7 +202,7 @@ def sim_scheduler(request: pytest.FixtureRequest) -> SimScheduler:
                 request.node.stash.setdefault(_runtimes, []).append(s._runtime)
                 yield s
         except BaseException as error:
-            error.add_note(f"sim_scheduler({seed=})")
+            add_note(error, f"sim_scheduler({seed=})")
             raise
 
     return sim_scheduler

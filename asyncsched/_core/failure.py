@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, NoReturn, Protocol
 
-from ..errors import TaskCancelled, passable
+from ..errors import TaskCancelled, notes_of, passable
 from .callsite import CallSite, line_of
 from .exception_copies import clear, copied, without_runner
 
@@ -68,8 +68,7 @@ class Failure:
         failure = cls(exception, name, site)
         failure._traceback = exception.__traceback__
         failure._context = exception.__context__
-        notes = getattr(exception, "__notes__", None)
-        failure._notes = [note for note in notes if type(note) is not _Note] if isinstance(notes, list) else []
+        failure._notes = [note for note in notes_of(exception) if type(note) is not _Note]
         if not isinstance(exception, TaskCancelled):
             failure._notes.append(_Note(f"raised by the task {name!r}, submitted at {line_of(site)}"))
         return failure

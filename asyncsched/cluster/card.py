@@ -25,7 +25,7 @@ import numpy as np
 
 from .._tree import map_leaves
 from ..devices.cuda.requirements import missing
-from ..errors import AsyncSchedError
+from ..errors import AsyncSchedError, notes_of
 
 RESOURCE = "GPU"  # of Dask's: a worker that has one runs tasks on its card
 HostArray = np.ndarray[Any, Any]
@@ -105,7 +105,7 @@ def told(error: BaseException) -> BaseException:
     """What a task on a card raises for an error: CuPy's own cannot be unpickled where there is no CuPy."""
     ours = _ours(import_module("cupy"), error)
     if ours is not None:
-        for note in getattr(error, "__notes__", ()):
+        for note in notes_of(error):
             ours.add_note(note)
         return ours.with_traceback(error.__traceback__)
     if error.__cause__ is not None:

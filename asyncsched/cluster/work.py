@@ -17,6 +17,7 @@ import numpy as np
 
 from .._tree import map_leaves
 from ..devices.guests import call
+from ..errors import add_note
 from ..ops.op import Op, resolve
 from ..ops.program import Ref
 from . import card
@@ -66,7 +67,7 @@ def perform(work: Work, *operands: Any) -> Any:
         return _perform_on_card(work, operands) if work.gpu else _perform(work, operands, np)
     except BaseException as error:
         failed = card.told(error) if work.gpu else error
-    failed.add_note(f"raised on the worker {_worker()}")
+    add_note(failed, f"raised on the worker {_worker()}")
     try:
         raise failed  # here, where it has no context: Dask pickles that, too
     finally:

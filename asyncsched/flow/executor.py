@@ -75,7 +75,14 @@ class SchedulerExecutor(Executor):
 
     def _start(self, work: _Work, future: Future[Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         loop = asyncio.get_running_loop()
-        task = loop.create_task(self._tasks.call(work, args, kwargs, name=work.name))
+        call = self._tasks.call(work, args, kwargs, name=work.name)
+        try:
+            task = loop.create_task(call)
+        except Exception as error:  # a task factory's: told like any other, since on another thread nobody is here
+            call.close()
+            if future.set_running_or_notify_cancel():
+                future.set_exception(error)
+            return
         task.add_done_callback(work.end)
 
         def cancel(future: Future[Any]) -> None:

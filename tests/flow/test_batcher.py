@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import gc
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -147,6 +149,198 @@ async def test_odd_results() -> None:
             for found in await asyncio.gather(*ask(Batcher(model), 1, 2), return_exceptions=True):
                 assert isinstance(found, error)
                 assert text in str(found)
+
+
+class NoNotes(Exception):
+    """Its notes are no list."""
+
+    __notes__ = None  # type: ignore[assignment]
+
+
+class Reads(Exception):
+    """Asked for what it has not, it raises something else than AttributeError."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise KeyError(name)
+
+
+class Shut(Exception):
+    """Nothing of it can be read while it is told to its callers."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("__class__", "args"):
+            raise LookupError(name)
+        return super().__getattribute__(name)
+
+
+class Unbound:
+    """A proxy of nothing: asked for its class it raises."""
+
+    @property
+    def __class__(self) -> Any:
+        raise RuntimeError("not bound")
+
+
+@pytest.mark.parametrize("isolate", [False, True])
+@pytest.mark.parametrize("plain", [False, True], ids=["coroutine", "plain"])
+@pytest.mark.parametrize("returned", [False, True], ids=["raised", "returned"])
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [(NoNotes(), NoNotes), (Reads(), Reads), (Shut(), Exception), (GeneratorExit(), RuntimeError)],
+    ids=["no notes", "reads", "shut", "GeneratorExit"],
+)
+async def test_whatever_comes_of_a_batch_every_caller_is_answered(
+    s: asc.Scheduler, error: BaseException, told: type[Exception], returned: bool, plain: bool, isolate: bool
+) -> None:
+    def fails(items: list[Any]) -> list[Any]:
+        if "bad" not in items:
+            return items
+        if returned:
+            return [error for _ in items]
+        raise error
+
+    async def fails_too(items: list[Any]) -> list[Any]:
+        return fails(items)
+
+    batcher: Batcher[Any, Any] = Batcher(fails if plain else fails_too, isolate=isolate)
+    found = await asyncio.gather(*ask(batcher, "bad", "bad"), return_exceptions=True)
+    assert all(issubclass(type(one), told) for one in found)
+    assert await batcher("good") == "good"
+    assert batcher.statistics().computing == 0
+
+
+async def test_a_result_is_not_asked_what_it_is(s: asc.Scheduler) -> None:
+    async def model(items: list[Any]) -> list[Any]:
+        return [Unbound() for _ in items]
+
+    assert [type(one) for one in await asyncio.gather(*ask(Batcher(model), 1, 2))] == [Unbound, Unbound]
+
+
+class Endless:
+    """It has a length, and its items have no end."""
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+async def test_results_without_an_end_are_refused(s: asc.Scheduler) -> None:
+    async def model(items: list[Any]) -> Any:
+        return Endless()
+
+    with pytest.raises(ValueError, match="1 items and returned 3"):
+        await Batcher(model)(1)
+
+
+@contextmanager
+def factory(make: Callable[[Any], asyncio.Task[Any]]) -> Iterator[None]:
+    """Has this loop's tasks made by a function that knows of no contexts."""
+
+    def strict(loop: Any, coro: Any, *, context: None = None) -> Any:  # which uvloop gives all the same
+        assert context is None
+        return make(coro)
+
+    loop = asyncio.get_running_loop()
+    loop.set_task_factory(strict)
+    try:
+        yield
+    finally:
+        loop.set_task_factory(None)
+
+
+async def test_a_task_factory_need_not_know_of_contexts(s: asc.Scheduler, model: Model) -> None:
+    seen = contextvars.ContextVar("seen", default="the caller's")
+
+    async def fn(items: list[Any]) -> list[Any]:
+        return [seen.get() for _ in items]
+
+    token = seen.set("the maker's")
+    batcher: Batcher[Any, Any] = Batcher(fn)
+    seen.reset(token)
+    with factory(lambda coro: asyncio.Task(coro)):
+        assert await asyncio.gather(*ask(batcher, 1, 2)) == ["the maker's"] * 2
+
+
+@pytest.mark.parametrize("concurrency", [1, 2])
+@pytest.mark.parametrize("failing", range(3))
+async def test_a_task_factory_that_fails_once_fails_nobody_else(
+    s: asc.Scheduler, failing: int, concurrency: int
+) -> None:
+    made = iter(range(99))
+
+    def make(coro: Any) -> Any:
+        if next(made) == failing:
+            coro.close()
+            raise OSError("no more tasks")
+        return asyncio.Task(coro)
+
+    async def model(items: list[Any]) -> list[Any]:
+        if "bad" in items:
+            raise LookupError
+        return items
+
+    async def ask_one(item: Any) -> Any:
+        return await batcher(item)
+
+    batcher: Batcher[Any, Any] = Batcher(model, isolate=True, concurrency=concurrency)
+    asked = [asyncio.create_task(ask_one(item)) for item in ("bad", 1, 2)]
+    with factory(make):
+        await asyncio.wait(asked)
+    for task, item in zip(asked, ("bad", 1, 2), strict=True):
+        error = task.exception()
+        assert isinstance(error, LookupError | OSError) if error is not None else task.result() == item
+    assert await batcher("good") == "good"
+    found = batcher.statistics()
+    assert (found.waiting, found.computing) == (0, 0)
+
+
+async def test_a_runner_that_is_cancelled_before_it_begins_tells_the_callers(s: asc.Scheduler, model: Model) -> None:
+    def make(coro: Any) -> Any:
+        task = asyncio.Task(coro)
+        if coro.__qualname__ == "Runners._run":
+            task.cancel()
+        return task
+
+    batcher = Batcher(model)
+    asked = ask(batcher, 1, 2)
+    with factory(make):
+        found = await asyncio.gather(*asked, return_exceptions=True)
+    assert [type(one) for one in found] == [asyncio.CancelledError] * 2
+    assert await batcher(3) == 30
+
+
+async def test_each_batch_has_a_context_of_its_own_and_leaves_no_cancellation_to_the_next(s: asc.Scheduler) -> None:
+    number = contextvars.ContextVar("number", default=0)
+
+    async def model(items: list[Any]) -> list[Any]:
+        task, before = asyncio.current_task(), number.get()
+        assert task is not None
+        count = task.cancelling()
+        number.set(before + 1)
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(0)
+        if items == ["cancelled"]:
+            raise asyncio.CancelledError
+        return [(before, count) for _ in items]
+
+    batcher: Batcher[Any, Any] = Batcher(model, max_batch_cost=1)
+    found = await asyncio.gather(*ask(batcher, 1, "cancelled", 2), return_exceptions=True)
+    assert (found[0], type(found[1]), found[2]) == ((0, 0), asc.TaskCancelled, (0, 0))
+
+
+async def test_a_function_that_cancels_itself_cancels_no_caller(s: asc.Scheduler) -> None:
+    async def model(items: list[Any]) -> list[Any]:
+        asyncio.current_task().cancel()  # type: ignore[union-attr]
+        await asyncio.sleep(0)
+        return items
+
+    batcher: Batcher[int, Any] = Batcher(model)
+    for _ in range(2):
+        with pytest.raises(asc.TaskCancelled, match="ended in a CancelledError"):
+            await batcher(1)
 
 
 async def test_a_cancellation_that_is_the_functions_own_cancels_no_caller() -> None:

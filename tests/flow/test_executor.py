@@ -59,6 +59,23 @@ async def test_what_would_end_the_loop_is_for_whoever_asks_the_future(s, error):
     assert await s.call(int) == 0
 
 
+async def test_a_task_factory_that_fails_fails_the_future_alone(s):
+    def make(loop, coro, **options):
+        if coro.__qualname__ == "Tasks.call":
+            raise OSError("no more tasks")
+        return asyncio.Task(coro, loop=loop, **options)
+
+    loop, executor = asyncio.get_running_loop(), s.as_executor()
+    loop.set_task_factory(make)
+    try:
+        future = await asyncio.to_thread(executor.submit, abs, -1)
+        with pytest.raises(OSError, match="no more tasks"):
+            await asyncio.wrap_future(future)
+    finally:
+        loop.set_task_factory(None)
+    assert await asyncio.wrap_future(executor.submit(abs, -1)) == 1
+
+
 async def test_what_has_not_begun_is_cancelled(s, gate):
     executor = s.as_executor()
     ran: list[int] = []

@@ -258,7 +258,6 @@ async def test_closed_meanwhile_the_callers_are_told() -> None:
 async def test_a_runner_that_is_cancelled_tells_those_that_wait_to_be_computed_again(s: asc.Scheduler) -> None:
     model = Model(0)
     batcher: Batcher[Any, Any] = Batcher(model, isolate=True)
-    before = asyncio.all_tasks()
     model.gate.clear()
     asked = ask(batcher, *range(8))
     await until(lambda: batcher.statistics().computing == 8)
@@ -266,7 +265,7 @@ async def test_a_runner_that_is_cancelled_tells_those_that_wait_to_be_computed_a
     await until(lambda: model.batches)
     model.gate.clear()
     await turns()
-    (runner,) = asyncio.all_tasks() - before - {*asked}
+    (runner,) = [task for task in asyncio.all_tasks() if task.get_name().startswith("batches of ")]
     await cancelled(runner)
     found = await asyncio.gather(*asked, return_exceptions=True)
     assert {type(one) for one in found} <= {asyncio.CancelledError, int}

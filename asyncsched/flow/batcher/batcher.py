@@ -140,8 +140,8 @@ class Batcher(Generic[Item, Result]):
         tenant = self._queue.tenant(name, weight)
         waiting = Waiting(item, cost, loop.create_future(), monotonic(), until, tenant)
         self._queue.push(waiting)
-        self._runners.wake(loop)
         try:
+            self._runners.wake(loop)
             return cast(Result, await waiting.future)
         finally:
             self._queue.drop(waiting)

@@ -18,7 +18,7 @@ from typing import Any
 from ..._arguments import check_number
 from ..._core.exception_copies import copied
 from ..._core.fair_queue import FairQueue, Member
-from ...errors import DeadlineExceeded, QueueFull, TaskTooLarge, passable
+from ...errors import DeadlineExceeded, QueueFull, TaskTooLarge, notes_of, passable
 
 
 class Tenant(Member):
@@ -55,8 +55,12 @@ class Waiting:
         """Give its caller a result, or an exception to raise."""
         if self.future.done():  # the caller has left
             return
-        if isinstance(result, BaseException):
-            self.future.set_exception(_own(result))
+        if issubclass(type(result), BaseException):  # not `isinstance`, which asks the object, and that may raise
+            try:
+                told = _own(result)
+            except Exception:  # by what its class overrides
+                told = RuntimeError(f"{type(result).__name__} came of a batch, which does not let itself be passed on")
+            self.future.set_exception(told)
         else:
             self.future.set_result(result)
 
@@ -75,12 +79,12 @@ class Waiting:
 def _own(error: BaseException) -> BaseException:
     """An exception as one of several callers is given it: a copy, and nothing that ends its task in silence or, as
     asyncio has it, the event loop."""
-    if isinstance(error, KeyboardInterrupt | SystemExit):
+    if issubclass(type(error), KeyboardInterrupt | SystemExit):
         told = RuntimeError(f"{error!r} is what came of a batch: raised here, it would end the event loop")
         told.__cause__ = error
         return told
-    notes = [*getattr(error, "__notes__", ())]
-    return passable(copied(error, error.__traceback__, error.__context__, notes), "the result of an item is")
+    copy = copied(error, error.__traceback__, error.__context__, notes_of(error))
+    return passable(copy, "the result of an item is")
 
 
 class Queue:

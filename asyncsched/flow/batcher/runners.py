@@ -7,11 +7,13 @@ import contextlib
 import contextvars
 from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
+from itertools import islice
 from time import monotonic
 from typing import Any
 
 from ..._arguments import is_coroutine_function
-from ...errors import TaskCancelled
+from ...errors import TaskCancelled, passable
+from ...runtime.cancellation import apart
 from ...runtime.context import Ambient, ambient, find, innermost
 from ...runtime.rates import Rate
 from ..scope import Scope, Submitter
@@ -46,7 +48,7 @@ class Runners:
         self._scheduler = scheduler
         self._context = contextvars.copy_context()
         self._context.run(_leave_scopes)
-        self._active = 0  # runners that will look at the queue again
+        self._active: dict[object, Batch] = {}  # what runners compute that will look at the queue again
         self._tasks: set[asyncio.Task[None]] = set()  # the loop alone would not keep them
         self._filled = asyncio.Event()  # set when the queue fills a batch
         self._since = 0.0  # when the rate was last measured, or work began
@@ -55,29 +57,42 @@ class Runners:
         """An item has joined the queue."""
         if self._queue.fills_a_batch:
             self._filled.set()
-        if self._active == self._most:
+        if len(self._active) == self._most:
             return
         if not self._active:
             self._since = monotonic()
-        self._active += 1
-        task = loop.create_task(self._run(), name=f"batches of {self.name}", context=self._context.copy())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _run(self) -> None:
+        me = object()
+        self._active[me] = Batch(None)
+        run = self._run(me)
         try:
-            while self._queue or self._parts:
-                part = self._parts.take(others_wait=bool(self._queue))
-                if part is None and self._max_wait and not self._parts:
-                    await self._fill()
-                await self._compute(Batch(part))
-        except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):  # the loop is ending
+            # Not by `context=`, which a task factory may not take.
+            task = self._context.copy().run(loop.create_task, run, name=f"batches of {self.name}")
+        except BaseException:
+            del self._active[me]
+            run.close()
+            raise
+        self._tasks.add(task)
+        task.add_done_callback(partial(self._gone, me))
+
+    async def _run(self, me: object) -> None:
+        while self._queue or self._parts:
+            part = self._parts.take(others_wait=bool(self._queue))
+            batch = self._active[me] = Batch(part)
+            if part is None and self._max_wait and not self._parts:
+                await self._fill()
+            await self._compute(batch)
+        del self._active[me]  # in the same step that found the queue empty: who comes next starts a runner
+
+    def _gone(self, me: object, task: asyncio.Task[None]) -> None:
+        """A runner has ended. If it did not come to its end, since the loop is ending say, nobody must wait for it."""
+        self._tasks.discard(task)
+        batch = self._active.pop(me, None)
+        if batch is not None:
+            self._form(batch)
             left = self._parts.empty()
             self.computing -= len(left)
-            _cancel([*self._queue.empty(), *left])
-            raise
-        finally:
-            self._active -= 1  # in the same step that found the queue empty: who comes next starts a runner
+            self._ended(batch, batch.items)
+            _cancel([*batch.items, *self._queue.empty(), *left])
 
     async def _fill(self) -> None:
         """Wait until the queue fills a batch, or its oldest item has waited long enough."""
@@ -101,8 +116,6 @@ class Runners:
         except BaseException as error:  # some libraries raise their own, and callers wait for what becomes of the batch
             self._form(batch)
             if _ends_the_loop(error, batch):
-                _cancel(batch.items)
-                self._ended(batch, batch.items)
                 raise
             self._failed(batch, error)
         else:
@@ -127,8 +140,24 @@ class Runners:
             return [], []
         if self._is_async:
             batch.begun = True
-            return items, await self._fn([waiting.item for waiting in items])
+            called = await apart(self._called([waiting.item for waiting in items]))
+            returned, error = called.result()
+            try:
+                if error is not None:
+                    raise error
+            finally:
+                del called, error  # its traceback holds this frame
+            return items, returned
         return await scope.call(partial(self._on_stream, batch), name=self.name)
+
+    async def _called(self, items: list[Any]) -> tuple[Any, BaseException | None]:
+        """What an async function returned or raised. Nothing passes by the event loop, which some of it would end."""
+        try:
+            return await self._fn(items), None
+        except GeneratorExit as error:
+            return None, passable(error, f"{self.name} raised")
+        except BaseException as error:
+            return None, error
 
     def _on_stream(self, batch: Batch) -> Answered:
         """Compute the items that are still wanted. Runs on a stream's thread."""
@@ -147,12 +176,13 @@ class Runners:
         self._ended(batch, batch.items)
 
     def _failed(self, batch: Batch, error: BaseException) -> None:
-        if self._isolate and batch.begun and len(batch.items) > 1 and isinstance(error, Exception):
+        if self._isolate and batch.begun and len(batch.items) > 1 and issubclass(type(error), Exception):
             self._parts.cut(batch.items)
             self._ended(batch, [])
-            self.wake(asyncio.get_running_loop())
+            with contextlib.suppress(Exception):  # of a task factory: this runner goes on by itself
+                self.wake(asyncio.get_running_loop())
             return
-        if isinstance(error, asyncio.CancelledError):
+        if issubclass(type(error), asyncio.CancelledError):
             error = TaskCancelled(f"{self.name}, the function of a batcher, ended in a CancelledError")
         self.answered += len(batch.items)
         for waiting in batch.items:
@@ -200,10 +230,10 @@ def _leave_scopes() -> None:
 
 def _ends_the_loop(error: BaseException, batch: Batch) -> bool:
     """Whether the runner was cancelled, or Ctrl-C came while none of the user's code ran."""
-    if isinstance(error, asyncio.CancelledError):
+    if issubclass(type(error), asyncio.CancelledError):
         runner = asyncio.current_task()
         return runner is not None and runner.cancelling() > 0
-    return isinstance(error, KeyboardInterrupt | SystemExit) and not batch.begun
+    return issubclass(type(error), KeyboardInterrupt | SystemExit) and not batch.begun
 
 
 def _cancel(items: list[Waiting]) -> None:
@@ -216,7 +246,7 @@ def _one_each(returned: Any, wanted: int, name: str) -> list[Any]:
     if single or not hasattr(returned, "__len__") or isinstance(returned, Mapping | Set | str):
         found = "a single number" if single else type(returned).__name__
         raise TypeError(f"{name} must return a list of results, one per item, not {found}")
-    results = list(returned)
+    results = list(islice(returned, max(wanted, len(returned)) + 1))  # not more, where it has no end
     if len(results) != wanted:
         raise ValueError(
             f"{name} got {wanted} items and returned {len(results)} results: return one per item, in order"
