@@ -12,7 +12,7 @@ blocks for ever does not keep the program from ending.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn, TypeVar
 
@@ -35,24 +35,6 @@ async def ended(task: asyncio.Task[Any]) -> None:
             raise cancelled
         finally:
             del cancelled  # its traceback holds this frame
-
-
-async def apart(work: Coroutine[Any, Any, T], on_cancel: Callable[[], None] = lambda: None) -> asyncio.Task[T]:
-    """Await a user's coroutine in a task of its own, and return that when it has ended.
-
-    So what the coroutine leaves in the context and the count of cancellations of its task stays there, and whoever
-    cancels this one is somebody else. Then the coroutine is cancelled once, as asyncio does, and waited for: a
-    cancelled scope of anyio would do it again at each `await`, in a `finally`, too.
-    """
-    task = asyncio.create_task(work)
-    try:
-        await asyncio.wait([task])
-    except asyncio.CancelledError:
-        on_cancel()
-        task.cancel()
-        await ended(task)
-        raise
-    return task
 
 
 @contextmanager

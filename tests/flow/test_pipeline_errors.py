@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -259,3 +260,103 @@ async def test_an_error_is_raised_again_and_the_next_epoch_is_a_new_one(s: asc.S
     with pytest.raises(LookupError):
         await drain(pipe)
     assert pipe.state_dict()["epoch"] == 1
+
+
+async def cancel_myself() -> None:
+    asyncio.current_task().cancel()  # type: ignore[union-attr]
+    await asyncio.sleep(0)
+
+
+async def cancels_itself(item: int) -> int:
+    if item == 3:
+        await cancel_myself()
+    return item
+
+
+async def cancels_itself_between(epoch: int) -> AsyncIterator[int]:
+    for item in range(4):
+        yield item
+        if item == 2:
+            await cancel_myself()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda s: s.pipeline(cancels_itself_between),
+        lambda s: s.pipeline(range(9)).map(cancels_itself),
+        lambda s: s.pipeline(range(9)).map(cancels_itself, workers=3),
+        lambda s: s.pipeline(range(9)).map(cancels_itself, ordered=False),
+    ],
+    ids=["source", "map", "workers", "unordered"],
+)
+async def test_what_cancels_its_own_task_is_told_as_an_error_of_its_own(s: asc.Scheduler, make: Any) -> None:
+    received = []
+    with pytest.raises(RuntimeError, match="the function raised CancelledError") as caught:
+        async with make(s).map(same).open() as items:
+            async for item in items:
+                received.append(item)
+    assert received == [0, 1, 2]
+    assert "at item 3 of the source" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("ordered", [True, False])
+async def test_a_call_leaves_nothing_to_the_next(s: asc.Scheduler, workers: int, ordered: bool) -> None:
+    number = ContextVar("number", default=0)
+
+    async def fn(item: int) -> tuple[int, int]:
+        task, before = asyncio.current_task(), number.get()
+        assert task is not None
+        count = task.cancelling()
+        number.set(before + 1)
+        with suppress(asyncio.CancelledError):
+            await cancel_myself()
+        return before, count
+
+    def fn_in_thread(item: Any) -> int:
+        number.set(number.get() + 1)
+        return number.get()
+
+    assert await drain(s.pipeline(range(5)).map(fn, workers=workers, ordered=ordered)) == [(0, 0)] * 5
+    assert await drain(s.pipeline(range(5)).map(fn_in_thread, workers=workers, ordered=ordered)) == [1] * 5
+    assert await drain(s.pipeline(range(5)).batch(1, collate=fn_in_thread)) == [1] * 5
+
+
+@pytest.mark.parametrize(
+    ("name", "later"),
+    [("pipeline", False), ("pipeline", True), ("pipeline stage 0 (source)", True), ("pipeline stage 1 (map fn)", True)],
+)
+async def test_whoever_else_cancels_a_stage_the_consumer_is_told(s: asc.Scheduler, name: str, later: bool) -> None:
+    begun = asyncio.Event()
+
+    async def fn(item: int) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    async def endless(epoch: int) -> AsyncIterator[int]:
+        while True:
+            yield 0
+
+    async with s.pipeline(endless).map(fn).open() as items:
+        if later:
+            await begun.wait()
+        (stage,) = [task for task in asyncio.all_tasks() if task.get_name() == name]
+        stage.cancel()
+        with pytest.raises(RuntimeError, match="CancelledError, which cannot pass"):
+            await anext(items)
+
+
+async def test_a_pipeline_that_cannot_begin_can_be_opened_again(s: asc.Scheduler) -> None:
+    def no_tasks(loop: Any, coro: Any, **options: Any) -> Any:
+        coro.close()
+        raise OSError("no more tasks")
+
+    loop, pipe = asyncio.get_running_loop(), s.pipeline(range(3))
+    loop.set_task_factory(no_tasks)
+    try:
+        with pytest.raises(OSError, match="no more tasks"):
+            await pipe.open().__aenter__()
+    finally:
+        loop.set_task_factory(None)
+    assert await drain(pipe) == [0, 1, 2]

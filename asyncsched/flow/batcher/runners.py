@@ -13,7 +13,6 @@ from typing import Any
 
 from ..._arguments import is_coroutine_function
 from ...errors import TaskCancelled, passable
-from ...runtime.cancellation import apart
 from ...runtime.context import Ambient, ambient, find, innermost
 from ...runtime.rates import Rate
 from ..scope import Scope, Submitter
@@ -140,18 +139,18 @@ class Runners:
             return [], []
         if self._is_async:
             batch.begun = True
-            called = await apart(self._called([waiting.item for waiting in items]))
-            returned, error = called.result()
+            # In a task of its own, to which the context and the count of cancellations belong that it leaves behind.
+            returned, error = await asyncio.create_task(self._called([waiting.item for waiting in items]))
             try:
                 if error is not None:
                     raise error
             finally:
-                del called, error  # its traceback holds this frame
+                del error  # its traceback holds this frame
             return items, returned
         return await scope.call(partial(self._on_stream, batch), name=self.name)
 
     async def _called(self, items: list[Any]) -> tuple[Any, BaseException | None]:
-        """What an async function returned or raised. Nothing passes by the event loop, which some of it would end."""
+        """What an async function returned or raised, as a result: the event loop ends by some of what a task raises."""
         try:
             return await self._fn(items), None
         except GeneratorExit as error:

@@ -35,7 +35,7 @@ from ..scope import Submitter
 from ..tasks import put_all
 from .links import Numbered
 from .origin import Origin
-from .stages import Stage, stop_if_cancelled
+from .stages import Stage
 
 CAUTION = 16  # batches put only when asked for, after some had to go back; a guess
 
@@ -66,7 +66,8 @@ class DeviceStage(Stage):
                 try:
                     await self._put_ahead(origin, item)
                 except BaseException as error:
-                    stop_if_cancelled(error)
+                    if isinstance(error, asyncio.CancelledError) and self._task is not None and self._task.cancelling():
+                        raise
                     self.fail(origin, error)
                 del item
         finally:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Self, TypeVar, cast
 
 import anyio
 
+from ...errors import passable
 from ...runtime.cancellation import ended, to_its_end
 from ...runtime.threads import in_thread
 from .links import Link
@@ -65,12 +66,13 @@ class Items(AsyncIterator[T]):
         self._position = self._progress.begin()
         try:
             self._build(await self._iterable())
+            self._started = perf_counter()
+            self._work = asyncio.create_task(self._run(), name="pipeline")
         except BaseException:
             self._close()
             raise
+        self._work.add_done_callback(self._ended)
         self._state, self._progress.unread = "open", True
-        self._started = perf_counter()
-        self._work = asyncio.create_task(self._run(), name="pipeline")
         return self
 
     async def _run(self) -> None:
@@ -78,9 +80,13 @@ class Items(AsyncIterator[T]):
             async with anyio.create_task_group() as group:
                 for stage in self._stages:
                     stage.started = self._started
-                    group.start_soon(stage.run, name=f"pipeline stage {stage.name}")
+                    group.start_soon(stage.work, name=f"pipeline stage {stage.name}")
         except BaseException as error:  # it was cancelled, or a stage broke, which the consumer would wait for
-            self._out.end(error)
+            self._out.end(passable(error, "the stages of the pipeline ended by"))
+
+    def _ended(self, work: asyncio.Task[Any]) -> None:
+        if not self._out.ended:  # it was cancelled before it began
+            self._out.end(passable(asyncio.CancelledError(), "the stages of the pipeline ended by"))
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

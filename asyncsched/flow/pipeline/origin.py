@@ -29,7 +29,8 @@ def describe(origin: Origin) -> str:
     """
     if isinstance(origin, int):
         return f"item {origin} of the source"
-    numbers = numbers_of(origin)
+    if not (numbers := numbers_of(origin)):
+        return "no item of the source"
     return f"items {min(numbers)} to {max(numbers)} of the source"
 
 

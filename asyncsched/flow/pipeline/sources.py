@@ -22,7 +22,7 @@ from ...runtime.threads import in_thread, yield_to_streams
 from .entry_queue import EntryQueue
 from .links import Link
 from .position import Position
-from .stages import Stage, stop_if_cancelled
+from .stages import Stage
 
 _INDEXED = (list, tuple, range, np.ndarray)
 _NAME = "0 (source)"
@@ -76,10 +76,10 @@ class AsyncSource(SourceStage):
     """An async iterable."""
 
     async def run(self) -> None:
-        await self.cancelled_once(self._read)
+        await self.run_apart(self._read)
         self.finish()
 
-    async def _read(self) -> None:
+    async def _read(self) -> bool:
         number = 0
         iterator = None
         try:
@@ -94,14 +94,14 @@ class AsyncSource(SourceStage):
         except StopAsyncIteration:
             pass
         except BaseException as error:
-            stop_if_cancelled(error)
             if self.error is None:
                 self.fail(number, error)
-            else:  # it was cancelled, which the source answered so
+            elif not isinstance(error, asyncio.CancelledError):  # it was cancelled, which the source answered so
                 self.closing_error = error
         finally:
             if inspect.isasyncgen(iterator):
                 await self._close(iterator.aclose)
+        return False
 
     async def _close(self, aclose: Callable[[], Any]) -> None:
         try:

@@ -42,6 +42,15 @@ class Stage:
         self.started = perf_counter()
         self.ended = inf
 
+    async def work(self) -> None:
+        """Run. Whoever is cancelled by somebody else tells the next stage, which would wait for it."""
+        try:
+            await self.run()
+        except asyncio.CancelledError as error:
+            self.fail((), error)
+            self.finish()
+            raise
+
     async def run(self) -> None:
         """Work until there is no more input. Raises nothing of its own: an error ends the output."""
         raise NotImplementedError
@@ -66,19 +75,25 @@ class Stage:
             self.source.end()
             self.out.lift_bound()
 
-    async def cancelled_once(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run what awaits a user's coroutines, and if cancelled, cancel it once and wait for it.
+    async def run_apart(self, work: Callable[[], Coroutine[Any, Any, bool]]) -> None:
+        """Run what awaits a user's coroutines, anew in a fresh task for as long as it returns True.
 
-        As asyncio does. A cancelled scope of anyio would do it again at each `await`, in a `finally`, too.
+        Cancelled, cancel it once and wait for it, as asyncio does. A cancelled scope of anyio would do it again at each
+        `await`, in a `finally`, too.
         """
-        task = asyncio.create_task(work())
-        try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError as error:
-            self.fail((), error)  # for the case that a user's coroutine goes on all the same
-            task.cancel()
-            await ended(task)
-            raise
+        go_on = True
+        while go_on:
+            task = asyncio.create_task(work())
+            try:
+                await asyncio.wait([task])
+            except asyncio.CancelledError as error:
+                self.fail((), error)  # for the case that a user's coroutine goes on all the same
+                task.cancel()
+                await ended(task)
+                raise
+            go_on = not task.cancelled() and task.result()
+        if task.cancelled():  # by somebody else
+            self.fail((), asyncio.CancelledError())
 
     def finish(self) -> None:
         """There will be no more output."""
@@ -136,10 +151,3 @@ class ReorderBuffer:
                 # The first in order, whichever came first.
                 stage.error, stage.failed_at, stage.failed_on = first.error, first.origin, first.item
                 self._calls.clear()
-
-
-def stop_if_cancelled(error: BaseException) -> None:
-    """Raise `error` again if it is the cancellation of this task, and not something that a function raised."""
-    task = asyncio.current_task()
-    if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
-        raise error

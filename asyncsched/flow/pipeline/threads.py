@@ -6,6 +6,7 @@ import multiprocessing
 import types
 from collections.abc import Callable
 from concurrent.futures import Executor, ProcessPoolExecutor
+from contextvars import copy_context
 from functools import partial
 from queue import SimpleQueue
 from time import perf_counter
@@ -70,7 +71,7 @@ class ThreadStage(Stage):
         while not self._stopped and (call := self._calls.get()) is not None:
             started = perf_counter()
             try:
-                call.item = _checked(self._function(call.item))
+                call.item = _checked(copy_context().run(self._function, call.item))
             except BaseException as error:
                 call.item, call.error = brief(call.item), error
             call.seconds = perf_counter() - started
