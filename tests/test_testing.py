@@ -227,6 +227,7 @@ def test_who_does_not_ask_for_it_does_not_load_it(pytester):
 
 
 SERVED = """
+import asyncsched as asc
 import httpx
 import pytest
 from asyncsched.serving import Serving
@@ -236,9 +237,11 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 
+batcher = asc.Batcher(lambda numbers: [n * n for n in numbers])  # of the module: each test has a loop of its own
+
+
 async def square(request):
-    answer = await request.state.scheduler.call(pow, int(request.query_params["x"]), 2)
-    return JSONResponse({"answer": answer})
+    return JSONResponse({"answer": await batcher(int(request.query_params["x"]))})
 
 
 def make_app():
@@ -263,6 +266,7 @@ async def test_square(client):
 
 async def test_again(client):
     assert (await client.get("/readyz")).status_code == 200
+    assert (await client.get("/square?x=4")).json() == {"answer": 16}
 
 
 async def test_nobody_started_it():

@@ -16,6 +16,7 @@ import pytest
 
 import asyncsched as asc
 from asyncsched.flow.batcher.batcher import Batcher
+from tests.conftest import LOOPS
 from tests.waiting import turns, until
 
 from .asking import Model, Panic, ask
@@ -509,15 +510,49 @@ def test_when_the_loop_ends_so_do_the_callers() -> None:
     assert ended == ["cancelled"] * 3
 
 
-def test_a_batcher_belongs_to_one_loop() -> None:
-    async def use() -> None:
+def test_a_batcher_belongs_to_one_loop_while_that_is_open() -> None:
+    async def use() -> Any:
         async with asc.Scheduler("cpu"):
-            await batcher("x")
+            return await batcher("x")
 
     batcher = Batcher(Model())
-    asyncio.run(use())
-    with pytest.raises(RuntimeError, match="one for each loop"):
-        asyncio.run(use())
+    with asyncio.Runner() as runner:
+        runner.run(use())
+        with pytest.raises(RuntimeError, match="one for each loop"):
+            asyncio.run(use())
+    assert asyncio.run(use()) == "x" * 10
+
+
+@pytest.mark.parametrize("make", LOOPS.values(), ids=LOOPS)
+@pytest.mark.parametrize("max_wait", [0, 0.01])
+def test_once_its_loop_is_closed_a_batcher_belongs_to_the_next(make: Any, max_wait: float) -> None:
+    async def use() -> Any:
+        async with asc.Scheduler("cpu"):
+            return await asyncio.gather(*ask(batcher, 1, 2))
+
+    batcher = Batcher(Model(), max_wait=max_wait)
+    for _ in range(3):
+        with asyncio.Runner(loop_factory=make) as runner:
+            assert runner.run(use()) == [10, 20]
+
+
+def test_what_a_closed_loop_has_left_keeps_nobody_waiting() -> None:
+    async def use() -> Any:
+        async with asc.Scheduler("cpu"):
+            return await asyncio.gather(*ask(batcher, *range(4)))
+
+    async def leave() -> None:
+        left.extend(ask(batcher, 1, 2))
+        await turns()
+
+    left: list[Any] = []
+    batcher = Batcher(Model(), max_batch_cost=4, max_wait=3600)
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(leave())
+    loop.close()  # though something waits: nobody can be told
+    assert asyncio.run(use()) == [0, 10, 20, 30]
+    found = batcher.statistics()
+    assert (found.waiting, found.computing, found.dropped) == (0, 0, 2)
 
 
 def test_bad_arguments() -> None:

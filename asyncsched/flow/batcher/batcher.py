@@ -65,8 +65,8 @@ class Batcher(Generic[Item, Result]):
     and its result dropped.
 
     Batches run in scopes of their own, below the scheduler itself, in the context in which the batcher was made, not in
-    that of a caller. A batcher belongs to one event loop. It needs no closing: while its queue is empty nothing of it
-    runs.
+    that of a caller. A batcher belongs to the event loop that uses it first, and once that is closed to the next. It
+    needs no closing: while its queue is empty nothing of it runs.
 
     >>> import asyncio, asyncsched as asc
     >>> async def main():
@@ -171,10 +171,16 @@ class Batcher(Generic[Item, Result]):
 
     def _bind(self) -> asyncio.AbstractEventLoop:
         loop = asyncio.get_running_loop()
-        if self._loop is None:
-            self._loop = loop
         if self._loop is not loop:
-            raise RuntimeError("a batcher belongs to the event loop that used it first: make one for each loop")
+            if self._loop is not None:
+                if not self._loop.is_closed():
+                    raise RuntimeError(
+                        "a batcher belongs to the event loop that used it first, until that is closed: make one for"
+                        " each loop"
+                    )
+                self._queue.empty()  # nobody waits for what may be left
+                self._runners.begin_anew()
+            self._loop = loop
         return loop
 
     def _check_room(self, cost: float) -> None:

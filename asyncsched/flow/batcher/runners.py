@@ -35,22 +35,27 @@ class Runners:
         scheduler: Submitter | None,
     ) -> None:
         self.name: str = getattr(fn, "__qualname__", None) or type(fn).__name__
-        self.batches = self.retries = self.answered = self.computing = self.largest = 0
+        self.batches = self.retries = self.answered = self.largest = 0
         self.rate = Rate()
         self._fn = fn
         self._is_async = is_coroutine_function(fn)
         self._queue = queue
-        self._parts = Parts()
         self._isolate = isolate
         self._max_wait = max_wait
         self._most = most
         self._scheduler = scheduler
         self._context = contextvars.copy_context()
         self._context.run(_leave_scopes)
+        self._since = 0.0  # when the rate was last measured, or work began
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Forget what an event loop has left that is closed."""
+        self.computing = 0
+        self._parts = Parts()
         self._active: dict[object, Batch] = {}  # what runners compute that will look at the queue again
         self._tasks: set[asyncio.Task[None]] = set()  # the loop alone would not keep them
         self._filled = asyncio.Event()  # set when the queue fills a batch
-        self._since = 0.0  # when the rate was last measured, or work began
 
     def wake(self, loop: asyncio.AbstractEventLoop) -> None:
         """An item has joined the queue."""
