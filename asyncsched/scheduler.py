@@ -202,9 +202,10 @@ class Scheduler(Submitter):
         [[0, 1, 4], [9, 16, 25]]
 
         Args:
-            source: a list, tuple, range or array, read on the event loop; any other iterable, read in a thread; an
-                async iterable; or a function of the epoch's number, from 0, that returns one of these. It is read
-                ahead: an array that it gives must not be written to any more.
+            source: a list, tuple, range or array, read on the event loop; any other iterable, or what has a length and
+                items by index as PyTorch's datasets have, read in a thread; an async iterable; or a function of the
+                epoch's number, from 0, that returns one of these. It is read ahead: an array that it gives must not be
+                written to any more. An iterator with a `close` or `aclose` is closed at the end, as generators are.
             buffer: how many items may be read ahead of the first stage.
         """
         from .flow.pipeline.pipeline import make_pipeline  # with multiprocessing, which few programs need

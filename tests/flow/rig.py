@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 
 from asyncsched.flow.pipeline.pipeline import Pipeline
@@ -72,3 +72,25 @@ class AsyncCounted(Counted):
         finally:
             await asyncio.sleep(0)
             self.closed += 1
+
+
+class Mapped:
+    """A length and items by index, as PyTorch's datasets have them. Says what was asked for."""
+
+    def __init__(self, count: int, error: BaseException | None = None) -> None:
+        self.count = count
+        self.error = error  # of item 3
+        self.asked: list[int] = []
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> int:
+        self.asked.append(index)
+        if index == 3 and self.error is not None:
+            raise self.error
+        return index
+
+
+class MappedSequence(Mapped, Sequence[int]):  # type: ignore[misc]
+    """The same, and iterates by what `Sequence` brings, which ends at an IndexError."""

@@ -35,6 +35,59 @@ async def test_leaving_early_closes_the_source(s: asc.Scheduler, kind: type[Coun
     assert source.asked < 200
 
 
+class Closes:
+    """An iterator that is no generator, and can be closed."""
+
+    def __init__(self, error: BaseException | None = None) -> None:
+        self.closed = 0
+        self.error = error
+
+    def __iter__(self) -> Any:
+        return self
+
+    def __next__(self) -> int:
+        return 1
+
+    def close(self) -> None:
+        self.closed += 1
+        if self.error is not None:
+            raise self.error
+
+
+class ClosesAsync(Closes):
+    """The same, asynchronous."""
+
+    __iter__ = None  # type: ignore[assignment]
+
+    def __aiter__(self) -> Any:
+        return self
+
+    async def __anext__(self) -> int:
+        return 1
+
+    async def aclose(self) -> None:
+        await asyncio.sleep(0)
+        super().close()
+
+
+class ClosesAtOnce(ClosesAsync):
+    """Its `aclose` is no coroutine function."""
+
+    def aclose(self) -> None:  # type: ignore[override]
+        Closes.close(self)
+
+
+@pytest.mark.parametrize("kind", [Closes, ClosesAsync, ClosesAtOnce])
+async def test_leaving_closes_an_iterator_that_is_no_generator(s: asc.Scheduler, kind: type[Closes]) -> None:
+    source = kind()
+    async with s.pipeline(lambda epoch: source).open() as items:
+        assert await anext(items) == 1
+    assert source.closed == 1
+    with pytest.raises(LookupError, match="closing failed"):
+        async with s.pipeline(kind(LookupError("closing failed"))).open() as items:
+            await anext(items)
+
+
 def stubborn(error: type[BaseException], epoch: int) -> Iterator[int]:
     try:
         yield from range(1000)

@@ -20,7 +20,7 @@ import asyncsched as asc
 from asyncsched.flow.pipeline import threads as threads_of_stages
 from tests.waiting import no_collector, turns, until
 
-from .rig import drain, holding, same, same_in_thread
+from .rig import Mapped, MappedSequence, drain, holding, same, same_in_thread
 
 
 async def fail_at(number: int, error: BaseException, item: Any) -> Any:
@@ -260,6 +260,42 @@ async def test_an_error_is_raised_again_and_the_next_epoch_is_a_new_one(s: asc.S
     with pytest.raises(LookupError):
         await drain(pipe)
     assert pipe.state_dict()["epoch"] == 1
+
+
+@pytest.mark.parametrize("kind", [Mapped, MappedSequence])
+@pytest.mark.parametrize("error", [IndexError("inside"), LookupError("inside"), StopIteration("inside")], ids=repr)
+async def test_what_is_read_by_index_raises_what_that_raises(
+    s: asc.Scheduler, error: Exception, kind: type[Mapped]
+) -> None:
+    received = []
+    told = (RuntimeError, "StopIteration") if isinstance(error, StopIteration) else (type(error), "inside")
+    with pytest.raises(told[0], match=told[1]) as caught:
+        async with s.pipeline(kind(8, error)).open() as items:
+            async for item in items:
+                received.append(item)
+    assert received == [0, 1, 2]
+    assert "stage 0 (source), at item 3 of the source" in caught.value.__notes__[0]
+
+
+class NoIterator:
+    """Its `__iter__` raises what would end an iteration."""
+
+    def __iter__(self) -> Any:
+        raise StopIteration
+
+
+class NoAsyncIterator:
+    """The same, asynchronous."""
+
+    def __aiter__(self) -> Any:
+        raise StopAsyncIteration
+
+
+@pytest.mark.parametrize("source", [NoIterator(), NoAsyncIterator(), lambda epoch: NoIterator()])
+async def test_what_cannot_be_iterated_is_no_empty_epoch(s: asc.Scheduler, source: Any) -> None:
+    with pytest.raises(RuntimeError, match="of the source raised Stop") as caught:
+        await drain(s.pipeline(source))
+    assert "stage 0 (source)" in caught.value.__notes__[0]
 
 
 async def cancel_myself() -> None:

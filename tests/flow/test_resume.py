@@ -13,7 +13,7 @@ import pytest
 import asyncsched as asc
 from tests.waiting import turns
 
-from .rig import AsyncCounted, Counted, drain, same, same_in_thread
+from .rig import AsyncCounted, Counted, Mapped, MappedSequence, drain, same, same_in_thread
 
 
 async def take(pipe: Any, count: int) -> list[Any]:
@@ -44,6 +44,16 @@ async def test_what_was_received_is_left_out_and_what_was_read_ahead_is_not(
     assert await drain(other) == list(range(taken, 20))
     assert other.state_dict() == {"epoch": 1, "taken": 0, "ahead": []}
     assert await drain(other) == list(range(20))
+
+
+@pytest.mark.parametrize("kind", [Mapped, MappedSequence])
+async def test_what_is_read_by_index_is_resumed_by_index(s: asc.Scheduler, kind: type[Mapped]) -> None:
+    source = kind(10)
+    pipe = s.pipeline(source).map(same)
+    assert await drain(pipe) == source.asked == list(range(10))  # and nothing behind the end
+    source.asked.clear()
+    pipe.load_state_dict({"epoch": 1, "taken": 6, "ahead": [7]})
+    assert await drain(pipe) == source.asked == [6, 8, 9]
 
 
 async def test_batches_resume_at_their_borders(s: asc.Scheduler) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar, overload
 
 from ..._arguments import check_int, check_pickles, is_coroutine_function
 from ..._instead import PIPELINE, no_attribute
@@ -25,7 +25,18 @@ from .threads import BatchStage, ProcessStage, ThreadStage
 
 T = TypeVar("T")
 U = TypeVar("U")
-Source = Iterable[T] | AsyncIterable[T] | Callable[[int], Iterable[T] | AsyncIterable[T]]
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Indexed(Protocol[T_co]):
+    """What has a length and items by index, as PyTorch's datasets."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int, /) -> T_co: ...
+
+
+Readable = Iterable[T] | AsyncIterable[T] | Indexed[T]
+Source = Readable[T] | Callable[[int], Readable[T]]
 
 BUFFER = 16  # finished items that may wait for the next stage: enough to share a step of the event loop
 

@@ -1,15 +1,17 @@
 """Where a pipeline's items come from.
 
 A list, tuple, range or array is read on the event loop, where indexing it cannot block. Any other iterable may open
-files or compute, so a thread of its own reads it, and is given room for many items at a time. Async iterables are read
-on the loop. Items are numbered from 0 in each epoch; a resumed epoch leaves out those that were received before.
+files or compute, so a thread of its own reads it, and is given room for many items at a time. So is what has a length
+and items by index, as PyTorch's datasets, by index: `iter` would take an IndexError from inside for its end. Async
+iterables are read on the loop. Items are numbered from 0 in each epoch; a resumed epoch leaves out those that were
+received before.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from time import perf_counter
 from typing import Any
@@ -17,6 +19,7 @@ from typing import Any
 import anyio
 import numpy as np
 
+from ...errors import passable
 from ...runtime.cancellation import interrupts_pass
 from ...runtime.threads import in_thread, yield_to_streams
 from .entry_queue import EntryQueue
@@ -42,7 +45,15 @@ def make_source(iterable: Any, skip: Position, out: Link) -> SourceStage:
     """The kind of source that an iterable needs."""
     if type(iterable) in _INDEXED:
         return IndexedSource(iterable, skip, out)
-    return (AsyncSource if hasattr(iterable, "__aiter__") else ThreadSource)(iterable, skip, out)
+    if hasattr(iterable, "__aiter__"):
+        return AsyncSource(iterable, skip, out)
+    return (MapSource if _is_map(iterable) else ThreadSource)(iterable, skip, out)
+
+
+def _is_map(source: Any) -> bool:
+    """Whether it is read by index, since all that iterates over it would do so, and end at an IndexError."""
+    iterate = getattr(type(source), "__iter__", None)
+    return iterate in (None, Sequence.__iter__) and hasattr(source, "__len__") and hasattr(source, "__getitem__")
 
 
 def is_iterable(source: Any) -> bool:
@@ -83,7 +94,7 @@ class AsyncSource(SourceStage):
         number = 0
         iterator = None
         try:
-            iterator = aiter(self.iterable)
+            iterator = self._open()
             while self.error is None:
                 await self.out.reserve()
                 while self.skip.has(number):
@@ -99,13 +110,20 @@ class AsyncSource(SourceStage):
             elif not isinstance(error, asyncio.CancelledError):  # it was cancelled, which the source answered so
                 self.closing_error = error
         finally:
-            if inspect.isasyncgen(iterator):
-                await self._close(iterator.aclose)
+            if callable(aclose := getattr(iterator, "aclose", None)):
+                await self._close(aclose)
         return False
+
+    def _open(self) -> Any:
+        try:
+            return aiter(self.iterable)
+        except StopAsyncIteration as error:  # it would mean an end
+            raise passable(error, "`__aiter__` of the source raised") from error
 
     async def _close(self, aclose: Callable[[], Any]) -> None:
         try:
-            await aclose()
+            if inspect.isawaitable(closing := aclose()):
+                await closing
         except asyncio.CancelledError:
             raise
         except BaseException as error:
@@ -123,6 +141,7 @@ class ThreadSource(SourceStage):
         self._stopped = False
         self._failed: tuple[int, BaseException] | None = None
         self._seconds = 0.0
+        self._iterator: Any = None
 
     async def run(self) -> None:
         async with anyio.create_task_group() as group:
@@ -147,13 +166,13 @@ class ThreadSource(SourceStage):
     def _read(self) -> None:
         """Read the iterable. Runs on a thread of its own."""
         yield_to_streams()
-        iterator, number = None, 0
+        number = 0
         try:
-            iterator = iter(self.iterable)
+            self._open()
             while room := self._room.get():
                 while room and not self._stopped:
                     started = perf_counter()
-                    item = next(iterator)
+                    item = self._get(number)
                     self._seconds += perf_counter() - started
                     if not self.skip.has(number):
                         room -= 1
@@ -167,16 +186,27 @@ class ThreadSource(SourceStage):
         except BaseException as error:
             self._failed = number, error
         finally:
-            self._close(iterator)
+            self._close()
             self._read_so_far.append(None)
             self._read_so_far.wake()
 
-    def _close(self, iterator: Any) -> None:
-        if inspect.isgenerator(iterator):
-            try:
-                iterator.close()
-            except BaseException as error:
-                self.closing_error = error
+    def _open(self) -> None:
+        try:
+            self._iterator = iter(self.iterable)
+        except StopIteration as error:  # it would mean an end
+            raise passable(error, "`__iter__` of the source raised") from error
+
+    def _get(self, number: int) -> Any:
+        """The next item, which has this number. Raises StopIteration at the end."""
+        return next(self._iterator)
+
+    def _close(self) -> None:
+        iterator, self._iterator = self._iterator, None
+        try:
+            if callable(close := getattr(iterator, "close", None)):
+                close()
+        except BaseException as error:
+            self.closing_error = error
 
     def _take_in(self, read: tuple[int, Any] | None) -> None:
         if read is not None:
@@ -186,3 +216,20 @@ class ThreadSource(SourceStage):
         if failed is not None:
             self.fail(*failed)
         self._feeding.cancel()
+
+
+class MapSource(ThreadSource):
+    """What has a length and items by index, which may block."""
+
+    def _open(self) -> None:
+        self._length = len(self.iterable)
+
+    def _get(self, number: int) -> Any:
+        if number >= self._length:
+            raise StopIteration
+        if self.skip.has(number):
+            return None  # it is left out, and need not be read
+        try:
+            return self.iterable[number]
+        except StopIteration as error:  # it would mean an end
+            raise passable(error, "`__getitem__` of the source raised") from error
