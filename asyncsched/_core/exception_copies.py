@@ -33,9 +33,8 @@ def _copy(exception: BaseException) -> BaseException:
     layout of their own (OSError, UnicodeError, ...) are copied by `__reduce__`; classes derived from those are not.
     """
     copied: BaseException
-    kind = built_in = type(exception)
-    while built_in.__flags__ & _HEAP_TYPE:
-        built_in = built_in.__base__ or object
+    kind = type(exception)
+    built_in = built_in_of(kind)
     if built_in.__basicsize__ == BaseException.__basicsize__:
         copied = built_in.__new__(kind, *exception.args)
         state: Any = object.__getstate__(exception)
@@ -54,6 +53,13 @@ def _copy(exception: BaseException) -> BaseException:
     object.__setattr__(copied, "__cause__", exception.__cause__)
     object.__setattr__(copied, "__suppress_context__", exception.__suppress_context__)
     return copied
+
+
+def built_in_of(kind: type) -> Any:
+    """The class in C that an exception's class is derived from."""
+    while kind.__flags__ & _HEAP_TYPE:
+        kind = kind.__base__ or object
+    return kind
 
 
 def without_runner(trace: TracebackType | None) -> TracebackType | None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -20,6 +22,7 @@ import asyncsched as asc
 from asyncsched.flow.pipeline import threads as threads_of_stages
 from tests.waiting import no_collector, turns, until
 
+from . import in_processes
 from .rig import Mapped, MappedSequence, drain, holding, same, same_in_thread
 
 
@@ -275,6 +278,56 @@ async def test_what_is_read_by_index_raises_what_that_raises(
                 received.append(item)
     assert received == [0, 1, 2]
     assert "stage 0 (source), at item 3 of the source" in caught.value.__notes__[0]
+
+
+@pytest.mark.one_loop
+@pytest.mark.parametrize(
+    ("fn", "error", "text"),
+    [
+        (in_processes.of_two, in_processes.OfTwo, "it failed with 7"),
+        (in_processes.of_one, in_processes.OfOne, "it failed"),
+        (in_processes.of_the_system, in_processes.OfTheSystem, "[Errno 7] failed: 'it'"),
+        (in_processes.of_a_local_class, RuntimeError, "Local: it failed (it cannot be passed on from its process"),
+        (in_processes.not_made, LookupError, "it cannot be made"),
+        (in_processes.not_pickled, Exception, "pickle"),
+        (in_processes.coroutine, TypeError, "pass the coroutine function"),
+        (in_processes.dies, BrokenProcessPool, "died, with exit code 3"),
+    ],
+    ids=lambda fn: getattr(fn, "__name__", ""),
+)
+async def test_an_error_in_a_process_comes_bare_and_says_where(
+    s: asc.Scheduler, fn: Any, error: type[Exception], text: str
+) -> None:
+    received = []
+    with pytest.raises(error, match=re.escape(text)) as caught:
+        async with s.pipeline(range(5)).map(fn, processes=True, workers=2).open() as items:
+            async for item in items:
+                received.append(item)
+    assert received == [0, 1, 2]
+    (note,) = caught.value.__notes__
+    assert note.endswith("at item 3 of the source: 3")
+    if fn is in_processes.of_one:
+        assert caught.value.args == (text,)
+    if fn is in_processes.of_two:
+        assert caught.value.code == 7
+        assert "in of_two" in str(caught.value.__cause__)
+
+
+@pytest.mark.one_loop
+async def test_an_item_that_a_process_cannot_make_fails_alone(s: asc.Scheduler) -> None:
+    source = [in_processes.NotMade(number) for number in range(5)]
+    received = []
+    with pytest.raises(LookupError, match="it cannot be made") as caught:
+        async with s.pipeline(source).map(in_processes.same, processes=True, workers=2).open() as items:
+            async for item in items:
+                received.append(item)
+    assert received == [0, 1, 2]
+    assert caught.value.__notes__[0].endswith("at item 3 of the source")
+
+
+@pytest.mark.one_loop
+async def test_a_call_in_a_process_leaves_nothing_to_the_next(s: asc.Scheduler) -> None:
+    assert await drain(s.pipeline(range(3)).map(in_processes.counts, processes=True)) == [1, 1, 1]
 
 
 class NoIterator:

@@ -18,10 +18,11 @@ from .device_stage import DeviceStage
 from .epoch import Items, Plan
 from .links import Link
 from .position import Progress
+from .processes import ProcessStage
 from .sources import is_iterable, is_iterator
 from .stages import Stage, StagePlan
 from .statistics import PipelineStatistics, report
-from .threads import BatchStage, ProcessStage, ThreadStage
+from .threads import BatchStage, ThreadStage
 
 T = TypeVar("T")
 U = TypeVar("U")

@@ -1,13 +1,10 @@
-"""Stages that run plain functions: in threads, in processes."""
+"""Stages that run plain functions in threads."""
 
 from __future__ import annotations
 
-import multiprocessing
 import types
 from collections.abc import Callable
-from concurrent.futures import Executor, ProcessPoolExecutor
 from contextvars import copy_context
-from functools import partial
 from queue import SimpleQueue
 from time import perf_counter
 from typing import Any
@@ -26,7 +23,7 @@ class ThreadStage(Stage):
 
     def __init__(self, function: Callable[[Any], Any], *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._function = function
+        self.function = function
         self._results = ReorderBuffer(self)
         self._calls: SimpleQueue[Call | None] = SimpleQueue()
         self._made = EntryQueue(self._collect)
@@ -68,10 +65,14 @@ class ThreadStage(Stage):
     def _work(self) -> None:
         """What each of the threads runs."""
         yield_to_streams()
+        self.serve(self.function)
+
+    def serve(self, function: Callable[[Any], Any]) -> None:
+        """Make the calls that a thread takes, by a function of its own."""
         while not self._stopped and (call := self._calls.get()) is not None:
             started = perf_counter()
             try:
-                call.item = _checked(copy_context().run(self._function, call.item))
+                call.item = checked(copy_context().run(function, call.item))
             except BaseException as error:
                 call.item, call.error = brief(call.item), error
             call.seconds = perf_counter() - started
@@ -107,24 +108,7 @@ class BatchStage(ThreadStage):
             del taken
 
 
-class ProcessStage(ThreadStage):
-    """A plain function in processes: for each a thread that waits for it."""
-
-    async def run(self) -> None:
-        context = multiprocessing.get_context("spawn")
-        pool = await in_thread(partial(ProcessPoolExecutor, self.workers, context), f"pipeline {self.name}")
-        self._function = partial(_elsewhere, pool, self._function)
-        try:
-            await super().run()
-        finally:
-            await in_thread(pool.shutdown, f"pipeline {self.name}")
-
-
-def _elsewhere(pool: Executor, function: Callable[[Any], Any], item: Any) -> Any:
-    return pool.submit(function, item).result()
-
-
-def _checked(result: Any) -> Any:
+def checked(result: Any) -> Any:
     """What a plain function returned, unless it is a coroutine."""
     if type(result) is types.CoroutineType:
         result.close()

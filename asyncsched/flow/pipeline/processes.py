@@ -1,0 +1,149 @@
+"""The stage that runs a plain function in processes.
+
+Theory of operation. Each process has a thread that waits for it and a pipe to it, so that one that dies fails the item
+that it was given, and no other. What cannot be pickled, or made again on the other side, fails where it is, with the
+item. An exception is made again without a call of its class, which may take other arguments than it has passed on.
+
+A pool of `concurrent.futures` loses its process by an item or a result that cannot be made again, and with it whatever
+others compute; and each item goes through two threads more.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import traceback
+from collections.abc import Callable
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
+from contextvars import copy_context
+from io import BytesIO
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
+from multiprocessing.util import Finalize
+from typing import Any
+
+from ..._core.exception_copies import built_in_of
+from ...runtime.threads import yield_to_streams
+from .threads import ThreadStage, checked
+
+Told = tuple[str, str]  # what a function raised: in a line of text, and as it would be printed
+
+
+class ProcessStage(ThreadStage):
+    """A plain function in processes: for each a thread that waits for it."""
+
+    def _work(self) -> None:
+        yield_to_streams()
+        process = _Process(self.function)
+        try:
+            self.serve(process.call)
+        finally:
+            process.end()
+
+
+class _Process:
+    """A process that calls a function, started when it is first needed."""
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self._function = function
+        self._process: Any = None
+        self._pipe: Any = None
+        self._close: Any = None  # at exit, too, before others wait for the process
+
+    def call(self, item: Any) -> Any:
+        """The function's result."""
+        pickled = _pickled((self._function, item))
+        if self._process is None:
+            self._start()
+        try:
+            self._pipe.send_bytes(pickled)
+            told: Told | None = self._pipe.recv()
+            found: bytes = self._pipe.recv_bytes()
+        except (EOFError, OSError):
+            self._process.join()
+            raise BrokenProcessPool(
+                f"the process that was given this item died, with exit code {self._process.exitcode}: the function"
+                " ended it, or the system, as where memory is short"
+            ) from None
+        if told is not None:
+            _raise(told, found)
+        return pickle.loads(found)
+
+    def end(self) -> None:
+        """Wait until the process has ended."""
+        if self._process is not None:
+            self._close()
+            self._process.join()
+
+    def _start(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._close = Finalize(None, self._pipe.close, exitpriority=0)
+        self._process = context.Process(target=_serve, args=(theirs,))
+        self._process.start()
+        theirs.close()
+
+
+class _Traceback(Exception):
+    """What a traceback looks like in another process, as the cause of the exception here."""
+
+
+def _raise(told: Told, pickled: bytes) -> None:
+    error: Any = None
+    with suppress(Exception):  # whatever a class of the user's raises: then its text is what there is
+        error = pickle.loads(pickled)
+    if not isinstance(error, BaseException):
+        error = RuntimeError(f"{told[0]} (it cannot be passed on from its process as it is)")
+    try:
+        raise error from _Traceback(f"\n{told[1]}")
+    finally:
+        del error  # its traceback holds this frame
+
+
+def _serve(pipe: Connection) -> None:
+    """What the process runs."""
+    with suppress(EOFError, KeyboardInterrupt):  # the pipe is closed; Ctrl-C, which the other process has got, too
+        while True:
+            told, found = _called(pipe.recv_bytes())
+            pipe.send(told)
+            pipe.send_bytes(found)
+
+
+def _called(pickled: bytes) -> tuple[Told | None, bytes]:
+    """Call a function in this process. Gives its result, or what it raised."""
+    try:
+        function, item = pickle.loads(pickled)
+        return None, _pickled(checked(copy_context().run(function, item)))
+    except BaseException as error:
+        text = traceback.TracebackException.from_exception(error)
+        told, found = ("".join(text.format_exception_only()).strip(), "".join(text.format())), b""
+        with suppress(Exception):  # as above
+            found = _pickled(error)
+        return told, found
+
+
+def _pickled(thing: Any) -> bytes:
+    buffer = BytesIO()
+    _Pickler(buffer).dump(thing)
+    return buffer.getvalue()
+
+
+class _Pickler(ForkingPickler):
+    """Pickles as the pool does, but for exceptions that say nothing of how they are pickled."""
+
+    def reducer_override(self, thing: Any) -> Any:
+        kind: Any = type(thing)
+        if not issubclass(kind, BaseException):
+            return NotImplemented
+        built_in = built_in_of(kind)
+        if kind.__reduce__ is not built_in.__reduce__ or kind.__reduce_ex__ is not built_in.__reduce_ex__:
+            return NotImplemented
+        _, args, *state = thing.__reduce__()
+        return _made, (kind, built_in, args), *state
+
+
+def _made(kind: Any, built_in: Any, args: tuple[Any, ...]) -> BaseException:
+    error: BaseException = built_in.__new__(kind, *args)
+    built_in.__init__(error, *args)
+    return error
