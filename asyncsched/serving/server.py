@@ -68,7 +68,8 @@ class Serving(Service):
         body_timeout: seconds for a body to arrive, after which 408 is answered.
         drain_timeout: seconds for the requests in progress when the server shuts down. What is left then is cancelled
             and answered 503; of responses that have begun, streams of events are ended and others cut off.
-        batchers: to be shown in the metrics, by name.
+        batchers: to be shown in the metrics, by name. A start is refused whose scheduler has no room for the reserve of
+            a request and that of a batch.
         instruments: watch requests, besides Prometheus's metrics and OpenTelemetry's spans, which are there where their
             packages are: prometheus-client, and opentelemetry-instrumentation-asgi.
         endpoints: paths that are answered here: health, readiness, metrics, status.
@@ -125,10 +126,11 @@ class Serving(Service):
         options = Options(deadline, reserved, tenant, most_bytes, body_timeout, drain_timeout, drain_on_sigterm)
         super().__init__(scheduler, Limiter(max_requests, max_requests_per_tenant), options)
         self.app = app
+        self.batchers = batchers or {}
         self._endpoints = endpoints
         self.shown = bool(endpoints)
         self._handle: App = self._handle_request
-        self._instrument(instruments, batchers or {})
+        self._instrument(instruments, self.batchers)
 
     async def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
         """ASGI."""

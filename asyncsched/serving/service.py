@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Hashable
+from collections.abc import AsyncIterator, Callable, Hashable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from .._core.model import Lane, Task
 from ..devices.host.log import Log
 from ..errors import DeadlineExceeded, TaskCancelled
+from ..flow.batcher.batcher import Batcher
+from ..flow.batcher.reserves import check_reserve
 from ..flow.scope import Scope
 from ..observe.summary import Summary
 from ..scheduler import Scheduler
@@ -41,6 +44,7 @@ class Service:
 
     Attributes:
         instruments: watch every request, from the outside in.
+        batchers: what requests may wait for, by name.
         summary: adds up what the open scheduler does; None while there is none, or where nothing would show it.
         adopted: what still runs of requests that were cut short and answered, with the scopes they belong to.
         render_metrics: gives their content type and text; None where Prometheus's client is not installed.
@@ -54,6 +58,7 @@ class Service:
         self.summary: Summary | None = None
         self.adopted: dict[asyncio.Task[None], Scope] = {}
         self.render_metrics: Callable[[], tuple[str, bytes]] | None = None
+        self.batchers: Mapping[str, Batcher[Any, Any]] = {}
         self._make_scheduler = make_scheduler
         self._scheduler: Scheduler | None = None
         self._drained_by = 0.0  # in the loop's time, once draining has begun
@@ -121,6 +126,7 @@ class Service:
         """Open the scheduler; at the end drain and close it. ASGI's lifespan does this; a test may."""
         self.limiter.draining = False
         async with self._make_scheduler() as scheduler:
+            self._check_reserves(scheduler)
             self._scheduler = scheduler
             if self.shown:
                 self.summary = Summary()
@@ -133,6 +139,14 @@ class Service:
                 finally:
                     self.limiter.draining = True
                     self._scheduler = self.summary = None
+
+    def _check_reserves(self, scheduler: Scheduler) -> None:
+        """Raise TaskTooLarge where no request could ever be answered."""
+        own, batch = (
+            self.options.reserve or 0,
+            max([batcher.reserve or 0 for batcher in self.batchers.values()], default=0),
+        )
+        check_reserve(own + batch, scheduler.statistics().max_bytes, "a request with its batch (reserve=)")
 
     async def drain(self) -> None:
         """Refuse new requests, and wait for those in progress. After `drain_timeout` they are cancelled."""

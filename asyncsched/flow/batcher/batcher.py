@@ -15,11 +15,12 @@ from math import inf
 from time import monotonic
 from typing import Generic, TypeVar, cast
 
-from ..._arguments import check_int, check_number
+from ..._arguments import check_int, check_number, parse_bytes
 from ...errors import QueueFull
-from ...runtime.context import find, innermost
-from ..scope import Submitter
+from ...runtime.context import Ambient, find, innermost
+from ..scope import Scope, Submitter
 from .queue import Queue, Waiting
+from .reserves import check_reserve, reserved
 from .runners import Runners
 
 Item = TypeVar("Item")
@@ -97,7 +98,13 @@ class Batcher(Generic[Item, Result]):
             own error. Off by default, since `fn` may do what must not be done twice. Among n items one that fails takes
             at most 2 * ceil(log2(n)) runs more, k of them k times as many, and all of them 2n - 2. These runs wait for
             admission like any batch, and take turns with the batches that form meanwhile.
-        scheduler: whose streams and scopes are used; default the ambient one, or the only one open on the loop.
+        reserve: bytes that each batch claims before it is formed, as `s.scope(reserve=)` does: so it does not lack
+            them for what others hold. Callers in scopes with reserves keep these while they wait: leave room for both.
+        scheduler: whose streams and scopes are used; default the ambient one, or the only one open on the loop. Of a
+            scope: batches run in it, and take what they need of its reserve, if it has one.
+
+    Raises:
+        TaskTooLarge: if the scheduler is known, and can never grant `reserve`.
     """
 
     def __init__(
@@ -111,6 +118,7 @@ class Batcher(Generic[Item, Result]):
         cost: Callable[[Item], float] | None = None,
         concurrency: int = 1,
         isolate: bool = False,
+        reserve: int | str | None = None,
         scheduler: Submitter | None = None,
     ) -> None:
         _check(fn, max_batch_cost, max_wait, max_queue, concurrency)
@@ -118,10 +126,13 @@ class Batcher(Generic[Item, Result]):
             raise TypeError(f"cost takes a function of an item, not {type(cost).__name__}")
         if scheduler is not None:
             find(scheduler)  # raises for what is none
+        self.reserve = None if reserve is None else parse_bytes(reserve, "reserve")
+        if self.reserve is not None:
+            check_reserve(self.reserve, _limit(scheduler), "a batch (reserve=)")
         self._cost = cost
         self._loop: asyncio.AbstractEventLoop | None = None
         self._queue = Queue(max_batch_cost, max_queue)
-        self._runners = Runners(fn, self._queue, max_wait, concurrency, isolate, scheduler)
+        self._runners = Runners(fn, self._queue, max_wait, concurrency, isolate, self.reserve, scheduler)
 
     async def __call__(self, item: Item) -> Result:
         """Wait for a batch with this item, and return its result. Cancelling it drops the item.
@@ -130,15 +141,17 @@ class Batcher(Generic[Item, Result]):
             QueueFull: at once, if `max_queue` items wait. Its `retry_after` is how long these will take.
             TaskTooLarge: if the item costs more than a batch may.
             DeadlineExceeded: if the deadline of the caller's scope passed before the item was computed.
+            MemoryDeadlockError: if its batch can get no bytes while this caller and others keep their reserves.
             Exception: whatever `fn` returned for this item, or raised.
         """
         loop = self._bind()
         cost = 1.0 if self._cost is None else float(self._cost(item))
         self._check_room(cost)
         # No await between the check and the push: the room it found is there.
-        until, name, weight = _here()
+        here = innermost()
+        until, name, weight = _place(here)
         tenant = self._queue.tenant(name, weight)
-        waiting = Waiting(item, cost, loop.create_future(), monotonic(), until, tenant)
+        waiting = Waiting(item, cost, loop.create_future(), monotonic(), until, tenant, reserved(here))
         self._queue.push(waiting)
         try:
             self._runners.wake(loop)
@@ -191,13 +204,20 @@ class Batcher(Generic[Item, Result]):
             raise
 
 
-def _here() -> tuple[float, Hashable, float]:
+def _place(here: Ambient | None) -> tuple[float, Hashable, float]:
     """Of the caller's scopes the earliest deadline, by time.monotonic; their tenant, and the tenant's weight."""
-    here = innermost()
     if here is None:
         return inf, None, 1.0
     tenant = here.core.queue.tenant
     return here.until, tenant.name, tenant.weight
+
+
+def _limit(scheduler: Submitter | None) -> int | None:
+    """The bytes that batches may take, as far as that is known."""
+    try:
+        return (scheduler if isinstance(scheduler, Scope) else Submitter(find(scheduler)))._core().account.limit
+    except RuntimeError:  # none is open yet, or the scope is not entered
+        return None
 
 
 def _check(fn: object, max_batch_cost: float, max_wait: float, max_queue: int | None, concurrency: int) -> None:

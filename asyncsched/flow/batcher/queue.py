@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from math import ceil
 from typing import Any
 
 from ..._arguments import check_number
 from ..._core.exception_copies import copied
 from ..._core.fair_queue import FairQueue, Member
+from ..._core.model import Account
 from ...errors import DeadlineExceeded, QueueFull, TaskTooLarge, notes_of, passable
 
 
@@ -35,17 +36,19 @@ class Tenant(Member):
 class Waiting:
     """An item on its way, and the future its caller waits for."""
 
-    __slots__ = ("arrived", "cost", "deadline", "future", "item", "tenant")
+    __slots__ = ("arrived", "cost", "deadline", "future", "item", "reserves", "tenant")
 
     def __init__(
-        self, item: Any, cost: float, future: asyncio.Future[Any], arrived: float, deadline: float, tenant: Tenant
-    ) -> None:
+        self, item: Any, cost: float, future: asyncio.Future[Any], arrived: float, deadline: float, tenant: Tenant,
+        reserves: tuple[Account, ...],
+    ) -> None:  # fmt: skip
         self.item = item
         self.cost = cost
         self.future = future
         self.arrived = arrived
         self.deadline = deadline
         self.tenant = tenant
+        self.reserves = reserves  # what its caller keeps meanwhile
 
     def wanted(self, now: float) -> bool:
         """Whether someone still waits for it. Past its deadline nobody does, though a busy loop may tell them late."""
@@ -102,6 +105,9 @@ class Queue:
 
     def __len__(self) -> int:
         return len(self._items)
+
+    def __iter__(self) -> Iterator[Waiting]:
+        return iter(self._items)
 
     @property
     def oldest(self) -> Waiting:

@@ -5,19 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
-from collections.abc import Callable, Mapping, Sequence, Set
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from itertools import islice
 from time import monotonic
 from typing import Any
 
 from ..._arguments import is_coroutine_function
+from ..._core.model import Task
 from ...errors import TaskCancelled, passable
 from ...runtime.context import Ambient, ambient, find, innermost
 from ...runtime.rates import Rate
+from ...runtime.runtime import Runtime
 from ..scope import Scope, Submitter
 from .isolation import Parts
 from .queue import Queue, Waiting
+from .reserves import lacking, tell_last
 
 Answered = tuple[list[Waiting], Sequence[Any]]
 
@@ -32,6 +36,7 @@ class Runners:
         max_wait: float,
         most: int,
         isolate: bool,
+        reserve: int | None,
         scheduler: Submitter | None,
     ) -> None:
         self.name: str = getattr(fn, "__qualname__", None) or type(fn).__name__
@@ -43,6 +48,7 @@ class Runners:
         self._isolate = isolate
         self._max_wait = max_wait
         self._most = most
+        self._reserve = reserve
         self._scheduler = scheduler
         self._context = contextvars.copy_context()
         self._context.run(_leave_scopes)
@@ -53,7 +59,9 @@ class Runners:
         """Forget what an event loop has left that is closed."""
         self.computing = 0
         self._parts = Parts()
-        self._active: dict[object, Batch] = {}  # what runners compute that will look at the queue again
+        # The runners that will look at the queue again, with the scopes of their batches. Not with these, which hold
+        # items: a search for holders would end here.
+        self._active: dict[object, Scope | None] = {}
         self._tasks: set[asyncio.Task[None]] = set()  # the loop alone would not keep them
         self._filled = asyncio.Event()  # set when the queue fills a batch
 
@@ -66,37 +74,46 @@ class Runners:
         if not self._active:
             self._since = monotonic()
         me = object()
-        self._active[me] = Batch(None)
+        self._active[me] = None
         run = self._run(me)
         try:
-            # Not by `context=`, which a task factory may not take.
-            task = self._context.copy().run(loop.create_task, run, name=f"batches of {self.name}")
+            # Without keywords, which a task factory may not take.
+            task = self._context.copy().run(loop.create_task, run)
         except BaseException:
             del self._active[me]
             run.close()
             raise
+        task.set_name(f"batches of {self.name}")
         self._tasks.add(task)
         task.add_done_callback(partial(self._gone, me))
 
     async def _run(self, me: object) -> None:
-        while self._queue or self._parts:
-            part = self._parts.take(others_wait=bool(self._queue))
-            batch = self._active[me] = Batch(part)
-            if part is None and self._max_wait and not self._parts:
-                await self._fill()
-            await self._compute(batch)
-        del self._active[me]  # in the same step that found the queue empty: who comes next starts a runner
+        batch = Batch(None)
+        try:
+            while self._queue or self._parts:
+                batch = Batch(self._parts.take(others_wait=bool(self._queue)))
+                if batch.part is None and self._max_wait and not self._parts:
+                    await self._fill()
+                await self._compute(me, batch)
+        except BaseException:
+            self._give_up(batch)
+            raise
+        finally:
+            self._active.pop(me, None)  # in the same step that found the queue empty: who comes next starts a runner
 
     def _gone(self, me: object, task: asyncio.Task[None]) -> None:
-        """A runner has ended. If it did not come to its end, since the loop is ending say, nobody must wait for it."""
         self._tasks.discard(task)
-        batch = self._active.pop(me, None)
-        if batch is not None:
-            self._form(batch)
-            left = self._parts.empty()
-            self.computing -= len(left)
-            self._ended(batch, batch.items)
-            _cancel([*batch.items, *self._queue.empty(), *left])
+        if me in self._active:  # it never began
+            del self._active[me]
+            self._give_up(Batch(None))
+
+    def _give_up(self, batch: Batch) -> None:
+        """A runner did not come to its end, since the loop is ending say: nobody must wait for it."""
+        self._form(batch)
+        left = self._parts.empty()
+        self.computing -= len(left)
+        self._ended(batch, batch.items)
+        _cancel([*batch.items, *self._queue.empty(), *left])
 
     async def _fill(self) -> None:
         """Wait until the queue fills a batch, or its oldest item has waited long enough."""
@@ -106,14 +123,17 @@ class Runners:
                     self._filled.clear()
                     await self._filled.wait()
 
-    async def _compute(self, batch: Batch) -> None:
+    async def _compute(self, me: object, batch: Batch) -> None:
         try:
             runtime = find(self._scheduler)
-            async with Submitter(runtime).scope(name=f"batch of {self.name}") as scope:
-                self._form(batch)
-                if runtime.ledger.observer is not None:
-                    runtime.ledger.observer.batch_formed(scope._core(), len(batch.items))
-                wanted, returned = await self._call(scope, batch)
+            around = self._scheduler if isinstance(self._scheduler, Scope) else Submitter(runtime)
+            entered = self._active[me] = around.scope(name=f"batch of {self.name}", reserve=self._reserve)
+            with self._watched(runtime, entered, batch):
+                async with entered as scope:
+                    self._form(batch)
+                    if runtime.ledger.observer is not None:
+                        runtime.ledger.observer.batch_formed(scope._core(), len(batch.items))
+                    wanted, returned = await self._call(scope, batch)
                 results = _one_each(returned, len(wanted), self.name)
         except GeneratorExit:  # the loop is gone
             raise
@@ -124,6 +144,23 @@ class Runners:
             self._failed(batch, error)
         else:
             self._deliver(batch, wanted, results)
+
+    @contextlib.contextmanager
+    def _watched(self, runtime: Runtime, scope: Scope, batch: Batch) -> Iterator[None]:
+        """While a batch is computed: where it lacks bytes that its callers have reserved, one of them is told."""
+        look = partial(_look, runtime, scope, weakref.ref(self), weakref.ref(batch))  # it keeps no items
+        runtime.reclaimers.add(look)
+        try:
+            yield
+        finally:
+            runtime.reclaimers.discard(look)
+
+    def tell_last(self, runtime: Runtime, task: Task, batch: Batch) -> bool:
+        """Tell the last of the callers that a task of a batch keeps waiting, if their reserves keep it from going."""
+        callers = batch.items or batch.part or []
+        if all(scope is not None and lacking(runtime, scope._inner) for scope in self._active.values()):
+            callers = [*callers, *self._queue]  # nobody else takes what waits
+        return tell_last(task, callers, self.name)
 
     def _form(self, batch: Batch) -> None:
         """Choose the items of a batch, as late as possible, unless that was done."""
@@ -145,12 +182,14 @@ class Runners:
         if self._is_async:
             batch.begun = True
             # In a task of its own, to which the context and the count of cancellations belong that it leaves behind.
-            returned, error = await asyncio.create_task(self._called([waiting.item for waiting in items]))
+            task = asyncio.create_task(self._called([waiting.item for waiting in items]))
+            task.set_name(f"batch of {self.name}")
+            returned, error = await task
             try:
                 if error is not None:
                     raise error
             finally:
-                del error  # its traceback holds this frame
+                del error, task  # its traceback holds this frame
             return items, returned
         return await scope.call(partial(self._on_stream, batch), name=self.name)
 
@@ -216,13 +255,21 @@ class Runners:
 class Batch:
     """What is computed at once: what the queue has, or a part of a batch that failed."""
 
-    __slots__ = ("begun", "formed", "items", "part")
+    __slots__ = ("__weakref__", "begun", "formed", "items", "part")
 
     def __init__(self, part: list[Waiting] | None) -> None:
         self.part = part
         self.items: list[Waiting] = []  # once it is formed
         self.formed = False
         self.begun = False  # the function was called: what is raised from then on may be its own
+
+
+def _look(
+    runtime: Runtime, scope: Scope, runners: weakref.ref[Runners], batch: weakref.ref[Batch]
+) -> bool:  # fmt: skip
+    """The scheduler is stuck. Returns whether it will go on."""
+    task, whose, of = lacking(runtime, scope._inner), runners(), batch()
+    return task is not None and whose is not None and of is not None and whose.tell_last(runtime, task, of)
 
 
 def _leave_scopes() -> None:
