@@ -12,7 +12,7 @@ import pytest
 
 import asyncsched as asc
 from asyncsched.serving.http import ASGIScope, Receive, Send
-from tests.waiting import until
+from tests.waiting import turns, until
 
 from .rig import Call, Held, echo, get, opened, raises, read, reply, serving
 
@@ -127,6 +127,23 @@ async def test_a_full_batcher_behind_it() -> None:
         found = batcher.statistics()
         assert (found.answered, found.dropped, found.refused) == (1, 1, 1)
         assert s.statistics().tasks_in_flight == 0
+
+
+@pytest.mark.parametrize("reserve", [None, "256 KiB"], ids=["callers alone", "batches too"])
+async def test_requests_with_reserves_and_their_batch_all_get_an_answer(reserve: str | None) -> None:
+    async def model(items: list[Any]) -> list[Any]:
+        return [await asc.sum(await server.scheduler.put(np.full(1000, item))).item() for item in items]
+
+    async def app(scope: ASGIScope, receive: Receive, send: Send) -> None:
+        await turns()  # until all that fit have their reserves
+        await reply(send, str(await batcher(1)).encode())
+
+    batcher: asc.Batcher[int, Any] = asc.Batcher(model, reserve=reserve)
+    make = partial(asc.Scheduler, "cpu", max_bytes="1 MiB")
+    async with opened(app, make, reserve="256 KiB", batchers={"sums": batcher}) as server:
+        found = [status for status, _ in await asyncio.gather(*[Call(server).feed().answer() for _ in range(8)])]
+    assert {*found} == {200, 503}
+    assert batcher.statistics().computing == 0
 
 
 async def test_many_at_once_and_nothing_is_left() -> None:
