@@ -64,26 +64,26 @@ def _bounded(xp: Any, result: Any) -> Any:
     return result
 
 
-def _along_axis(name: str, half: Half = Half.NONE, conjugates: bool = False) -> Op:
-    rule = partial(rules.along_axis, half=half, conjugates=conjugates)
+def _along_axis(name: str, half: Half = Half.NONE, *, forwards: bool = False, conjugates: bool = False) -> Op:
+    rule = partial(rules.along_axis, half=half, forwards=forwards, conjugates=conjugates)
     return Op(name, transform(name), rule, resource="fft", doc=f"The transform `{name}` along an axis.")
 
 
-def _along_axes(name: str, half: Half = Half.NONE) -> Op:
-    rule = partial(rules.along_axes, half=half)
+def _along_axes(name: str, half: Half = Half.NONE, *, forwards: bool = False) -> Op:
+    rule = partial(rules.along_axes, half=half, forwards=forwards)
     return Op(name, transform_axes(name), rule, resource="fft", doc=f"The transform `{name}` along several axes.")
 
 
 OPS = (
-    _along_axis("fft"),
+    _along_axis("fft", forwards=True),
     _along_axis("ifft"),
-    _along_axis("rfft", Half.OF_RESULT),
+    _along_axis("rfft", Half.OF_RESULT, forwards=True),
     _along_axis("irfft", Half.OF_OPERAND),
-    _along_axis("hfft", Half.OF_OPERAND, conjugates=True),
+    _along_axis("hfft", Half.OF_OPERAND, forwards=True, conjugates=True),
     _along_axis("ihfft", Half.OF_RESULT, conjugates=True),
-    _along_axes("fftn"),
+    _along_axes("fftn", forwards=True),
     _along_axes("ifftn"),
-    _along_axes("rfftn", Half.OF_RESULT),
+    _along_axes("rfftn", Half.OF_RESULT, forwards=True),
     _along_axes("irfftn", Half.OF_OPERAND),
     Op("fftfreq", fftfreq, rules.frequencies, doc="The frequencies of a transform."),
     Op(

@@ -27,19 +27,24 @@ _SIZES = {Half.NONE: (16, 16), Half.OF_RESULT: (8, 16), Half.OF_OPERAND: (16, 8)
 
 
 def along_axis(
-    op: Op, operands: tuple[Operand, ...], options: Options, *, half: Half = Half.NONE, conjugates: bool = False
-) -> Inferred:
+    op: Op, operands: tuple[Operand, ...], options: Options, *, half: Half = Half.NONE, forwards: bool = False,
+    conjugates: bool = False,
+) -> Inferred:  # fmt: skip
     """A transform along one axis, of `n` points: the operand is cut off there or padded with zeros.
 
-    `conjugates` is for a kernel that makes a conjugated copy first.
+    Forwards means that the norm "backward" has no factor. `conjugates` is for a kernel that makes a conjugated copy
+    first.
     """
     array, n = as_meta(operands[0]), options["n"]
     no_axis(array.bound, op.name)
     axis = normalize_axis_index(options["axis"], len(array.bound))
-    return _transformed(op, array, [(axis, n)], half, options, conjugates=conjugates)
+    double = _in_double(array, options, half, forwards=forwards)
+    return _transformed(op, array, [(axis, n)], half, double=double, conjugates=conjugates)
 
 
-def along_axes(op: Op, operands: tuple[Operand, ...], options: Options, *, half: Half = Half.NONE) -> Inferred:
+def along_axes(
+    op: Op, operands: tuple[Operand, ...], options: Options, *, half: Half = Half.NONE, forwards: bool = False
+) -> Inferred:
     """A transform along several axes, the last of them first."""
     array, s = as_meta(operands[0]), options["s"]
     given = range(len(array.bound)) if options["axes"] is None else options["axes"]
@@ -50,7 +55,8 @@ def along_axes(op: Op, operands: tuple[Operand, ...], options: Options, *, half:
     if len(points) != len(axes):
         raise ValueError(f"{op.name}: shape and axes have different lengths: s={s} and axes={tuple(given)}")
     whole = [(axis, array.bound[axis] if n == -1 else n) for axis, n in zip(axes, points, strict=True)]
-    return _transformed(op, array, whole, half, options, several=True)
+    double = _in_double(array, options, half, forwards=forwards)
+    return _transformed(op, array, whole, half, double=double, several=True)
 
 
 def frequencies(op: Op, operands: tuple[Operand, ...], options: Options, *, half: bool = False) -> Inferred:
@@ -63,13 +69,13 @@ def frequencies(op: Op, operands: tuple[Operand, ...], options: Options, *, half
 
 
 def _transformed(
-    op: Op, array: Meta, places: Sequence[tuple[int, int | None]], half: Half, given: Options, *,
+    op: Op, array: Meta, places: Sequence[tuple[int, int | None]], half: Half, *, double: bool,
     several: bool = False, conjugates: bool = False,
 ) -> Inferred:  # fmt: skip
     """The result, from the axes and the points along each; `several` is for a kernel that takes several axes."""
     shape, dtype = list(array.bound), array.dtype
     largest = elements = max(_product(shape), 1)
-    plan, double = 0, _in_double(op, array, given, half)
+    plan = 0
     order = list(enumerate(places))
     for i, (axis, n) in order if half is Half.OF_OPERAND else reversed(order):
         last = i == len(places) - 1
@@ -94,14 +100,13 @@ def _transformed(
     return Inferred(result, largest * wide * steps + max(largest * wide, work + plan) + copied)
 
 
-def _in_double(op: Op, array: Meta, options: Options, half: Half) -> bool:
+def _in_double(array: Meta, options: Options, half: Half, *, forwards: bool) -> bool:
     """Whether NumPy makes numbers in double of the operand, and of the result those that it asks for.
 
     Real numbers are cast where complex ones are transformed, single precision where the factor is the integer 1.
     """
     if array.dtype.kind != ("f" if half is Half.OF_RESULT else "c") or array.dtype == np.float16:
         return True
-    forwards = op.name.removesuffix("n") in ("fft", "rfft", "hfft")
     return array.dtype.itemsize < _SIZES[half][0] and (options["norm"] == "backward") == forwards
 
 
