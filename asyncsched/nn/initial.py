@@ -10,6 +10,8 @@ from numpy.typing import DTypeLike
 
 from .._instead import OPTIONS
 from ..ops.table import TABLE
+from ..runtime.context import find
+from ..runtime.runtime import Runtime
 from ..tensors.functions import full
 from ..tensors.options import dtype_of
 from ..tensors.tensor import Tensor, apply
@@ -66,11 +68,14 @@ class Initial:
 
     def _drawn(self, name: str, shape: tuple[int, ...], **options: float) -> Tensor:
         form = {"shape": shape, "dtype": self._dtype}
-        return _parameter(apply(TABLE[name], (draw_seed(self.rng),), form | options, **self._where))
+        seed = draw_seed(self.rng, find(self._where["scheduler"]), "a layer's initial values")
+        return _parameter(apply(TABLE[name], (seed,), form | options, **self._where))
 
 
-def draw_seed(rng: np.random.Generator) -> int:
-    """A seed for a task."""
+def draw_seed(rng: np.random.Generator, runtime: Runtime, what: str) -> int:
+    """A seed for a task. Refused in a captured step, whose replays would all draw the same."""
+    if runtime.sink is not None:
+        runtime.sink.refuse(what)
     return int(rng.integers(2**63))
 
 

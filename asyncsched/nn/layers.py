@@ -10,6 +10,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
+from ..tensors.handles import runtime_of
 from ..tensors.tensor import Tensor
 from . import functional as F
 from .functional.common import Size, pair, single
@@ -96,6 +97,10 @@ class Dropout(Module):
     """In training each element is set to 0 with probability `p`, else divided by 1 - p. In use nothing is changed.
 
     The state of its random numbers is part of `state_dict()`, so a resumed run drops what the unbroken one would have.
+    A captured step takes it in `eval()` only, since its replays would all drop the same.
+
+    Raises:
+        CaptureError: by a call in training, while a step is captured.
     """
 
     def __init__(self, p: float = 0.5, *, rng: Rng = None) -> None:
@@ -105,7 +110,10 @@ class Dropout(Module):
         self._rng = np.random.default_rng(rng)
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.dropout(x, self.p, seed=draw_seed(self._rng)) if self.training and self.p else x
+        if not self.training or not self.p:
+            return x
+        seed = draw_seed(self._rng, runtime_of(x._value), "Dropout, which draws anew for each call except in `eval()`,")
+        return F.dropout(x, self.p, seed=seed)
 
     def get_extra_state(self) -> Any:
         return self._rng.bit_generator.state

@@ -39,9 +39,10 @@ class Graph:
 
     Made by `s.capture`. On CUDA replays run one after the other, on one stream, since they share its buffers; elsewhere
     they are tasks like others.
-    Tensors from outside that the function read are read as they were when it was captured. A replay is not recorded: a
-    function that would have to be raises when it is captured, and an argument with `requires_grad` when it is called,
-    unless that is done `with no_grad()`.
+    Tensors from outside that the function read are read as they were when it was captured, and so is all that Python
+    computed in it: numbers, seeds, whether a module trains. A replay is not recorded: a function that would have to be
+    raises when it is captured, and an argument with `requires_grad` when it is called, unless that is done `with
+    no_grad()`.
 
     >>> async def main():
     ...     async with asc.Scheduler("cpu") as s:

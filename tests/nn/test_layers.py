@@ -81,6 +81,23 @@ async def test_without_a_scheduler_the_error_names_the_cure():
         nn.Linear(2, 2)
 
 
+async def test_what_draws_anew_for_each_call_is_not_captured(s):
+    """A replay would repeat its numbers. The generator is left as it was."""
+    x, layer = await s.put(np.ones((4, 50), np.float32)), nn.Dropout(0.5, rng=0)
+    drawing = (layer, lambda x: layer(x @ x.mT), lambda x: nn.Linear(50, 2, rng=0)(x).detach())
+    for fn in drawing:
+        with pytest.raises(asc.CaptureError, match=r"`eval\(\)`|initial values"):
+            await s.capture(fn, x)
+    assert (await layer(x) == await nn.Dropout(0.5, rng=0)(x)).all()
+    assert (await (await s.capture(nn.Dropout(0.5).eval(), x))(x) == 1).all()
+
+
+async def test_a_captured_dropout_keeps_a_seed_that_it_is_given(s):
+    x = await s.put(np.ones((4, 50), np.float32))
+    graph = await s.capture(lambda x: nn.dropout(x, 0.5, seed=3), x)
+    assert (await graph(x) == await nn.dropout(x, 0.5, seed=3)).all()
+
+
 async def test_dropout_drops_its_share_and_keeps_the_mean(s):
     x = await s.put(np.ones((200, 500), np.float32))
     layer = nn.Dropout(0.3, rng=0)

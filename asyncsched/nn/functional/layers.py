@@ -28,7 +28,8 @@ def embedding(indices: Tensor, weight: Tensor) -> Tensor:
 def dropout(x: Tensor, p: float, *, seed: int) -> Tensor:
     """Each element set to 0 with probability `p`, or divided by 1 - p. The same seed drops the same elements.
 
-    `nn.Dropout(p)` takes a new seed for each call, and does nothing in `eval()`.
+    `nn.Dropout(p)` takes a new seed for each call, and does nothing in `eval()`. A captured step keeps the seed that it
+    was captured with.
     """
     return op("dropout", x, index(seed), p=p)
 
