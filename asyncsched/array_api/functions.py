@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from .._tree import map_leaves
 from ..devices.memory import refuse_masked
 from ..tensors import functions
 from ..tensors.functions import creation, inspection
@@ -33,8 +34,9 @@ def wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
-    def of_arrays(*args: Any) -> Any:
-        return function(*[arg._tensor if isinstance(arg, Array) else arg for arg in args])
+    def of_arrays(*args: Any, **options: Any) -> Any:
+        given, named = map_leaves(lambda leaf: leaf._tensor if isinstance(leaf, Array) else leaf, (args, options))
+        return function(*given, **named)
 
     return of_arrays
 

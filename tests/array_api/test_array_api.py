@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import itertools
 import os
 import sys
@@ -296,3 +297,60 @@ def test_all_names_of_the_standard_are_there():
     assert info.default_device() in info.devices()
     assert info.dtypes(kind="integral").keys() == info.dtypes(kind=("signed integer", "unsigned integer")).keys()
     assert xp.finfo(xp.float32).eps == float(np.finfo(np.float32).eps)
+
+
+SQUARE = [[2.0, 1.0], [1.0, 3.0]]
+ROW = [1.0, 2.0, 4.0]
+# What is given where there is no keyword, by name of the parameter, and by name of the function. Lists become arrays.
+OPERANDS = {
+    "x": SQUARE, "x1": SQUARE, "x2": SQUARE, "arrays": (SQUARE, SQUARE), "condition": [True, False], "obj": SQUARE,
+    "start": 1, "stop": 5, "n_rows": 3, "n": 4, "source": 0, "destination": 1, "repeats": 2, "repetitions": 2,
+    "indices": [[0, 1]], "from_": np.float32, "to": np.float64, "type": np.float32, "dtype": np.float64,
+}  # fmt: skip
+OWN_OPERANDS = {
+    **dict.fromkeys(("cross", "searchsorted"), (ROW, ROW)),
+    **dict.fromkeys(("cumulative_prod", "cumulative_sum"), (ROW,)),
+    **dict.fromkeys([name for name in xp.__all__ if name.startswith("bitwise")], (6, 2)),
+    "bitwise_invert": (6,),
+    "squeeze": ([ROW],),
+}
+OPTIONS = {
+    "dtype": np.float64, "device": "cpu", "scheduler": None, "copy": True, "shape": (2, 2), "fill_value": 1.5, "k": 1,
+    "axis": 0, "axes": (1, 0), "keepdims": True, "stop": 6, "step": 2, "num": 5, "endpoint": False, "indexing": "ij",
+    "min": 1.5, "max": 2.5, "descending": True, "stable": True, "side": "right", "sorter": None, "invert": True,
+    "include_initial": True, "n": 2, "prepend": None, "append": None, "correction": 1.0, "norm": "ortho", "s": (2, 2),
+    "d": 0.5, "upper": True, "offset": 1, "ord": 1, "rtol": 1e-3, "mode": "complete", "full_matrices": False,
+    "kind": "real floating", "shift": 1,
+}  # fmt: skip
+FUNCTIONS = {
+    f"{module.__name__}.{name}": getattr(module, name)
+    for module in (xp, xp.fft, xp.linalg)
+    for name in module.__all__
+    if inspect.isfunction(getattr(module, name))
+}
+
+
+def arrays(thing):
+    if isinstance(thing, tuple):
+        return [xp.asarray(part) for part in thing]
+    return xp.asarray(thing) if isinstance(thing, list) else thing
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_each_function_takes_its_options_by_keyword(name):
+    function, own = FUNCTIONS[name], OWN_OPERANDS.get(name.rpartition(".")[2])
+    parameters = inspect.signature(function).parameters.values()
+    needed = [p.name for p in parameters if p.kind is p.POSITIONAL_ONLY and p.default is p.empty]
+    operands = [arrays(thing) for thing in own or [OPERANDS[name] for name in needed]]
+    named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    required = {p.name: OPTIONS[p.name] for p in named if p.default is p.empty}
+    for option in {p.name: OPTIONS[p.name] for p in named}.items():
+        assert repr(function(*operands, **(required | dict([option]))))
+
+
+def test_the_kind_of_an_arrays_dtype_is_asked_for_by_keyword():
+    x = xp.asarray(SQUARE)
+    assert xp.isdtype(x.dtype, kind="real floating")
+    assert not xp.isdtype(dtype=x.dtype, kind=("integral", "bool"))
+    assert xp.can_cast(x, xp.complex128)
+    assert xp.result_type(x, xp.float32) == x.dtype

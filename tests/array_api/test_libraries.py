@@ -33,6 +33,7 @@ print("scikit-learn")
 
 SCIPY = """
 import numpy as np
+from scipy.cluster.vq import kmeans
 from scipy.integrate import trapezoid
 from scipy.signal import detrend
 from scipy.special import logsumexp
@@ -40,7 +41,8 @@ from scipy.stats import gmean, zscore
 from asyncsched import array_api as xp
 a = np.random.default_rng(0).uniform(1, 2, (20, 3))
 x = xp.asarray(a)
-for fn in (lambda x: logsumexp(x, axis=0), zscore, lambda x: gmean(x, axis=1), lambda x: trapezoid(x, axis=0)):
+means = lambda x: kmeans(x, 3, rng=0)[0]
+for fn in (lambda x: logsumexp(x, axis=0), zscore, lambda x: gmean(x, axis=1), lambda x: trapezoid(x, axis=0), means):
     got, like = fn(x), fn(a)
     assert type(got) is xp.Array, (fn, type(got))
     assert np.allclose(np.asarray(got), like), fn
