@@ -23,7 +23,7 @@ from dask._task_spec import GraphNode, List, Task, _execute_subgraph, _identity_
 from dask.highlevelgraph import HighLevelGraph
 from dask.sizeof import sizeof
 
-from ..devices.memory import owner_of
+from ..devices.memory import held_bytes, owner_of
 
 Told: TypeAlias = tuple[tuple[tuple[int, ...], ...], int]  # chunks, and the bytes of an element
 
@@ -121,7 +121,7 @@ def nbytes(made: object, values: Mapping[Any, Any]) -> tuple[int, Any]:
             for key, value in values.items():
                 if isinstance(value, np.ndarray) and owner_of(value) is owner:
                     return 0, key
-        return _worth_it(made.nbytes if 0 not in made.strides else sizeof(made)), None
+        return _worth_it(held_bytes(made)), None
     if isinstance(made, dict | list | tuple) and len(made) <= _FEW:
         return sum(nbytes(part, values)[0] for part in (made.values() if isinstance(made, dict) else made)), None
     try:

@@ -17,6 +17,7 @@ import numpy as np
 
 from .._tree import map_leaves
 from ..devices.guests import call
+from ..devices.memory import read_only
 from ..errors import add_note
 from ..ops.op import Op, resolve
 from ..ops.program import Ref
@@ -148,10 +149,7 @@ def _call(work: Work, arrays: list[Any], xp: Any) -> Any:
 
 def _read_only(found: Any) -> Any:
     """An array for a user's function: read-only, since other tasks read the same one. CuPy's cannot be."""
-    if isinstance(found, np.ndarray):
-        found = found.view()
-        found.setflags(write=False)
-    return found
+    return read_only(found) if isinstance(found, np.ndarray) else found
 
 
 def _worker() -> str:

@@ -20,7 +20,7 @@ from ..ops.meta import Meta, meta
 from ..ops.op import Op
 from ..ops.program import Ref
 from .contract import in_stream_thread
-from .memory import Memory, hand_out, owner_of, refuse_masked
+from .memory import Memory, hand_out, held_bytes, owner_of, refuse_masked
 
 _LOOKS, _PAUSE = 50, 1e-3  # seconds; a guess: many times the interpreter's switch interval
 
@@ -226,7 +226,7 @@ def _run_call(task: Task, memory: Memory) -> None:
     value.block = ()
     weightless = isinstance(result, _WEIGHTLESS)
     if not weightless and (owners := _made(result, arrays, task.args, memory.arrays)):
-        value.block = tuple([(owner, memory.footprint(owner.nbytes)) for owner in owners])
+        value.block = tuple([(owner, memory.footprint(held_bytes(owner))) for owner in owners])
         charge = made = sum([nbytes for _, nbytes in value.block])
     elif options and not weightless and not isinstance(result, memory.arrays):
         charge = options["unmeasured"] if found is None else found.kept  # charged until the handle drops

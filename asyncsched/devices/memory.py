@@ -35,6 +35,8 @@ from .._core.refcounts import references
 from .guests import Allocated, allocated, call
 
 Array = Any  # NumPy's or CuPy's: both collapse `.base` to the array that owns the memory
+# What may stand between an array and the owner of its memory: of `read_only`, and of `as_strided`.
+_LINKS = (memoryview, type(np.lib.stride_tricks.as_strided(np.empty(1)).base))
 
 NO_ROOM: Final = (MemoryError, RecursionError)  # no signal's
 
@@ -77,10 +79,7 @@ class Memory:
 
     def share(self, array: Array) -> Array:
         """A view of an array for whoever takes it from the scheduler: of its own, read-only where arrays can be."""
-        view = array.view()
-        if type(view) is np.ndarray:
-            view.setflags(write=False)
-        return view
+        return read_only(array) if type(array) is np.ndarray else array.view()
 
     def anchor(self, owner: Array) -> Array:
         """The object whose end means that the memory is free: by default the array that owns it."""
@@ -225,7 +224,7 @@ def _free(escape: Escape) -> None:
 def hand_out(value: Value) -> Array:
     """A tensor's array as it leaves the scheduler: a view of its own, read-only where arrays can be.
 
-    So whatever its holder does to it (its flags, its shape) changes nobody else's array, nor the tensor.
+    So whatever its holder does to it (its shape, say) changes nobody else's array, nor the tensor.
     """
     value.escaped = True
     array = value.device.memory.share(value.array)
@@ -233,6 +232,15 @@ def hand_out(value: Value) -> Array:
     if given is None or given() is None:
         value.given = weakref.ref(array)
     return array
+
+
+def read_only(array: Array) -> np.ndarray[Any, Any]:
+    """A view that cannot be made writable, as one that is only marked so could by `setflags`."""
+    if array.dtype.kind in "biufc":  # all that tensors have; not every other dtype has a buffer
+        return np.asarray(memoryview(array).toreadonly())
+    view: np.ndarray[Any, Any] = array.view()
+    view.setflags(write=False)
+    return view
 
 
 def refuse_masked(array: Any) -> None:
@@ -245,10 +253,22 @@ def owner_of(array: Array) -> Array:
     """The array that owns the memory. NumPy and CuPy keep such chains short."""
     if array.base is None:
         return array
-    kind = np.ndarray if isinstance(array, np.ndarray) else type(array)
-    while isinstance(array.base, kind):
-        array = array.base
+    kind, link = np.ndarray if isinstance(array, np.ndarray) else type(array), array.base
+    while link is not None:
+        if isinstance(link, kind):
+            array = link
+        elif not isinstance(link, _LINKS):
+            break
+        link = link.obj if type(link) is memoryview else link.base
     return array
+
+
+def held_bytes(owner: Array) -> int:
+    """Bytes of an array's memory: fewer than its elements have, where strides lead to the same ones again."""
+    if not owner.size:
+        return 0
+    extent: int = sum([(length - 1) * abs(step) for length, step in zip(owner.shape, owner.strides, strict=True)])
+    return min(int(owner.nbytes), extent + int(owner.itemsize))
 
 
 def _pooled(block: Any) -> int:

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError, Executor, Future
 from concurrent.futures import wait as wait_for
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 from .._arguments import is_coroutine_function
-from ..errors import ImplicitBarrierError
+from ..errors import ImplicitBarrierError, passable
 from ..runtime.life import running_loop
 from ..runtime.runtime import Runtime
 from .tasks import Tasks
@@ -102,7 +104,10 @@ class _Future(Future[Any]):
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         self._check("exception()", timeout)
-        return super().exception(timeout)
+        error = super().exception(timeout)
+        if error is not None and sys._getframe(1).f_globals.get("__name__") == "asyncio.futures":
+            return _wrapped(error)  # before Python 3.12 who awaits a StopIteration there waits for ever
+        return error
 
     def _check(self, what: str, timeout: float | None) -> None:
         if not self.done() and running_loop() is not None and (timeout is None or timeout > 0):
@@ -112,8 +117,24 @@ class _Future(Future[Any]):
             )
 
 
+@dataclass(frozen=True)
+class _Raised:
+    """What a function raised that would end the event loop, or cannot pass through `await`: it is returned."""
+
+    error: BaseException
+
+
 def _apply(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    return fn(*args, **kwargs)
+    try:
+        return fn(*args, **kwargs)
+    except BaseException as error:  # for whoever asks the future, perhaps in another thread
+        if isinstance(error, KeyboardInterrupt | SystemExit) or _wrapped(error) is not error:
+            return _Raised(error)
+        raise
+
+
+def _wrapped(error: BaseException) -> BaseException:
+    return passable(error, "the function raised")
 
 
 class _Work:
@@ -124,7 +145,6 @@ class _Work:
         self._fn: Callable[..., Any] | None = fn
         self._future: Future[Any] | None = future
         self._turn = [future]
-        self._exit: BaseException | None = None  # what the function raised that would end the event loop
 
     def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Run it, on a stream's thread."""
@@ -133,10 +153,7 @@ class _Work:
             return None
         del future
         assert fn is not None
-        try:
-            return fn(*args, **kwargs)
-        except (KeyboardInterrupt, SystemExit) as error:  # for whoever asks the future, perhaps in another thread
-            self._exit = error
+        return _apply(fn, args, kwargs)
 
     def __reduce__(self) -> Any:
         """In another process it is the function alone: its future stays here, and is told by `end`."""
@@ -153,15 +170,17 @@ class _Work:
                 return
         if not future.running():  # it was cancelled just before it began
             return
-        error = CancelledError() if task.cancelled() else task.exception() or self._exit
-        self._exit = None
+        error = CancelledError() if task.cancelled() else task.exception()
+        found = None if error is not None else task.result()
+        if isinstance(found, _Raised):
+            error = found.error
         if error is None:
-            future.set_result(task.result())
+            future.set_result(found)
             return
         try:
             future.set_exception(error)
         finally:
-            del error
+            del error, found
 
     def _take_turn(self) -> Future[Any] | None:
         """Gives the future to the first caller, and None to the second: two threads may race for it."""

@@ -76,6 +76,21 @@ async def test_a_task_factory_that_fails_fails_the_future_alone(s):
     assert await asyncio.wrap_future(executor.submit(abs, -1)) == 1
 
 
+@pytest.mark.parametrize("error", [StopIteration(3), StopAsyncIteration(), GeneratorExit(), asyncio.CancelledError()])
+async def test_what_cannot_pass_through_await_is_for_whoever_asks_the_future(s, error):
+    """An `await` of the same future raises what can, and does not wait for ever."""
+
+    def leave() -> None:
+        raise error
+
+    future = s.as_executor().submit(leave)
+    with pytest.raises(RuntimeError, match=f"the function raised {type(error).__name__}, which cannot pass"):
+        await asyncio.wrap_future(future)
+    assert future.exception() is error
+    with pytest.raises(type(error)):
+        future.result()
+
+
 async def test_what_has_not_begun_is_cancelled(s, gate):
     executor = s.as_executor()
     ran: list[int] = []
