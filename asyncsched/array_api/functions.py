@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 
 from .._tree import map_leaves
-from ..devices.memory import refuse_masked
+from ..devices.memory import refuse_mask_or_unit
 from ..tensors import functions
 from ..tensors.functions import creation, inspection
 from ..tensors.tensor import Tensor
@@ -67,7 +67,7 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: str | None = None, copy: 
         return _asarray(obj, dtype=dtype, device=device, copy=copy)
     if copy is False:
         raise ValueError("asarray: what is not the scheduler's yet is always copied, so copy=False cannot be")
-    refuse_masked(obj)
+    refuse_mask_or_unit(obj)
     found = np.asarray(obj, dtype=dtype)
     if dtype is None and (arrays := arrays_in([obj])):
         found = found.astype(functions.result_type(*[x._tensor for x in arrays]), copy=False)

@@ -17,7 +17,7 @@ import numpy as np
 
 from .._tree import map_leaves
 from ..devices.guests import call
-from ..devices.memory import read_only
+from ..devices.memory import read_only, refuse_mask_or_unit
 from ..errors import add_note
 from ..ops.op import Op, resolve
 from ..ops.program import Ref
@@ -138,6 +138,7 @@ def _call(work: Work, arrays: list[Any], xp: Any) -> Any:
     result = call(work.call, given, xp.cuda.get_current_stream() if work.gpu else None)
     if work.form is None:
         return result
+    refuse_mask_or_unit(result)
     result, (shape, dtype) = xp.asarray(result), work.form
     if result.shape != shape or result.dtype != dtype:
         raise ValueError(

@@ -20,7 +20,7 @@ from ..ops.meta import Meta, meta
 from ..ops.op import Op
 from ..ops.program import Ref
 from .contract import in_stream_thread
-from .memory import Memory, hand_out, held_bytes, owner_of, refuse_masked
+from .memory import Memory, hand_out, held_bytes, owner_of, refuse_mask_or_unit
 
 _LOOKS, _PAUSE = 50, 1e-3  # seconds; a guess: many times the interpreter's switch interval
 
@@ -239,7 +239,7 @@ def _run_call(task: Task, memory: Memory) -> None:
 
 def _as_declared(task: Task, form: Meta, result: Any, memory: Memory) -> Any:
     """What a callable returned as the array that was declared, in this machine's order of bytes."""
-    refuse_masked(result)
+    refuse_mask_or_unit(result)
     array = memory.xp.asarray(result).view()  # the body may keep the array, and change its shape
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from .._arguments import require_package
+from ..devices.memory import refuse_mask_or_unit
 from ..flow.tasks import Tasks
 from ..runtime.context import find
 from ..runtime.threads import in_thread
@@ -144,6 +145,10 @@ def _layout(state: Any, path: str, leaves: dict[str, Any], within: tuple[Any, ..
     if isinstance(state, Tensor | np.ndarray | np.generic):
         if state.dtype.kind not in "biufc" or state.dtype.itemsize > 8:
             raise TypeError(f"{path}: the format has no dtype {state.dtype}: use `astype`")
+        try:
+            refuse_mask_or_unit(state)
+        except TypeError as error:
+            raise TypeError(f"{path}: {error}") from None
         leaves[path] = state if isinstance(state, Tensor) else np.array(state)
         return _TENSOR if isinstance(state, Tensor) else _ARRAY
     if state is None or isinstance(state, bool | int | float | str):

@@ -10,7 +10,7 @@ import numpy as np
 from .._core.callsite import call_site
 from .._core.model import PENDING, CallPlan, Scope, Task, new_value
 from ..devices.contract import Device
-from ..devices.memory import refuse_masked
+from ..devices.memory import refuse_mask_or_unit
 from ..errors import QueueFull
 from ..ops.kernels.elementwise import copy
 from ..ops.meta import meta
@@ -81,7 +81,7 @@ def put_nowait(runtime: Runtime, core: Scope, source: Any, device: object) -> Te
 def _importable(source: Any, target: Device) -> Any:
     """The source as an array that a copy stream of `target` can read."""
     if type(source) is not np.ndarray:
-        refuse_masked(source)
+        refuse_mask_or_unit(source)
     if not isinstance(source, np.ndarray) and hasattr(source, "__dlpack_device__"):
         kind, _ = source.__dlpack_device__()
         if kind in _CUDA:

@@ -193,6 +193,9 @@ class Tensor(Methods):
     ImplicitBarrierError where an event loop runs. A tensor is awaitable and no coroutine: `asyncio.create_task`, which
     starts coroutines, refuses it, and `asyncio.ensure_future(t)` makes an asyncio task that waits for it.
 
+    Where NumPy's operators would warn or raise of floating-point numbers, as `np.errstate` says, these go on with
+    infinities and NaN. A function that is a task (`s.call(fn, x)`) keeps to the caller's `np.errstate`.
+
     >>> async def main():
     ...     async with asc.Scheduler("cpu") as s:
     ...         x = await s.put(np.arange(6.0).reshape(2, 3))

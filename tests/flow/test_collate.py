@@ -23,6 +23,12 @@ def test_arrays_and_numbers_are_stacked() -> None:
     assert collate([1j]).dtype == np.complex128
 
 
+def test_masks_are_stacked_too() -> None:
+    masked = np.ma.array([1.0, 2.0], mask=[False, True])
+    for items in ([masked, masked], [np.ones(2), masked]):
+        assert collate(items).mask[-1].tolist() == [False, True]
+
+
 def test_fields_are_collated_by_themselves() -> None:
     x, y = collate([(np.ones(2), 1), (np.ones(2), 2)])
     assert (x.shape, y.tolist()) == ((2, 2), [1, 2])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -130,15 +131,19 @@ def test_the_command_reports_a_run(tmp_path: Path, capsys: pytest.CaptureFixture
     program = tmp_path / "program.py"
     program.write_text(
         "import numpy as np, asyncsched as asc\n"
+        "def größe(x): return x.size\n"
         "async def main():\n"
         "    async with asc.Scheduler('cpu', instruments=[asc.Trace('run.json')]) as s:\n"
         "        x = await s.put(np.ones((200, 200)))\n"
-        "        print(await s.call(np.trace, x @ x))\n"
-        "asc.run(main)\n"
+        "        print(await s.call(größe, x @ x))\n"
+        "asc.run(main)\n",
+        encoding="utf-8",
     )
     subprocess.run([sys.executable, program], cwd=tmp_path, check=True, capture_output=True)  # ended at exit
     run = [sys.executable, "-m", "asyncsched", "trace", "run.json", "--html", "run.html"]
-    said = subprocess.run(run, cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+    ascii_only = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    said = subprocess.run(run, cwd=tmp_path, check=True, capture_output=True, text=True, env=ascii_only).stdout
+    assert "gr\\xf6\\xdfe" in said
     assert "run.json: 3 tasks in " in said
     assert "cpu stream 0" in said
     assert (tmp_path / "run.html").read_text().startswith("<!doctype html>")

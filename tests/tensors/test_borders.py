@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,28 +16,68 @@ import asyncsched as asc
 MASKED = np.ma.array([1.0, 2.0], mask=[True, False])
 
 
-class Metres(np.ndarray[Any, Any]):
+class Tagged(np.ndarray[Any, Any]):
     """A subclass that carries something along."""
+
+    tag = "first"
+
+
+class Metres(np.ndarray[Any, Any]):
+    """As of astropy and unyt."""
 
     unit = "m"
 
 
-@pytest.mark.parametrize("array", [MASKED, np.ma.array([1.0, 2.0]), np.ma.masked])
-async def test_masked_arrays_are_refused_since_a_tensor_would_show_what_they_hide(s: asc.Scheduler, array: Any) -> None:
-    with pytest.raises(TypeError, match=r"no mask: give `a\.filled"):
-        await s.put(array)
-    with pytest.raises(TypeError, match="no mask"):
-        s.put_nowait(array)
-    with pytest.raises(TypeError, match="no mask"):
-        await s.submit_nowait(lambda: array, shape=array.shape, dtype=array.dtype)
-    assert (await s.put(array.filled(7))).shape == array.shape
+class Quantity:
+    """As of pint."""
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        return np.ones(2)
+
+    @property
+    def units(self) -> str:
+        return "m"
 
 
-def test_masked_arrays_are_refused_by_the_standards_namespace() -> None:
+BARE = {
+    "no mask: give `a.filled": (MASKED, np.ma.array([1.0, 2.0]), np.ma.masked),
+    "no unit": (np.ones(2).view(Metres), Quantity()),
+}
+REFUSED = [
+    (given, said)
+    for said, arrays in BARE.items()
+    for array in arrays
+    for given in (array, [array, array], ([1.0], [array]), [1.0] * 20 + [array], deque([array]))
+]
+
+
+@pytest.mark.parametrize(("given", "said"), REFUSED)
+async def test_masks_and_units_are_refused_since_a_tensor_would_have_the_bare_numbers(
+    s: asc.Scheduler, given: Any, said: str, tmp_path: Path
+) -> None:
     from asyncsched import array_api as xp
 
-    with pytest.raises(TypeError, match="no mask"):
-        xp.asarray(MASKED)
+    with pytest.raises(TypeError, match=said):
+        await s.put(given)
+    with pytest.raises(TypeError, match=said):
+        s.put_nowait(given)
+    with pytest.raises(TypeError, match=said):
+        await s.submit_nowait(lambda: given, shape=2, dtype=float)
+    with pytest.raises(TypeError, match=said):
+        await asyncio.to_thread(xp.asarray, given)
+    with pytest.raises(TypeError, match=f"{said}|not deque|not Quantity"):
+        await asc.save(tmp_path / "state", {"a": given})
+
+
+async def test_a_list_that_contains_itself_is_none_of_numbers(s: asc.Scheduler) -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    with pytest.raises(ValueError, match="put takes one array"):
+        await s.put(endless)
+
+
+async def test_what_a_masked_array_is_filled_with_may_be_put(s: asc.Scheduler) -> None:
+    assert (await (await s.put(MASKED.filled(7)))).tolist() == [7, 2]
 
 
 @pytest.fixture
@@ -44,7 +86,7 @@ def mapped(tmp_path: Path) -> Any:
 
 
 async def test_other_subclasses_are_arrays_of_their_numbers(mapped: Any, s: asc.Scheduler) -> None:
-    for source in (np.ones(2).view(Metres), np.ones((1, 2)).view(np.matrix), mapped):
+    for source in (np.ones(2).view(Tagged), np.ones((1, 2)).view(np.matrix), mapped):
         found = await (await s.put(source))
         assert type(found) is np.ndarray
         assert found.tolist() == source.tolist()

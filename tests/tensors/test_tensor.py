@@ -175,6 +175,16 @@ async def test_pickle_and_copies_are_refused(s: asc.Scheduler) -> None:
             duplicate(asc.gather(handle))
 
 
+async def test_numpys_error_state_is_for_functions_and_not_for_operators(s: asc.Scheduler) -> None:
+    for n in (3, 40_000):  # on the loop's thread, and on a stream
+        x = await s.put(np.zeros(n))
+        with np.errstate(all="raise"):
+            assert np.isinf(await (1 / x)).all()
+            assert np.isnan(await (x / x).sum())
+            with pytest.raises(FloatingPointError):
+                await s.call(lambda x: 1 / x, x)
+
+
 async def test_a_tensor_awaited_is_read_only_and_its_copy_is_yours(s: asc.Scheduler) -> None:
     for t in (await s.put([1.0, 2.0]), await s.put([1.0]) + 1, await s.submit(np.ones, 3, shape=3, dtype=float)):
         assert not (await t).flags.writeable

@@ -28,7 +28,8 @@ def collate(items: Sequence[Any]) -> Any:
         return type(first)(*fields) if hasattr(first, "_fields") else tuple(fields)
     if isinstance(first, np.ndarray):
         _must_agree("shape", [np.shape(item) for item in items])
-        return np.stack(items)
+        masked = any(isinstance(item, np.ma.MaskedArray) for item in items)
+        return np.ma.stack(items) if masked else np.stack(items)  # which would drop the masks
     if isinstance(first, bool | int | float | complex | np.generic):
         return np.array(items)
     return list(items)
