@@ -147,8 +147,9 @@ def _layout(state: Any, path: str, leaves: dict[str, Any], within: tuple[Any, ..
             raise TypeError(f"{path}: the format has no dtype {state.dtype}: use `astype`")
         try:
             refuse_mask_or_unit(state)
-        except TypeError as error:
-            raise TypeError(f"{path}: {error}") from None
+            path.encode()
+        except (TypeError, UnicodeEncodeError) as error:
+            raise TypeError(f"{path!a}: {error}") from None
         leaves[path] = state if isinstance(state, Tensor) else np.array(state)
         return _TENSOR if isinstance(state, Tensor) else _ARRAY
     if state is None or isinstance(state, bool | int | float | str):

@@ -18,7 +18,7 @@ from zlib import crc32
 import numpy as np
 
 from ..errors import CheckpointDamaged
-from .replacing import AnyPath, replacing
+from .replacing import AnyPath, replacing, require_regular
 
 _Arrays = Mapping[str, np.ndarray[Any, Any]]
 _LAYOUT, _SUMS, _UNCHECKED = "asyncsched.state", "asyncsched.crc32", "asyncsched"
@@ -42,6 +42,7 @@ class StoredState:
         self._path, self._error = os.fspath(path), SafetensorError
         if os.path.isdir(self._path):  # of which the package says that there is no such device
             raise IsADirectoryError(EISDIR, "load reads one file, and this is a folder", self._path)
+        require_regular(self._path, "load")
         self._file: Any
         try:
             self._file = safe_open(self._path, "numpy")

@@ -11,9 +11,10 @@ import re
 import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from errno import EINVAL
 from pathlib import Path
-from stat import S_IMODE
+from stat import S_IMODE, S_ISDIR, S_ISREG
 
 try:
     import fcntl
@@ -27,6 +28,7 @@ AnyPath = str | os.PathLike[str]
 def replacing(path: AnyPath) -> Iterator[Path]:
     """A context with the path to write to. At its end the new file reaches the disk, and then replaces the old one."""
     target = Path(path).resolve()
+    require_regular(target, "save")
     _remove_left(target)
     folder, lock = _temporary(target)
     try:
@@ -42,6 +44,20 @@ def replacing(path: AnyPath) -> Iterator[Path]:
             os.close(lock)
     if hasattr(os, "O_DIRECTORY"):  # elsewhere a folder cannot be opened
         _sync(target.parent, os.O_DIRECTORY)
+
+
+def require_regular(path: AnyPath, what: str) -> None:
+    """Refuse a device, a pipe and the like: a file would take its place, and to read it may take for ever.
+
+    Raises:
+        OSError: for what is there and is neither a file nor a folder.
+    """
+    with suppress(FileNotFoundError):
+        mode = os.stat(path).st_mode
+        if not S_ISREG(mode) and not S_ISDIR(mode):
+            raise OSError(
+                EINVAL, f"{what} takes the path of a file, and this is a device, a pipe or a socket", os.fspath(path)
+            )
 
 
 def _temporary(target: Path) -> tuple[Path, int | None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import stat
 import threading
 
 import numpy as np
@@ -96,6 +97,7 @@ async def test_a_module_is_no_state_and_no_path(s, path):
         ({"a": [{"b": object()}]}, "a/0/b: a state holds tensors"),
         ({"a": {"b": np.zeros(2, complex)}}, "a/b: the format has no dtype complex128"),
         ({"a": np.array(["x"])}, "a: the format has no dtype"),
+        ({"a": {"\ud800": np.zeros(2)}}, r"a/\\ud800': 'utf-8' codec"),
     ],
 )
 async def test_what_cannot_be_stored_is_named_and_the_old_file_stays(s, path, state, message):
@@ -173,6 +175,24 @@ async def test_a_link_stays_a_link(path):
         await asc.save(other, {"a": 1})
         assert await asc.load(path) == {"a": 1}
     assert await to_thread.run_sync(other.is_symlink)
+
+
+@pytest.mark.parametrize("kind", [stat.S_IFIFO, stat.S_IFSOCK, stat.S_IFCHR])
+async def test_what_is_no_regular_file_stays_what_it_is(s, path, kind):
+    """Nobody writes to this pipe: whoever opens it to read waits. The device is a null device of this test's own."""
+    link = path.with_name("link")
+    try:
+        await to_thread.run_sync(os.mknod, path, 0o600 | kind, os.makedev(1, 3))
+    except PermissionError:
+        pytest.skip("only root makes devices")
+    await to_thread.run_sync(link.symlink_to, path)
+    for given in (path, link):
+        with pytest.raises(OSError, match="save takes the path of a file, and this is a device, a pipe or a socket"):
+            await asc.save(given, {"a": 1})
+        with pytest.raises(OSError, match="load takes the path of a file"):
+            await asc.load(given)
+    assert stat.S_IFMT((await to_thread.run_sync(os.lstat, path)).st_mode) == kind
+    assert sorted(await to_thread.run_sync(os.listdir, path.parent)) == sorted([link.name, path.name])
 
 
 async def test_a_missing_file_is_an_error_of_its_own(s, path):
