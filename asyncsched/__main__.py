@@ -40,5 +40,5 @@ def main(arguments: list[str]) -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a pipe or a terminal may be of ASCII alone
+    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # for ASCII alone, say
     print(main(sys.argv[1:]))

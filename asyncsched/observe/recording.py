@@ -119,7 +119,22 @@ class ScopeRecord:
     reserve: int = 0
 
 
+class _NewerTrace(ValueError):
+    """Of a version to come."""
+
+
 INLINE_STREAM = LoopStream.name
+# What comes of reading text that is another than was written.
+_DAMAGE = (
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+    zlib.error,
+    gzip.BadGzipFile,
+)
 _LIMITS = [each.name for each in fields(Limits)]
 
 
@@ -159,14 +174,21 @@ class Recording:
 
         Raises:
             OSError: if it cannot be read.
-            ValueError: if it is no trace of this package, or of a version to come.
+            ValueError: if it is no trace of this package, is damaged, or of a version to come.
         """
-        found = cls()
+        found, name = cls(), os.fspath(path)
         reader = _Reader(found)
-        for event in _events(path):
-            reader.take(event)
+        try:
+            for event in _events(name):
+                reader.take(event)
+                if found.metadata.get("format", 0) > FORMAT:
+                    raise _NewerTrace("this trace was written by a newer asyncsched: upgrade, to read it")
+        except _NewerTrace:
+            raise
+        except _DAMAGE as error:
+            raise ValueError(f"{name} is damaged: {type(error).__name__}: {error}; record it again") from error
         if not found.metadata:
-            raise ValueError(f"{os.fspath(path)} is no trace written by asyncsched.observe.Trace")
+            raise ValueError(f"{name} is no trace written by asyncsched.observe.Trace")
         found.tasks.sort(key=lambda task: task.seq)
         by_seq = {task.seq: task for task in found.tasks}
         for when, seq, nbytes in found.released:
@@ -203,9 +225,8 @@ class _Reader:
         found = self._found
         match event["name"].removeprefix("asyncsched."):
             case "metadata":
-                found.metadata = event["args"]
-                if found.metadata["format"] > FORMAT:
-                    raise ValueError("this trace was written by a newer asyncsched: upgrade, to read it")
+                found.metadata = told = event["args"]
+                _ = told["format"], told["max_ops"], [(device["name"], device["streams"]) for device in told["devices"]]
             case "end":
                 found.complete, found.lost = True, event["args"]["lost"]
             case "record":
@@ -253,5 +274,5 @@ def _events(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
             for line in file:
                 if b'"name":"asyncsched.' in line and line.endswith(b"\n"):
                     yield json.loads(line.rstrip().rstrip(b","))
-        except (EOFError, zlib.error):  # compressed, and cut
+        except EOFError:  # compressed, and cut
             return

@@ -41,7 +41,7 @@ def report(arguments: Namespace) -> str:
     recording = Recording.read(arguments.trace)
     text = describe(recording, arguments.trace)
     if arguments.html:
-        Path(arguments.html).write_text(page(recording, text), encoding="utf-8")
+        Path(arguments.html).write_text(page(recording, text), encoding="utf-8", errors="backslashreplace")
         text += f"\n\nThe picture: {arguments.html}"
     return text
 

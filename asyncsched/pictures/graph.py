@@ -88,7 +88,8 @@ class TaskGraph:
     def save(self, path: str | Path) -> None:
         """Write the picture, or for a name that ends in .dot or .gv the text for Graphviz."""
         path = Path(path)
-        path.write_text(self.dot() if path.suffix in (".dot", ".gv") else self.svg(), encoding="utf-8")
+        text = self.dot() if path.suffix in (".dot", ".gv") else self.svg()
+        path.write_text(text, encoding="utf-8", errors="backslashreplace")  # names may have half of a surrogate pair
 
     def _repr_svg_(self) -> str:
         return self.svg()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import asyncsched as asc
 from asyncsched.devices.sim import SimDevice
 from asyncsched.observe import Recording
 from asyncsched.observe.memory_curve import memory_curve
+from asyncsched.observe.report import describe
 
 
 async def traced(path: Path, program: Any, **options: Any) -> Recording:
@@ -146,6 +149,38 @@ async def test_a_trace_of_a_scheduler_that_opens_late_knows_its_devices(tmp_path
     found = await asyncio.to_thread(Recording.read, path)
     assert found.metadata["max_bytes"] == limit
     assert [device["streams"] for device in found.metadata["devices"]] == [2]
+
+
+@pytest.mark.parametrize("name", ["run.json", "run.json.gz"])
+def test_a_flipped_bit_is_told_or_changes_nothing_that_matters(tmp_path: Path, name: str) -> None:
+    async def program(s: asc.Scheduler) -> None:
+        await s.call(max, 1, 2)
+
+    asyncio.run(traced(tmp_path / name, program, streams=1))
+    text, damaged = (tmp_path / name).read_bytes(), 0
+    broken = tmp_path / f"broken-{name}"
+    for place in range(0, len(text), 5):
+        broken.write_bytes(text[:place] + bytes([text[place] ^ 1 << place % 7]) + text[place + 1 :])
+        try:
+            describe(Recording.read(broken), name)
+        except ValueError as error:
+            damaged += "is damaged: " in str(error)
+            assert any(told in str(error) for told in ("is damaged", "is no trace", "newer asyncsched"))
+    assert damaged > 20
+
+
+def test_half_of_a_surrogate_pair_in_a_name_is_written_as_it_is_escaped(tmp_path: Path) -> None:
+    async def program(s: asc.Scheduler) -> None:
+        await s.submit(len, "", name="\ud800!")
+
+    found = asyncio.run(traced(tmp_path / "run.json", program))
+    assert [task.name for task in found.tasks] == ["\ud800!"]
+    page = tmp_path / "run.html"
+    command = [sys.executable, "-m", "asyncsched", "trace", str(tmp_path / "run.json"), "--html", str(page)]
+    said = subprocess.run(command, check=True, capture_output=True, encoding="utf-8").stdout
+    found.graph().save(tmp_path / "run.svg")
+    for written in (said, page.read_text("utf-8"), (tmp_path / "run.svg").read_text("utf-8")):
+        assert "\\ud800!" in written
 
 
 async def test_a_trace_of_a_scheduler_that_never_opens_is_closed(tmp_path: Path) -> None:
