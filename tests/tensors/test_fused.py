@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
+import sys
+import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import pytest
@@ -15,8 +19,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 import asyncsched as asc
 from asyncsched.ops import block_writer
 from asyncsched.ops.block_run import Run
+from asyncsched.ops.kernels import compiled
 from asyncsched.ops.kernels.scratch import PLACES
 from asyncsched.ops.table import TABLE
+from tests.waiting import held, until
 
 pytestmark = pytest.mark.one_loop
 
@@ -272,6 +278,85 @@ async def test_what_is_for_no_loop(s: asc.Scheduler, later: Later, name: str) ->
     graph = await s.capture(work, t)
     assert np.array_equal(await graph(t), await work(t))
     assert later.asked == []
+
+
+class Compiler:
+    """In the place of the module that numba compiles: compiles nothing while the gate is closed."""
+
+    def __init__(self, gate: threading.Event) -> None:
+        self.gate = gate
+        self.LOOPS: dict[str, Any] = {}
+        self.sources: list[str] = []
+        self.threads: set[threading.Thread] = set()
+
+    def compiled_run(self, source: str, *_: Any) -> Any:
+        self.sources.append(source)
+        self.threads.add(threading.current_thread())
+        held(self.gate)
+        return lambda count, *arrays: arrays[-1].fill(len(self.sources))
+
+
+@pytest.fixture
+def compiler(monkeypatch: pytest.MonkeyPatch, gate: threading.Event) -> Compiler:
+    """As in a fresh process where numba is installed."""
+    found = Compiler(gate)
+    monkeypatch.setattr(compiled, "_installed", lambda: True)
+    monkeypatch.setattr(compiled, "_runs", WeakValueDictionary(), raising=False)
+    monkeypatch.setattr(compiled, "_kept", deque(maxlen=2), raising=False)
+    monkeypatch.setitem(sys.modules, "asyncsched.ops.kernels.loops", found)
+    return found
+
+
+async def test_captures_share_one_compiler_and_equal_ones_what_it_made(s: asc.Scheduler, compiler: Compiler) -> None:
+    t = await s.put(np.ones(SHAPE, "f4"))
+    graphs = [await s.capture(lambda t: gelu(asc, t), t) for _ in range(20)]
+    await until(lambda: len(compiler.sources) == 1)
+    graphs += [await s.capture(lambda t, i=i: t * i + 1, t) for i in (2.0, 0.0, -0.0)]
+    assert [thread.name for thread in threading.enumerate()].count("asyncsched compiler") == 1
+    compiler.gate.set()
+    await asyncio.to_thread(compiled.finish)
+    assert len(compiler.sources) == 4
+    assert len(compiler.threads) == 1
+    for graph, number in zip((*graphs[:2], *graphs[-3:]), (4, 4, 4, 4, 4), strict=True):
+        assert (await graph(t) == number).all()
+    await s.capture(lambda t: t * -0.0 + 1, t)
+    assert len(compiler.sources) == 4
+
+
+async def test_what_was_dropped_is_not_compiled_and_what_was_made_of_it_is_bounded(
+    s: asc.Scheduler, compiler: Compiler
+) -> None:
+    t = await s.put(np.ones(SHAPE, "f4"))
+    graph = await s.capture(lambda t: t * 2 + 1, t)
+    await until(lambda: len(compiler.sources) == 1)
+    for _ in range(5):
+        await s.capture(lambda t: gelu(asc, t), t)
+    compiler.gate.set()
+    await asyncio.to_thread(compiled.finish)
+    assert len(compiler.sources) == 1
+    del graph
+    for i in range(3, 7):
+        await s.capture(lambda t, i=i: t * i + 1, t)
+        await asyncio.to_thread(compiled.finish)
+    assert len(compiled._runs) <= 2
+
+
+async def test_where_no_thread_can_start_it_is_captured_all_the_same(
+    s: asc.Scheduler, compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    t = await s.put(np.ones(SHAPE, "f4"))
+
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as none:
+        none.setattr(threading.Thread, "start", start)
+        graph = await s.capture(lambda t: t * 2 + 1, t)
+    assert (await graph(t) == 3).all()
+    compiler.gate.set()
+    again = await s.capture(lambda t: t * 2 + 1, t)
+    await asyncio.to_thread(compiled.finish)
+    assert (await again(t) == 1).all()
 
 
 LOOPS: dict[str, Callable[[Any, Any, Any], Any]] = {

@@ -1,8 +1,9 @@
 """Loops of kernels that numba compiles, where that is installed: the extra `[numba]`.
 
 Compiling takes seconds, and loading what an earlier process compiled half of one. So that is done on a thread of its
-own, when the first array comes for which it pays. Until it is done, and where it fails, the plain kernel runs. A loop
-releases the GIL while it runs, and uses one thread: the stream's.
+own, one thing after the other, when the first array comes for which it pays; the thread ends when there is nothing left
+to do. Until it is done, and where it fails or no thread can start, the plain kernel runs. A loop releases the GIL while
+it runs, and uses one thread: the stream's.
 """
 
 from __future__ import annotations
@@ -10,22 +11,33 @@ from __future__ import annotations
 import importlib.util
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
+from weakref import WeakValueDictionary, ref
 
 import numpy as np
 
 WORTH = 1 << 14  # elements: what is smaller is soon done anyway
+_KEPT_RUNS = 64  # a guess, as of `cluster.programs`
 
 Loop = Callable[..., Any]
 
+
+class Loops(list[Loop]):
+    """What does a run of a captured step, once it is compiled. It is not, if everybody drops this before."""
+
+
 _loops: dict[str, Loop] = {}
-_compiler: threading.Thread | None = None
 _started = False
 _starting = threading.Lock()
-_pending: list[threading.Thread] = []
-_one_at_a_time = threading.Lock()  # LLVM's global lock would have it so anyway
+_runs: WeakValueDictionary[Any, Loops] = WeakValueDictionary()  # by what they are compiled of, those that are in use
+_kept: deque[Loops] = deque(maxlen=_KEPT_RUNS)  # compiled lately: for whoever captures the same again
+_wanted: deque[Callable[[], None]] = deque()  # what the compiler is to do
+_compiler: threading.Thread | None = None
+_busy = False  # whether the compiler will look at what is wanted once more
+_asking = threading.Lock()  # of the three above
 _log = logging.getLogger(__name__)
 
 
@@ -50,14 +62,14 @@ def loop_of(name: str) -> Loop:
     return _loops[name]
 
 
-def later(source: str, constants: dict[str, Any], dimensions: list[int], results: int) -> list[Loop]:
-    """Have a run of a captured step compiled: an empty list, until it is and holds what does it."""
-    found: list[Loop] = []
-    if _installed():
-        given = (source, constants, dimensions, results)
-        thread = threading.Thread(target=_compile_run, args=(found, *given), name="asyncsched compiler", daemon=True)
-        thread.start()
-        _pending[:] = [*[one for one in _pending if one.is_alive()], thread]
+def later(source: str, constants: dict[str, Any], dimensions: list[int], results: int) -> Loops:
+    """Have a run of a captured step compiled: empty, until it is. Equal runs have the same."""
+    key = source, *[value.tobytes() for value in constants.values()], *dimensions, results
+    found = _runs.get(key)
+    if found is None:
+        found = Loops()
+        if _installed() and _ask(partial(_compile_run, ref(found), source, constants, dimensions, results)):
+            _runs[key] = found
     return found
 
 
@@ -65,20 +77,41 @@ def finish() -> bool:
     """Wait until all is compiled, for tests and benches. Whether there is something to run."""
     if not _started:
         _start()
-    if _compiler is not None:
+    while _busy and _compiler is not None and _compiler.is_alive():
         _compiler.join()
-    while _pending:
-        _pending.pop().join()
     return bool(_loops)
 
 
 def _start() -> None:
-    global _compiler, _started
+    global _started
     with _starting:
-        if not _started and _installed():
-            _compiler = threading.Thread(target=_compile, name="asyncsched compiler", daemon=True)
-            _compiler.start()
-        _started = True
+        _started = _started or not _installed() or _ask(_compile)
+
+
+def _ask(work: Callable[[], None]) -> bool:
+    """Have the compiler do this in its turn. Whether it will: not where no thread can start."""
+    global _compiler, _busy
+    with _asking:
+        if not _busy or _compiler is None or not _compiler.is_alive():  # the last in the child of a fork
+            thread = threading.Thread(target=_work, name="asyncsched compiler", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:
+                return False
+            _compiler, _busy = thread, True
+        _wanted.append(work)
+    return True
+
+
+def _work() -> None:
+    global _busy
+    while True:
+        with _asking:
+            if not _wanted:
+                _busy = False
+                return
+            work = _wanted.popleft()
+        work()
 
 
 @cache
@@ -86,12 +119,15 @@ def _installed() -> bool:
     return importlib.util.find_spec("numba") is not None
 
 
-def _compile_run(found: list[Loop], *given: Any) -> None:
+def _compile_run(wanted: ref[Loops], *given: Any) -> None:
+    found = wanted()
+    if found is None:
+        return
     try:
         from .loops import compiled_run
 
-        with _one_at_a_time:
-            found.append(compiled_run(*given))
+        found.append(compiled_run(*given))
+        _kept.append(found)
     except Exception:
         _log.warning("numba could not compile a run of a captured step: it runs without it", exc_info=True)
 
