@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine
+from contextlib import suppress
 from importlib import import_module
 from typing import Any
 from uuid import uuid4
@@ -18,7 +19,7 @@ _LOOK_FOR_CARDS = 0.1  # seconds between two looks for workers that join
 
 
 class ResultLost(AsyncSchedError):
-    """A result that was on a worker is gone, and Dask cannot compute it again."""
+    """A result that was on a worker is gone, and Dask cannot compute it again; or it has no scheduler any more."""
 
 
 def load() -> None:
@@ -97,7 +98,7 @@ class Connection:
 
     async def _look(self) -> dict[Any, Worker]:
         """The workers by name; notes where each is."""
-        known = (await self.client.scheduler.identity(n_workers=-1))["workers"]
+        known = (await self._asked("a look at the workers", self.client.scheduler.identity(n_workers=-1)))["workers"]
         self._addresses.update({worker["name"]: address for address, worker in known.items()})
         return {worker["name"]: worker | {"address": address} for address, worker in known.items()}
 
@@ -105,7 +106,11 @@ class Connection:
         """Look for the workers again now and then: one that died comes back under its name at another address."""
         if self.loop.time() > self._look_at:
             self._look_at = self.loop.time() + LOOK_EVERY + SECONDS_PER_LOOK * len(self._addresses)
-            self.keep(self._look())
+            self.keep(self._looked())
+
+    async def _looked(self) -> None:
+        with suppress(OSError, ResultLost):  # whoever waits for results is told
+            await self._look()
 
     # -- tasks --------------------------------------------------------------------------------------------------
 
@@ -117,9 +122,15 @@ class Connection:
         return running
 
     def submit(self, name: str, worker: Any, *call: Any) -> Any:
-        """Give Dask a call, for a worker if that is there. Returns its future."""
+        """Give Dask a call, for a worker if that is there. Returns its future.
+
+        Raises:
+            ResultLost: if Dask's scheduler is gone. Its client would try for half a minute to find it again.
+        """
         import dask
 
+        if self.client.status != "running":
+            raise _lost(name)
         self._look_again()
         # Dask warns of data in a graph. Here it is there on purpose, so that it outlives workers: see `DaskDevice`.
         with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 PiB"}):
@@ -143,16 +154,32 @@ class Connection:
         error: BaseException | None = await future.exception()
         if error is not None:
             return error.with_traceback(await future.traceback())
-        return _lost(future) if future.cancelled() else None
+        return _lost(_name(future)) if future.cancelled() else None
 
     async def gathered(self, future: Any) -> Any:
         """Fetch a result from the cluster."""
-        from distributed.client import FutureCancelledError
+        return (await self._asked(_name(future), self.client.gather([future])))[0]
 
+    async def _asked(self, name: str, question: Awaitable[Any]) -> Any:
+        """What Dask answers. Where its scheduler is gone its client goes on waiting, and nobody else is to.
+
+        Raises:
+            ResultLost: then.
+        """
+        from distributed.client import FutureCancelledError
+        from distributed.comm.core import CommClosedError
+
+        asked = asyncio.ensure_future(question)
         try:
-            return (await self.client.gather([future]))[0]
-        except FutureCancelledError as error:
-            raise _lost(future) from error
+            while not asked.done() and self.client.status == "running":
+                await asyncio.wait([asked], timeout=LOOK_EVERY)
+            if asked.done():
+                return asked.result()
+        except (FutureCancelledError, CommClosedError) as error:
+            raise _lost(name) from error
+        finally:
+            asked.cancel()
+        raise _lost(name)
 
     async def described(self, future: Any) -> tuple[Any, Any, bool, int]:
         """Shape, dtype, whether in C order, and bytes of a result."""
@@ -177,14 +204,18 @@ class Connection:
     async def _stop_all(self, before: asyncio.Task[Any] | None) -> None:
         futures, self._stopped = self._stopped, []
         keys = [future.key for future in futures]
-        await self.client.cancel(futures)
-        await self.client.run(over, keys, on_error="ignore")
+        with suppress(ResultLost):
+            await self._asked("cancel", self.client.cancel(futures))
+            await self._asked("cancel", self.client.run(over, keys, on_error="ignore"))
         if before is not None:
             await asyncio.wait([before])
 
 
-def _lost(future: Any) -> ResultLost:
-    name = str(future.key).rpartition("-")[0]
+def _name(future: Any) -> str:
+    return str(future.key).rpartition("-")[0]
+
+
+def _lost(name: str) -> ResultLost:
     return ResultLost(
         f"the result of {name!r} is gone from the cluster, and cannot be computed again: the connection to Dask's"
         " scheduler ended, it was restarted, or somebody else cancelled the task there"
