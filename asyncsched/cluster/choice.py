@@ -47,6 +47,16 @@ class Choice:
             raise RuntimeError(f"the cluster has no workers{kind} yet: workers=2 waits for two")
         return found
 
+    def bound(self, addresses: Mapping[Any, str], known: Workers) -> dict[Any, str]:
+        """Where the chosen workers are now, by name. In the place of one that is gone comes one that nobody chose,
+        unless the user named them."""
+        named = not isinstance(self._wanted, int) and self._wanted is not None
+        spare = iter(
+            [] if named else [worker for name, worker in self._fitting(known).items() if name not in addresses]
+        )
+        found = {name: known.get(name) or next(spare, None) for name in addresses}
+        return {name: addresses[name] if worker is None else worker["address"] for name, worker in found.items()}
+
     def on_cards(self, chosen: Workers) -> bool:
         """Whether tasks run on their cards.
 

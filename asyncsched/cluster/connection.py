@@ -12,6 +12,7 @@ from uuid import uuid4
 from ..errors import AsyncSchedError
 from .card import RESOURCE, look
 from .choice import Choice, Worker
+from .stranded import release_stranded
 from .work import describe, over
 
 LOOK_EVERY, SECONDS_PER_LOOK = 1.0, 2e-3  # seconds between two looks at where the workers are, and for each of them
@@ -45,7 +46,7 @@ class Connection:
 
     def __init__(self, given: Any) -> None:
         self._given = given
-        self._addresses: dict[Any, str] = {}  # of all workers, by name: where each is, or was last
+        self._addresses: dict[Any, str] = {}  # of the chosen workers, by name: where each is, or was last
         self._running: set[asyncio.Task[Any]] = set()
         self._stopped: list[Any] = []  # futures of tasks to be ended soon
         self._ending: asyncio.Task[Any] | None = None
@@ -63,6 +64,9 @@ class Connection:
             await asyncio.sleep(_LOOK_FOR_CARDS)
         found = choice.among(await self._look())
         self.gpu = choice.on_cards(found)
+        self._choice = choice
+        self._addresses = {name: worker["address"] for name, worker in found.items()}
+        await self.client.register_plugin(release_stranded())
         return found
 
     async def cards(self, workers: dict[Any, Worker]) -> dict[Any, int]:
@@ -97,9 +101,8 @@ class Connection:
             await client.close()
 
     async def _look(self) -> dict[Any, Worker]:
-        """The workers by name; notes where each is."""
+        """The workers by name."""
         known = (await self._asked("a look at the workers", self.client.scheduler.identity(n_workers=-1)))["workers"]
-        self._addresses.update({worker["name"]: address for address, worker in known.items()})
         return {worker["name"]: worker | {"address": address} for address, worker in known.items()}
 
     def _look_again(self) -> None:
@@ -110,7 +113,7 @@ class Connection:
 
     async def _looked(self) -> None:
         with suppress(OSError, ResultLost):  # whoever waits for results is told
-            await self._look()
+            self._addresses = self._choice.bound(self._addresses, await self._look())
 
     # -- tasks --------------------------------------------------------------------------------------------------
 

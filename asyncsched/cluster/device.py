@@ -68,7 +68,8 @@ class DaskDevice(RemoteDevice):
         cluster: the scheduler's address; or a client. An asynchronous one of this loop's is used as it is and left
             open, so that results can be read after the scheduler of ours is closed; of another the address is taken.
         workers: names or addresses of those to use, or how many to wait for; default all that are there when it opens.
-            One that joins later gets no task of its own. When one is gone, others do its tasks until it is back.
+            When one is gone, others do its tasks until it is back, or (unless they were named) another has joined in
+            its place; when all are gone, tasks wait for one. Who joins besides gets no task of its own.
             With cards they are those that have to be there: Dask chooses among all that have the resource.
         most_per_worker: most tasks that Dask is told of at a time for a worker.
         gpu: True takes the workers that were started with Dask's resource `GPU=1`, and runs tasks on their cards, with

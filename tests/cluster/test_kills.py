@@ -14,12 +14,16 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import asyncsched as asc
+from asyncsched.cluster.choice import Choice
+from asyncsched.cluster.connection import ResultLost
 from asyncsched.cluster.device import DaskDevice
 from tests.waiting import until
 
@@ -163,3 +167,91 @@ async def test_what_was_put_outlives_its_worker(mortals):
         assert np.array_equal(await x, np.arange(1000.0))
         [again] = (await client.who_has([x._value.array.future])).values()
         assert not set(held) & set(again)  # it came from Dask's scheduler
+
+
+def dies(flag: Path, x: np.ndarray) -> float:
+    """The first time takes its worker with it."""
+    if flag.exists():
+        return float(x.sum())
+    flag.touch()
+    os._exit(1)
+
+
+def always_dies() -> None:
+    os._exit(1)
+
+
+def allows_one_death(dask_scheduler: Any) -> None:
+    dask_scheduler.allowed_failures = 1
+
+
+@pytest.fixture
+def alone() -> Iterator[str]:
+    """The address of a cluster of one worker, which its nanny starts again at another address."""
+    pytest.importorskip("distributed", reason="the extra `cluster` is not installed").versions.get_versions()
+    with cluster(1) as address:
+        yield address
+
+
+async def test_the_last_worker_dies_and_what_comes_in_its_place_goes_on(alone: str, tmp_path: Path) -> None:
+    from distributed import Client, KilledWorker
+
+    async with Client(alone, asynchronous=True) as client, asc.Scheduler(DaskDevice(client)) as s:
+        x = await s.put(np.arange(5.0))
+        y = x + 1
+        assert (await y).sum() == 15
+        one = asyncio.create_task(s.call(dies, tmp_path / "flag", y, resource="one at a time"))
+        assert await asyncio.gather(one, s.call(len, x)) == [15, 5]
+        assert np.array_equal(await x, np.arange(5.0))
+        await client.run_on_scheduler(allows_one_death)
+        with pytest.raises(KilledWorker):
+            await s.call(always_dies)
+        assert (await (x * y)).sum() == 40
+
+
+def sleeps() -> None:
+    time.sleep(20)
+
+
+def ends(dask_scheduler: Any, how: str) -> None:
+    """End Dask's scheduler once this has been answered."""
+    kill = partial(os.kill, os.getpid(), signal.SIGKILL)
+    dask_scheduler.loop.call_later(0.1, kill if how == "killed" else dask_scheduler.close)
+
+
+@pytest.mark.parametrize("how", ["killed", "closed"])
+async def test_where_dasks_scheduler_is_gone_everything_says_so(alone: str, how: str) -> None:
+    """And soon: its client alone would try for half a minute to find it again, and wait for ever then."""
+    from distributed import Client
+
+    async with Client(alone, asynchronous=True) as client, asc.Scheduler(DaskDevice(client)) as s:
+        x = await s.put(np.arange(5.0))
+        y = x + 1
+        await y
+        runs, process = await s.submit(sleeps), await client.run_on_scheduler(os.getpid)
+        await client.run_on_scheduler(ends, how=how)
+        with pytest.raises(ResultLost):
+            await runs
+        assert client.status == "connecting"
+        for ask in (
+            lambda: s.put(np.ones(3)),
+            lambda: s.call(len, "abc"),
+            lambda: (x * 2).numpy(),
+            y.numpy,
+            y.sum().item,
+        ):
+            with pytest.raises(ResultLost, match="the connection to Dask's scheduler ended"):
+                await ask()
+        assert client.status == "connecting"
+        with contextlib.suppress(ProcessLookupError):  # its cluster would wait for half a minute
+            os.kill(process, signal.SIGKILL)
+
+
+def test_in_the_place_of_a_worker_that_is_gone_comes_one_that_nobody_chose():
+    known = {name: {"address": f"tcp://{name}", "resources": {}} for name in ("a", "b", "c")}
+    chosen = {"a": "tcp://a", "gone": "tcp://gone", "too": "tcp://too"}
+    for wanted, found in ((2, "tcp://b"), (None, "tcp://b"), (["a", "gone"], "tcp://gone")):
+        assert Choice(wanted, False).bound(dict(list(chosen.items())[:2]), known) == {"a": "tcp://a", "gone": found}
+    assert Choice(3, False).bound(chosen, {"b": known["b"]}) == {**chosen, "a": "tcp://b"}
+    back = known | {"gone": {"address": "tcp://other", "resources": {}}}
+    assert Choice(2, False).bound({"a": "tcp://a", "gone": "tcp://b"}, back) == {"a": "tcp://a", "gone": "tcp://other"}
