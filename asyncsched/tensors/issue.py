@@ -159,9 +159,8 @@ def run_at_once(
         value.block = None
         value.base = None
         value.seq = -1
-        account.used += nbytes
-        value.charge = nbytes  # in one step with what is above: no signal is handled in between
         value.escaped = False
+        account.used, value.charge = account.used + nbytes, nbytes  # in one step: no signal is handled in between
     else:
         value = new_value(account, first.device, plan.meta, 0, None, array)
         value.base = first
