@@ -175,7 +175,7 @@ def notes_of(error: BaseException) -> list[Any]:
     """A copy of its notes. There are none where they cannot be read."""
     with suppress(Exception):  # by what its class overrides
         notes = getattr(error, "__notes__", None)
-        return [*notes] if isinstance(notes, list | tuple) else []
+        return [*notes] if isinstance(notes, list) else []
     return []
 
 

@@ -75,7 +75,8 @@ def run(task: Task, memory: Memory) -> None:
     except MustBlock:
         raise
     except BaseException as error:  # whatever a body raises belongs to whoever awaits it
-        void(task, Failure.of(error, task.name, task.site))  # a signal may come where its value has its charge already
+        fail(task, Failure.of(error, task.name, task.site))
+        _uncharge(task)  # a signal may come where it has its charge already
     finally:
         del task  # no cycle: the exception's traceback holds this frame, and the task the exception
 
@@ -107,11 +108,15 @@ def finish(task: Task, value: Value, array: Any, charge: int) -> None:
 
 
 def void(task: Task, failure: Failure) -> None:
-    """A task's result is void: its body raised, or its device was lost before it was there.
+    """A task's result is void: its device was lost before it was there.
 
     The array stays, since another stream may be about to read it, and will find out by itself.
     """
     fail(task, failure)
+    _uncharge(task)
+
+
+def _uncharge(task: Task) -> None:
     task.refund = task.cost
     if task.value is not None:
         task.value.charge = 0

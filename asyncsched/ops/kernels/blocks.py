@@ -27,6 +27,7 @@ BLOCK = 98_304  # elements worked on at a time: three or four arrays of as many 
 LONG_BLOCK = 4 * BLOCK  # where several threads do so: it goes into the cache that they share
 ROWS = 16  # a block, or a part, has a multiple of so many rows: the kernels of a BLAS give the last ones other bits
 TILE = 8_192  # elements of a row laid out again and again: longer than what NumPy's loops over rows cost
+_LONG = 2048  # elements of a row from which on its sum is one of pieces
 _WIDE = 512  # elements of a row from which on NumPy's loops over rows are better off without its buffers
 ADDED = 8_192  # elements from which on rows are added by flat places, for so many at a time: these stay in cache
 # On a GPU: what a launch takes, it passes over some megabytes. A guess, small enough for what is not charged.
@@ -99,21 +100,17 @@ def totals(xp: Any, array: Any) -> Any:
     """The sums along the last axis, as a product with ones: BLAS takes a sixth of the time of `sum`.
 
     It adds up one number after the other. So of long rows pieces are summed, and then their sums: this rounds as little
-    as NumPy's `sum`, where a mean may be a thousand times what differs from it.
+    as NumPy's `sum`, where a mean may be a thousand times what differs from it. (Each by itself: of a product of many
+    pieces the bits of some would depend on how many there are.)
     """
     width = array.shape[-1]
-    if xp is not np or width < _WIDE:
+    if xp is not np or width < _LONG:
         ones = _ones(xp, width, array.dtype)
         return np.dot(array, ones) if xp is np and array.ndim == 2 else array @ ones
     piece = _piece(width)
     count = width // piece
     pieces = array[..., : count * piece].reshape(*array.shape[:-1], count, piece)
-    ones = _ones(xp, piece, array.dtype)
-    if pieces.flags.c_contiguous:  # one product, since many small ones take three times as long
-        found = np.dot(pieces.reshape(-1, piece), ones).reshape(pieces.shape[:-1])
-    else:
-        found = pieces @ ones
-    return totals(xp, found) + totals(xp, array[..., count * piece :])
+    return np.vecdot(pieces, _ones(xp, piece, array.dtype)).sum(axis=-1) + array[..., count * piece :].sum(axis=-1)
 
 
 @cache
