@@ -181,6 +181,7 @@ class CPUDevice(HostDevice):
         self.inline = True  # of the instance, where CPython finds it in one step: each operation asks
         self._count = streams or 0  # by default known when it is prepared: counting processors reads files
         self.streams: list[CPUStream] = []
+        self._running: list[CPUStream] = []  # the copier, too
         self._team: Team | None = None
 
     def prepare(self) -> None:
@@ -199,6 +200,7 @@ class CPUDevice(HostDevice):
             self.hop = PART_SECONDS
             self.rest = partial(blas.rest, team)
         self.copier = CPUStream(f"{self.name} copies", self.memory)
+        self._running = [*self.streams, self.copier]
 
     def rouse(self) -> None:
         for stream in self.streams:
@@ -218,6 +220,6 @@ class CPUDevice(HostDevice):
             self._team.streams = ()  # a circle, in which the descriptor that wakes the loop would stay open
             blas.unshare(self._team)
             self._team = self.rest = None
-        streams, self.streams = self.streams, []
-        for stream in (*streams, self.copier) if streams else ():
-            stream.queue.put(None)
+        self.streams = []
+        while self._running:
+            self._running.pop().queue.put(None)

@@ -80,8 +80,8 @@ class Memory:
         """Take a buffer back, on any thread."""
 
     def share(self, array: Array) -> Array:
-        """A view of an array for whoever takes it from the scheduler: of its own, read-only where arrays can be."""
-        return read_only(array) if type(array) is np.ndarray else array.view()
+        """A view of an array that is not NumPy's, for whoever takes it from the scheduler."""
+        return array.view()
 
     def anchor(self, owner: Array) -> Array:
         """The object whose end means that the memory is free: by default the array that owns it."""
@@ -228,12 +228,20 @@ def hand_out(value: Value) -> Array:
 
     So whatever its holder does to it (its shape, say) changes nobody else's array, nor the tensor.
     """
-    value.escaped = True
-    array = value.device.memory.share(value.array)
-    given = getattr(value, "given", None)
-    if given is None or given() is None:
-        value.given = weakref.ref(array)
-    return array
+    first, value.escaped = not value.escaped, True
+    array = value.array
+    if type(array) is not np.ndarray:
+        shared = value.device.memory.share(array)
+    elif value.base is None and type(value.block) is not tuple:  # no user's, so that no view of it can be made writable
+        array.setflags(write=False)
+        if type(base := array.base) is np.ndarray:
+            base.setflags(write=False)
+        shared = array.view()
+    else:
+        shared = read_only(array)
+    if first or (given := getattr(value, "given", None)) is None or given() is None:
+        value.given = weakref.ref(shared)
+    return shared
 
 
 def read_only(array: Array) -> np.ndarray[Any, Any]:

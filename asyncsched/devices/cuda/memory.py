@@ -173,7 +173,7 @@ class CUDAMemory(Memory):
     # -- what leaves --------------------------------------------------------------------------------------------
 
     def share(self, array: Any) -> Any:
-        if isinstance(array, np.ndarray) or not array.nbytes or not self._here(array):
+        if not array.nbytes or not self._here(array):
             return super().share(array)
         owner = owner_of(array)
         start = self._leased(self.anchor(owner), owner.data.mem)
