@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -33,6 +34,7 @@ from .timers import Timer, in_wait_for, timers_of
 # Seconds for an investigation, during which the event loop stands still: of its thread, since the clock counts what
 # other programs do meanwhile.
 BUDGET = 0.25
+_VAST = 12_000_000  # blocks of memory, of which a list alone takes longer than that
 _AT_A_TIME = 100_000  # objects to look at before another look at the clock
 _MOST_NODES = 2_500  # of the tape: with more, they are not looked up together in advance
 _SHOWN = 8
@@ -77,7 +79,9 @@ def investigate(runtime: Runtime, stuck: Mapping[Account, Task | None], budget: 
     """
     assert runtime.loop is not None
     deadline = thread_time() + budget
-    values, futures, chained = _objects(deadline, {Value}, with_subclasses(asyncio.Future), CHAINED)
+    vast = sys.getallocatedblocks() > _VAST  # who holds what is not found then
+    kinds: tuple[set[type], ...] = {Value}, with_subclasses(asyncio.Future), CHAINED
+    values, futures, chained = [[], [], []] if vast else _objects(deadline, *kinds)
     things, held = _held(runtime, stuck.keys(), values)
     tape = _tape(chained)
     values.clear()  # these two lists would count as holders
@@ -97,7 +101,8 @@ def investigate(runtime: Runtime, stuck: Mapping[Account, Task | None], budget: 
                 rank, text = _told(one.ends, waiting, moving)
                 listing[rank, f"{one.nbytes:,} bytes {one.place}: held {text}"] += 1
         if (unknown := case.unknown[account]) > 0:
-            listing[_FREE, f"{unknown:,} bytes are reserved by open scopes, or were not found"] += 1
+            why = ": the heap is too large to look for who holds them" if vast else ""
+            listing[_FREE, f"{unknown:,} bytes are reserved by open scopes, or were not found{why}"] += 1
         in_queues = sum([one.nbytes for one in held if one.account is account and one.queued])
         findings[account] = finding = Finding(lines=_shown(listing), queued=in_queues)
         if first is not None and not _finds_room(first, free):

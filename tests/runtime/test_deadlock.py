@@ -224,6 +224,18 @@ async def test_a_few_bytes_elsewhere_hide_no_deadlock(looks: list[deadlock.Findi
     assert [finding.deadlock for finding in looks] == [True]
 
 
+async def test_in_a_heap_that_is_too_large_it_is_a_stall(
+    looks: list[deadlock.Finding], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deadlock, "_VAST", 1)
+    async with asc.Scheduler("cpu", max_bytes=LIMIT, stall_timeout=0.05) as s:
+        kept = [await s.put(BLOCK) for _ in range(4)]
+        with pytest.raises(asc.SchedulerStalled, match="320,000 bytes .* the heap is too large to look for"):
+            await s.put(BLOCK)
+        kept.clear()
+    assert not any(finding.deadlock for finding in looks)
+
+
 async def test_who_waits_in_a_reserve_holds_it(looks: list[deadlock.Finding]) -> None:
     """The bytes of a reserve that others cannot use are held by the coroutine that will leave the scope."""
     async with asc.Scheduler("cpu", max_bytes=LIMIT) as s:
