@@ -30,13 +30,17 @@ MANY = 1_000_000
 ENDS_SOON = 20  # seconds
 
 
-def interrupted(number: int, run: Callable[[], object]) -> bool:
+def no_finaliser(frame: FrameType) -> bool:
+    return frame.f_code.co_name not in FINALISERS
+
+
+def interrupted(number: int, run: Callable[[], object], counts: Callable[[FrameType], bool] = no_finaliser) -> bool:
     """Run something, and raise KeyboardInterrupt at one place in it: the first is number 0. Whether it came so far."""
     left = number
 
     def look(frame: FrameType, event: str, arg: Any) -> None:
         nonlocal left
-        if event not in ("call", "c_return") or frame.f_code.co_name in FINALISERS:
+        if event not in ("call", "c_return") or not counts(frame):
             return
         left -= 1
         if left == -1:
@@ -246,27 +250,12 @@ async def test_where_the_recursion_is_too_deep_to_give_up_it_is_done_later(s: as
         await s.barrier()
 
 
-def interrupted_in_a_finaliser(number: int, run: Callable[[], object]) -> bool:
-    """As `interrupted`, of what finalisers of the package do: they are entered, too."""
-    left = number
-
-    def look(frame: FrameType | None, event: str, arg: Any) -> None:
-        nonlocal left
-        outer = frame
-        while outer is not None and outer.f_code.co_name not in ("__del__", "gone"):
-            outer = outer.f_back
-        if outer is None or event not in ("call", "c_return"):
-            return
-        left -= 1
-        if left == -1:
-            raise KeyboardInterrupt
-
-    sys.setprofile(look)
-    try:
-        run()
-    finally:
-        sys.setprofile(None)
-    return left < 0
+def in_a_finaliser(frame: FrameType) -> bool:
+    """Whether it belongs to one of the package's: they are entered, too."""
+    at: FrameType | None = frame
+    while at is not None and at.f_code.co_name not in ("__del__", "gone"):
+        at = at.f_back
+    return at is not None
 
 
 DROPPED: dict[str, Callable[[asc.Scheduler, asc.Tensor], Any]] = {
@@ -291,7 +280,7 @@ async def test_a_drop_that_a_signal_interrupts_is_made_all_the_same(make: Any, a
             await s.barrier()
             if awaited:
                 await box[0]
-            came_so_far = interrupted_in_a_finaliser(number, box.clear)
+            came_so_far = interrupted(number, box.clear, in_a_finaliser)
             found = (
                 s.statistics().bytes_retained,
                 pool.live + sum(-item if isinstance(item, int) else -item.nbytes for item in pool._returned),
