@@ -216,7 +216,7 @@ class AtLines(Pressure):
     look for signals: between two lines of `_resume`, and before the `__exit__` of a lock.
     """
 
-    left_alone = ("__del__", "_gone", "_remove", "_resume")
+    left_alone = ("__del__", "gone", "_remove", "_resume")
 
     def __init__(self, error: type[BaseException], rng: random.Random) -> None:
         self.errors, self.cause = (error,), error.__name__

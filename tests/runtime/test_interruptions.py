@@ -25,16 +25,25 @@ from asyncsched.runtime.wakeup import _on_wake
 from tests.validate import validate
 from tests.waiting import held, turns, until
 
-FINALISERS = ("__del__", "_remove")  # what is raised there is lost, and the program goes on
+FINALISERS = ("__del__", "gone", "_remove")  # what is raised there is lost, and the program goes on
 MANY = 1_000_000
 ENDS_SOON = 20  # seconds
 
 
-def no_finaliser(frame: FrameType) -> bool:
-    return frame.f_code.co_name not in FINALISERS
+def in_a_finaliser(frame: FrameType) -> bool:
+    """Whether it belongs to one of the package's: they are entered, too."""
+    at: FrameType | None = frame
+    while at is not None and at.f_code.co_name not in FINALISERS:
+        at = at.f_back
+    return at is not None
 
 
-def interrupted(number: int, run: Callable[[], object], counts: Callable[[FrameType], bool] = no_finaliser) -> bool:
+def in_no_finaliser(frame: FrameType) -> bool:
+    """Where an exception is not lost."""
+    return not in_a_finaliser(frame)
+
+
+def interrupted(number: int, run: Callable[[], object], counts: Callable[[FrameType], bool] = in_no_finaliser) -> bool:
     """Run something, and raise KeyboardInterrupt at one place in it: the first is number 0. Whether it came so far."""
     left = number
 
@@ -248,14 +257,6 @@ async def test_where_the_recursion_is_too_deep_to_give_up_it_is_done_later(s: as
         await s.barrier()
     with pytest.raises(asc.SchedulerClosed, match="KeyboardInterrupt came in the middle"):
         await s.barrier()
-
-
-def in_a_finaliser(frame: FrameType) -> bool:
-    """Whether it belongs to one of the package's: they are entered, too."""
-    at: FrameType | None = frame
-    while at is not None and at.f_code.co_name not in ("__del__", "gone"):
-        at = at.f_back
-    return at is not None
 
 
 DROPPED: dict[str, Callable[[asc.Scheduler, asc.Tensor], Any]] = {
