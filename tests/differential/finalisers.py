@@ -213,7 +213,7 @@ class AtLines(Pressure):
     """An exception comes before some lines of the package, on the loop's thread.
 
     But not where Python would lose it, in what the package itself does when something dies; nor where Python does not
-    look for signals: between two lines of `_resume`, and before the `__exit__` of a lock.
+    look for signals, and no handler covers the line: see `_is_uncovered`, and between two lines of `_resume`.
     """
 
     left_alone = ("__del__", "gone", "_remove", "_resume")
@@ -222,7 +222,7 @@ class AtLines(Pressure):
         self.errors, self.cause = (error,), error.__name__
         self._rng, self._left = rng, 0
         self.places: list[str] = []
-        _withs()  # now: to read files blocks
+        _blocks()  # now: to read files blocks
         self._each = self._enter, self._line  # kept: CPython goes on with them when it has let them go
 
     def arm(self, program: Program) -> None:
@@ -238,7 +238,7 @@ class AtLines(Pressure):
     def _line(self, frame: FrameType, event: str, arg: Any) -> Any:
         if event == "line":
             self._left -= 1
-            if self._left <= 0 and not self._is_left_alone(frame) and not _leaves_block(frame):
+            if self._left <= 0 and not self._is_left_alone(frame) and not _is_uncovered(frame):
                 self.places.append(f"{frame.f_code.co_filename.removeprefix(PACKAGE)}:{frame.f_lineno}")
                 raise self.errors[0]  # which ends tracing: one for each program
         return self._each[1]
@@ -252,19 +252,21 @@ class AtLines(Pressure):
 
 
 @cache
-def _withs() -> set[tuple[str, int]]:
-    """The lines of the package that begin a `with` block, or end one."""
-    lines = [
-        (str(path), *at) for path in Path(PACKAGE).rglob("*.py") for at in enumerate(path.read_text().split("\n"), 1)
-    ]
-    return {(path, number) for path, number, line in lines if line.lstrip().startswith("with ")}
+def _blocks() -> dict[tuple[str, int], str]:
+    """The lines of the package that begin a `with` block, or end one, and those of `try`."""
+    return {
+        (str(path), number): line.strip()
+        for path in Path(PACKAGE).rglob("*.py")
+        for number, line in enumerate(path.read_text().split("\n"), 1)
+        if line.lstrip().startswith(("with ", "try:"))
+    }
 
 
-def _leaves_block(frame: FrameType) -> bool:
-    """Whether the line is a `with` that is left."""
-    if (frame.f_code.co_filename, frame.f_lineno) not in _withs():
-        return False
-    return frame.f_lasti > min(start for start, _, line in frame.f_code.co_lines() if line == frame.f_lineno)
+def _is_uncovered(frame: FrameType) -> bool:
+    """Whether Python looks for no signals at a line, and no handler covers it: `try`, and a `with` that is left."""
+    line = _blocks().get((frame.f_code.co_filename, frame.f_lineno), "")
+    first = min(start for start, _, number in frame.f_code.co_lines() if number == frame.f_lineno)
+    return line.startswith("try:") or (line.startswith("with ") and frame.f_lasti > first)
 
 
 class Plain(Pressure):

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
+from asyncsched.devices import execution
 from asyncsched.devices.host import pool as host_pool
 from tests.waiting import held, until
 
@@ -157,6 +158,32 @@ async def test_memory_errors_leave_the_pools_count_as_it_was(monkeypatch: pytest
         await (x * 2.5).sum()
         pool.give(pool.take(64))
         assert pool.live - 64 <= before
+
+
+async def test_a_result_that_an_interrupt_made_void_leaves_the_pools_count_as_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It came when the result had its buffer; and the result dies in a cycle."""
+
+    def interrupts(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    async with asc.Scheduler("cpu", streams=1) as s:
+        x = await s.put(np.ones(40_000))
+        await s.barrier()
+        pool, before = s.devices[0].memory.pool, s.statistics().bytes_retained
+        pool._collect()
+        live = pool.live
+        with monkeypatch.context() as patched:
+            patched.setattr(execution, "meta", interrupts)  # which is asked for the shape that a mask leaves
+            y = x[x > 0]
+            with pytest.raises(KeyboardInterrupt):
+                await y
+        in_an_object(y, [])
+        del y
+        gc.collect()
+        pool._collect()
+        assert (pool.live, s.statistics().bytes_retained) == (live, before)
 
 
 async def test_a_stream_whose_thread_dies_says_so_to_all(monkeypatch: pytest.MonkeyPatch, gate: Any) -> None:
