@@ -107,7 +107,7 @@ class Memory:
             block, value.block = value.block, None  # first: it is given once, whatever comes in between
             if block is not None:
                 self.give(block)
-        elif not value.charge and value.block is None:
+        elif not value.charge and not _pooled(value.block):
             return
         elif type(value.block) is tuple:
             some = bool(value.block)
