@@ -35,11 +35,8 @@ def _pow_exponent(g: Tensor, x: Operand, y: Tensor, out: Tensor) -> Tensor:
 
 def _squares(x: Any, y: Any) -> Any:
     """The sum of squares, or 1 where it is 0."""
-    return _or_1(x * x + y * y)
-
-
-def _or_1(x: Tensor) -> Tensor:
-    return f.where(x == 0, 1, x)
+    squares = x * x + y * y
+    return f.where(squares == 0, 1, squares)
 
 
 def _chosen(g: Tensor, x: Any, y: Any) -> Tensor:
@@ -80,7 +77,7 @@ ELEMENTWISE: Rules = {
     "atanh": (lambda g, x: g / (1 - x * x),),
     "cos": (lambda g, x: -(g * f.sin(x)),),
     "cosh": (lambda g, x: g * f.sinh(x),),
-    "hypot": (lambda g, x, out: g * (x / _or_1(out)), lambda g, y, out: g * (y / _or_1(out))),  # 0 at 0
+    "hypot": (lambda g, x, out: g * (x / out), lambda g, y, out: g * (y / out)),
     "sin": (lambda g, x: g * f.cos(x),),
     "sinh": (lambda g, x: g * f.cosh(x),),
     "tan": (lambda g, out: g * (out * out + 1),),
