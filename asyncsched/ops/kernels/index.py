@@ -131,7 +131,10 @@ def _of_last_writes(xp: Any, shape: Any, value: Any, key: Key, indices: Any) -> 
     target = select(shape, key, _forms(indices)).shape
     picked = tuple([n if n is not None else known for n, known in zip(target, last.shape, strict=True)])
     value = xp.broadcast_to(value.reshape(value.shape[max(value.ndim - last.ndim, 0) :]), picked)
-    places = list(xp.unravel_index(last, last.shape))
+    places = list[Any]()
+    for n in reversed(last.shape):  # `unravel_index` would wait for the device, to see that all are inside
+        places.insert(0, last % max(n, 1))
+        last = last // max(n, 1)
     for axis, n in enumerate(picked):
         if last.shape[axis] < n:
             places[axis] = xp.arange(n).reshape(-1, *[1] * (last.ndim - axis - 1))
