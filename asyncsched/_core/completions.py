@@ -85,11 +85,15 @@ class Completions:
             self.wants_bytes = self.wants_bytes - job.refund or -1
         return dry or self.wants_bytes < 0 or len(self.items) >= self.threshold
 
-    def dropped(self, account: Any, nbytes: int, seq: int = -1) -> None:
-        """Report bytes that nobody holds any more, and the number of the task whose result they were."""
-        self.items.append((account, nbytes, seq))
+    def dropped(self, held: Any) -> None:
+        """Report what was charged for a value, or an array that left, which nobody holds any more.
+
+        It is marked as reported just before, with no call in between: see `devices.memory.Memory.drop_again`.
+        """
+        charge, held.charge = held.charge, 0
+        self.items.append((held.account, charge, held.seq))
         if self.wants_bytes:
-            self.freed(nbytes)
+            self.freed(charge)
 
     def freed(self, nbytes: int) -> None:
         """Count what was dropped while bytes are lacking."""

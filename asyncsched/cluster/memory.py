@@ -65,4 +65,4 @@ class DaskMemory(Memory):
     def reclaim(self, value: Value) -> None:
         value.array = value.block = None  # on any thread: a future tells the client's loop that it is dropped
         if value.charge:
-            self._dropped(value)
+            self.completions.dropped(value)

@@ -121,7 +121,7 @@ class Memory:
             self._watch(value, owner_of(value.array), value.charge, _pooled(value.block))
             return
         if value.charge:
-            self._dropped(value)
+            self.completions.dropped(value)
 
     def drop_again(self, value: Value, error: BaseException) -> None:
         """An exception came as a value was dropped. If it is a signal's, do what is not done yet.
@@ -136,20 +136,13 @@ class Memory:
             raise error
         if value.block is not None and value.array is not None:
             value.escaped = True  # perhaps a dead cycle's
-        self.completions.awake = False  # the wake-up may have been kept from coming
         self.reclaim(value)
         self.completions.notify()
 
-    def _dropped(self, value: Value) -> None:
-        charge, value.charge = value.charge, 0
-        self.completions.items.append((value.account, charge, value.seq))
-        if self.completions.wants_bytes:
-            self.completions.freed(charge)
-
-    def _watch(self, value: Value, owner: Array, nbytes: int, pooled: int) -> None:
+    def _watch(self, value: Value, owner: Array, charge: int, pooled: int) -> None:
         anchor = self.anchor(owner)
         escape = Escape(anchor, gone)
-        escape.memory, escape.account, escape.nbytes, escape.seq = self, value.account, nbytes, value.seq
+        escape.memory, escape.account, escape.charge, escape.seq = self, value.account, charge, value.seq
         escape.pooled, escape.site, array = pooled, value.site, value.array
         if value.meta is None and isinstance(array, self.arrays):  # what a callable returned, as it is
             escape.given = None if array is anchor else weakref.ref(array)
@@ -168,10 +161,10 @@ class Memory:
 class Escape(weakref.ref[Array]):
     """Watches the memory of an array that left the scheduler, and gives its bytes back when it is gone."""
 
-    __slots__ = ("account", "given", "memory", "nbytes", "pooled", "seq", "site")
+    __slots__ = ("account", "charge", "given", "memory", "pooled", "seq", "site")
     memory: Memory
     account: Account  # where they are charged
-    nbytes: int
+    charge: int
     seq: int  # of the task that made it
     pooled: int  # of the host pool's live bytes
     site: CallSite | None  # the line that asked for it
@@ -200,7 +193,6 @@ def gone(escape: Any) -> None:
         try:
             if isinstance(error, NO_ROOM):
                 raise
-            completions.awake = False
             _free(escape)
             completions.notify()
         except BaseException:
@@ -211,16 +203,13 @@ def gone(escape: Any) -> None:
 
 def _free(escape: Escape) -> None:
     """Give back what an escaped array held. What is done is marked before, as in `Memory.drop_again`."""
-    memory, completions = escape.memory, escape.memory.completions
+    memory = escape.memory
     memory.escapes.pop(id(escape), None)
     if pooled := escape.pooled:
         escape.pooled = 0
         memory.give(pooled)
-    if nbytes := escape.nbytes:
-        escape.nbytes = 0
-        completions.items.append((escape.account, nbytes, escape.seq))
-        if completions.wants_bytes:
-            completions.freed(nbytes)
+    if escape.charge:
+        memory.completions.dropped(escape)
 
 
 def hand_out(value: Value) -> Array:

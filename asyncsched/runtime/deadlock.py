@@ -34,7 +34,7 @@ from .timers import Timer, in_wait_for, timers_of
 # Seconds for an investigation, during which the event loop stands still: of its thread, since the clock counts what
 # other programs do meanwhile.
 BUDGET = 0.25
-_VAST = 12_000_000  # blocks of memory, of which a list alone takes longer than that
+_VAST = 12_000_000  # blocks of memory: to list what is in so many takes longer than that
 _AT_A_TIME = 100_000  # objects to look at before another look at the clock
 _MOST_NODES = 2_500  # of the tape: with more, they are not looked up together in advance
 _SHOWN = 8
@@ -96,15 +96,16 @@ def investigate(runtime: Runtime, stuck: Mapping[Account, Task | None], budget: 
     findings = {}
     for account, first in stuck.items():
         listing: Counter[tuple[int, str]] = Counter()
-        for one in held:
-            if one.account is account:
-                rank, text = _told(one.ends, waiting, moving)
-                listing[rank, f"{one.nbytes:,} bytes {one.place}: held {text}"] += 1
+        charged = [one for one in held if one.account is account]
+        for one in charged:
+            rank, text = _told(one.ends, waiting, moving)
+            listing[rank, f"{one.nbytes:,} bytes {one.place}: held {text}"] += 1
         if (unknown := case.unknown[account]) > 0:
             why = ": the heap is too large to look for who holds them" if vast else ""
             listing[_FREE, f"{unknown:,} bytes are reserved by open scopes, or were not found{why}"] += 1
-        in_queues = sum([one.nbytes for one in held if one.account is account and one.queued])
-        findings[account] = finding = Finding(lines=_shown(listing), queued=in_queues)
+        findings[account] = finding = Finding(
+            lines=_shown(listing), queued=sum([one.nbytes for one in charged if one.queued])
+        )
         if first is not None and not _finds_room(first, free):
             timers = timers_of(runtime.loop, deadline)
             timer = None if timers is None else case.timer_that_helps(first, timers, waiting)
@@ -136,14 +137,16 @@ class _Case:
         for account in accounts:
             in_flight = sum([task.cost for task in launched if task.scope.account.open is account])
             self.unknown[account] = account.used - in_flight - sum([h.nbytes for h in held if h.account is account])
+        # What may come free whoever waits: the least, from which `judged` begins.
+        self._lost = {account: nbytes if nbytes >= 0 else inf for account, nbytes in self.unknown.items()}
         self._wakers: dict[asyncio.Task[Any], set[Any]] = {}
-        parked = self._waiting(self._moving(self._free(None, set())), frozenset())
+        parked = self._waiting(self._moving(self._lost), frozenset())
         self._wakers = _all_wakers(walk, _asyncio_tasks([one.ends for one in held]), parked)
 
     def judged(self, ended: AbstractSet[Any] = frozenset()) -> tuple[Waiters, set[Task], dict[Account, float]]:
         """The asyncio tasks that only stuck ones can wake, once some have ended; the pending tasks that may be let in;
         and the bytes of each account that may come free."""
-        free = self._free(None, set())
+        free = self._lost
         while True:
             moving = self._moving(free)
             waiting = self._waiting(moving, ended)
@@ -171,12 +174,12 @@ class _Case:
             return None
         return those[bisect_left(range(1, len(those)), True, key=lets_in)]
 
-    def _free(self, waiting: Waiters | None, moving: set[Task]) -> dict[Account, float]:
-        """How many bytes may come free; with None of what is held outside alone."""
-        free = {account: nbytes if nbytes >= 0 else inf for account, nbytes in self.unknown.items()}
+    def _free(self, waiting: Waiters, moving: set[Task]) -> dict[Account, float]:
+        """How many bytes may come free."""
+        free = dict(self._lost)
         for one in self._held:
             found = [] if isinstance(one.ends, str) else one.ends
-            if not found or (waiting is not None and any(_goes_on(owner, waiting, moving) for owner, _ in found)):
+            if not found or any(_goes_on(owner, waiting, moving) for owner, _ in found):
                 free[one.account] += one.nbytes
         return free
 
@@ -282,7 +285,7 @@ def _held(runtime: Runtime, accounts: Iterable[Account], values: list[Value]) ->
         for escape in list(device.memory.escapes.values()):
             if (account := escape.account.open) in accounts and (array := escape.visible()) is not None:
                 things.append(array)
-                held.append(_Held(account, escape.nbytes, f"in an awaited array, created at {line_of(escape.site)}"))
+                held.append(_Held(account, escape.charge, f"in an awaited array, created at {line_of(escape.site)}"))
     return things, held
 
 

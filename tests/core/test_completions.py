@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from asyncsched._core.completions import Completions
@@ -16,6 +18,10 @@ def rig():
     rig.woken = []
     rig.completions.wake = lambda: rig.woken.append(None)
     return rig
+
+
+def drop(rig, nbytes):
+    rig.completions.dropped(SimpleNamespace(account=rig.engine.ledger.account, charge=nbytes, seq=-1))
 
 
 def finished(rig, **options):
@@ -75,7 +81,7 @@ def test_a_drop_wakes_only_if_someone_waits_for_bytes(rig, wants_bytes):
     del value
     assert list(rig.completions.items) == [(rig.engine.ledger.account, 5, 7)]
     assert len(rig.woken) == wants_bytes
-    rig.completions.dropped(rig.engine.ledger.account, 3)
+    drop(rig, 3)
     assert list(rig.completions.items)[-1] == (rig.engine.ledger.account, 3, -1)
     assert len(rig.woken) == wants_bytes
 
@@ -111,13 +117,13 @@ def test_what_is_freed_wakes_once_it_may_suffice():
     head, _ = rig.submit(cost=75)
     rig.dispatch()
     assert (rig.completions.wants_bytes, rig.woken) == (75, [])
-    rig.completions.dropped(rig.engine.ledger.account, 10)
+    drop(rig, 10)
     assert (rig.completions.wants_bytes, rig.woken) == (65, [])
     rig.completions.threshold = 10
     ended.refund = 50
     rig.post(ended, False)
     assert (rig.completions.wants_bytes, rig.woken) == (15, [])
-    rig.completions.dropped(rig.engine.ledger.account, 15)
+    drop(rig, 15)
     assert len(rig.woken) == 1
     assert (head.state, running.state) == (PENDING, LAUNCHED)
 
@@ -127,7 +133,7 @@ def test_what_an_ending_task_drops_is_told_with_its_end(rig):
     task, _ = finished(rig)
     rig.completions.wants_slots, rig.completions.threshold, rig.completions.wants_bytes = True, 9, 5
     rig.completions.ending = True
-    rig.completions.dropped(rig.engine.ledger.account, 8)
+    drop(rig, 8)
     assert not rig.woken
     rig.post(task, False)
     assert len(rig.woken) == 1

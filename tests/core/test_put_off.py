@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
@@ -51,7 +52,7 @@ def test_what_was_put_off_keeps_its_order(rig):
     catch_up = rig.engine._catch_up
 
     def catch_up_with_a_drop() -> None:
-        rig.completions.dropped(rig.ledger.account, 0)
+        rig.completions.dropped(SimpleNamespace(account=rig.ledger.account, charge=0, seq=-1))
         catch_up()
 
     rig.engine._catch_up = catch_up_with_a_drop

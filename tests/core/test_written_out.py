@@ -159,6 +159,6 @@ def test_a_dropped_result_gives_its_bytes_back_as_the_completions_say(
         if here == "this thread":
             account.used -= 7
         else:
-            completions.dropped(account, 7, 3)
+            completions.dropped(SimpleNamespace(account=account, charge=7, seq=3))
 
     assert dropped(by_value) == dropped(as_it_says)
