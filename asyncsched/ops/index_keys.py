@@ -71,3 +71,10 @@ def _decode(part: Part, tensors: Any) -> Any:
     if isinstance(part, Slice):
         return slice(*part)
     return next(tensors) if isinstance(part, str) else part
+
+
+def axes_of(part: Any, index: Any) -> int:
+    """How many axes a part of a key takes, with its tensor if it is one; an ellipsis takes what is left."""
+    if index is not None and index.dtype == bool:
+        return len(index.shape)
+    return int(part is not None and part is not Ellipsis)

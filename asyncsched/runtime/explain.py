@@ -15,7 +15,7 @@ from typing import Final
 
 from .._arguments import counted
 from .._core.callsite import is_users, line_of
-from .._core.model import DONE, LAUNCHED, PENDING, STATE_NAMES, Account, Scope, Task, Value
+from .._core.model import DONE, LAUNCHED, STATE_NAMES, Account, Scope, Task, Value
 from .deadlock import BUDGET, investigate, reserves
 from .places import where_it_waits
 from .runtime import Runtime
@@ -104,9 +104,7 @@ class _Words:
             return [f"which waits for an input{more}{then}{_in_commit(behind)}"]
         if wait is Wait.QUEUE:
             queue = task.scope.queue
-            before = sum(
-                [other.state == PENDING for other in takewhile(lambda other: other is not task, queue.tasks())]
-            )
+            before = len(list(takewhile(lambda other: other is not task, queue.tasks())))
             where = f"which is behind {counted(before, 'other')} in the queue of {_name_of(task.scope)}"
             return [f"{where}, whose head is{then[1:]}"]
         if wait is Wait.SLOT:

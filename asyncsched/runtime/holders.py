@@ -72,12 +72,13 @@ class Walk:
         self._readers = {id(task.reads): task for task in several if references([task.reads], 0) == 2}
         self._futures = futures
         self._ours = {id(self._futures)}  # containers of the investigation itself, alive throughout
-        tasks = asyncio.all_tasks(loop)
-        self._owners = {id(step): task for task in tasks for step in steps_of(task)}
+        self._owners: dict[int, asyncio.Task[Any]] = {}  # by the identities of suspended coroutines and generators
         # What notebooks keep things in whose cell waits, by identity, with the globals of their code.
-        self._cells = {
-            key: whose for task in tasks for step in steps_of(task) for key, whose in _namespaces(step).items()
-        }
+        self._cells: dict[int, int] = {}
+        for task in asyncio.all_tasks(loop):
+            for step in steps_of(task):
+                self._owners[id(step)] = task
+                self._cells |= _namespaces(step)
         self._cells |= {key: whose for key, whose in _shown_results().items() if whose in self._cells}
         # `gc.get_referrers` overlooks some of what asyncio's futures and tasks hold: in Python 3.11 what a task has by
         # way of being a future (callbacks, its exception), in 3.13 the attributes of a class derived from these.

@@ -19,7 +19,8 @@ from .middleware import handle
 from .service import Options, Service
 from .tracing import mark_disconnected, traced
 
-_WATCHERS: Final = ("prometheus_client", "opentelemetry.instrumentation.asgi")
+_PROMETHEUS: Final = "prometheus_client"
+_OPENTELEMETRY: Final = "opentelemetry.instrumentation.asgi"
 
 Endpoint = Callable[["Serving", Exchange], Awaitable[None]]
 
@@ -144,11 +145,11 @@ class Serving(Service):
             await self._handle(scope, receive, send)
 
     def _instrument(self, own: Sequence[Instrument], batchers: Mapping[str, Batcher[Any, Any]]) -> None:
-        if _installed(_WATCHERS[0]):
+        if _installed(_PROMETHEUS):
             metrics = Metrics(self, batchers)
             self.render_metrics = metrics.render
             self.instruments.append(metrics)
-        if _installed(_WATCHERS[1]):
+        if _installed(_OPENTELEMETRY):
             self._handle = traced(self._handle)
             self.instruments.append(mark_disconnected)
         self.instruments += own
@@ -178,5 +179,5 @@ def _installed(module: str) -> bool:
 
 
 # Now: it takes some tenths of a second, for which a loop would stand still that makes a `Serving`, or is first scraped.
-for _package in ("prometheus_client.core", *_WATCHERS):
+for _package in ("prometheus_client.core", _PROMETHEUS, _OPENTELEMETRY):
     _installed(_package)

@@ -142,11 +142,10 @@ class Service:
 
     def _check_reserves(self, scheduler: Scheduler) -> None:
         """Raise TaskTooLarge where no request could ever be answered."""
-        own, batch = (
-            self.options.reserve or 0,
-            max([batcher.reserve or 0 for batcher in self.batchers.values()], default=0),
+        batch = max([batcher.reserve or 0 for batcher in self.batchers.values()], default=0)
+        check_reserve(
+            (self.options.reserve or 0) + batch, scheduler.statistics().max_bytes, "a request with its batch (reserve=)"
         )
-        check_reserve(own + batch, scheduler.statistics().max_bytes, "a request with its batch (reserve=)")
 
     async def drain(self) -> None:
         """Refuse new requests, and wait for those in progress. After `drain_timeout` they are cancelled."""

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ..index_keys import TENSOR, Key
+from ..index_keys import TENSOR, Key, axes_of
 
 Judge = Callable[..., Exception | None]  # given the numbers
 Check = tuple[Sequence[Any], Judge]
@@ -63,13 +63,6 @@ def _within(length: int, axis: int, least: int, most: int) -> Exception | None:
         return None
     wrong = least if least < -length else most
     return IndexError(f"index {wrong} is out of bounds for axis {axis} with size {length}")
-
-
-def axes_of(part: Any, index: Any) -> int:
-    """How many axes a part of a key takes; an ellipsis takes what is left."""
-    if index is not None and index.dtype == bool:
-        return int(index.ndim)
-    return int(part is not None and part is not Ellipsis)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..index_keys import TENSOR, Key, Slice
+from ..index_keys import TENSOR, Key, Slice, axes_of
 from ..meta import Meta, Shape
 from ..op import Operand
 from .common import INTP, as_meta, cast_bytes
@@ -29,7 +29,7 @@ def select(shape: tuple[int, ...], key: Key, indices: tuple[Operand, ...]) -> Se
     side by side, else in front.
     """
     tensors = iter([as_meta(operand) for operand in indices])
-    parts = expanded(key, shape, indices)
+    parts = _expanded(key, shape, indices)
     basic: list[int] = []
     places: list[int] = []  # for each tensor or integer, which part it is
     blocks: list[Shape] = []
@@ -62,7 +62,7 @@ def select(shape: tuple[int, ...], key: Key, indices: tuple[Operand, ...]) -> Se
     return Selection((*before, *block, *after), (*before, *bound, *after), ordered, workspace)
 
 
-def expanded(key: Key, shape: tuple[int, ...], indices: tuple[Operand, ...]) -> list[Any]:
+def _expanded(key: Key, shape: tuple[int, ...], indices: tuple[Operand, ...]) -> list[Any]:
     """The parts of the key with full slices for an ellipsis and for what the key leaves out."""
     masks = [len(array.shape) for array in map(as_meta, indices) if array.dtype == bool]
     consumed = sum(masks) - len(masks) + sum(part is not None and part is not Ellipsis for part in key)
@@ -83,11 +83,10 @@ def without_slices(shape: tuple[int, ...], key: Key, indices: tuple[Operand, ...
     tensors = iter([as_meta(operand) for operand in indices])
     lengths: list[int] = []
     parts: list[Any] = []
-    for part in expanded(key, shape, indices):
+    for part in _expanded(key, shape, indices):
         tensor = next(tensors) if part == TENSOR else None
-        axes = 0 if part in (None, Ellipsis) else len(tensor.shape) if tensor and tensor.dtype == bool else 1
         sliced = isinstance(part, Slice)
-        lengths += [1] if sliced else shape[len(lengths) : len(lengths) + axes]
+        lengths += [1] if sliced else shape[len(lengths) : len(lengths) + axes_of(part, tensor)]
         parts.append(Slice(None, None, None) if sliced else part)
     return tuple(lengths), tuple(parts)
 
