@@ -17,8 +17,8 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any, Self, TypeVar
 
+from ._log import Log
 from .devices.contract import in_stream_thread
-from .devices.host.log import Log
 from .errors import ImplicitBarrierError, QueueFull
 from .runtime.asking import Answer, answered, ask, ask_async
 from .runtime.life import running_loop

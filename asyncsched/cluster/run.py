@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Callable, Mapping
 from contextvars import Context
 from itertools import islice
@@ -34,6 +33,7 @@ from dask._task_spec import Alias, DataNode, GraphNode
 from .._core.failure import Failure
 from .._core.model import PENDING, CallPlan, Task, new_value
 from .._core.model import Scope as CoreScope
+from .._log import Log
 from ..devices.contract import Device
 from ..flow.scope import Submitter
 from ..runtime.runtime import Runtime
@@ -42,7 +42,7 @@ from .node import Node
 from .results import Results
 from .sizes import Sizes
 
-log = logging.getLogger("asyncsched")
+log = Log("asyncsched")
 
 AHEAD: Final = 32  # tasks that wait for admission, at most. A guess: half of what is in flight by default
 _BATCH: Final = 16  # launched together

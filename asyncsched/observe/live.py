@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import logging
 import threading
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Self
 
 from .._arguments import check_number, format_bytes, require_package
+from .._log import Log
 from ..runtime import context
 from .snapshot import Snapshot
 from .summary import Summary
@@ -23,7 +23,7 @@ from .summary import Summary
 if TYPE_CHECKING:
     from rich.console import Console
 
-log = logging.getLogger("asyncsched")
+log = Log("asyncsched")
 
 _LATE = 1.0  # seconds without a snapshot after which the view says so
 _AT_EXIT = 2.0  # seconds that the interpreter waits for the terminal to be restored

@@ -24,7 +24,7 @@ from typing import Any
 
 from .._arguments import check_number
 from .._core.instrument import Instrument
-from ..devices.host.log import Log
+from .._log import Log
 from .stack import stack_of
 
 log = Log("asyncsched")

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import atexit
 import gzip
-import logging
 import os
 import platform
 import sys
@@ -24,10 +23,11 @@ from typing import IO, Any, Final
 
 import numpy as np
 
+from .._log import Log
 from .chunks import COUNTED, FORMAT, deltas, line, pack_tasks, ticks
 from .trace_picture import Picture, event
 
-log = logging.getLogger("asyncsched")
+log = Log("asyncsched")
 
 _PAUSE: Final = 0.1  # seconds between two looks
 _ROWS: Final = 1024  # of one chunk, at most: some milliseconds, in steps of less than one

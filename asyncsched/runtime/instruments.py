@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .._core.instrument import EVENTS, Instrument
-from ..devices.host.log import HOOK_FAILURES, Log
+from .._log import HOOK_FAILURES, Log
 
 log = Log("asyncsched")
 

@@ -26,9 +26,9 @@ from .._core.instrument import Instrument
 from .._core.ledger import Limits
 from .._core.model import LAUNCHED, Lane, Task, Value
 from .._core.refcounts import require_gil
+from .._log import Log
 from ..devices.contract import Device, Point, RemoteDevice
 from ..devices.host.allowed import NO_DESCRIPTOR
-from ..devices.host.log import Log
 from ..errors import TaskCancelled
 from .cancellation import to_its_end
 from .instruments import Instruments

@@ -46,7 +46,7 @@ from time import perf_counter, thread_time
 from .._core.callsite import line_of
 from .._core.failure import Failure
 from .._core.model import PENDING, Account, Scope, Task
-from ..devices.host.log import Log
+from .._log import Log
 from ..errors import AsyncSchedError, MemoryDeadlockError, SchedulerStalled
 from .deadlock import BUDGET, Finding, investigate
 from .runtime import Runtime

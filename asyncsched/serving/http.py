@@ -9,7 +9,7 @@ from http import HTTPStatus
 from math import ceil
 from typing import Any, Final, NamedTuple
 
-from ..devices.host.log import Log
+from .._log import Log
 from ..errors import (
     DeadlineExceeded,
     MemoryDeadlockError,

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from .._core.model import Lane, Task
-from ..devices.host.log import Log
+from .._log import Log
 from ..errors import DeadlineExceeded, TaskCancelled
 from ..flow.batcher.batcher import Batcher
 from ..flow.batcher.reserves import check_reserve

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from ..._log import Log
 from ...ops.exactly import asked
 from ...ops.program import Program
-from ..host.log import Log
 from .cupy_internals import NotElementwise
 from .expressions import Expression, expression
 

@@ -9,7 +9,6 @@ it runs, and uses one thread: the stream's.
 from __future__ import annotations
 
 import importlib.util
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -18,6 +17,8 @@ from typing import Any
 from weakref import WeakValueDictionary, ref
 
 import numpy as np
+
+from ..._log import Log
 
 WORTH = 1 << 14  # elements: what is smaller is soon done anyway
 _KEPT_RUNS = 64  # a guess, as of `cluster.programs`
@@ -38,7 +39,7 @@ _wanted: deque[Callable[[], None]] = deque()  # what the compiler is to do
 _compiler: threading.Thread | None = None
 _busy = False  # whether the compiler will look at what is wanted once more
 _asking = threading.Lock()  # of the three above
-_log = logging.getLogger(__name__)
+_log = Log(__name__)
 
 
 def loop(name: str, xp: Any, *arrays: Any, anyhow: bool = False) -> Loop | None:
