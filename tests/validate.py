@@ -11,7 +11,7 @@ def validate(engine: Engine) -> None:
     ledger, tasks = engine.ledger, engine.root.unfinished()
     pending = [t for t in tasks if t.state == PENDING]
     launched = [t for t in tasks if t.state == LAUNCHED]
-    limits, submitted = ledger.limits, ledger.completed + ledger.failed + ledger.cancelled
+    limits, submitted = ledger.limits, sum(ledger.ended.values())
     assert not ledger.busy
     assert len(tasks) == ledger.unfinished == len(set(tasks))
     assert ledger.pending == len(pending)

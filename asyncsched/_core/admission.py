@@ -51,8 +51,9 @@ class Admission:
 
     def new_queue(self, around: Queue | None, share: Share) -> Queue:
         """A queue for a scope, within another's."""
-        tenant = Tenant(None, self.tenants.ordinary) if around is None else self.tenants.join(around.tenant, share)
-        return Queue(tenant)
+        if around is None:
+            return Queue(Tenant(name=None, priority=self.tenants.ordinary))
+        return Queue(self.tenants.join(around.tenant, share))
 
     def push(self, task: Task) -> None:
         """A task joins the queue of its scope."""
@@ -120,7 +121,7 @@ class Admission:
 
         Ask after `next` gave None.
         """
-        if self._ledger.full or self._returning:
+        if self._ledger.free <= 0 or self._returning:
             return []
         found = (self._oldest(account, False) for account in list(self._ledger.waiting) if not account.in_flight)
         return [task for task in found if task is not None]

@@ -21,40 +21,32 @@ edges grow with the square of the number of parameters.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from .model import Task
 
 
+@dataclass(slots=True, eq=False)
 class Commit:
     """What the tasks of one commit share."""
 
-    __slots__ = ("_decision", "charged", "gate")
-
-    def __init__(self, gate: Task) -> None:
-        self.gate = gate
-        self.charged = False  # whether the gate was admitted with the bytes for all
-        self._decision: dict[str, bool] = {}
+    gate: Task
+    charged: bool = False  # whether the gate was admitted with the bytes for all
+    _decision: dict[str, bool] = field(default_factory=dict)
 
     def decide(self, go: bool) -> bool:
         """Decide, unless that was done before. Returns the decision. Thread-safe, since `dict.setdefault` is atomic."""
         return self._decision.setdefault("go", go)
 
 
+@dataclass(slots=True, eq=False)
 class Move:
-    """A task's part in a commit.
+    """A task's part in a commit."""
 
-    Attributes:
-        grant: bytes that it takes over of the gate's charge; the gate itself, what it keeps for the members' workspace.
-        place: where among its inputs the version before is; None if this is the first, before which there were zeros.
-        hands_on: whether its value is a version. Others are only read by members.
-    """
-
-    __slots__ = ("commit", "grant", "hands_on", "place")
-
-    def __init__(self, commit: Commit, grant: int, place: int | None = None, *, hands_on: bool = False) -> None:
-        self.commit = commit
-        self.grant = grant
-        self.place = place
-        self.hands_on = hands_on
+    commit: Commit
+    grant: int  # bytes that it takes over of the gate's charge; the gate itself, what it keeps for members' workspace
+    place: int | None = None  # of the version before among its inputs; None if before it there were zeros
+    hands_on: bool = False  # whether its value is a version. Others are only read by members
 
     def charge(self, task: Task) -> None:
         """The task was admitted: from now on its cost is its part of what was charged for all."""

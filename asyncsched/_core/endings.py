@@ -9,13 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 from .admission import Admission
-from .commit import Commit, Move
+from .commit import Commit
 from .failure import Failure
 from .host import Host
 from .ledger import Ledger
 from .model import CANCELLED, DONE, FAILED, LAUNCHED, PENDING, Scope, Task
-
-Below = list[tuple[Task, Task, Move | None]]
 
 
 class Endings:
@@ -61,7 +59,7 @@ class Endings:
         task.state = state
         if task.value is not None:  # else the stream has emptied it
             task.let_go()
-        task.readers = None
+        task.readers = task.move = None
         if state == FAILED and task.lanes:
             assert task.failure is not None
             self._record(task, task.failure)
@@ -74,30 +72,28 @@ class Endings:
 
         A launched task is settled for everyone who waits, and keeps its slot and bytes until it physically ends.
         """
-        move = task.move  # read once: the stream's thread clears it when the result is there, as it does `value` below
-        if move is not None:
-            return self._give_up(move.commit)
+        if task.move is not None:
+            return self._give_up(task.move.commit)
         if task.state == PENDING:
             self.settle(task, failure)
             return True
-        # While it has not ended none of its dependents has, so their `move` is still there.
-        below = _below(task)
         if task.failure is not failure and not self.mark_cancelled(task, failure):
             return False
-        self._tell_cancelled(task)
-        for producer, dependent, move in below:
+        cancelled = [task]
+        for producer in cancelled:
+            self._tell_cancelled(producer)
             above = producer.failure
-            if above is None:
-                continue
-            if move is not None:
-                self._give_up(move.commit)
-            elif dependent.state == PENDING:
-                self.settle(dependent, above.passed_to(dependent.name, dependent.site))
-            elif dependent.state == LAUNCHED and dependent.failure is None:
-                # Both may have ended since the mark, and it may have its result; but no waiter has been called yet.
-                dependent.failure = above.passed_to(dependent.name, dependent.site)
-                dependent.cancelled = True
-                self._tell_cancelled(dependent)
+            assert above is not None
+            for dependent in producer.dependents:
+                if dependent.move is not None:
+                    self._give_up(dependent.move.commit)
+                elif dependent.state == PENDING:
+                    self.settle(dependent, above.passed_to(dependent.name, dependent.site))
+                elif dependent.state == LAUNCHED and dependent.failure is None:
+                    # Both may have ended since the mark, and it may have its result; but no waiter was called yet.
+                    dependent.failure = above.passed_to(dependent.name, dependent.site)
+                    dependent.cancelled = True
+                    cancelled.append(dependent)
         return True
 
     @staticmethod
@@ -190,22 +186,3 @@ class Endings:
             task.state, task.cancelled = FAILED, True  # so a stream that has not begun it leaves it out
         if task.waiters is not None:
             self.notices.append(task)
-
-
-def _below(task: Task) -> Below:
-    """The dependents of a launched task, each after one of its producers: (producer, dependent, part in a commit).
-
-    It stops at those that are pending, or part of a commit: `settle` and the commit take care of what is below.
-    """
-    found: Below = []
-    todo, seen = [task], {task}
-    while todo:
-        producer = todo.pop()
-        for dependent in producer.dependents:
-            if dependent not in seen:
-                seen.add(dependent)
-                move = dependent.move
-                found.append((producer, dependent, move))
-                if move is None and dependent.state == LAUNCHED:
-                    todo.append(dependent)
-    return found

@@ -49,7 +49,7 @@ from .endings import Endings
 from .failure import Failure
 from .host import Host
 from .ledger import Ledger, Limits
-from .model import CANCELLED, DONE, FAILED, LAUNCHED, PENDING, Lane, Scope, Task, Value, Waiter, failure_above
+from .model import DONE, LAUNCHED, PENDING, Lane, Scope, Task, Value, Waiter, failure_above
 from .placement import choose, soonest
 from .scopes import Scopes
 from .tenants import Share
@@ -180,27 +180,13 @@ class Engine:
             task.scope = task.scope.parent
         self._join(task, False, True)
 
-    @whole
-    def failed_at_once(self, task: Task, failure: Failure) -> None:
-        """An operation was to run at once, and failed: it is a task that was submitted and ended in one step."""
-        self.ledger.join(task)
-        if self.ledger.free > 0:  # else finalisers have submitted meanwhile
-            self.ledger.note_peak(self.ledger.in_flight + 1)
-        if self.ledger.observer is not None:
-            self.ledger.observer.task_submitted(task)
-        task.failure = failure
-        self._endings.end(task, CANCELLED if failure.cancelled else FAILED)
-
     def require(self, task: Task) -> None:
         """Raise TaskTooLarge for a task that could never run under its limit."""
         account, cost = task.scope.account, task.cost
         limit = account.limit
         if limit is None:
             return
-        most = cost
-        for value in task.inputs:
-            most += value.nbytes if value.base is None else value.owner.nbytes
-        if most <= limit:
+        if cost + sum([value.owner.nbytes for value in task.inputs]) <= limit:
             return
         owners = {v.owner for v in task.inputs}  # but for those held outside, which leave the account its room
         needed = cost + sum(owner.nbytes for owner in owners if account.covers(owner.account))
@@ -299,16 +285,15 @@ class Engine:
     def _go(self, task: Task, queued: bool, most: int) -> int:
         """The next task goes: here, with others behind it, or to a lane. Returns how many ran here."""
         ran: int = 0
+        elsewhere: Task | None = task
         if task.plan.small and (lane := self._host.loop_lane(task)) is not None:
-            found: tuple[int, Task | None] = self._host.quietly(self._run_here, task, lane, queued, most)
-            ran, following = found
-            if following is None:
-                return ran
-            task, queued = following, True
-        self._launch(task, queued)
+            ran, elsewhere = self._host.quietly(self._run_here, task, lane, queued, most)
+            queued = True
+        if elsewhere is not None:
+            self._launch(elsewhere, queued)
         return ran
 
-    def _run_here(self, task: Task, lane: Lane, queued: bool, most: int) -> tuple[int, Task | None]:
+    def _run_here(self, task: Task | None, lane: Lane | None, queued: bool, most: int) -> tuple[int, Task | None]:
         """Run the next task on this thread, and those after it while they may run here.
 
         Nothing looks for a task that fits while a body runs: so drops may go the shorter way, see `completions`.
@@ -316,11 +301,10 @@ class Engine:
         Returns how many ran, and the next task, if that is to go elsewhere.
         """
         ran, completions, observer = 0, self.completions, self.ledger.observer
-        following: Task | None = None
         try:
             if observer is None:
                 completions.immediate_thread = get_ident()
-            while True:
+            while task is not None and lane is not None:
                 self._admit(task, queued)
                 task.lane, queued = lane, True
                 if observer is not None:
@@ -328,20 +312,13 @@ class Engine:
                 self._host.run_here(task)
                 self._endings.ended(task)
                 ran += 1
-                if ran >= most or self._postponed:
-                    break
-                following = self.admission.next()
-                if following is None or not following.plan.small:
-                    break
-                found = self._host.loop_lane(following)
-                if found is None:
-                    break
-                task, lane, following = following, found, None
+                task = self.admission.next() if ran < most and not self._postponed else None
+                lane = self._host.loop_lane(task) if task is not None and task.plan.small else None
         finally:
             completions.immediate_thread = 0
         for account in self.ledger.waiting:
             account.changed = True
-        return ran, following
+        return ran, task
 
     def _launch(self, task: Task, queued: bool) -> None:
         """The next task goes to a lane."""
@@ -436,11 +413,6 @@ class Engine:
         else:
             self.scopes.close(scope)
 
-    @whole
-    def release_reserves(self) -> None:
-        """The scheduler closes: scopes that were left open reserve nothing any more."""
-        self.scopes.release_reserves(self.root)
-
 
 def _follow(task: Task) -> Failure | None:
     """Note for what a task waits among its inputs. Returns the failure of one that has failed."""
@@ -449,11 +421,9 @@ def _follow(task: Task) -> Failure | None:
         producer = value.task
         if producer is None:
             continue
-        if producer.failure is not None:
-            failed = producer.failure
-        if producer.state >= DONE:
-            if producer.failure is None:
-                value.task = None
-            continue
-        producer.add_dependent(task)
+        failed = producer.failure or failed
+        if producer.state < DONE:
+            producer.add_dependent(task)
+        elif producer.failure is None:
+            value.task = None
     return failed

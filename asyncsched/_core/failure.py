@@ -5,20 +5,13 @@ from __future__ import annotations
 import traceback
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 from ..errors import TaskCancelled, notes_of, passable
 from .callsite import CallSite, line_of
 from .exception_copies import clear, copied, without_runner
 
 _PATH_SHOWN = 6
-
-
-class Keeper(Protocol):
-    """Where a root cause is kept, or counted, until someone sees it."""
-
-    def pop(self, failure: Failure, default: None, /) -> object:
-        """Keep this failure no longer: someone has seen it."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -35,7 +28,7 @@ class Failure:
     upstream: Failure | None = None
     depth: int = 0
     seen: bool = False
-    keeper: Keeper | None = None  # where an unseen root is kept or counted
+    keeper: Any = None  # where an unseen root is kept, or counted: see `unseen`
     seq: int = 0
     _root: Failure | None = None  # not itself: that would pin frames until collected
     _notes: list[Any] = field(default_factory=list)

@@ -28,24 +28,24 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort_left
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from math import inf
 from typing import Generic, TypeVar
 
 
+@dataclass(slots=True, eq=False)
 class Member:
     """Who shares. `weight` may change at any time, and holds for what goes from then on."""
 
-    __slots__ = ("joined", "paid", "weight")
-
-    def __init__(self, weight: float = 1.0) -> None:
-        self.weight = weight
-        self.paid = -inf  # up to where it has paid for what it got
-        self.joined = False
+    weight: float = 1.0
+    paid: float = -inf  # up to where it has paid for what it got
+    joined: bool = False
 
 
 M = TypeVar("M", bound=Member)
 
 
+@dataclass(slots=True, eq=False)
 class FairQueue(Generic[M]):
     """The members that have something waiting, in the order in which they may go.
 
@@ -67,14 +67,11 @@ class FairQueue(Generic[M]):
             however large what the others get is.
     """
 
-    __slots__ = ("_clock", "_entry", "_line", "_quantum")
-
-    def __init__(self, quantum: float = inf) -> None:
-        self._quantum = quantum
-        self._clock = 0.0  # where who went last began
-        self._entry = 0.0  # where a newcomer starts
-        # Sorted by what they paid, the next to be served last: a member may leave while it is visited by a walk.
-        self._line: list[M] = []
+    quantum: float = inf
+    _clock: float = 0.0  # where who went last began
+    _entry: float = 0.0  # where a newcomer starts
+    # Sorted by what they paid, the next to be served last: a member may leave while it is visited by a walk.
+    _line: list[M] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self._line)
@@ -90,7 +87,7 @@ class FairQueue(Generic[M]):
         member.joined = True
         if member.paid < self._clock:
             member.paid = self._entry
-        self._insert(member)
+        insort_left(self._line, member, key=_order)
 
     def leave(self, member: M) -> None:
         """Take out a member that has nothing left to be served."""
@@ -104,20 +101,10 @@ class FairQueue(Generic[M]):
             start = self._clock
         self._clock = start
         if start >= self._entry:
-            self._entry = start + (share if share < self._quantum else self._quantum) / 2
-        if len(self._line) == 1:
-            member.paid = start + share
-        else:
-            self._remove(member)
-            member.paid = start + share
-            self._insert(member)
-
-    def _insert(self, member: M) -> None:
-        line = self._line
-        if not line or member.paid >= line[0].paid:  # most often it is the last in line
-            line.insert(0, member)
-        else:
-            insort_left(line, member, key=_order)
+            self._entry = start + (share if share < self.quantum else self.quantum) / 2
+        self._remove(member)
+        member.paid = start + share
+        insort_left(self._line, member, key=_order)
 
     def _remove(self, member: M) -> None:
         line = self._line

@@ -14,21 +14,24 @@ from .model import Account, Scope, Task
 
 
 class InlineOp(NamedTuple):
-    """A quick operation that ran on the loop's thread."""
+    """A quick operation that ran on the loop's thread.
+
+    Attributes:
+        meta: of the result, with `shape` and `dtype`.
+        nbytes: what the result is charged.
+        site: the user's line.
+        began, ended: in seconds of `time.perf_counter`.
+        seq: its number, among those of the tasks.
+    """
 
     name: str
     scope: Scope
     meta: Any
-    """Of the result, with `shape` and `dtype`."""
     nbytes: int
-    """What the result is charged."""
     site: CallSite | None
-    """The user's line."""
     began: float
-    """In seconds of `time.perf_counter`, as `ended`."""
     ended: float
     seq: int
-    """Its number, among those of the tasks."""
 
 
 class Instrument:

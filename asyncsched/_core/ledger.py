@@ -13,19 +13,16 @@ from typing import Any
 
 from .completions import Completions
 from .instrument import Instrument
-from .model import DONE, FAILED, Account, Scope, Task, Value
+from .model import CANCELLED, DONE, FAILED, Account, Scope, Task, Value
 
 
 @dataclass(frozen=True)
 class Limits:
     """The bounds of one scheduler. None is no bound."""
 
-    max_ops: int | None = None
-    """Most tasks in flight."""
-    max_bytes: int | None = None
-    """Most tracked bytes."""
-    max_pending: int | None = None
-    """Most tasks that wait in the backlog."""
+    max_ops: int | None = None  # most tasks in flight
+    max_bytes: int | None = None  # most tracked bytes
+    max_pending: int | None = None  # most tasks that wait in the backlog
 
 
 class Ledger:
@@ -47,7 +44,8 @@ class Ledger:
         self.abandoned = False
         self.observer: Instrument | None = None
         self.sequence = 0  # the number of the next task
-        self.submitted = self.completed = self.failed = self.cancelled = 0
+        self.submitted = 0
+        self.ended = {DONE: 0, FAILED: 0, CANCELLED: 0}  # tasks with a stream, by how they ended
         self.ran_at_once = 0  # operations that never were tasks, and count among neither
         self.ended_tasks = self.ended_bytes = 0  # tasks with a slot that ended, and their costs
         self.peak_in_flight = self.peak_bytes = 0
@@ -82,11 +80,6 @@ class Ledger:
         The one predicate for whoever wants past them. `tensors.issue.run_at_once` has it written out.
         """
         return not self.pending and self.free > 0
-
-    @property
-    def full(self) -> bool:
-        """Whether every slot is taken."""
-        return self.free <= 0
 
     def certainly_fits(self, task: Task) -> bool:
         """Whether there is room for a task beside all that is charged or promised. If so it can run under its limit:
@@ -178,14 +171,8 @@ class Ledger:
         """It is not unfinished any more: its state says how it ended."""
         del task.scope.tasks[task]
         self.unfinished -= 1
-        if not task.lanes:
-            pass  # a claim, which is no work
-        elif task.state == DONE:
-            self.completed += 1
-        elif task.state == FAILED:
-            self.failed += 1
-        else:
-            self.cancelled += 1
+        if task.lanes:  # a claim is no work
+            self.ended[task.state] += 1
         if self.observer is not None:
             self.observer.task_ended(task)
 

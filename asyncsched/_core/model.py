@@ -118,12 +118,7 @@ class Value:
 
 
 def new_value(
-    account: Account,
-    device: Any,
-    meta: Any,
-    nbytes: int = 0,
-    site: CallSite | None = None,
-    array: Any = None,
+    account: Account, device: Any, meta: Any, nbytes: int = 0, site: CallSite | None = None, array: Any = None
 ) -> Value:
     """A value to come, or of an array that is there. (A class with an `__init__` takes longer to call.)"""
     value = Value()
@@ -251,8 +246,8 @@ class Task:
         return self.state >= DONE or self.cancelled
 
     def let_go(self) -> None:
-        """Drop all that it holds, since it has run, or never will. The one place where a task is emptied."""
-        self.value = self.args = self.call = self.context = self.options = self.move = None
+        """Drop all that it works on, since it has run, or never will. (Its part in a commit it keeps until it ends.)"""
+        self.value = self.args = self.call = self.context = self.options = None
         self.reads = ()
 
     def __repr__(self) -> str:

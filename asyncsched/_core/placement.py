@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 from .model import DONE, Lane, Task, Value
 
 
@@ -11,9 +13,8 @@ def choose(task: Task) -> Lane:
     Or, of a device to which it matters where data is, the one that it says.
     """
     lanes = task.lanes
-    least = lanes[0]
     if len(lanes) == 1:
-        return least
+        return lanes[0]
     reads = task.reads
     for value in (reads,) if type(reads) is Value else reads:
         producer = value.task
@@ -21,12 +22,9 @@ def choose(task: Task) -> Lane:
             lane = producer.lane
             if lane is not None and lane.tail is producer and lane in lanes:
                 return lane
-    if least.place is not None:
-        return least.place(task)
-    for lane in lanes:
-        if lane.load < least.load:
-            least = lane
-    return least
+    if lanes[0].place is not None:
+        return lanes[0].place(task)
+    return min(lanes, key=attrgetter("load"))
 
 
 def soonest(task: Task, now: float) -> Lane:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ from .model import PENDING, Task
 SWEEP: Final = 64  # a queue is swept when this many of its tasks, and more than half, are not pending any more
 
 
+@dataclass(slots=True, eq=False)
 class Queue:
     """The pending tasks of a scope in order of submission.
 
@@ -25,14 +27,11 @@ class Queue:
     A cancelled task stays where it is until it comes to the front, or too many of its kind have piled up.
     """
 
-    __slots__ = ("_expedited", "_tasks", "in_rotation", "live", "tenant")
-
-    def __init__(self, tenant: Any) -> None:
-        self.tenant = tenant  # the `Tenant` whose share it is admitted from
-        self.live = 0  # tasks that are pending
-        self.in_rotation = False  # whether its tenant serves it, since other queues have pending tasks, too
-        self._expedited: deque[Task] = deque()
-        self._tasks: deque[Task] = deque()
+    tenant: Any  # the `Tenant` whose share it is admitted from
+    live: int = 0  # tasks that are pending
+    in_rotation: bool = False  # whether its tenant serves it, since other queues have pending tasks, too
+    _expedited: deque[Task] = field(default_factory=deque)
+    _tasks: deque[Task] = field(default_factory=deque)
 
     def __iter__(self) -> Iterator[Task]:
         """Its pending tasks, in order."""

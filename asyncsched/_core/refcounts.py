@@ -40,19 +40,6 @@ def _repeated(n: int) -> tuple[Sequence[object], ...]:
     return [object()] * n, tuple([object()] * n)
 
 
-class _Dropped:
-    """Notes the count of its references in its `__del__`."""
-
-    __slots__ = ("counts",)
-
-    def __init__(self, counts: set[int]) -> None:
-        self.counts = counts
-
-    def __del__(self) -> None:
-        if (count := sys.getrefcount(self)) > 0:
-            self.counts.add(count)
-
-
 def in_finaliser() -> int:
     """What `sys.getrefcount(self)` says in a `__del__` that runs since the last reference has gone.
 
@@ -60,8 +47,14 @@ def in_finaliser() -> int:
     Where this interpreter's counts are not understood: less than any count, as if it were always so.
     """
     counts: set[int] = set()
+
+    class Dropped:
+        def __del__(self) -> None:
+            if (count := sys.getrefcount(self)) > 0:
+                counts.add(count)
+
     for _ in range(50):  # often enough for the interpreter to have specialised its code
-        _Dropped(counts)
+        Dropped()
     return counts.pop() if len(counts) == 1 else -1
 
 

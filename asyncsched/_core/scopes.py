@@ -68,22 +68,14 @@ class Scopes:
         """Take a finished scope out of the tree; what it still holds is charged to its parent in the same step."""
         assert not scope.tasks
         parent = scope.parent
-        self._closed(scope)
-        if parent is None:
+        if scope.closed or parent is None:  # the scheduler closed meanwhile, and with it what was left open
             return
+        self._closed(scope)
         parent.children.pop(scope, None)
         if scope.reserve:
             self._ledger.unreserve(scope)
         if scope.children:
             self._hand_over(scope, parent)
-
-    def release_reserves(self, root: Scope) -> None:
-        """The scheduler closes: scopes that were left open, as by a KeyboardInterrupt, reserve nothing any more."""
-        for scope in root.tree():
-            if scope.reserve and not scope.closed:
-                self._ledger.unreserve(scope)
-                scope.reserve = 0
-            scope.account = scope.account.open
 
     def _closed(self, scope: Scope) -> None:
         scope.closed = True

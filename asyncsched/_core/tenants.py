@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -38,24 +39,18 @@ _REMEMBERED: Final = 1024  # tenants whose account of what they got is kept whil
 class Share(NamedTuple):
     """How a new scope shares what is admitted. What is None is as in the scope around it."""
 
-    tenant: Hashable | None = None
-    """Whose work it is. Who names none, in a scope that names none, is a tenant of its own."""
-    weight: float | None = None
-    """Of the tenant, from now on."""
-    priority: int | None = None
-    """The class: the higher goes first."""
+    tenant: Hashable | None = None  # whose work it is; who names none, in a scope that names none, is one of its own
+    weight: float | None = None  # of the tenant, from now on
+    priority: int | None = None  # the class: the higher goes first
 
 
+@dataclass(slots=True, eq=False, weakref_slot=True, kw_only=True)
 class Tenant(Member):
     """Who shares: all scopes that name the same tenant in a priority class, or one scope that names none."""
 
-    __slots__ = ("__weakref__", "name", "priority", "queues")
-
-    def __init__(self, name: Hashable | None, priority: Priority, weight: float = 1) -> None:
-        super().__init__(weight)
-        self.name = name
-        self.priority = priority
-        self.queues: dict[Queue, None] = {}  # of its scopes that have something pending, the next to be asked first
+    name: Hashable | None
+    priority: Priority
+    queues: dict[Queue, None] = field(default_factory=dict)  # that have something pending, the next to be asked first
 
     def enter(self, queue: Queue) -> None:
         """A queue of its has something pending, and is asked from now on."""
@@ -93,15 +88,14 @@ class Tenant(Member):
         return None
 
 
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Priority:
     """A priority class: tenants that share."""
 
-    __slots__ = ("__weakref__", "level", "passed", "tenants")
-
-    def __init__(self, level: int) -> None:
-        self.level = level
-        self.passed = 0  # admissions to other classes since the last to this one, while it waits
-        self.tenants = FairQueue[Tenant](quantum=2)  # a slot and a quantum of bytes
+    level: int
+    passed: int = 0  # admissions to other classes since the last to this one, while it waits
+    # A quantum of bytes, and a slot.
+    tenants: FairQueue[Tenant] = field(default_factory=lambda: FairQueue(quantum=2))
 
     def next(self, full: bool, blocked: list[Task]) -> Task | None:
         """The first task that can go, for which its tenant is charged; None if none can.
@@ -135,7 +129,8 @@ class Tenants:
             group = self._classes[level] = Priority(level)
         tenant = None if name is None else self._named.get((name, level))
         if tenant is None:
-            tenant = Tenant(name, group, 1 if name is None or name != parent.name else parent.weight)
+            known = 1.0 if name is None or name != parent.name else parent.weight
+            tenant = Tenant(known, name=name, priority=group)
         if name is not None:
             self._named[name, level] = tenant
             self._recent.append(tenant)

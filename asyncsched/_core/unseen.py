@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Final
 
 from .failure import Failure
@@ -9,14 +10,23 @@ from .failure import Failure
 KEPT_FAILURES: Final = 100
 
 
+@dataclass(slots=True, eq=False)
+class _Counted:
+    """Failures that are only counted, until someone sees them."""
+
+    number: int = 0
+
+    def pop(self, failure: Failure, default: None, /) -> None:
+        """Count one less: it was seen. Takes what `dict.pop` takes, since failures that are kept are in a dict."""
+        self.number -= 1
+
+
+@dataclass(slots=True, eq=False)
 class Unseen:
     """Root causes, the first `KEPT_FAILURES` as they are; the others are counted."""
 
-    __slots__ = ("_counted", "_kept")
-
-    def __init__(self) -> None:
-        self._kept: dict[Failure, None] = {}
-        self._counted = _Counted()
+    _kept: dict[Failure, None] = field(default_factory=dict)
+    _counted: _Counted = field(default_factory=_Counted)
 
     def __bool__(self) -> bool:
         return bool(self._kept or self._counted.number)
@@ -41,16 +51,3 @@ class Unseen:
             failure.see()
         counted, self._counted = self._counted, _Counted()
         return found, counted.number
-
-
-class _Counted:
-    """Failures that are only counted, until someone sees them."""
-
-    __slots__ = ("number",)
-
-    def __init__(self) -> None:
-        self.number = 0
-
-    def pop(self, failure: Failure, default: None, /) -> None:
-        """Count one less: it was seen. Takes what `dict.pop` takes, since failures that are kept are in a dict."""
-        self.number -= 1

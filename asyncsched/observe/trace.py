@@ -138,7 +138,7 @@ class Trace(Instrument):
         row[LAUNCHED] = self._last[queue] = now
         row[LANE] = task.lane or CLAIM
         row[FULL] = self._full
-        self._full = self._engine.ledger.full
+        self._full = self._engine.ledger.free <= 0
         self._in_flight += task.cost
 
     def body_ended(self, task: Task, began: float, ended: float) -> None:

@@ -221,7 +221,8 @@ class Runtime(OnOneLoop, Host):
     def close(self) -> None:
         """Stop the devices; nothing may be in flight."""
         self._move_on(Life.CLOSED)
-        self.engine.release_reserves()
+        for scope in self.engine.root.tree()[:0:-1]:  # left open, as by a KeyboardInterrupt; the root stays
+            self.engine.close_scope(scope)
         self.on_stuck(())
         self.stop_devices()
         self._stop_wakeup()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .._core.model import CANCELLED, DONE, FAILED
 from .runtime import Runtime
 
 
@@ -79,9 +80,9 @@ def statistics_of(runtime: Runtime) -> Statistics:
     ledger = engine.ledger
     return Statistics(
         tasks_submitted=ledger.submitted + ledger.ran_at_once,
-        tasks_completed=ledger.completed + ledger.ran_at_once,
-        tasks_failed=ledger.failed,
-        tasks_cancelled=ledger.cancelled,
+        tasks_completed=ledger.ended[DONE] + ledger.ran_at_once,
+        tasks_failed=ledger.ended[FAILED],
+        tasks_cancelled=ledger.ended[CANCELLED],
         tasks_pending=ledger.pending - ledger.claims,
         tasks_in_flight=ledger.in_flight,
         peak_tasks_in_flight=ledger.peak_in_flight,

@@ -70,7 +70,7 @@ class Waits:
         if head is not task and head is not None:
             return Wait.QUEUE, head
         account = task.scope.account
-        if task.lanes and self._ledger.full:
+        if task.lanes and self._ledger.free <= 0:
             return Wait.SLOT, next(iter(self._in_flight), None)
         if not account.fits(task):
             return Wait.BYTES, next(iter(self.charged_to(account)), None)

@@ -182,5 +182,6 @@ def _failed(scope: Scope, op: Op, first: Value, plan: Plan, failure: Failure) ->
     runtime = first.account.runtime
     value = new_value(scope.account, first.device, plan.meta)
     task = Task(scope, plan, value, op, (), None, None, runtime.lanes[first.device].compute, 0)
-    runtime.engine.failed_at_once(task, failure)
+    runtime.engine.submit(task, bounded=False, hold=True)
+    runtime.engine.settle(task, failure)
     return value

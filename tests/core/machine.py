@@ -69,7 +69,7 @@ class EngineMachine(Promises):
         failing = any(read.failed for read in job.inputs)
         assert self.overcharge or failing or limit is None or needed <= limit or not fits
         full = bounded and ledger.limits.max_pending is not None and ledger.pending >= ledger.limits.max_pending
-        passes = fits and not failing and not hold and not self.pending() and not ledger.full
+        passes = fits and not failing and not hold and not self.pending() and ledger.free > 0
         self.jobs.append(job)
         self.passing = {task} if passes else set()
         self.queued.clear()

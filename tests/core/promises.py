@@ -103,7 +103,7 @@ class Promises(RuleBasedStateMachine):
         for job in self.jobs:
             assert job.joined, "nothing is lost"
             assert job.starts == (job.granted and job.task.state != PENDING and bool(job.task.lanes))
-        for state, count in ((DONE, ledger.completed), (FAILED, ledger.failed), (CANCELLED, ledger.cancelled)):
+        for state, count in ledger.ended.items():
             assert count == sum(job.task.state == state for job in self.jobs if job.task.lanes)
         for room in self.rooms:
             assert room.closed == room.core.closed
@@ -173,7 +173,7 @@ class Promises(RuleBasedStateMachine):
         assert admission.next() is None
         stuck = admission.stuck()
         expected = set()
-        if not ledger.full:
+        if ledger.free > 0:
             for job in self.pending():
                 if not job.blocked and not self.in_flight(job.account):
                     expected.add(job.account)
@@ -194,7 +194,7 @@ class Promises(RuleBasedStateMachine):
 
     def waiting(self) -> tuple[dict[Account, tuple[int, Task | None]], bool]:
         """The accounts in which tasks wait, with their grace and earmarks, and whether all slots are taken."""
-        return {job.account: (job.account.grace, job.account.earmark) for job in self.pending()}, self.ledger.full
+        return {job.account: (job.account.grace, job.account.earmark) for job in self.pending()}, self.ledger.free <= 0
 
     def eligible(
         self, accounts: dict[Account, tuple[int, Task | None]], full: bool, *, taken_in: bool = False

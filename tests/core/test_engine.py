@@ -66,7 +66,7 @@ def test_reading_a_failed_value_fails_at_once():
     task, value = rig.submit(x)
     assert task.state == FAILED
     assert value.failure.upstream is x.failure
-    assert rig.engine.ledger.failed == 2
+    assert rig.engine.ledger.ended[FAILED] == 2
     validate(rig.engine)
 
 

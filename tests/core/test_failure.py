@@ -12,6 +12,7 @@ import pytest
 
 from asyncsched._core.callsite import line_of
 from asyncsched._core.failure import Failure
+from asyncsched._core.model import FAILED
 from asyncsched.errors import TaskCancelled
 from tests.validate import validate
 
@@ -284,7 +285,7 @@ def test_a_failure_seen_through_a_dependent_that_ended_first_is_not_reported():
     rig.post(task)
     rig.drain()
     validate(rig.engine)
-    assert (rig.engine.ledger.failed, rig.engine.ledger.unfinished) == (2, 0)
+    assert (rig.engine.ledger.ended[FAILED], rig.engine.ledger.unfinished) == (2, 0)
     assert rig.root.take_failures() == ([], 0)
 
 

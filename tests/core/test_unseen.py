@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asyncsched._core.model import Scope, Value
+from asyncsched._core.model import CANCELLED, FAILED, Scope, Value
 from asyncsched._core.unseen import KEPT_FAILURES
 
 from .rig import Rig, cancellation
@@ -54,7 +54,7 @@ def test_cancelled_tasks_are_no_failures() -> None:
     dependent, _ = rig.submit(value)
     rig.engine.cancel(task, cancellation(task))
     assert rig.root.take_failures() == ([], 0)
-    assert (rig.engine.ledger.cancelled, rig.engine.ledger.failed) == (2, 0)
+    assert (rig.engine.ledger.ended[CANCELLED], rig.engine.ledger.ended[FAILED]) == (2, 0)
     assert dependent.failure is not None
 
 
