@@ -7,9 +7,12 @@ import gc
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from time import monotonic
 from typing import Any
 
 import pytest
+
+LONGEST = 100.0  # seconds: a little less than the timeout of a test, which shows no answer
 
 
 class Clock:
@@ -26,9 +29,21 @@ class Clock:
 
 
 async def until(holds: Callable[[], object]) -> None:
-    """Let the loop turn until something is so. Only the test's timeout ends it: how long it takes is no promise."""
-    while not holds():
+    """Let the loop turn until something is so. How long that takes is no promise; but a test that hangs says where.
+
+    Raises:
+        AssertionError: if it is not so in time, with the line that asks and the last answer.
+    """
+    end = monotonic() + LONGEST
+    while not (answer := holds()):
+        if monotonic() > end:
+            raise AssertionError(f"after {LONGEST:g} s still {answer!r}: {_where(holds)}")
         await asyncio.sleep(0)
+
+
+def _where(function: Callable[..., object]) -> str:
+    code = getattr(function, "__code__", None)
+    return repr(function) if code is None else f"{code.co_filename}:{code.co_firstlineno}"
 
 
 async def turns(count: int = 30) -> None:
