@@ -172,6 +172,8 @@ class Engine:
         self.admission.push(task)
         if failed is not None and task.move is None:
             self._endings.settle(task, failed.passed_to(task.name, task.site))
+        elif task.failure is not None:  # it was to run at once, and failed
+            self._endings.settle(task, task.failure)
         completions.wants_slots = True  # the flag first, a look at the deque second: see `completions`
 
     def _join_late(self, task: Task) -> None:

@@ -182,6 +182,6 @@ def _failed(scope: Scope, op: Op, first: Value, plan: Plan, failure: Failure) ->
     runtime = first.account.runtime
     value = new_value(scope.account, first.device, plan.meta)
     task = Task(scope, plan, value, op, (), None, None, runtime.lanes[first.device].compute, 0)
+    task.failure = failure
     runtime.engine.submit(task, bounded=False, hold=True)
-    runtime.engine.settle(task, failure)
     return value
