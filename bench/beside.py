@@ -50,9 +50,8 @@ _BOTH = f"PyTorch; JAX; {ONE_STREAM}"
 _NO_HOP = "what takes less than a hop does not hop: issuing and entering a result is all that is added"
 _LOOP = "a loop compiled for the whole row, on as many threads: level with PyTorch's kernels"
 _BLOCKS = "NumPy's passes over blocks that fit the second-level cache, on two threads, as prototypes had it"
-_TILES = "both products and the exponentials between them in one loop: weights never leave the first-level cache"
 _COLUMNS = "windows as columns, in blocks that fit the cache, and one product, which alone took 0.9x where this was set"
-_FEWER = "2.25 times fewer multiplications, as Winograd has it, in products of a BLAS, with compiled loops around: 0.8x"
+_POOLS = "as without numba, but for the gradient of a pool in one loop"
 _PENDING = "twice the time of values that waited without a task: one way for all of them is worth that"
 _COLLECTED = "the collector goes over a task and its value for each, some five times while the backlog grows"
 _WAITING = "`x + 1` that really is pending, issue to done: {:,}"
@@ -95,15 +94,15 @@ ROWS = (
     _row("cross_entropy, 4096 x 1024", "ms", "cross_entropy", _BOTH, _ours(1.5, _BLOCKS, 1.0)),
     _row(
         "attention, 8 x 8 x 256 x 64", "ms", "attention", _BOTH,
-        _ours(0.65, "by heads on two threads: 0.63x by hand where this was set", 1.0, _TILES), "attention",
+        _ours(0.65, "by heads on two threads: 0.63x by hand where this was set"), "attention",
     ),
     _row(
         "conv2d, 32 x 32 x 32 x 32 by 64 x 3 x 3", "ms", "conv2d", f"PyTorch; {ONE_STREAM}",
-        _ours(1.3, _COLUMNS, 1.0, _FEWER), "conv2d",
+        _ours(1.3, _COLUMNS), "conv2d",
     ),
     _row(
         "a training step of a small CNN", "ms", "cnn", f"PyTorch; {ONE_STREAM}",
-        _ours(1.3, "as its convolutions", 1.0, "as its convolutions; the gradient of a pool in one loop"),
+        _ours(1.3, "as its convolutions", 1.3, _POOLS),
     ),
     _row(
         "a step of the perceptron 512-2048-512-1, data on the device", "ms", "training, data on the device",

@@ -30,12 +30,7 @@ NAMED_BY_WHO_HAS_IT = {  # what has to do with it alone, and is imported by nobo
 }
 # Imported by one function, where that is installed.
 BEHIND_AN_EXTRA = {
-    "ops.kernels.attention_loops": {"numba", "llvmlite"},  # which numba brings
-    "ops.kernels.elementary": {"numba"},
-    "ops.kernels.image_loops": {"numba", "llvmlite"},
-    "ops.kernels.simd": {"numba", "llvmlite"},
     "ops.kernels.loops": {"numba"},
-    "ops.kernels.tile_loops": {"numba", "llvmlite"},
     "observe.view": {"rich"},
 }
 LOADED_ONLY_WHEN_USED = {

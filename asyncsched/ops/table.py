@@ -38,7 +38,7 @@ from __future__ import annotations
 from .kernels import (
     activation,
     attention,
-    convolutions,
+    conv,
     create,
     elementwise,
     fourier,
@@ -60,6 +60,6 @@ from .op import Op
 
 _THEMES = (
     elementwise, reduce, matrices, fourier, shapes, index, sets, create, random, gradients, optim, activation, gelu,
-    softmax, layers, losses, attention, convolutions, pool,
+    softmax, layers, losses, attention, conv, pool,
 )  # fmt: skip
 TABLE: dict[str, Op] = {op.name: op for theme in _THEMES for op in theme.OPS}

@@ -37,37 +37,7 @@ def given(scale: float, seed: int = 0) -> dict[str, list[tuple[tuple[Any, ...], 
         "softmax": [((x,), {"log": log}) for log in (False, True)],
         "layer_norm": [((rows, w / scale, b / scale), {"eps": 1e-5}) for rows in (x, far, uneven)],
         "cross_entropy": [((x, target), ENTROPY | {"label_smoothing": smooth}) for smooth in (0.0, 0.1)],
-        **attentions(rng, np.float32(scale)),
-        **convolutions(rng, np.float32(scale)),
         **{name: [] for name, op in TABLE.items() if op.cut in PRODUCTS},  # in parts alone: see `devices/test_team.py`
-    }
-
-
-def attentions(rng: np.random.Generator, scale: np.float32) -> dict[str, list[tuple[tuple[Any, ...], dict[str, Any]]]]:
-    """Enough queries and keys for a compiled loop, neither in whole tiles of it."""
-    shapes = ((3, 129, 48), (3, 150, 48), (3, 150, 40))
-    q, k, v = [(scale * rng.standard_normal(shape)).astype("f4") for shape in shapes]
-    packed = np.concatenate([one.reshape(-1) for one in (q, k, v)])
-    both = [{"causal": causal} for causal in (False, True)]
-    return {
-        "attention": [((packed, 0), {"shapes": shapes, "scale": None, **options}) for options in both],
-        "attention_unpacked": [((q, k, v, 0), {"scale": 0.2, **options}) for options in both],
-        "self_attention": [((np.concatenate([q] * 6, -1), 0), {"heads": 2, **options}) for options in both],
-    }
-
-
-def convolutions(
-    rng: np.random.Generator, scale: np.float32
-) -> dict[str, list[tuple[tuple[Any, ...], dict[str, Any]]]]:
-    """Enough images for a compiled loop."""
-    x, weight, bias, grad = [
-        rng.standard_normal(shape).astype("f4") for shape in ((2, 8, 32, 32), (8, 8, 3, 3), (8,), (2, 8, 32, 32))
-    ]
-    options = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1)}
-    return {
-        "conv2d": [((x * scale, weight, bias), options)],
-        "conv2d_input_grad": [((grad * scale, weight), {"shape": x.shape, **options})],
-        "conv2d_weight_grad": [((grad * scale, x), {"shape": weight.shape, **options})],
     }
 
 

@@ -17,7 +17,7 @@ from asyncsched.ops.kernels import (
     attention,
     blocks,
     compiled,
-    convolutions,
+    conv,
     gelu,
     layers,
     losses,
@@ -44,7 +44,7 @@ NAMES = list(cases("f4", 1))
 
 
 def test_every_row_has_a_case():
-    themes = (activation, gelu, softmax, layers, losses, attention, convolutions, pool)
+    themes = (activation, gelu, softmax, layers, losses, attention, conv, pool)
     declared = {op.name for theme in themes for op in theme.OPS} - {"class_numbers"}
     declared |= {"embedding", "dropout", "uniform", "normal"}
     assert declared - set(ARITIES) <= set(NAMES) <= declared

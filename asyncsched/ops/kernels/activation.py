@@ -8,7 +8,6 @@ import numpy as np
 
 from ..declare import Cost, UfuncCall, elementwise
 from ..rules import layers as rules
-from . import compiled
 from .blocks import blocks, flat, long_blocks
 from .elementwise import kept
 from .scratch import scratch
@@ -34,11 +33,7 @@ def relu(xp: Any, x: Any, *, out: Any = None) -> Any:
 
 def relu_backward(xp: Any, grad: Any, y: Any, *, out: Any = None) -> Any:
     """The gradient where the result was positive, and 0 elsewhere, be it infinite there."""
-    run = compiled.loop("relu_backward", xp, grad, y)
     out, result, grads, values = flat(xp, out, grad, y)
-    if run is not None:
-        run(grads, values, result)
-        return out
     for block in long_blocks(xp, y.size):
         v = values[block]
         lost = xp.less_equal(v, 0, out=scratch(xp, 0, v.shape, xp.bool_))
@@ -99,7 +94,7 @@ def softplus_backward(xp: Any, grad: Any, x: Any, *, beta: float, threshold: flo
 OPS = (
     # In a captured step `maximum` gives the same bits on short blocks, and needs no rows of zeros there.
     elementwise(relu, rules.relu, "The larger of each element and 0.", Cost.SCALAR, ufunc=UfuncCall("maximum", (0,))),
-    elementwise(relu_backward, rules.elementwise, "The gradient of relu.", compiled_as="relu_backward"),
+    elementwise(relu_backward, rules.elementwise, "The gradient of relu."),
     elementwise(sigmoid, rules.elementwise, "1 / (1 + exp(-x))."),
     elementwise(leaky_relu, rules.elementwise, "The larger of each element and 0, and a slope times the smaller."),
     elementwise(softplus, rules.elementwise, "log(1 + exp(beta x)) / beta."),

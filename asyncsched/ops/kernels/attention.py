@@ -1,36 +1,51 @@
-"""Scaled dot-product attention, of packed operands or of three; what they have in common is in `attention_blocks`."""
+"""Scaled dot-product attention, of packed operands or of three, in blocks of heads and queries.
+
+The weights of a few heads, or of some queries of one, are made, used and dropped, so memory grows with the length, not
+with its square, but for a mask or the causal one; the derivative makes them anew.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import accumulate
 from math import prod, sqrt
 from typing import Any
 
-from ..declare import Kernel, Op, bounded, with_products
+import numpy as np
+
+from .. import parallel
+from ..declare import with_products
 from ..rules import attention as rules
-from .attention_blocks import attend, attend_backward
+from .blocks import blocks, directly, exponentials, queries, totals
+from .matrices import vecdot
+from .scratch import scratch
+
+Index = tuple[Any, ...]  # of some heads
+
+# So many arrays of scores might be in a block: there is one, and in what is left are queries, keys and values.
+_ALIVE = 3
+# By estimate, one for another thread takes at least this long: of shorter ones most is the interpreter's work.
+_GROUP_SECONDS = 5e-5
 
 
 def attention(
     xp: Any, packed: Any, mask: Any, *, shapes: Any, causal: bool, scale: float | None = None, out: Any = None,
-    fused: bool = False,
 ) -> Any:  # fmt: skip
     """softmax(q k^T scale + mask) v, with q, k and v one after the other in a flat array; the mask 0 is none."""
     q, k, v = _parts(packed, shapes)
     out = xp.empty((*q.shape[:-1], v.shape[-1]), q.dtype) if out is None else out
-    attend(xp, q, k, v, mask, causal, _scale(q, scale), out, fused)
+    _attend(xp, q, k, v, mask, causal, _scale(q, scale), out)
     return out
 
 
 def attention_unpacked(
     xp: Any, q: Any, k: Any, v: Any, mask: Any, *, causal: bool, scale: float | None = None, out: Any = None,
-    fused: bool = False,
 ) -> Any:  # fmt: skip
     """The same of three arrays: what is not packed need not be copied."""
     out = xp.empty((*q.shape[:-1], v.shape[-1]), q.dtype) if out is None else out
     q, k, v = _for_products(xp, q), _for_products(xp, k), _for_products(xp, v)
-    attend(xp, q, k, v, mask, causal, _scale(q, scale), out, fused)
+    _attend(xp, q, k, v, mask, causal, _scale(q, scale), out)
     return out
 
 
@@ -41,17 +56,15 @@ def attention_backward(
     """The gradient of the packed operand."""
     q, k, v = _parts(packed, shapes)
     out = xp.empty(packed.shape, packed.dtype) if out is None else out
-    attend_backward(xp, q, k, v, grad, mask, causal, _scale(q, scale), _parts(out, shapes))
+    _attend_backward(xp, q, k, v, grad, mask, causal, _scale(q, scale), _parts(out, shapes))
     return out
 
 
-def self_attention(
-    xp: Any, packed: Any, mask: Any, *, heads: int, causal: bool, out: Any = None, fused: bool = False
-) -> Any:
+def self_attention(xp: Any, packed: Any, mask: Any, *, heads: int, causal: bool, out: Any = None) -> Any:
     """Attention of every head, with queries, keys and values side by side on the last axis; the mask 0 is none."""
     q, k, v = _split(xp, packed, 3, heads)
     out = xp.empty((*packed.shape[:-1], packed.shape[-1] // 3), packed.dtype) if out is None else out
-    attend(xp, q, k, v, mask, causal, _scale(q), _split(xp, out, 1, heads)[0], fused)
+    _attend(xp, q, k, v, mask, causal, _scale(q), _split(xp, out, 1, heads)[0])
     return out
 
 
@@ -62,7 +75,7 @@ def self_attention_backward(
     q, k, v = _split(xp, packed, 3, heads)
     out = xp.empty(packed.shape, packed.dtype) if out is None else out
     g = _split(xp, grad, 1, heads)[0]
-    attend_backward(xp, q, k, v, g, mask, causal, _scale(q), _split(xp, out, 3, heads))
+    _attend_backward(xp, q, k, v, g, mask, causal, _scale(q), _split(xp, out, 3, heads))
     return out
 
 
@@ -88,16 +101,130 @@ def _scale(q: Any, scale: float | None = None) -> float:
     return 1 / sqrt(q.shape[-1] or 1) if scale is None else scale
 
 
-def _fused(kernel: Kernel, rule: Any, doc: str) -> Op:
-    """With a loop that numba compiled, where there is one for the operands."""
-    op = with_products(partial(kernel, fused=True), rule, doc, name=kernel.__name__)
-    return bounded(op, kernel, 3e-6, 1e-5)
+def _bias(xp: Any, q: Any, k: Any, mask: Any, causal: bool) -> Any:
+    """What is added to the scores, in the shape of all of them, or None."""
+    shape = (*q.shape[:-1], k.shape[-2])
+    bias = None
+    if hasattr(mask, "dtype"):  # not the number 0
+        bias = xp.where(mask, 0, -xp.inf) if mask.dtype == bool else mask
+        bias = bias.astype(q.dtype, copy=False)
+    if causal:
+        past = xp.tril(xp.ones(shape[-2:], bool))
+        future = xp.where(past, 0, -xp.inf).astype(q.dtype)
+        bias = future if bias is None else bias + future
+    return None if bias is None else xp.broadcast_to(bias, shape)
+
+
+def _attend(xp: Any, q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: float, out: Any) -> None:
+    """Write the result of all heads to `out`."""
+    bias, steps = _bias(xp, q, k, mask, causal), queries(xp, q.shape[-2], k.shape[-2])
+
+    def some(places: Iterator[tuple[Index, int]]) -> None:
+        for heads, number in places:
+            rows = steps[number]
+            here, keys = (*heads, rows), (*heads, _seen(rows, steps, causal))
+            added = None if bias is None else bias[here][..., : k[keys].shape[-2]]
+            weights, factor = _weights(xp, q[here] * scale, k[keys], added)
+            result = xp.matmul(weights, v[keys], out=out[here])
+            result *= factor
+
+    _share(xp, q, k, some, alive=_ALIVE, times=len(steps))
+
+
+def _attend_backward(
+    xp: Any, q: Any, k: Any, v: Any, grad: Any, mask: Any, causal: bool, scale: float, grads: Any
+) -> None:
+    """Write the gradients of q, k and v to `grads`."""
+    dq, dk, dv = grads
+    bias, steps = _bias(xp, q, k, mask, causal), queries(xp, q.shape[-2], k.shape[-2])
+
+    def add(to: Any, first: Any, second: Any) -> None:
+        if len(steps) == 1:
+            xp.matmul(first, second, out=to)
+        else:
+            to += xp.matmul(first, second)
+
+    def of_heads(heads: Index, rows: slice) -> None:
+        here, there = (*heads, rows), (*heads, _seen(rows, steps, causal))
+        scaled, keys = q[here] * scale, k[there]
+        weights, factor = _weights(xp, scaled, keys, None if bias is None else bias[here][..., : keys.shape[-2]])
+        g = grad[here] * factor
+        add(dv[there], xp.swapaxes(weights, -1, -2), g)
+        scores = xp.matmul(g, xp.swapaxes(v[there], -1, -2), out=scratch(xp, 1, weights.shape, weights.dtype))
+        scores -= vecdot(xp, scores, weights)[..., None] * factor
+        scores *= weights
+        xp.matmul(scores, keys * scale, out=dq[here])
+        add(dk[there], xp.swapaxes(scores, -1, -2), scaled)
+
+    def some(places: Iterator[tuple[Index, int]]) -> None:
+        for heads, _ in places:
+            if len(steps) > 1:
+                dk[heads] = 0
+                dv[heads] = 0
+            for rows in steps:
+                of_heads(heads, rows)
+
+    _share(xp, q, k, some, alive=2 * _ALIVE)
+
+
+def _seen(rows: slice, steps: list[slice], causal: bool) -> slice:
+    """The keys that some queries may attend to."""
+    return slice(0, rows.stop) if causal and len(steps) > 1 else slice(None)
+
+
+def _share(
+    xp: Any, q: Any, k: Any, some: Callable[[Iterator[tuple[Index, int]]], None], *, alive: int, times: int = 1
+) -> None:
+    """Call `some` with all groups of heads, each so many times, by number: at once, or in parts on several threads."""
+    every = prod(q.shape[:-2])
+    seconds = parallel.seconds_of(prod(q.shape[:-1]) * k.shape[-2], q.itemsize)
+    most = -(-every // max(1, min(every, parallel.number(seconds))))  # heads in a group: as many groups as threads
+    *outer, heads = q.shape[:-2] or (1,)
+    steps = blocks(xp, min(heads, most), q.shape[-2] * k.shape[-2], alive=alive)
+    step = steps[0].stop if steps else 1
+    groups = -(-heads // step)
+    count = prod(outer) * groups * times  # which may be many: no list is made of them
+
+    def places(part: slice) -> Iterator[tuple[Index, int]]:
+        for number in range(part.start, part.stop):
+            group, time = divmod(number, times)
+            place, group = divmod(group, groups)
+            index = (*np.unravel_index(place, outer), slice(group * step, (group + 1) * step))
+            yield index if q.ndim > 2 else (), time
+
+    alone = seconds if seconds >= count * _GROUP_SECONDS else 0
+    ranges = parallel.ranges(count, parallel.number(alone, parallel.rounds(alone)))
+    parallel.run([partial(some, places(part)) for part in ranges])
+
+
+def _weights(xp: Any, queries: Any, keys: Any, bias: Any) -> tuple[Any, Any]:
+    """The weights of some heads up to a factor for each query, and that: what it is applied to later is smaller."""
+    shape = (*queries.shape[:-1], keys.shape[-2])
+    weights = _scores(xp, queries, keys, bias, scratch(xp, 0, shape, queries.dtype))
+    if not weights.size:
+        return weights, xp.ones((*shape[:-1], 1), weights.dtype)
+    if directly(xp, weights):
+        weights, total, far = exponentials(weights, weights)
+        if far is None:
+            return weights, np.reciprocal(total, out=total)[..., None]
+        _scores(xp, queries, keys, bias, weights)
+    # Where all is masked all weights are 0: the peak is a number even there, and the sum of others at least 1.
+    weights -= xp.maximum(weights.max(axis=-1, keepdims=True), xp.finfo(weights.dtype).min)
+    xp.exp(weights, out=weights)
+    return weights, 1 / xp.maximum(totals(xp, weights), 1)[..., None]
+
+
+def _scores(xp: Any, queries: Any, keys: Any, bias: Any, out: Any) -> Any:
+    xp.matmul(queries, xp.swapaxes(keys, -1, -2), out=out)
+    if bias is not None:
+        out += bias
+    return out
 
 
 OPS = (
-    _fused(attention, rules.attention, "softmax(q k^T scale + mask) v, of packed q, k and v."),
-    _fused(attention_unpacked, rules.attention_unpacked, "The same of q, k and v."),
+    with_products(attention, rules.attention, "softmax(q k^T scale + mask) v, of packed q, k and v."),
+    with_products(attention_unpacked, rules.attention_unpacked, "The same of q, k and v."),
     with_products(attention_backward, rules.attention_backward, "The gradient of attention."),
-    _fused(self_attention, rules.self_attention, "Attention of heads packed side by side."),
+    with_products(self_attention, rules.self_attention, "Attention of heads packed side by side."),
     with_products(self_attention_backward, rules.attention_backward, "The gradient of that."),
 )

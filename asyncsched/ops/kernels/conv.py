@@ -1,4 +1,4 @@
-"""Kernels of convolution and its derivatives.
+"""Convolution and its derivatives.
 
 A convolution is one matrix product: of the weight, (out channels, inputs of a window), with the windows laid out as
 columns. That is done tile by tile: for some rows of windows of an image, or for some small images, so that what is made
@@ -9,7 +9,6 @@ The gradient of the images is what each window has of it, added where it came fr
 gradient gets zeros at the end of each row, so that a whole plane is one run to add: NumPy is slow at short ones.
 
 On the host, convolutions of wide images are done in `by_rows`, without columns, and so are gradients of such images.
-Where numba is installed, `winograd` and `few_channels` come first, and leave to these what they are not made for.
 
 Not taken: columns written by numba, with which a whole convolution took 1.5 times as long as with NumPy's strided copy;
 products for each place in a window on shifted images, with no copies (by estimate, to add them up takes longer);
@@ -28,13 +27,13 @@ import numpy as np
 
 from .. import parallel
 from ..cost_model import MULTIPLICATION_SECONDS
+from ..declare import with_products
+from ..rules import conv as rules
 from . import by_rows
 from .scratch import scratch
-from .windows import FEW, Pair, Tile, Windows, columns, columns_of_each, even, tile_size, tiles
+from .windows import FEW, Pair, Tile, Windows, columns, columns_of_each, even, sums_for, tile_size, tiles
 
 _EACH = 4  # times as many windows of an image as inputs of one: then the gradient of the weight is made for each image
-_SUMS = 8  # sums that a gradient of the weight is added up in, ...
-_SUM_BYTES = 1 << 20  # ... of together at most so much, unless two are more
 _SUM_SECONDS = 0.01  # a thread adds to a sum for about so long: who helps looks after its own tasks then
 
 
@@ -87,21 +86,16 @@ def conv2d_weight_grad(
     cut = tiles(shape, len(x), grad.shape[2:])
     number = sums_for(shape, len(cut), out.dtype.itemsize)
     sums = xp.zeros((number, prod(shape[1:]), len(out)), out.dtype)
-    few = xp is np and in_place(cut, grad.shape[3]) and _EACH * prod(shape[1:]) <= prod(grad.shape[2:])
+    few = xp is np and _in_place(cut, grad.shape[3]) and _EACH * prod(shape[1:]) <= prod(grad.shape[2:])
     add = partial(_add_products_of_each if few else _add_products, xp, windows, grad, x)
-    share_sums(cut, sums, grad.size * prod(shape[1:]), add)
+    _share_sums(cut, sums, grad.size * prod(shape[1:]), add)
     for one in sums[1:]:
         sums[0] += one
     out.reshape(len(out), -1)[...] = sums[0].T
     return out
 
 
-def sums_for(weight: tuple[int, ...], number: int, itemsize: int) -> int:
-    """How many sums the gradient of a weight of this shape is added up in, of so many tiles."""
-    return max(1, min(_SUMS, number, max(2, _SUM_BYTES // max(1, prod(weight) * itemsize))))
-
-
-def share_sums(cut: Sequence[Any], sums: Any, multiplications: int, add: Callable[[Any], None]) -> None:
+def _share_sums(cut: Sequence[Any], sums: Any, multiplications: int, add: Callable[[Any], None]) -> None:
     """Have each sum added up of some tiles, by a function of (tiles, sum), in parts for the threads there are.
 
     The tiles of a sum are added to it in their order. So what takes long is done in several rounds.
@@ -117,14 +111,14 @@ def share_sums(cut: Sequence[Any], sums: Any, multiplications: int, add: Callabl
 def _convolve(xp: Any, windows: Windows, x: Any, weight: Any, bias: tuple[Any, ...], out: Any) -> Any:
     matrix = weight.reshape(len(weight), -1)
     cut, one = tiles(weight.shape, len(out), out.shape[2:]), _convolve_tile
-    if xp is np and in_place(cut, out.shape[3]):
+    if xp is np and _in_place(cut, out.shape[3]):
         matrix, one = np.concatenate([matrix, *[b[:, None] for b in bias]], 1), _convolve_in_place
     seconds = MULTIPLICATION_SECONDS * out.size * matrix.shape[1]
     parallel.each(cut, seconds, partial(one, xp, windows, x, matrix, bias, out))
     return out
 
 
-def in_place(cut: Sequence[Tile], across: int) -> bool:
+def _in_place(cut: Sequence[Tile], across: int) -> bool:
     """Whether the windows that tiles have of each image are worth a product of their own: it writes the result there,
     and the bias is the weight of one more input. Else a product is of all images, and is moved there."""
     return bool(cut) and (cut[0].images.stop == 1 or (cut[0].rows.stop - cut[0].rows.start) * across >= FEW)
@@ -209,3 +203,10 @@ def _channels_first(xp: Any, grad: Any, line: int) -> Any:
     found[..., :across] = grad.swapaxes(0, 1)
     found[..., across:] = 0
     return found.reshape(channels, -1)
+
+
+OPS = (
+    with_products(conv2d, rules.conv2d, "The convolution of images with a weight."),
+    with_products(conv2d_input_grad, rules.conv2d_input_grad, "The gradient of the images."),
+    with_products(conv2d_weight_grad, rules.conv2d_weight_grad, "The gradient of the weight."),
+)

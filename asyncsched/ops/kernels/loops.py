@@ -11,14 +11,12 @@ from typing import Any
 import numpy as np
 from numba import njit, types
 
-from . import attention_loops, image_loops, tile_loops
-from .elementary import exp, exp_near, exp_to_infinity, less, part, tanh
-from .exponentials import LEAST, LEAST_LOG, MOST, MOST_LOG
+from .blocks import LEAST, LEAST_LOG, MOST, MOST_LOG
 
 _f = np.float32
 _LIBERTIES = {"reassoc", "contract", "arcp", "nsz"}  # sums in any order; not: that nothing is NaN or infinite
-_IN = [types.Array(types.float32, ndim, "C", readonly=True) for ndim in range(3)]
-_OUT = [types.Array(types.float32, ndim, "C") for ndim in range(3)]
+_IN = [types.Array(types.float32, ndim, "C", readonly=True) for ndim in range(4)]
+_OUT = [types.Array(types.float32, ndim, "C") for ndim in range(4)]
 _TARGETS = types.Array(types.int64, 1, "C", readonly=True)
 
 
@@ -27,6 +25,74 @@ def _loop(*signature: Any) -> Any:
 
 
 _sum = njit(fastmath=_LIBERTIES, error_model="numpy")
+
+# -- functions of one number ---------------------------------------------------------------------------------------
+
+# Written out as polynomials: numba has none for the processor's vectors, and calls for each element what NumPy does for
+# sixteen at a time.
+_part = njit(fastmath={"contract"}, error_model="numpy")  # in the order written
+
+
+@_part
+def less(a: Any, b: Any) -> Any:
+    """a - b, as it stands: a loop whose sums may be in any order could put it off until both are large."""
+    return a - b
+
+
+_LOG2E, _LN2_HIGH, _LN2_LOW = _f(1.4426950408889634), _f(0.693359375), _f(-2.12194440e-4)
+_LEAST_EXP, _MOST_EXP = _f(-87.33), _f(88.0)
+_POLYNOMIAL = (0.5, 1.6666665459e-1, 4.1665795894e-2, 8.3334519073e-3, 1.3981999507e-3, 1.9875691500e-4)
+_E2, _E3, _E4, _E5, _E6, _E7 = [_f(c) for c in _POLYNOMIAL]
+
+
+@_part
+def exp_near(v: Any) -> Any:
+    """e^v for -87.3 < v < 88.3, as in Cephes: 2^n times a polynomial of what is left."""
+    n = np.floor(v * _LOG2E + _f(0.5))
+    r = (v - n * _LN2_HIGH) - n * _LN2_LOW
+    p = ((((_E7 * r + _E6) * r + _E5) * r + _E4) * r + _E3) * r + _E2
+    power = np.int32((np.int32(n) + np.int32(127)) << np.int32(23)).view(np.float32)
+    return (p * (r * r) + r + _f(1)) * power
+
+
+@_part
+def exp(x: Any) -> Any:
+    """e^x; 0 where it would be less than 1e-38, and 1.7e38 where it would be more."""
+    v = _LEAST_EXP if x < _LEAST_EXP else x
+    y = exp_near(_MOST_EXP if v > _MOST_EXP else v)
+    return _f(0) if x < _LEAST_EXP else y
+
+
+@_part
+def exp_to_infinity(x: Any) -> Any:
+    """e^x, also where that is more: as a square."""
+    half = x > _f(80)
+    y = exp(x * _f(0.5) if half else x)
+    return y * y if half else y
+
+
+_TANH_OVER = (-5.6416762410444755e-14, 4.087417207402143e-11, -1.7583789182401143e-08, 1.0467499187504161e-05)
+_T0, _T1, _T2, _T3 = [_f(c) for c in _TANH_OVER]
+_T4, _T5, _T6 = _f(0.0030360983153184112), _f(0.1302255336823433), _f(0.9999998719479379)
+_TANH_UNDER = (2.4486609330362513e-4, 0.024222763997786688, 0.46355838509634517)
+_U0, _U1, _U2 = [_f(c) for c in _TANH_UNDER]
+_TANH_END = _f(7.90531110763549805)  # where the quotient is 1
+
+
+@_part
+def tanh(x: Any) -> Any:
+    """As a quotient of polynomials, which Eigen has for single precision; off by some units in the last place.
+
+    Over a common factor, so that the last coefficients are about 1: what is tiny passes through unharmed.
+    """
+    z = -_TANH_END if x < -_TANH_END else x
+    z = _TANH_END if z > _TANH_END else z
+    s = z * z
+    p = z * ((((((_T0 * s + _T1) * s + _T2) * s + _T3) * s + _T4) * s + _T5) * s + _T6)
+    return p / (((_U0 * s + _U1) * s + _U2) * s + _f(1))
+
+
+# -- operations ----------------------------------------------------------------------------------------------------
 
 # Phi(-a) = p(a)^-8, as in Abramowitz and Stegun 7.1.28: p, highest power first, fitted anew to the error of a Phi(-a)
 # for a >= 0, which is 5e-8 before rounding; gelu is off by less than 3e-7.
@@ -38,7 +104,7 @@ _G8, _G7, _G6, _G5, _G4, _G3, _G2, _G1, _G0 = [_f(c) for c in _TAIL]
 _FAR = _f(13)  # where a Phi(-a) is 0 in single precision
 
 
-@part
+@_part
 def _normal_tail(a: Any) -> Any:
     """a Phi(-a) for a >= 0."""
     p = (((((((_G8 * a + _G7) * a + _G6) * a + _G5) * a + _G4) * a + _G3) * a + _G2) * a + _G1) * a + _G0
@@ -170,8 +236,46 @@ def cross_entropy(x: Any, target: Any, out: Any) -> None:
         out[i] = less(_f(math.log(total)), less(x[i, target[i]], shift))
 
 
-LOOPS = {one.__name__: one for one in (gelu, gelu_tanh, layer_norm, softmax, log_softmax, cross_entropy)}
-LOOPS |= attention_loops.LOOPS | image_loops.LOOPS | tile_loops.LOOPS
+@_part
+def _larger(a: Any, b: Any) -> Any:
+    """The larger of two, or NaN."""
+    return b if b > a or b != b else a
+
+
+@_part
+def _is_nan(v: Any) -> Any:
+    return v != v
+
+
+@_loop(_IN[3], _OUT[3])
+def max_pool2d(x: Any, out: Any) -> None:
+    """Of windows of two by two, side by side: first of the columns, as in the plain kernel."""
+    for p in range(out.shape[0]):
+        for i in range(out.shape[1]):
+            for j in range(out.shape[2]):
+                left = _larger(x[p, 2 * i, 2 * j], x[p, 2 * i + 1, 2 * j])
+                right = _larger(x[p, 2 * i, 2 * j + 1], x[p, 2 * i + 1, 2 * j + 1])
+                out[p, i, j] = _larger(left, right)
+
+
+@_loop(_IN[3], _IN[3], _IN[3], _OUT[3])
+def max_pool2d_backward(x: Any, y: Any, grad: Any, out: Any) -> None:
+    """To the first of the largest elements of a window, but to the last NaN; `at` is the number of its place."""
+    out[:] = 0
+    for p in range(y.shape[0]):
+        for i in range(y.shape[1]):
+            for j in range(y.shape[2]):
+                peak, at = y[p, i, j], 3
+                at = 2 if x[p, 2 * i + 1, 2 * j] == peak else at
+                at = 1 if x[p, 2 * i, 2 * j + 1] == peak else at
+                at = 0 if x[p, 2 * i, 2 * j] == peak else at
+                while at > 0 and _is_nan(peak) and not _is_nan(x[p, 2 * i + (at >> 1), 2 * j + (at & 1)]):
+                    at -= 1
+                out[p, 2 * i + (at >> 1), 2 * j + (at & 1)] = grad[p, i, j]
+
+
+_ALL = (gelu, gelu_tanh, layer_norm, softmax, log_softmax, cross_entropy, max_pool2d, max_pool2d_backward)
+LOOPS = {one.__name__: one for one in _ALL}
 
 
 def compiled_run(source: str, constants: dict[str, Any], dimensions: list[int], results: int) -> Any:

@@ -14,7 +14,7 @@ from ..rules import conv as rules
 from . import compiled
 from .blocks import long_blocks
 from .elementwise import into, kept
-from .windows import WINDOWS, Pair, Windows, even
+from .windows import Pair, Windows, even
 
 
 def max_pool2d(xp: Any, x: Any, *, kernel: Pair, stride: Pair, padding: Pair, out: Any = None) -> Any:
@@ -22,7 +22,7 @@ def max_pool2d(xp: Any, x: Any, *, kernel: Pair, stride: Pair, padding: Pair, ou
     rows, columns = Windows(kernel, stride, padding, (1, 1)).fit(x.shape)
     out = xp.empty((*x.shape[:-2], rows, columns), x.dtype) if out is None else out
 
-    run = compiled.loop("max_pool2d", xp, x) if _by_two(kernel, stride, padding, columns) else None
+    run = compiled.loop("max_pool2d", xp, x) if _by_two(kernel, stride, padding) else None
     if run is not None:
         _by_planes(xp, run, x, out)
         return out
@@ -43,9 +43,7 @@ def max_pool2d_backward(
     windows = Windows(kernel, stride, padding, (1, 1))
     out = xp.empty(x.shape, x.dtype) if out is None else out
     apart = kernel[0] <= stride[0] and kernel[1] <= stride[1]  # no element is in two windows
-    run = (
-        compiled.loop("max_pool2d_backward", xp, x, y, grad) if _by_two(kernel, stride, padding, y.shape[-1]) else None
-    )
+    run = compiled.loop("max_pool2d_backward", xp, x, y, grad) if _by_two(kernel, stride, padding) else None
     if run is not None:
         _by_planes(xp, run, x, y, grad, out)
         return out
@@ -73,9 +71,9 @@ def max_pool2d_backward(
     return out
 
 
-def _by_two(kernel: Pair, stride: Pair, padding: Pair, across: int) -> bool:
-    """Whether windows are of those that are compiled; `across` of them are in a row."""
-    return kernel == stride == (2, 2) and padding == (0, 0) and across >= WINDOWS
+def _by_two(kernel: Pair, stride: Pair, padding: Pair) -> bool:
+    """Whether windows are of those that are compiled."""
+    return kernel == stride == (2, 2) and padding == (0, 0)
 
 
 def max_pool2d_gather(

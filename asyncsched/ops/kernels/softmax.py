@@ -1,4 +1,4 @@
-"""Softmax and its derivative, in blocks as in `blocks`, by the exponentials of `exponentials`."""
+"""Softmax and its derivative, in blocks as in `blocks`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import numpy as np
 from ..declare import Cut, bounded, with_products
 from ..rules.layers import along_rows
 from . import compiled
-from .blocks import as_rows, long_blocks, sums, unbuffered
-from .exponentials import LEAST_LOG, MOST_LOG, directly, exponentials
+from .blocks import LEAST_LOG, MOST_LOG, as_rows, directly, exponentials, long_blocks, sums, unbuffered
 from .matrices import vecdot
 from .scratch import scratch
 

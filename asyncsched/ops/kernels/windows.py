@@ -13,11 +13,10 @@ from .scratch import scratch
 
 COLUMNS = 524_288  # elements of the columns, or of the result, made at a time: what a processor has caches for
 SPARE = 16  # elements between rows of columns: at a power of two apart, they would drive each other out of the cache
-LANES = 8  # tiles of results that a compiled loop takes at once, ...
-WINDOWS = 4  # ... windows of a pool, ...
-RUN = 16  # ... gradients of few channels, and of relu
 FEW = 128  # windows: a product with fewer takes as long as one with these
 TILES = 8  # of a batch, at least, so that there is work for some threads
+_SUMS = 8  # sums that a gradient of the weight is added up in, ...
+_SUM_BYTES = 1 << 20  # ... of together at most so much, unless two are more
 
 Pair = tuple[int, int]
 
@@ -92,6 +91,11 @@ def tiles(weight: tuple[int, ...], images: int, count: tuple[int, ...]) -> list[
     """All windows, in tiles of about one size."""
     by, rows = tile_size(weight, images, count)
     return [Tile(some, lines) for some in even(images, by) for lines in even(count[0], rows)]
+
+
+def sums_for(weight: tuple[int, ...], number: int, itemsize: int) -> int:
+    """How many sums the gradient of a weight of this shape is added up in, of so many tiles."""
+    return max(1, min(_SUMS, number, max(2, _SUM_BYTES // max(1, prod(weight) * itemsize))))
 
 
 def columns(xp: Any, windows: Windows, x: Any, rows: slice, across: int) -> Any:

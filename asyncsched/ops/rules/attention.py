@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from ..kernels.attention_blocks import queries
-from ..kernels.blocks import BLOCK
+from ..kernels.blocks import BLOCK, queries
 from ..meta import Meta, meta
 from ..op import Inferred, Op, Operand, Options
 from .common import Known, as_meta
 from .layers import copies, floats, like
 
-_BLOCK = BLOCK * 8 // 3  # elements of a block of scores, see `kernels.attention_blocks`
+_BLOCK = BLOCK * 8 // 3  # elements of a block of scores, see `kernels.attention`
 
 
 def attention(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:

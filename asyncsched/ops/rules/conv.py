@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from math import prod
 
-from ..kernels import by_rows, few_channels, winograd
+from ..kernels import by_rows
 from ..kernels.blocks import LONG_BLOCK
-from ..kernels.conv import sums_for
-from ..kernels.windows import SPARE, Pair, Windows, rows_needed, tile_size, tiles
+from ..kernels.windows import SPARE, Pair, Windows, rows_needed, sums_for, tile_size, tiles
 from ..meta import meta
 from ..op import Inferred, Op, Operand, Options
 from .common import Known, as_meta
@@ -29,8 +28,6 @@ def conv2d(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     elements = _tile_elements(windows, x, weight, count) + weight[0] * (prod(weight[1:]) + 1)
     if by_rows.suits(windows, weight, count[1]):
         elements = max(elements, by_rows.elements(windows, weight, x, count))
-    if winograd.suits(windows, weight, x[0], count):
-        elements = max(elements, winograd.elements(weight[:2], x[0], count) + weight[0])
     workspace = elements * array.dtype.itemsize
     return Inferred(meta((x[0], weight[0], *count), array.dtype), copies(operands) + workspace)
 
@@ -46,8 +43,6 @@ def conv2d_input_grad(op: Op, operands: tuple[Operand, ...], options: Options) -
     elements = images * (room + (prod(weight[1:]) + weight[0]) * rows * across)
     if by_rows.suits_input_grad(windows, weight, result.bound):
         elements = max(elements, by_rows.elements_input_grad(windows, weight, grad, result.bound[2:]))
-    if winograd.suits_input_grad(windows, weight, grad[0], result.bound[2:]):
-        elements = max(elements, winograd.elements(weight[:2], grad[0], result.bound[2:]) + weight[1])
     return Inferred(result, copies(operands) + elements * result.dtype.itemsize + prod(weight))
 
 
@@ -58,10 +53,6 @@ def conv2d_weight_grad(op: Op, operands: tuple[Operand, ...], options: Options) 
     elements = _tile_elements(windows, x, result.bound, grad[2:])
     sums = sums_for(result.bound, len(tiles(result.bound, x[0], grad[2:])), result.dtype.itemsize)
     elements += (sums + 1) * prod(result.bound)
-    if winograd.suits_weight_grad(windows, result.bound, x[0], grad[2:]):
-        elements = max(elements, winograd.elements_weight_grad(result.bound[:2], x[0], grad[2:]))
-    if few_channels.suits(windows, result.bound):
-        elements = max(elements, few_channels.elements_weight_grad(result.bound, x[0], grad[2:]))
     return Inferred(result, copies(operands) + elements * result.dtype.itemsize)
 
 
