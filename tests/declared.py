@@ -7,9 +7,9 @@ import inspect
 import numpy as np
 
 from asyncsched.ops import TABLE, Cut, Op
-from asyncsched.ops.rules.elementwise import comparison, ufunc
+from asyncsched.ops.kernels.elementwise import comparison_rule, ufunc_rule
 
-UFUNCS = [name for name, op in TABLE.items() if op.rule in (ufunc, comparison)]
+UFUNCS = [name for name, op in TABLE.items() if op.rule in (ufunc_rule, comparison_rule)]
 
 
 def arity(op: Op) -> int | None:

@@ -6,12 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 from .cost_model import Cost
-from .op import Kernel, Op, Operand
+from .meta import Meta, meta
+from .op import Inferred, Kernel, Op, Operand, Options
 from .traits import Blas, Bound, Cut, ScalarCode, UfuncCall
 
 __all__ = [
-    "Blas", "Bound", "Cost", "Cut", "Kernel", "Op", "Operand", "ScalarCode", "UfuncCall", "bounded", "elementwise",
-    "product", "with_out", "with_products",
+    "Blas", "Bound", "Cost", "Cut", "Inferred", "Kernel", "Meta", "Op", "Operand", "Options", "ScalarCode", "UfuncCall",
+    "bounded", "elementwise", "meta", "product", "with_out", "with_products",
 ]  # fmt: skip
 
 _PRODUCT_BOUND = Bound(3e-6, 3e-5)  # of sums of some thousand products; in double precision it is much less

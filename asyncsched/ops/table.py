@@ -1,11 +1,11 @@
 """The table of operations, by name.
 
-An operation is declared in one place: in `OPS`, at the end of the file in `kernels` that has its kernel. There stands
-all that is known of it, as the fields of an `Op`:
+An operation is declared in one place: in `OPS`, at the end of the file in `kernels` that has its kernel and its rule.
+There stands all that is known of it, as the fields of an `Op`:
 
 - a *kernel*, which computes the result: the name of a function that NumPy and CuPy both have, or a function
   `kernel(xp, *arrays, **options)`, written in terms of the namespace `xp`;
-- a *rule*, from `rules`, which says at once, from the operands' shapes and dtypes, what shape, dtype and layout the
+- a *rule*, which says at once, from the operands' shapes and dtypes, what shape, dtype and layout the
   result will have, and how many bytes of temporary memory the kernel takes; it raises what NumPy would;
 - what the scheduler may do with it. A field that is left out costs time, and never changes a result. Without `out` and
   `inplace` no buffer is used again; without `element_seconds` it goes to a stream unless it is tiny; without `cut` one
@@ -19,11 +19,11 @@ Any other elementwise operation takes a kernel, and a line after it:
 
 >>> from asyncsched.ops import plan, resolve
 >>> from asyncsched.ops.declare import Cost, elementwise
->>> from asyncsched.ops.rules.elementwise import by_sample
+>>> from asyncsched.ops.kernels.elementwise import by_sample_rule
 >>> def cube(xp, x, *, out=None):
 ...     out = xp.square(x, out=xp.empty_like(x) if out is None else out)
 ...     return xp.multiply(out, x, out=out)
->>> op = elementwise(cube, by_sample, "The third power.", Cost.VECTOR, inplace=False)  # `x` is read once more
+>>> op = elementwise(cube, by_sample_rule, "The third power.", Cost.VECTOR, inplace=False)  # `x` is read once more
 >>> resolve(op, np)(np.array([1.0, 2.0]))
 array([1., 8.])
 >>> plan(op, (asc.ops.meta((2,), np.dtype("f8")),), {}).meta
@@ -50,6 +50,7 @@ from .kernels import (
     matrices,
     optim,
     pool,
+    products,
     random,
     reduce,
     sets,
@@ -59,7 +60,7 @@ from .kernels import (
 from .op import Op
 
 _THEMES = (
-    elementwise, reduce, matrices, fourier, shapes, index, sets, create, random, gradients, optim, activation, gelu,
-    softmax, layers, losses, attention, conv, pool,
+    elementwise, reduce, products, matrices, fourier, shapes, index, sets, create, random, gradients, optim, activation,
+    gelu, softmax, layers, losses, attention, conv, pool,
 )  # fmt: skip
 TABLE: dict[str, Op] = {op.name: op for theme in _THEMES for op in theme.OPS}

@@ -13,8 +13,8 @@ import pytest
 
 import asyncsched as asc
 from asyncsched.ops.kernels.blocks import blocks
+from asyncsched.ops.kernels.elementwise import comparison_rule, ufunc_rule
 from asyncsched.ops.op import plan, resolve
-from asyncsched.ops.rules.elementwise import comparison, ufunc
 from asyncsched.ops.table import TABLE
 from asyncsched.tensors.tensor import apply
 from tests.cuda_host.runtime import loaded
@@ -80,7 +80,7 @@ async def _applied(s: asc.Scheduler, name: str, case: Case, keep: list[Any] | No
 
 def _magnitude(name: str, case: Case) -> Any:
     """The size of the terms that are summed: their signs may cancel."""
-    if TABLE[name].rule in (ufunc, comparison):
+    if TABLE[name].rule in (ufunc_rule, comparison_rule):
         return None
     return max((float(np.abs(a).max(initial=1.0)) for a in case.operands if isinstance(a, np.ndarray)), default=1.0) * 4
 

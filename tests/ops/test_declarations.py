@@ -12,7 +12,7 @@ import pytest
 import asyncsched
 from asyncsched.ops import TABLE, Blas, Cut, Op, cut, meta, parallel, plan, resolve
 from asyncsched.ops.declare import elementwise
-from asyncsched.ops.rules.elementwise import by_sample
+from asyncsched.ops.kernels.elementwise import by_sample_rule
 from asyncsched.ops.traits import PRODUCTS
 
 PACKAGE = Path(asyncsched.__file__).parent
@@ -82,8 +82,8 @@ def cube(xp, x, *, out=None):
     return xp.multiply(out, x, out=out)
 
 
-CUBE = elementwise(cube, by_sample, "The third power.", 1e-9, inplace=False)
-FORGETFUL = Op("cube", cube, by_sample, out=True)
+CUBE = elementwise(cube, by_sample_rule, "The third power.", 1e-9, inplace=False)
+FORGETFUL = Op("cube", cube, by_sample_rule, out=True)
 
 
 @pytest.fixture

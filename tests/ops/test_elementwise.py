@@ -9,9 +9,9 @@ import pytest
 from conftest import DTYPES, in_every_layout, layouts, values
 
 from asyncsched.ops import TABLE, power_op
-from asyncsched.ops.rules.elementwise import comparison, ufunc
+from asyncsched.ops.kernels.elementwise import comparison_rule, ufunc_rule
 
-UFUNCS = [name for name, op in TABLE.items() if op.rule in (ufunc, comparison)]
+UFUNCS = [name for name, op in TABLE.items() if op.rule in (ufunc_rule, comparison_rule)]
 UNARY = [name for name in UFUNCS if getattr(np, TABLE[name].kernel).nin == 1]
 BINARY = [name for name in UFUNCS if getattr(np, TABLE[name].kernel).nin == 2]
 SCALARS = (True, 2, 2.5, 1 - 2j, np.float32(1.5), np.int8(3), np.float64(2), np.bool(True))

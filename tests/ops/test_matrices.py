@@ -13,7 +13,7 @@ from numpy.linalg import LinAlgError
 from numpy.testing import assert_array_equal
 
 import asyncsched as asc
-from asyncsched.ops.rules.linalg import einsum_letters
+from asyncsched.ops.kernels.products import einsum_letters
 from asyncsched.ops.table import TABLE
 from tests.waiting import held
 

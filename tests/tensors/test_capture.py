@@ -310,14 +310,14 @@ async def test_captures_do_not_nest(s: asc.Scheduler, x: asc.Tensor) -> None:
 
 async def test_cuda_names_the_operation_that_it_cannot_record() -> None:
     """A kernel that waits for the device works when run, and breaks a capture."""
+    from asyncsched.ops.kernels.elementwise import copy_rule
     from asyncsched.ops.op import Op
-    from asyncsched.ops.rules.elementwise import copy
     from asyncsched.tensors.tensor import apply
 
     def waits(xp: Any, x: Any) -> Any:
         return x + float(x.sum().item())
 
-    op = Op("needs_the_host", waits, copy)
+    op = Op("needs_the_host", waits, copy_rule)
     with fake_cupy(1):
         async with asc.Scheduler("cuda") as s:
             x = await s.put(A)

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 from numpy.lib.array_utils import normalize_axis_index
 
-from ...ops.rules.linalg import tensordot_axes
-from ...ops.rules.reduce import reduced_axes
+from ...ops.kernels.products import tensordot_axes
+from ...ops.kernels.reduce import reduced_axes
 from ...tensors import functions as f
 from ...tensors.functions._common import known_shape, op
 from ...tensors.tensor import Tensor

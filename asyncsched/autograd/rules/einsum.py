@@ -5,7 +5,7 @@ from __future__ import annotations
 from string import ascii_letters
 from typing import Any
 
-from ...ops.rules.linalg import einsum_letters
+from ...ops.kernels.products import einsum_letters
 from ...tensors import functions as f
 from ...tensors.functions._common import known_shape, op
 from ...tensors.handles import runtime_of

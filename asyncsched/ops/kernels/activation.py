@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ..declare import Cost, UfuncCall, elementwise
-from ..rules import layers as rules
+from ..declare import Cost, Inferred, Op, Operand, Options, UfuncCall, elementwise
+from ..rules import alike, blockwise_rule, same_as
 from .blocks import blocks, flat, long_blocks
 from .elementwise import kept
 from .scratch import scratch
@@ -91,12 +91,21 @@ def softplus_backward(xp: Any, grad: Any, x: Any, *, beta: float, threshold: flo
     return out
 
 
+# -- rules: what is known of results before anything is computed -------------------------------------------------------
+
+
+def relu_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """`relu`, in the layout of its operand."""
+    alike(op, operands)
+    return same_as(operands[0])
+
+
 OPS = (
     # In a captured step `maximum` gives the same bits on short blocks, and needs no rows of zeros there.
-    elementwise(relu, rules.relu, "The larger of each element and 0.", Cost.SCALAR, ufunc=UfuncCall("maximum", (0,))),
-    elementwise(relu_backward, rules.elementwise, "The gradient of relu."),
-    elementwise(sigmoid, rules.elementwise, "1 / (1 + exp(-x))."),
-    elementwise(leaky_relu, rules.elementwise, "The larger of each element and 0, and a slope times the smaller."),
-    elementwise(softplus, rules.elementwise, "log(1 + exp(beta x)) / beta."),
-    elementwise(softplus_backward, rules.elementwise, "The gradient of softplus."),
+    elementwise(relu, relu_rule, "The larger of each element and 0.", Cost.SCALAR, ufunc=UfuncCall("maximum", (0,))),
+    elementwise(relu_backward, blockwise_rule, "The gradient of relu."),
+    elementwise(sigmoid, blockwise_rule, "1 / (1 + exp(-x))."),
+    elementwise(leaky_relu, blockwise_rule, "The larger of each element and 0, and a slope times the smaller."),
+    elementwise(softplus, blockwise_rule, "log(1 + exp(beta x)) / beta."),
+    elementwise(softplus_backward, blockwise_rule, "The gradient of softplus."),
 )

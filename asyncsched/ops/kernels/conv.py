@@ -27,11 +27,24 @@ import numpy as np
 
 from .. import parallel
 from ..cost_model import MULTIPLICATION_SECONDS
-from ..declare import with_products
-from ..rules import conv as rules
+from ..declare import Inferred, Op, Operand, Options, meta, with_products
+from ..rules import Known, as_meta, copies, floats
 from . import by_rows
 from .scratch import scratch
-from .windows import FEW, Pair, Tile, Windows, columns, columns_of_each, even, sums_for, tile_size, tiles
+from .windows import (
+    FEW,
+    SPARE,
+    Pair,
+    Tile,
+    Windows,
+    columns,
+    columns_of_each,
+    even,
+    rows_needed,
+    sums_for,
+    tile_size,
+    tiles,
+)
 
 _EACH = 4  # times as many windows of an image as inputs of one: then the gradient of the weight is made for each image
 _SUM_SECONDS = 0.01  # a thread adds to a sum for about so long: who helps looks after its own tasks then
@@ -205,8 +218,70 @@ def _channels_first(xp: Any, grad: Any, line: int) -> Any:
     return found.reshape(channels, -1)
 
 
+# -- rules: what is known of results before anything is computed -------------------------------------------------------
+
+
+def conv2d_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """`conv2d` of x (images, in, height, width), weight (out, in, rows, columns) and perhaps bias (out,)."""
+    x, weight, *bias = floats(op, *operands)
+    if len(x) != 4 or len(weight) != 4 or x[1] != weight[1]:
+        raise ValueError(
+            f"conv2d: shapes {x} and {weight} must be (images, channels, height, width) and"
+            " (out channels, channels, rows, columns); groups of channels are not supported"
+        )
+    if bias and bias[0] != weight[:1]:
+        raise ValueError(f"conv2d: the bias has shape {bias[0]} and must have {weight[:1]}")
+    windows, array = _windows(weight, options), as_meta(operands[0])
+    count = windows.checked_fit(op.name, x)
+    elements = _tile_elements(windows, x, weight, count) + weight[0] * (prod(weight[1:]) + 1)
+    if by_rows.suits(windows, weight, count[1]):
+        elements = max(elements, by_rows.elements(windows, weight, x, count))
+    workspace = elements * array.dtype.itemsize
+    return Inferred(meta((x[0], weight[0], *count), array.dtype), copies(operands) + workspace)
+
+
+def conv2d_input_grad_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """The gradient of the images, whose shape is an option; the operands are grad and weight."""
+    grad, weight = floats(op, *operands)
+    windows, result = _windows(weight, options), meta(options["shape"], as_meta(operands[0]).dtype)
+    images, rows = tile_size(weight, grad[0], grad[2:])
+    height, line = windows.padded(result.bound)[2:]
+    across = line if windows.stride == (1, 1) else grad[3]
+    room = result.bound[1] * (height * line + windows.reach[1])
+    elements = images * (room + (prod(weight[1:]) + weight[0]) * rows * across)
+    if by_rows.suits_input_grad(windows, weight, result.bound):
+        elements = max(elements, by_rows.elements_input_grad(windows, weight, grad, result.bound[2:]))
+    return Inferred(result, copies(operands) + elements * result.dtype.itemsize + prod(weight))
+
+
+def conv2d_weight_grad_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """The gradient of the weight, whose shape is an option; the operands are grad and x."""
+    grad, x = floats(op, *operands)
+    windows, result = _windows(options["shape"], options), meta(options["shape"], as_meta(operands[0]).dtype)
+    elements = _tile_elements(windows, x, result.bound, grad[2:])
+    sums = sums_for(result.bound, len(tiles(result.bound, x[0], grad[2:])), result.dtype.itemsize)
+    elements += (sums + 1) * prod(result.bound)
+    return Inferred(result, copies(operands) + elements * result.dtype.itemsize)
+
+
+def _windows(weight: Known, options: Options) -> Windows:
+    return Windows((weight[2], weight[3]), options["stride"], options["padding"], options["dilation"])
+
+
+def _tile_elements(windows: Windows, x: Known, weight: Known, count: Known) -> int:
+    """The number of elements in what is made for one tile: its lines, the columns or first the padded images, and a
+    result or its gradient.
+    """
+    images, rows = tile_size(weight, x[0], count)
+    seen = x[1] * rows_needed(windows, rows)
+    padded, lines = seen * (x[3] + 2 * windows.padding[1]), seen * windows.kernel[1] * count[1]
+    inputs = prod(weight[1:]) + 1  # of a window, and ones
+    columns = inputs * (rows * count[1] + SPARE)
+    return images * (lines + max(columns, padded) + weight[0] * rows * count[1])
+
+
 OPS = (
-    with_products(conv2d, rules.conv2d, "The convolution of images with a weight."),
-    with_products(conv2d_input_grad, rules.conv2d_input_grad, "The gradient of the images."),
-    with_products(conv2d_weight_grad, rules.conv2d_weight_grad, "The gradient of the weight."),
+    with_products(conv2d, conv2d_rule, "The convolution of images with a weight."),
+    with_products(conv2d_input_grad, conv2d_input_grad_rule, "The gradient of the images."),
+    with_products(conv2d_weight_grad, conv2d_weight_grad_rule, "The gradient of the weight."),
 )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..declare import Bound, Cost, Cut, Op, ScalarCode, elementwise
-from ..meta import Meta
-from ..op import Operand
-from ..rules import elementwise as rules
-from ..rules.common import view_rule
+import numpy as np
+
+from ..declare import Bound, Cost, Cut, Inferred, Meta, Op, Operand, Options, ScalarCode, elementwise, meta
+from ..op import resolve
+from ..rules import all_contiguous, as_meta, broadcast, cast_bytes, int_bounds, lengths, same_as, sample, view_rule
 
 
 def copy(xp: Any, x: Any, *, out: Any = None) -> Any:
@@ -65,17 +65,97 @@ def _cast(xp: Any, value: Any, dtype: Any) -> Any:
     return value if hasattr(value, "dtype") else xp.asarray(value).astype(dtype)
 
 
+# -- rules: what is known of results before anything is computed -------------------------------------------------------
+
+
+def ufunc_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """A universal function: NumPy's own choice of loop, the broadcast shape, K-order."""
+    resolved = _resolve_dtypes(op, operands)
+    result = meta(broadcast(operands), resolved[-1], all_contiguous(operands))
+    number = resolved[1] if len(operands) == 2 and type(operands[1]) in (int, float) else None
+    return Inferred(result, int_bounds=int_bounds(operands, resolved), number=number)
+
+
+def comparison_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """A comparison: as any ufunc, but every Python integer is welcome, however large."""
+    return ufunc_rule(op, operands, options)._replace(int_bounds=None)
+
+
+def by_sample_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """Element by element, with no ufunc to ask: the dtype is that of a sample's result."""
+    dtype = resolve(op, np)(*[sample(operand) for operand in operands], **options).dtype
+    return Inferred(meta(broadcast(operands), dtype, all_contiguous(operands)))
+
+
+def clip_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """`clip` with both limits."""
+    found = by_sample_rule(op, operands, options)
+    return found._replace(int_bounds=int_bounds(operands, (found.meta.dtype,) * len(operands)))
+
+
+def astype_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """Another dtype, or a copy in the same one."""
+    array = as_meta(operands[0])
+    return Inferred(meta(array.shape, np.dtype(options["dtype"]), array.contiguous))
+
+
+def copy_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """The operand's own shape and dtype."""
+    return same_as(operands[0])
+
+
+def imag_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """The imaginary part: a view of complex arrays, new zeros for others."""
+    array = as_meta(operands[0])
+    if array.dtype.kind == "c":
+        return view_rule(op, operands, options)
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"imag: dtype {array.dtype} is not numeric")
+    return Inferred(meta(array.shape, array.dtype, array.contiguous), owned=array.nbytes)
+
+
+def tril_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """A triangle: `where` under a mask of the last two dimensions."""
+    array = as_meta(operands[0])
+    if not array.shape:
+        raise TypeError(f"{op.name}: the operand needs at least one dimension")
+    shape = lengths(array)
+    mask = meta((shape * 2)[-2:], np.dtype(bool))
+    return Inferred(meta(broadcast((mask, array)), array.dtype, array.contiguous), mask.nbytes)
+
+
+def where_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """Elements of the second or third operand; weak scalars are cast without a check, as NumPy does."""
+    found = by_sample_rule(op, operands, options)
+    condition = as_meta(operands[0])
+    return found._replace(workspace=cast_bytes(condition, np.dtype(bool)))
+
+
+def _resolve_dtypes(op: Op, operands: tuple[Operand, ...]) -> tuple[np.dtype[Any], ...]:
+    function = getattr(np, op.kernel)  # type: ignore[arg-type]  # operations of this rule name their ufunc
+    return function.resolve_dtypes((*[_promoted_as(operand) for operand in operands], None))  # type: ignore[no-any-return]
+
+
+def _promoted_as(operand: Operand) -> Any:
+    if isinstance(operand, (Meta, np.generic)):
+        return operand.dtype
+    return np.dtype(bool) if type(operand) is bool else type(operand)
+
+
+# -- declarations ------------------------------------------------------------------------------------------------------
+
+
 def _ufunc(
     name: str, doc: str, cost: Cost | None = None, *, ufunc: str = "", code: str = "", bound: Bound | None = None
 ) -> Op:
     """A universal function, by its name in NumPy and CuPy. `code` and `bound` are those of `ScalarCode`."""
     scalar = ScalarCode(code, bound) if code else None
-    return elementwise(ufunc or name, rules.ufunc, doc, cost, name=name, scalar_code=scalar)
+    return elementwise(ufunc or name, ufunc_rule, doc, cost, name=name, scalar_code=scalar)
 
 
 def _comparison(name: str, doc: str, cost: Cost) -> Op:
     """One whose results are truths. It has the same name everywhere."""
-    return elementwise(name, rules.comparison, doc, cost)
+    return elementwise(name, comparison_rule, doc, cost)
 
 
 OPS = (
@@ -147,17 +227,17 @@ OPS = (
     _comparison("logical_xor", "Whether one is true (not zero) but not both.", Cost.SCALAR),
     _comparison("not_equal", "Whether x1 != x2.", Cost.VECTOR),
     _comparison("signbit", "Whether the sign bit is set.", Cost.SHORT),
-    elementwise("round", rules.by_sample, "The nearest integer, ties to even.", Cost.SCALAR),
-    elementwise("clip", rules.clip, "The elements limited to between two others.", Cost.SCALAR),
+    elementwise("round", by_sample_rule, "The nearest integer, ties to even.", Cost.SCALAR),
+    elementwise("clip", clip_rule, "The elements limited to between two others.", Cost.SCALAR),
     elementwise(
-        where, rules.where, "Elements of x1 where the condition is true, else of x2.", Cost.SCALAR, inplace=False
+        where, where_rule, "Elements of x1 where the condition is true, else of x2.", Cost.SCALAR, inplace=False
     ),
-    elementwise(astype, rules.astype, "A copy in another dtype.", Cost.SCALAR, inplace=False),
-    elementwise(copy, rules.copy, "A copy in the same layout.", Cost.VECTOR, cut=Cut.WHOLE, fused_on_cuda=True),
+    elementwise(astype, astype_rule, "A copy in another dtype.", Cost.SCALAR, inplace=False),
+    elementwise(copy, copy_rule, "A copy in the same layout.", Cost.VECTOR, cut=Cut.WHOLE, fused_on_cuda=True),
     Op("real", real, view_rule, view=True, doc="The real part: a view; of real numbers the tensor itself."),
-    Op("imag", imag, rules.imag, view=True, doc="The imaginary part: a view; of real numbers new zeros."),
-    Op("tril", "tril", rules.tril, doc="The lower triangle, zeros above diagonal k."),
-    Op("triu", "triu", rules.tril, doc="The upper triangle, zeros below diagonal k."),
+    Op("imag", imag, imag_rule, view=True, doc="The imaginary part: a view; of real numbers new zeros."),
+    Op("tril", "tril", tril_rule, doc="The lower triangle, zeros above diagonal k."),
+    Op("triu", "triu", tril_rule, doc="The upper triangle, zeros below diagonal k."),
 )  # fmt: skip
 _BY_NAME = {op.name: op for op in OPS}
 

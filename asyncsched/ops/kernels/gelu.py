@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..declare import bounded, elementwise
-from ..rules import layers as rules
+from ..rules import blockwise_rule
 from . import compiled
 from .activation import relu
 from .blocks import blocks, flat, long_blocks
@@ -193,6 +193,6 @@ def _bounded_square(xp: Any, x: Any) -> Any:
     return xp.square(square, out=square)
 
 
-_GELU = elementwise(gelu, rules.elementwise, "x times the normal distribution function of x.", compiled_as="gelu")
-_GELU_BACKWARD = elementwise(gelu_backward, rules.elementwise, "The gradient of gelu.")
+_GELU = elementwise(gelu, blockwise_rule, "x times the normal distribution function of x.", compiled_as="gelu")
+_GELU_BACKWARD = elementwise(gelu_backward, blockwise_rule, "The gradient of gelu.")
 OPS = (bounded(_GELU, gelu_exact, 1e-6, 1e-6), bounded(_GELU_BACKWARD, gelu_backward_exact, 1e-6, 2e-6))

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from ..declare import with_out
-from ..index_keys import TENSOR, Key, decode_key
-from ..rules import gradients as rules
-from .blocks import ADDED, blocks
+from ..declare import Inferred, Meta, Op, Operand, Options, meta, with_out
+from ..index_keys import TENSOR, Key, decode_key, decode_view_key, select
+from ..rules import INTP, as_meta, broadcast, cast_bytes, lengths, viewed
+from .blocks import ADDED, BLOCK, blocks
 from .checks import require_key, require_within
 from .elementwise import kept
-from .index import assign_where, is_one_mask
+from .index import assign_where, check_value, is_one_mask
 
 
 def scatter(xp: Any, x: Any, *indices: Any, shape: Any, key: Key, out: Any = None) -> Any:
@@ -101,16 +101,65 @@ def _zeros(xp: Any, shape: Any, dtype: Any, out: Any) -> Any:
     return out
 
 
+# -- rules: what is known of results before anything is computed -------------------------------------------------------
+
+
+def scatter_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """Zeros of a shape, with the first operand added where the key says."""
+    result = meta(options["shape"], as_meta(operands[0]).dtype)
+    if len(operands) == 1:
+        place, workspace = viewed(result, lambda array: array[decode_view_key(options["key"])]).meta.shape, 0
+    else:
+        found = select(result.bound, options["key"], operands[1:])
+        place, workspace = found.shape, found.workspace
+        if options["key"] == (TENSOR,):
+            workspace += _flat_places(as_meta(operands[0]), as_meta(operands[1]), prod(result.bound[1:]))
+    check_value(lengths(operands[0]), place)
+    return Inferred(result, workspace)
+
+
+def _flat_places(x: Meta, rows: Meta, width: int) -> int:
+    """Bytes of the flat places of a block of rows, and of a copy of the row numbers if they lie scattered."""
+    if prod(x.bound) < ADDED:
+        return 0
+    return (3 * max(ADDED, width) + (0 if rows.contiguous else prod(rows.bound))) * INTP.itemsize
+
+
+def scatter_along_axis_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """Zeros of a shape, with each element of the first operand added at its index; a number for each index in all."""
+    shape = options["shape"]
+    indices = as_meta(operands[1])
+    broadcast(operands)
+    return Inferred(meta(shape, as_meta(operands[0]).dtype), cast_bytes(indices, INTP) + sum(shape) * INTP.itemsize)
+
+
+def choice_backward_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """Like the first operand, to whose shape the others broadcast, made in blocks."""
+    grad, shape = as_meta(operands[0]), lengths(operands[0])
+    if broadcast(operands) != shape or grad.dtype.kind != "f":
+        raise ValueError(f"{op.name}: the gradient is {grad}, and the operands {operands[1:]} must broadcast to it")
+    arrays = [operand for operand in operands if isinstance(operand, Meta)]
+    spread = sum(prod(shape) * a.dtype.itemsize for a in arrays if not a.contiguous or a.bound not in (shape, ()))
+    return Inferred(meta(shape, grad.dtype), spread + 4 * min(prod(shape), 2 * BLOCK))  # masks of a byte each
+
+
+def cumulative_prod_gradient_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """Like both operands; a few lines across the axis are alive at once."""
+    result = meta(broadcast(operands), np.result_type(*[as_meta(operand).dtype for operand in operands]))
+    lines = prod(result.bound) // max(result.bound[options["axis"]], 1)
+    return Inferred(result, 3 * lines * result.dtype.itemsize)
+
+
 OPS = (
-    with_out(scatter, rules.scatter, "Zeros, with elements added where an index says.", checks=True),
+    with_out(scatter, scatter_rule, "Zeros, with elements added where an index says.", checks=True),
     with_out(
-        scatter_along_axis, rules.scatter_along_axis, "Zeros, with each element added at its index on an axis.",
+        scatter_along_axis, scatter_along_axis_rule, "Zeros, with each element added at its index on an axis.",
         checks=True,
     ),
     with_out(
-        choice_backward, rules.choice_backward,
+        choice_backward, choice_backward_rule,
         "The gradient of the operand that `maximum` or `minimum` chose, shared where both are equal.", inplace=True,
         fused_on_cuda=True,
     ),
-    with_out(cumulative_prod_gradient, rules.cumulative_prod_gradient, "The gradient of running products."),
+    with_out(cumulative_prod_gradient, cumulative_prod_gradient_rule, "The gradient of running products."),
 )  # fmt: skip

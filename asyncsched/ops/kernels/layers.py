@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from .. import parallel
-from ..declare import Cut, bounded, product, with_out, with_products
-from ..rules import layers as rules
+from ..declare import Cut, Inferred, Op, Operand, Options, bounded, meta, product, with_out, with_products
+from ..rules import alike, as_meta, block_bytes, copies, floats, lengths, like, no_axis
 from . import compiled
 from .blocks import TILE, as_matrix, as_rows, long_blocks, sums, totals, unbuffered
 from .elementwise import into
-from .matrices import vecdot
+from .products import vecdot
 from .releasing_gil import matmul
 from .scratch import scratch
 
@@ -155,15 +156,68 @@ def _room(xp: Any, block: Any) -> Any:
     return xp.empty(block.shape, xp.float32) if block.dtype == xp.float16 else block
 
 
+# -- rules: what is known of results before anything is computed -------------------------------------------------------
+
+
+def layer_norm_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """`layer_norm` of x, weight and bias."""
+    shape, weight = floats(op, *operands)[:2]
+    if not weight or shape[len(shape) - len(weight) :] != weight or lengths(operands[2]) != weight:
+        text = f"{shape}, the weight {weight}, the bias {lengths(operands[2])}"
+        raise ValueError(f"layer_norm: x has shape {text}: weight and bias must have the shape of the last axes of x")
+    return like(operands[0], copies(operands) + block_bytes(operands[0], prod(weight), 8))
+
+
+def layer_norm_input_grad_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """The gradient of x; the operands are x, weight and grad."""
+    return layer_norm_rule(op, (*operands[:2], operands[1]), options)
+
+
+def layer_norm_weight_grad_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """The gradient of the weight, whose shape is an option; the operands are x and grad."""
+    alike(op, operands)
+    result = meta(options["shape"], as_meta(operands[0]).dtype)
+    return Inferred(result, copies(operands) + block_bytes(operands[0], prod(result.bound), 8) + result.nbytes)
+
+
+def linear_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """`linear` of x (..., in), weight (out, in) and perhaps bias (out,)."""
+    shape, weight, *bias = floats(op, *operands)
+    if not shape or len(weight) != 2 or shape[-1] != weight[1]:
+        raise ValueError(
+            f"linear: x has shape {shape} and the weight {weight}: they must be (..., features) and (out, features)"
+        )
+    if bias and bias[0] != weight[:1]:
+        raise ValueError(f"linear: the bias has shape {bias[0]} and must have {weight[:1]}")
+    result = meta((*shape[:-1], weight[0]), as_meta(operands[0]).dtype)
+    return Inferred(result, copies(operands), work=prod(result.bound) * weight[1])
+
+
+def linear_weight_grad_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """The gradient of the weight; the operands are grad (..., out) and x (..., in)."""
+    grad, x = floats(op, *operands)
+    if not grad or not x or grad[:-1] != x[:-1]:
+        raise ValueError(f"{op.name}: the shapes {grad} and {x} must be equal but for the last axis")
+    work = prod(as_meta(operands[0]).bound) * x[-1]
+    return Inferred(meta((*grad[-1:], *x[-1:]), as_meta(operands[0]).dtype), copies(operands), work=work)
+
+
+def linear_bias_grad_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """The gradient of the bias, from grad (..., out), whose rows get a one each."""
+    (shape,), grad = floats(op, *operands), as_meta(operands[0])
+    no_axis(shape, op.name)
+    return Inferred(meta(shape[-1:], grad.dtype), copies(operands) + prod(grad.bound[:-1]) * grad.dtype.itemsize)
+
+
 _LAYER_NORM = with_products(
-    layer_norm, rules.layer_norm, "The last axes brought to mean 0 and variance 1.",
+    layer_norm, layer_norm_rule, "The last axes brought to mean 0 and variance 1.",
     inplace=True, cut=Cut.BY_WEIGHT_ROWS, compiled_as="layer_norm",
 )  # fmt: skip
 OPS = (
     bounded(_LAYER_NORM, layer_norm_exact, 3e-6, 3e-6),
-    with_products(layer_norm_input_grad, rules.layer_norm_input_grad, "The gradient of x."),
-    with_products(layer_norm_weight_grad, rules.layer_norm_weight_grad, "That of the weight."),
-    product(with_out(linear, rules.linear, "x weight^T + bias."), Cut.PRODUCT_NT),
-    product(with_out(linear_weight_grad, rules.linear_weight_grad, "The gradient of the weight."), Cut.PRODUCT_TN),
-    with_products(linear_bias_grad, rules.linear_bias_grad, "That of the bias."),
+    with_products(layer_norm_input_grad, layer_norm_input_grad_rule, "The gradient of x."),
+    with_products(layer_norm_weight_grad, layer_norm_weight_grad_rule, "That of the weight."),
+    product(with_out(linear, linear_rule, "x weight^T + bias."), Cut.PRODUCT_NT),
+    product(with_out(linear_weight_grad, linear_weight_grad_rule, "The gradient of the weight."), Cut.PRODUCT_TN),
+    with_products(linear_bias_grad, linear_bias_grad_rule, "That of the bias."),
 )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
 
-from ..declare import Blas, Op, bounded, with_out, with_products
-from ..rules import losses as rules
+from ..declare import Blas, Inferred, Op, Operand, Options, bounded, meta, with_out, with_products
+from ..meta import Shape
+from ..rules import Known, alike, as_meta, block_bytes, floats, like
 from . import compiled
 from .blocks import long_blocks, sums, unbuffered
 from .checks import require
@@ -130,16 +132,70 @@ def _in_range(classes: int, ignore_index: int, least: int, most: int) -> Excepti
     )
 
 
+# -- rules: what is known of results before anything is computed -------------------------------------------------------
+
+
+def loss_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """`mse_loss` of x and target: all differences are kept for a moment."""
+    shape, array = alike(op, operands), as_meta(operands[0])
+    return Inferred(meta(_reduced(op, shape, options), array.dtype), array.nbytes)
+
+
+def loss_backward_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """The gradient of `mse_loss`."""
+    alike(op, operands[:2])
+    return like(operands[0], as_meta(operands[2]).nbytes)
+
+
+def cross_entropy_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """`cross_entropy` of logits (rows, classes) and target (rows,)."""
+    (shape,), target = floats(op, operands[0]), as_meta(operands[1])
+    if len(shape) != 2 or target.bound != shape[:1]:
+        raise ValueError(
+            f"cross_entropy: the logits have shape {shape} and the target {target.bound}: they must be (rows, classes)"
+            " and (rows,); `logits.reshape((-1, classes))` and `target.reshape((-1,))` bring them there"
+        )
+    if target.dtype.kind not in "iu":
+        raise TypeError(f"cross_entropy: the target must hold class numbers, of an integer dtype, not {target.dtype}")
+    if not 0 <= options["label_smoothing"] <= 1:
+        raise ValueError(f"cross_entropy: label_smoothing={options['label_smoothing']} must be from 0 to 1")
+    dtype = as_meta(operands[0]).dtype
+    return Inferred(
+        meta(_reduced(op, shape[:1], options), dtype), block_bytes(operands[0], shape[1], 6) + 40 * shape[0]
+    )
+
+
+def cross_entropy_backward_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """The gradient of `cross_entropy`."""
+    return like(operands[0], cross_entropy_rule(op, operands[:2], options).workspace)
+
+
+def class_numbers_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """Targets like the operand, of an integer dtype."""
+    target = as_meta(operands[0])
+    if target.dtype.kind not in "iu":
+        raise TypeError(f"the target must hold class numbers, of an integer dtype, not {target.dtype}")
+    return Inferred(
+        meta(target.shape, target.dtype, False), prod(target.bound) + target.nbytes
+    )  # which count, and a copy
+
+
+def _reduced(op: Op, shape: Known, options: Options) -> Shape:
+    if options["reduction"] not in ("mean", "sum", "none"):
+        raise ValueError(f"{op.name}: reduction={options['reduction']!r} must be 'mean', 'sum' or 'none'")
+    return shape if options["reduction"] == "none" else ()
+
+
 _CROSS_ENTROPY = Op(
-    "cross_entropy", cross_entropy, rules.cross_entropy, doc="Less the logarithm of the target's softmax.",
+    "cross_entropy", cross_entropy, cross_entropy_rule, doc="Less the logarithm of the target's softmax.",
     checks=True, blas=Blas.INSIDE,
 )  # fmt: skip
 _TARGETS = "Targets that are classes, 0 where they do not count."
 _BACKWARD = "The gradient of the loss."
 OPS = (
-    Op("mse_loss", mse_loss, rules.loss, doc="The mean of squared differences."),
+    Op("mse_loss", mse_loss, loss_rule, doc="The mean of squared differences."),
     bounded(_CROSS_ENTROPY, cross_entropy_exact, 3e-6, 3e-6),
-    with_out(mse_loss_backward, rules.loss_backward, _BACKWARD, inplace=True),
-    with_products(cross_entropy_backward, rules.cross_entropy_backward, _BACKWARD, inplace=True, checks=True),
-    Op("class_numbers", class_numbers, rules.class_numbers, checks=True, doc=_TARGETS),
+    with_out(mse_loss_backward, loss_backward_rule, _BACKWARD, inplace=True),
+    with_products(cross_entropy_backward, cross_entropy_backward_rule, _BACKWARD, inplace=True, checks=True),
+    Op("class_numbers", class_numbers, class_numbers_rule, checks=True, doc=_TARGETS),
 )

@@ -1,4 +1,4 @@
-"""Linear algebra, and products that sum over axes.
+"""Linear algebra.
 
 NumPy's own functions where there are some; CuPy's names and arguments are fewer.
 
@@ -13,12 +13,13 @@ from math import prod
 from typing import Any
 
 import numpy as np
+from numpy.linalg import LinAlgError
 
-from ..declare import Cost, Cut, Kernel, Op, product, with_out, with_products
+from ..declare import Cost, Inferred, Kernel, Meta, Op, Operand, Options, meta
+from ..op import resolve
 from ..packed import packed_op
-from ..rules import linalg
-from ..rules import matrices as rules
-from . import releasing_gil
+from ..rules import INTP, Known, as_meta, broadcast, cast_bytes, lengths, outer_shape, sample, view_rule
+from .reduce import reduced_axes
 
 
 def lapack(name: str) -> Kernel:
@@ -160,25 +161,6 @@ def trace(xp: Any, x: Any, *, offset: int, dtype: Any = None) -> Any:
     return np.linalg.trace(x, offset=offset, dtype=dtype) if xp is np else xp.trace(x, offset, -2, -1, dtype)
 
 
-def outer(xp: Any, x: Any, y: Any, *, out: Any = None) -> Any:
-    """All products of the elements of two vectors."""
-    return xp.multiply(x[:, None], y[None, :], out=out)
-
-
-def vecdot(xp: Any, x: Any, y: Any, *, axis: int = -1, out: Any = None) -> Any:
-    """The product of vectors along an axis. CuPy has none of that name, so there it is one of matrices."""
-    if xp is np:
-        return releasing_gil.vecdot(xp, x, y, axis=axis, out=out)
-    x, y = xp.moveaxis(x, axis, -1).conj(), xp.moveaxis(y, axis, -1)
-    return xp.matmul(x[..., None, :], y[..., None])[..., 0, 0]
-
-
-def einsum(xp: Any, *arrays: Any, subscripts: str) -> Any:
-    """Products summed over axes. What would be a view of one operand is copied: the result is an array of its own."""
-    found = xp.einsum(subscripts, *arrays)
-    return found.copy(order="K") if len(arrays) == 1 else found
-
-
 def _complex(xp: Any, array: Any) -> Any:
     return array.astype(np.result_type(array.dtype, np.complex64), copy=False)
 
@@ -199,46 +181,280 @@ def _strict(xp: Any) -> Any:
     return cupyx.errstate(linalg="raise")
 
 
+# -- rules: what is known of results before anything is computed -------------------------------------------------------
+
+
+_DOUBLE = np.dtype(np.float64)
+
+
+def matrix_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """Square matrices to square matrices: `inv`, which solves for a unit matrix, and `cholesky`."""
+    array, dtype = _square(op.name, operands[0])
+    return Inferred(meta(array.bound, dtype), 2 * _copied(array, dtype))
+
+
+def number_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """Square matrices to a number each: `det`."""
+    array, dtype = _square(op.name, operands[0])
+    return Inferred(meta(array.bound[:-2], dtype), _copied(array, dtype))
+
+
+def cofactors_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """Square matrices to square matrices. At work are those to be inverted, or their decomposition and its products."""
+    array, dtype = _square(op.name, operands[0])
+    return Inferred(meta(array.bound, dtype), 8 * prod(array.bound) * dtype.itemsize + 4 * _copied(array, dtype))
+
+
+def spectrum_rule(op: Op, operands: tuple[Operand, ...], options: Options, *, symmetric: bool = False) -> Inferred:
+    """Square matrices to as many numbers: real ones if the matrices are symmetric, else complex ones."""
+    array, dtype = _square(op.name, operands[0])
+    result = meta(array.bound[:-1], _real_dtype(dtype) if symmetric else _complex_dtype(dtype))
+    return Inferred(result, _copied(array, dtype) + 2 * result.nbytes)
+
+
+def singular_values_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """Matrices to as many real numbers as the shorter side has."""
+    array, dtype = _stacked(op.name, operands[0])
+    result = meta((*array.bound[:-2], min(array.bound[-2:])), _real_dtype(dtype))
+    return Inferred(result, _copied(array, dtype))
+
+
+def rank_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """Matrices to an integer each, by their singular values. A tolerance may be the second operand."""
+    found = singular_values_rule(op, operands[:1], options)
+    shape = _with_tolerance(op.name, lengths(operands[0])[:-2], operands[1:])
+    return Inferred(meta(shape, INTP), found.workspace + 3 * found.meta.nbytes)
+
+
+def pseudo_inverse_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """(..., n, m) to (..., m, n): the singular value decomposition, and products of its parts."""
+    array = as_meta(operands[0])
+    if prod(array.bound) == 0 and len(array.bound) > 1:
+        return Inferred(meta((*array.bound[:-2], array.bound[-1], array.bound[-2]), array.dtype))
+    array, dtype = _stacked(op.name, operands[0])
+    *batch, n, m = array.bound
+    if _with_tolerance(op.name, tuple(batch), operands[1:]) != tuple(batch):
+        raise ValueError(
+            f"{op.name}: a tolerance of shape {lengths(operands[1])} is for more matrices than {tuple(batch)}"
+        )
+    parts, workspace = svd_parts(op.name, operands[:1], {"full_matrices": False})
+    used = sum(part.nbytes for part in parts) + array.nbytes + workspace
+    return Inferred(meta((*batch, m, n), dtype, len(batch) == 0 or array.contiguous), 2 * used)
+
+
+def solution_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """(..., n, n) and (n,) or (..., n, k): as many solutions as right hand sides."""
+    array, dtype = _square(op.name, operands[0], operands[1])
+    n, right = array.bound[-1], lengths(operands[1])
+    if not right or right[-1 if len(right) == 1 else -2] != n:
+        raise ValueError(f"solve: shapes {array.bound} and {right} do not match: the second needs {n} rows")
+    batch = outer_shape("solve", array.bound[:-2], right[:-2])
+    result = meta((*batch, *right[-2:]) if len(right) > 1 else (*batch, n), dtype)
+    each = (n * n + prod(result.bound[-2:])) * dtype.itemsize
+    return Inferred(result, each + cast_bytes(array, dtype) + cast_bytes(operands[1], dtype))
+
+
+def power_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """Products of square matrices, or of their inverses if the exponent is negative; a sample tells the dtype."""
+    array, n = as_meta(operands[0]), options["n"]
+    _check_square(op.name, array.bound)
+    dtype = resolve(op, np)(sample(array, (1, 1)), n=min(max(n, -4), 4)).dtype
+    result = meta(array.bound, dtype, array.contiguous or len(array.bound) == 2)
+    return Inferred(result, 3 * result.nbytes + (0 if n >= 0 else cast_bytes(array, dtype)))
+
+
+def matrix_norm_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """A real number for each matrix."""
+    array = as_meta(operands[0])
+    if len(array.bound) < 2:
+        raise np.exceptions.AxisError(-2, len(array.bound), "matrix_norm")
+    dtype = resolve(op, np)(sample(array, (1, 1)), **options).dtype
+    kept = (1, 1) if options.get("keepdims") else ()
+    result = meta((*array.bound[:-2], *kept), dtype)
+    return Inferred(result, _temporary(array, dtype) + 2 * result.nbytes)
+
+
+def vector_norm_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """A real number for each line along the axes."""
+    array, shape = as_meta(operands[0]), lengths(operands[0])
+    axes = reduced_axes(options.get("axis"), len(shape))
+    dtype = resolve(op, np)(sample(array, (1,)), **{**options, "axis": None, "keepdims": False}).dtype
+    if not prod([shape[axis] for axis in axes]):  # of nothing: NumPy has no smallest element of that, or raises
+        resolve(op, np)(sample(array, (0,)), **{**options, "axis": None, "keepdims": False})
+    kept = [1 if axis in axes else length for axis, length in enumerate(shape)]
+    if not options.get("keepdims"):
+        kept = [length for axis, length in enumerate(kept) if axis not in axes]
+    return Inferred(meta(tuple(kept), dtype, array.contiguous), _temporary(array, dtype) + array.nbytes)
+
+
+def trace_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """The sum along a diagonal; a sample tells the dtype."""
+    array = as_meta(operands[0])
+    diagonal = view_rule_of_diagonal(array, options["offset"])
+    dtype = resolve(op, np)(sample(array, (1, 1)), **options).dtype
+    return Inferred(meta(diagonal[:-1], dtype, array.contiguous))
+
+
+def diagonal_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """A view."""
+    view_rule_of_diagonal(as_meta(operands[0]), options["offset"])
+    return view_rule(op, operands, options)
+
+
+def view_rule_of_diagonal(array: Meta, offset: int) -> Known:
+    """The shape of a diagonal of the last two dimensions."""
+    if len(array.bound) < 2:
+        raise ValueError(f"a diagonal needs at least two dimensions, not {len(array.bound)}")
+    *batch, n, m = array.bound
+    return (*batch, max(min(n, m - offset) if offset >= 0 else min(n + offset, m), 0))
+
+
+def cross_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """Vectors of three numbers along an axis; NumPy moves the result's axis there."""
+    shapes, axis = [lengths(operand) for operand in operands], options["axis"]
+    if any(not -len(shape) <= axis < len(shape) for shape in shapes):
+        raise np.exceptions.AxisError(axis, min(map(len, shapes)))
+    if any(shape[axis] != 3 for shape in shapes):
+        raise ValueError(f"cross: vectors of three numbers are needed along axis {axis}, not shapes {shapes}")
+    dtype = resolve(op, np)(*[sample(operand, (3,)) for operand in operands], axis=-1).dtype
+    metas = [as_meta(operand) for operand in operands]
+    shape = broadcast(tuple([meta((*s[:axis], *s[axis:][1:], 3), dtype) for s in shapes]))
+    at = axis + len(shape) if axis < 0 else axis
+    last = at == len(shape) - 1
+    result = meta((*shape[:-1][:at], 3, *shape[:-1][at:]), dtype, last)
+    return Inferred(result, sum(array.nbytes for array in metas) + result.nbytes)
+
+
+# -- several results ------------------------------------------------------------------------------------------------
+
+
+def eigh_parts(name: str, operands: tuple[Operand, ...], options: Options) -> tuple[list[Meta], int]:
+    """Eigenvalues and eigenvectors of symmetric matrices."""
+    array, dtype = _square(name, operands[0])
+    parts = [meta(array.bound[:-1], _real_dtype(dtype)), meta(array.bound, dtype)]
+    return parts, sum(part.nbytes for part in parts) + 3 * _copied(array, dtype)
+
+
+def eig_parts(name: str, operands: tuple[Operand, ...], options: Options) -> tuple[list[Meta], int]:
+    """Eigenvalues and eigenvectors of any square matrices, which are complex."""
+    array, dtype = _square(name, operands[0])
+    parts = [meta(array.bound[:-1], _complex_dtype(dtype)), meta(array.bound, _complex_dtype(dtype))]
+    return parts, 2 * sum(part.nbytes for part in parts) + _copied(array, dtype)
+
+
+def qr_parts(name: str, operands: tuple[Operand, ...], options: Options) -> tuple[list[Meta], int]:
+    """An orthonormal matrix and a triangular one."""
+    if options["mode"] not in ("reduced", "complete"):
+        raise ValueError(f"qr: mode must be 'reduced' or 'complete', not {options['mode']!r}")
+    array, dtype = _stacked(name, operands[0])
+    *batch, n, m = array.bound
+    k = n if options["mode"] == "complete" else min(n, m)
+    parts = [meta((*batch, n, k), dtype), meta((*batch, k, m), dtype)]
+    whole = prod(array.bound) * dtype.itemsize
+    return parts, sum(part.nbytes for part in parts) + 2 * whole + prod(batch) * min(n, m) * dtype.itemsize
+
+
+def svd_parts(name: str, operands: tuple[Operand, ...], options: Options) -> tuple[list[Meta], int]:
+    """Orthonormal matrices on both sides of real, descending numbers."""
+    array, dtype = _stacked(name, operands[0])
+    *batch, n, m = array.bound
+    k, full = min(n, m), options["full_matrices"]
+    u, vh = (*batch, n, n if full else k), (*batch, m if full else k, m)
+    parts = [meta(u, dtype), meta((*batch, k), _real_dtype(dtype)), meta(vh, dtype)]
+    return parts, sum(part.nbytes for part in parts) + 4 * _copied(array, dtype)
+
+
+def slogdet_parts(name: str, operands: tuple[Operand, ...], options: Options) -> tuple[list[Meta], int]:
+    """The sign of a determinant, and the logarithm of its magnitude."""
+    array, dtype = _square(name, operands[0])
+    parts = [meta(array.bound[:-2], dtype), meta(array.bound[:-2], _real_dtype(dtype))]
+    return parts, sum(part.nbytes for part in parts) + _copied(array, dtype)
+
+
+# -- shared -----------------------------------------------------------------------------------------------------------
+
+
+def _stacked(name: str, *operands: Operand) -> tuple[Meta, np.dtype[Any]]:
+    """The first operand, a stack of matrices, and the dtype in which NumPy computes."""
+    array = as_meta(operands[0])
+    if len(array.bound) < 2:
+        raise LinAlgError(f"{name}: an array of {len(array.bound)} dimensions was given, and at least two are needed")
+    return array, _computed(name, [as_meta(operand).dtype for operand in operands])
+
+
+def _square(name: str, *operands: Operand) -> tuple[Meta, np.dtype[Any]]:
+    _check_square(name, lengths(operands[0]))
+    return _stacked(name, *operands)
+
+
+def _check_square(name: str, shape: Known) -> None:
+    if len(shape) < 2 or shape[-1] != shape[-2]:
+        raise LinAlgError(f"{name}: the last two dimensions must be square, and the shape is {shape}")
+
+
+def _computed(name: str, dtypes: list[np.dtype[Any]]) -> np.dtype[Any]:
+    for dtype in dtypes:
+        if dtype == np.float16 or dtype.kind not in "biufc":
+            raise TypeError(f"{name}: {dtype} is unsupported in linear algebra: use `x.astype(asc.float32)`")
+    return np.result_type(*[dtype if dtype.kind in "fc" else _DOUBLE for dtype in dtypes])
+
+
+def _real_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    return np.finfo(dtype).dtype
+
+
+def _complex_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    return np.result_type(dtype, np.complex64)
+
+
+def _copied(array: Meta, dtype: np.dtype[Any]) -> int:
+    """Bytes of the copy of one matrix that LAPACK writes over, and of a cast of all of them if there is one."""
+    n, m = array.bound[-2:]
+    return (n * m + 4 * (n + m)) * dtype.itemsize + cast_bytes(array, dtype)
+
+
+def _temporary(array: Meta, dtype: np.dtype[Any]) -> int:
+    """Bytes of the magnitudes of all elements and of their powers, which is more than a decomposition copies."""
+    elements = prod(array.bound)
+    return 2 * elements * max(dtype.itemsize, array.dtype.itemsize, _DOUBLE.itemsize)
+
+
+def _with_tolerance(name: str, batch: Known, tolerance: tuple[Operand, ...]) -> Known:
+    """What a tolerance for each matrix broadcasts with the stack to."""
+    return outer_shape(name, batch, lengths(tolerance[0])) if tolerance else batch
+
+
+# -- declarations ------------------------------------------------------------------------------------------------------
+
+
 def _of_matrices(name: str, kernel: str | Kernel, rule: Any, doc: str) -> Op:
     return Op(name, kernel, rule, doc=doc, element_seconds=Cost.DECOMPOSITION)
 
 
 _several = partial(packed_op, element_seconds=Cost.DECOMPOSITION)
-_MATMUL = with_out(
-    "matmul", linalg.matmul, "The matrix product.", Cost.MULTIPLICATION, releasing_gil=releasing_gil.matmul
-)
 OPS = (
-    product(_MATMUL, Cut.PRODUCT_NN),
-    with_products(vecdot, linalg.vecdot, "The product of vectors along an axis.", Cost.MULTIPLICATION),
-    Op(
-        "tensordot", "tensordot", linalg.tensordot, doc="The sum of products over several axes.",
-        element_seconds=Cost.MULTIPLICATION,
-    ),
-    Op("dot", "dot", linalg.dot, doc="NumPy's `dot`."),
-    Op("einsum", einsum, linalg.einsum, doc="Products summed over the axes that a text names."),
-    _of_matrices("cholesky", cholesky, rules.matrix, "The triangular factor of positive definite matrices."),
-    _of_matrices("inv", lapack("inv"), rules.matrix, "The inverse of square matrices."),
-    _of_matrices("det", lapack("det"), rules.number, "The determinant of square matrices."),
-    _of_matrices("cofactors", cofactors, rules.cofactors, "The gradient of the determinant of square matrices."),
+    _of_matrices("cholesky", cholesky, matrix_rule, "The triangular factor of positive definite matrices."),
+    _of_matrices("inv", lapack("inv"), matrix_rule, "The inverse of square matrices."),
+    _of_matrices("det", lapack("det"), number_rule, "The determinant of square matrices."),
+    _of_matrices("cofactors", cofactors, cofactors_rule, "The gradient of the determinant of square matrices."),
     _of_matrices(
-        "eigvalsh", lapack("eigvalsh"), partial(rules.spectrum, symmetric=True),
+        "eigvalsh", lapack("eigvalsh"), partial(spectrum_rule, symmetric=True),
         "The eigenvalues of symmetric matrices, ascending.",
     ),
-    _of_matrices("eigvals", eigvals, rules.spectrum, "The eigenvalues of square matrices, complex."),
-    _of_matrices("svdvals", svdvals, rules.singular_values, "The singular values of matrices, descending."),
-    _of_matrices("matrix_rank", matrix_rank, rules.rank, "How many singular values are not negligible."),
-    _of_matrices("pinv", pinv, rules.pseudo_inverse, "The Moore-Penrose inverse of matrices."),
-    _of_matrices("solve", solve, rules.solution, "The solution of linear equations."),
-    _of_matrices("matrix_power", matrix_power, rules.power, "Square matrices to an integer power."),
-    _of_matrices("matrix_norm", matrix_norm, rules.matrix_norm, "A norm of each matrix."),
-    Op("vector_norm", vector_norm, rules.vector_norm, doc="A norm of vectors along the axes."),
-    Op("trace", trace, rules.trace, doc="The sum along a diagonal of matrices."),
-    Op("diagonal", diagonal, rules.diagonal, view=True, doc="A diagonal of matrices: a view."),
-    _of_matrices("cross", "cross", rules.cross, "The cross product of vectors of three numbers."),
-    with_out(outer, rules.outer, "All products of the elements of two vectors."),
-    _several("eigh", lapack("eigh"), rules.eigh, "Eigenvalues and eigenvectors of symmetric matrices."),
-    _several("eig", eig, rules.eig, "The same of square matrices, complex."),
-    _several("qr", lapack("qr"), rules.qr, "An orthonormal times a triangular matrix."),
-    _several("svd", lapack("svd"), rules.svd, "The singular value decomposition."),
-    _several("slogdet", lapack("slogdet"), rules.slogdet, "The determinant, as a sign and a logarithm."),
+    _of_matrices("eigvals", eigvals, spectrum_rule, "The eigenvalues of square matrices, complex."),
+    _of_matrices("svdvals", svdvals, singular_values_rule, "The singular values of matrices, descending."),
+    _of_matrices("matrix_rank", matrix_rank, rank_rule, "How many singular values are not negligible."),
+    _of_matrices("pinv", pinv, pseudo_inverse_rule, "The Moore-Penrose inverse of matrices."),
+    _of_matrices("solve", solve, solution_rule, "The solution of linear equations."),
+    _of_matrices("matrix_power", matrix_power, power_rule, "Square matrices to an integer power."),
+    _of_matrices("matrix_norm", matrix_norm, matrix_norm_rule, "A norm of each matrix."),
+    Op("vector_norm", vector_norm, vector_norm_rule, doc="A norm of vectors along the axes."),
+    Op("trace", trace, trace_rule, doc="The sum along a diagonal of matrices."),
+    Op("diagonal", diagonal, diagonal_rule, view=True, doc="A diagonal of matrices: a view."),
+    _of_matrices("cross", "cross", cross_rule, "The cross product of vectors of three numbers."),
+    _several("eigh", lapack("eigh"), eigh_parts, "Eigenvalues and eigenvectors of symmetric matrices."),
+    _several("eig", eig, eig_parts, "The same of square matrices, complex."),
+    _several("qr", lapack("qr"), qr_parts, "An orthonormal times a triangular matrix."),
+    _several("svd", lapack("svd"), svd_parts, "The singular value decomposition."),
+    _several("slogdet", lapack("slogdet"), slogdet_parts, "The determinant, as a sign and a logarithm."),
 )  # fmt: skip

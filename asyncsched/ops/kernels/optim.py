@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..declare import elementwise
-from ..rules.gradients import update
+from ..declare import Inferred, Meta, Op, Operand, Options, elementwise, meta
 from .blocks import blocks
 from .scratch import scratch
 
@@ -88,12 +87,29 @@ def _like(xp: Any, x: Any, y: Any) -> Any:
     return xp.empty_like(x) if getattr(x, "ndim", 0) else xp.empty(y.shape, y.dtype)
 
 
+# -- rules: what is known of results before anything is computed -------------------------------------------------------
+
+
+def update_rule(op: Op, operands: tuple[Operand, ...], options: Options, *, alive: int = 1) -> Inferred:
+    """Like the first operand, as all are but the numbers and a count, or in C order if that is a number.
+
+    `alive` more are at work.
+    """
+    first, *more = arrays = [operand for operand in operands if isinstance(operand, Meta)]
+    if more and more[-1].shape == () and more[-1].dtype.kind == "i":  # the count of steps
+        arrays.pop()
+    if any(array.shape != first.shape or array.dtype != first.dtype for array in arrays):
+        raise ValueError(f"{op.name}: the operands must be alike, and are {', '.join(map(repr, arrays))}")
+    in_order = first.contiguous if first is operands[0] else True
+    return Inferred(meta(first.shape, first.dtype, in_order), alive * first.nbytes)
+
+
 OPS = (
-    elementwise(axpby, update, "a x + b y, where a and b are numbers."),
-    elementwise(axpby_squared, update, "The same with the square of y."),
-    elementwise(sgd_average, update, "A running sum of decayed gradients."),
-    elementwise(sgd_step, partial(update, alive=2), "A step along one."),
-    elementwise(rms_scaled, update, "x over the root of averaged squares."),
+    elementwise(axpby, update_rule, "a x + b y, where a and b are numbers."),
+    elementwise(axpby_squared, update_rule, "The same with the square of y."),
+    elementwise(sgd_average, update_rule, "A running sum of decayed gradients."),
+    elementwise(sgd_step, partial(update_rule, alive=2), "A step along one."),
+    elementwise(rms_scaled, update_rule, "x over the root of averaged squares."),
     # Fused on CUDA, each element would take the powers of the count anew.
-    elementwise(adam_step, update, "A step of Adam.", fused_on_cuda=False),
+    elementwise(adam_step, update_rule, "A step of Adam.", fused_on_cuda=False),
 )

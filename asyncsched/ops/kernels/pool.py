@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from .. import parallel
-from ..declare import with_out
-from ..rules import conv as rules
+from ..declare import Inferred, Op, Operand, Options, meta, with_out
+from ..rules import as_meta, copies, floats, like
 from . import compiled
-from .blocks import long_blocks
+from .blocks import LONG_BLOCK, long_blocks
 from .elementwise import into, kept
 from .windows import Pair, Windows, even
 
@@ -148,8 +148,41 @@ def _largest(xp: Any, parts: list[Any], out: Any = None) -> Any:
     return out
 
 
+# -- rules: what is known of results before anything is computed -------------------------------------------------------
+
+
+def max_pool2d_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """`max_pool2d` of (..., height, width)."""
+    shape, array, padding = floats(op, operands[0])[0], as_meta(operands[0]), options["padding"]
+    if any(2 * p > k for p, k in zip(padding, options["kernel"], strict=True)):
+        raise ValueError(f"max_pool2d: padding {padding} must be at most half of the kernel {options['kernel']}")
+    if len(shape) < 2:
+        raise ValueError(f"max_pool2d: shape {shape} must be (..., height, width)")
+    count = Windows(options["kernel"], options["stride"], padding, (1, 1)).checked_fit(op.name, shape)
+    return Inferred(meta((*shape[:-2], *count), array.dtype), _pool_bytes(operands, padding, 4))
+
+
+def max_pool2d_backward_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """The gradient of `max_pool2d`; the operands are x, its result and grad."""
+    return like(operands[0], _pool_bytes(operands, options["padding"], 6))
+
+
+def max_pool2d_gather_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """Other images where the largest elements lie; the operands are x, its result and those images."""
+    return like(operands[1], _pool_bytes(operands, options["padding"], 6))
+
+
+def _pool_bytes(operands: tuple[Operand, ...], padding: Pair, arrays: int) -> int:
+    """Bytes of some arrays of padded images, of as many as are in a block. None of the arrays is larger."""
+    array = as_meta(operands[0])
+    height, width = array.bound[-2:]
+    images = min(prod(array.bound[:-2]), max(1, LONG_BLOCK // max(1, height * width)))
+    padded: int = (height + 2 * padding[0]) * (width + 2 * padding[1]) * array.dtype.itemsize
+    return copies(operands) + arrays * images * padded
+
+
 OPS = (
-    with_out(max_pool2d, rules.max_pool2d, "The largest element of each window."),
-    with_out(max_pool2d_backward, rules.max_pool2d_backward, "The gradient of max_pool2d."),
-    with_out(max_pool2d_gather, rules.max_pool2d_gather, "That of this gradient."),
+    with_out(max_pool2d, max_pool2d_rule, "The largest element of each window."),
+    with_out(max_pool2d_backward, max_pool2d_backward_rule, "The gradient of max_pool2d."),
+    with_out(max_pool2d_gather, max_pool2d_gather_rule, "That of this gradient."),
 )

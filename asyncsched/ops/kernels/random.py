@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from ..declare import Op, with_out
+from ..declare import Inferred, Meta, Op, Operand, Options, meta, with_out
 from ..packed import packed_op
-from ..rules import layers, random
+from ..rules import blockwise_rule, lengths
 from .blocks import blocks, flat
 
 _DEVICE_STATES = 65_536  # of a generator on a GPU, which draw at once: equal numbers on every card
@@ -128,10 +128,53 @@ def _drawn(xp: Any, dtype: Any) -> Any:
     return xp.float64 if dtype == xp.float64 else xp.float32
 
 
+# -- rules: what is known of results before anything is computed -------------------------------------------------------
+
+
+# Words of 64 bits: the state and the increment of PCG64, 128 bits each, and half a word that is left over.
+_WORDS = 6
+_STATE = meta((_WORDS,), np.dtype(np.uint64))
+
+
+def draw_parts(name: str, operands: tuple[Operand, ...], options: Options) -> tuple[list[Meta], int]:
+    """The state of the generator after, and what is drawn."""
+    return [_STATE, meta(options["shape"], options["dtype"])], _scratch(operands, options)
+
+
+def draw_seeded_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """What is drawn alone."""
+    result = meta(options["shape"], options["dtype"], False)
+    return Inferred(result, _scratch(operands, options) + result.nbytes)
+
+
+def _scratch(operands: tuple[Operand, ...], options: Options) -> int:
+    """Bytes of the places that are permuted or chosen, and of numbers in double that are converted."""
+    drawn: int = prod(options["shape"])
+    if options["method"] in ("permutation", "choice"):
+        return 16 * (sum(prod(lengths(operand)) for operand in operands) + 2 * drawn)
+    return 0 if options["dtype"].itemsize == 8 else 8 * drawn
+
+
+def dropout_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """`dropout` of x, with a seed."""
+    if not 0 <= options["p"] <= 1:
+        raise ValueError(f"dropout: p={options['p']} must be a probability, from 0 to 1")
+    return blockwise_rule(op, operands, options)
+
+
+def random_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """Random numbers: drawn in the dtype, or in single precision."""
+    dtype = np.dtype(options["dtype"])
+    if dtype.kind != "f":
+        raise TypeError(f"{op.name}: dtype {dtype} is no floating-point dtype: draw such and use `astype`")
+    result = meta(options["shape"], dtype)
+    return Inferred(result, result.nbytes * max(4, dtype.itemsize) // dtype.itemsize)
+
+
 OPS = (
-    packed_op("draw", draw, random.draw, "Random numbers from the state of a generator, and the state after."),
-    Op("draw_seeded", draw_seeded, random.draw_seeded, doc="Random numbers from a seed."),
-    with_out(dropout, layers.dropout, "Elements dropped at random, the others scaled.", inplace=True),
-    with_out(uniform, layers.random, "Evenly distributed random numbers."),
-    with_out(normal, layers.random, "Normally distributed random numbers."),
+    packed_op("draw", draw, draw_parts, "Random numbers from the state of a generator, and the state after."),
+    Op("draw_seeded", draw_seeded, draw_seeded_rule, doc="Random numbers from a seed."),
+    with_out(dropout, dropout_rule, "Elements dropped at random, the others scaled.", inplace=True),
+    with_out(uniform, random_rule, "Evenly distributed random numbers."),
+    with_out(normal, random_rule, "Normally distributed random numbers."),
 )

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
+from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
-from ..declare import Cost, Kernel, Op, with_out
-from ..rules import reduce as rules
+from ..declare import Cost, Inferred, Kernel, Meta, Op, Operand, Options, meta, with_out
+from ..op import resolve
+from ..rules import INTP, Known, as_meta, lengths, no_axis, same_as, sample, shrunk
 from . import releasing_gil
 from .elementwise import into
+from .releasing_gil import room
 
 
 def count_nonzero(xp: Any, x: Any, *, axis: Any = None, keepdims: bool = False, out: Any = None) -> Any:
@@ -79,24 +83,141 @@ def argsort(xp: Any, x: Any, *, axis: int = -1, descending: bool = False, stable
     return x.shape[axis] - 1 - flipped
 
 
+# -- rules: what is known of results before anything is computed -------------------------------------------------------
+
+
+def reduction_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """A reduction over `axis` (an int, a tuple or None for all). A sample tells the dtype, and what emptiness does."""
+    array = as_meta(operands[0])
+    axes = reduced_axes(options.get("axis"), len(array.shape))
+    dtype = resolve(op, np)(shrunk(array), **options).dtype
+    return Inferred(meta(_reduced(lengths(array), axes, options), dtype, array.contiguous))
+
+
+def count_nonzero_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """As a reduction, over a copy in bool."""
+    array = as_meta(operands[0])
+    return reduction_rule(op, operands, options)._replace(workspace=prod(array.bound) if array.dtype != bool else 0)
+
+
+def mean_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """A reduction that takes empty arrays with a warning, so the sample is never empty."""
+    array = as_meta(operands[0])
+    axes = reduced_axes(options.get("axis"), len(array.shape))
+    dtype = resolve(op, np)(_ones_like(array), axis=options.get("axis")).dtype
+    result = meta(_reduced(lengths(array), axes, options), dtype, array.contiguous)
+    # Half precision is summed in single, and then written to its place.
+    return Inferred(result, 2 * result.nbytes if array.dtype == np.float16 else 0)
+
+
+def variance_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """`var` and `std`: NumPy makes the deviations from the mean, of the whole operand's size, and the mean."""
+    inferred = mean_rule(op, operands, {"axis": options.get("axis"), "keepdims": options.get("keepdims", False)})
+    array = as_meta(operands[0])
+    deviations = np.result_type(inferred.meta.dtype, array.dtype, np.float32)
+    # Complex deviations are squared part by part, in one more array of half their size.
+    parts = 3 if deviations.kind == "c" else 2
+    elements = prod(inferred.meta.bound) + prod(array.bound) * parts // 2
+    return inferred._replace(workspace=elements * deviations.itemsize + inferred.workspace)
+
+
+def arg_reduction_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """`argmax` and `argmin`: NumPy copies the operand unless the axis is the last of a C-contiguous array."""
+    array = as_meta(operands[0])
+    axis = options.get("axis")
+    inferred = reduction_rule(op, operands, options)
+    last = axis is None or axis in (-1, len(array.shape) - 1)
+    copied = 0 if array.contiguous and last else array.nbytes
+    shape = inferred.meta.shape
+    return Inferred(meta(shape, INTP, True), copied)
+
+
+def cumulative_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """`cumulative_sum` and `cumulative_prod`, perhaps with the initial value in front."""
+    array = as_meta(operands[0])
+    shape = lengths(array)
+    no_axis(shape, op.name)
+    axis = _one_axis(options.get("axis"), shape, op.name)
+    dtype = resolve(op, np)(_ones_like(array), **options).dtype
+    longer = shape[axis] + bool(options.get("include_initial"))
+    result = meta((*shape[:axis], longer, *shape[axis + 1 :]), dtype, array.contiguous)
+    # Without `out=` the initial value is joined to a result made before.
+    joined = options.get("include_initial") and not array.contiguous
+    return Inferred(result, (result.nbytes if joined else 0) + room(result))
+
+
+def diff_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """`n` times the difference of neighbours; two of the steps are alive at once."""
+    array = as_meta(operands[0])
+    shape, n = lengths(array), options.get("n", 1)
+    no_axis(shape, op.name)
+    axis = normalize_axis_index(options.get("axis", -1), len(shape))
+    dtype = resolve(op, np)(sample(array, (2,))).dtype
+    if n < 1:
+        raise ValueError(f"diff: order must be positive but got {n}")
+    result = meta((*shape[:axis], max(shape[axis] - n, 0), *shape[axis + 1 :]), dtype, array.contiguous)
+    return Inferred(result, array.nbytes if n > 1 else 0)
+
+
+def sort_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """The same elements in order: one line is buffered, and a stable sort merges through half of it."""
+    array = as_meta(operands[0])
+    axis = normalize_axis_index(options.get("axis", -1), len(array.shape))
+    line = lengths(array)[axis] * array.dtype.itemsize
+    return same_as(array, array.nbytes * 2 if options.get("descending") else line + line // 2)
+
+
+def argsort_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """The indices that sort; NumPy returns them C-contiguous."""
+    array = as_meta(operands[0])
+    workspace = sort_rule(op, operands, options).workspace
+    contiguous = array.contiguous or not options.get("descending")
+    result = meta(array.shape, INTP, contiguous)
+    return Inferred(result, workspace + (2 * result.nbytes if options.get("descending") else 0))
+
+
+def reduced_axes(axis: Any, ndim: int) -> Known:
+    """The axes that a reduction goes over, none negative."""
+    # NumPy lets an array without dimensions be reduced along its first or last.
+    if axis is None or (ndim == 0 and axis in (0, -1)):
+        return tuple(range(ndim))
+    return normalize_axis_tuple(axis, ndim)
+
+
+def _one_axis(axis: int | None, shape: Known, name: str) -> int:
+    if axis is not None:
+        return normalize_axis_index(axis, len(shape))
+    if len(shape) > 1:
+        raise ValueError(f"{name}: more than one dimension, so `axis` is required")
+    return 0
+
+
+def _reduced(shape: Known, axes: Known, options: Options) -> Known:
+    if options.get("keepdims"):
+        return tuple([1 if axis in axes else length for axis, length in enumerate(shape)])
+    return tuple([length for axis, length in enumerate(shape) if axis not in axes])
+
+
+def _ones_like(array: Meta) -> Any:
+    return sample(array, (1,) * len(array.shape))
+
+
 OPS = (
-    with_out("all", rules.reduction, "Whether all elements along the axes are true (not zero).", Cost.SHORT),
-    with_out("any", rules.reduction, "Whether any element along the axes is true (not zero).", Cost.SHORT),
-    with_out("max", rules.reduction, "The largest element along the axes.", Cost.SHORT),
-    with_out("min", rules.reduction, "The smallest element along the axes.", Cost.SHORT),
-    with_out("prod", rules.reduction, "The product along the axes.", Cost.FUNCTION),
-    with_out("sum", rules.reduction, "The sum along the axes.", Cost.SHORT),
-    with_out(averaging("mean"), rules.mean, "The mean along the axes.", Cost.SCALAR, name="mean"),
-    with_out(
-        averaging("std"), rules.variance, "The standard deviation along the axes.", Cost.LONG_FUNCTION, name="std"
-    ),
-    with_out(averaging("var"), rules.variance, "The variance along the axes.", Cost.LONG_FUNCTION, name="var"),
-    with_out(count_nonzero, rules.count_nonzero, "How many elements are not zero.", Cost.SCALAR),
-    with_out("argmax", rules.arg_reduction, "Where the first largest element is.", Cost.SHORT),
-    with_out("argmin", rules.arg_reduction, "Where the first smallest element is.", Cost.SHORT),
-    with_out(cumulative("cumsum"), rules.cumulative, "Running sums.", Cost.SCALAR, name="cumulative_sum"),
-    with_out(cumulative("cumprod"), rules.cumulative, "Running products.", Cost.LONG_FUNCTION, name="cumulative_prod"),
-    Op("diff", "diff", rules.diff, doc="The n-th difference of neighbours along an axis."),
-    with_out(sort, rules.sort, "The elements in order along an axis.", Cost.SORTING, inplace=True),
-    Op("argsort", argsort, rules.argsort, doc="The indices that sort along an axis.", element_seconds=Cost.SORTING),
+    with_out("all", reduction_rule, "Whether all elements along the axes are true (not zero).", Cost.SHORT),
+    with_out("any", reduction_rule, "Whether any element along the axes is true (not zero).", Cost.SHORT),
+    with_out("max", reduction_rule, "The largest element along the axes.", Cost.SHORT),
+    with_out("min", reduction_rule, "The smallest element along the axes.", Cost.SHORT),
+    with_out("prod", reduction_rule, "The product along the axes.", Cost.FUNCTION),
+    with_out("sum", reduction_rule, "The sum along the axes.", Cost.SHORT),
+    with_out(averaging("mean"), mean_rule, "The mean along the axes.", Cost.SCALAR, name="mean"),
+    with_out(averaging("std"), variance_rule, "The standard deviation along the axes.", Cost.LONG_FUNCTION, name="std"),
+    with_out(averaging("var"), variance_rule, "The variance along the axes.", Cost.LONG_FUNCTION, name="var"),
+    with_out(count_nonzero, count_nonzero_rule, "How many elements are not zero.", Cost.SCALAR),
+    with_out("argmax", arg_reduction_rule, "Where the first largest element is.", Cost.SHORT),
+    with_out("argmin", arg_reduction_rule, "Where the first smallest element is.", Cost.SHORT),
+    with_out(cumulative("cumsum"), cumulative_rule, "Running sums.", Cost.SCALAR, name="cumulative_sum"),
+    with_out(cumulative("cumprod"), cumulative_rule, "Running products.", Cost.LONG_FUNCTION, name="cumulative_prod"),
+    Op("diff", "diff", diff_rule, doc="The n-th difference of neighbours along an axis."),
+    with_out(sort, sort_rule, "The elements in order along an axis.", Cost.SORTING, inplace=True),
+    Op("argsort", argsort, argsort_rule, doc="The indices that sort along an axis.", element_seconds=Cost.SORTING),
 )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
 
-from ..declare import Op
+from ..declare import Inferred, Meta, Op, Operand, Options, meta
+from ..meta import Shape
 from ..packed import pack_found
-from ..rules import sets as rules
+from ..rules import INTP, as_meta
 
 
 def unique_values(xp: Any, x: Any) -> Any:
@@ -31,9 +33,58 @@ def isin(xp: Any, x: Any, y: Any, *, invert: bool) -> Any:
     return xp.isin(xp.asarray(x), xp.asarray(y), invert=invert)
 
 
+# -- rules: what is known of results before anything is computed -------------------------------------------------------
+
+
+_BYTES = np.dtype(np.uint8)
+
+
+def unique_values_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """Each element once: at most as many as there are."""
+    array, elements = _flat(operands[0])
+    return Inferred(meta((None,), array.dtype, True, (elements,)), 2 * elements * array.dtype.itemsize)
+
+
+def unique_packed_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """Each element once, with which one each element is, where each first is, and how often each is there: packed."""
+    array, elements = _flat(operands[0])
+    fixed, width, _ = unique_layout(array, options)
+    nbytes = fixed + elements * width
+    sorting = elements * (2 * array.dtype.itemsize + 3 * INTP.itemsize + 1)
+    return Inferred(meta((None,), _BYTES, True, (nbytes,)), sorting + 2 * nbytes)
+
+
+def unique_layout(array: Meta, options: Options) -> tuple[int, int, list[tuple[int, int, Shape | None, np.dtype[Any]]]]:
+    """How the kernel packs: bytes in all cases, bytes for each that was found, and for each part where it is.
+
+    That is bytes in front, bytes in front for each that was found, its shape if that is known, and its dtype: first of
+    the values, then of the others in NumPy's order.
+    """
+    itemsize, others = array.dtype.itemsize, options["index"] + options["counts"]
+    fixed = prod(array.bound) * INTP.itemsize if options["inverse"] else 0
+    wide = itemsize if itemsize > INTP.itemsize else 0
+    found: list[Any] = [(fixed, wide + place * INTP.itemsize, None, INTP) for place in range(others)]
+    if options["inverse"]:
+        found.insert(options["index"], (0, wide, array.shape, INTP))
+    values = (0, 0, None, array.dtype) if wide else (fixed, others * INTP.itemsize, None, array.dtype)
+    return fixed, itemsize + others * INTP.itemsize, [values, *found]
+
+
+def isin_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """A truth for each element of the first; both are joined and sorted, or a table is made."""
+    first, second = as_meta(operands[0]), as_meta(operands[1])
+    elements, itemsize = prod(first.bound) + prod(second.bound), np.result_type(first.dtype, second.dtype).itemsize
+    return Inferred(meta(first.bound, np.dtype(bool)), elements * (4 * itemsize + 4 * INTP.itemsize))
+
+
+def _flat(operand: Operand) -> tuple[Meta, int]:
+    array = as_meta(operand)
+    return array, prod(array.bound)
+
+
 _PACKED = "The same with where they are, which one each element is, and how often each is there, packed."
 OPS = (
-    Op("unique_values", unique_values, rules.unique_values, doc="Each element once."),
-    Op("unique_packed", unique_packed, rules.unique_packed, doc=_PACKED),
-    Op("isin", isin, rules.isin, doc="Whether each element is among others."),
+    Op("unique_values", unique_values, unique_values_rule, doc="Each element once."),
+    Op("unique_packed", unique_packed, unique_packed_rule, doc=_PACKED),
+    Op("isin", isin, isin_rule, doc="Whether each element is among others."),
 )

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
+from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
-from ..declare import Cost, Op, with_out
-from ..rules import shape as rules
-from ..rules.common import view_rule
+from ..declare import Cost, Inferred, Op, Operand, Options, meta, with_out
+from ..rules import all_contiguous, as_meta, lengths, same_as, view_rule
 from . import releasing_gil
+from .releasing_gil import room
 
 
 def flip(xp: Any, x: Any, *, axis: Any = None) -> Any:
@@ -59,6 +61,111 @@ def repeat_each(xp: Any, x: Any, repeats: Any, *, axis: int | None = None) -> An
     return xp.take(lines, places, axis=along)
 
 
+# -- rules: what is known of results before anything is computed -------------------------------------------------------
+
+
+def reshape_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """A view of what is C-contiguous; of anything else perhaps a copy, so its bytes are counted."""
+    array = as_meta(operands[0])
+    found = view_rule(op, (meta(array.shape, array.dtype),), {"shape": options["shape"]})
+    copy = options.get("copy")
+    result = meta(found.meta.shape, array.dtype, array.contiguous or copy is True)
+    may_copy = copy is True or (copy is None and not array.contiguous)
+    return Inferred(result, owned=result.nbytes if may_copy else 0)
+
+
+def concat_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """Arrays joined along an axis they have; `axis=None` joins them flattened."""
+    axis = options.get("axis", 0)
+    shapes = [lengths(operand) for operand in operands]
+    if not shapes:
+        raise ValueError("concat: need at least one array to concatenate")
+    if axis is None:
+        return Inferred(meta((sum(map(prod, shapes)),), _joined_dtype(operands)))
+    if not all(shapes):
+        raise ValueError("concat: zero-dimensional arrays cannot be concatenated")
+    axis = normalize_axis_index(axis, len(shapes[0]))
+    rest = {(len(shape), shape[:axis], shape[axis + 1 :]) for shape in shapes}
+    if len(rest) > 1:
+        text = " ".join(map(str, shapes))
+        raise ValueError(f"concat: the shapes {text} must agree in every dimension but {axis}")
+    joined = sum(shape[axis] for shape in shapes)
+    shape = (*shapes[0][:axis], joined, *shapes[0][axis + 1 :])
+    return Inferred(meta(shape, _joined_dtype(operands), all_contiguous(operands)))
+
+
+def stack_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """Arrays of one shape joined along a new axis."""
+    shapes = [lengths(operand) for operand in operands]
+    if not shapes:
+        raise ValueError("stack: need at least one array to stack")
+    if len(set(shapes)) > 1:
+        raise ValueError(f"stack: all arrays must have the same shape, not {' '.join(map(str, shapes))}")
+    axis = normalize_axis_index(options.get("axis", 0), len(shapes[0]) + 1)
+    shape = (*shapes[0][:axis], len(shapes), *shapes[0][axis:])
+    return Inferred(meta(shape, _joined_dtype(operands), all_contiguous(operands)))
+
+
+def repeat_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """Each element `repeats` times along an axis, or of the flattened array; NumPy makes it in C order."""
+    array, repeats, axis = as_meta(operands[0]), options["repeats"], options.get("axis")
+    shape = array.bound or (1,)  # NumPy repeats a single number along an axis of its own
+    axis = None if axis is None else normalize_axis_index(axis, len(shape))
+    if repeats < 0:
+        raise ValueError("repeat: repeats may not contain negative values.")
+    copied = 0 if array.contiguous else array.nbytes
+    if axis is None:
+        found = meta((prod(array.bound) * repeats,), array.dtype)
+    else:
+        found = meta((*shape[:axis], shape[axis] * repeats, *shape[axis + 1 :]), array.dtype)
+    return Inferred(found, copied + room(found))
+
+
+def repeat_each_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """Repeats given by a tensor, so the length is unknown: charged for one repeat each, and corrected when done.
+
+    A tensor of one number says how often for all.
+    """
+    array, repeats, axis = as_meta(operands[0]), as_meta(operands[1]), options.get("axis")
+    shape = (prod(array.bound),) if axis is None else array.bound or (1,)
+    axis = normalize_axis_index(0 if axis is None else axis, len(shape))
+    if not np.can_cast(repeats.dtype, np.intp, "safe"):
+        raise TypeError(f"repeat: repeats must be integers, not {repeats.dtype}")
+    if len(repeats.bound) > 1 or repeats.bound not in ((), (1,), (shape[axis],)):
+        raise ValueError(f"repeat: repeats of shape {repeats.bound} must have an element for each of {shape[axis]}")
+    found = meta((*shape[:axis], None, *shape[axis + 1 :]), array.dtype, True, shape)
+    return Inferred(found, (0 if array.contiguous else array.nbytes) + repeats.nbytes + room(found))
+
+
+def tile_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """The array laid side by side; NumPy repeats one axis after the other, and one step before is alive."""
+    array, repetitions = as_meta(operands[0]), options["repetitions"]
+    ndim = max(len(array.bound), len(repetitions))
+    padded = (1,) * (ndim - len(array.bound)) + array.bound
+    counts = (1,) * (ndim - len(repetitions)) + tuple(repetitions)
+    if any(count < 0 for count in counts):
+        raise ValueError(f"tile: negative repetitions {counts}")
+    copies = [count for count in counts if count != 1]
+    shape = tuple([length * count for length, count in zip(padded, counts, strict=True)])
+    result = meta(shape, array.dtype, array.contiguous or bool(copies))
+    return Inferred(result, result.nbytes if len(copies) > 1 or not array.contiguous else 0)
+
+
+def roll_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """The elements moved round; without an axis the flattened array is rolled, which makes the result C-contiguous."""
+    array, axis = as_meta(operands[0]), options.get("axis")
+    if axis is None:
+        copied = 0 if array.contiguous else array.nbytes
+        return Inferred(meta(array.shape, array.dtype), copied)
+    axes = normalize_axis_tuple(axis, len(array.shape), allow_duplicate=True)
+    np.broadcast_shapes(np.shape(options["shift"]), (len(axes),))
+    return same_as(array)
+
+
+def _joined_dtype(operands: tuple[Operand, ...]) -> np.dtype:
+    return np.result_type(*[as_meta(operand).dtype for operand in operands])
+
+
 OPS = (
     Op(
         "broadcast_to", "broadcast_to", view_rule, view=True,
@@ -69,11 +176,11 @@ OPS = (
     Op("matrix_transpose", matrix_transpose, view_rule, view=True, doc="A view with the last two axes exchanged."),
     Op("permute_dims", permute_dims, view_rule, view=True, doc="A view with the axes in another order."),
     Op("squeeze", "squeeze", view_rule, view=True, doc="A view without axes of length one."),
-    Op("reshape", reshape, rules.reshape, view=True, doc="Another shape, in C order: a view if possible."),
-    with_out(concat, rules.concat, "Tensors joined along an axis they have.", Cost.SCALAR),
-    with_out(stack, rules.stack, "Tensors joined along a new axis.", Cost.SCALAR),
-    Op("repeat", "repeat", rules.repeat, releasing_gil=releasing_gil.repeat, doc="Each element several times."),
-    Op("repeat_each", repeat_each, rules.repeat_each, doc="Each element as often as its own number says."),
-    Op("tile", releasing_gil.tile, rules.tile, doc="The tensor laid side by side."),
-    Op("roll", "roll", rules.roll, doc="The elements moved round along the axes."),
+    Op("reshape", reshape, reshape_rule, view=True, doc="Another shape, in C order: a view if possible."),
+    with_out(concat, concat_rule, "Tensors joined along an axis they have.", Cost.SCALAR),
+    with_out(stack, stack_rule, "Tensors joined along a new axis.", Cost.SCALAR),
+    Op("repeat", "repeat", repeat_rule, releasing_gil=releasing_gil.repeat, doc="Each element several times."),
+    Op("repeat_each", repeat_each, repeat_each_rule, doc="Each element as often as its own number says."),
+    Op("tile", releasing_gil.tile, tile_rule, doc="The tensor laid side by side."),
+    Op("roll", "roll", roll_rule, doc="The elements moved round along the axes."),
 )  # fmt: skip

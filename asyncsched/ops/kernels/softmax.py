@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from ..declare import Cut, bounded, with_products
-from ..rules.layers import along_rows
+from ..declare import Cut, Inferred, Op, Operand, Options, bounded, with_products
+from ..rules import alike, block_bytes, copies, like, no_axis
 from . import compiled
 from .blocks import LEAST_LOG, MOST_LOG, as_rows, directly, exponentials, long_blocks, sums, unbuffered
-from .matrices import vecdot
+from .products import vecdot
 from .scratch import scratch
 
 
@@ -105,7 +105,17 @@ def _log_sums_shifted(xp: Any, v: Any, room: Any = None) -> tuple[Any, Any]:
     return peak, xp.log(sums(xp, xp.exp(y, out=y))[:, 0])
 
 
-_by_rows = partial(with_products, rule=along_rows, inplace=True, cut=Cut.BY_ROWS)
+# -- rules: what is known of results before anything is computed -------------------------------------------------------
+
+
+def along_rows_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """A result like the first operand, made in blocks of rows."""
+    shape = alike(op, operands)
+    no_axis(shape, op.name)
+    return like(operands[0], copies(operands) + block_bytes(operands[0], shape[-1], 6))
+
+
+_by_rows = partial(with_products, rule=along_rows_rule, inplace=True, cut=Cut.BY_ROWS)
 _DOC = "exp(x) over its sum along the last axis, or the logarithm of it."
 OPS = (
     bounded(_by_rows(softmax, doc=_DOC, compiled_as="softmax"), softmax_exact, 3e-6, 3e-6),

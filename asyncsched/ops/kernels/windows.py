@@ -43,6 +43,15 @@ class Windows(NamedTuple):
         ]  # fmt: skip
         return rows, columns
 
+    def checked_fit(self, name: str, shape: tuple[int, ...]) -> Pair:
+        """The same for an operation of this name. Raises ValueError where not one fits."""
+        if min((*self.kernel, *self.stride, *self.dilation)) < 1 or min(self.padding) < 0:
+            raise ValueError(f"{name}: {self} must be positive, and the padding not negative")
+        count = self.fit(shape)
+        if min(count) < 1:
+            raise ValueError(f"{name}: images of {shape[-2:]} are smaller than the window of {self}")
+        return count
+
     def places(self, rows: slice, across: int) -> Iterator[tuple[int, int, Any]]:
         """For each place in a window: its row, its column, and where on padded images (..., height, width) it lies in
         some rows of windows, each `across` long."""

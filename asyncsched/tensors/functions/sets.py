@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any, NamedTuple
 
+from ...ops.kernels.sets import unique_layout
 from ...ops.packed import UNPACK_FOUND
-from ...ops.rules.sets import unique_layout
 from ..tensor import Tensor, apply
 from ._common import Operand, await_all, known_shape, op, refuse_tracked
 

@@ -1,4 +1,4 @@
-"""Rules of products that sum over axes."""
+"""Products that sum over axes: NumPy's own functions, of which CuPy has fewer."""
 
 from __future__ import annotations
 
@@ -9,12 +9,35 @@ from typing import Any
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
-from ..meta import meta
-from ..op import Inferred, Op, Operand, Options
-from .common import Known, all_contiguous, as_meta, cast_bytes, lengths, outer_shape
+from ..declare import Cost, Cut, Inferred, Op, Operand, Options, meta, product, with_out, with_products
+from ..op import resolve
+from ..rules import Known, all_contiguous, as_meta, cast_bytes, lengths, outer_shape, sample
+from . import releasing_gil
 
 
-def matmul(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+def vecdot(xp: Any, x: Any, y: Any, *, axis: int = -1, out: Any = None) -> Any:
+    """The product of vectors along an axis. CuPy has none of that name, so there it is one of matrices."""
+    if xp is np:
+        return releasing_gil.vecdot(xp, x, y, axis=axis, out=out)
+    x, y = xp.moveaxis(x, axis, -1).conj(), xp.moveaxis(y, axis, -1)
+    return xp.matmul(x[..., None, :], y[..., None])[..., 0, 0]
+
+
+def einsum(xp: Any, *arrays: Any, subscripts: str) -> Any:
+    """Products summed over axes. What would be a view of one operand is copied: the result is an array of its own."""
+    found = xp.einsum(subscripts, *arrays)
+    return found.copy(order="K") if len(arrays) == 1 else found
+
+
+def outer(xp: Any, x: Any, y: Any, *, out: Any = None) -> Any:
+    """All products of the elements of two vectors."""
+    return xp.multiply(x[:, None], y[None, :], out=out)
+
+
+# -- rules: what is known of results before anything is computed -------------------------------------------------------
+
+
+def matmul_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """`matmul`: one-dimensional operands gain a dimension for the product and lose it after."""
     first, second = lengths(operands[0]), lengths(operands[1])
     if not first or not second:
@@ -30,7 +53,7 @@ def matmul(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     return Inferred(meta(shape, dtypes[-1], contiguous), _casts(operands, dtypes), work=prod(shape) * inner)
 
 
-def vecdot(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+def vecdot_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """`vecdot`: the sum of products along one axis, the first operand conjugated."""
     shapes, axis = [lengths(operand) for operand in operands], options.get("axis", -1)
     if not all(shapes):
@@ -45,7 +68,7 @@ def vecdot(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     return Inferred(result, _casts(operands, dtypes), work=prod(result.bound) * summed[0])
 
 
-def tensordot(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+def tensordot_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """`tensordot`: both operands are laid out as matrices (copies unless that is how they lie), then multiplied."""
     first, second = lengths(operands[0]), lengths(operands[1])
     summed_first, summed_second = tensordot_axes(options.get("axes", 2), len(first), len(second))
@@ -61,7 +84,7 @@ def tensordot(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferr
     return Inferred(meta(tuple(kept), dtype), workspace, work=work)
 
 
-def dot(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+def dot_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """`dot`: over the last axis of the first and the one before the last of the second; with a number, a product."""
     first, second = lengths(operands[0]), lengths(operands[1])
     metas = [as_meta(operand) for operand in operands]
@@ -75,7 +98,7 @@ def dot(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     return Inferred(meta((*first[:-1], *second[:-2], *(second[-1:] if len(second) > 1 else ())), dtype), workspace)
 
 
-def einsum(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+def einsum_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """`einsum`: each letter is an axis, an ellipsis those that broadcast in front."""
     inputs, output = einsum_letters(options["subscripts"], [len(lengths(operand)) for operand in operands])
     sizes: dict[str, int] = {}
@@ -136,3 +159,28 @@ def tensordot_axes(axes: int | tuple[Any, Any], ndim_first: int, ndim_second: in
     if len(first) != len(second):
         raise ValueError("tensordot: shape-mismatch for sum: as many axes of the one as of the other are needed")
     return first, second
+
+
+def outer_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """All products of the elements of two vectors."""
+    shapes = [lengths(operand) for operand in operands]
+    if any(len(shape) != 1 for shape in shapes):
+        raise ValueError(f"outer: two tensors of one dimension are needed, not shapes {shapes}")
+    dtype = resolve(op, np)(*[sample(operand, (1,)) for operand in operands]).dtype
+    return Inferred(meta((shapes[0][0], shapes[1][0]), dtype))
+
+
+_MATMUL = with_out(
+    "matmul", matmul_rule, "The matrix product.", Cost.MULTIPLICATION, releasing_gil=releasing_gil.matmul
+)
+OPS = (
+    product(_MATMUL, Cut.PRODUCT_NN),
+    with_products(vecdot, vecdot_rule, "The product of vectors along an axis.", Cost.MULTIPLICATION),
+    Op(
+        "tensordot", "tensordot", tensordot_rule, doc="The sum of products over several axes.",
+        element_seconds=Cost.MULTIPLICATION,
+    ),
+    Op("dot", "dot", dot_rule, doc="NumPy's `dot`."),
+    Op("einsum", einsum, einsum_rule, doc="Products summed over the axes that a text names."),
+    with_out(outer, outer_rule, "All products of the elements of two vectors."),
+)  # fmt: skip

@@ -1,4 +1,7 @@
-"""What the rules share: operands as metas, samples for dtypes, proxies for views."""
+"""What rules share: operands as metas, samples for dtypes, proxies for views, bytes of blocks and copies.
+
+A *rule* says what is known of an operation's result before anything is computed. It stands beside the kernel.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from ..meta import Meta, Shape, meta
-from ..op import Inferred, Op, Operand, Options, resolve
+from .kernels.blocks import BLOCK, LONG_BLOCK
+from .meta import Meta, Shape, meta
+from .op import Inferred, Op, Operand, Options, resolve
 
 Known = tuple[int, ...]
 Array = np.ndarray[Any, Any]
@@ -116,3 +120,52 @@ def no_axis(shape: Shape, name: str) -> None:
     """Refuse arrays without dimensions."""
     if not shape:
         raise ValueError(f"{name}: the operand needs at least one dimension")
+
+
+# -- of networks: workspace is counted in blocks (see `kernels.blocks`), and copies are C-contiguous -------------------
+
+
+def blockwise_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """A result like the first operand, made in blocks of elements; tensors after it are of the same shape."""
+    tensors = tuple([operand for operand in operands if isinstance(operand, Meta)])
+    alike(op, tensors)
+    return like(operands[0], copies(tensors) + block_bytes(tensors[0], 1, 8))
+
+
+def floats(op: Op, *operands: Operand) -> list[Known]:
+    """The shapes of operands that must be of one floating-point dtype."""
+    dtypes = {as_meta(operand).dtype for operand in operands}
+    if len(dtypes) > 1:
+        names = ", ".join(sorted(str(dtype) for dtype in dtypes))
+        raise TypeError(f"{op.name}: the operands are of {names}: bring them to one dtype with `astype`")
+    if (dtype := dtypes.pop()).kind != "f":
+        raise TypeError(f"{op.name}: dtype {dtype} is no floating-point dtype: use `astype`")
+    return [lengths(operand) for operand in operands]
+
+
+def alike(op: Op, operands: tuple[Operand, ...]) -> Known:
+    """The one shape of operands of one floating-point dtype."""
+    shapes = floats(op, *operands)
+    if any(shape != shapes[0] for shape in shapes):
+        text = " and ".join(str(shape) for shape in shapes)
+        raise ValueError(f"{op.name}: the shapes {text} must be equal; `reshape` or `broadcast_to` makes them so")
+    return shapes[0]
+
+
+def like(operand: Operand, workspace: int) -> Inferred:
+    """A C-contiguous result of the operand's shape and dtype."""
+    array = as_meta(operand)
+    return Inferred(meta(array.shape, array.dtype), workspace)
+
+
+def copies(operands: tuple[Operand, ...]) -> int:
+    """Bytes of C-contiguous copies."""
+    return sum(operand.nbytes for operand in operands if isinstance(operand, Meta) and not operand.contiguous)
+
+
+def block_bytes(operand: Operand, width: int, count: int) -> int:
+    """Bytes of so many arrays, each one block of rows of an operand; or four long blocks, where they are more."""
+    array = as_meta(operand)
+    size = prod(array.bound)
+    arrays = max(count * min(size, max(BLOCK, width)), 4 * min(size, max(LONG_BLOCK, width)))
+    return arrays * array.dtype.itemsize
