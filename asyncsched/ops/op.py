@@ -58,49 +58,27 @@ class Numbers(dict[float, Any]):
         return array
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Plan:
     """What one application of an operation will need: decided at submit, before any memory is touched."""
 
-    __slots__ = (
-        "cost",
-        "estimate",
-        "int_bounds",
-        "kernel",
-        "meta",
-        "name",
-        "nbytes",
-        "numbers",
-        "op",
-        "pair",
-        "seconds",
-        "small",
-        "workspace",
-    )
+    op: Op
+    meta: Meta  # of the result
+    nbytes: int  # bytes of memory the result will own: 0 for a view
+    workspace: int  # bytes of temporary memory while it runs
+    estimate: float = 0.0  # seconds that it takes a stream
+    small: bool = False  # may run inline
+    seconds: float = 0.0  # how much longer it would hold the loop's thread inline than a task would
+    kernel: Any = None  # NumPy's, for where it runs inline
+    pair: bool = False  # it takes two operands, and no options
+    int_bounds: tuple[int, int] | None = None  # Python integers among the operands must lie in here
+    numbers: Numbers | None = None
+    name: str = field(init=False)
+    cost: int = field(init=False)  # bytes of both, where no size is rounded up
 
-    def __init__(
-        self,
-        op: Op,
-        inferred: Inferred,
-        nbytes: int,
-        seconds: float | None = None,
-        kernel: Any = None,
-        *,
-        pair: bool = False,
-        estimate: float = 0.0,
-    ) -> None:
-        self.op = op
-        self.name: str = op.name
-        self.meta = inferred.meta  # of the result
-        self.nbytes = nbytes  # bytes of memory the result will own: 0 for a view
-        self.workspace = inferred.workspace  # bytes of temporary memory while it runs
-        self.cost = nbytes + inferred.workspace  # of both, where no size is rounded up
-        self.small = seconds is not None  # may run inline
-        self.kernel = kernel  # NumPy's, for where it runs inline
-        self.pair = pair  # it takes two operands, and no options
-        self.seconds = seconds or 0.0  # how much longer it would hold the loop's thread inline than a task would
-        self.estimate = estimate  # seconds that it takes a stream
-        self.int_bounds = inferred.int_bounds  # Python integers among the operands must lie in here
-        self.numbers = None if inferred.number is None else Numbers(inferred.number)
+    def __post_init__(self) -> None:
+        self.name = self.op.name
+        self.cost = self.nbytes + self.workspace
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -224,20 +202,25 @@ def _kind(operand: Operand) -> Hashable:
 
 
 def _new_plan(op: Op, operands: tuple[Operand, ...], options: Options) -> Plan:
-    inferred = _infer(op, operands, options)
-    result = inferred.meta
-    owned = inferred.owned
+    found = _infer(op, operands, options)
+    result, owned = found.meta, found.owned
     if owned is None:
         owned = 0 if op.view else result.nbytes
-    kernel = resolve(op, np) if op.releasing_gil is None else bind(op.kernel, np)
     seconds: float | None = 0.0
     estimate = 0.0
     if not op.view or owned or not result.known:
         metas = [operand for operand in operands if isinstance(operand, Meta)]
-        seconds = inline_seconds(op.element_seconds, result, metas, inferred.workspace, inferred.work)
-        estimate = stream_seconds(op.element_seconds, result, metas, inferred.work)
-    pair = len(operands) == 2 and not options
-    return Plan(op, inferred, owned, seconds, kernel, pair=pair, estimate=estimate)
+        seconds = inline_seconds(op.element_seconds, result, metas, found.workspace, found.work)
+        estimate = stream_seconds(op.element_seconds, result, metas, found.work)
+    return Plan(
+        op, result, owned, found.workspace, estimate,
+        small=seconds is not None,
+        seconds=seconds or 0.0,
+        kernel=resolve(op, np) if op.releasing_gil is None else bind(op.kernel, np),
+        pair=len(operands) == 2 and not options,
+        int_bounds=found.int_bounds,
+        numbers=None if found.number is None else Numbers(found.number),
+    )  # fmt: skip
 
 
 def _infer(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:

@@ -22,7 +22,7 @@ from ..devices.contract import Device
 from ..devices.memory import owner_of
 from ..errors import CaptureError
 from ..ops.meta import Meta, meta
-from ..ops.op import Inferred, Op, Plan, plan
+from ..ops.op import Op, Plan, plan
 from ..ops.packed import UNPACK, offsets, pack, unpacked
 from ..ops.traits import Blas
 from ..runtime.runtime import Runtime
@@ -100,8 +100,7 @@ class Graph:
         checks = any(step.op.checks for step in self._program.steps)
         own = self._device.owns_captures
         self._op = op = Op(self._name, kernel, _unplanned, out=not own, checks=checks, blas=Blas.INSIDE)
-        inferred = Inferred(form, 0 if own else self._peak)
-        self._plan = Plan(op, inferred, form.nbytes, estimate=UNKNOWN_SECONDS)
+        self._plan = Plan(op, form, form.nbytes, 0 if own else self._peak, UNKNOWN_SECONDS)
 
     def __call__(self, *args: Tensor) -> Any:
         """Issue one replay. Returns at once, with what the function returned: tensors in the same structure.

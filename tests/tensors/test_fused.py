@@ -17,8 +17,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import asyncsched as asc
-from asyncsched.ops import block_writer
-from asyncsched.ops.block_run import Run
+from asyncsched.ops.fused import Run
 from asyncsched.ops.kernels import compiled
 from asyncsched.ops.kernels.scratch import PLACES
 from asyncsched.ops.table import TABLE
@@ -195,14 +194,6 @@ async def test_what_raises_in_a_run_names_its_line(s: asc.Scheduler) -> None:
     assert (await t)[0, 0] == -2
 
 
-async def test_equal_runs_are_compiled_once(s: asc.Scheduler) -> None:
-    t = await s.put(np.ones(4))
-    await s.capture(lambda t: t * 2 + 1, t)
-    before = block_writer._compiled.cache_info()
-    await s.capture(lambda t: t * 2 + 1, t)
-    assert block_writer._compiled.cache_info().misses == before.misses
-
-
 async def test_one_result_twice_and_an_argument(s: asc.Scheduler) -> None:
     t = await s.put(np.ones(SHAPE, "f4"))
 
@@ -238,7 +229,7 @@ class Later:
 @pytest.fixture
 def later(monkeypatch: pytest.MonkeyPatch) -> Later:
     found = Later()
-    monkeypatch.setattr(block_writer.compiled, "later", found)
+    monkeypatch.setattr(compiled, "later", found)
     return found
 
 
@@ -376,7 +367,7 @@ async def test_compiled_loops_are_within_their_bounds(s: asc.Scheduler, name: st
     x[0, :9] = np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, -1e-6, 88.5, -87.0
     work, (t, u) = LOOPS[name], [await s.put(a) for a in (x, y)]
     graph = await s.capture(lambda t, u: work(asc, t, u), t, u)
-    await asyncio.to_thread(block_writer.compiled.finish)
+    await asyncio.to_thread(compiled.finish)
     with np.errstate(all="ignore"):
         expected = work(np, x, y)
     found = graph(t, u)
