@@ -10,7 +10,7 @@ import pytest
 from conftest import meta_of
 
 from asyncsched.ops import TABLE, plan, resolve
-from asyncsched.ops.kernels import blocks
+from asyncsched.ops.kernels import attention
 
 RNG = np.random.default_rng(0)
 HOW = {"causal": False, "scale": None}
@@ -61,11 +61,11 @@ def test_long_ones_are_attended_to_some_queries_at_a_time(monkeypatch, lead, len
     options = {"causal": causal, "scale": None, "shapes": (q.shape, k.shape, v.shape)}
     found = []
     for most in (1 << 19, 1):
-        monkeypatch.setattr(blocks, "_SCORES", most)
-        monkeypatch.setattr(blocks, "_QUERIES", 32)
+        monkeypatch.setattr(attention, "_SCORES", most)
+        monkeypatch.setattr(attention, "_QUERIES", 32)
         found.append([attend(packed, given, name="attention", **options)])
         found[-1].append(attend(packed, given, grad, name="attention_backward", **options))
-    assert len(blocks.queries(np, *lengths)) > 1
+    assert len(attention._queries(np, *lengths)) > 1
     for whole, some in zip(*found, strict=True):
         assert np.isfinite(whole).all()
         np.testing.assert_allclose(some, whole, rtol=1e-11, atol=1e-12)

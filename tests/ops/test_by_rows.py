@@ -56,7 +56,8 @@ def alone(monkeypatch):
     def other(*given: Any) -> None:
         raise AssertionError("not row by row")
 
-    monkeypatch.setattr(conv, "_convolve", other)
+    monkeypatch.setattr(conv, "_convolve_tile", other)
+    monkeypatch.setattr(conv, "_convolve_in_place", other)
     monkeypatch.setattr(conv, "_sum_windows", other)
 
 

@@ -17,12 +17,16 @@ import numpy as np
 from .. import parallel
 from ..declare import Inferred, Meta, Op, Operand, Options, meta, with_products
 from ..rules import Known, as_meta, copies, floats, like
-from .blocks import BLOCK, blocks, directly, exponentials, queries, totals
+from .blocks import BLOCK, ROWS, blocks, directly, exponentials, totals
 from .products import vecdot
 from .scratch import scratch
 
 Index = tuple[Any, ...]  # of some heads
 
+# Weights of a head that are made at a time: a processor's own cache has them. Of fewer queries products take longer.
+_SCORES = 1 << 19
+_DEVICE_SCORES = 1 << 22
+_QUERIES = 128
 # So many arrays of scores might be in a block: there is one, and in what is left are queries, keys and values.
 _ALIVE = 3
 # By estimate, one for another thread takes at least this long: of shorter ones most is the interpreter's work.
@@ -34,9 +38,7 @@ def attention(
 ) -> Any:  # fmt: skip
     """softmax(q k^T scale + mask) v, with q, k and v one after the other in a flat array; the mask 0 is none."""
     q, k, v = _parts(packed, shapes)
-    out = xp.empty((*q.shape[:-1], v.shape[-1]), q.dtype) if out is None else out
-    _attend(xp, q, k, v, mask, causal, _scale(q, scale), out)
-    return out
+    return attention_unpacked(xp, q, k, v, mask, causal=causal, scale=scale, out=out)
 
 
 def attention_unpacked(
@@ -117,7 +119,7 @@ def _bias(xp: Any, q: Any, k: Any, mask: Any, causal: bool) -> Any:
 
 def _attend(xp: Any, q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: float, out: Any) -> None:
     """Write the result of all heads to `out`."""
-    bias, steps = _bias(xp, q, k, mask, causal), queries(xp, q.shape[-2], k.shape[-2])
+    bias, steps = _bias(xp, q, k, mask, causal), _queries(xp, q.shape[-2], k.shape[-2])
 
     def some(places: Iterator[tuple[Index, int]]) -> None:
         for heads, number in places:
@@ -136,7 +138,7 @@ def _attend_backward(
 ) -> None:
     """Write the gradients of q, k and v to `grads`."""
     dq, dk, dv = grads
-    bias, steps = _bias(xp, q, k, mask, causal), queries(xp, q.shape[-2], k.shape[-2])
+    bias, steps = _bias(xp, q, k, mask, causal), _queries(xp, q.shape[-2], k.shape[-2])
 
     def add(to: Any, first: Any, second: Any) -> None:
         if len(steps) == 1:
@@ -165,6 +167,12 @@ def _attend_backward(
                 of_heads(heads, rows)
 
     _share(xp, q, k, some, alive=2 * _ALIVE)
+
+
+def _queries(xp: Any, count: int, keys: int) -> list[slice]:
+    """Blocks of as many queries of a head as are done together: all, unless the weights are too many for a cache."""
+    most = max(_QUERIES, (_SCORES if xp is np else _DEVICE_SCORES) // max(1, keys))
+    return parallel.ranges(count, -(-count // most), ROWS)
 
 
 def _seen(rows: slice, steps: list[slice], causal: bool) -> slice:
@@ -224,9 +232,6 @@ def _scores(xp: Any, queries: Any, keys: Any, bias: Any, out: Any) -> Any:
 # -- rules: what is known of results before anything is computed -------------------------------------------------------
 
 
-_BLOCK = BLOCK * 8 // 3  # elements of a block of scores, see `kernels.attention`
-
-
 def attention_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """`attention` of a flat operand, that has q (..., L, E), k (..., S, E) and v (..., S, Ev), and a mask or 0."""
     floats(op, operands[0])
@@ -272,9 +277,9 @@ def _attention_bytes(op: Op, scores: Known, width: int, operands: tuple[Operand,
             raise TypeError(f"{op.name}: the mask must be boolean (True: attend) or floating-point, not {mask.dtype}")
         bias += prod(mask.bound)
     # As on a card, where they are more.
-    length: int = max(rows.stop - rows.start for rows in queries(None, *scores[-2:]))
+    length: int = max(rows.stop - rows.start for rows in _queries(None, *scores[-2:]))
     area = length * scores[-1]
-    heads = max(1, min(scores[-3] if len(scores) > 2 else 1, _BLOCK // max(area, 1)))
+    heads = max(1, min(scores[-3] if len(scores) > 2 else 1, BLOCK * 8 // _ALIVE // max(area, 1)))
     scaled = 3 * heads * sum(scores[-2:]) * width * as_meta(operands[0]).dtype.itemsize
     # The bias is made in double precision, whatever the operands are in.
     return copies(operands) + scaled + 4 * (heads * area + bias) * 8

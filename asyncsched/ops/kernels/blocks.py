@@ -30,11 +30,6 @@ TILE = 8_192  # elements of a row laid out again and again: longer than what Num
 _LONG = 2048  # elements of a row from which on its sum is one of pieces
 _WIDE = 512  # elements of a row from which on NumPy's loops over rows are better off without its buffers
 ADDED = 8_192  # elements from which on rows are added by flat places, for so many at a time: these stay in cache
-# Weights of a head that attention makes at a time: a processor's own cache has them. Of fewer queries products take
-# longer.
-_SCORES = 1 << 19
-_DEVICE_SCORES = 1 << 22
-_QUERIES = 128
 LEAST, MOST = 1e-6, 1e30  # sums of exponentials that are ordinary numbers
 LEAST_LOG, MOST_LOG = 1e-3, 1e6  # those whose logarithm is small, so that little is rounded off it
 # On a GPU: what a launch takes, it passes over some megabytes. A guess, small enough for what is not charged.
@@ -53,12 +48,6 @@ def blocks(xp: Any, count: int, width: int = 1, *, alive: int = 8, elements: int
 def long_blocks(xp: Any, count: int, width: int = 1, *, alive: int = 8) -> list[slice]:
     """The same for short steps, with no more than three arrays that are made for them."""
     return blocks(xp, count, width, alive=alive, elements=LONG_BLOCK if parallel.threads() > 1 else BLOCK)
-
-
-def queries(xp: Any, count: int, keys: int) -> list[slice]:
-    """Blocks of as many queries of a head as are done together: all, unless the weights are too many for a cache."""
-    most = max(_QUERIES, (_SCORES if xp is np else _DEVICE_SCORES) // max(1, keys))
-    return parallel.ranges(count, -(-count // most), ROWS)
 
 
 @contextmanager

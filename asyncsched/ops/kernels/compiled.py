@@ -42,11 +42,11 @@ _asking = threading.Lock()  # of the three above
 _log = Log(__name__)
 
 
-def loop(name: str, xp: Any, *arrays: Any, anyhow: bool = False) -> Loop | None:
-    """What is compiled for these arrays, C-contiguous or anyhow; None where the plain kernel is to run."""
+def loop(name: str, xp: Any, *arrays: Any) -> Loop | None:
+    """What is compiled for these arrays; None where the plain kernel is to run."""
     if xp is not np or arrays[0].size < WORTH:
         return None
-    if not all(array.dtype == np.float32 and (anyhow or array.flags.c_contiguous) for array in arrays):
+    if not all(array.dtype == np.float32 and array.flags.c_contiguous for array in arrays):
         return None
     if not _started:
         _start()
@@ -56,11 +56,6 @@ def loop(name: str, xp: Any, *arrays: Any, anyhow: bool = False) -> Loop | None:
 def compiled(name: str) -> bool:
     """Whether there is a loop of this name by now."""
     return name in _loops
-
-
-def loop_of(name: str) -> Loop:
-    """The same where it is known that there is one."""
-    return _loops[name]
 
 
 def later(source: str, constants: dict[str, Any], dimensions: list[int], results: int) -> Loops:

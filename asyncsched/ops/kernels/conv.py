@@ -41,12 +41,13 @@ from .windows import (
     columns_of_each,
     even,
     rows_needed,
-    sums_for,
     tile_size,
     tiles,
 )
 
 _EACH = 4  # times as many windows of an image as inputs of one: then the gradient of the weight is made for each image
+_SUMS = 8  # sums that a gradient of the weight is added up in, ...
+_SUM_BYTES = 1 << 20  # ... of together at most so much, unless two are more
 _SUM_SECONDS = 0.01  # a thread adds to a sum for about so long: who helps looks after its own tasks then
 
 
@@ -62,7 +63,13 @@ def conv2d(
     if xp is np and by_rows.suits(windows, weight.shape, out.shape[3]):
         by_rows.convolve(windows, x, weight, bias, out)
         return out
-    return _convolve(xp, windows, x, weight, bias, out)
+    matrix = weight.reshape(len(weight), -1)
+    cut, one = tiles(weight.shape, len(out), out.shape[2:]), _convolve_tile
+    if xp is np and _in_place(cut, out.shape[3]):
+        matrix, one = np.concatenate([matrix, *[b[:, None] for b in bias]], 1), _convolve_in_place
+    seconds = MULTIPLICATION_SECONDS * out.size * matrix.shape[1]
+    parallel.each(cut, seconds, partial(one, xp, windows, x, matrix, bias, out))
+    return out
 
 
 def conv2d_input_grad(
@@ -97,7 +104,7 @@ def conv2d_weight_grad(
         out.fill(0)
         return out
     cut = tiles(shape, len(x), grad.shape[2:])
-    number = sums_for(shape, len(cut), out.dtype.itemsize)
+    number = _sums_for(shape, len(cut), out.dtype.itemsize)
     sums = xp.zeros((number, prod(shape[1:]), len(out)), out.dtype)
     few = xp is np and _in_place(cut, grad.shape[3]) and _EACH * prod(shape[1:]) <= prod(grad.shape[2:])
     add = partial(_add_products_of_each if few else _add_products, xp, windows, grad, x)
@@ -106,6 +113,11 @@ def conv2d_weight_grad(
         sums[0] += one
     out.reshape(len(out), -1)[...] = sums[0].T
     return out
+
+
+def _sums_for(weight: tuple[int, ...], number: int, itemsize: int) -> int:
+    """How many sums the gradient of a weight of this shape is added up in, of so many tiles."""
+    return max(1, min(_SUMS, number, max(2, _SUM_BYTES // max(1, prod(weight) * itemsize))))
 
 
 def _share_sums(cut: Sequence[Any], sums: Any, multiplications: int, add: Callable[[Any], None]) -> None:
@@ -119,16 +131,6 @@ def _share_sums(cut: Sequence[Any], sums: Any, multiplications: int, add: Callab
     for turn in range(times):
         some = [group[len(group) * turn // times : len(group) * (turn + 1) // times] for group in groups]
         parallel.each(list(zip(some, sums, strict=False)), seconds / times, add)
-
-
-def _convolve(xp: Any, windows: Windows, x: Any, weight: Any, bias: tuple[Any, ...], out: Any) -> Any:
-    matrix = weight.reshape(len(weight), -1)
-    cut, one = tiles(weight.shape, len(out), out.shape[2:]), _convolve_tile
-    if xp is np and _in_place(cut, out.shape[3]):
-        matrix, one = np.concatenate([matrix, *[b[:, None] for b in bias]], 1), _convolve_in_place
-    seconds = MULTIPLICATION_SECONDS * out.size * matrix.shape[1]
-    parallel.each(cut, seconds, partial(one, xp, windows, x, matrix, bias, out))
-    return out
 
 
 def _in_place(cut: Sequence[Tile], across: int) -> bool:
@@ -259,7 +261,7 @@ def conv2d_weight_grad_rule(op: Op, operands: tuple[Operand, ...], options: Opti
     grad, x = floats(op, *operands)
     windows, result = _windows(options["shape"], options), meta(options["shape"], as_meta(operands[0]).dtype)
     elements = _tile_elements(windows, x, result.bound, grad[2:])
-    sums = sums_for(result.bound, len(tiles(result.bound, x[0], grad[2:])), result.dtype.itemsize)
+    sums = _sums_for(result.bound, len(tiles(result.bound, x[0], grad[2:])), result.dtype.itemsize)
     elements += (sums + 1) * prod(result.bound)
     return Inferred(result, copies(operands) + elements * result.dtype.itemsize)
 

@@ -153,11 +153,6 @@ def _ufunc(
     return elementwise(ufunc or name, ufunc_rule, doc, cost, name=name, scalar_code=scalar)
 
 
-def _comparison(name: str, doc: str, cost: Cost) -> Op:
-    """One whose results are truths. It has the same name everywhere."""
-    return elementwise(name, comparison_rule, doc, cost)
-
-
 OPS = (
     _ufunc(
         "abs", "The magnitude of each element; of complex numbers a real one.", Cost.VECTOR, ufunc="absolute",
@@ -213,20 +208,20 @@ OPS = (
     _ufunc("tan", "The tangent of angles in radians.", Cost.FUNCTION),
     _ufunc("tanh", "The hyperbolic tangent.", Cost.FUNCTION, code="tanh({0})", bound=Bound(6e-7, 0.0)),
     _ufunc("trunc", "The integer nearest to each element towards zero, in the same dtype.", Cost.VECTOR),
-    _comparison("equal", "Whether x1 == x2.", Cost.VECTOR),
-    _comparison("greater", "Whether x1 > x2.", Cost.VECTOR),
-    _comparison("greater_equal", "Whether x1 >= x2.", Cost.VECTOR),
-    _comparison("isfinite", "Whether each element is a finite number.", Cost.VECTOR),
-    _comparison("isinf", "Whether each element is infinite.", Cost.VECTOR),
-    _comparison("isnan", "Whether each element is not a number.", Cost.VECTOR),
-    _comparison("less", "Whether x1 < x2.", Cost.VECTOR),
-    _comparison("less_equal", "Whether x1 <= x2.", Cost.VECTOR),
-    _comparison("logical_and", "Whether both are true (not zero).", Cost.SCALAR),
-    _comparison("logical_not", "Whether each element is false (zero).", Cost.SCALAR),
-    _comparison("logical_or", "Whether either is true (not zero).", Cost.SCALAR),
-    _comparison("logical_xor", "Whether one is true (not zero) but not both.", Cost.SCALAR),
-    _comparison("not_equal", "Whether x1 != x2.", Cost.VECTOR),
-    _comparison("signbit", "Whether the sign bit is set.", Cost.SHORT),
+    elementwise("equal", comparison_rule, "Whether x1 == x2.", Cost.VECTOR),
+    elementwise("greater", comparison_rule, "Whether x1 > x2.", Cost.VECTOR),
+    elementwise("greater_equal", comparison_rule, "Whether x1 >= x2.", Cost.VECTOR),
+    elementwise("isfinite", comparison_rule, "Whether each element is a finite number.", Cost.VECTOR),
+    elementwise("isinf", comparison_rule, "Whether each element is infinite.", Cost.VECTOR),
+    elementwise("isnan", comparison_rule, "Whether each element is not a number.", Cost.VECTOR),
+    elementwise("less", comparison_rule, "Whether x1 < x2.", Cost.VECTOR),
+    elementwise("less_equal", comparison_rule, "Whether x1 <= x2.", Cost.VECTOR),
+    elementwise("logical_and", comparison_rule, "Whether both are true (not zero).", Cost.SCALAR),
+    elementwise("logical_not", comparison_rule, "Whether each element is false (zero).", Cost.SCALAR),
+    elementwise("logical_or", comparison_rule, "Whether either is true (not zero).", Cost.SCALAR),
+    elementwise("logical_xor", comparison_rule, "Whether one is true (not zero) but not both.", Cost.SCALAR),
+    elementwise("not_equal", comparison_rule, "Whether x1 != x2.", Cost.VECTOR),
+    elementwise("signbit", comparison_rule, "Whether the sign bit is set.", Cost.SHORT),
     elementwise("round", by_sample_rule, "The nearest integer, ties to even.", Cost.SCALAR),
     elementwise("clip", clip_rule, "The elements limited to between two others.", Cost.SCALAR),
     elementwise(

@@ -279,7 +279,7 @@ LOOPS = {one.__name__: one for one in _ALL}
 
 
 def compiled_run(source: str, constants: dict[str, Any], dimensions: list[int], results: int) -> Any:
-    """A run of a captured step, as `run_loop` writes it."""
+    """A run of a captured step, as `ops.fused` writes it."""
     space = {**constants, "one": _f(1), "exp": exp_to_infinity, "tanh": tanh, "sqrt": np.sqrt}
     exec(source, space)
     arrays = [*[_IN[ndim] for ndim in dimensions], *[_OUT[1]] * results]

@@ -37,35 +37,26 @@ def mse_loss_backward(xp: Any, x: Any, target: Any, grad: Any, *, reduction: str
 def cross_entropy(xp: Any, logits: Any, target: Any, *, label_smoothing: float, **options: Any) -> Any:
     """The logarithm of the sum of exponentials, less the logit of the target."""
     run = None if label_smoothing else compiled.loop("cross_entropy", xp, logits)
-    each = _each_row if run is None else partial(_each_row_compiled, run)
-    return cross_entropy_exact(xp, logits, target, label_smoothing=label_smoothing, each=each, **options)
+    return cross_entropy_exact(xp, logits, target, label_smoothing=label_smoothing, run=run, **options)
 
 
 def cross_entropy_exact(
-    xp: Any, logits: Any, target: Any, *, reduction: str, ignore_index: int, label_smoothing: float, each: Any = None
-) -> Any:
-    """The same, as NumPy has it, unless another function is given for the loss of each row."""
+    xp: Any, logits: Any, target: Any, *, reduction: str, ignore_index: int, label_smoothing: float,
+    run: compiled.Loop | None = None,
+) -> Any:  # fmt: skip
+    """The same, as NumPy has it, unless a loop is given for the loss of each row."""
     valid, target = _targets(xp, target, logits.shape[1], ignore_index)
-    losses = (each or _each_row)(xp, logits, target, label_smoothing)
+    losses = xp.empty(len(logits), logits.dtype)
+    if run is not None:
+        run(logits, target.astype(np.int64, copy=False), losses)
+    else:
+        for block in long_blocks(xp, *logits.shape):
+            losses[block] = _losses(xp, logits[block], target[block], label_smoothing)
     xp.copyto(losses, 0, where=~valid)  # a product with 0 would leave NaN where they are not finite
     if reduction == "none":
         return losses
     total = losses.sum(dtype=_wide(losses))
     return (total / valid.sum(dtype=total.dtype) if reduction == "mean" else total).astype(losses.dtype)
-
-
-def _each_row(xp: Any, logits: Any, target: Any, label_smoothing: float) -> Any:
-    """The losses, in blocks of rows."""
-    losses = xp.empty(len(logits), logits.dtype)
-    for block in long_blocks(xp, *logits.shape):
-        losses[block] = _losses(xp, logits[block], target[block], label_smoothing)
-    return losses
-
-
-def _each_row_compiled(run: compiled.Loop, xp: Any, logits: Any, target: Any, label_smoothing: float) -> Any:
-    found = np.empty(len(logits), logits.dtype)
-    run(logits, target.astype(np.int64, copy=False), found)
-    return found
 
 
 def cross_entropy_backward(

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from .. import parallel
 from .scratch import scratch
 
 COLUMNS = 524_288  # elements of the columns, or of the result, made at a time: what a processor has caches for
 SPARE = 16  # elements between rows of columns: at a power of two apart, they would drive each other out of the cache
 FEW = 128  # windows: a product with fewer takes as long as one with these
 TILES = 8  # of a batch, at least, so that there is work for some threads
-_SUMS = 8  # sums that a gradient of the weight is added up in, ...
-_SUM_BYTES = 1 << 20  # ... of together at most so much, unless two are more
 
 Pair = tuple[int, int]
 
@@ -102,11 +100,6 @@ def tiles(weight: tuple[int, ...], images: int, count: tuple[int, ...]) -> list[
     return [Tile(some, lines) for some in even(images, by) for lines in even(count[0], rows)]
 
 
-def sums_for(weight: tuple[int, ...], number: int, itemsize: int) -> int:
-    """How many sums the gradient of a weight of this shape is added up in, of so many tiles."""
-    return max(1, min(_SUMS, number, max(2, _SUM_BYTES // max(1, prod(weight) * itemsize))))
-
-
 def columns(xp: Any, windows: Windows, x: Any, rows: slice, across: int) -> Any:
     """Some rows of windows, each `across` long, on all images: (inputs of a window, windows).
 
@@ -189,7 +182,4 @@ def strided(xp: Any, array: Any, form: tuple[int, ...], steps: tuple[int, ...]) 
 
 def even(number: int, step: int) -> list[slice]:
     """So many in slices of about one length, of at most so many."""
-    parts = -(-number // max(1, step))
-    return (
-        [slice(low, high) for low, high in pairwise([number * i // parts for i in range(parts + 1)])] if parts else []
-    )
+    return parallel.equal(number, -(-number // max(1, step))) if number else []
