@@ -29,11 +29,9 @@ from typing import Any as _Any
 
 from .. import _instead
 from . import schedules
-from .adam import Adam, AdamW
 from .groups import Group
 from .optimizer import Optimizer
-from .rmsprop import RMSprop
-from .sgd import SGD
+from .optimizers import SGD, Adam, AdamW, RMSprop
 
 __all__ = ["SGD", "Adam", "AdamW", "Group", "Optimizer", "RMSprop", "schedules"]
 

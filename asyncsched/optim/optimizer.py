@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Any, ClassVar
+
+import numpy as np
 
 from .._core.model import Value
 from ..autograd import no_grad
@@ -13,7 +15,12 @@ from ..tensors.functions import full
 from ..tensors.handles import runtime_of
 from ..tensors.tensor import Tensor
 from .groups import Group, Parameters, Setting, groups_of, number
-from .states import COUNT, Settings, State, check_list, check_names, check_state, copied
+
+Settings = dict[str, Any]  # of a group, by name
+State = dict[str, Tensor]  # of a parameter, by name
+Counts = dict[object, Tensor]  # of steps after this one: by the count before, or of a first step by the device
+Moved = tuple[Tensor, State]  # a parameter after a step, and what changes of its state
+_COUNT = np.dtype("i8")  # of the number of steps
 
 
 class Optimizer:
@@ -55,7 +62,7 @@ class Optimizer:
             raise RuntimeError("no parameter has a gradient: call `loss.backward()` before `step()`")
         runtime = runtime_of(todo[0][1]._value)
         versions: dict[Value, Value | None] = {}
-        counts: dict[object, Tensor] = {}
+        counts: Counts = {}
         with no_grad(), transaction(runtime, "step()", versions=versions):
             moved = [
                 self._moved(group.settings, p.detach(), gradient, state, counts) for group, p, gradient, state in todo
@@ -83,7 +90,7 @@ class Optimizer:
         """The settings of all groups, and what is kept for each parameter, in order. Its tensors stay what they are."""
         numbers = count()
         groups = [{**one.settings, "params": [next(numbers) for _ in one.params]} for one in self.param_groups]
-        return {"param_groups": groups, "state": [copied(state) for state in self.state]}
+        return {"param_groups": groups, "state": [_copied(state) for state in self.state]}
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` gave: with its settings, too. Changes nothing if it does not fit.
@@ -93,26 +100,26 @@ class Optimizer:
         """
         if not isinstance(saved, Mapping):
             raise TypeError(f"a state is a dict, as from `state_dict()`, not {type(saved).__name__}")
-        check_names(f"the state of {type(self).__name__}", saved, {"param_groups", "state"})
-        forms, states = check_list("param_groups", saved["param_groups"]), check_list("state", saved["state"])
+        _check_names(f"the state of {type(self).__name__}", saved, {"param_groups", "state"})
+        forms, states = _check_list("param_groups", saved["param_groups"]), _check_list("state", saved["state"])
         if len(forms) != len(self.param_groups):
             raise ValueError(f"this is the state of {len(forms)} groups of parameters, not of {len(self.param_groups)}")
         settings = [self._loaded(i, group, forms[i]) for i, group in enumerate(self.param_groups)]
         if len(states) != len(self.parameters):
             raise ValueError(f"this is the state of {len(states)} parameters, not of {len(self.parameters)}")
         for i, (parameter, state) in enumerate(zip(self.parameters, states, strict=True)):
-            check_state(f"parameter {i}", parameter, state, self._kept)
+            _check_state(f"parameter {i}", parameter, state, self._kept)
         for group, found in zip(self.param_groups, settings, strict=True):
             group.settings = found
-        self.state = [copied(state) for state in states]
+        self.state = [_copied(state) for state in states]
 
     def _loaded(self, i: int, group: Group, form: Any) -> dict[str, Any]:
         """The settings of a saved group, checked."""
         what = f"group {i} of the state of {type(self).__name__}"
         if not isinstance(form, Mapping):
             raise TypeError(f"{what} must be a dict, not {type(form).__name__}")
-        check_names(what, form, {"params", *group.settings})
-        if len(check_list("params", form["params"])) != len(group.params):
+        _check_names(what, form, {"params", *group.settings})
+        if len(_check_list("params", form["params"])) != len(group.params):
             raise ValueError(f"{what} has {len(form['params'])} parameters, not {len(group.params)}")
         return self._checked(form)
 
@@ -122,24 +129,58 @@ class Optimizer:
         found = {name: one for kind in reversed(cls.__mro__) for name, one in vars(kind).items()}
         return {name: one.check(name, given[name]) for name, one in found.items() if isinstance(one, Setting)}
 
-    def _moved(
-        self, settings: Settings, parameter: Tensor, gradient: Tensor, state: State, counts: dict[object, Tensor]
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def _moved(self, settings: Settings, parameter: Tensor, gradient: Tensor, state: State, counts: Counts) -> Moved:
         """The parameter after a step, and what changes of its state, which began as zeros. Changes nothing itself."""
         raise NotImplementedError
 
     @staticmethod
-    def _counted(parameter: Tensor, state: State, counts: dict[object, Tensor]) -> Tensor:
+    def _counted(parameter: Tensor, state: State, counts: Counts) -> Tensor:
         """The count of steps after this one. Parameters with equal counts share the tensor."""
         before = state.get("step")
         key = parameter.device if before is None else before._value
-        if before is not None and key not in counts:
-            counts[key] = before + 1
-        elif key not in counts:
+        if before is None and key not in counts:
             runtime = runtime_of(parameter._value)
-            counts[key] = full((), 1, dtype=COUNT, device=parameter.device, scheduler=runtime)
+            counts[key] = full((), 1, dtype=_COUNT, device=parameter.device, scheduler=runtime)
+        elif before is not None and key not in counts:
+            counts[key] = before + 1
         return counts[key].detach()
 
     def __repr__(self) -> str:
         rates = list(dict.fromkeys([group["lr"] for group in self.param_groups]))
         return f"{type(self).__name__}({len(self.parameters)} parameters, lr={', '.join(map(str, rates))})"
+
+
+def _check_state(what: str, parameter: Tensor, state: object, kept: Sequence[Sequence[str]]) -> None:
+    """Raise unless this is a state of a parameter: one of those in `kept`, or nothing if it never moved."""
+    if not isinstance(state, Mapping):
+        raise TypeError(f"the state of {what} must be a dict, not {type(state).__name__}")
+    if state and not any(state.keys() == set(names) for names in kept):
+        _check_names(f"the state of {what}", state, set(kept[0]))
+    for name, tensor in state.items():
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"{name} of {what} must be a tensor, not {type(tensor).__name__}")
+        form = ((), _COUNT) if name == "step" else (parameter.shape, parameter.dtype)
+        if (tensor.shape, tensor.dtype, tensor.device) != (*form, parameter.device):
+            raise ValueError(
+                f"{name} of {what} is {tensor!r}, and the parameter {parameter!r}: it must have shape {form[0]},"
+                f" dtype {form[1]}, and the parameter's device and scheduler"
+            )
+
+
+def _check_names(what: str, given: Mapping[str, Any], names: set[str]) -> None:
+    """Raise unless it has these names."""
+    if given.keys() != names:
+        missing, unexpected = [sorted(map(str, found)) for found in (names - given.keys(), given.keys() - names)]
+        raise ValueError(f"{what} does not fit: missing {missing}, unexpected {unexpected}; is it another optimiser's?")
+
+
+def _check_list(name: str, given: Any) -> Sequence[Any]:
+    """Raise unless it is a list."""
+    if not isinstance(given, list | tuple):
+        raise TypeError(f"{name} must be a list, as from `state_dict()`, not {type(given).__name__}")
+    return given
+
+
+def _copied(state: Mapping[str, Tensor]) -> State:
+    """The same tensors under new handles."""
+    return {name: kept.detach() for name, kept in state.items()}
