@@ -6,6 +6,7 @@ For the errors of names that are not there. A name that exists here is in none o
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -26,6 +27,18 @@ def no_name(module: str, name: str, instead: Mapping[str, str]) -> AttributeErro
     if cure is None:
         return AttributeError(f"module {module!r} has no attribute {name!r}")
     return AttributeError(f"module {module!r} has no attribute {name!r}: {cure}", name=name, obj=None)
+
+
+def explain_missing(namespace: dict[str, Any], module: str, instead: Mapping[str, str]) -> None:
+    """Have a module raise the error of `no_name` for whatever it has not.
+
+    By a call, and not by a `__getattr__` in its text: type checkers would take that for a promise of any name.
+    """
+
+    def __getattr__(name: str) -> NoReturn:
+        raise no_name(module, name, instead)
+
+    namespace["__getattr__"] = __getattr__
 
 
 def _numpys(module: str, name: str) -> str | None:

@@ -9,12 +9,9 @@ be open. All that make parameters take `dtype` (float32 by default), `rng` (a Nu
 nobody can repeat what is drawn), `device` and `scheduler`.
 """
 
-from typing import TYPE_CHECKING as _TYPE_CHECKING
-from typing import Any as _Any
-
 # ruff: noqa: F403  (what the stars bring is what each module's __all__ says, and nothing here uses it)
 from .. import _instead
-from . import activations, containers, functional, layers, losses, normalization, pooling, utils
+from . import activations, containers, functional, layers, losses, normalization, utils
 from . import rules as _rules  # noqa: F401  # makes the functions differentiable
 from .activations import *
 from .containers import *
@@ -23,7 +20,6 @@ from .layers import *
 from .losses import *
 from .module import Module
 from .normalization import *
-from .pooling import *
 from .transformer import MultiheadAttention
 from .utils import *
 
@@ -34,11 +30,6 @@ __all__ += functional.__all__
 __all__ += layers.__all__
 __all__ += losses.__all__
 __all__ += normalization.__all__
-__all__ += pooling.__all__
 __all__ += utils.__all__
 
-
-if not _TYPE_CHECKING:  # for which any name would be there then
-
-    def __getattr__(name: str) -> _Any:
-        raise _instead.no_name("asyncsched.nn", name, _instead.NN)
+_instead.explain_missing(globals(), "asyncsched.nn", _instead.NN)

@@ -21,8 +21,7 @@ from ..runtime.context import find
 from ..runtime.threads import in_thread
 from ..tensors.handles import gather
 from ..tensors.tensor import Tensor
-from .checkpoint_file import StoredState, write
-from .replacing import AnyPath
+from .checkpoint_file import AnyPath, StoredState, write
 
 # What stands for tensors and arrays in the layout. No dict of a state can look like that: its keys have no slash.
 _TENSOR, _ARRAY = {"/": "tensor"}, {"/": "array"}

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from itertools import pairwise
 from typing import Any, Self, overload
 
 from ..tensors.tensor import Tensor
 from .activations import ReLU
+from .layers import MaxPool2d
 from .module import Module
-from .pooling import MaxPool2d
 
 __all__ = ["ModuleDict", "ModuleList", "Sequential"]
 
@@ -125,7 +125,7 @@ class ModuleList(_Numbered):
         return type(self)(modules)
 
 
-class ModuleDict(Module):
+class ModuleDict(Module, MutableMapping[str, Module]):
     """Modules by name, which a module that has it calls as it likes.
 
     A name has no dot, no underscore in front, and is no attribute of modules: it is part of the names of what is in it.
@@ -139,6 +139,10 @@ class ModuleDict(Module):
     >>> asc.run(main)
     ['small', 'large'] ['small.weight', 'large.weight']
     """
+
+    # By identity, as other modules.
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
 
     def __init__(self, modules: Mapping[str, Module] | Iterable[tuple[str, Module]] = ()) -> None:
         self.update(modules)
@@ -156,39 +160,14 @@ class ModuleDict(Module):
         setattr(self, key, module)
 
     def __delitem__(self, key: str) -> None:
-        self.pop(key)
+        del self._dict()[key]  # raises KeyError for what is no module
+        delattr(self, key)
 
     def __len__(self) -> int:
         return len(self._dict())
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._dict())
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._dict()
-
-    def keys(self) -> KeysView[str]:
-        """The names."""
-        return self._dict().keys()
-
-    def values(self) -> ValuesView[Module]:
-        """The modules."""
-        return self._dict().values()
-
-    def items(self) -> ItemsView[str, Module]:
-        """Names and modules."""
-        return self._dict().items()
-
-    def pop(self, key: str) -> Module:
-        """Take a module out."""
-        found = self[key]
-        delattr(self, key)
-        return found
-
-    def update(self, modules: Mapping[str, Module] | Iterable[tuple[str, Module]]) -> None:
-        """Put modules in, by name."""
-        for key, module in dict(modules).items():
-            self[key] = module
 
     def _dict(self) -> dict[str, Module]:
         return dict(self._members(Module))

@@ -1,10 +1,11 @@
-"""Linear layers, convolutions and what goes between them.
+"""Linear layers, convolutions, pools and what goes between them.
 
 Parameters have the names, shapes and initial distributions that PyTorch documents.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any, Unpack
 
@@ -17,7 +18,10 @@ from .functional.common import Size, pair, single
 from .initial import Initial, Options, Rng, draw_seed
 from .module import Module
 
-__all__ = ["Conv1d", "Conv2d", "Dropout", "Embedding", "Flatten", "Identity", "Linear"]
+__all__ = [
+    "AdaptiveAvgPool2d", "AvgPool2d", "Conv1d", "Conv2d", "Dropout", "Embedding", "Flatten", "Identity", "Linear",
+    "MaxPool2d",
+]  # fmt: skip
 
 
 class Linear(Module):
@@ -42,42 +46,87 @@ class Linear(Module):
         return F.linear(x, self.weight, self.bias)
 
 
-class Conv1d(Module):
+class _Conv(Module):
+    """What convolutions of one axis and of two have in common: `_sizes` has a size for each axis."""
+
+    _sizes: Callable[[Size], tuple[int, ...]]
+
+    def __init__(
+        self, in_channels: int, out_channels: int, kernel_size: Size, stride: Size = 1, padding: Size = 0,
+        dilation: Size = 1, *, bias: bool = True, **options: Unpack[Options],
+    ) -> None:  # fmt: skip
+        self.stride, self.padding, self.dilation = self._sizes(stride), self._sizes(padding), self._sizes(dilation)
+        shape = (out_channels, in_channels, *self._sizes(kernel_size))
+        self.weight, self.bias = Initial(**options).weight_and_bias(shape, bias)
+
+
+class Conv1d(_Conv):
     """A convolution of sequences (sequences, in_channels, length).
 
     `weight` is (out_channels, in_channels, kernel_size), `bias` (out_channels,); both are drawn evenly from -b to b
     with b = 1 / sqrt(in_channels kernel_size).
     """
 
-    def __init__(
-        self, in_channels: int, out_channels: int, kernel_size: Size, stride: Size = 1, padding: Size = 0,
-        dilation: Size = 1, *, bias: bool = True, **options: Unpack[Options],
-    ) -> None:  # fmt: skip
-        self.stride, self.padding, self.dilation = single(stride), single(padding), single(dilation)
-        shape = (out_channels, in_channels, single(kernel_size))
-        self.weight, self.bias = Initial(**options).weight_and_bias(shape, bias)
+    _sizes = staticmethod(single)
 
     def forward(self, x: Tensor) -> Tensor:
         return F.conv1d(x, self.weight, self.bias, stride=self.stride, padding=self.padding, dilation=self.dilation)
 
 
-class Conv2d(Module):
+class Conv2d(_Conv):
     """A convolution of images (images, in_channels, height, width). Sizes are one number, or one for each direction.
 
     `weight` is (out_channels, in_channels, rows, columns), `bias` (out_channels,); both are drawn evenly from -b to b
     with b = 1 / sqrt(in_channels rows columns).
     """
 
-    def __init__(
-        self, in_channels: int, out_channels: int, kernel_size: Size, stride: Size = 1, padding: Size = 0,
-        dilation: Size = 1, *, bias: bool = True, **options: Unpack[Options],
-    ) -> None:  # fmt: skip
-        self.stride, self.padding, self.dilation = pair(stride), pair(padding), pair(dilation)
-        shape = (out_channels, in_channels, *pair(kernel_size))
-        self.weight, self.bias = Initial(**options).weight_and_bias(shape, bias)
+    _sizes = staticmethod(pair)
 
     def forward(self, x: Tensor) -> Tensor:
         return F.conv2d(x, self.weight, self.bias, stride=self.stride, padding=self.padding, dilation=self.dilation)
+
+
+class _Pool(Module):
+    """What pools of a window have in common; by default the windows do not overlap."""
+
+    def __init__(self, kernel_size: Size, stride: Size | None = None, padding: Size = 0) -> None:
+        self.kernel_size = pair(kernel_size)
+        self.stride = self.kernel_size if stride is None else pair(stride)
+        self.padding = pair(padding)
+
+
+class MaxPool2d(_Pool):
+    """The largest element of each window; by default the windows do not overlap."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.max_pool2d(x, self.kernel_size, self.stride, self.padding)
+
+
+class AvgPool2d(_Pool):
+    """The mean of each window; by default the windows do not overlap, and the padding counts."""
+
+    def __init__(
+        self, kernel_size: Size, stride: Size | None = None, padding: Size = 0, *, count_include_pad: bool = True,
+        divisor_override: int | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(kernel_size, stride, padding)
+        self.count_include_pad, self.divisor_override = count_include_pad, divisor_override
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.avg_pool2d(
+            x, self.kernel_size, self.stride, self.padding,
+            count_include_pad=self.count_include_pad, divisor_override=self.divisor_override,
+        )  # fmt: skip
+
+
+class AdaptiveAvgPool2d(Module):
+    """The means of windows so laid that they give `output_size` rows and columns; None for as many as there are."""
+
+    def __init__(self, output_size: int | Sequence[int | None] | None) -> None:
+        self.output_size = output_size
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.adaptive_avg_pool2d(x, self.output_size)
 
 
 class Embedding(Module):

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar
 
 from .._instead import MODULE, no_attribute
 from ..tensors.tensor import Tensor
-from .states import set_state
 
 P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
@@ -174,7 +173,19 @@ class Module:
             ValueError, TypeError: for what does not fit, by name.
         """
         own, extra = self._tensors(saved=True), self._with_extra_state()
-        set_state(type(self).__name__, own, extra, state, strict=strict)
+        missing, unexpected = own.keys() - state.keys(), state.keys() - own.keys() - extra.keys()
+        if strict and (missing or unexpected):
+            raise KeyError(
+                f"the state does not fit {type(self).__name__}: missing {sorted(missing)}, unexpected"
+                f" {sorted(unexpected)}; with strict=False these are left out"
+            )
+        found = [(own[name], state[name], name) for name in own if name in state]
+        for parameter, given, name in found:
+            _check_fits(parameter, given, name)
+        for name in extra.keys() & state.keys():  # first, since it may refuse what it is given
+            extra[name].set_extra_state(state[name])
+        for parameter, given, _ in found:
+            parameter._value = given._value
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """A module of its own with the values that the tensors have now, without gradients. Copies no bytes."""
@@ -231,3 +242,17 @@ def _once(named: Iterator[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
         if id(one) not in seen:
             seen.add(id(one))
             yield name, one
+
+
+def _check_fits(parameter: Tensor, given: object, name: str) -> None:
+    if not isinstance(given, Tensor):
+        raise TypeError(f"{name}: a state holds tensors, not {type(given).__name__}: `await s.put(a)` makes one")
+    if given.shape != parameter.shape or given.dtype != parameter.dtype:
+        raise ValueError(
+            f"{name}: the state has {given.shape} in {given.dtype}, the module {parameter.shape} in {parameter.dtype}"
+        )
+    if given.device is not parameter.device:
+        raise ValueError(
+            f"{name}: the state is on {given.device}, the module on {parameter.device}, perhaps of different"
+            " schedulers: use `t.to(device)`, or `load(path, scheduler=...)`"
+        )

@@ -8,7 +8,7 @@ from typing import Unpack
 from ..tensors.functions._common import lengths
 from ..tensors.tensor import Tensor
 from . import functional as F
-from .functional.normalization import move_statistics, normalized_by_batch
+from .functional.normalization import counted_batch_norm
 from .initial import Initial, Options
 from .module import Module
 
@@ -111,13 +111,9 @@ class _BatchNorm(Module):
         if x.ndim not in self._axes:
             raise ValueError(f"{type(self).__name__}: shape {x.shape} must be {self._form}")
         mean, variance, count = self.running_mean, self.running_var, self.num_batches_tracked
-        if mean is None or variance is None:
-            return normalized_by_batch(x, self.weight, self.bias, self.eps)[0]
-        if not self.training:
-            return F.batch_norm(x, mean, variance, self.weight, self.bias, eps=self.eps)
-        y, found = normalized_by_batch(x, self.weight, self.bias, self.eps)
-        move_statistics((mean, variance), found, self.momentum, count)
-        return y
+        running = None if mean is None or variance is None else (mean, variance)
+        training = self.training or running is None
+        return counted_batch_norm(x, running, self.weight, self.bias, training, self.momentum, self.eps, count)
 
 
 class BatchNorm1d(_BatchNorm):

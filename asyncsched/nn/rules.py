@@ -1,19 +1,26 @@
 """The derivatives of the operations of networks (the form is described in `autograd`).
 
 Those of the gradients of bilinear operations, of choices and of gelu are there too, so that these have derivatives of
-every order; the others get them by `composed`.
+every order. The other fused derivatives are fast, keep little, and end there; so they are written once more, composed
+of operations that have derivatives themselves. Those take more time and memory (that of attention all its weights),
+and are used where a gradient is recorded itself, as with `create_graph`. They may read what the first read, under the
+same names.
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
+from math import inf, pi, prod, sqrt
 from typing import Any
 
+import numpy as np
+
 from ..autograd import COMPOSED, RULES
+from ..autograd.rules.common import narrow, reordered, scaled, wide
 from ..ops.index_keys import TENSOR
-from ..tensors.functions import broadcast_to
+from ..tensors import functions as f
 from ..tensors.functions._common import op
 from ..tensors.tensor import Tensor
-from . import composed
 
 
 def _windows(call: Any) -> dict[str, Any]:
@@ -37,6 +44,112 @@ def _leaky_relu(g: Tensor, x: Tensor, call: Any) -> Tensor:
     return found
 
 
+# -- composed of operations that have derivatives -------------------------------------------------------------------
+
+
+def _gelu_bend(x: Tensor, approximate: str) -> Tensor:
+    """The second derivative of gelu. Cut off where it is 0, and a square may overflow."""
+    if approximate != "tanh":
+        square = f.square(f.clip(x, -40, 40))
+        return f.exp(square * -0.5) * (2 - square) * (1 / sqrt(2 * pi))
+    x = f.clip(x, -10, 10)
+    bent = f.square(x) * 0.044715
+    tanh, slope = f.tanh((bent + 1) * x * sqrt(2 / pi)), (bent * 3 + 1) * sqrt(2 / pi)
+    bell = 1 - f.square(tanh)
+    return bell * (slope + x * (x * (3 * 0.044715 * sqrt(2 / pi)) - tanh * f.square(slope)))
+
+
+def _softplus(g: Tensor, x: Tensor, call: Any) -> Tensor:
+    z = x * call.options["beta"]
+    return g * f.where(z > call.options["threshold"], 1, op("sigmoid", z))
+
+
+def _softmax(g: Tensor, out: Tensor, call: Any) -> Tensor:
+    if call.options["log"]:
+        return g - f.exp(out) * f.sum(g, axis=-1, keepdims=True)
+    return out * (g - f.sum(g * out, axis=-1, keepdims=True))
+
+
+def _mse_composed(g: Tensor, x: Tensor, y: Tensor, call: Any) -> Tensor:
+    count = prod(call.metas[0].bound) if call.options["reduction"] == "mean" else 1
+    return (x - y) * scaled(g, 2 / max(count, 1))
+
+
+def _cross_entropy(g: Tensor, x: Tensor, y: Tensor, call: Any) -> Tensor:
+    """The softmax less the target's distribution, times the gradient of each row's loss."""
+    options, shape = call.options, call.metas[0].bound
+    valid, smoothing = y != options["ignore_index"], options["label_smoothing"]
+    scale = g * valid.astype(x.dtype)
+    if options["reduction"] == "mean":
+        scale = narrow(wide(scale) / f.maximum(f.sum(valid, dtype=wide(x).dtype), 1), x)
+    scale, target = f.expand_dims(scale, axis=1), f.expand_dims(f.where(valid, y, 0), axis=1)
+    targets = op("scatter_along_axis", scale * (1 - smoothing), target, shape=shape, axis=1)
+    found: Tensor = op("softmax", x, log=False) * scale - targets - scale * (smoothing / shape[1])
+    return found
+
+
+def _standardized(x: Tensor, call: Any) -> tuple[Tensor, Tensor, tuple[int, ...]]:
+    """x with mean 0 and variance 1, the factor that made it so, and the axes. Half precision becomes single."""
+    axes = tuple(range(-len(call.metas[1].shape), 0))
+    x = wide(x)
+    x = x - f.mean(x, axis=axes, keepdims=True)
+    scale = 1 / f.sqrt(f.mean(f.square(x), axis=axes, keepdims=True) + call.options["eps"])
+    return x * scale, scale, axes
+
+
+def _layer_norm_input(g: Tensor, x: Tensor, y: Tensor, call: Any) -> Tensor:
+    x, scale, axes = _standardized(x, call)
+    g = g * y.astype(x.dtype)
+    means = [f.mean(part, axis=axes, keepdims=True) for part in (g, g * x)]
+    return (g - means[0] - x * means[1]) * scale
+
+
+def _layer_norm_weight(g: Tensor, x: Tensor, call: Any) -> Tensor:
+    return g * _standardized(x, call)[0]
+
+
+def _attention(g: Tensor, x: Tensor, y: Any, call: Any) -> Tensor:
+    shapes = call.options["shapes"]
+    ends = [sum(map(prod, shapes[:i])) for i in range(4)]
+    q, k, v = [x[a:b].reshape(shape) for (a, b), shape in zip(pairwise(ends), shapes, strict=True)]
+    found = _attended(g, q, k, v, y, call.options["causal"], call.options["scale"])
+    return f.concat([part.reshape(-1) for part in found])
+
+
+def _self_attention(g: Tensor, x: Tensor, y: Any, call: Any) -> Tensor:
+    """Queries, keys and values stand side by side on the last axis of `x`, and in each of them the heads."""
+    (*lead, length, width), heads = call.metas[0].bound, call.options["heads"]
+    n, last = len(lead), width // (3 * heads)
+    order = [n + 1, *range(n), n + 2, n, n + 3]
+    packed = f.permute_dims(x.reshape(*lead, length, 3, heads, last), order)
+    g = f.permute_dims(g.reshape(*lead, length, heads, last), [*range(n), n + 1, n, n + 2])
+    found = _attended(g, packed[0], packed[1], packed[2], y, call.options["causal"], None)
+    return reordered(f.stack(found), order).reshape(*lead, length, width)
+
+
+def _attended(g: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Any, causal: bool, scale: float | None) -> list[Tensor]:
+    """The gradients of q (..., L, E), k (..., S, E) and v (..., S, Ev)."""
+    factor = 1 / sqrt(q.shape[-1] or 1) if scale is None else scale
+    weights = _weights(q @ k.mT * factor, mask, causal)
+    d = g @ v.mT
+    d = weights * (d - f.sum(d * weights, axis=-1, keepdims=True)) * factor
+    return [d @ k, d.mT @ q, weights.mT @ g]
+
+
+def _weights(scores: Tensor, mask: Any, causal: bool) -> Tensor:
+    """The softmax of the scores; where all is masked all weights are 0, since the peak is a number even there."""
+    if isinstance(mask, Tensor):
+        scores = f.where(mask, scores, -inf) if mask.dtype == bool else scores + mask.astype(scores.dtype)
+    if causal:
+        scores = f.where(f.tril(f.ones_like(scores.detach(), dtype=bool)), scores, -inf)
+    if not scores.shape[-1]:
+        return scores
+    peak = f.max(scores.detach(), axis=-1, keepdims=True)
+    powers = f.exp(scores - f.maximum(peak, float(np.finfo(scores.dtype).min)))
+    total = f.sum(powers, axis=-1, keepdims=True)
+    return powers / f.where(total == 0, 1, total)
+
+
 NETWORKS = {
     "relu": (lambda g, out: op("relu_backward", g, out),),
     "relu_backward": (lambda g, y: op("relu_backward", g, y), None),
@@ -46,7 +159,7 @@ NETWORKS = {
     "gelu": (lambda g, x, call: op("gelu_backward", g, x, **call.options),),
     "gelu_backward": (
         lambda g, y, call: op("gelu_backward", g, y, **call.options),
-        lambda g, x, y, call: g * (x * composed.gelu_bend(y, **call.options)),
+        lambda g, x, y, call: g * (x * _gelu_bend(y, **call.options)),
     ),
     "softmax": (lambda g, out, call: op("softmax_backward", g, out, **call.options),),
     "layer_norm": (
@@ -60,7 +173,7 @@ NETWORKS = {
         lambda g: op("linear_bias_grad", g),
     ),
     "linear_weight_grad": (lambda g, y: op("linear", y, g), lambda g, x: _linear(x, g)),
-    "linear_bias_grad": (lambda g, call: broadcast_to(g, call.metas[0].shape),),
+    "linear_bias_grad": (lambda g, call: f.broadcast_to(g, call.metas[0].shape),),
     "dropout": (lambda g, y, call: op("dropout", g, y, **call.options), None),
     "embedding": (lambda g, y, call: op("scatter", g, y, shape=call.metas[0].shape, key=(TENSOR,)), None),
     "mse_loss": (_mse, lambda g, x, y, call: -_mse(g, x, y, call)),
@@ -84,5 +197,14 @@ NETWORKS = {
     "max_pool2d_backward": (None, None, lambda g, x, y, call: op("max_pool2d_gather", x, y, g, **call.options)),
     "max_pool2d_gather": (None, None, lambda g, x, y, call: op("max_pool2d_backward", x, y, g, **call.options)),
 }
+NETWORKS_COMPOSED = {
+    "softplus": (_softplus,),
+    "softmax": (_softmax,),
+    "layer_norm": (_layer_norm_input, _layer_norm_weight, lambda g: g),
+    "mse_loss": (_mse_composed, lambda g, x, y, call: -_mse_composed(g, x, y, call)),
+    "cross_entropy": (_cross_entropy, None),
+    "attention": (_attention, None),
+    "self_attention": (_self_attention, None),
+}
 RULES.update(NETWORKS)
-COMPOSED.update(composed.NETWORKS)
+COMPOSED.update(NETWORKS_COMPOSED)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
 
 from .. import _instead
 from ..autograd import no_grad
@@ -74,7 +73,4 @@ def clip_grad_norm_(
     return norm
 
 
-if not TYPE_CHECKING:  # for which any name would be there then
-
-    def __getattr__(name: str) -> Any:
-        raise _instead.no_name("asyncsched.nn.utils", name, _instead.UTILS)
+_instead.explain_missing(globals(), "asyncsched.nn.utils", _instead.UTILS)

@@ -24,9 +24,6 @@ Parameters come in one group, or in several with settings of their own: dicts as
 classes of the same names.
 """
 
-from typing import TYPE_CHECKING as _TYPE_CHECKING
-from typing import Any as _Any
-
 from .. import _instead
 from . import schedules
 from .groups import Group
@@ -35,8 +32,4 @@ from .optimizers import SGD, Adam, AdamW, RMSprop
 
 __all__ = ["SGD", "Adam", "AdamW", "Group", "Optimizer", "RMSprop", "schedules"]
 
-
-if not _TYPE_CHECKING:  # for which any name would be there then
-
-    def __getattr__(name: str) -> _Any:
-        raise _instead.no_name("asyncsched.optim", name, _instead.OPTIM)
+_instead.explain_missing(globals(), "asyncsched.optim", _instead.OPTIM)

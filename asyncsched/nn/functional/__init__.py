@@ -3,8 +3,6 @@
 What may be given by position means what it means in PyTorch; what has another place there is given by keyword.
 """
 
-from typing import TYPE_CHECKING, Any
-
 from ... import _instead
 from ...tensors.functions import tanh
 from .activations import gelu, leaky_relu, log_softmax, relu, sigmoid, silu, softmax, softplus
@@ -25,7 +23,4 @@ def __dir__() -> list[str]:
     return [*__all__, "__doc__"]
 
 
-if not TYPE_CHECKING:  # for which any name would be there then
-
-    def __getattr__(name: str) -> Any:
-        raise _instead.no_name("asyncsched.nn.functional", name, _instead.FUNCTIONAL)
+_instead.explain_missing(globals(), "asyncsched.nn.functional", _instead.FUNCTIONAL)

@@ -21,10 +21,10 @@ def pair(size: Size) -> tuple[int, int]:
     return rows, columns
 
 
-def single(size: Size) -> int:
+def single(size: Size) -> tuple[int]:
     """One number, also if given as a sequence of one."""
     (length,) = _sizes(size)
-    return length
+    return (length,)
 
 
 def _sizes(size: Size) -> tuple[int, ...]:

@@ -50,9 +50,8 @@ def conv1d(
             f"conv1d: the shapes {x.shape} and {weight.shape} must be (sequences, channels, length) and"
             " (out channels, channels, kernel length)"
         )
-    step, extra, spread = single(stride), single(padding), single(dilation)
-    images, kernel = expand_dims(x, axis=2), expand_dims(weight, axis=2)
-    return squeeze(conv2d(images, kernel, bias, stride=(1, step), padding=(0, extra), dilation=(1, spread)), axis=2)
+    options = {"stride": (1, *single(stride)), "padding": (0, *single(padding)), "dilation": (1, *single(dilation))}
+    return squeeze(conv2d(expand_dims(x, axis=2), expand_dims(weight, axis=2), bias, **options), axis=2)
 
 
 def conv2d(

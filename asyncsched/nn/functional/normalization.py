@@ -110,10 +110,18 @@ def batch_norm(
         CaptureError: in training with running statistics, where a step is captured.
     """
     running = None if running_mean is None or running_var is None else (running_mean, running_var)
+    return counted_batch_norm(x, running, weight, bias, training, momentum, eps, None)
+
+
+def counted_batch_norm(
+    x: Tensor, running: Sequence[Tensor] | None, weight: Tensor | None, bias: Tensor | None, training: bool,
+    momentum: float | None, eps: float, count: Tensor | None,
+) -> Tensor:  # fmt: skip
+    """The same, with the count of the batches, which moves too; a momentum of None is for the mean over all of them."""
     if training:
-        y, found = normalized_by_batch(x, weight, bias, eps)
+        y, found = _normalized_by_batch(x, weight, bias, eps)
         if running is not None:
-            move_statistics(running, found, momentum)
+            _move_statistics(running, found, momentum, count)
         return y
     if running is None:
         raise ValueError("batch_norm: outside of training it needs running_mean and running_var")
@@ -123,7 +131,7 @@ def batch_norm(
     return _scaled(x, centred, _by_channel(scale, x), weight, bias)
 
 
-def normalized_by_batch(
+def _normalized_by_batch(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     """Each channel brought to mean 0 and variance 1; and its mean and variance, as of a sample."""
@@ -140,8 +148,8 @@ def normalized_by_batch(
     return y, (middle.detach().reshape(shape[1]), spread.reshape(shape[1]))
 
 
-def move_statistics(
-    running: Sequence[Tensor], found: Sequence[Tensor], momentum: float | None, count: Tensor | None = None
+def _move_statistics(
+    running: Sequence[Tensor], found: Sequence[Tensor], momentum: float | None, count: Tensor | None
 ) -> None:
     """Bring running statistics on by those of a batch: all of them, or none if these failed or were cancelled.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from operator import index
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from numpy.typing import DTypeLike
 
@@ -156,7 +156,4 @@ def __dir__() -> list[str]:
     return [*__all__, "__doc__"]
 
 
-if not TYPE_CHECKING:  # for which any name would be there then
-
-    def __getattr__(name: str) -> Any:
-        raise _instead.no_name("asyncsched.fft", name, {})
+_instead.explain_missing(globals(), "asyncsched.fft", {})

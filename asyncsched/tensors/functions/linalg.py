@@ -9,7 +9,7 @@ depends on the numbers, such as a singular matrix, raises `LinAlgError` at `awai
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from numpy.linalg import LinAlgError
 from numpy.typing import DTypeLike
@@ -218,7 +218,4 @@ def __dir__() -> list[str]:
     return [*__all__, "__doc__"]
 
 
-if not TYPE_CHECKING:  # for which any name would be there then
-
-    def __getattr__(name: str) -> Any:
-        raise _instead.no_name("asyncsched.linalg", name, _instead.LINALG)
+_instead.explain_missing(globals(), "asyncsched.linalg", _instead.LINALG)

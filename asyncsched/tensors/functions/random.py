@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Sequence
 from functools import cache
 from operator import index
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -254,7 +254,4 @@ def __dir__() -> list[str]:
     return [*__all__, "__doc__"]
 
 
-if not TYPE_CHECKING:  # for which any name would be there then
-
-    def __getattr__(name: str) -> Any:
-        raise _instead.no_name("asyncsched.random", name, _instead.RANDOM)
+_instead.explain_missing(globals(), "asyncsched.random", _instead.RANDOM)
