@@ -46,7 +46,7 @@ from .tensors import functions as _functions
 from .tensors import gradients as _gradients
 from .tensors.capture import Graph
 from .tensors.functions import *  # noqa: F403
-from .tensors.functions.inspection import __array_api_version__, __array_namespace_info__  # noqa: F401
+from .tensors.functions.dtypes import __array_api_version__, __array_namespace_info__  # noqa: F401
 from .tensors.handles import Task, gather
 from .tensors.tensor import Tensor
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..background import Using as _Using
-from ..tensors.functions.inspection import __array_api_version__ as __array_api_version__
+from ..tensors.functions.dtypes import __array_api_version__ as __array_api_version__
 from . import fft, linalg
 from .array import Array
 from .array import kept as _kept

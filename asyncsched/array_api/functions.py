@@ -13,7 +13,7 @@ import numpy as np
 from .._tree import map_leaves
 from ..devices.memory import refuse_mask_or_unit
 from ..tensors import functions
-from ..tensors.functions import creation, inspection
+from ..tensors.functions import creation, dtypes
 from ..tensors.tensor import Tensor
 from .array import Array, arrays_in, background, issue
 
@@ -119,7 +119,7 @@ def _asarray(x: Array, **options: Any) -> Array:
 FUNCTIONS = {name: thing for name, thing in namespace(functions).items() if name not in (*_OWN, "dot", "einsum")}
 
 
-class Info(inspection.Info):
+class Info(dtypes.Info):
     """What there is, by the names of the standard."""
 
     def default_device(self) -> str:

@@ -17,8 +17,8 @@ from .._tree import find, map_leaves
 from ..ops.meta import Meta, meta
 from ..ops.program import ref
 from ..runtime.runtime import Runtime
+from ..tensors.arguments import dtype_of
 from ..tensors.handles import Handle, Task
-from ..tensors.options import dtype_of
 from ..tensors.tensor import Tensor
 from .learned import LearnedCost, Lesson
 

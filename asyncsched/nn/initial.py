@@ -12,8 +12,8 @@ from .._instead import OPTIONS
 from ..ops.table import TABLE
 from ..runtime.context import find
 from ..runtime.runtime import Runtime
+from ..tensors.arguments import dtype_of
 from ..tensors.functions import full
-from ..tensors.options import dtype_of
 from ..tensors.tensor import Tensor, apply
 
 Rng: TypeAlias = "np.random.Generator | int | None"  # as text: NumPy imports its `random` when it is named

@@ -17,8 +17,8 @@ from ..ops.meta import meta
 from ..ops.op import Op
 from ..ops.table import TABLE
 from ..runtime.runtime import INLINE_COPY, Runtime
+from .arguments import dtype_of
 from .handles import Handle
-from .options import dtype_of
 from .tensor import Tensor
 
 _PLANS = CallPlan("put"), CallPlan("put", small=True)  # the second where the copy is made on the loop's thread

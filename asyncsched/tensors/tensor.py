@@ -17,10 +17,10 @@ from ..ops.program import ref
 from ..ops.table import TABLE
 from ..runtime.context import find
 from . import gradients
+from .arguments import NUMBERS, declined, scalar
 from .handles import Handle, runtime_of
 from .issue import issue, run_at_once, template_of
 from .methods import Methods
-from .operands import NUMBERS, declined, scalar
 
 Scalar = bool | int | float | complex | np.generic
 _FIRST = ref(0)

@@ -1,10 +1,18 @@
-"""Derivatives of linear algebra; of norms, the root of the sum of squares alone. For more see `decompositions`."""
+"""Derivatives of linear algebra; of norms, the root of the sum of squares alone.
+
+Those of decompositions are of real matrices. Where values are equal, vectors have none: it is infinite or NaN.
+Several results are recorded one by one, with all of them among the operands, after its own; `call.options`
+has the number of the result as `part`. What is composed makes them anew, so that derivatives of every order follow.
+The formulas are those of M. Giles, "An extended collection of matrix derivative results" (2008), of S. F. Walter and
+L. Lehmann (arXiv:1009.6112) for `qr`, and of J. Townsend (2016) for `svd`.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 from ...tensors import functions as f
+from ...tensors.functions import linalg
 from ...tensors.functions._common import op
 from ...tensors.tensor import Tensor
 from .common import Rules, along, scatter
@@ -17,18 +25,18 @@ def _matrices(g: Tensor) -> Tensor:
 
 def _cofactors(g: Tensor, x: Tensor, out: Tensor) -> Tensor:
     """Of regular matrices alone: `inv` says so where one is not."""
-    inverse = f.linalg.inv(x).mT
+    inverse = linalg.inv(x).mT
     return f.sum(g * out, axis=(-2, -1), keepdims=True) * inverse - out @ g.mT @ inverse
 
 
 def _solve_first(g: Tensor, x: Tensor, out: Tensor, call: Any) -> Tensor:
     if _of_a_vector(call):
         g, out = g[..., None], out[..., None]
-    return -(f.linalg.solve(x.mT, g) @ out.mT)
+    return -(linalg.solve(x.mT, g) @ out.mT)
 
 
 def _solve_second(g: Tensor, x: Tensor, call: Any) -> Tensor:
-    return f.linalg.solve(x.mT, g[..., None])[..., 0] if _of_a_vector(call) else f.linalg.solve(x.mT, g)
+    return linalg.solve(x.mT, g[..., None])[..., 0] if _of_a_vector(call) else linalg.solve(x.mT, g)
 
 
 def _of_a_vector(call: Any) -> bool:
@@ -63,6 +71,75 @@ def _norm(g: Tensor, x: Tensor, out: Tensor, call: Any) -> Tensor:
     return g * x / f.where(out == 0, 1, out)
 
 
+def _cholesky(g: Tensor, out: Tensor, call: Any) -> Tensor:
+    lower, g = (out.mT, g.mT) if call.options["upper"] else (out, g)
+    inner = lower.mT @ f.tril(g)
+    inner = (f.tril(inner) + f.tril(inner, k=-1)) * 0.5
+    found = linalg.solve(lower.mT, linalg.solve(lower.mT, inner).mT)
+    return (found + found.mT) * 0.5
+
+
+def _slogdet(g: Tensor, operands: tuple[Tensor, ...], call: Any) -> Tensor:
+    x = operands[0]
+    return f.zeros_like(x) if call.options["part"] == 0 else f.expand_dims(g, axis=(-2, -1)) * linalg.inv(x).mT
+
+
+def _eigh(g: Tensor, operands: tuple[Tensor, ...], call: Any) -> Tensor:
+    _, values, vectors = operands
+    if call.options["part"] == 0:
+        return (vectors * g[..., None, :]) @ vectors.mT
+    return vectors @ _apart(vectors.mT @ g, values) @ vectors.mT
+
+
+def _eigvalsh(g: Tensor, x: Tensor) -> Tensor:
+    vectors = linalg.eigh(x).eigenvectors
+    return (vectors * g[..., None, :]) @ vectors.mT
+
+
+def _qr(g: Tensor, operands: tuple[Tensor, ...], call: Any) -> Tensor:
+    x, q, r = operands
+    n, m = call.metas[0].shape[-2:]
+    if n < m or (n > m and call.options["mode"] == "complete"):
+        raise NotImplementedError(f"qr: no derivative is known for {x.shape} with mode={call.options['mode']!r}")
+    inner = -(g.mT @ q) if call.options["part"] == 0 else r @ g.mT
+    found = q @ (f.tril(inner) + f.tril(inner, k=-1).mT)
+    found = found + g if call.options["part"] == 0 else found
+    return linalg.solve(r, found.mT).mT
+
+
+def _svd(g: Tensor, operands: tuple[Tensor, ...], call: Any) -> Tensor:
+    _, u, s, vh = operands
+    n, m = call.metas[0].shape[-2:]
+    k = min(n, m)
+    if call.options["part"] == 1:
+        return (u[..., :k] * g[..., None, :]) @ vh[..., :k, :]
+    if call.options["full_matrices"] and n != m:
+        raise NotImplementedError("svd: vectors have a derivative with full_matrices=False only")
+    if call.options["part"] == 2:  # as if of the transposed matrix
+        return _svd_left(g.mT, vh.mT, s, u.mT).mT
+    return _svd_left(g, u, s, vh)
+
+
+def _svd_left(g: Tensor, u: Tensor, s: Tensor, vh: Tensor) -> Tensor:
+    turned = u.mT @ g
+    found = u @ (_apart(turned - turned.mT, s * s) * s[..., None, :])
+    if u.shape[-2] != u.shape[-1]:
+        found = found + (g - u @ turned) / s[..., None, :]
+    return found @ vh
+
+
+def _svdvals(g: Tensor, x: Tensor) -> Tensor:
+    u, _, vh = linalg.svd(x, full_matrices=False)
+    return (u * g[..., None, :]) @ vh
+
+
+def _apart(x: Tensor, values: Tensor) -> Tensor:
+    """Each element over the value of its column less that of its row; 0 on the diagonal."""
+    apart = values[..., None, :] - values[..., None]
+    unit = f.tril(f.triu(f.full_like(apart.detach(), 1)))
+    return x * (1 - unit) / (apart + unit)
+
+
 MATRICES: Rules = {
     "inv": (lambda g, out: -(out.mT @ g @ out.mT),),
     "det": (lambda g, x: _matrices(g) * op("cofactors", x),),
@@ -72,9 +149,21 @@ MATRICES: Rules = {
     "trace": (_trace,),
     "outer": (lambda g, y: g @ y, lambda g, x: x @ g),
     "cross": (
-        lambda g, y, call: f.linalg.cross(y, g, axis=call.options["axis"]),
-        lambda g, x, call: f.linalg.cross(g, x, axis=call.options["axis"]),
+        lambda g, y, call: linalg.cross(y, g, axis=call.options["axis"]),
+        lambda g, x, call: linalg.cross(g, x, axis=call.options["axis"]),
     ),
     "vector_norm": (_norm,),
     "matrix_norm": (_norm,),
+    "cholesky": (_cholesky,),
+    "eigh": (_eigh,),
+    "eigvalsh": (_eigvalsh,),
+    "qr": (_qr,),
+    "slogdet": (_slogdet,),
+    "svd": (_svd,),
+    "svdvals": (_svdvals,),
+}
+ANEW: Rules = {
+    "eigh": (lambda g, operands, call: _eigh(g, (operands[0], *linalg.eigh(operands[0])), call),),
+    "qr": (lambda g, operands, call: _qr(g, (operands[0], *linalg.qr(operands[0], mode=call.options["mode"])), call),),
+    "svd": (lambda g, operands, call: _svd(g, (operands[0], *linalg.svd(operands[0], full_matrices=False)), call),),
 }

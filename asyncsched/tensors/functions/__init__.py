@@ -3,14 +3,13 @@
 # ruff: noqa: F403  (what the stars bring is what each module's __all__ says, and nothing here uses it)
 from typing import TYPE_CHECKING
 
-from . import creation, dtypes, elementwise, manipulation, products, searching, sets, statistical
+from . import creation, dtypes, elementwise, manipulation, products, searching, statistical
 from .creation import *
 from .dtypes import *
 from .elementwise import *
 from .manipulation import *
 from .products import *
 from .searching import *
-from .sets import *
 from .statistical import *
 
 if TYPE_CHECKING:
@@ -20,5 +19,5 @@ if TYPE_CHECKING:
 
 # Type checkers follow the stars, but not every one of them a computed __all__.
 if not TYPE_CHECKING:
-    _modules = (creation, dtypes, elementwise, manipulation, products, searching, sets, statistical)
+    _modules = (creation, dtypes, elementwise, manipulation, products, searching, statistical)
     __all__ = [name for module in _modules for name in module.__all__]

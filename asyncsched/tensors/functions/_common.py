@@ -10,16 +10,10 @@ from ...ops.op import Op, plan_key
 from ...ops.packed import UNPACK, offsets
 from ...ops.table import TABLE
 from ..handles import gather
-from ..options import axes, dtype_of, dtype_or_none
 from ..tensor import Scalar, Tensor, apply
 
 Operand: TypeAlias = Tensor | Scalar
 Axis: TypeAlias = int | Sequence[int] | None
-
-__all__ = [
-    "Axis", "Operand", "await_all", "axes", "dtype_of", "dtype_or_none", "known_shape", "lengths", "op",
-    "refuse_tracked", "several",
-]  # fmt: skip
 
 
 def await_all(results: Iterable[Tensor]) -> Generator[Any, None, Any]:
@@ -30,22 +24,18 @@ def await_all(results: Iterable[Tensor]) -> Generator[Any, None, Any]:
     return kind(*(yield from waiting))
 
 
-def op(name: str, *operands: Any, **options: Any) -> Tensor:
-    """Apply an operation of the table."""
-    return apply(TABLE[name], operands, options)
+def op(name: str, *operands: Any, scheduler: Any = None, device: object = None, **options: Any) -> Tensor:
+    """Apply an operation of the table. See `apply`."""
+    return apply(TABLE[name], operands, options, scheduler=scheduler, device=device)
 
 
-def several(name: str, *operands: Any, placed: Mapping[str, Any] | None = None, **options: Any) -> list[Tensor]:
-    """Apply an operation with several results: one task, whose value they are views of. Each is recorded by itself.
-
-    Args:
-        placed: scheduler and device, for where no operand is a tensor.
-    """
+def several(name: str, *operands: Any, scheduler: Any = None, device: object = None, **options: Any) -> list[Tensor]:
+    """Apply an operation with several results: one task, whose value they are views of. Each is recorded by itself."""
     operation = TABLE[name]
     for operand in operands:
         if isinstance(operand, Tensor):
             known_shape(operand, name)
-    packed = apply(operation, operands, options, **(placed or {}))
+    packed = apply(operation, operands, options, scheduler=scheduler, device=device)
     found = [apply(UNPACK, (packed,), place) for place in _places(operation, operands, options)]
     node = next((o._node for o in operands if isinstance(o, Tensor) and o._node is not None), None)
     if node is not None:

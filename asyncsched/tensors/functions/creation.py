@@ -13,11 +13,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import DTypeLike
 
-from ...ops.table import TABLE
 from ...runtime.context import current_scope, find
+from ..arguments import dtype_of, dtype_or_none
 from ..putting import put_nowait
-from ..tensor import Scalar, Tensor, apply
-from ._common import Operand, dtype_of, dtype_or_none, lengths
+from ..tensor import Scalar, Tensor
+from ._common import Operand, lengths, op
+from .dtypes import astype
 from .manipulation import broadcast_arrays, reshape
 
 _SCALARS = (bool, int, float, complex, np.generic)
@@ -45,7 +46,7 @@ def arange(
     """
     first, last = (0, start) if stop is None else (start, stop)
     options = {"start": first, "stop": last, "step": step, "dtype": dtype_or_none(dtype)}
-    return apply(TABLE["arange"], (), options, scheduler=scheduler, device=device)
+    return op("arange", device=device, scheduler=scheduler, **options)
 
 
 def asarray(
@@ -64,7 +65,10 @@ def asarray(
         ValueError: if `copy` is False and a copy is needed.
     """
     if isinstance(obj, Tensor):
-        return _on(_as_dtype(obj, dtype, copy), device)
+        wanted = obj.dtype if dtype is None else dtype_of(dtype)
+        if copy is False and wanted != obj.dtype:
+            raise ValueError(f"asarray: {wanted} of a tensor in {obj.dtype} needs a copy")
+        return astype(obj, wanted, copy=bool(copy), device=device)
     if not isinstance(obj, _SCALARS):
         raise TypeError(f"asarray takes tensors and numbers, not {type(obj).__name__}: use `await s.put(a)`")
     if copy is False:
@@ -97,7 +101,7 @@ def eye(
     """Ones on the k-th diagonal, zeros elsewhere: (n_rows, n_cols), in float64 unless another dtype is given."""
     columns = index(n_rows) if n_cols is None else index(n_cols)
     options = {"n_rows": index(n_rows), "n_cols": columns, "k": index(k), "dtype": dtype_of(dtype)}
-    return apply(TABLE["eye"], (), options, scheduler=scheduler, device=device)
+    return op("eye", device=device, scheduler=scheduler, **options)
 
 
 def from_dlpack(x: Any, /, *, device: object = None, copy: bool | None = None, scheduler: Any = None) -> Tensor:
@@ -139,12 +143,12 @@ def full(
 ) -> Tensor:
     """One value throughout, in the dtype NumPy gives it unless another is named."""
     options = {"shape": lengths(shape), "dtype": dtype_or_none(dtype)}
-    return apply(TABLE["full"], (fill_value,), options, scheduler=scheduler, device=device)
+    return op("full", fill_value, device=device, scheduler=scheduler, **options)
 
 
 def full_like(x: Tensor, /, fill_value: Operand, *, dtype: DTypeLike | None = None, device: object = None) -> Tensor:
     """One value throughout, in the shape and layout of `x`, and its dtype unless another is given."""
-    return _on(apply(TABLE["full_like"], (x, fill_value), {"dtype": dtype_or_none(dtype)}), device)
+    return _on(op("full_like", x, fill_value, dtype=dtype_or_none(dtype)), device)
 
 
 def linspace(
@@ -160,7 +164,7 @@ def linspace(
 ) -> Tensor:
     """`num` evenly spaced numbers from `start` to `stop`, or to before it: (num,), in float64 or complex128."""
     options = {"num": index(num), "dtype": dtype_or_none(dtype), "endpoint": endpoint}
-    return apply(TABLE["linspace"], (start, stop), options, scheduler=scheduler, device=device)
+    return op("linspace", start, stop, device=device, scheduler=scheduler, **options)
 
 
 def meshgrid(*arrays: Tensor, indexing: Literal["xy", "ij"] = "xy") -> tuple[Tensor, ...]:
@@ -178,8 +182,7 @@ def ones(
     shape: int | Sequence[int], *, dtype: DTypeLike | None = None, device: object = None, scheduler: Any = None
 ) -> Tensor:
     """Ones, in float64 unless another dtype is given."""
-    options = {"shape": lengths(shape), "dtype": dtype_of(dtype)}
-    return apply(TABLE["ones"], (), options, scheduler=scheduler, device=device)
+    return op("ones", shape=lengths(shape), dtype=dtype_of(dtype), device=device, scheduler=scheduler)
 
 
 def ones_like(x: Tensor, /, *, dtype: DTypeLike | None = None, device: object = None) -> Tensor:
@@ -189,34 +192,24 @@ def ones_like(x: Tensor, /, *, dtype: DTypeLike | None = None, device: object = 
 
 def tril(x: Tensor, /, *, k: int = 0) -> Tensor:
     """The lower triangle of the last two dimensions, zeros above the k-th diagonal."""
-    return apply(TABLE["tril"], (x,), {"k": k})
+    return op("tril", x, k=k)
 
 
 def triu(x: Tensor, /, *, k: int = 0) -> Tensor:
     """The upper triangle of the last two dimensions, zeros below the k-th diagonal."""
-    return apply(TABLE["triu"], (x,), {"k": k})
+    return op("triu", x, k=k)
 
 
 def zeros(
     shape: int | Sequence[int], *, dtype: DTypeLike | None = None, device: object = None, scheduler: Any = None
 ) -> Tensor:
     """Zeros, in float64 unless another dtype is given."""
-    options = {"shape": lengths(shape), "dtype": dtype_of(dtype)}
-    return apply(TABLE["zeros"], (), options, scheduler=scheduler, device=device)
+    return op("zeros", shape=lengths(shape), dtype=dtype_of(dtype), device=device, scheduler=scheduler)
 
 
 def zeros_like(x: Tensor, /, *, dtype: DTypeLike | None = None, device: object = None) -> Tensor:
     """Zeros in the shape and layout of `x`, and its dtype unless another is given."""
     return full_like(x, 0, dtype=dtype, device=device)
-
-
-def _as_dtype(x: Tensor, dtype: DTypeLike | None, copy: bool | None) -> Tensor:
-    wanted = x.dtype if dtype is None else dtype_of(dtype)
-    if wanted != x.dtype:
-        if copy is False:
-            raise ValueError(f"asarray: {wanted} of a tensor in {x.dtype} needs a copy")
-        return apply(TABLE["astype"], (x,), {"dtype": wanted})
-    return apply(TABLE["copy"], (x,)) if copy else x
 
 
 def _on(x: Tensor, device: object) -> Tensor:

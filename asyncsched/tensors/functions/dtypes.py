@@ -1,4 +1,7 @@
-"""Dtypes, what is known about them, and the constants. Names and objects are NumPy's."""
+"""Dtypes, what is known about them, and the constants: names and objects are NumPy's. And what there is in all.
+
+A program asks for that by `asc.__array_namespace_info__()`.
+"""
 
 from __future__ import annotations
 
@@ -29,15 +32,16 @@ from numpy import (
 )
 from numpy.typing import DTypeLike
 
-from ...ops.table import TABLE
-from ..options import dtype_of
-from ..tensor import Scalar, Tensor, apply
+from ...runtime.context import find
+from ..arguments import dtype_of
+from ..tensor import Scalar, Tensor
+from ._common import op
 
 
 def astype(x: Tensor, dtype: DTypeLike, /, *, copy: builtins.bool = True, device: object = None) -> Tensor:
     """`x` in another dtype: a tensor of its shape. With `copy=False` `x` itself, if it has that dtype."""
     wanted = dtype_of(dtype)
-    result = x if x.dtype == wanted and not copy else apply(TABLE["astype"], (x,), {"dtype": wanted})
+    result = x if x.dtype == wanted and not copy else op("astype", x, dtype=wanted)
     return result if device is None else result.to(device)
 
 
@@ -67,9 +71,43 @@ def result_type(*arrays_and_dtypes: DTypeLike | Tensor | Scalar) -> np.dtype[Any
     return np.result_type(*[a.dtype if isinstance(a, Tensor) else a for a in arrays_and_dtypes])
 
 
+_NUMPY: Any = np.__array_namespace_info__()
+
+
 def _dtype(dtype: DTypeLike | Tensor) -> np.dtype[Any]:
     return dtype.dtype if isinstance(dtype, Tensor) else np.dtype(dtype)
 
+
+class Info:
+    """What there is, by the names of the standard. Dtypes are the same on every device."""
+
+    def capabilities(self) -> dict[str, Any]:
+        """Boolean masks and data-dependent shapes, which are (None,) until they are done; 64 dimensions at most."""
+        return dict(_NUMPY.capabilities())
+
+    def default_device(self) -> Any:
+        """The first device of the ambient scheduler, where tensors are made unless another is named."""
+        return find().devices[0]
+
+    def devices(self) -> tuple[Any, ...]:
+        """All devices of the ambient scheduler."""
+        return tuple(find().devices)
+
+    def default_dtypes(self, *, device: object = None) -> dict[str, np.dtype[Any]]:
+        """The dtypes that Python's numbers get: float64, complex128, int64."""
+        return dict(_NUMPY.default_dtypes())
+
+    def dtypes(self, *, device: object = None, kind: str | tuple[str, ...] | None = None) -> dict[str, np.dtype[Any]]:
+        """The dtypes of a kind, or of one of several, by name; all without."""
+        return dict(_NUMPY.dtypes(kind=kind))
+
+
+def __array_namespace_info__() -> Info:
+    """What the namespace can do, as the standard asks for it."""
+    return Info()
+
+
+__array_api_version__ = "2025.12"
 
 __all__ = [
     "astype", "bool", "can_cast", "complex64", "complex128", "e", "finfo", "float16", "float32", "float64", "iinfo",

@@ -15,11 +15,10 @@ from typing import Any, Literal
 from numpy.typing import DTypeLike
 
 from ... import _instead
-from ...ops.table import TABLE
-from ..keywords import name_keywords
-from ..tensor import Tensor, apply
-from ._common import axes as _axes
-from ._common import dtype_of, known_shape, op
+from ..arguments import axes as _axes
+from ..arguments import dtype_of, name_keywords
+from ..tensor import Tensor
+from ._common import known_shape, op
 from .manipulation import roll
 
 Norm = Literal["backward", "ortho", "forward"]
@@ -133,8 +132,7 @@ def _check(name: str, norm: object) -> None:
 
 
 def _frequencies(name: str, n: int, d: float, dtype: DTypeLike | None, device: object, scheduler: Any) -> Tensor:
-    options = {"n": index(n), "d": float(d), "dtype": dtype_of(dtype)}
-    return apply(TABLE[name], (), options, scheduler=scheduler, device=device)
+    return op(name, n=index(n), d=float(d), dtype=dtype_of(dtype), device=device, scheduler=scheduler)
 
 
 def _shifted(name: str, x: Tensor, axes: int | Sequence[int] | None, shift: Callable[[int], int]) -> Tensor:

@@ -15,9 +15,9 @@ from numpy.linalg import LinAlgError
 from numpy.typing import DTypeLike
 
 from ... import _instead
-from ..keywords import name_keywords
+from ..arguments import axes, dtype_or_none, name_keywords
 from ..tensor import Tensor
-from ._common import Operand, await_all, axes, dtype_or_none, op, several
+from ._common import Operand, await_all, op, several
 from .products import matmul, matrix_transpose, tensordot, vecdot
 
 
@@ -31,14 +31,8 @@ class EigResult(NamedTuple):
         return await_all(self)
 
 
-class EighResult(NamedTuple):
+class EighResult(EigResult):
     """What `eigh` gives."""
-
-    eigenvalues: Tensor
-    eigenvectors: Tensor
-
-    def __await__(self) -> Generator[Any, None, Any]:
-        return await_all(self)
 
 
 class QRResult(NamedTuple):

@@ -8,10 +8,9 @@ from operator import index
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
-from ...ops.table import TABLE
-from ..keywords import name_keywords
-from ..tensor import Tensor, apply
-from ._common import Axis, axes, known_shape, lengths
+from ..arguments import axes, name_keywords
+from ..tensor import Tensor
+from ._common import Axis, known_shape, lengths, op
 
 
 def broadcast_arrays(*arrays: Tensor) -> tuple[Tensor, ...]:
@@ -35,7 +34,7 @@ def broadcast_shapes(*shapes: tuple[int | None, ...]) -> tuple[int | None, ...]:
 
 def broadcast_to(x: Tensor, /, shape: int | Sequence[int]) -> Tensor:
     """A read-only view of `x` in a larger shape."""
-    return apply(TABLE["broadcast_to"], (x,), {"shape": lengths(shape)})
+    return op("broadcast_to", x, shape=lengths(shape))
 
 
 def concat(arrays: Sequence[Tensor], /, *, axis: int | None = 0) -> Tensor:
@@ -49,17 +48,17 @@ def concat(arrays: Sequence[Tensor], /, *, axis: int | None = 0) -> Tensor:
     array([[1, 2],
            [3, 4]])
     """
-    return apply(TABLE["concat"], tuple(arrays), {"axis": axes(axis)})
+    return op("concat", *arrays, axis=axes(axis))
 
 
 def expand_dims(x: Tensor, /, axis: int | tuple[int, ...] = 0) -> Tensor:
     """A view with a new axis of length one at `axis`."""
-    return apply(TABLE["expand_dims"], (x,), {"axis": axes(axis)})
+    return op("expand_dims", x, axis=axes(axis))
 
 
 def flip(x: Tensor, /, *, axis: Axis = None) -> Tensor:
     """A view with the elements along the axes in reverse; None is all axes."""
-    return apply(TABLE["flip"], (x,), {"axis": axes(axis)})
+    return op("flip", x, axis=axes(axis))
 
 
 def moveaxis(x: Tensor, source: int | Sequence[int], destination: int | Sequence[int], /) -> Tensor:
@@ -76,7 +75,7 @@ def moveaxis(x: Tensor, source: int | Sequence[int], destination: int | Sequence
 
 def permute_dims(x: Tensor, /, axes: Sequence[int]) -> Tensor:
     """A view with the axes in another order: axis `i` of the result is axis `axes[i]` of `x`."""
-    return apply(TABLE["permute_dims"], (x,), {"axes": lengths(axes)})
+    return op("permute_dims", x, axes=lengths(axes))
 
 
 def repeat(x: Tensor, repeats: int | Tensor, /, *, axis: int | None = None) -> Tensor:
@@ -86,10 +85,10 @@ def repeat(x: Tensor, repeats: int | Tensor, /, *, axis: int | None = None) -> T
     Its length is not known in advance: it is charged like `x`, and corrected when done.
     """
     if isinstance(repeats, Tensor):
-        return apply(TABLE["repeat_each"], (x, repeats), {"axis": axes(axis)})
+        return op("repeat_each", x, repeats, axis=axes(axis))
     if not hasattr(repeats, "__index__"):
         raise TypeError(f"repeat: repeats is an int or a tensor of integers, not {type(repeats).__name__}")
-    return apply(TABLE["repeat"], (x,), {"repeats": index(repeats), "axis": axes(axis)})
+    return op("repeat", x, repeats=index(repeats), axis=axes(axis))
 
 
 def reshape(x: Tensor, /, shape: int | Sequence[int], *, copy: bool | None = None) -> Tensor:
@@ -97,28 +96,28 @@ def reshape(x: Tensor, /, shape: int | Sequence[int], *, copy: bool | None = Non
 
     A view where possible. `copy=True` always copies; with False it is an error, at `await`, if that is needed.
     """
-    options = {"shape": lengths(shape)}
-    return apply(TABLE["reshape"], (x,), options if copy is None else {**options, "copy": copy})
+    options = {} if copy is None else {"copy": copy}
+    return op("reshape", x, shape=lengths(shape), **options)
 
 
 def roll(x: Tensor, /, shift: int | Sequence[int], *, axis: Axis = None) -> Tensor:
     """The elements moved round by `shift` along the axes; without one, in the flattened tensor. A tensor like `x`."""
-    return apply(TABLE["roll"], (x,), {"shift": axes(shift), "axis": axes(axis)})
+    return op("roll", x, shift=axes(shift), axis=axes(axis))
 
 
 def squeeze(x: Tensor, /, axis: int | Sequence[int]) -> Tensor:
     """A view without the axes named, which must be of length one."""
-    return apply(TABLE["squeeze"], (x,), {"axis": axes(axis)})
+    return op("squeeze", x, axis=axes(axis))
 
 
 def stack(arrays: Sequence[Tensor], /, *, axis: int = 0) -> Tensor:
     """Tensors of one shape joined along a new axis."""
-    return apply(TABLE["stack"], tuple(arrays), {"axis": axis})
+    return op("stack", *arrays, axis=axis)
 
 
 def tile(x: Tensor, repetitions: int | Sequence[int], /) -> Tensor:
     """`x` laid side by side: `repetitions[i]` times along axis `i`, counted from the last."""
-    return apply(TABLE["tile"], (x,), {"repetitions": lengths(repetitions)})
+    return op("tile", x, repetitions=lengths(repetitions))
 
 
 def unstack(x: Tensor, /, *, axis: int = 0) -> tuple[Tensor, ...]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...ops.table import TABLE
-from ..keywords import name_keywords
-from ..tensor import Tensor, apply
-from ._common import Operand, axes
+from ..arguments import axes, name_keywords
+from ..tensor import Tensor
+from ._common import Operand, op
 
 
 def matmul(x1: Operand, x2: Operand, /) -> Tensor:
@@ -23,12 +22,12 @@ def matmul(x1: Operand, x2: Operand, /) -> Tensor:
     array([[ 7., 10.],
            [15., 22.]])
     """
-    return apply(TABLE["matmul"], (x1, x2))
+    return op("matmul", x1, x2)
 
 
 def matrix_transpose(x: Tensor, /) -> Tensor:
     """A view with the last two axes exchanged: (..., n, m) gives (..., m, n)."""
-    return apply(TABLE["matrix_transpose"], (x,))
+    return op("matrix_transpose", x)
 
 
 def tensordot(
@@ -39,12 +38,12 @@ def tensordot(
     `axes` is how many, the last of `x1` and the first of `x2`; or a pair: those of `x1`, those of `x2`. The result has
     the axes of `x1` not summed over, then those of `x2`. Both operands may be copied, which the cost counts.
     """
-    return apply(TABLE["tensordot"], (x1, x2), {"axes": _pair(axes)})
+    return op("tensordot", x1, x2, axes=_pair(axes))
 
 
 def vecdot(x1: Operand, x2: Operand, /, *, axis: int = -1) -> Tensor:
     """The sum of products along one axis, with `x1` conjugated; the other dimensions broadcast."""
-    return apply(TABLE["vecdot"], (x1, x2), {"axis": axis})
+    return op("vecdot", x1, x2, axis=axis)
 
 
 def dot(x1: Operand, x2: Operand, /) -> Tensor:
@@ -53,7 +52,7 @@ def dot(x1: Operand, x2: Operand, /) -> Tensor:
     Of two vectors a number, of matrices their product; beyond that, `tensordot` and `matmul` are easier to read. A
     number multiplies.
     """
-    return apply(TABLE["dot"], (x1, x2))
+    return op("dot", x1, x2)
 
 
 def einsum(subscripts: str, /, *operands: Operand) -> Tensor:
@@ -70,7 +69,7 @@ def einsum(subscripts: str, /, *operands: Operand) -> Tensor:
     >>> asc.run(main)
     array([ 5., 25.])
     """
-    return apply(TABLE["einsum"], operands, {"subscripts": subscripts})
+    return op("einsum", *operands, subscripts=subscripts)
 
 
 def _pair(given: int | tuple[int | Sequence[int], int | Sequence[int]]) -> object:

@@ -27,13 +27,12 @@ from numpy.typing import DTypeLike
 from ... import _instead
 from ...devices.contract import Device
 from ...ops.kernels.random import words
-from ...ops.table import TABLE
 from ...runtime.context import find
 from ...runtime.runtime import Runtime
+from ..arguments import dtype_of
 from ..handles import runtime_of
-from ..options import dtype_of
-from ..tensor import Tensor, apply
-from ._common import known_shape, lengths, refuse_tracked, several
+from ..tensor import Tensor
+from ._common import known_shape, lengths, op, refuse_tracked, several
 
 Size: TypeAlias = int | Sequence[int] | None
 Seed: TypeAlias = "int | Sequence[int] | np.random.SeedSequence | None"  # as text: NumPy imports `random` when named
@@ -192,13 +191,12 @@ class Generator:
         options |= {"shape": shape, "dtype": dtype}
         self._calls += 1
         if device.xp is not np:
-            seeded = (self._seed(), *tensors.values())
-            return apply(TABLE["draw_seeded"], seeded, options, scheduler=runtime, device=device)
+            return op("draw_seeded", self._seed(), *tensors.values(), scheduler=runtime, device=device, **options)
         state = self._newest()
         operands = tensors.values() if state is None else (state, *tensors.values())
         options["start"] = self._start if state is None else None
-        after, drawn = several("draw", *operands, placed={"scheduler": runtime, "device": device}, **options)
-        self._states.append(apply(TABLE["copy"], (after,)))  # of its own, not to hold what was drawn
+        after, drawn = several("draw", *operands, scheduler=runtime, device=device, **options)
+        self._states.append(op("copy", after))  # of its own, not to hold what was drawn
         return drawn
 
     def _where(self, tensors: dict[str, Tensor]) -> tuple[Runtime, Device]:

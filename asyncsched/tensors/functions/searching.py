@@ -1,33 +1,38 @@
-"""Functions that search, sort and take."""
+"""Functions that search, sort and take, and functions on tensors as sets.
+
+How many elements are unique depends on data, so such shapes are (None,) until done.
+"""
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Generator
+from typing import Any, Literal, NamedTuple
 
-from ...ops.table import TABLE
-from ..keywords import name_keywords
+from ...ops.packed import UNPACK_FOUND
+from ...ops.rules.sets import unique_layout
+from ..arguments import axes, name_keywords
 from ..tensor import Tensor, apply
-from ._common import Axis, Operand, axes
+from ._common import Axis, Operand, await_all, known_shape, op, refuse_tracked
 
 
 def argmax(x: Operand, /, *, axis: int | None = None, keepdims: bool = False) -> Tensor:
     """The index of the first largest element along an axis, in int64; without one, in the flattened tensor."""
-    return apply(TABLE["argmax"], (x,), {"axis": axes(axis), "keepdims": keepdims})
+    return op("argmax", x, axis=axes(axis), keepdims=keepdims)
 
 
 def argmin(x: Operand, /, *, axis: int | None = None, keepdims: bool = False) -> Tensor:
     """The index of the first smallest element along an axis, in int64; without one, in the flattened tensor."""
-    return apply(TABLE["argmin"], (x,), {"axis": axes(axis), "keepdims": keepdims})
+    return op("argmin", x, axis=axes(axis), keepdims=keepdims)
 
 
 def argsort(x: Tensor, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
     """The indices that sort along an axis: a tensor of the shape of `x`, in int64."""
-    return apply(TABLE["argsort"], (x,), {"axis": axis, "descending": descending, "stable": stable})
+    return op("argsort", x, axis=axis, descending=descending, stable=stable)
 
 
 def count_nonzero(x: Operand, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """How many elements along the axes are not zero, in int64."""
-    return apply(TABLE["count_nonzero"], (x,), {"axis": axes(axis), "keepdims": keepdims})
+    return op("count_nonzero", x, axis=axes(axis), keepdims=keepdims)
 
 
 def nonzero(x: Tensor, /) -> tuple[Tensor, ...]:
@@ -35,7 +40,7 @@ def nonzero(x: Tensor, /) -> tuple[Tensor, ...]:
 
     How many there are is known only when it is done: the shapes are (None,), their cost that of the most there can be.
     """
-    found = apply(TABLE["argwhere"], (x,))
+    found = op("argwhere", x)
     return tuple([found[:, axis] for axis in range(x.ndim)])
 
 
@@ -47,13 +52,13 @@ def searchsorted(
     `x1` has one dimension and is in order, or `sorter` has the indices that sort it. Equal elements go to the right
     of what is inserted, or with `side="right"` to the left.
     """
-    operands = (x1, x2) if sorter is None else (x1, x2, sorter)
-    return apply(TABLE["searchsorted"], operands, {"side": side})
+    sorters = () if sorter is None else (sorter,)
+    return op("searchsorted", x1, x2, *sorters, side=side)
 
 
 def sort(x: Tensor, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
     """The elements in order along an axis: a tensor like `x`."""
-    return apply(TABLE["sort"], (x,), {"axis": axis, "descending": descending, "stable": stable})
+    return op("sort", x, axis=axis, descending=descending, stable=stable)
 
 
 def take(x: Tensor, indices: Operand, /, *, axis: int | None = None) -> Tensor:
@@ -64,7 +69,7 @@ def take(x: Tensor, indices: Operand, /, *, axis: int | None = None) -> Tensor:
     Raises:
         IndexError: where awaited, for an index out of range, on any device.
     """
-    return apply(TABLE["take"], (x, indices), {"axis": axes(axis)})
+    return op("take", x, indices, axis=axes(axis))
 
 
 def take_along_axis(x: Tensor, indices: Tensor, /, *, axis: int = -1) -> Tensor:
@@ -73,7 +78,7 @@ def take_along_axis(x: Tensor, indices: Tensor, /, *, axis: int = -1) -> Tensor:
     Raises:
         IndexError: where awaited, for an index out of range, on any device.
     """
-    return apply(TABLE["take_along_axis"], (x, indices), {"axis": axis})
+    return op("take_along_axis", x, indices, axis=axis)
 
 
 def where(condition: Operand, x1: Operand, x2: Operand, /) -> Tensor:
@@ -86,12 +91,92 @@ def where(condition: Operand, x1: Operand, x2: Operand, /) -> Tensor:
     >>> asc.run(main)
     array([0., 2., 0.])
     """
-    return apply(TABLE["where"], (condition, x1, x2))
+    return op("where", condition, x1, x2)
+
+
+class UniqueAllResult(NamedTuple):
+    """What `unique_all` gives."""
+
+    values: Tensor
+    indices: Tensor
+    inverse_indices: Tensor
+    counts: Tensor
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return await_all(self)
+
+
+class UniqueCountsResult(NamedTuple):
+    """What `unique_counts` gives."""
+
+    values: Tensor
+    counts: Tensor
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return await_all(self)
+
+
+class UniqueInverseResult(NamedTuple):
+    """What `unique_inverse` gives."""
+
+    values: Tensor
+    inverse_indices: Tensor
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return await_all(self)
+
+
+def isin(x1: Operand, x2: Operand, /, *, invert: bool = False) -> Tensor:
+    """Whether each element of `x1` is among those of `x2`, or with `invert` is not: the shape of `x1`, in bool."""
+    return op("isin", x1, x2, invert=invert)
+
+
+def unique_all(x: Tensor, /) -> UniqueAllResult:
+    """Each element once, where the first of each is, which one each element of `x` is, and how often each is there.
+
+    The second and the last index and count in the flattened tensor; the third has the shape of `x`. In int64.
+    """
+    return UniqueAllResult(*_unique("unique_all", x, index=True, inverse=True, counts=True))
+
+
+def unique_counts(x: Tensor, /) -> UniqueCountsResult:
+    """Each element once, and how often each is there, in int64
+
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu") as s:
+    ...         values, counts = asc.unique_counts(await s.put(np.array([3, 1, 3])))
+    ...         print(values.shape, *await asc.gather(values, counts))
+    >>> asc.run(main)
+    (None,) [1 3] [1 2]
+    """
+    return UniqueCountsResult(*_unique("unique_counts", x, index=False, inverse=False, counts=True))
+
+
+def unique_inverse(x: Tensor, /) -> UniqueInverseResult:
+    """Each element once, and which one each element of `x` is, in its shape, in int64."""
+    return UniqueInverseResult(*_unique("unique_inverse", x, index=False, inverse=True, counts=False))
+
+
+def unique_values(x: Tensor, /) -> Tensor:
+    """Each element once, in the order that NumPy gives them: that of its version, which may be none."""
+    return op("unique_values", x)
+
+
+def _unique(name: str, x: Tensor, **kinds: bool) -> list[Tensor]:
+    refuse_tracked(name, (x,))
+    known_shape(x, name)
+    packed = op("unique_packed", x, **kinds)
+    fixed, width, parts = unique_layout(x._value.meta, kinds)
+    layout = {"fixed": fixed, "width": width}
+    return [
+        apply(UNPACK_FOUND, (packed,), {**layout, "start": start, "before": before, "shape": shape, "dtype": dtype})
+        for start, before, shape, dtype in parts
+    ]
 
 
 __all__ = [
-    "argmax", "argmin", "argsort", "count_nonzero", "nonzero", "searchsorted", "sort", "take", "take_along_axis",
-    "where",
+    "argmax", "argmin", "argsort", "count_nonzero", "isin", "nonzero", "searchsorted", "sort", "take",
+    "take_along_axis", "unique_all", "unique_counts", "unique_inverse", "unique_values", "where",
 ]  # fmt: skip
 
 name_keywords(globals(), __all__)

@@ -7,41 +7,40 @@ from __future__ import annotations
 
 from numpy.typing import DTypeLike
 
-from ...ops.table import TABLE
-from ..keywords import name_keywords
-from ..tensor import Tensor, apply
-from ._common import Axis, Operand, axes, dtype_or_none
+from ..arguments import axes, dtype_or_none, name_keywords
+from ..tensor import Tensor
+from ._common import Axis, Operand, op
 from .manipulation import concat
 
 
 def all(x: Operand, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """Whether all elements along the axes are true (not zero), in bool."""
-    return apply(TABLE["all"], (x,), {"axis": axes(axis), "keepdims": keepdims})
+    return op("all", x, axis=axes(axis), keepdims=keepdims)
 
 
 def any(x: Operand, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """Whether any element along the axes is true (not zero), in bool."""
-    return apply(TABLE["any"], (x,), {"axis": axes(axis), "keepdims": keepdims})
+    return op("any", x, axis=axes(axis), keepdims=keepdims)
 
 
 def max(x: Operand, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """The largest element along the axes, in the dtype of `x`. ValueError if there is none to choose from."""
-    return apply(TABLE["max"], (x,), {"axis": axes(axis), "keepdims": keepdims})
+    return op("max", x, axis=axes(axis), keepdims=keepdims)
 
 
 def min(x: Operand, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """The smallest element along the axes, in the dtype of `x`. ValueError if there is none to choose from."""
-    return apply(TABLE["min"], (x,), {"axis": axes(axis), "keepdims": keepdims})
+    return op("min", x, axis=axes(axis), keepdims=keepdims)
 
 
 def mean(x: Operand, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """The mean along the axes, in the dtype of `x`; of integers in float64."""
-    return apply(TABLE["mean"], (x,), {"axis": axes(axis), "keepdims": keepdims})
+    return op("mean", x, axis=axes(axis), keepdims=keepdims)
 
 
 def std(x: Operand, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Tensor:
     """The standard deviation along the axes: the root of `var`."""
-    return apply(TABLE["std"], (x,), {"axis": axes(axis), "correction": correction, "keepdims": keepdims})
+    return op("std", x, axis=axes(axis), correction=correction, keepdims=keepdims)
 
 
 def var(x: Operand, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Tensor:
@@ -49,13 +48,12 @@ def var(x: Operand, /, *, axis: Axis = None, correction: float = 0.0, keepdims: 
 
     Temporaries of the size of `x` are counted in its cost.
     """
-    return apply(TABLE["var"], (x,), {"axis": axes(axis), "correction": correction, "keepdims": keepdims})
+    return op("var", x, axis=axes(axis), correction=correction, keepdims=keepdims)
 
 
 def prod(x: Operand, /, *, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: bool = False) -> Tensor:
     """The product along the axes, in `dtype`; by default small integers are widened to 64 bits."""
-    options = {"axis": axes(axis), "dtype": dtype_or_none(dtype), "keepdims": keepdims}
-    return apply(TABLE["prod"], (x,), options)
+    return op("prod", x, axis=axes(axis), dtype=dtype_or_none(dtype), keepdims=keepdims)
 
 
 def sum(x: Operand, /, *, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: bool = False) -> Tensor:
@@ -68,8 +66,7 @@ def sum(x: Operand, /, *, axis: Axis = None, dtype: DTypeLike | None = None, kee
     >>> asc.run(main)
     array([4., 6.])
     """
-    options = {"axis": axes(axis), "dtype": dtype_or_none(dtype), "keepdims": keepdims}
-    return apply(TABLE["sum"], (x,), options)
+    return op("sum", x, axis=axes(axis), dtype=dtype_or_none(dtype), keepdims=keepdims)
 
 
 def cumulative_prod(
@@ -79,8 +76,7 @@ def cumulative_prod(
 
     Returns a tensor of the shape of `x`; with `include_initial` one longer along the axis, with 1 in front.
     """
-    options = {"axis": axes(axis), "dtype": dtype_or_none(dtype), "include_initial": include_initial}
-    return apply(TABLE["cumulative_prod"], (x,), options)
+    return op("cumulative_prod", x, axis=axes(axis), dtype=dtype_or_none(dtype), include_initial=include_initial)
 
 
 def cumulative_sum(
@@ -90,8 +86,7 @@ def cumulative_sum(
 
     Returns a tensor of the shape of `x`; with `include_initial` one longer along the axis, with 0 in front.
     """
-    options = {"axis": axes(axis), "dtype": dtype_or_none(dtype), "include_initial": include_initial}
-    return apply(TABLE["cumulative_sum"], (x,), options)
+    return op("cumulative_sum", x, axis=axes(axis), dtype=dtype_or_none(dtype), include_initial=include_initial)
 
 
 def diff(
@@ -104,8 +99,8 @@ def diff(
     parts = [part for part in (prepend, x, append) if part is not None]
     joined = concat(parts, axis=axis) if len(parts) > 1 else x
     if n == 0:
-        return apply(TABLE["copy"], (joined,))
-    return apply(TABLE["diff"], (joined,), {"axis": axis, "n": n})
+        return op("copy", joined)
+    return op("diff", joined, axis=axis, n=n)
 
 
 __all__ = [
