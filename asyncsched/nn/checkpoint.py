@@ -8,7 +8,7 @@ safetensors file, and such files from elsewhere load. The metadata has all else,
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -110,8 +110,9 @@ async def load(path: AnyPath, *, device: object = None, scheduler: Any = None) -
     here = Tasks(find(scheduler))
     with await in_thread(partial(StoredState, path), f"loading {path}") as file:
         layout = dict.fromkeys(file.names, _TENSOR) if file.layout is None else file.layout
+        kinds: dict[str, Any] = {}
         try:
-            kinds = dict(_leaves(layout, ""))
+            _filled(layout, "", kinds.setdefault)
         except RecursionError as error:
             raise file.damaged("its layout is nested too deep") from error
         if not isinstance(layout, dict) or kinds.keys() != set(file.names):
@@ -120,7 +121,8 @@ async def load(path: AnyPath, *, device: object = None, scheduler: Any = None) -
         for name, kind in kinds.items():
             array = await in_thread(partial(file.read, name), f"loading {path}")
             leaves[name] = array if kind == _ARRAY else await here.put(array, device=device)
-        return {name: _filled(value, name, leaves) for name, value in layout.items()}
+        found: dict[str, Any] = _filled(layout, "", lambda name, _: leaves[name])
+        return found
 
 
 def _layout(state: Any, path: str, leaves: dict[str, Any], within: tuple[Any, ...]) -> Any:
@@ -157,23 +159,14 @@ def _layout(state: Any, path: str, leaves: dict[str, Any], within: tuple[Any, ..
     raise TypeError(f"{where}a state holds tensors, arrays and what JSON can hold, not {type(state).__name__}")
 
 
-def _leaves(layout: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """The paths at which `_layout` took something out, and what stands there."""
+def _filled(layout: Any, path: str, leaf: Callable[[str, Any], Any]) -> Any:
+    """The layout with what `leaf` gives for each path at which `_layout` took something out, and what stands there."""
     if layout in (_TENSOR, _ARRAY):
-        yield path, layout
-    elif isinstance(layout, dict | list):
-        for name, value in layout.items() if isinstance(layout, dict) else enumerate(layout):
-            yield from _leaves(value, _join(path, name))
-
-
-def _filled(layout: Any, path: str, leaves: Mapping[str, Any]) -> Any:
-    """The state again, with the leaves where `_layout` took them out."""
-    if layout in (_TENSOR, _ARRAY):
-        return leaves[path]
+        return leaf(path, layout)
     if isinstance(layout, dict):
-        return {name: _filled(value, _join(path, name), leaves) for name, value in layout.items()}
+        return {name: _filled(value, _join(path, name), leaf) for name, value in layout.items()}
     if isinstance(layout, list):
-        return [_filled(value, _join(path, i), leaves) for i, value in enumerate(layout)]
+        return [_filled(value, _join(path, i), leaf) for i, value in enumerate(layout)]
     return layout
 
 

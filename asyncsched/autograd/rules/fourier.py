@@ -57,10 +57,6 @@ def _whole(name: str) -> Any:
     return rule
 
 
-def _from_half(g: Tensor, call: Any) -> Tensor:
-    return _half(g, call, call.options["norm"])
-
-
 def _half(g: Tensor, call: Any, norm: str) -> Tensor:
     """The gradient of `irfft` and the like, which take half of a symmetric spectrum and give real numbers."""
     axes, points = _axes(call)
@@ -76,20 +72,10 @@ def _half(g: Tensor, call: Any, norm: str) -> Tensor:
     return _resized(f.concat(parts, axis=last), call.metas[0].shape)
 
 
-def _hermitian(g: Tensor, call: Any) -> Tensor:
-    """The gradient of `hfft`, which is `irfft` of the conjugate, scaled the other way."""
-    return _half(g, call, _OPPOSITE[call.options["norm"]])
-
-
 FOURIER: Rules = {
-    "fft": (_whole("fftn"),),
-    "ifft": (_whole("ifftn"),),
-    "fftn": (_whole("fftn"),),
-    "ifftn": (_whole("ifftn"),),
-    "rfft": (_whole("fftn"),),
-    "rfftn": (_whole("fftn"),),
-    "ihfft": (_whole("ifftn"),),
-    "irfft": (_from_half,),
-    "irfftn": (_from_half,),
-    "hfft": (_hermitian,),
+    **dict.fromkeys(("fft", "fftn", "rfft", "rfftn"), (_whole("fftn"),)),
+    **dict.fromkeys(("ifft", "ifftn", "ihfft"), (_whole("ifftn"),)),
+    **dict.fromkeys(("irfft", "irfftn"), (lambda g, call: _half(g, call, call.options["norm"]),)),
+    # Which is `irfft` of the conjugate, scaled the other way.
+    "hfft": (lambda g, call: _half(g, call, _OPPOSITE[call.options["norm"]]),),
 }

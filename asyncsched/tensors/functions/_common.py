@@ -6,6 +6,8 @@ from collections.abc import Generator, Hashable, Iterable, Mapping, Sequence
 from operator import index
 from typing import Any, TypeAlias
 
+from numpy.typing import DTypeLike
+
 from ...ops.op import Op, plan_key
 from ...ops.packed import UNPACK, offsets
 from ...ops.table import TABLE
@@ -14,6 +16,8 @@ from ..tensor import Scalar, Tensor, apply
 
 Operand: TypeAlias = Tensor | Scalar
 Axis: TypeAlias = int | Sequence[int] | None
+Dtype: TypeAlias = DTypeLike | None
+ShapeLike: TypeAlias = int | Sequence[int]
 
 
 def await_all(results: Iterable[Tensor]) -> Generator[Any, None, Any]:
@@ -72,7 +76,7 @@ def refuse_tracked(name: str, operands: Sequence[Any]) -> None:
         )
 
 
-def lengths(shape: int | Sequence[int]) -> tuple[int, ...]:
+def lengths(shape: ShapeLike) -> tuple[int, ...]:
     """A shape as a tuple; it may be given as one length."""
     return tuple([index(length) for length in shape]) if isinstance(shape, Sequence) else (index(shape),)
 

@@ -6,18 +6,16 @@ scheduler. Those that make one like another make it on that one's scheduler and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from operator import index
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import DTypeLike
 
 from ...runtime.context import current_scope, find
 from ..arguments import dtype_of, dtype_or_none
 from ..putting import put_nowait
 from ..tensor import Scalar, Tensor
-from ._common import Operand, lengths, op
+from ._common import Dtype, Operand, ShapeLike, lengths, op
 from .dtypes import astype
 from .manipulation import broadcast_arrays, reshape
 
@@ -30,7 +28,7 @@ def arange(
     stop: float | None = None,
     step: float = 1,
     *,
-    dtype: DTypeLike | None = None,
+    dtype: Dtype = None,
     device: object = None,
     scheduler: Any = None,
 ) -> Tensor:
@@ -50,13 +48,7 @@ def arange(
 
 
 def asarray(
-    obj: Operand,
-    /,
-    *,
-    dtype: DTypeLike | None = None,
-    device: object = None,
-    copy: bool | None = None,
-    scheduler: Any = None,
+    obj: Operand, /, *, dtype: Dtype = None, device: object = None, copy: bool | None = None, scheduler: Any = None
 ) -> Tensor:
     """A tensor as it is, or in another dtype; a number as a tensor without dimensions.
 
@@ -76,14 +68,12 @@ def asarray(
     return full((), obj, dtype=dtype, device=device, scheduler=scheduler)
 
 
-def empty(
-    shape: int | Sequence[int], *, dtype: DTypeLike | None = None, device: object = None, scheduler: Any = None
-) -> Tensor:
+def empty(shape: ShapeLike, *, dtype: Dtype = None, device: object = None, scheduler: Any = None) -> Tensor:
     """Zeros: tensors are values, so there is no way to fill an empty one in place."""
     return zeros(shape, dtype=dtype, device=device, scheduler=scheduler)
 
 
-def empty_like(x: Tensor, /, *, dtype: DTypeLike | None = None, device: object = None) -> Tensor:
+def empty_like(x: Tensor, /, *, dtype: Dtype = None, device: object = None) -> Tensor:
     """Zeros in the shape and layout of `x`, and its dtype unless another is given."""
     return zeros_like(x, dtype=dtype, device=device)
 
@@ -94,7 +84,7 @@ def eye(
     /,
     *,
     k: int = 0,
-    dtype: DTypeLike | None = None,
+    dtype: Dtype = None,
     device: object = None,
     scheduler: Any = None,
 ) -> Tensor:
@@ -134,19 +124,14 @@ def from_dlpack(x: Any, /, *, device: object = None, copy: bool | None = None, s
 
 
 def full(
-    shape: int | Sequence[int],
-    fill_value: Operand,
-    *,
-    dtype: DTypeLike | None = None,
-    device: object = None,
-    scheduler: Any = None,
+    shape: ShapeLike, fill_value: Operand, *, dtype: Dtype = None, device: object = None, scheduler: Any = None
 ) -> Tensor:
     """One value throughout, in the dtype NumPy gives it unless another is named."""
     options = {"shape": lengths(shape), "dtype": dtype_or_none(dtype)}
     return op("full", fill_value, device=device, scheduler=scheduler, **options)
 
 
-def full_like(x: Tensor, /, fill_value: Operand, *, dtype: DTypeLike | None = None, device: object = None) -> Tensor:
+def full_like(x: Tensor, /, fill_value: Operand, *, dtype: Dtype = None, device: object = None) -> Tensor:
     """One value throughout, in the shape and layout of `x`, and its dtype unless another is given."""
     return _on(op("full_like", x, fill_value, dtype=dtype_or_none(dtype)), device)
 
@@ -157,7 +142,7 @@ def linspace(
     /,
     num: int,
     *,
-    dtype: DTypeLike | None = None,
+    dtype: Dtype = None,
     device: object = None,
     endpoint: bool = True,
     scheduler: Any = None,
@@ -178,14 +163,12 @@ def meshgrid(*arrays: Tensor, indexing: Literal["xy", "ij"] = "xy") -> tuple[Ten
     return broadcast_arrays(*[reshape(x, shape) for x, shape in zip(arrays, shapes, strict=True)])
 
 
-def ones(
-    shape: int | Sequence[int], *, dtype: DTypeLike | None = None, device: object = None, scheduler: Any = None
-) -> Tensor:
+def ones(shape: ShapeLike, *, dtype: Dtype = None, device: object = None, scheduler: Any = None) -> Tensor:
     """Ones, in float64 unless another dtype is given."""
     return op("ones", shape=lengths(shape), dtype=dtype_of(dtype), device=device, scheduler=scheduler)
 
 
-def ones_like(x: Tensor, /, *, dtype: DTypeLike | None = None, device: object = None) -> Tensor:
+def ones_like(x: Tensor, /, *, dtype: Dtype = None, device: object = None) -> Tensor:
     """Ones in the shape and layout of `x`, and its dtype unless another is given."""
     return full_like(x, 1, dtype=dtype, device=device)
 
@@ -200,14 +183,12 @@ def triu(x: Tensor, /, *, k: int = 0) -> Tensor:
     return op("triu", x, k=k)
 
 
-def zeros(
-    shape: int | Sequence[int], *, dtype: DTypeLike | None = None, device: object = None, scheduler: Any = None
-) -> Tensor:
+def zeros(shape: ShapeLike, *, dtype: Dtype = None, device: object = None, scheduler: Any = None) -> Tensor:
     """Zeros, in float64 unless another dtype is given."""
     return op("zeros", shape=lengths(shape), dtype=dtype_of(dtype), device=device, scheduler=scheduler)
 
 
-def zeros_like(x: Tensor, /, *, dtype: DTypeLike | None = None, device: object = None) -> Tensor:
+def zeros_like(x: Tensor, /, *, dtype: Dtype = None, device: object = None) -> Tensor:
     """Zeros in the shape and layout of `x`, and its dtype unless another is given."""
     return full_like(x, 0, dtype=dtype, device=device)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from inspect import Parameter, Signature
 from math import inf
 from typing import Protocol, cast
 
@@ -12,8 +10,6 @@ import numpy as np
 from ...ops.table import TABLE
 from ..tensor import Tensor, apply
 from ._common import Operand
-
-_Function = Callable[..., Tensor]
 
 
 class Unary(Protocol):
@@ -34,8 +30,9 @@ def _unary(name: str) -> Unary:
     def function(x: Operand, /) -> Tensor:
         return apply(op, (x,))
 
-    shapes = "Returns a tensor of the shape of `x`, in the dtype NumPy gives."
-    return cast(Unary, _dressed(function, name, ("x",), shapes))
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"{op.doc}\n\nReturns a tensor of the shape of `x`, in the dtype NumPy gives.\n"
+    return function
 
 
 def _binary(name: str) -> Binary:
@@ -45,15 +42,8 @@ def _binary(name: str) -> Binary:
         return apply(op, (x1, x2))
 
     shapes = "Returns a tensor of the shape that `x1` and `x2` broadcast to, in the dtype NumPy promotes them to."
-    return cast(Binary, _dressed(function, name, ("x1", "x2"), shapes))
-
-
-def _dressed(function: _Function, name: str, operands: tuple[str, ...], shapes: str) -> _Function:
-    """`function` with the name, documentation and signature of the array API's."""
     function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"{TABLE[name].doc}\n\n{shapes}\n"
-    parameters = [Parameter(operand, Parameter.POSITIONAL_ONLY, annotation="Operand") for operand in operands]
-    function.__signature__ = Signature(parameters, return_annotation="Tensor")  # type: ignore[attr-defined]
+    function.__doc__ = f"{op.doc}\n\n{shapes}\n"
     return function
 
 

@@ -12,16 +12,15 @@ from collections.abc import Callable, Sequence
 from operator import index
 from typing import Any, Literal
 
-from numpy.typing import DTypeLike
-
 from ... import _instead
 from ..arguments import axes as _axes
 from ..arguments import dtype_of, name_keywords
 from ..tensor import Tensor
-from ._common import known_shape, op
+from ._common import Axis, Dtype, known_shape, op
 from .manipulation import roll
 
 Norm = Literal["backward", "ortho", "forward"]
+_Several = Sequence[int] | None
 
 
 def fft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: Norm = "backward") -> Tensor:
@@ -61,54 +60,42 @@ def ihfft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: Norm = "b
     return _along("ihfft", x, n, axis, norm)
 
 
-def fftn(
-    x: Tensor, /, *, s: Sequence[int] | None = None, axes: Sequence[int] | None = None, norm: Norm = "backward"
-) -> Tensor:
+def fftn(x: Tensor, /, *, s: _Several = None, axes: _Several = None, norm: Norm = "backward") -> Tensor:
     """The transform along several axes, by default all."""
     return _along_several("fftn", x, s, axes, norm)
 
 
-def ifftn(
-    x: Tensor, /, *, s: Sequence[int] | None = None, axes: Sequence[int] | None = None, norm: Norm = "backward"
-) -> Tensor:
+def ifftn(x: Tensor, /, *, s: _Several = None, axes: _Several = None, norm: Norm = "backward") -> Tensor:
     """The inverse of `fftn`."""
     return _along_several("ifftn", x, s, axes, norm)
 
 
-def rfftn(
-    x: Tensor, /, *, s: Sequence[int] | None = None, axes: Sequence[int] | None = None, norm: Norm = "backward"
-) -> Tensor:
+def rfftn(x: Tensor, /, *, s: _Several = None, axes: _Several = None, norm: Norm = "backward") -> Tensor:
     """The transform of real numbers along several axes; the last of them has n // 2 + 1 in the result."""
     return _along_several("rfftn", x, s, axes, norm)
 
 
-def irfftn(
-    x: Tensor, /, *, s: Sequence[int] | None = None, axes: Sequence[int] | None = None, norm: Norm = "backward"
-) -> Tensor:
+def irfftn(x: Tensor, /, *, s: _Several = None, axes: _Several = None, norm: Norm = "backward") -> Tensor:
     """The inverse of `rfftn`; the last axis has 2 (m - 1) in the result unless `s` says another length."""
     return _along_several("irfftn", x, s, axes, norm)
 
 
-def fftfreq(
-    n: int, /, *, d: float = 1.0, dtype: DTypeLike | None = None, device: object = None, scheduler: Any = None
-) -> Tensor:
+def fftfreq(n: int, /, *, d: float = 1.0, dtype: Dtype = None, device: object = None, scheduler: Any = None) -> Tensor:
     """The frequencies of a transform of `n` samples that lie `d` apart: (n,), in float64 unless another is named."""
     return _frequencies("fftfreq", n, d, dtype, device, scheduler)
 
 
-def rfftfreq(
-    n: int, /, *, d: float = 1.0, dtype: DTypeLike | None = None, device: object = None, scheduler: Any = None
-) -> Tensor:
+def rfftfreq(n: int, /, *, d: float = 1.0, dtype: Dtype = None, device: object = None, scheduler: Any = None) -> Tensor:
     """The frequencies of `rfft`, of which there are n // 2 + 1; arguments as of `fftfreq`."""
     return _frequencies("rfftfreq", n, d, dtype, device, scheduler)
 
 
-def fftshift(x: Tensor, /, *, axes: int | Sequence[int] | None = None) -> Tensor:
+def fftshift(x: Tensor, /, *, axes: Axis = None) -> Tensor:
     """The frequency zero moved to the middle of the axes, by default all."""
     return _shifted("fftshift", x, axes, lambda length: length // 2)
 
 
-def ifftshift(x: Tensor, /, *, axes: int | Sequence[int] | None = None) -> Tensor:
+def ifftshift(x: Tensor, /, *, axes: Axis = None) -> Tensor:
     """The inverse of `fftshift`."""
     return _shifted("ifftshift", x, axes, lambda length: -(length // 2))
 
@@ -118,7 +105,7 @@ def _along(name: str, x: Tensor, n: int | None, axis: int, norm: Norm) -> Tensor
     return op(name, x, n=None if n is None else index(n), axis=index(axis), norm=norm)
 
 
-def _along_several(name: str, x: Tensor, s: Sequence[int] | None, axes: Sequence[int] | None, norm: Norm) -> Tensor:
+def _along_several(name: str, x: Tensor, s: _Several, axes: _Several, norm: Norm) -> Tensor:
     _check(name, norm)
     points, several = _axes(s), _axes(axes)
     if points is not None and several is None and not isinstance(points, int):
@@ -131,11 +118,11 @@ def _check(name: str, norm: object) -> None:
         raise ValueError(f"{name}: norm must be 'backward', 'ortho' or 'forward', not {norm!r}")
 
 
-def _frequencies(name: str, n: int, d: float, dtype: DTypeLike | None, device: object, scheduler: Any) -> Tensor:
+def _frequencies(name: str, n: int, d: float, dtype: Dtype, device: object, scheduler: Any) -> Tensor:
     return op(name, n=index(n), d=float(d), dtype=dtype_of(dtype), device=device, scheduler=scheduler)
 
 
-def _shifted(name: str, x: Tensor, axes: int | Sequence[int] | None, shift: Callable[[int], int]) -> Tensor:
+def _shifted(name: str, x: Tensor, axes: Axis, shift: Callable[[int], int]) -> Tensor:
     shape = known_shape(x, name)
     found = _axes(axes)
     along = tuple(range(x.ndim)) if found is None else (found,) if isinstance(found, int) else found

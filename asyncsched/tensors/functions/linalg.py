@@ -8,16 +8,15 @@ depends on the numbers, such as a singular matrix, raises `LinAlgError` at `awai
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from typing import Any, Literal, NamedTuple
 
 from numpy.linalg import LinAlgError
-from numpy.typing import DTypeLike
 
 from ... import _instead
 from ..arguments import axes, dtype_or_none, name_keywords
 from ..tensor import Tensor
-from ._common import Operand, await_all, op, several
+from ._common import Axis, Dtype, Operand, await_all, op, several
 from .products import matmul, matrix_transpose, tensordot, vecdot
 
 
@@ -187,14 +186,12 @@ def svdvals(x: Tensor, /) -> Tensor:
     return op("svdvals", x)
 
 
-def trace(x: Tensor, /, *, offset: int = 0, dtype: DTypeLike | None = None) -> Tensor:
+def trace(x: Tensor, /, *, offset: int = 0, dtype: Dtype = None) -> Tensor:
     """The sum along the diagonal of matrices, `offset` above the main one: (..., n, m) gives (...)."""
     return op("trace", x, offset=offset, dtype=dtype_or_none(dtype))
 
 
-def vector_norm(
-    x: Tensor, /, *, axis: int | Sequence[int] | None = None, keepdims: bool = False, ord: float = 2
-) -> Tensor:
+def vector_norm(x: Tensor, /, *, axis: Axis = None, keepdims: bool = False, ord: float = 2) -> Tensor:
     """The norm of vectors along an axis, several or all: the root of the sum of squares, or of another `ord`."""
     return op("vector_norm", x, axis=axes(axis), keepdims=keepdims, ord=ord)
 

@@ -10,7 +10,7 @@ from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
 from ..arguments import axes, name_keywords
 from ..tensor import Tensor
-from ._common import Axis, known_shape, lengths, op
+from ._common import Axis, ShapeLike, known_shape, lengths, op
 
 
 def broadcast_arrays(*arrays: Tensor) -> tuple[Tensor, ...]:
@@ -32,7 +32,7 @@ def broadcast_shapes(*shapes: tuple[int | None, ...]) -> tuple[int | None, ...]:
     return tuple([None if hidden else length for length, hidden in zip(known, unknown, strict=True)])
 
 
-def broadcast_to(x: Tensor, /, shape: int | Sequence[int]) -> Tensor:
+def broadcast_to(x: Tensor, /, shape: ShapeLike) -> Tensor:
     """A read-only view of `x` in a larger shape."""
     return op("broadcast_to", x, shape=lengths(shape))
 
@@ -91,7 +91,7 @@ def repeat(x: Tensor, repeats: int | Tensor, /, *, axis: int | None = None) -> T
     return op("repeat", x, repeats=index(repeats), axis=axes(axis))
 
 
-def reshape(x: Tensor, /, shape: int | Sequence[int], *, copy: bool | None = None) -> Tensor:
+def reshape(x: Tensor, /, shape: ShapeLike, *, copy: bool | None = None) -> Tensor:
     """The elements in another shape, in C order; one length may be -1.
 
     A view where possible. `copy=True` always copies; with False it is an error, at `await`, if that is needed.
@@ -115,7 +115,7 @@ def stack(arrays: Sequence[Tensor], /, *, axis: int = 0) -> Tensor:
     return op("stack", *arrays, axis=axis)
 
 
-def tile(x: Tensor, repetitions: int | Sequence[int], /) -> Tensor:
+def tile(x: Tensor, repetitions: ShapeLike, /) -> Tensor:
     """`x` laid side by side: `repetitions[i]` times along axis `i`, counted from the last."""
     return op("tile", x, repetitions=lengths(repetitions))
 

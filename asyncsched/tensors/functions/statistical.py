@@ -5,11 +5,9 @@ In all of them `axis` is one axis, several, or None for all; with `keepdims` the
 
 from __future__ import annotations
 
-from numpy.typing import DTypeLike
-
 from ..arguments import axes, dtype_or_none, name_keywords
 from ..tensor import Tensor
-from ._common import Axis, Operand, op
+from ._common import Axis, Dtype, Operand, op
 from .manipulation import concat
 
 
@@ -51,12 +49,12 @@ def var(x: Operand, /, *, axis: Axis = None, correction: float = 0.0, keepdims: 
     return op("var", x, axis=axes(axis), correction=correction, keepdims=keepdims)
 
 
-def prod(x: Operand, /, *, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: bool = False) -> Tensor:
+def prod(x: Operand, /, *, axis: Axis = None, dtype: Dtype = None, keepdims: bool = False) -> Tensor:
     """The product along the axes, in `dtype`; by default small integers are widened to 64 bits."""
     return op("prod", x, axis=axes(axis), dtype=dtype_or_none(dtype), keepdims=keepdims)
 
 
-def sum(x: Operand, /, *, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: bool = False) -> Tensor:
+def sum(x: Operand, /, *, axis: Axis = None, dtype: Dtype = None, keepdims: bool = False) -> Tensor:
     """The sum along the axes, in `dtype`; by default small integers are widened to 64 bits
 
     >>> async def main():
@@ -70,7 +68,7 @@ def sum(x: Operand, /, *, axis: Axis = None, dtype: DTypeLike | None = None, kee
 
 
 def cumulative_prod(
-    x: Operand, /, *, axis: int | None = None, dtype: DTypeLike | None = None, include_initial: bool = False
+    x: Operand, /, *, axis: int | None = None, dtype: Dtype = None, include_initial: bool = False
 ) -> Tensor:
     """Running products along an axis, which only a tensor of one dimension may leave out.
 
@@ -80,7 +78,7 @@ def cumulative_prod(
 
 
 def cumulative_sum(
-    x: Operand, /, *, axis: int | None = None, dtype: DTypeLike | None = None, include_initial: bool = False
+    x: Operand, /, *, axis: int | None = None, dtype: Dtype = None, include_initial: bool = False
 ) -> Tensor:
     """Running sums along an axis, which only a tensor of one dimension may leave out.
 
