@@ -52,7 +52,7 @@ from .tensors.tensor import Tensor
 
 if TYPE_CHECKING:
     from . import array_api, autograd, cluster, devices, nn, observe, optim, serving
-    from .autograd.mode import no_grad
+    from .autograd.tape import no_grad
     from .devices.cuda.janitor import record_stream
     from .flow.batcher import Batcher
     from .flow.pipeline import Pipeline
@@ -83,7 +83,7 @@ _WHEN_USED = {
     "load": "nn.checkpoint",
     "measure": "observe.timer",
     "nn": "nn",
-    "no_grad": "autograd.mode",
+    "no_grad": "autograd.tape",
     "observe": "observe",
     "optim": "optim",
     "random": "tensors.functions.random",

@@ -16,6 +16,7 @@ from ..background import Kept, check_may_block
 from ..errors import SchedulerClosed
 from ..runtime.life import Life
 from ..tensors.handles import reach
+from ..tensors.reading import Pair
 from ..tensors.tensor import Tensor
 
 VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12", "2025.12")
@@ -131,12 +132,7 @@ class Array:
         return np.asarray(host(self), dtype)
 
     def __dlpack__(
-        self,
-        *,
-        stream: Any = None,
-        max_version: tuple[int, int] | None = None,
-        dl_device: tuple[int, int] | None = None,
-        copy: bool | None = None,
+        self, *, stream: Any = None, max_version: Pair = None, dl_device: Pair = None, copy: bool | None = None
     ) -> Any:
         """The array for another library, which may write to it with `copy=False` alone."""
         tensor: Any = self._tensor

@@ -13,7 +13,7 @@
 - `await gradcheck(fn, *arrays)` compares with central differences.
 
 Leaves are real floating-point tensors. Between them and the result there may be complex ones, as of a Fourier
-transform: `rules.complex` has what may be done with those. What `await`, `submit` and `call` read is a constant to the
+transform: `rules` has what may be done with those. What `await`, `submit` and `call` read is a constant to the
 tape.
 
 The tape. What is computed from a tracked tensor gets a `Node`, which holds the nodes of its operands and those values
@@ -52,8 +52,7 @@ floating-point one; integers and booleans have no gradient.
 
 from .backward import backward, grad
 from .check import gradcheck
-from .mode import no_grad
 from .rules import COMPOSED, RULES
-from .tape import fit, set_grad, track
+from .tape import fit, no_grad, set_grad, track
 
 __all__ = ["COMPOSED", "RULES", "backward", "fit", "grad", "gradcheck", "no_grad", "set_grad", "track"]

@@ -1,14 +1,18 @@
-"""The tape: what was computed from what. Nodes hold nodes and values, never handles, so there are no cycles."""
+"""The tape: what was computed from what, and whether that is recorded. Nodes hold nodes and values, never handles, so
+there are no cycles.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, wraps
 from itertools import count
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
+from .._arguments import is_coroutine_function
 from .._core.model import Value
 from ..devices.contract import Device
 from ..ops.meta import Meta
@@ -16,11 +20,55 @@ from ..ops.op import Op
 from ..runtime.deadlock import CHAINED
 from ..tensors import functions
 from ..tensors.tensor import Tensor
-from .mode import recording
 from .rules import COMPLEX, COMPOSED, HOLOMORPHIC, RULES, Partial
 from .rules.common import wide
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 _NAMES: Final = "xyz"  # of the first operands, as rules have them
+_recording: ContextVar[bool] = ContextVar("asyncsched.recording", default=True)
+
+
+class no_grad:
+    """Record nothing: `with no_grad():`, or `@no_grad()` above a function or a coroutine function.
+
+    It holds for this context alone: for the coroutine it is used in, and for tasks that one creates inside. Above a
+    generator function it raises TypeError, since a generator's body runs after the call.
+
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu") as s:
+    ...         x = await s.put(np.ones(3))
+    ...         x.requires_grad = True
+    ...         with asc.no_grad():
+    ...             y = x * 2
+    ...         return y.requires_grad, (x * 2).requires_grad
+    >>> asc.run(main)
+    (False, True)
+    """
+
+    def __init__(self) -> None:
+        self._tokens: list[Token[bool]] = []
+
+    def __enter__(self) -> None:
+        self._tokens.append(_recording.set(False))
+
+    def __exit__(self, *error: object) -> None:
+        _recording.reset(self._tokens.pop())
+
+    def __call__(self, function: F) -> F:
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise TypeError("the body of a generator runs after the call: use `with no_grad():` in it")
+
+        async def awaited(*args: Any, **kwargs: Any) -> Any:
+            with no_grad():
+                return await function(*args, **kwargs)
+
+        def called(*args: Any, **kwargs: Any) -> Any:
+            with no_grad():
+                return function(*args, **kwargs)
+
+        wrapped = awaited if is_coroutine_function(function) else called
+        return wraps(function)(wrapped)  # type: ignore[return-value]
 
 
 class Call(NamedTuple):
@@ -48,7 +96,6 @@ class Node:
     out: Value | None = None  # the result, if a derivative reads that
     parents: tuple[Any, ...] = ()  # the operands' nodes, None where no gradient goes; empty once all is dropped
     grad: Tensor | None = None
-    complex: bool = False  # whether its tensor is of complex numbers
     number: int = field(default_factory=count().__next__)  # larger than those of its operands
 
     @property
@@ -59,7 +106,7 @@ class Node:
     @property
     def leads_back(self) -> bool:
         """Whether what is done with its tensor now would be recorded, and a gradient could go back from there."""
-        return recording.get() and (self.leaf or bool(self.parents))
+        return _recording.get() and (self.leaf or bool(self.parents))
 
     @staticmethod
     def record(operation: Op, operands: tuple[Any, ...], options: Mapping[str, Any], result: Tensor) -> None:
@@ -69,17 +116,15 @@ class Node:
             NotImplementedError: if there is no rule for it, or none for complex numbers.
         """
         kind = result._value.meta.dtype.kind
-        if kind not in "fc" or not recording.get():
+        if kind not in "fc" or not _recording.get():
             return
-        rule, value = RULES.get(operation.name) if kind == "f" else None, result._value
-        if rule is None:
-            rule = _rule(operation.name, kind == "c")
+        rule, value = _rule(operation.name, kind == "c"), result._value
         parents: list[Node | None] = []
         partials: list[Partial | None] = []
         for place, operand in enumerate(operands):
             node, partial = operand._node if isinstance(operand, Tensor) else None, None
             if node is not None:
-                if node.complex:
+                if kind == "f" and operand._value.meta.dtype.kind == "c":
                     rule = _rule(operation.name, True)
                 partial = rule[min(place, len(rule) - 1)]
             partials.append(partial)
@@ -89,8 +134,6 @@ class Node:
             kept = tuple([_kept(place, operand, needs) for place, operand in enumerate(operands)])
             out = value if "out" in needs else None
             result._node = Node(value.device, operation, partials, options, kept, out, tuple(parents))
-            if kind == "c":
-                result._node.complex = True
 
     def pull(self, place: int, gradient: Tensor, tracked: bool) -> Tensor:
         """The gradient of an operand, from that of the result. If `tracked` it is recorded itself."""
@@ -131,7 +174,7 @@ class Node:
 
     def check_assignment(self) -> None:
         """Refuse to assign to a part of a leaf, whose gradient would be that of what it was."""
-        if self.leaf and recording.get():
+        if self.leaf and _recording.get():
             raise RuntimeError(
                 "a part of a tensor with requires_grad cannot be assigned to: do it `with no_grad():`, or to a copy"
             )
@@ -142,8 +185,10 @@ CHAINED.add(Node)
 
 def _rule(name: str, has_complex: bool) -> tuple[Partial | None, ...]:
     """The derivatives of an operation with complex numbers, one for each operand; or why there are none."""
-    if has_complex and (name in COMPLEX or name in HOLOMORPHIC):
-        return COMPLEX[name] if name in COMPLEX else RULES[name]
+    if name in RULES and (not has_complex or name in HOLOMORPHIC):
+        return RULES[name]
+    if has_complex and name in COMPLEX:
+        return COMPLEX[name]
     cure = "use `t.detach()` or `with no_grad():` to leave it out"
     if has_complex:
         raise NotImplementedError(f"{name}: no derivative is known for complex numbers: {cure}")

@@ -20,10 +20,9 @@ from .layers import *
 from .losses import *
 from .module import Module
 from .normalization import *
-from .transformer import MultiheadAttention
 from .utils import *
 
-__all__ = ["Module", "MultiheadAttention"]
+__all__ = ["Module"]
 __all__ += activations.__all__
 __all__ += containers.__all__
 __all__ += functional.__all__

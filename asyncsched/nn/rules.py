@@ -167,11 +167,7 @@ NETWORKS = {
         lambda g, x, call: op("layer_norm_weight_grad", x, g, shape=call.metas[1].shape, **call.options),
         lambda g: g,
     ),
-    "linear": (
-        _linear,
-        lambda g, x: op("linear_weight_grad", g, x),
-        lambda g: op("linear_bias_grad", g),
-    ),
+    "linear": (_linear, lambda g, x: op("linear_weight_grad", g, x), lambda g: op("linear_bias_grad", g)),
     "linear_weight_grad": (lambda g, y: op("linear", y, g), lambda g, x: _linear(x, g)),
     "linear_bias_grad": (lambda g, call: f.broadcast_to(g, call.metas[0].shape),),
     "dropout": (lambda g, y, call: op("dropout", g, y, **call.options), None),

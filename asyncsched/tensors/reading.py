@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine, Generator
 from contextlib import suppress
 from queue import Empty
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from ..runtime.waiting import awaited
 from .handles import Handle, deliver, runtime_of
 
 T = TypeVar("T")
+Pair: TypeAlias = tuple[int, int] | None  # of DLPack: a version, or a kind of device and its number
 
 _BINARY: Final = ("add", "sub", "mul", "truediv", "floordiv", "mod", "divmod", "pow")
 _REFUSED: Final = (
@@ -78,19 +79,13 @@ class ImplicitBarriers(Handle[np.ndarray[Any, Any]]):
         return np.array(array, dtype, copy=copy)
 
     def __dlpack__(
-        self,
-        *,
-        stream: Any = None,
-        max_version: tuple[int, int] | None = None,
-        dl_device: tuple[int, int] | None = None,
-        copy: bool | None = None,
+        self, *, stream: Any = None, max_version: Pair = None, dl_device: Pair = None, copy: bool | None = None
     ) -> Any:
         """The array for another library; a copy, unless `max_version` says that it knows of read-only arrays."""
         array = blocking_read(self._value, "DLPack export", "export `await t` instead")
         told: dict[str, Any] = {"max_version": max_version, "dl_device": dl_device, "copy": copy}
-        if not isinstance(array, np.ndarray):
-            return array.__dlpack__(stream=stream, **told)
-        if (max_version is None or max_version < (1, 0)) and copy is not False:
+        unaware = max_version is None or max_version < (1, 0)  # of read-only arrays
+        if isinstance(array, np.ndarray) and unaware and copy is not False:
             array, told["copy"] = array.copy(order="K"), None
         return array.__dlpack__(stream=stream, **told)
 

@@ -127,46 +127,37 @@ def _operators(name: str) -> tuple[_Operator, _Operator]:
 
     def forward(self: Tensor, other: Any) -> Tensor:
         nonlocal template
-        a, kind, made = self._value, type(other), None
-        known = with_int if kind is int else with_float if kind is float else None
-        if known is not None:
-            found = known.get(a.meta)
-            if found is not None and self._node is None:
-                numbers = found.numbers
-                number = other if numbers is None else numbers[other]
-                above = None if a.task is None else failure_of(a)
-                array = a.array
-                if found.small and (array is not None or above is not None):
-                    made = run_at_once(op, found, a, array, number, above)
-                if made is None:
-                    if not a.device.inline:  # its arrays are not NumPy's, and want the Python number
-                        number = other
-                    args = template  # read once: a scheduler on another thread may be here, too
-                    if args[1] is not number:
-                        args = template = (_FIRST, number)
-                    made = issue(a.account.runtime, a.device, op, found, a, args, NO_OPTIONS)
-                result = _new(Tensor)
-                result._value = made
-                result._node = None
-                return result
-        elif kind is Tensor:
+        a, kind, found, made = self._value, type(other), None, None
+        above = None if a.task is None else failure_of(a)
+        if kind is Tensor:
             b = other._value
-            found = plans.get((a.meta, b.meta)) if exact is None or not asked() else None
-            if found is not None and a.device is b.device and self._node is None and other._node is None:
-                if found.small:
-                    above = None if a.task is None else failure_of(a)
-                    if b.task is not None and above is None:
-                        above = failure_of(b)
-                    made = run_at_once(op, found, a, a.array, b.array, above)
-                if made is None:
-                    made = issue(a.account.runtime, a.device, op, found, (a, b), None, NO_OPTIONS)
-                result = _new(Tensor)
-                result._value = made
-                result._node = None
-                return result
+            if a.device is b.device and other._node is None and (exact is None or not asked()):
+                found = plans.get((a.meta, b.meta))
+                second = b.array
+                if b.task is not None and above is None:
+                    above = failure_of(b)
+        elif kind is int or kind is float:
+            b = None
+            found = (with_int if kind is int else with_float).get(a.meta)
+            second = other if found is None or found.numbers is None else found.numbers[other]
         elif not isinstance(other, _OPERANDS):
             return cast(Tensor, declined(other))
-        return apply(op, (self, other))
+        if found is None or self._node is not None:
+            return apply(op, (self, other))
+        if found.small:
+            made = run_at_once(op, found, a, a.array, second, above)
+        if made is None and b is not None:
+            made = issue(a.account.runtime, a.device, op, found, (a, b), None, NO_OPTIONS)
+        elif made is None:
+            number = second if a.device.inline else other  # arrays that are not NumPy's want the Python number
+            args = template  # read once: a scheduler on another thread may be here, too
+            if args[1] is not number:
+                args = template = (_FIRST, number)
+            made = issue(a.account.runtime, a.device, op, found, a, args, NO_OPTIONS)
+        result = _new(Tensor)
+        result._value = made
+        result._node = None
+        return result
 
     def backward(self: Tensor, other: Any) -> Tensor:
         return apply(op, (other, self)) if isinstance(other, _OPERANDS) else cast(Tensor, declined(other))

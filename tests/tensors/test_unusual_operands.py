@@ -16,7 +16,7 @@ import pytest
 
 import asyncsched as asc
 from asyncsched import nn
-from asyncsched.tensors.functions import elementwise, fft, linalg, manipulation, products, searching, statistical
+from asyncsched.tensors.functions import elementwise, fft, linalg, manipulation, reductions, searching
 from tests.declared import ARITIES
 
 pytestmark = [pytest.mark.one_loop, pytest.mark.filterwarnings("ignore::RuntimeWarning")]  # NumPy's, of nothing
@@ -151,7 +151,7 @@ async def values_of(found: Any) -> list[np.ndarray]:
 def test_every_function_is_in_the_table():
     names = {f"linalg.{name}" for name in linalg.__all__ if name != "LinAlgError"}
     names |= {f"fft.{name}" for name in fft.__all__ if not name.endswith("freq")}
-    for theme in (elementwise, manipulation, products, searching, statistical):
+    for theme in (elementwise, manipulation, reductions, searching):
         names |= set(theme.__all__)
     assert names - set(CALLS) == {"broadcast_shapes"}
     assert set(NETWORKS) | {"conv1d", "embedding", "dropout"} == set(nn.functional.__all__)

@@ -133,7 +133,8 @@ def full(
 
 def full_like(x: Tensor, /, fill_value: Operand, *, dtype: Dtype = None, device: object = None) -> Tensor:
     """One value throughout, in the shape and layout of `x`, and its dtype unless another is given."""
-    return _on(op("full_like", x, fill_value, dtype=dtype_or_none(dtype)), device)
+    found = op("full_like", x, fill_value, dtype=dtype_or_none(dtype))
+    return found if device is None else found.to(device)
 
 
 def linspace(
@@ -191,10 +192,6 @@ def zeros(shape: ShapeLike, *, dtype: Dtype = None, device: object = None, sched
 def zeros_like(x: Tensor, /, *, dtype: Dtype = None, device: object = None) -> Tensor:
     """Zeros in the shape and layout of `x`, and its dtype unless another is given."""
     return full_like(x, 0, dtype=dtype, device=device)
-
-
-def _on(x: Tensor, device: object) -> Tensor:
-    return x if device is None else x.to(device)
 
 
 __all__ = [

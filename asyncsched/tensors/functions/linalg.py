@@ -17,7 +17,7 @@ from ... import _instead
 from ..arguments import axes, dtype_or_none, name_keywords
 from ..tensor import Tensor
 from ._common import Axis, Dtype, Operand, await_all, op, several
-from .products import matmul, matrix_transpose, tensordot, vecdot
+from .reductions import matmul, matrix_transpose, tensordot, vecdot
 
 
 class EigResult(NamedTuple):
