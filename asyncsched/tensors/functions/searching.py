@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any, Literal, NamedTuple
 
+from ...ops.kernels.sets import unique_layout
 from ...ops.packed import UNPACK_FOUND
-from ...ops.rules.sets import unique_layout
 from ..arguments import axes, name_keywords
 from ..tensor import Tensor, apply
 from ._common import Axis, Operand, await_all, known_shape, op, refuse_tracked
