@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 import numpy as np
 from threadpoolctl import threadpool_info
 
+from .._arguments import format_bytes
 from .cuda import requirements
 from .host.allowed import allowed_processors
 
@@ -39,7 +40,7 @@ def describe() -> str:
 
 def _cpu() -> Iterator[Line]:
     memory = _host_memory()
-    sizes = f", {_gib(memory['MemTotal'])} of memory, {_gib(memory['MemAvailable'])} free" if memory else ""
+    sizes = f", {_sizes(memory['MemTotal'], memory['MemAvailable'])}" if memory else ""
     yield "cpu", f"{allowed_processors()} processors{sizes}"
 
 
@@ -65,7 +66,7 @@ def _gpus() -> Iterator[Line]:
         with cupy.cuda.Device(number):
             free, total = runtime.memGetInfo()
         name, capability = found["name"].decode(), f"{found['major']}.{found['minor']}"
-        yield f"cuda:{number}", f"{name}, compute capability {capability}, {_gib(total)} of memory, {_gib(free)} free"
+        yield f"cuda:{number}", f"{name}, compute capability {capability}, {_sizes(total, free)}"
 
 
 def _software() -> Iterator[Line]:
@@ -103,5 +104,5 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _gib(nbytes: int) -> str:
-    return f"{nbytes / 2**30:.1f} GiB"
+def _sizes(total: int, free: int) -> str:
+    return f"{format_bytes(total)} of memory, {format_bytes(free)} free"

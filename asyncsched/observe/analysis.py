@@ -17,11 +17,10 @@ import numpy as np
 
 from .critical_path import critical_path
 from .memory_curve import memory_curve
-from .recording import Recording, TaskRecord
+from .recording import PHASES, Recording, TaskRecord, phases
 
 # Why a stream was idle. Of several reasons the first in this order counts.
 WHY: Final = ("handed over", "bytes", "slots", "inputs", "awaited", "loop")
-PHASES: Final = ("queue", "slots", "bytes", "inputs", "stream", "running", "told")
 _NOTICED: Final = 50e-6  # seconds: to be admitted at once takes less
 
 Times = list[tuple[float, float]]
@@ -84,30 +83,6 @@ def analyse(recording: Recording) -> Analysis:
     )  # fmt: skip
 
 
-def inputs_ready(task: TaskRecord, by_seq: dict[int, TaskRecord]) -> float:
-    """When the last of the results that it reads was there; 0 if they were before the trace."""
-    ready = 0.0
-    for seq in task.inputs:
-        producer = by_seq.get(seq)
-        if producer is not None and producer.ended is not None:
-            ready = max(ready, producer.ended)
-    return ready
-
-
-def phases(task: TaskRecord, by_seq: dict[int, TaskRecord]) -> list[tuple[str, float, float]]:
-    """What a task did from its submission to its end: (one of `PHASES`, from, to), without gaps."""
-    if task.inline:
-        return [("running", task.submitted, task.done)]
-    if task.launched is None:
-        return [("queue", task.submitted, task.done)]
-    found = [("queue", task.submitted, task.head), (task.waited_for, task.head, task.launched)]
-    if task.began is None or task.ended is None:
-        return [*found, ("told", task.launched, task.done)]
-    ready = min(max(inputs_ready(task, by_seq), task.launched), task.began)
-    found += [("inputs", task.launched, ready), ("stream", ready, task.began), ("running", task.began, task.ended)]
-    return [*found, ("told", task.ended, task.done)]
-
-
 def _added_up(tasks: Iterable[TaskRecord], by_seq: dict[int, TaskRecord]) -> list[Operation]:
     found: dict[tuple[str, str], Operation] = {}
     for task in tasks:
@@ -132,10 +107,11 @@ def _streams(tasks: Iterable[TaskRecord], span: float) -> list[tuple[str, str, f
 
 
 def _loop_share(recording: Recording) -> float | None:
-    times, ran = recording.counters["time"], recording.counters["loop_cpu"]
-    if len(times) < 3 or times[-1] <= times[0]:
+    samples = recording.counters.get("loop", [])
+    if len(samples) < 3 or samples[-1][0] <= samples[0][0]:
         return None
-    return min(1.0, float(ran[-1] - ran[0]) / float(times[-1] - times[0]))
+    (first, before), (last, after) = samples[0], samples[-1]
+    return min(1.0, (after["ran"] - before["ran"]) / (last - first))
 
 
 # -- idleness -----------------------------------------------------------------------------------------------------

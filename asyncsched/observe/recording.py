@@ -1,31 +1,20 @@
 """What a trace recorded, read again: every task, with what a replay needs.
 
-The file is Chrome's JSON array of trace events, one a line, and may end after any of them. Viewers pass over metadata
-of unknown names, which is where the record is:
+The file is Chrome's JSON array of trace events, one a line, and may end after any of them. Times are in microseconds.
+What is read are these events; all others, as the phases and arrows of the first tasks, are for viewers alone.
 
-- `asyncsched.metadata`, once: `format`; `wall_clock` (seconds since 1970) and `perf_counter` of the origin of times;
-  the fields of `Limits`, `bytes_before` (retained when the trace began), `devices`,
-  `machine`, `program`, `pid`.
-- `asyncsched.record`, again and again: `args.z` is base64 of zlib of a JSON object; what is empty is left out.
-    - `strings`, `lanes`: new ones, numbered on from those before: strings from 0, lanes from 1. A lane is
-      [device, stream, whether it is for copies in].
-    - `tasks`: one list for each column of `chunks.COLUMNS`, in the order in which they ended; a number instead, where
-      it is the same for all. Times are in ticks of
-      0.1 microseconds: `submitted` since the row before, the others each since the column before it. `head` is when it
-      became the first of its queue, `full` whether it waited for a slot then (else, if it waited, for bytes). `began`
-      is -1 if no body ran. `lane` is 0 for what ran inline, -1 for none, -2 for a claim, which a scope's reserve
-      is. `name` and `site` are strings. `seq` is since the row before; `inputs` says how many it has.
-      The last list has for each of these how many before the reader its maker was; 0 if the trace does not know.
-    - `released`: times, numbers of tasks, bytes; the first two each since the one before.
-    - `scopes`: [number, parent's, name, opened, whether it has a queue of its own (else it is a window's iteration),
-      priority]; `closed`: [number, block left, closed, its reserve in bytes]; `batches`: [scope, time, items].
-    - `waits`: [began, ended, number of the last task, how many tasks].
-    - `counters`: one list for each of `chunks.COUNTED`; `loop_cpu` is time that the loop's thread ran, in ticks, and
-      `scopes` are pairs of a number and bytes.
+- `asyncsched.metadata` (metadata, as the next but one), first: `format`; `wall_clock` (seconds since 1970) and
+  `perf_counter` of the origin of times; the fields of `Limits`, `bytes_before` (retained when the trace began),
+  `devices`, `machine`, `program`, `pid`.
+- Of the category "task" a slice for each task that ran, or an instant for one that never did, at its end. `args` are
+  the other fields of `TaskRecord`; those that are left out are as its defaults say. What ran inline was submitted and
+  launched as it began, and kept what it cost.
+- `asyncsched.released`, again and again: `times`, numbers of `tasks`, `bytes`.
+- "scope" and "iteration" (of a window, which has no queue of its own): the beginning has `parent` and `priority`, the
+  end when its block was `left`, and its `reserve` in bytes. An instant "batch" in one has the number of `items`.
+- "await", the end of one: when it `began`, the number of the last `task`, and the `count`.
+- Counters: "tasks", "bytes", "loop" (what its thread ran, in seconds), and the bytes of scopes that have a reserve.
 - `asyncsched.end`, last, if the trace was ended: `lost`, how many tasks were left out since the disk was slow.
-
-All else is the picture. It has a slice for each body and each operation that ran inline, but the phases, arrows, lines
-and waits of the first tasks alone: see `Trace`.
 """
 
 from __future__ import annotations
@@ -34,19 +23,36 @@ import gzip
 import json
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from itertools import chain
+from typing import Any, Final
 
+from .._arguments import format_bytes
 from .._core.ledger import Limits
-from .._core.model import STATE_NAMES
 from ..pictures.graph import TaskGraph
 from ..pictures.node import Node
 from ..runtime.runtime import LoopStream
-from .chunks import CLAIM, COUNTED, FORMAT, INLINE, NOWHERE, TICK, content, running, unpack_tasks
+
+FORMAT: Final = 2
+PHASES: Final = ("queue", "slots", "bytes", "inputs", "stream", "running", "told")
+INLINE_STREAM: Final = LoopStream.name
+_LIMITS: Final = [each.name for each in fields(Limits)]
+_TIMES: Final = ("submitted", "head", "launched", "began", "ended", "done")  # in their order
+# What comes of reading text that is another than was written.
+_DAMAGE: Final = (
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+    zlib.error,
+    gzip.BadGzipFile,
+)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class TaskRecord:
     """A task, or an operation that ran inline. Times are in seconds since the trace began; None for what never came.
 
@@ -74,24 +80,24 @@ class TaskRecord:
     seq: int
     name: str
     site: str
-    device: str
-    stream: str
-    copies: bool
-    state: str
-    claim: bool
     scope: int
-    expedited: bool
     inputs: tuple[int, ...]
     cost: int
     kept: int
     submitted: float
     head: float
-    launched: float | None
-    began: float | None
-    ended: float | None
     done: float
-    waited_for: str
+    launched: float | None = None
+    began: float | None = None
+    ended: float | None = None
     released: float | None = None
+    state: str = "done"
+    waited_for: str = "bytes"
+    device: str = ""
+    stream: str = ""
+    copies: bool = False
+    claim: bool = False
+    expedited: bool = False
 
     @property
     def inline(self) -> bool:
@@ -119,25 +125,6 @@ class ScopeRecord:
     reserve: int = 0
 
 
-class _NewerTrace(ValueError):
-    """Of a version to come."""
-
-
-INLINE_STREAM = LoopStream.name
-# What comes of reading text that is another than was written.
-_DAMAGE = (
-    ValueError,
-    LookupError,
-    TypeError,
-    AttributeError,
-    ArithmeticError,
-    RecursionError,
-    zlib.error,
-    gzip.BadGzipFile,
-)
-_LIMITS = [each.name for each in fields(Limits)]
-
-
 @dataclass(slots=True)
 class Recording:
     """A trace that was read.
@@ -147,7 +134,7 @@ class Recording:
         tasks: in the order of their numbers.
         released: (time, number of the task or -1, bytes), in order.
         waits: (began, ended, number of the last task, how many), in the order of their ends.
-        counters: columns: `time` and `loop_cpu` in seconds, numbers of tasks, bytes.
+        counters: by their names, of each (time, its values).
         batches: (scope, time, items).
         complete: whether the trace was ended; else the process was killed, or it goes on.
         lost: tasks that were left out.
@@ -159,7 +146,7 @@ class Recording:
     released: list[tuple[float, int, int]] = field(default_factory=list)
     waits: list[tuple[float, float, int, int]] = field(default_factory=list)
     batches: list[tuple[int, float, int]] = field(default_factory=list)
-    counters: dict[str, list[Any]] = field(default_factory=lambda: {name: [] for name in COUNTED})
+    counters: dict[str, list[tuple[float, dict[str, float]]]] = field(default_factory=dict)
     complete: bool = False
     lost: int = 0
 
@@ -177,18 +164,19 @@ class Recording:
             ValueError: if it is no trace of this package, is damaged, or of a version to come.
         """
         found, name = cls(), os.fspath(path)
-        reader = _Reader(found)
         try:
             for event in _events(name):
-                reader.take(event)
-                if found.metadata.get("format", 0) > FORMAT:
-                    raise _NewerTrace("this trace was written by a newer asyncsched: upgrade, to read it")
-        except _NewerTrace:
-            raise
+                _take(found, event)
+                if (written := found.metadata["format"]) != FORMAT:
+                    break
         except _DAMAGE as error:
             raise ValueError(f"{name} is damaged: {type(error).__name__}: {error}; record it again") from error
         if not found.metadata:
             raise ValueError(f"{name} is no trace written by asyncsched.observe.Trace")
+        if written > FORMAT:
+            raise ValueError(f"{name} was written by a newer asyncsched: upgrade, to read it")
+        if written < FORMAT:
+            raise ValueError(f"{name} was written by an older asyncsched: record it again, or read it with that one")
         found.tasks.sort(key=lambda task: task.seq)
         by_seq = {task.seq: task for task in found.tasks}
         for when, seq, nbytes in found.released:
@@ -203,7 +191,7 @@ class Recording:
         return TaskGraph(
             Node(
                 task.name,
-                dtype=f"{task.cost:,} B",
+                dtype=format_bytes(task.cost),
                 state=task.state,
                 device=task.device,
                 inputs=tuple(dict.fromkeys([places[seq] for seq in task.inputs if seq in places])),
@@ -213,66 +201,82 @@ class Recording:
         )
 
 
-class _Reader:
-    """Puts what the lines say into a recording."""
-
-    def __init__(self, found: Recording) -> None:
-        self._found = found
-        self._strings: list[str] = []
-        self._lanes: dict[int, tuple[str, str, bool]] = {INLINE: ("", INLINE_STREAM, False)}
-
-    def take(self, event: dict[str, Any]) -> None:
-        found = self._found
-        match event["name"].removeprefix("asyncsched."):
-            case "metadata":
-                found.metadata = told = event["args"]
-                _ = told["format"], told["max_ops"], [(device["name"], device["streams"]) for device in told["devices"]]
-            case "end":
-                found.complete, found.lost = True, event["args"]["lost"]
-            case "record":
-                self._record(content(event))
-
-    def _record(self, record: dict[str, Any]) -> None:
-        found = self._found
-        self._strings += record.get("strings", ())
-        for device, stream, copies in record.get("lanes", ()):
-            self._lanes[len(self._lanes)] = device, stream, copies
-        for number, parent, name, opened, own, priority in record.get("scopes", ()):
-            found.scopes[number] = ScopeRecord(number, parent, name, opened * TICK, bool(own), priority)
-        for number, left, closed, reserve in record.get("closed", ()):
-            if (scope := found.scopes.get(number)) is not None:  # else what opened it was lost
-                scope.left, scope.closed, scope.reserve = left * TICK, closed * TICK, reserve
-        found.batches += [(scope, when * TICK, items) for scope, when, items in record.get("batches", ())]
-        found.waits += [(b * TICK, e * TICK, seq, count) for b, e, seq, count in record.get("waits", ())]
-        if "tasks" in record:
-            found.tasks += [self._task(row) for row in unpack_tasks(record["tasks"])]
-        if "released" in record:
-            times, seqs, nbytes = record["released"]
-            found.released += zip([t * TICK for t in running(times)], running(seqs), nbytes, strict=True)
-        for name, column in record.get("counters", {}).items():
-            scaled = name in ("time", "loop_cpu")
-            found.counters[name] += [item * TICK for item in column] if scaled else column
-
-    def _task(self, row: tuple[Any, ...]) -> TaskRecord:
-        (seq, name, lane, submitted, head, launched, began, ended, done,
-         state, cost, kept, scope, site, expedited, full, inputs) = row  # fmt: skip
-        device, stream, copies = self._lanes.get(lane, ("", "", False))
-        return TaskRecord(
-            seq, self._strings[name], self._strings[site], device, stream, copies, STATE_NAMES[state], lane == CLAIM,
-            scope, bool(expedited), inputs, cost, kept, submitted * TICK, head * TICK,
-            launched * TICK if lane != NOWHERE else None,
-            None if began is None else began * TICK, None if ended is None else ended * TICK, done * TICK,
-            "slots" if full else "bytes",
-        )  # fmt: skip
+def task_of(event: Mapping[str, Any]) -> TaskRecord:
+    """The task of an event of the category "task"."""
+    args, began = event["args"], event["ts"]
+    found: dict[str, Any] = args | {"name": event["name"], "inputs": tuple(args["inputs"])}
+    if event["ph"] == "X":
+        ended = began + event["dur"]
+        inline = {"kept": args["cost"], "submitted": began, "head": began, "launched": began, "done": ended}
+        found = inline | found | {"began": began, "ended": ended}
+    last = 0.0
+    for name in _TIMES:
+        if found.get(name) is not None:
+            last = found[name] = max(found[name] / 1e6, last)  # a card's clock may be a little off
+    return TaskRecord(**found)
 
 
-def _events(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
-    """The events of ours that are whole, of a file that may be cut anywhere."""
-    name = os.fspath(path)
-    with gzip.open(name, "rb") if name.endswith(".gz") else open(name, "rb") as file:
+def inputs_ready(task: TaskRecord, by_seq: Mapping[int, TaskRecord]) -> float:
+    """When the last of the results that it reads was there; 0 if they were before the trace."""
+    ready = 0.0
+    for seq in task.inputs:
+        producer = by_seq.get(seq)
+        if producer is not None and producer.ended is not None:
+            ready = max(ready, producer.ended)
+    return ready
+
+
+def phases(task: TaskRecord, by_seq: Mapping[int, TaskRecord]) -> list[tuple[str, float, float]]:
+    """What a task did from its submission to its end: (one of `PHASES`, from, to), without gaps."""
+    if task.inline:
+        return [("running", task.submitted, task.done)]
+    if task.launched is None:
+        return [("queue", task.submitted, task.done)]
+    found = [("queue", task.submitted, task.head), (task.waited_for, task.head, task.launched)]
+    if task.began is None or task.ended is None:
+        return [*found, ("told", task.launched, task.done)]
+    ready = min(max(inputs_ready(task, by_seq), task.launched), task.began)
+    found += [("inputs", task.launched, ready), ("stream", ready, task.began), ("running", task.began, task.ended)]
+    return [*found, ("told", task.ended, task.done)]
+
+
+def _take(found: Recording, event: Mapping[str, Any]) -> None:
+    """Put what an event says into a recording."""
+    name, args, when = event["name"], event.get("args", {}), event.get("ts", 0.0) / 1e6
+    match event["ph"], event.get("cat", name):
+        case "M", "asyncsched.metadata":
+            found.metadata = args
+            _ = args["format"], args["max_ops"], [(device["name"], device["streams"]) for device in args["devices"]]
+        case "M", "asyncsched.released":
+            times = [us / 1e6 for us in args["times"]]
+            found.released += zip(times, args["tasks"], args["bytes"], strict=True)
+        case "M", "asyncsched.end":
+            found.complete, found.lost = True, args["lost"]
+        case "X" | "i", "task":
+            found.tasks.append(task_of(event))
+        case "b", "scope" | "iteration" as kind:
+            number = event["id"]
+            found.scopes[number] = ScopeRecord(number, args["parent"], name, when, kind == "scope", args["priority"])
+        case "e", "scope" | "iteration":
+            if (scope := found.scopes.get(event["id"])) is not None:  # else what opened it was lost
+                scope.left, scope.closed, scope.reserve = args["left"] / 1e6, when, args["reserve"]
+        case "n", "scope":
+            found.batches.append((event["id"], when, args["items"]))
+        case "e", "await":
+            found.waits.append((args["began"] / 1e6, when, args["task"], args["count"]))
+        case "C", _:
+            found.counters.setdefault(name, []).append((when, args))
+
+
+def _events(name: str) -> Iterator[dict[str, Any]]:
+    """The events that are whole, of a file that may be cut anywhere; none of a file that is no trace of ours."""
+    opener = gzip.open if name.endswith(".gz") else open
+    with opener(name, "rt", encoding="ascii", errors="replace") as file:
         try:
-            for line in file:
-                if b'"name":"asyncsched.' in line and line.endswith(b"\n"):
-                    yield json.loads(line.rstrip().rstrip(b","))
+            file.readline()
+            first = file.readline()
+            for line in chain((first,), file) if '"asyncsched.metadata"' in first else ():
+                if line.endswith("\n") and line != "]\n":
+                    yield json.loads(line.removesuffix(",\n"))
         except EOFError:  # compressed, and cut
             return

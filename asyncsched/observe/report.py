@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Final
 
 from .._arguments import counted, format_bytes, format_seconds
-from .analysis import PHASES, Analysis, analyse
+from .analysis import Analysis, analyse
 from .page import page
-from .recording import Recording
+from .recording import PHASES, Recording
 
 _MOST_ROWS: Final = 12
 _TINY: Final = 30e-6  # seconds: an operation that takes about as long as to issue it and to hear of its end

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Sequence
 from os import PathLike
 from time import perf_counter, thread_time
 from typing import Any, Final
 
 from .._core.instrument import InlineOp, Instrument
-from .._core.model import DONE as STATE_DONE
-from .._core.model import Account, Scope, Task
+from .._core.model import DONE, Account, Scope, Task
 from ..runtime.context import find
-from .chunks import BEGAN, CLAIM, DONE, ENDED, FULL, HEAD, INLINE, KEPT, LANE, LAUNCHED, STATE
+from .trace_events import Events, Row
 from .trace_file import TraceFile
 
 _EVERY: Final = 2e-3  # seconds between two samples of the counters, at least
 _SHOWN_SCOPES: Final = 32  # whose bytes are counters, of those with a reserve
-_BEHIND: Final = 30_000  # rows not written yet at which the loop's thread takes a share
+_BEHIND: Final = 30_000  # notes not written yet at which the loop's thread takes a share
 
 
 class Trace(Instrument):
@@ -31,8 +29,8 @@ class Trace(Instrument):
 
     In the picture each stream is a track, with a slice for each operation; those that ran inline are slices on the
     loop's track. Each scope, window's iteration and wait is a slice of its own track, and queue, slots and bytes are
-    counters. Of the first tasks, `details`, there is more: from submission to end in phases, an arrow from where it was
-    submitted to where it ran, and the user's line. The record that is read and replayed has all that of every task.
+    counters. Each task has the user's line and all its times. Of the first, `details`, there is more to see: from
+    submission to end in phases, and an arrow from where it was submitted to where it ran.
 
     Give it to `Scheduler(instruments=[...])` or `s.add_instrument`; or trace a part of a program with it, `with` or
     `async with`, where the scheduler is the ambient one or `scheduler=`. The last waits until the file is complete, as
@@ -51,8 +49,8 @@ class Trace(Instrument):
     ['put', 'matmul']
 
     Args:
-        path: of the file, written anew; compressed if it ends in ".gz".
-        details: so many tasks are shown with all there is. A task takes about 1,500 bytes then, else about 90.
+        path: of the file, written anew; compressed if it ends in ".gz", which makes it a tenth: viewers open that, too.
+        details: so many tasks are shown with all there is. A task takes about 2,000 bytes then, else about 350.
         scheduler: for `with`; default the ambient one.
 
     Raises:
@@ -63,9 +61,10 @@ class Trace(Instrument):
     def __init__(self, path: str | PathLike[str], *, details: int = 5_000, scheduler: Any = None) -> None:
         self._file = TraceFile(path, details)
         self._scheduler = scheduler
-        self._tasks: dict[Task, list[Any]] = {}  # unfinished, with what is known of them: see `chunks.COLUMNS`
-        self._rows: deque[list[Any]] = self._file.rows  # of tasks that ended, to be written
+        self._tasks: dict[Task, Row] = {}  # unfinished, with what is known of them
+        self._notes = self._file.notes
         self._scopes: dict[Scope, int] = {}  # the open ones, with their numbers
+        self._left: dict[int, float] = {}  # of those whose block was left, when
         self._count = 0
         self._last: dict[Any, float] = {}  # when the last task of a queue was launched
         self._full = False  # whether no slot was free after the last launch
@@ -89,11 +88,11 @@ class Trace(Instrument):
     def detached(self) -> None:
         now = perf_counter()
         for row in self._tasks.values():  # as far as they got
-            row[DONE] = now
-            self._rows.append(row)
+            row.done = now
+            self._notes.append((Events.task, (row,)))
         self._tasks.clear()
         for scope, number in self._scopes.items():  # an iteration that is over may not be closed yet
-            self._file.scopes_closed.append((number, now, scope.reserve))
+            self._note_closed(scope, number)
         self._sample(now)
         self._file.end()
 
@@ -122,11 +121,16 @@ class Trace(Instrument):
     def task_submitted(self, task: Task) -> None:
         now = perf_counter()
         assert task.value is not None
-        self._tasks[task] = [
-            task.seq, task.name, None, now, 0.0, 0.0, 0.0, 0.0, 0.0, 0, task.cost, 0,
-            self._scopes.get(task.scope) or self._number(task.scope), task.value.site, task.expedited, False,
+        self._tasks[task] = Row(
+            task.seq,
+            task.name,
+            task.value.site,
+            self._scopes.get(task.scope) or self._number(task.scope),
             [value.seq for value in task.inputs],
-        ]  # fmt: skip
+            task.cost,
+            now,
+            task.expedited,
+        )
 
     def task_launched(self, task: Task) -> None:
         row = self._tasks.get(task)
@@ -134,39 +138,38 @@ class Trace(Instrument):
             return  # submitted before the trace began
         now = perf_counter()
         queue = task.scope.queue
-        row[HEAD] = self._last.get(queue, 0.0)
-        row[LAUNCHED] = self._last[queue] = now
-        row[LANE] = task.lane or CLAIM
-        row[FULL] = self._full
+        row.head = self._last.get(queue, 0.0)
+        row.launched = self._last[queue] = now
+        row.lane = task.lane
+        row.full = self._full
         self._full = self._engine.ledger.free <= 0
         self._in_flight += task.cost
 
     def body_ended(self, task: Task, began: float, ended: float) -> None:
         row = self._tasks.get(task)
         if row is not None:
-            row[BEGAN] = began
-            row[ENDED] = ended
+            row.began = began
+            row.ended = ended
 
     def task_ended(self, task: Task) -> None:
         row = self._tasks.pop(task, None)
         if row is None:
             return
-        row[DONE] = now = perf_counter()
-        row[STATE] = task.state
-        if row[LAUNCHED]:
+        row.done = now = perf_counter()
+        row.state = task.state
+        if row.launched:
             self._in_flight -= task.cost
-            row[KEPT] = task.cost - task.refund
-        self._rows.append(row)
+            row.kept = task.cost - task.refund
+        self._notes.append((Events.task, (row,)))
         if now > self._next:
             self._sample(now)
 
     def op_ran_inline(self, op: InlineOp) -> None:
         name, scope, _, nbytes, site, began, ended, seq = op
         number = self._scopes.get(scope) or self._number(scope)
-        self._rows.append(
-            [seq, name, INLINE, began, began, began, began, ended, ended, STATE_DONE, nbytes, nbytes, number, site,
-             False, False, ()]
-        )  # fmt: skip
+        times = began, began, began, ended, ended  # as of a task that waited for nothing
+        row = Row(seq, name, site, number, [], nbytes, began, False, None, False, *times, DONE, nbytes)
+        self._notes.append((Events.task, (row,)))
         if ended > self._next:
             self._sample(ended)
 
@@ -180,17 +183,21 @@ class Trace(Instrument):
 
     def scope_left(self, scope: Scope) -> None:
         if scope in self._scopes:
-            self._file.left[self._scopes[scope]] = perf_counter()
+            self._left[self._scopes[scope]] = perf_counter()
 
     def scope_closed(self, scope: Scope) -> None:
         number = self._scopes.pop(scope, None)
         if number is not None:
-            self._file.scopes_closed.append((number, perf_counter(), scope.reserve))
+            self._note_closed(scope, number)
         if scope.parent is None or scope.queue is not scope.parent.queue:
             self._last.pop(scope.queue, None)
 
     def batch_formed(self, scope: Scope, items: int) -> None:
-        self._file.batches.append((self._scopes.get(scope, 0), perf_counter(), items))
+        self._notes.append((Events.batch, (self._scopes.get(scope, 0), perf_counter(), items)))
+
+    def _note_closed(self, scope: Scope, number: int) -> None:
+        now = perf_counter()
+        self._notes.append((Events.scope_closed, (number, self._left.pop(number, now), now, scope.reserve)))
 
     def _number(self, scope: Scope) -> int:
         """The scope's number, from 1. One that was open before the trace counts as opened now."""
@@ -201,7 +208,7 @@ class Trace(Instrument):
             self._scopes[scope] = found
             own = scope.parent is None or scope.queue is not scope.parent.queue
             level = scope.queue.tenant.priority.level
-            self._file.scopes_opened.append((found, parent, scope.name, perf_counter(), own, level))
+            self._notes.append((Events.scope_opened, (found, parent, scope.name, perf_counter(), own, level)))
         return found
 
     # -- who waits, and the counters --------------------------------------------------------------------------------
@@ -213,7 +220,7 @@ class Trace(Instrument):
     def wait_ended(self, tasks: Sequence[Task]) -> None:
         began = self._waits.pop(id(tasks), None)
         if began is not None:
-            self._file.waits.append((*began, perf_counter()))
+            self._notes.append((Events.wait, (*began, perf_counter())))
 
     def _sample(self, now: float) -> None:
         self._next = now + _EVERY
@@ -222,8 +229,7 @@ class Trace(Instrument):
         scopes = []
         if engine.ledger.reserved:
             scopes = [(number, scope.account.used) for scope, number in self._scopes.items() if scope.reserve]
-        self._file.counters.append(
-            (now, ledger.pending, ledger.in_flight, self._in_flight, used, thread_time(), scopes[:_SHOWN_SCOPES])
-        )
-        if len(self._rows) > _BEHIND:
+        sample = (now, ledger.pending, ledger.in_flight, self._in_flight, used, thread_time(), scopes[:_SHOWN_SCOPES])
+        self._notes.append((Events.counters, sample))
+        if len(self._notes) > _BEHIND:
             self._file.help()

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from asyncsched.__main__ import main
-from asyncsched.observe.analysis import analyse, phases
+from asyncsched.observe.analysis import analyse
 from asyncsched.observe.critical_path import critical_path
 from asyncsched.observe.memory_curve import memory_curve
 from asyncsched.observe.page import page
-from asyncsched.observe.recording import Recording, ScopeRecord, TaskRecord
+from asyncsched.observe.recording import Recording, ScopeRecord, TaskRecord, phases
 from asyncsched.observe.report import describe, verdict
 
 

@@ -1,0 +1,269 @@
+"""The events of a trace, each a line of its file: what viewers show, and `Recording.read` reads."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from .._core.callsite import CallSite, line_of
+from .._core.model import DONE, STATE_NAMES, Lane
+from ..runtime.runtime import LoopStream, Runtime
+from .recording import FORMAT, TaskRecord, phases, task_of
+
+_LOOP: Final = 1  # the loop's track; those of the streams follow
+_STREAMS: Final = 10
+_MOST_KNOWN: Final = 10_000
+_MOMENT: Final = 0.5  # microseconds that a submission is shown to take: less than any takes
+
+# The phases of a task as they are shown, each with one of the colours that viewers know by name.
+_SHOWN: Final = {
+    "queue": ("behind others in its queue", "grey"),
+    "slots": ("waits for a slot", "yellow"),
+    "bytes": ("waits for bytes", "terrible"),
+    "inputs": ("waits for inputs", "bad"),
+    "stream": ("waits for its stream", "olive"),
+    "running": ("runs", "good"),
+    "told": ("ended, not told yet", "white"),
+}
+
+
+@dataclass(slots=True)
+class Row:
+    """What a trace notes of a task, or of an operation that ran inline; of a time that never came 0."""
+
+    seq: int
+    name: str
+    site: CallSite | None
+    scope: int
+    inputs: Sequence[int]
+    cost: int
+    submitted: float
+    expedited: bool = False
+    lane: Lane | None = None  # None for what ran inline, for a claim, and for what was never launched
+    full: bool = False  # whether no slot was free before its launch
+    head: float = 0.0
+    launched: float = 0.0
+    began: float = 0.0
+    ended: float = 0.0
+    done: float = 0.0
+    state: int = 0
+    kept: int = 0
+
+
+class Events:
+    """Makes events of what a trace noted.
+
+    Args:
+        details: so many tasks are shown with all there is.
+    """
+
+    def __init__(self, details: int) -> None:
+        self._details = details
+        self._origin = time.perf_counter()
+        self._lanes: dict[Lane, int] = {}
+        self._known: dict[Any, tuple[str, CallSite | None]] = {}  # with what must live as long as its identity is used
+        self._shown: dict[int, TaskRecord] = {}
+        self._scopes: dict[int, str] = {0: ""}
+        self._iterations: set[int] = set()
+
+    def head(self, runtime: Runtime) -> str:
+        """What the file of an open scheduler begins with."""
+        for lanes in runtime.lanes.values():
+            for lane in dict.fromkeys((*lanes.compute, *lanes.serial, *lanes.copy)):
+                self._lanes[lane] = _STREAMS + len(self._lanes)
+        tracks = {_LOOP: LoopStream.name} | {track: lane.stream.name for lane, track in self._lanes.items()}
+        metadata = {
+            "format": FORMAT,
+            "wall_clock": time.time(),
+            "perf_counter": self._origin,
+            **asdict(runtime.ledger.limits),
+            "bytes_before": runtime.ledger.account.used,
+            "devices": [
+                {"name": device.name, "kind": device.kind, "streams": len(lanes.compute)}
+                for device, lanes in runtime.lanes.items()
+            ],
+            "machine": {
+                "system": platform.system(),
+                "processor": platform.machine(),
+                "processors": os.cpu_count(),
+                "python": platform.python_version(),
+                "numpy": np.__version__,
+            },
+            "program": " ".join(sys.argv),
+            "pid": os.getpid(),
+        }
+        texts = [_event("M", "asyncsched.metadata", args=metadata)]
+        texts.append(_event("M", "process_name", args={"name": "asyncsched"}))
+        for track, name in tracks.items():
+            texts.append(_event("M", "thread_name", tid=track, args={"name": name}))
+            texts.append(_event("M", "thread_sort_index", tid=track, args={"sort_index": track}))
+        return "[\n" + "".join(texts)
+
+    def end(self, lost: int) -> str:
+        """What the file ends with."""
+        return _event("M", "asyncsched.end", args={"lost": lost})[:-2] + "\n]\n"
+
+    def _us(self, when: float) -> float:
+        return round((when - self._origin) * 1e6, 1)
+
+    # -- tasks ----------------------------------------------------------------------------------------------------
+
+    def task(self, row: Row) -> str:
+        """A task, or an operation that ran inline."""
+        if not row.ended:
+            text = self._without_body(row)
+        else:
+            key = row.lane, row.name, id(row.site), row.state, row.full, row.expedited
+            known = self._known.get(key)
+            text = known[0] if known is not None else self._template(row, key)
+            origin, began = self._origin, row.began
+            numbers = (began - origin) * 1e6, (row.ended - began) * 1e6, row.seq, row.scope, row.inputs, row.cost
+            if row.lane is None:
+                text %= numbers
+            else:
+                text %= (
+                    *numbers,
+                    row.kept,
+                    (row.submitted - origin) * 1e6,
+                    (max(row.head, row.submitted) - origin) * 1e6,
+                    (row.launched - origin) * 1e6,
+                    (row.done - origin) * 1e6,
+                )
+        if self._details > 0:
+            self._details -= 1
+            text += self._detailed(text)
+        return text
+
+    def _template(self, row: Row, key: tuple[Any, ...]) -> str:
+        """A slice's text without numbers, kept for the next task that is like this one."""
+        name, fixed = (_json(what).replace("%", "%%") for what in (row.name, self._fixed(row)))
+        lived = "" if row.lane is None else ',"kept":%d,"submitted":%.1f,"head":%.1f,"launched":%.1f,"done":%.1f'
+        found = (
+            f'{{"ph":"X","cat":"task","pid":1,"tid":{self._track(row)},"name":{name},"ts":%.1f,"dur":%.1f,'
+            f'"args":{fixed[:-1]},"seq":%d,"scope":%d,"inputs":%s,"cost":%d{lived}}}}},\n'
+        )
+        if len(self._known) >= _MOST_KNOWN:
+            self._known.clear()
+        self._known[key] = found, row.site
+        return found
+
+    def _track(self, row: Row) -> int:
+        """What ran on the loop's thread is on the loop's track, also where it had a lane."""
+        return _LOOP if row.lane is None else self._lanes.get(row.lane, _LOOP)
+
+    def _fixed(self, row: Row) -> dict[str, Any]:
+        lane = row.lane
+        found: dict[str, Any] = {"site": line_of(row.site)}
+        if row.state != DONE:
+            found["state"] = STATE_NAMES[row.state]
+        if row.full:
+            found["waited_for"] = "slots"
+        if row.expedited:
+            found["expedited"] = True
+        if lane is not None:
+            found |= {"device": lane.device.name, "stream": lane.stream.name}
+            if lane.copies:
+                found["copies"] = True
+        elif row.ended:
+            found["stream"] = LoopStream.name
+        elif row.launched:
+            found["claim"] = True
+        return found
+
+    def _without_body(self, row: Row) -> str:
+        """A claim, or a task that was cancelled or failed before it ran."""
+        args = self._fixed(row) | {
+            "seq": row.seq,
+            "scope": row.scope,
+            "inputs": row.inputs,
+            "cost": row.cost,
+            "kept": row.kept,
+            "submitted": self._us(row.submitted),
+            "head": self._us(max(row.head, row.submitted)),
+            "done": self._us(row.done),
+        }
+        if row.launched:
+            args["launched"] = self._us(row.launched)
+        return _event("i", row.name, s="t", cat="task", tid=self._track(row), ts=self._us(row.done), args=args)
+
+    def _detailed(self, text: str) -> str:
+        """Of a task its submission, an arrow from there to where it ran, and its life in phases."""
+        event = json.loads(text[:-2])
+        task = task_of(event)
+        if task.inline or task.claim:
+            return ""
+        submitted, where = round(task.submitted * 1e6, 1), {"tid": _LOOP, "cat": "phase", "id": task.seq}
+        texts = [_event("X", "submit " + task.name, tid=_LOOP, ts=submitted, dur=_MOMENT)]
+        texts.append(_event("b", task.name, ts=submitted, args=event["args"], **where))
+        if task.began is not None:
+            self._shown[task.seq] = task
+            arrow = {"cat": "flow", "id": task.seq}
+            texts.append(_event("s", "submit to run", tid=_LOOP, ts=submitted, **arrow))
+            texts.append(_event("f", "submit to run", tid=event["tid"], ts=event["ts"], bp="e", **arrow))
+        for phase, since, until in phases(task, self._shown):
+            if until > since:
+                what, colour = _SHOWN[phase]
+                texts.append(_event("b", what, ts=round(since * 1e6, 1), cname=colour, **where))
+                texts.append(_event("e", what, ts=round(until * 1e6, 1), **where))
+        texts.append(_event("e", task.name, ts=round(task.done * 1e6, 1), **where))
+        return "".join(texts)
+
+    # -- the rest ---------------------------------------------------------------------------------------------------
+
+    def released(self, times: Sequence[float], seqs: Sequence[int], nbytes: Sequence[int]) -> str:
+        """What results gave back: for each its time, the number of its task, and how much."""
+        args = {"times": [self._us(when) for when in times], "tasks": seqs, "bytes": nbytes}
+        return _event("M", "asyncsched.released", args=args)
+
+    def scope_opened(self, number: int, parent: int, name: str, when: float, own: bool, level: int) -> str:
+        self._scopes[number] = name
+        if not own:
+            self._iterations.add(number)
+        args = {"in": self._scopes.get(parent, ""), "parent": parent, "priority": level}
+        return _event("b", name, tid=_LOOP, cat=self._kind(number), id=number, ts=self._us(when), args=args)
+
+    def scope_closed(self, number: int, left: float, when: float, reserve: int) -> str:
+        kind, name = self._kind(number), self._scopes.pop(number, "")
+        self._iterations.discard(number)
+        args = {"left": self._us(left), "reserve": reserve}
+        return _event("e", name, tid=_LOOP, cat=kind, id=number, ts=self._us(when), args=args)
+
+    def _kind(self, number: int) -> str:
+        return "iteration" if number in self._iterations else "scope"
+
+    def batch(self, scope: int, when: float, items: int) -> str:
+        return _event("n", "batch", tid=_LOOP, cat="scope", id=scope, ts=self._us(when), args={"items": items})
+
+    def wait(self, began: float, seq: int, count: int, ended: float) -> str:
+        since, until = self._us(began), self._us(ended)
+        name = f"await #{seq}" if count == 1 else f"await {count} tasks"
+        where = {"tid": _LOOP, "cat": "await", "id": since}
+        args = {"began": since, "task": seq, "count": count}
+        return _event("b", name, ts=since, **where) + _event("e", name, ts=until, args=args, **where)
+
+    def counters(
+        self, when: float, pending: int, in_flight: int, nbytes: int, used: int, cpu: float, scopes: Any
+    ) -> str:
+        told: dict[str, dict[str, float]] = {
+            "tasks": {"pending": pending, "in flight": in_flight},
+            "bytes": {"in flight": nbytes, "retained": max(0, used - nbytes)},
+            "loop": {"ran": round(cpu, 6)},
+        }
+        told |= {f"bytes of {self._scopes.get(number, 'a scope')} #{number}": {"bytes": own} for number, own in scopes}
+        return "".join([_event("C", name, ts=self._us(when), args=args) for name, args in told.items()])
+
+
+def _event(phase: str, name: str, **more: Any) -> str:
+    return _json({"ph": phase, "pid": 1, "name": name, **more}) + ",\n"
+
+
+def _json(content: Any) -> str:
+    return json.dumps(content, separators=(",", ":"))
