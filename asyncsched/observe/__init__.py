@@ -11,14 +11,14 @@ from .._core.instrument import Instrument
 from .._core.model import STATE_NAMES
 
 if TYPE_CHECKING:
+    from ..pictures.graph import Node as Node
     from ..pictures.graph import TaskGraph as TaskGraph
-    from ..pictures.node import Node as Node
     from .live import Live as Live
     from .loop_guard import LoopGuard as LoopGuard
     from .marks import Marks as Marks
     from .on_signal import explain_on_signal as explain_on_signal
     from .recording import Recording as Recording
-    from .snapshot import Snapshot as Snapshot
+    from .summary import Snapshot as Snapshot
     from .summary import Summary as Summary
     from .trace import Trace as Trace
 
@@ -27,9 +27,9 @@ _WHEN_USED = {
     "Live": ".live",
     "LoopGuard": ".loop_guard",
     "Marks": ".marks",
-    "Node": "..pictures.node",
+    "Node": "..pictures.graph",
     "Recording": ".recording",
-    "Snapshot": ".snapshot",
+    "Snapshot": ".summary",
     "Summary": ".summary",
     "TaskGraph": "..pictures.graph",
     "Trace": ".trace",

@@ -3,20 +3,19 @@
 Two questions are asked of a recording. *Phases*: what each task waited for, one thing after the other, added up by
 operation. *Idleness*: at each moment in which a stream was idle, why; of several reasons the first in `WHY` counts,
 which is the one that more of something would have cured. The second gives the verdict: a task that waits while every
-stream is busy loses nothing.
+stream is busy loses nothing. Beside them, what had to come one after the other, and the tracked bytes over time.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 
-from .critical_path import critical_path
-from .memory_curve import memory_curve
 from .recording import PHASES, Recording, TaskRecord, phases
 
 # Why a stream was idle. Of several reasons the first in this order counts.
@@ -114,7 +113,7 @@ def _loop_share(recording: Recording) -> float | None:
     return min(1.0, (after["ran"] - before["ran"]) / (last - first))
 
 
-# -- idleness -----------------------------------------------------------------------------------------------------
+# -- idleness ---------------------------------------------------------------------------------------------------------
 
 
 def _idleness(
@@ -160,3 +159,93 @@ def _how_many(times: Times, grid: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     starts, ends = (np.sort(np.array(column)) for column in zip(*times, strict=True))
     since = grid[:-1]
     return np.searchsorted(starts, since, "right") - np.searchsorted(ends, since, "right")
+
+
+# -- one after the other ----------------------------------------------------------------------------------------------
+
+
+def critical_path(tasks: Sequence[TaskRecord], by_seq: dict[int, TaskRecord]) -> list[tuple[str, str, float]]:
+    """What had to happen one after the other: from the end back, always to what the task began right after.
+
+    That is an input, the one before it on its stream, or its launch. A launch that waited came right after an end of
+    another task, which gave back its slot or its bytes; else what was before is the loop's, back to the end that
+    it was told of last.
+    """
+    ran = sorted((t for t in tasks if t.ended is not None and t.began is not None), key=lambda task: task.done)
+    if not ran:
+        return []
+    done_times = [task.done for task in ran]
+    on_stream: dict[tuple[str, str], list[TaskRecord]] = defaultdict(list)
+    for task in sorted(ran, key=_end):
+        on_stream[task.device, task.stream].append(task)
+    ends = {key: [_end(task) for task in those] for key, those in on_stream.items()}
+    task, path = ran[-1], [("loop", "taken in", ran[-1].done - _end(ran[-1]))]
+    while len(path) < 2 * len(ran):
+        began, stream = task.began or 0.0, (task.device, task.stream)
+        path.append(("loop" if task.on_loop else "run", task.name, _end(task) - began))
+        candidates = [p for seq in task.inputs if (p := by_seq.get(seq)) is not None and 0 < _end(p) <= began]
+        place = bisect_right(ends[stream], began) - 1
+        if place >= 0 and on_stream[stream][place] is not task:
+            candidates.append(on_stream[stream][place])
+        latest = max(candidates, key=_end, default=None)
+        launched = task.submitted if task.launched is None else task.launched
+        if latest is not None and _end(latest) >= launched and latest.began != began:
+            path.append(("loop", "handed over", began - _end(latest)))
+            task = latest
+            continue
+        place = bisect_right(done_times, launched) - 1
+        if place < 0 or _end(ran[place]) >= _end(task):
+            path.append(("loop", "submitted", began - tasks[0].submitted))
+            break
+        path.append(("loop", "submitted", began - _end(ran[place])))
+        task = ran[place]
+    return path[::-1]
+
+
+def _end(task: TaskRecord) -> float:
+    return task.ended or 0.0
+
+
+# -- bytes ------------------------------------------------------------------------------------------------------------
+
+
+def memory_curve(recording: Recording) -> list[tuple[float, int]]:
+    """Tracked bytes after each change: (seconds, bytes). A scope's reserve counts from its claim to its end."""
+    reserved = {number: scope for number, scope in recording.scopes.items() if scope.reserve}
+    home: dict[int, int] = {}
+
+    def account(number: int) -> int:
+        """The scope whose reserve this one's tasks use; 0 for the scheduler's limit."""
+        while number and number not in reserved:
+            number = recording.scopes[number].parent if number in recording.scopes else 0
+        return number
+
+    owner = {task.seq: home.setdefault(task.scope, account(task.scope)) for task in recording.tasks if not task.claim}
+    changes: list[tuple[float, int, int]] = []
+    for task in recording.tasks:
+        if task.launched is None:
+            continue
+        if task.claim:
+            parent = recording.scopes[task.scope].parent if task.scope in recording.scopes else 0
+            changes.append((task.done, account(parent), task.kept))
+            continue
+        where = owner[task.seq]
+        changes.append((task.launched, where, task.cost))
+        if task.cost != task.kept:
+            changes.append((task.done, where, task.kept - task.cost))
+    changes += [(when, owner.get(seq, 0), -nbytes) for when, seq, nbytes in recording.released]
+    changes += [(scope.closed, -number, 0) for number, scope in reserved.items() if scope.closed is not None]
+    changes.sort(key=lambda change: change[0])
+    used: dict[int, int] = defaultdict(int)
+    used[0], curve = recording.metadata.get("bytes_before", 0), []
+    outer: dict[int, int] = {}  # for each reserve that was given back, the account that it went to
+    for when, where, nbytes in changes:
+        if where < 0:
+            outer[-where] = account(recording.scopes[-where].parent)
+            where, nbytes = outer[-where], used[-where] - reserved[-where].reserve
+        while where in outer:
+            where = outer[where]
+        used[where] += nbytes
+        if where == 0:
+            curve.append((when, used[0]))
+    return curve

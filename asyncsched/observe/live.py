@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 from .._arguments import check_number, format_bytes, require_package
 from .._log import Log
 from ..runtime import context
-from .snapshot import Snapshot
-from .summary import Summary
+from .summary import Snapshot, Summary
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -15,6 +15,7 @@ the machine slept. A call that keeps the GIL makes both late as well, but that u
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import traceback
 from collections.abc import Callable
@@ -25,7 +26,6 @@ from typing import Any
 from .._arguments import check_number
 from .._core.instrument import Instrument
 from .._log import Log
-from .stack import stack_of
 
 log = Log("asyncsched")
 
@@ -200,3 +200,24 @@ class Watch:
             more,
             "".join(traceback.format_list(stack)),
         )
+
+
+_CALLBACK, _TURN, _RUNNER = [  # of asyncio: who calls a callback, who calls that, and who calls uvloop
+    (join(dirname(asyncio.__file__), file), name)
+    for file, name in (("events.py", "_run"), ("base_events.py", "_run_once"), ("runners.py", "run"))
+]
+
+
+def stack_of(thread: int) -> list[traceback.FrameSummary] | None:
+    """What the callback does that a loop's thread is in, the outermost first; None where it is in none.
+
+    As text: a frame that was kept would keep its tensors.
+    """
+    frame = sys._current_frames().get(thread)
+    found = list(traceback.extract_stack(frame)) if frame is not None else []
+    del frame
+    places = [(summary.filename, summary.name) for summary in found]
+    for below in (_CALLBACK, _TURN, _RUNNER):
+        if below in places:
+            return None if below is _TURN else found[len(places) - places[::-1].index(below) :]
+    return found

@@ -30,8 +30,7 @@ from typing import Any, Final
 
 from .._arguments import format_bytes
 from .._core.ledger import Limits
-from ..pictures.graph import TaskGraph
-from ..pictures.node import Node
+from ..pictures.graph import Node, TaskGraph
 from ..runtime.runtime import LoopStream
 
 FORMAT: Final = 2

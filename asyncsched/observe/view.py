@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from .._arguments import format_bytes, format_seconds
-from .snapshot import Snapshot
+from .summary import Snapshot
 
 Row = Sequence[Text]
 _BAR = 20  # columns

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from .collapse import Box, collapse, in_order
 from .layers import layout
-from .node import Node
 
 MOST: Final = 60  # boxes that one can still read
 # Of each state the colours of a box and of its frame. Text is dark on all of them, on a light page and on a dark one.
@@ -24,6 +23,33 @@ COLOURS: Final = {
 _OTHER: Final = ("#f1f3f5", "#adb5bd")
 _WIDTH, _HEIGHT, _MARGIN, _LEGEND = 164, 46, 16, 34
 _NAME, _DETAIL = 19, 27  # characters that a box has room for
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One task, or a result that is there.
+
+    Attributes:
+        name: the operation's, or the function's.
+        shape, dtype: of the result, if it is an array.
+        state: "pending", "launched", "done", "failed" or "cancelled".
+        device: where it runs, or is.
+        inputs: the places, in the same sequence, of what it reads.
+        line: the one that submitted it.
+    """
+
+    name: str
+    shape: tuple[int | None, ...] | None = None
+    dtype: str = ""
+    state: str = "pending"
+    device: str = ""
+    inputs: tuple[int, ...] = ()
+    line: str = ""
+
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """What it has in common with others that are drawn as one."""
+        return self.name, self.shape, self.dtype, self.state, self.device
 
 
 class TaskGraph:
@@ -168,3 +194,130 @@ def _legend(nodes: Iterable[Node], left_out: int, y: float) -> str:
     if left_out:
         parts.append(f'<text x="{x}" y="{y + 10}">{left_out:,} more are left out</text>')
     return f'<g font-size="12" fill="#8a929a">{"".join(parts)}</g>'
+
+
+# -- collapsing -------------------------------------------------------------------------------------------------------
+
+
+_KEPT = 2  # boxes of a stretch, at each of its ends
+
+
+@dataclass(frozen=True)
+class Box:
+    """One or several nodes that are drawn as one; what it reads, by place among the boxes."""
+
+    node: Node
+    count: int
+    inputs: tuple[int, ...]
+
+
+def in_order(inputs: Sequence[Sequence[int]]) -> list[int]:
+    """The places, each after those it reads.
+
+    Raises:
+        ValueError: if there is no such order.
+    """
+    readers: list[list[int]] = [[] for _ in inputs]
+    missing = []
+    for place, reads in enumerate(inputs):
+        missing.append(len(set(reads)))
+        for read in set(reads):
+            if not 0 <= read < len(inputs):
+                raise ValueError(f"node {place} reads node {read}, and there are {len(inputs)}")
+            readers[read].append(place)
+    order = [place for place, count in enumerate(missing) if not count]
+    for place in order:  # the list grows meanwhile
+        for reader in readers[place]:
+            missing[reader] -= 1
+            if not missing[reader]:
+                order.append(reader)
+    if len(order) < len(inputs):
+        raise ValueError("the tasks go round in a circle: nothing reads what it leads to")
+    return order
+
+
+def collapse(nodes: Sequence[Node], order: Sequence[int], most: int) -> tuple[list[Box], int]:
+    """The boxes to draw, each after those it reads; and how many nodes are left out."""
+    place = {node: i for i, node in enumerate(order)}
+    boxes = [Box(nodes[i], 1, tuple(sorted({place[read] for read in nodes[i].inputs}))) for i in order]
+    before = len(boxes) + 1
+    while most < len(boxes) < before:
+        before = len(boxes)
+        for step in (_runs, _alike):
+            if len(boxes) > most:
+                boxes = _merged(boxes, step(boxes))
+    if len(boxes) > most:
+        boxes = _merged(boxes, _stretches(boxes), _between)
+    return boxes[:most], sum(box.count for box in boxes[most:])
+
+
+def _readers(boxes: Sequence[Box]) -> list[list[int]]:
+    readers: list[list[int]] = [[] for _ in boxes]
+    for place, box in enumerate(boxes):
+        for read in box.inputs:
+            readers[read].append(place)
+    return readers
+
+
+def _runs(boxes: Sequence[Box]) -> list[int]:
+    """For each box the first box of the run that it belongs to: a chain of one kind."""
+    readers, first = _readers(boxes), list(range(len(boxes)))
+    for place, box in enumerate(boxes):
+        if len(box.inputs) == 1:
+            (read,) = box.inputs
+            if len(readers[read]) == 1 and boxes[read].node.kind == box.node.kind:
+                first[place] = first[read]
+    return first
+
+
+def _alike(boxes: Sequence[Box]) -> list[int]:
+    """For each box the first one with equal kind, equal inputs and equal readers, all the way down and up."""
+    readers, known = _readers(boxes), dict[Hashable, int]()
+    down, up = [0] * len(boxes), [0] * len(boxes)
+    for place, box in enumerate(boxes):
+        down[place] = known.setdefault((box.node.kind, frozenset([down[read] for read in box.inputs])), len(known))
+    for place in range(len(boxes) - 1, -1, -1):
+        up[place] = known.setdefault((down[place], frozenset([up[reader] for reader in readers[place]]), 0), len(known))
+    first: dict[int, int] = {}
+    return [first.setdefault(colour, place) for place, colour in enumerate(up)]
+
+
+def _stretches(boxes: Sequence[Box]) -> list[int]:
+    """For each box in the middle of a long stretch, a chain of any kinds, the first of these; for others itself."""
+    readers, first = _readers(boxes), list(range(len(boxes)))
+    followed = [len(readers[i]) == 1 and len(boxes[readers[i][0]].inputs) == 1 for i in range(len(boxes))]
+    for start in range(len(boxes)):
+        if not followed[start] or (len(boxes[start].inputs) == 1 and followed[boxes[start].inputs[0]]):
+            continue
+        stretch = [start]
+        while followed[stretch[-1]]:
+            stretch.append(readers[stretch[-1]][0])
+        for place in stretch[_KEPT:-_KEPT] if len(stretch) > 2 * _KEPT + 1 else ():
+            first[place] = stretch[_KEPT]
+    return first
+
+
+def _between(box: Box, count: int) -> Node:
+    """What is drawn for several different boxes, of which this is the first."""
+    if count == box.count:
+        return box.node
+    return Node(f"{count:,} more", state="")
+
+
+def _merged(
+    boxes: Sequence[Box], first: Sequence[int], drawn: Callable[[Box, int], Node] = lambda box, _: box.node
+) -> list[Box]:
+    """The boxes that are the first of theirs, with all the others in them; still in order."""
+    count: Counter[int] = Counter()
+    inputs: dict[int, set[int]] = {}
+    for place, box in enumerate(boxes):
+        count[first[place]] += box.count
+        inputs.setdefault(first[place], set()).update(first[read] for read in box.inputs)
+    at = {place: i for i, place in enumerate(inputs)}
+    found = [
+        Box(drawn(boxes[p], count[p]), count[p], tuple([at[read] for read in reads if read != p]))
+        for p, reads in inputs.items()
+    ]
+    order = in_order([box.inputs for box in found])
+    now = {place: i for i, place in enumerate(order)}
+    return [replace(found[i], inputs=tuple(sorted([now[read] for read in found[i].inputs]))) for i in order]

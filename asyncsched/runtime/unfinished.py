@@ -7,8 +7,7 @@ from functools import cache
 
 from .._core.callsite import line_of
 from .._core.model import DONE, STATE_NAMES, Task, Value
-from ..pictures.graph import TaskGraph
-from ..pictures.node import Node
+from ..pictures.graph import Node, TaskGraph
 from .runtime import Runtime
 
 

@@ -13,12 +13,9 @@ from typing import Any
 import pytest
 
 from asyncsched.__main__ import main
-from asyncsched.observe.analysis import analyse
-from asyncsched.observe.critical_path import critical_path
-from asyncsched.observe.memory_curve import memory_curve
-from asyncsched.observe.page import page
+from asyncsched.observe.analysis import analyse, critical_path, memory_curve
 from asyncsched.observe.recording import Recording, ScopeRecord, TaskRecord, phases
-from asyncsched.observe.report import describe, verdict
+from asyncsched.observe.report import describe, page, verdict
 
 
 def task(seq: int, began: float, ended: float, **more: Any) -> TaskRecord:

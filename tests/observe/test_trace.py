@@ -15,7 +15,7 @@ import pytest
 import asyncsched as asc
 from asyncsched.devices.sim import SimDevice
 from asyncsched.observe import Recording
-from asyncsched.observe.memory_curve import memory_curve
+from asyncsched.observe.analysis import memory_curve
 from asyncsched.observe.recording import FORMAT
 from asyncsched.observe.report import describe
 
@@ -177,8 +177,8 @@ def test_what_another_version_wrote_is_refused_with_the_cure(tmp_path: Path) -> 
     path = tmp_path / "run.json"
     asyncio.run(traced(path, program))
     text = path.read_text()
-    for other, cure in ((FORMAT - 1, "an older asyncsched: record it again"), (FORMAT + 1, "newer asyncsched: upgrade")):
-        path.write_text(text.replace(f'"format":{FORMAT}', f'"format":{other}'))
+    for other, cure in ((-1, "an older asyncsched: record it again"), (1, "a newer asyncsched: upgrade")):
+        path.write_text(text.replace(f'"format":{FORMAT}', f'"format":{FORMAT + other}'))
         with pytest.raises(ValueError, match=cure):
             Recording.read(path)
 
