@@ -80,12 +80,12 @@ class TaskRecord:
     name: str
     site: str
     scope: int
-    inputs: tuple[int, ...]
     cost: int
     kept: int
     submitted: float
     head: float
     done: float
+    inputs: tuple[int, ...] = ()
     launched: float | None = None
     began: float | None = None
     ended: float | None = None
@@ -203,7 +203,7 @@ class Recording:
 def task_of(event: Mapping[str, Any]) -> TaskRecord:
     """The task of an event of the category "task"."""
     args, began = event["args"], event["ts"]
-    found: dict[str, Any] = args | {"name": event["name"], "inputs": tuple(args["inputs"])}
+    found: dict[str, Any] = args | {"name": event["name"], "inputs": tuple(args.get("inputs", ()))}
     if event["ph"] == "X":
         ended = began + event["dur"]
         inline = {"kept": args["cost"], "submitted": began, "head": began, "launched": began, "done": ended}

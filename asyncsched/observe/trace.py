@@ -9,7 +9,7 @@ from time import perf_counter, thread_time
 from typing import Any, Final
 
 from .._core.instrument import InlineOp, Instrument
-from .._core.model import DONE, Account, Scope, Task
+from .._core.model import Account, Scope, Task
 from ..runtime.context import find
 from .trace_events import Events, Row
 from .trace_file import TraceFile
@@ -167,9 +167,7 @@ class Trace(Instrument):
     def op_ran_inline(self, op: InlineOp) -> None:
         name, scope, _, nbytes, site, began, ended, seq = op
         number = self._scopes.get(scope) or self._number(scope)
-        times = began, began, began, ended, ended  # as of a task that waited for nothing
-        row = Row(seq, name, site, number, [], nbytes, began, False, None, False, *times, DONE, nbytes)
-        self._notes.append((Events.task, (row,)))
+        self._notes.append((Events.inline, (seq, name, site, number, nbytes, began, ended)))
         if ended > self._next:
             self._sample(ended)
 

@@ -37,7 +37,7 @@ _SHOWN: Final = {
 
 @dataclass(slots=True)
 class Row:
-    """What a trace notes of a task, or of an operation that ran inline; of a time that never came 0."""
+    """What a trace notes of a task; of a time that never came 0."""
 
     seq: int
     name: str
@@ -47,7 +47,7 @@ class Row:
     cost: int
     submitted: float
     expedited: bool = False
-    lane: Lane | None = None  # None for what ran inline, for a claim, and for what was never launched
+    lane: Lane | None = None  # None for a claim, and for what was never launched
     full: bool = False  # whether no slot was free before its launch
     head: float = 0.0
     launched: float = 0.0
@@ -90,13 +90,9 @@ class Events:
                 {"name": device.name, "kind": device.kind, "streams": len(lanes.compute)}
                 for device, lanes in runtime.lanes.items()
             ],
-            "machine": {
-                "system": platform.system(),
-                "processor": platform.machine(),
-                "processors": os.cpu_count(),
-                "python": platform.python_version(),
-                "numpy": np.__version__,
-            },
+            "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} processors",
+            "python": platform.python_version(),
+            "numpy": np.__version__,
             "program": " ".join(sys.argv),
             "pid": os.getpid(),
         }
@@ -117,50 +113,62 @@ class Events:
     # -- tasks ----------------------------------------------------------------------------------------------------
 
     def task(self, row: Row) -> str:
-        """A task, or an operation that ran inline."""
+        """A task that ended, or what is known of one that did not."""
         if not row.ended:
             text = self._without_body(row)
         else:
             key = row.lane, row.name, id(row.site), row.state, row.full, row.expedited
             known = self._known.get(key)
-            text = known[0] if known is not None else self._template(row, key)
-            origin, began = self._origin, row.began
-            numbers = (began - origin) * 1e6, (row.ended - began) * 1e6, row.seq, row.scope, row.inputs, row.cost
-            if row.lane is None:
-                text %= numbers
-            else:
-                text %= (
-                    *numbers,
-                    row.kept,
-                    (row.submitted - origin) * 1e6,
-                    (max(row.head, row.submitted) - origin) * 1e6,
-                    (row.launched - origin) * 1e6,
-                    (row.done - origin) * 1e6,
-                )
+            origin, submitted, began = self._origin, row.submitted, row.began
+            text = (known[0] if known is not None else self._template(key, row.name, row.site, row)) % (
+                (began - origin) * 1e6,
+                (row.ended - began) * 1e6,
+                row.seq,
+                row.scope,
+                row.cost,
+                row.kept,
+                row.inputs,
+                (submitted - origin) * 1e6,
+                (max(row.head, submitted) - origin) * 1e6,
+                (row.launched - origin) * 1e6,
+                (row.done - origin) * 1e6,
+            )
         if self._details > 0:
             self._details -= 1
             text += self._detailed(text)
         return text
 
-    def _template(self, row: Row, key: tuple[Any, ...]) -> str:
-        """A slice's text without numbers, kept for the next task that is like this one."""
-        name, fixed = (_json(what).replace("%", "%%") for what in (row.name, self._fixed(row)))
-        lived = "" if row.lane is None else ',"kept":%d,"submitted":%.1f,"head":%.1f,"launched":%.1f,"done":%.1f'
+    def inline(
+        self, seq: int, name: str, site: CallSite | None, scope: int, cost: int, began: float, ended: float
+    ) -> str:
+        """An operation that ran on the loop's thread, without becoming a task."""
+        key = name, id(site)
+        known = self._known.get(key)
+        text = known[0] if known is not None else self._template(key, name, site)
+        return text % ((began - self._origin) * 1e6, (ended - began) * 1e6, seq, scope, cost)
+
+    def _template(self, key: tuple[Any, ...], name: str, site: CallSite | None, row: Row | None = None) -> str:
+        """A slice's text without numbers, kept for the next that is like this one."""
+        track, fixed, more = _LOOP, {"site": line_of(site), "stream": LoopStream.name}, ""
+        if row is not None:
+            track, fixed = self._track(row), self._fixed(row)
+            more = ',"kept":%d,"inputs":%s,"submitted":%.1f,"head":%.1f,"launched":%.1f,"done":%.1f'
+        named, args = (_json(what).replace("%", "%%") for what in (name, fixed))
         found = (
-            f'{{"ph":"X","cat":"task","pid":1,"tid":{self._track(row)},"name":{name},"ts":%.1f,"dur":%.1f,'
-            f'"args":{fixed[:-1]},"seq":%d,"scope":%d,"inputs":%s,"cost":%d{lived}}}}},\n'
+            f'{{"ph":"X","cat":"task","pid":1,"tid":{track},"name":{named},"ts":%.1f,"dur":%.1f,'
+            f'"args":{args[:-1]},"seq":%d,"scope":%d,"cost":%d{more}}}}},\n'
         )
         if len(self._known) >= _MOST_KNOWN:
             self._known.clear()
-        self._known[key] = found, row.site
+        self._known[key] = found, site
         return found
 
     def _track(self, row: Row) -> int:
-        """What ran on the loop's thread is on the loop's track, also where it had a lane."""
+        """A quick task has a lane, and yet is on the loop's track."""
         return _LOOP if row.lane is None else self._lanes.get(row.lane, _LOOP)
 
     def _fixed(self, row: Row) -> dict[str, Any]:
-        lane = row.lane
+        """What tasks that are alike have in common."""
         found: dict[str, Any] = {"site": line_of(row.site)}
         if row.state != DONE:
             found["state"] = STATE_NAMES[row.state]
@@ -168,12 +176,10 @@ class Events:
             found["waited_for"] = "slots"
         if row.expedited:
             found["expedited"] = True
-        if lane is not None:
-            found |= {"device": lane.device.name, "stream": lane.stream.name}
-            if lane.copies:
+        if row.lane is not None:
+            found |= {"device": row.lane.device.name, "stream": row.lane.stream.name}
+            if row.lane.copies:
                 found["copies"] = True
-        elif row.ended:
-            found["stream"] = LoopStream.name
         elif row.launched:
             found["claim"] = True
         return found
@@ -198,8 +204,6 @@ class Events:
         """Of a task its submission, an arrow from there to where it ran, and its life in phases."""
         event = json.loads(text[:-2])
         task = task_of(event)
-        if task.inline or task.claim:
-            return ""
         submitted, where = round(task.submitted * 1e6, 1), {"tid": _LOOP, "cat": "phase", "id": task.seq}
         texts = [_event("X", "submit " + task.name, tid=_LOOP, ts=submitted, dur=_MOMENT)]
         texts.append(_event("b", task.name, ts=submitted, args=event["args"], **where))

@@ -129,7 +129,7 @@ class TraceFile:
         if not (notes or released):
             return False
         if sum(map(len, self._texts)) > _MOST_TEXT:
-            self._lost += sum(make is Events.task for make, _ in notes)
+            self._lost += sum(make in (Events.task, Events.inline) for make, _ in notes)
             return True
         texts = [make(self._events, *told) for make, told in notes]
         if released:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from graphlib import CycleError, TopologicalSorter
 from html import escape
 from pathlib import Path
 from typing import Any, Final
@@ -217,23 +218,14 @@ def in_order(inputs: Sequence[Sequence[int]]) -> list[int]:
     Raises:
         ValueError: if there is no such order.
     """
-    readers: list[list[int]] = [[] for _ in inputs]
-    missing = []
     for place, reads in enumerate(inputs):
-        missing.append(len(set(reads)))
-        for read in set(reads):
+        for read in reads:
             if not 0 <= read < len(inputs):
                 raise ValueError(f"node {place} reads node {read}, and there are {len(inputs)}")
-            readers[read].append(place)
-    order = [place for place, count in enumerate(missing) if not count]
-    for place in order:  # the list grows meanwhile
-        for reader in readers[place]:
-            missing[reader] -= 1
-            if not missing[reader]:
-                order.append(reader)
-    if len(order) < len(inputs):
-        raise ValueError("the tasks go round in a circle: nothing reads what it leads to")
-    return order
+    try:
+        return list(TopologicalSorter(dict(enumerate(inputs))).static_order())
+    except CycleError as error:
+        raise ValueError("the tasks go round in a circle: nothing reads what it leads to") from error
 
 
 def collapse(nodes: Sequence[Node], order: Sequence[int], most: int) -> tuple[list[Box], int]:
