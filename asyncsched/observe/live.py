@@ -14,7 +14,7 @@ import threading
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Self
 
-from .._arguments import check_number, format_bytes, require_package
+from .._arguments import check_number, require_package
 from .._log import Log
 from ..runtime import context
 from .summary import Snapshot, Summary
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 log = Log("asyncsched")
 
 _LATE = 1.0  # seconds without a snapshot after which the view says so
+_WITHOUT = 120, 40  # columns and lines of the picture where there is no terminal
 _AT_EXIT = 2.0  # seconds that the interpreter waits for the terminal to be restored
 
 
@@ -32,7 +33,7 @@ class Live(Summary):
     """A view in the terminal: streams, slots and bytes against their limits, operations by time, who waits for what.
 
     Give it to a scheduler, or use it as `with asc.observe.Live():` inside an open one. What the program prints
-    meanwhile appears above it. Where standard error is no terminal nothing is shown but one line at the end.
+    meanwhile appears above it. Where standard error is no terminal the last picture alone is shown, at the end.
 
     >>> async def main():
     ...     async with asc.Scheduler("cpu", instruments=[asc.observe.Live()]) as s:
@@ -89,8 +90,10 @@ class Live(Summary):
             self._screen.show(last)
             self._screen.end()
         else:
+            from .view import draw
+
             assert self._console is not None
-            self._console.print(summary_line(last), highlight=False, markup=False, soft_wrap=True)
+            self._console.print(draw(last, None, *_WITHOUT), soft_wrap=True)
 
     def _tick(self) -> None:
         if self._loop is not None and self._screen is not None:
@@ -145,16 +148,3 @@ class _Screen:
                 over = None in fresh
                 known = [snapshot for snapshot in fresh if snapshot is not None]
                 display.update(view.picture(known[-1] if known else None, over=over), refresh=True)
-
-
-def summary_line(found: Snapshot) -> str:
-    """A snapshot in one line."""
-    s, seconds = found.statistics, max(found.seconds, 1e-9)
-    ended = s.tasks_completed + s.tasks_failed + s.tasks_cancelled
-    limit = "" if s.max_bytes is None else f" of {format_bytes(s.max_bytes)}"
-    parts = [f"{ended:,} tasks in {found.seconds:.1f} s ({ended / seconds:,.0f}/s)"]
-    parts += [f"{n:,} {what}" for n, what in ((s.tasks_failed, "failed"), (s.tasks_cancelled, "cancelled")) if n]
-    parts += [f"peak {format_bytes(s.peak_bytes)}{limit}"]
-    parts += [f"{x.name} busy {x.busy_seconds / seconds:.0%}" for x in found.streams if x.busy_seconds]
-    parts += [f"{x.name} {x.seconds:.2f} s" for x in found.operations[:3]]
-    return f"asyncsched: {', '.join(parts)}"

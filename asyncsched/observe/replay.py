@@ -271,26 +271,21 @@ class Event:
     """Something that the program did. If it waited before, then for a task to come to a state.
 
     Attributes:
-        delay: seconds since the event before it, or since the task came to its state if that was later.
+        when, rank: by which they are in order; the rank counts where several were at once.
         act: calls a method of a replay; None where it did nothing but wait.
         awaited: the number of the task that it waited for, -1 for none.
         state: of the task, that it waited for.
+        reached: when the task came to it.
+        delay: seconds since the event before it, or since the task came to its state if that was later.
     """
-
-    delay: float
-    act: methodcaller | None
-    awaited: int = -1
-    state: int = DONE
-
-
-class _Moment(NamedTuple):
-    """An event, and when it was: sorted by time, and by rank where several were at once."""
 
     when: float
     rank: int
     act: methodcaller | None
-    awaited: TaskRecord | None = None
+    awaited: int = -1
     state: int = DONE
+    reached: float = 0.0
+    delay: float = 0.0
 
 
 class Delays(NamedTuple):
@@ -303,16 +298,11 @@ class Delays(NamedTuple):
 
 def events_of(recording: Recording) -> list[Event]:
     """What the event loop's thread did, in order."""
-    events = []
+    events = sorted(_events(recording), key=lambda event: (event.when, event.rank))
     last = recording.tasks[0].submitted
-    for moment in sorted(_moments(recording), key=lambda moment: moment[:2]):
-        task, anchor = moment.awaited, last
-        if task is not None:
-            reached = task.launched if moment.state == LAUNCHED else task.done
-            anchor = max(last, reached if reached is not None else last)
-        delay = max(0.0, moment.when - anchor)
-        events.append(Event(delay, moment.act, -1 if task is None else task.seq, moment.state))
-        last = max(last, moment.when)
+    for event in events:
+        event.delay = max(0.0, event.when - max(last, event.reached))
+        last = max(last, event.when)
     return events
 
 
@@ -339,21 +329,21 @@ def _typical(times: list[float]) -> float:
     return max(0.0, median(times[-_TYPICAL:]))
 
 
-def _moments(recording: Recording) -> Iterator[_Moment]:
+def _events(recording: Recording) -> Iterator[Event]:
     """Everything that the loop's thread did, in no order. What happened at once has this one, by rank: drops, scopes
     that open, ends of waits, submissions, drops of what a task just submitted is to free, scopes that close."""
     for task in recording.tasks:
-        yield _Moment(task.submitted, 3, methodcaller("ran_inline" if task.inline else "submit", task))
+        yield Event(task.submitted, 3, methodcaller("ran_inline" if task.inline else "submit", task))
     for scope in recording.scopes.values():
         if scope.own_queue:
-            yield _Moment(scope.opened, 1, methodcaller("open", scope.number))
+            yield Event(scope.opened, 1, methodcaller("open", scope.number))
             if scope.closed is not None:
-                yield _Moment(scope.closed, 5, methodcaller("close", scope.number))
+                yield Event(scope.closed, 5, methodcaller("close", scope.number))
     yield from _drops(recording)
     yield from _waits(recording)
 
 
-def _drops(recording: Recording) -> Iterator[_Moment]:
+def _drops(recording: Recording) -> Iterator[Event]:
     """When the program dropped results: at the latest when it submitted the task whose end freed them."""
     waited = _waits_at(recording)
     readers: dict[int, TaskRecord] = {}  # the last to end, of each result
@@ -365,13 +355,13 @@ def _drops(recording: Recording) -> Iterator[_Moment]:
         reader, drop = readers.get(task.seq), methodcaller("drop", task.seq)
         if task.released is None:
             if not task.kept:
-                yield _Moment(task.done, 0, drop)
+                yield Event(task.done, 0, drop)
         elif reader is not None and (waited(task.released) or _freed_by(reader, task.released)):
-            yield _Moment(reader.submitted, 4, drop)
+            yield Event(reader.submitted, 4, drop)
         elif waited(task.released):
-            yield _Moment(task.submitted, 4, drop)
+            yield Event(task.submitted, 4, drop)
         else:
-            yield _Moment(task.released, 0, drop)
+            yield Event(task.released, 0, drop)
 
 
 def _freed_by(reader: TaskRecord, released: float) -> bool:
@@ -397,7 +387,7 @@ def _waits_at(recording: Recording) -> Callable[[float], bool]:
     return waited
 
 
-def _waits(recording: Recording) -> Iterator[_Moment]:
+def _waits(recording: Recording) -> Iterator[Event]:
     """Ends of waits, each for the task that ended it: for its launch, or for its end."""
     tasks = {task.seq: task for task in recording.tasks}
     ends = sorted((task.done, task.seq) for task in recording.tasks)
@@ -411,4 +401,5 @@ def _waits(recording: Recording) -> Iterator[_Moment]:
             at = bisect_right(times, ended) - 1
             if at >= 0 and times[at] >= began and ends[at][1] <= seq:
                 awaited = tasks[ends[at][1]]
-        yield _Moment(ended, 2, None, awaited, LAUNCHED if admission else DONE)
+        state, reached = (LAUNCHED, awaited.launched or 0.0) if admission else (DONE, awaited.done)
+        yield Event(ended, 2, None, awaited.seq, state, reached)

@@ -25,6 +25,27 @@ _IDLE: Final = {
     "awaited": "nothing else had been submitted, and the program awaited a result",
     "loop": "nothing more had been submitted",
 }
+# Of each reason the sentence that goes on after "because", and the cure.
+_VERDICTS: Final = {
+    "bytes": (
+        "tasks wait for bytes: raise max_bytes{limit}, or drop results sooner."
+        " `python -m asyncsched replan` says what which limit would give."
+    ),
+    "slots": "tasks wait for a slot while those that have one wait for each other: raise max_ops.",
+    "inputs": (
+        "each task waits for the one before it: the critical path below is what it takes. Work that does not depend on"
+        " it, submitted at the same time, would fill the streams."
+    ),
+    "handed over": "tasks are on their way from the loop to a stream: make each larger, or submit further ahead.",
+    "awaited": (
+        "the program awaits each result before it submits what comes next: submit ahead, and await late;"
+        " `async with s.window(2)` bounds how far."
+    ),
+    "loop": (
+        "nothing was submitted: the program was busy with something else, or waited for it"
+        " (`asc.observe.LoopGuard` tells what blocks the loop)."
+    ),
+}
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -74,8 +95,6 @@ def _heading(recording: Recording, found: Analysis, name: str) -> str:
 
 def verdict(found: Analysis) -> str:
     """The bottleneck in one sentence, and the cure."""
-    idle = found.idle
-    tasks = max(found.tasks, 1)
     if not found.tasks:
         return (
             "All ran inline, on the loop's thread: `graph = await s.capture(fn, x)` makes one task of many small rows."
@@ -87,39 +106,19 @@ def verdict(found: Analysis) -> str:
             f"The streams are busy {found.busy:.0%} of the time, {share:.0%} of it with {top.name}: what is computed"
             " sets the pace. Compute less or in lower precision there, or give more processors or devices."
         )
-    reason = max(idle, key=lambda why: idle[why])
-    lost = f"The streams are idle {1 - found.busy:.0%} of the time, mostly ({idle[reason]:.0%}) because"
-    if reason == "bytes":
-        limit = f"above {format_bytes(found.limit)}" if found.limit else ""
-        return (
-            f"{lost} tasks wait for bytes: raise max_bytes {limit}, or drop results sooner."
-            " `python -m asyncsched replan` says what which limit would give."
-        )
-    if reason == "slots":
-        return f"{lost} tasks wait for a slot while those that have one wait for each other: raise max_ops."
-    if reason == "inputs":
-        return (
-            f"{lost} each task waits for the one before it: the critical path below is what it takes. Work that does"
-            " not depend on it, submitted at the same time, would fill the streams."
-        )
-    mean = sum(one.seconds["running"] for one in found.operations if one.device != "event loop") / tasks
-    if (found.loop or 0.0) >= 0.7 or (mean < _TINY and reason in ("loop", "handed over", "awaited")):
+    reason = max(found.idle, key=lambda why: found.idle[why])
+    mean = sum(one.seconds["running"] for one in found.operations if one.device != "event loop") / found.tasks
+    works = (found.loop or 0.0) >= 0.7 or mean < _TINY
+    if works and reason in ("loop", "handed over", "awaited"):
         busy = "" if found.loop is None or found.loop < 0.5 else f", whose thread works {found.loop:.0%} of the time"
         return (
             f"The loop is the bottleneck{busy}: to issue operations of {format_seconds(mean)} each, and to take in"
             " their ends, takes longer than what they compute. Capture them, `graph = await s.capture(fn, x)`,"
             " which makes one task of many; or make each larger."
         )
-    if reason == "handed over":
-        return f"{lost} tasks are on their way from the loop to a stream: make each larger, or submit further ahead."
-    if reason == "awaited":
-        return (
-            f"{lost} the program awaits each result before it submits what comes next: submit ahead, and await late;"
-            " `async with s.window(2)` bounds how far."
-        )
     return (
-        f"{lost} nothing was submitted: the program was busy with something else, or waited for it"
-        " (`asc.observe.LoopGuard` tells what blocks the loop)."
+        f"The streams are idle {1 - found.busy:.0%} of the time, mostly ({found.idle[reason]:.0%}) because"
+        f" {_VERDICTS[reason].format(limit=f' above {format_bytes(found.limit)}' if found.limit else '')}"
     )
 
 
