@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import atexit
 import threading
-from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Self
 
 from .._arguments import check_number, require_package
@@ -102,21 +101,25 @@ class Live(Summary):
 
 
 class _Screen:
-    """A thread that draws what it is given."""
+    """A thread that draws the last picture that it was given."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._given: SimpleQueue[Snapshot | None] = SimpleQueue()
+        self._last: Snapshot | None = None
+        self._over = False
+        self._fresh = threading.Event()
         self._thread = threading.Thread(target=self._run, name="asyncsched live", daemon=True)
         self._thread.start()
         atexit.register(self._finish)
 
     def show(self, snapshot: Snapshot) -> None:
-        self._given.put(snapshot)
+        self._last = snapshot
+        self._fresh.set()
 
     def end(self) -> None:
         """After what it was given. It is not waited for."""
-        self._given.put(None)
+        self._over = True
+        self._fresh.set()
 
     def _finish(self) -> None:
         self.end()
@@ -135,16 +138,10 @@ class _Screen:
 
         from .view import View
 
-        view = View(self._console)
+        view, over = View(self._console), False
         with Display(console=self._console, auto_refresh=False, vertical_overflow="crop") as display:
-            over = False
             while not over:
-                try:
-                    fresh = [self._given.get(timeout=_LATE)]
-                except Empty:
-                    fresh = []
-                while not self._given.empty():
-                    fresh.append(self._given.get())
-                over = None in fresh
-                known = [snapshot for snapshot in fresh if snapshot is not None]
-                display.update(view.picture(known[-1] if known else None, over=over), refresh=True)
+                fresh = self._fresh.wait(_LATE)
+                self._fresh.clear()
+                over = self._over
+                display.update(view.picture(self._last if fresh else None, over=over), refresh=True)

@@ -11,7 +11,7 @@ What is read are these events; all others, as the phases and arrows of the first
   launched as it began, and kept what it cost.
 - `asyncsched.released`, again and again: `times`, numbers of `tasks`, `bytes`.
 - "scope" and "iteration" (of a window, which has no queue of its own): the beginning has `parent` and `priority`, the
-  end when its block was `left`, and its `reserve` in bytes. An instant "batch" in one has the number of `items`.
+  end its `reserve` in bytes. An instant "batch" in one has the number of `items`.
 - "await", the end of one: when it `began`, the number of the last `task`, and the `count`.
 - Counters: "tasks", "bytes", "loop" (what its thread ran, in seconds), and the bytes of scopes that have a reserve.
 - `asyncsched.end`, last, if the trace was ended: `lost`, how many tasks were left out since the disk was slow.
@@ -119,7 +119,6 @@ class ScopeRecord:
     opened: float
     own_queue: bool
     priority: int
-    left: float | None = None
     closed: float | None = None
     reserve: int = 0
 
@@ -258,7 +257,7 @@ def _take(found: Recording, event: Mapping[str, Any]) -> None:
             found.scopes[number] = ScopeRecord(number, args["parent"], name, when, kind == "scope", args["priority"])
         case "e", "scope" | "iteration":
             if (scope := found.scopes.get(event["id"])) is not None:  # else what opened it was lost
-                scope.left, scope.closed, scope.reserve = args["left"] / 1e6, when, args["reserve"]
+                scope.closed, scope.reserve = when, args["reserve"]
         case "n", "scope":
             found.batches.append((event["id"], when, args["items"]))
         case "e", "await":

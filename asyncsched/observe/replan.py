@@ -1,7 +1,7 @@
 """`python -m asyncsched replan run.json`: what other limits and streams would make of a recorded run.
 
 A sweep of replays in virtual time, as a table: how long, how many bytes at most, how long the program waited for room.
-Then the smallest limit under which it finishes, what twice the recorded limit would buy, and (`--plot`) a picture.
+Then the smallest limit under which it finishes, and what twice the recorded limit would buy.
 """
 
 from __future__ import annotations
@@ -9,13 +9,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from .._arguments import counted, format_bytes, parse_bytes
 from .recording import Recording
 from .replay import Outcome, Program
 
-MIB: Final = 2**20
 _CLOSE: Final = 1.01  # the smallest limit is found to within 1%
 _ASSUMED: Final = "Assumed: each body takes as long as it took, and the program does the same things in the same order."
 _SHARED: Final = (
@@ -31,7 +30,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-bytes", help='limits: "64MiB..1GiB" (doubling), or "64MiB,100MiB"; default around the peak'
     )
     parser.add_argument("--streams", default=None, help='streams of each device: "2", "1..4"; default as recorded')
-    parser.add_argument("--plot", metavar="FILE", help="draw time and peak by limit (needs matplotlib)")
 
 
 def report(options: argparse.Namespace) -> str:
@@ -53,9 +51,6 @@ def report(options: argparse.Namespace) -> str:
         lines.append(_SHARED)
     if program.recording.lost or not program.recording.complete:
         lines.append("This trace is not complete: what is not in it was not replayed.")
-    if options.plot:
-        plot(outcomes, options.plot)
-        lines.append(f"drawn: {options.plot}")
     return "\n".join(lines)
 
 
@@ -100,33 +95,6 @@ def counts_of(text: str) -> list[int]:
     if not found or min(found) < 1:
         raise ValueError(f"--streams {text}: numbers from 1, as in 2, or 1..4")
     return found
-
-
-def plot(outcomes: Sequence[Outcome], path: str) -> None:
-    """Time and peak by limit, a line for each number of streams."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError('--plot needs matplotlib: pip install "asyncsched[demos]"') from error
-    figure = Figure(figsize=(9, 3.6), layout="constrained")
-    time, peak = figure.subplots(1, 2)
-    limits = sorted({o.limits.max_bytes / MIB for o in outcomes if o.limits.max_bytes is not None})
-    for number, count in enumerate(dict.fromkeys(outcome.streams for outcome in outcomes)):
-        mine = [o for o in outcomes if o.streams == count and o.finished and o.limits.max_bytes is not None]
-        sizes: list[Any] = [o.limits.max_bytes / MIB for o in mine if o.limits.max_bytes is not None]
-        style = {"linestyle": ("-", "--", "-.", ":")[number % 4], "marker": "osvD"[number % 4], "fillstyle": "none"}
-        name = counted(count, "stream")
-        time.plot(sizes, [o.seconds for o in mine], label=name, **style)
-        peak.plot(sizes, [o.peak_bytes / MIB for o in mine], label=name, **style)
-    peak.plot(limits, limits, color="gray", linewidth=1, label="the limit")
-    for axes, what in ((time, "predicted time (s), lower is better"), (peak, "predicted peak of tracked bytes (MiB)")):
-        axes.set(xscale="log", xlabel="max_bytes (MiB)", ylabel=what)
-        axes.set_xticks(limits, [f"{limit:,.4g}" for limit in limits])
-        axes.minorticks_off()
-        axes.set_ylim(bottom=0)
-        axes.grid(alpha=0.3)
-        axes.legend(frameon=False)
-    figure.savefig(path, dpi=120)
 
 
 def _run(program: Program, limit: int | None, streams: int) -> Outcome:

@@ -23,93 +23,106 @@ from ..runtime.statistics import Load, Statistics
 MOST_NAMES: Final = 100
 OTHERS: Final = "(others)"
 _FAILURES_KEPT = 5
-
-
 _LOOKED_AT = 64  # of those who wait, and of open scopes: the loop stands still meanwhile
 
 
 @dataclass(frozen=True)
 class Operation:
-    """All tasks of one name, and the operations of that name that ran on the loop's thread."""
+    """All tasks of one name, and the operations of that name that ran on the loop's thread.
+
+    Attributes:
+        count: how many ran.
+        seconds: what they took, added up.
+    """
 
     name: str
     count: int
-    """How many ran."""
     seconds: float
-    """What they took, added up."""
 
 
 @dataclass(frozen=True)
 class StreamState:
-    """A stream."""
+    """A stream.
+
+    Attributes:
+        busy_seconds: how long it ran tasks, with the one that runs now, and without the parts of them that others ran.
+        tasks: launched on it, and not ended.
+        running: the task that runs, or on CUDA was enqueued last; None if none does.
+        running_seconds: for how long.
+        line: the user's line that submitted it.
+    """
 
     name: str
     busy_seconds: float
-    """How long it ran tasks, with the one that runs now, and without the parts of them that others ran."""
     tasks: int
-    """Launched on it, and not ended."""
     running: str | None
-    """The task that runs, or on CUDA was enqueued last; None if none does."""
     running_seconds: float
-    """For how long."""
     line: str
-    """The user's line that submitted it."""
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """Coroutines that wait at one line for a task."""
+    """Coroutines that wait at one line for a task.
+
+    Attributes:
+        place: where: "at file:line in name".
+        name: of the first of the unfinished tasks that they wait for; empty if none is any more.
+        state: of that task: pending or launched.
+        line: the user's that submitted it.
+        more: for how many other tasks each of them waits.
+    """
 
     count: int
     place: str
-    """Where: "at file:line in name"."""
     name: str
-    """Of the first of the unfinished tasks that they wait for; empty if none is any more."""
     state: str
-    """Of that task: pending or launched."""
     line: str
-    """The user's that submitted it."""
     more: int
-    """For how many other tasks each of them waits."""
 
 
 @dataclass(frozen=True)
 class ScopeState:
-    """A scope that is open."""
+    """A scope that is open.
+
+    Attributes:
+        tasks: its own that are not ended.
+        reserve: bytes it has reserved; 0 if it uses those of its parent.
+        used: bytes used of them.
+    """
 
     name: str
     tasks: int
-    """Its own that are not ended."""
     reserve: int
-    """Bytes it has reserved; 0 if it uses those of its parent."""
     used: int
-    """Bytes used of them."""
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What `Summary.read()` returns."""
+    """What `Summary.read()` returns.
+
+    Attributes:
+        name: the scheduler's `repr`.
+        seconds: since it was looked at first.
+        operations: by the time they took, the longest first.
+        waiting: by their number. Of very many the first ones.
+        waiting_count: coroutines that wait.
+        scopes: those right below the scheduler; the first ones, of many. Iterations of windows are not among them.
+        iterations: of windows right below the scheduler: begun, and not finished.
+        failures: the last tasks whose bodies raised, the oldest first.
+    """
 
     name: str
-    """The scheduler's `repr`."""
     seconds: float
-    """Since it was looked at first."""
     statistics: Statistics
     load: Load
     operations: tuple[Operation, ...]
-    """By the time they took, the longest first."""
     streams: tuple[StreamState, ...]
     waiting: tuple[Waiting, ...]
-    """By their number. Of very many the first ones."""
     waiting_count: int
-    """Coroutines that wait."""
     scopes: tuple[ScopeState, ...]
-    """Those right below the scheduler; the first ones, of many. Iterations of windows are not among them."""
     scope_count: int
     iterations: int
-    """Of windows right below the scheduler: begun, and not finished."""
     failures: tuple[str, ...]
-    """The last tasks whose bodies raised, the oldest first."""
 
 
 class Summary(Instrument):

@@ -16,7 +16,6 @@ from .trace_file import TraceFile
 
 _EVERY: Final = 2e-3  # seconds between two samples of the counters, at least
 _SHOWN_SCOPES: Final = 32  # whose bytes are counters, of those with a reserve
-_BEHIND: Final = 30_000  # notes not written yet at which the loop's thread takes a share
 
 
 class Trace(Instrument):
@@ -64,7 +63,6 @@ class Trace(Instrument):
         self._tasks: dict[Task, Row] = {}  # unfinished, with what is known of them
         self._notes = self._file.notes
         self._scopes: dict[Scope, int] = {}  # the open ones, with their numbers
-        self._left: dict[int, float] = {}  # of those whose block was left, when
         self._count = 0
         self._last: dict[Any, float] = {}  # when the last task of a queue was launched
         self._full = False  # whether no slot was free after the last launch
@@ -106,7 +104,7 @@ class Trace(Instrument):
         return self
 
     def __exit__(self, *error: object) -> None:
-        if not self._file.ending:  # the scheduler has not closed
+        if not self._file.ended.is_set():  # the scheduler has not closed
             self._runtime.instruments.remove(self)
 
     async def __aenter__(self) -> Trace:
@@ -179,10 +177,6 @@ class Trace(Instrument):
     def scope_opened(self, scope: Scope) -> None:
         self._number(scope)
 
-    def scope_left(self, scope: Scope) -> None:
-        if scope in self._scopes:
-            self._left[self._scopes[scope]] = perf_counter()
-
     def scope_closed(self, scope: Scope) -> None:
         number = self._scopes.pop(scope, None)
         if number is not None:
@@ -194,8 +188,7 @@ class Trace(Instrument):
         self._notes.append((Events.batch, (self._scopes.get(scope, 0), perf_counter(), items)))
 
     def _note_closed(self, scope: Scope, number: int) -> None:
-        now = perf_counter()
-        self._notes.append((Events.scope_closed, (number, self._left.pop(number, now), now, scope.reserve)))
+        self._notes.append((Events.scope_closed, (number, perf_counter(), scope.reserve)))
 
     def _number(self, scope: Scope) -> int:
         """The scope's number, from 1. One that was open before the trace counts as opened now."""
@@ -229,5 +222,4 @@ class Trace(Instrument):
             scopes = [(number, scope.account.used) for scope, number in self._scopes.items() if scope.reserve]
         sample = (now, ledger.pending, ledger.in_flight, self._in_flight, used, thread_time(), scopes[:_SHOWN_SCOPES])
         self._notes.append((Events.counters, sample))
-        if len(self._notes) > _BEHIND:
-            self._file.help()
+        self._file.bound()

@@ -63,9 +63,12 @@ class Events:
 
     Args:
         details: so many tasks are shown with all there is.
+
+    Attributes:
+        head: what the file begins with.
     """
 
-    def __init__(self, details: int) -> None:
+    def __init__(self, runtime: Runtime, details: int) -> None:
         self._details = details
         self._origin = time.perf_counter()
         self._lanes: dict[Lane, int] = {}
@@ -73,9 +76,9 @@ class Events:
         self._shown: dict[int, TaskRecord] = {}
         self._scopes: dict[int, str] = {0: ""}
         self._iterations: set[int] = set()
+        self.head = self._head(runtime)
 
-    def head(self, runtime: Runtime) -> str:
-        """What the file of an open scheduler begins with."""
+    def _head(self, runtime: Runtime) -> str:
         for lanes in runtime.lanes.values():
             for lane in dict.fromkeys((*lanes.compute, *lanes.serial, *lanes.copy)):
                 self._lanes[lane] = _STREAMS + len(self._lanes)
@@ -234,10 +237,10 @@ class Events:
         args = {"in": self._scopes.get(parent, ""), "parent": parent, "priority": level}
         return _event("b", name, tid=_LOOP, cat=self._kind(number), id=number, ts=self._us(when), args=args)
 
-    def scope_closed(self, number: int, left: float, when: float, reserve: int) -> str:
+    def scope_closed(self, number: int, when: float, reserve: int) -> str:
         kind, name = self._kind(number), self._scopes.pop(number, "")
         self._iterations.discard(number)
-        args = {"left": self._us(left), "reserve": reserve}
+        args = {"reserve": reserve}
         return _event("e", name, tid=_LOOP, cat=kind, id=number, ts=self._us(when), args=args)
 
     def _kind(self, number: int) -> str:

@@ -2,9 +2,9 @@
 
 Theory of operation. The scheduler's threads append to deques and nothing more. A few times a second the thread takes
 what is there, some thousand notes at a time, makes text of it and writes that: whole events, so that the file is valid
-wherever it ends. Making the text takes the interpreter for as long as issuing does; if the thread falls behind, since a
-loop that never rests leaves it half of the time at most, the loop's thread makes some of the text itself (`help`), and
-what waits stays bounded. If the disk falls behind for long, what is not written is dropped, and the file says so.
+wherever it ends. Making the text takes the interpreter for a third of the time that issuing does, so the thread keeps
+up with a loop that never rests and leaves it half of the time: then some ten thousand notes wait. If the disk falls
+behind for long, what is too much is dropped (`bound`), and the file says so.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ log = Log("asyncsched")
 
 _PAUSE: Final = 0.1  # seconds between two looks
 _NOTES: Final = 1024  # of one chunk, at most: some milliseconds, in steps of less than one
-_HELPED: Final = 256  # of one that the loop's thread makes: about a millisecond
-_MOST_TEXT: Final = 64 << 20  # bytes made and not written
+_MOST: Final = 200_000  # notes that wait: some 100 MB
 _LEVEL: Final = 3  # of compression: 6 takes twice as long, for a tenth less
 
 
@@ -40,6 +39,7 @@ class TraceFile:
     Attributes:
         notes: each a method of `Events` and its arguments.
         released: times, numbers of tasks, bytes. Many are one event.
+        ended: set when nothing more is noted.
     """
 
     def __init__(self, path: str | os.PathLike[str], details: int) -> None:
@@ -47,27 +47,23 @@ class TraceFile:
         self._raw: IO[bytes] = open(path, "wb")  # noqa: SIM115
         self.notes: deque[tuple[Callable[..., str], tuple[Any, ...]]] = deque()
         self.released: deque[tuple[float, int, int]] = deque()
-        self.ending = False
-        self._events = Events(details)
-        self._text_lock = threading.Lock()  # held by whoever makes text
-        self._texts: deque[bytes] = deque()
+        self._details = details
         self._lost = 0
-        self._ended = threading.Event()
+        self.ended = threading.Event()
         self._thread: threading.Thread | None = None
 
     # -- its life -------------------------------------------------------------------------------------------------
 
     def begin(self, runtime: Runtime) -> None:
         """Start writing. On the loop's thread, before anything is noted."""
-        self._texts.append(self._events.head(runtime).encode())
+        self._events = Events(runtime, self._details)
         self._thread = threading.Thread(target=self._write_all, name="asyncsched trace", daemon=True)
         self._thread.start()
         atexit.register(self._at_exit)
 
     def end(self) -> None:
         """Nothing more is noted: the thread writes what is left, and ends."""
-        self.ending = True
-        self._ended.set()
+        self.ended.set()
         if self._thread is None:  # it was never opened
             self._raw.close()
 
@@ -89,56 +85,39 @@ class TraceFile:
             if self._zipped:  # the head of such a file is written at once: not on the loop's thread
                 zipped = gzip.GzipFile(fileobj=self._raw, mode="wb", compresslevel=_LEVEL)
             with self._raw, zipped as file:
-                while not self._ended.wait(_PAUSE):
+                file.write(self._events.head.encode())
+                while not self.ended.wait(_PAUSE):
                     self._write(file)
                 self._write(file)
                 file.write(self._events.end(self._lost).encode())
         except OSError:
             log.exception(f"the trace {self._raw.name} ends here, since it cannot be written")
-            while not self._ended.wait(_PAUSE):
-                self._drop()
-            self._drop()
+            ended = False
+            while not ended:
+                ended = self.ended.wait(_PAUSE)
+                self.notes.clear()
+                self.released.clear()
         atexit.unregister(self._at_exit)
 
-    def _drop(self) -> None:
-        self.notes.clear()
-        self.released.clear()
-        self._texts.clear()
-
     def _write(self, file: IO[bytes]) -> None:
-        while True:
-            with self._text_lock:
-                more = self._make(_NOTES)
-            while self._texts:
-                file.write(self._texts.popleft())
-                file.flush()
-            if not more:
-                break
+        while self.notes or self.released:
+            texts = [make(self._events, *told) for make, told in _taken(self.notes)]
+            if released := list(_taken(self.released)):
+                texts.append(self._events.released(*zip(*released, strict=True)))
+            file.write("".join(texts).encode())
+            file.flush()
 
-    def help(self) -> None:
-        """Make some of the text, unless the thread is doing so."""
-        if self._text_lock.acquire(blocking=False):
-            try:
-                self._make(_HELPED)
-            finally:
-                self._text_lock.release()
-
-    def _make(self, most: int) -> bool:
-        """Make text of so many notes, at most. Returns whether there were any."""
-        notes, released = list(_taken(self.notes, most)), list(_taken(self.released, most))
-        if not (notes or released):
-            return False
-        if sum(map(len, self._texts)) > _MOST_TEXT:
-            self._lost += sum(make in (Events.task, Events.inline) for make, _ in notes)
-            return True
-        texts = [make(self._events, *told) for make, told in notes]
-        if released:
-            texts.append(self._events.released(*zip(*released, strict=True)))
-        self._texts.append("".join(texts).encode())
-        return True
+    def bound(self) -> None:
+        """Drop the last of what waits, if it is too much."""
+        while len(self.notes) > _MOST:
+            make, _ = self.notes.pop()
+            self._lost += make in (Events.task, Events.inline)
+        while len(self.released) > _MOST:
+            self.released.pop()
 
 
-def _taken(items: deque[Any], most: int) -> Iterator[Any]:
-    while items and most:
-        most -= 1
+def _taken(items: deque[Any]) -> Iterator[Any]:
+    for _ in range(_NOTES):
+        if not items:
+            break
         yield items.popleft()
