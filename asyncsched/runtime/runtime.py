@@ -35,7 +35,6 @@ from .instruments import Instruments
 from .late_finalisers import watch_for_signals
 from .life import InlineMode, Life, OnOneLoop, running_loop
 from .rates import Meter
-from .resuming import resume
 from .threads import in_thread
 from .wakeup import Wakeup, plain_wakeup
 
@@ -96,7 +95,6 @@ class Runtime(OnOneLoop, Host):
         self.meter = Meter(self.ledger)
         # The asyncio tasks that wait, and for which tasks: where a search for a deadlock begins.
         self.parked: dict[asyncio.Future[None], tuple[asyncio.Task[Any] | None, Sequence[Task]]] = {}
-        self.answered: list[asyncio.Future[None]] | None = None  # see `resuming`; None where a future is set at once
         self.reclaimers: set[Callable[[], bool]] = set()  # asked, when the queue is stuck, to free what they can spare
 
     def __repr__(self) -> str:
@@ -350,24 +348,7 @@ class Runtime(OnOneLoop, Host):
         task.number = lane.stream.launch(task, points)
 
     def on_wake(self) -> None:
-        """What a wake-up schedules: take in what has ended, and have who waited for it go on at once."""
-        answered: list[asyncio.Future[None]] = []
-        try:
-            self.answered = answered
-            self.catch_up()
-            self.answered = None
-            if answered:
-                assert self.loop is not None
-                resume(answered, self.loop.get_debug())
-        except BaseException:  # a signal's, perhaps: nobody must wait for ever if the loop goes on
-            self.answered = None
-            for future in answered:
-                if not future.done():
-                    future.set_result(None)
-            raise
-
-    def catch_up(self) -> None:
-        """What has ended is taken in, also without a wake-up."""
+        """What has ended is taken in. A wake-up schedules this; who finds it there calls it without one."""
         self.completions.awake = False
         self.dispatch()  # when closed too: a body that aclose(timeout=) left behind may have someone waiting for it
         if self.meter.since is not None:

@@ -3,8 +3,10 @@
 Theory of operation. A wait puts a `Waiter` on each task, *then* has the engine take in what has ended, and only then
 awaits a future. In this order, since a stream's thread that ends a task wakes the loop only if the task has a waiter: a
 waiter added after that check would never be woken. The engine calls the waiter at every change of its tasks; it counts
-those that have got as far as it waits for, and sets the future when they are enough. In a callback of the loop the
-runtime sets it instead, when all else is done (`resuming`).
+those that have got as far as it waits for, and sets the future when they are enough.
+
+Not taken: stepping the coroutine that waits in the turn of the loop that brought the answer, and not in the next. It
+spares 3 to 5% of a hop to a stream and back, and asks for asyncio's private list of a future's callbacks.
 """
 
 from __future__ import annotations
@@ -29,10 +31,9 @@ ENDED: Final = 2
 class Waiter:
     """Settles a future when `count` tasks have got as far as `stage`; if `eager`, also when one has failed."""
 
-    __slots__ = ("count", "eager", "future", "runtime", "stage")
+    __slots__ = ("count", "eager", "future", "stage")
 
-    def __init__(self, runtime: Runtime, count: int, future: asyncio.Future[None], stage: int, eager: bool) -> None:
-        self.runtime = runtime
+    def __init__(self, count: int, future: asyncio.Future[None], stage: int, eager: bool) -> None:
         self.count = count
         self.future = future
         self.stage = stage
@@ -46,11 +47,7 @@ class Waiter:
                 return False
         self.count -= 1
         if (self.count <= 0 or (self.eager and task.failure is not None)) and not self.future.done():
-            to_resume = self.runtime.answered
-            if to_resume is None:
-                self.future.set_result(None)
-            else:
-                to_resume.append(self.future)
+            self.future.set_result(None)
         return True
 
 
@@ -74,7 +71,7 @@ def wait(
     loop = runtime.loop
     assert loop is not None
     future: asyncio.Future[None] = loop.create_future()
-    waiter, observer = Waiter(runtime, len(tasks), future, stage, eager), runtime.ledger.observer
+    waiter, observer = Waiter(len(tasks), future, stage, eager), runtime.ledger.observer
     for task in tasks:
         if not waiter(task):
             task.waiters = [waiter] if task.waiters is None else [*task.waiters, waiter]
@@ -85,7 +82,7 @@ def wait(
         observer.wait_began(tasks)
     try:
         if future.done():
-            runtime.catch_up()  # no wake-up was sent for it
+            runtime.on_wake()  # no wake-up was sent for it
             yield
         else:
             if not loop.is_running():  # this runs on another loop

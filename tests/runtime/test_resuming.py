@@ -1,11 +1,10 @@
-"""Who waited goes on in the turn of the loop that brought the answer."""
+"""Who waited goes on after a wake-up, whatever the others who waited do."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
-from contextvars import ContextVar
 from typing import Any
 
 import pytest
@@ -31,25 +30,6 @@ async def _answered(
 
 def _wake(s: asc.Scheduler) -> None:
     asyncio.get_running_loop().call_soon(s._runtime.on_wake)
-
-
-@pytest.mark.parametrize("debug", [False, True], ids=["", "debug"])
-async def test_in_the_turn_of_the_wake_up(s: asc.Scheduler, gate: threading.Event, debug: bool) -> None:
-    found: list[Any] = []
-    mark: ContextVar[str] = ContextVar("mark", default="another's")
-
-    async def wait(task: Any) -> None:
-        mark.set("mine")
-        found.append(await task)
-        found.append(mark.get())
-
-    await _answered(s, gate, wait)
-    loop = asyncio.get_running_loop()
-    loop.set_debug(debug)  # where it goes on by itself, so that what is slow is told to be its own
-    loop.call_soon(lambda: (s._runtime.on_wake(), found.append("woken")))
-    await until(lambda: len(found) == 3)
-    loop.set_debug(False)
-    assert found == (["woken", 0, "mine"] if debug else [0, "mine", "woken"])
 
 
 async def test_who_is_cancelled_by_one_that_went_on_is_cancelled(gate: threading.Event) -> None:
