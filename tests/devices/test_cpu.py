@@ -160,7 +160,7 @@ async def test_threads_are_restored_after_aclose_ran_out_of_time(many: list[int]
 class Library:
     """A BLAS of eight threads; when the number is set, something comes in between."""
 
-    num_threads = 8
+    internal_api, num_threads = "mkl", 8
 
     def __init__(self, between: Callable[[], object]) -> None:
         self._between: Callable[[], object] | None = between
@@ -202,6 +202,19 @@ def test_a_loop_of_another_thread_sets_the_threads_too(many: list[int]) -> None:
     thread.start()
     thread.join(60)
     assert found == [[2] * len(many), many]
+
+
+async def test_an_openblas_whose_function_has_another_name_is_set_by_threadpoolctl(
+    monkeypatch: pytest.MonkeyPatch, many: list[int]
+) -> None:
+    monkeypatch.setattr(blas, "_OPENBLAS", [])
+    async with asc.Scheduler("cpu", streams=4) as s:
+        gate = threading.Event()
+        running = s.submit_nowait(held, gate)
+        assert await s.call(threads) == [2] * len(many)
+        gate.set()
+        await running
+    assert threads() == many
 
 
 FORKED = """

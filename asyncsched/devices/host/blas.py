@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from itertools import product
 from threading import RLock
 from typing import TYPE_CHECKING
 
@@ -22,10 +23,15 @@ from .allowed import allowed_processors
 if TYPE_CHECKING:
     from threadpoolctl import LibController
 
+Setter = Callable[[int], object]
+# OpenBLAS's function, by the names that it has in builds of it, NumPy's among them.
+_OPENBLAS = [
+    f"{prefix}openblas_set_num_threads{suffix}" for prefix, suffix in product(("scipy_", ""), ("64_", "_64", ""))
+]
 _lock = RLock()
 _streams: dict[object, int] = {}  # of each device that has several
 _computing: dict[object, bool] = {}  # devices that do not rest: whether what they run is to have one stream's part
-_libraries: list[tuple[LibController, int]] = []  # and how many threads each had before
+_libraries: list[tuple[Setter, int]] = []  # and how many threads each had before
 _found: list[LibController] = []
 _processors = 1
 _part: int | None = None  # how many threads each has at most; None while each has those that it had before
@@ -46,7 +52,7 @@ def share(device: object, streams: int) -> None:
     global _libraries
     with _lock:
         if not _streams:
-            _libraries = [(library, library.num_threads) for library in _found]
+            _libraries = [(_setter(library), library.num_threads) for library in _found]
         _streams[device] = streams
 
 
@@ -82,8 +88,8 @@ def _set() -> None:
     part = _part
     while part != (wanted := _wanted()):
         _part = part = wanted
-        for library, before in _libraries:
-            _setter(library)(before if part is None else min(before, part))
+        for set_threads, before in _libraries:
+            set_threads(before if part is None else min(before, part))
 
 
 def _wanted() -> int | None:
@@ -93,10 +99,13 @@ def _wanted() -> int | None:
     return None
 
 
-def _setter(library: LibController) -> Callable[[int], None]:
-    """What sets it on any thread. The public method leaves OpenBLAS to one thread as long as that lives, and drops in
-    silence what others set: another loop's settings, and the user's own."""
-    found: Callable[[int], None] = getattr(library, "_real_set_num_threads", library.set_num_threads)
+def _setter(library: LibController) -> Setter:
+    """What sets it on any thread. threadpoolctl's own leaves OpenBLAS to one thread as long as that lives, and drops in
+    silence what others set: another loop's settings, and the user's own. So it is OpenBLAS's function, where that is
+    found. (With OpenMP each thread has a setting of its own, which threadpoolctl sets.)"""
+    own = library.internal_api == "openblas" and library.info().get("threading_layer") != "openmp"
+    named = [getattr(library.dynlib, name, None) for name in (_OPENBLAS if own else ())]
+    found: Setter = next(filter(None, named), library.set_num_threads)
     return found
 
 
