@@ -21,12 +21,8 @@ THIRD_PARTY = {"anyio", "numpy", "threadpoolctl"}
 NAMED_BY_WHO_HAS_IT = {  # what has to do with it alone, and is imported by nobody else
     "testing": {"pytest", "pytest_asyncio"},
     "cluster.compute": {"dask"},
-    "cluster.sizes": {"dask"},
     "cluster.graph": {"dask"},
-    "cluster.node": {"dask"},
-    "cluster.results": {"dask"},
     "cluster.run": {"dask"},
-    "cluster.watching": {"dask"},
 }
 # Imported by one function, where that is installed.
 BEHIND_AN_EXTRA = {

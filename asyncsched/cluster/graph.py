@@ -1,12 +1,43 @@
-"""What a Dask graph says of the order of its tasks."""
+"""What a Dask graph says: in which order its tasks are to run, and how many bytes each will make.
+
+Theory of operation. A graph names functions and not sizes, but bounds need sizes before a task runs. There are three
+sources. (1) *Told*: the layers of Dask's arrays know their chunks and dtype, so a block's bytes are known. Where Dask
+has fused several tasks into one, the blocks in between are workspace; two of them are there at a time at most, where
+they follow one on the other. So is the block that a step of a reduction makes of those it reads. (2) *Measured*:
+`dask.sizeof` of each result. From the first of a layer on that is believed where it says something else: what
+reductions tell of their first step is the size of what they read, and nobody tells anything of an object's. (3)
+*Guessed*: the first tasks of a name of which nobody tells anything are charged what their inputs are, or a share of the
+limit, so that few of them run at once; and no less than one of that name made in an earlier graph. Then one of them has
+been measured.
+
+Of Dask's private names one is used: `convert_legacy_graph` of `dask._task_spec` (seen in 2026.1 and in 2026.8), which
+makes nodes of a graph's tuples. Where it is gone, `_converted` does that by public names, and such a task takes longer.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from math import prod
+from typing import Any, Final, TypeAlias
 
-from dask._task_spec import DataNode, GraphNode, convert_legacy_graph
+import numpy as np
+from dask import core
+from dask.highlevelgraph import HighLevelGraph
 from dask.order import order
+from dask.sizeof import sizeof
+from dask.task_spec import DataNode, GraphNode, List, Task, TaskRef
+
+from ..devices.memory import held_bytes, owner_of
+
+Told: TypeAlias = tuple[tuple[tuple[int, ...], ...], int]  # chunks, and the bytes of an element
+
+_NOTHING: Final = (type(None), bool, int, float, complex, np.generic)
+_SMALL: Final = 128  # bytes that are not worth being counted, as those of a number are not
+_FEW: Final = 16  # parts of a result that are looked at one by one
+_REMEMBERED: Final = 1024
+
+# By a task's name without its token, the most bytes that such a task made. Streams write it: each write is one step.
+_known: dict[str, int] = {}
 
 
 def in_order(graph: Mapping[Any, Any], wanted: set[Any], cache: Mapping[Any, Any]) -> dict[Any, GraphNode]:
@@ -16,7 +47,7 @@ def in_order(graph: Mapping[Any, Any], wanted: set[Any], cache: Mapping[Any, Any
         KeyError: for a wanted key that is not there.
         ValueError: for one that a task reads and that is not there.
     """
-    nodes = convert_legacy_graph(graph, all_keys={*graph, *cache})
+    nodes = _nodes(graph, {*graph, *cache})
     nodes |= {key: DataNode(key, made) for key, made in cache.items()}
     for key in wanted:
         if key not in nodes:
@@ -31,3 +62,179 @@ def in_order(graph: Mapping[Any, Any], wanted: set[Any], cache: Mapping[Any, Any
                 needed.add(other)
                 todo.append(other)
     return {key: nodes[key] for key in sorted(needed, key=order(nodes).__getitem__)}
+
+
+def _nodes(graph: Mapping[Any, Any], keys: set[Any]) -> dict[Any, GraphNode]:
+    """A graph's tasks as Dask's nodes, whose form they have mostly. Others are tuples of functions and arguments."""
+    try:
+        from dask._task_spec import convert_legacy_graph
+    except ImportError:
+        return dict(_converted(graph, keys))
+    found: dict[Any, GraphNode] = convert_legacy_graph(graph, all_keys=keys)
+    return found
+
+
+def _converted(graph: Mapping[Any, Any], keys: set[Any]) -> Iterator[tuple[Any, GraphNode]]:
+    """The same, where `dask.core.get` computes what is no node."""
+    for key, made in graph.items():
+        reads = core.keys_in_tasks(keys, [made], as_list=True)
+        node = Task(key, _computed, key, DataNode(None, made), reads, *map(TaskRef, reads))
+        yield key, made if isinstance(made, GraphNode) else node
+
+
+def _computed(key: Any, made: Any, reads: list[Any], *values: Any) -> Any:
+    return core.get({key: made}, [key], cache=dict(zip(reads, values, strict=True)))[0]
+
+
+class Kind:
+    """Tasks of one layer, or of one name: what is known of them."""
+
+    __slots__ = ("chunks", "itemsize", "joins", "made", "name", "told", "workspace")
+
+    def __init__(self, name: str, told: Told | None, workspace: tuple[int, ...], joins: bool) -> None:
+        self.name = name
+        self.joins = joins  # it makes one block of those it reads, and reduces that
+        self.chunks: tuple[tuple[int, ...], ...] | None
+        self.chunks, self.itemsize = told or (None, 0)
+        self.told = None if told is None else _most(told)
+        self.workspace = workspace  # of the blocks within a task, the largest two
+        self.made = -1  # the most that one has made so far
+        if self.chunks is not None and all(len(set(sizes)) == 1 for sizes in self.chunks):
+            self.chunks = None  # every block is as large
+
+    def measured(self, nbytes: int) -> None:
+        """One of them made so much. On a stream's thread."""
+        if nbytes > self.made:
+            self.made = nbytes
+            if self.told is None:
+                if len(_known) >= _REMEMBERED:
+                    _known.clear()
+                _known[self.name] = max(nbytes, _known.get(self.name, 0))
+
+    def output(self, key: Any) -> int | None:
+        """What the one with this key will make, if anything is known of it."""
+        made, told = self.made, self.told
+        if told is None:
+            return made if made >= 0 else None
+        if self.chunks is not None and type(key) is tuple and len(key) == len(self.chunks) + 1:
+            told = self.itemsize * prod(sizes[i] for sizes, i in zip(self.chunks, key[1:], strict=True))
+        return told if made < 0 else min(made, told) if made <= (self.told or 0) else made
+
+
+class Sizes:
+    """The sizes of one graph's tasks.
+
+    Args:
+        source: what was given to `get`.
+        share: what a task is charged of which nothing is known.
+    """
+
+    def __init__(self, source: object, share: int) -> None:
+        self._share = share
+        self._told = dict(_told(source))
+        self._kinds: dict[str, Kind] = {}
+
+    def kind(self, key: Any, node: GraphNode | None = None) -> Kind:
+        """The kind that a task belongs to."""
+        name = _name(key)
+        found = self._kinds.get(name)
+        if found is None:
+            inner, made = _within(node)
+            told = self._told.get(_layer(key if made is None else made))
+            sizes = sorted((_most(self._told.get(_layer(other))) for other in inner), reverse=True)
+            found = self._kinds[name] = Kind(_prefix(name), told, (*sizes, 0, 0)[:2], told is not None and _joins(node))
+        return found
+
+    def cost(self, kind: Kind, key: Any, node: GraphNode) -> int:
+        """What a task is charged: what it will make, with what it needs meanwhile."""
+        output = kind.output(key)
+        if output is None:
+            known = [self.kind(other).output(other) for other in node.dependencies]
+            guess = sum(self._share if n is None else n for n in known) if known else self._share
+            output = max(guess, _known.get(kind.name, 0))
+        largest, second = kind.workspace
+        if kind.joins:
+            output += sum(self.kind(other).output(other) or 0 for other in node.dependencies)
+        return largest + max(output, second) if largest else output
+
+
+def nbytes(made: object, values: Mapping[Any, Any]) -> tuple[int, Any]:
+    """What a task's result takes that was not there before, and of which of its `values` it is a view: a key."""
+    if isinstance(made, _NOTHING):
+        return 0, None
+    for key, value in values.items():
+        if value is made:
+            return 0, key
+    if isinstance(made, np.ndarray):
+        if made.base is not None:
+            owner = owner_of(made)
+            for key, value in values.items():
+                if isinstance(value, np.ndarray) and owner_of(value) is owner:
+                    return 0, key
+        return _worth_it(held_bytes(made)), None
+    if isinstance(made, dict | list | tuple) and len(made) <= _FEW:
+        return sum(nbytes(part, values)[0] for part in (made.values() if isinstance(made, dict) else made)), None
+    try:
+        return _worth_it(int(sizeof(made))), None
+    except Exception:  # a user's object, which may not be able to say
+        return 0, None
+
+
+def _worth_it(size: int) -> int:
+    return size if size > _SMALL else 0
+
+
+def _most(told: Told | None) -> int:
+    """The bytes of the largest block."""
+    return 0 if told is None else told[1] * prod(max(sizes, default=0) for sizes in told[0])
+
+
+def _told(source: object) -> dict[str, Told]:
+    """The chunks and the bytes of an element, of each layer that tells them: of a graph, or an expression of some."""
+    expressions = source.walk() if hasattr(source, "walk") else ()
+    found = {}
+    for graph in (source, *[getattr(expression, "hlg", None) for expression in expressions]):
+        for name, layer in graph.layers.items() if isinstance(graph, HighLevelGraph) else ():
+            told = getattr(layer, "collection_annotations", None) or {}
+            chunks, dtype = told.get("chunks"), told.get("dtype")
+            if chunks is None or not isinstance(dtype, np.dtype) or dtype.hasobject:
+                continue
+            if all(isinstance(n, int | np.integer) for sizes in chunks for n in sizes):  # else they are not known yet
+                found[name] = (chunks, dtype.itemsize)
+    return found
+
+
+def _within(node: GraphNode | None) -> tuple[list[Any], Any]:
+    """The keys of what is computed on the way in a fused task, and that of its result."""
+    if not isinstance(node, Task) or not node.has_subgraph():
+        return [], None
+    inner, made = node.args[:2]
+    keys = [key for key in inner if key != made]
+    deeper, last = _within(inner.get(made))
+    return [*keys, *deeper], made if last is None else last
+
+
+def _joins(node: GraphNode | None) -> bool:
+    """Whether a node reads a list of blocks, as the further steps of reductions do."""
+    return isinstance(node, Task) and any(
+        isinstance(arg, List) or (isinstance(arg, Task) and arg.kwargs.get("typ") is list) for arg in node.args
+    )
+
+
+def _layer(key: Any) -> str:
+    """The layer of a key; Dask numbers what it has fused behind `_.`"""
+    name = key[0] if type(key) is tuple and key else key
+    return name.partition("_.")[0] if isinstance(name, str) else ""
+
+
+def _name(key: Any) -> str:
+    if type(key) is tuple and key:
+        key = key[0]
+    elif isinstance(key, str):
+        return _prefix(key)  # a key for itself, as `delayed` makes them
+    return key if isinstance(key, str) else type(key).__name__
+
+
+def _prefix(name: str) -> str:
+    """A task's name without the token behind it."""
+    return name.rpartition("-")[0] or name.rstrip("0123456789")

@@ -23,24 +23,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextvars import Context
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Final
 
-from dask._task_spec import Alias, DataNode, GraphNode
+from dask.task_spec import Alias, DataNode, GraphNode
 
 from .._core.failure import Failure
-from .._core.model import PENDING, CallPlan, Task, new_value
+from .._core.model import PENDING, CallPlan, Task, Value, new_value
 from .._core.model import Scope as CoreScope
 from .._log import Log
 from ..devices.contract import Device
+from ..devices.execution import Body
 from ..flow.scope import Submitter
 from ..runtime.runtime import Runtime
 from ..runtime.waiting import ADMITTED, awaited, checkpoint, drained
-from .node import Node
-from .results import Results
-from .sizes import Sizes
+from .graph import Kind, Sizes, nbytes
 
 log = Log("asyncsched")
 
@@ -80,7 +80,12 @@ class Run:
         self.stopped = False  # what has not begun is not to run any more
         self._lanes = runtime.lanes[device].compute
         self._device = device
-        self._results = Results(nodes, wanted)
+        self._wanted = wanted
+        # What each node gives, until all that read it are submitted, and what is wanted to the end: the value of a
+        # task, or what was there.
+        self._held: dict[Any, Any] = {}
+        # How many nodes read each; one that is asked for has one reader more.
+        self._readers = Counter(chain(wanted, *(node.dependencies for node in nodes.values())))
         self._core: CoreScope | None = None
         self._waiting: asyncio.Task[Any] | None = None
         self._cancelled: Failure | None = None
@@ -105,7 +110,7 @@ class Run:
                 return {}
             if self._cancelled is not None:
                 self._cancelled.rethrow()
-            return {} if self.stopped else self._results.wanted()
+            return {} if self.stopped else self._results()
         except asyncio.CancelledError:
             if self.error is None or self._waiting is None or self._waiting.uncancel():
                 raise
@@ -114,7 +119,7 @@ class Run:
             self.stopped = True
             runtime.reclaimers.discard(self._go_first)
             self._core = self._waiting = None
-            self._results.clear()
+            self._held.clear()
             _tell(runtime, before, len(self.nodes))
 
     async def _submit_all(self, core: CoreScope) -> None:
@@ -151,24 +156,47 @@ class Run:
 
     def _task(self, core: CoreScope, key: Any, node: GraphNode) -> Task | None:
         """The task for a node, with all it reads; None where there is nothing to run."""
-        results = self._results
         if isinstance(node, DataNode):
-            results.data[key] = node.value
+            self._held[key] = node.value
             return None
-        keys, inputs, given = results.read(node)
+        keys, inputs, given = self._read(node)
         if self.watch is None and isinstance(node, Alias):
-            if inputs:
-                results.made[key] = inputs[0]
-            else:
-                results.data[key] = given[node.target]
+            self._held[key] = inputs[0] if inputs else given[node.target]
             return None
         kind = self.sizes.kind(key, node)
         cost, limit = self.sizes.cost(kind, key, node), core.account.limit
         if limit is not None and cost > limit:  # a guess may be wrong: it is tried with all there is
             cost = limit
-        made = results.made[key] = new_value(core.account, self._device, None)
+        made = self._held[key] = new_value(core.account, self._device, None)
         body = Node(self, key, node, kind, keys, given)
         return Task(core, CallPlan(kind.name), made, body, tuple(inputs), None, None, self._lanes, cost)
+
+    def _read(self, node: GraphNode) -> tuple[list[Any], list[Value], dict[Any, Any]]:
+        """What a node reads that is about to be submitted: keys and values of tasks, and what was there, by key."""
+        keys, inputs, given = [], [], {}
+        for other in node.dependencies:
+            held = self._held[other]
+            if type(held) is Value:
+                keys.append(other)
+                inputs.append(held)
+            else:
+                given[other] = held
+            self._readers[other] -= 1
+            if not self._readers[other]:
+                del self._held[other]
+        return keys, inputs, given
+
+    def _results(self) -> dict[Any, Any]:
+        """What is wanted, by key, when all has ended. Raises what a task of it failed with."""
+        found = {}
+        for key in self._wanted:
+            held = self._held[key]
+            if type(held) is Value:
+                if held.failure is not None:
+                    held.failure.rethrow()
+                held = held.array
+            found[key] = held
+        return found
 
     def stop(self, error: BaseException, node: GraphNode, given: dict[Any, Any]) -> None:
         """A task raised: nothing more is to run. On a stream's thread."""
@@ -195,6 +223,50 @@ class Run:
             return False
         self.runtime.ledger.reprice(head, 0)
         return True
+
+
+class Node(Body):
+    """What runs a node of the graph on a stream's thread."""
+
+    __slots__ = ("_given", "_key", "_keys", "_kind", "_node", "_run")
+
+    def __init__(self, run: Run, key: Any, node: GraphNode, kind: Kind, keys: list[Any], given: dict[Any, Any]) -> None:
+        self._run = run
+        self._key = key
+        self._node = node
+        self._kind = kind
+        self._keys = keys  # of the inputs, in their order
+        self._given = given  # what else it reads
+
+    def run(self, task: Task) -> None:
+        run, given = self._run, self._given
+        if run.stopped:
+            return
+        for key, value in zip(self._keys, task.inputs, strict=True):
+            given[key] = value.array
+        try:
+            if run.watch is not None:
+                run.watch(self._key)
+            made = run.context.copy().run(self._node, given)
+        except BaseException as error:
+            trace = error.__traceback__
+            error.__traceback__ = None if trace is None else trace.tb_next  # this frame holds what is charged
+            del trace
+            run.stop(error, self._node, given)
+            failure = Failure(error, task.name, None)
+            failure.seen = True  # it is raised where the graph is computed
+            task.failure = failure
+            return
+        charge, source = nbytes(made, given)
+        self._kind.measured(charge)
+        result = task.value
+        assert result is not None
+        if source is not None and source in self._keys:
+            result.base = task.inputs[self._keys.index(source)].owner
+        result.array, result.charge = made, charge  # not `nbytes`: who reads it is charged nothing for it
+        task.refund = task.cost - charge
+        if run.watch is not None:
+            run.watch(self._key, made)
 
 
 def _tell(runtime: Runtime, before: int, tasks: int) -> None:

@@ -16,6 +16,7 @@ import xarray as xr
 from dask.callbacks import Callback
 from dask.diagnostics import Profiler, ProgressBar
 from dask.order import order
+from dask.task_spec import Task, TaskRef
 from dask.utils_test import GetFunctionTestMixin, add, inc
 
 import asyncsched as asc
@@ -30,7 +31,37 @@ class TestDasksOwn(GetFunctionTestMixin):
     get = staticmethod(cluster.get)
 
 
-def test_any_collection_is_computed():
+@pytest.fixture
+def public(monkeypatch):
+    """Dask without what is used of its private names."""
+    monkeypatch.delattr("dask._task_spec.convert_legacy_graph")
+
+
+@pytest.mark.usefixtures("public")
+class TestDasksOwnByPublicNames(GetFunctionTestMixin):
+    get = staticmethod(cluster.get)
+
+    def test_tuples_of_all_kinds(self):
+        graph = {
+            ("x", 0): 1,
+            ("x", 1): (inc, ("x", 0)),
+            "same": ("x", 1),
+            "nested": (sum, [(inc, "same"), ("x", 1), 7]),
+            "list": ["same", 5, ("x", 0)],
+            "data": ["nothing", 5],
+            "both": (add, "nested", "node"),
+            "node": Task("node", inc, TaskRef("same")),
+        }
+        assert cluster.get(graph, list(graph)) == (1, 2, 2, 12, [2, 5, 1], ["nothing", 5], 15, 3)
+        with pytest.raises(LookupError):
+            cluster.get({"a": 1, "b": (fail, "a")}, "b")
+
+
+@pytest.mark.parametrize("names", ["private", "public"])
+def test_any_collection_is_computed(names, request):
+    if names == "public":
+        request.getfixturevalue(names)
+
     x = np.random.default_rng(0).random((60, 60))
     lazy = da.from_array(x, chunks=(20, 30))
     with dask.config.set(scheduler=cluster.get):
@@ -67,7 +98,7 @@ def test_what_is_missing_is_told():
     with pytest.raises(KeyError, match="nothing"):
         cluster.get({"a": 1}, [["nothing"], "a"])
     with pytest.raises(ValueError, match="Missing dependency 'b' for 'a'"):
-        cluster.get({"a": dask._task_spec.Task("a", inc, dask._task_spec.TaskRef("b"))}, "a")
+        cluster.get({"a": Task("a", inc, TaskRef("b"))}, "a")
 
 
 def test_results_that_are_there_are_taken_from_a_cache():
