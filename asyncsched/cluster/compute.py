@@ -199,9 +199,9 @@ def _raise(run: Run, again: bool) -> NoReturn:
 
 
 class Watchers:
-    """Dask's callbacks (`ProgressBar`, `Profiler`, `Cache`) of one graph, with the state that its own schedulers show them.
+    """Dask's callbacks of one graph (`ProgressBar`, `Profiler`, `Cache`), called on the thread that waits for it.
 
-    They are called on the thread that waits for the graph.
+    They are shown the state that Dask's own schedulers show them.
 
     Streams call it with a key when they begin a task, and with its result when that is there. Each sees a task begin
     after what it reads has ended, so here they come in that order, too.

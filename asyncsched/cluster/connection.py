@@ -1,22 +1,26 @@
-"""The way to Dask: a client on our own loop, where its workers are, and the futures of what it was given."""
+"""The way to Dask: a client on our own loop, which of its workers are used and where they are, and the futures of what
+it was given.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Coroutine
+import itertools
+from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeAlias
 from uuid import uuid4
 
 from ..errors import AsyncSchedError
 from .card import RESOURCE, look
-from .choice import Choice, Worker
-from .stranded import release_stranded
 from .work import describe, over
 
+Worker: TypeAlias = dict[str, Any]  # as Dask describes it, with its address
+Workers: TypeAlias = dict[Any, Worker]  # by name
+
 LOOK_EVERY, SECONDS_PER_LOOK = 1.0, 2e-3  # seconds between two looks at where the workers are, and for each of them
-_LOOK_FOR_CARDS = 0.1  # seconds between two looks for workers that join
+_LOOK_FOR_MORE = 0.1  # seconds between two looks for workers that join
 
 
 class ResultLost(AsyncSchedError):
@@ -29,6 +33,71 @@ def load() -> None:
         import_module("distributed.versions").get_versions()
     except ImportError as error:
         raise RuntimeError('a cluster needs Dask: pip install "asyncsched[cluster]"') from error
+
+
+class Choice:
+    """Which workers the user wants.
+
+    Args:
+        wanted: names or addresses, or how many; None for all.
+        gpu: True for those with cards alone, False for NumPy on all; None for cards if all that are chosen have one.
+    """
+
+    def __init__(self, wanted: int | Sequence[Any] | None, gpu: bool | None) -> None:
+        self._wanted = wanted
+        self._gpu = gpu
+        self.count = wanted if isinstance(wanted, int) else 0  # how many to wait for
+
+    def enough(self, known: Workers) -> bool:
+        """Whether there are as many as are waited for."""
+        return len(self._fitting(known)) >= self.count
+
+    def among(self, known: Workers) -> Workers:
+        """The chosen ones of the known workers.
+
+        Raises:
+            RuntimeError: if there are none, or not those asked for.
+        """
+        fitting, kind = self._fitting(known), f" with {RESOURCE}=1" if self._gpu else ""
+        if isinstance(self._wanted, int) or self._wanted is None:
+            found = dict(itertools.islice(fitting.items(), self._wanted))
+        else:
+            names = {worker["address"]: name for name, worker in fitting.items()} | {name: name for name in fitting}
+            if missing := [name for name in self._wanted if name not in names]:
+                raise RuntimeError(f"no workers {missing}{kind} in this cluster: it has {list(fitting)}")
+            found = {names[name]: fitting[names[name]] for name in self._wanted}
+        if not found:
+            raise RuntimeError(f"the cluster has no workers{kind} yet: workers=2 waits for two")
+        return found
+
+    def bound(self, addresses: Mapping[Any, str], known: Workers) -> dict[Any, str]:
+        """Where the chosen workers are now, by name. In the place of one that is gone comes one that nobody chose,
+        unless the user named them."""
+        named = not isinstance(self._wanted, int) and self._wanted is not None
+        spare = iter(
+            [] if named else [worker for name, worker in self._fitting(known).items() if name not in addresses]
+        )
+        found = {name: known.get(name) or next(spare, None) for name in addresses}
+        return {name: addresses[name] if worker is None else worker["address"] for name, worker in found.items()}
+
+    def on_cards(self, chosen: Workers) -> bool:
+        """Whether tasks run on their cards.
+
+        Raises:
+            RuntimeError: if nobody said, and some have one.
+        """
+        if self._gpu is not None:
+            return self._gpu
+        without = [name for name, worker in chosen.items() if not _has_card(worker)]
+        if without and len(without) < len(chosen):
+            raise RuntimeError(
+                f"some of these workers have Dask's resource {RESOURCE}, and {without} have not: gpu=True takes those"
+                " that have it, gpu=False runs on NumPy on all, workers=[...] names the ones to take"
+            )
+        return not without
+
+    def _fitting(self, known: Workers) -> Workers:
+        return {name: worker for name, worker in known.items() if not self._gpu or _has_card(worker)}
 
 
 class Connection:
@@ -53,23 +122,21 @@ class Connection:
 
     # -- opening and closing ------------------------------------------------------------------------------------
 
-    async def open(self, choice: Choice) -> dict[Any, Worker]:
+    async def open(self, choice: Choice) -> Workers:
         """Connect. Returns the workers that are chosen, by name."""
         self.loop = asyncio.get_running_loop()
         self._look_at = self.loop.time() + LOOK_EVERY
         self.client = await self._connected()
-        if choice.count:
-            await self.client.wait_for_workers(choice.count)
-        while not choice.enough(await self._look()):  # noqa: ASYNC110  # Dask's client looks again and again, too
-            await asyncio.sleep(_LOOK_FOR_CARDS)
-        found = choice.among(await self._look())
+        while not choice.enough(known := await self._look()):  # noqa: ASYNC110  # Dask's client looks again, too
+            await asyncio.sleep(_LOOK_FOR_MORE)
+        found = choice.among(known)
         self.gpu = choice.on_cards(found)
         self._choice = choice
         self._addresses = {name: worker["address"] for name, worker in found.items()}
         await self.client.register_plugin(release_stranded())
         return found
 
-    async def cards(self, workers: dict[Any, Worker]) -> dict[Any, int]:
+    async def cards(self, workers: Workers) -> dict[Any, int]:
         """The workers' cards, and the free bytes of each. Workers may share one.
 
         Raises:
@@ -100,7 +167,7 @@ class Connection:
         if client is not None and client is not self._given:
             await client.close()
 
-    async def _look(self) -> dict[Any, Worker]:
+    async def _look(self) -> Workers:
         """The workers by name."""
         known = (await self._asked("a look at the workers", self.client.scheduler.identity(n_workers=-1)))["workers"]
         return {worker["name"]: worker | {"address": address} for address, worker in known.items()}
@@ -141,16 +208,13 @@ class Connection:
                 *call,
                 key=f"{name}-{uuid4().hex}",
                 pure=False,
-                **self._restrictions(worker),
+                # By address: the name of a worker that is gone breaks Dask's scheduler. For a card Dask chooses, by
+                # where the data is: what it is told of preferred workers it forgets with the resource, once they are
+                # gone.
+                workers=None if self.gpu else [self._addresses[worker]],
+                allow_other_workers=not self.gpu,
+                resources={RESOURCE: 1} if self.gpu else None,
             )
-
-    def _restrictions(self, worker: Any) -> dict[str, Any]:
-        """Who may run a task. One for a card may wait for a worker that has one, and then Dask chooses, by where the
-        data is: what it is told of preferred workers it forgets with the resource, once they are gone."""
-        if self.gpu:
-            return {"resources": {RESOURCE: 1}}
-        # By address: the name of a worker that is gone breaks Dask's scheduler.
-        return {"workers": [self._addresses[worker]], "allow_other_workers": True}
 
     async def outcome(self, future: Any) -> BaseException | None:
         """Wait until a call has ended. Returns why it failed, if it did."""
@@ -223,3 +287,32 @@ def _lost(name: str) -> ResultLost:
         f"the result of {name!r} is gone from the cluster, and cannot be computed again: the connection to Dask's"
         " scheduler ended, it was restarted, or somebody else cancelled the task there"
     )
+
+
+def _has_card(worker: Mapping[str, Any]) -> bool:
+    return bool(worker["resources"].get(RESOURCE, 0) >= 1)
+
+
+def release_stranded() -> Any:
+    """A plugin of Dask's scheduler: what it is to do with tasks whose workers are all gone.
+
+    Each task of ours names a worker, and others may do it where that is gone (`allow_other_workers`). But a task that
+    finds no worker at all waits, and of a worker that joins Dask asks only whether the task names it: that others may
+    is looked at when there is a choice. So after the last worker died, tasks wait for an address that never comes back,
+    and with them what is computed again for them, of which nobody here has a future.
+
+    Its class is a local one, which travels as code: this package need not be there.
+    """
+    from distributed.diagnostics.plugin import SchedulerPlugin
+
+    class ReleaseStranded(SchedulerPlugin):
+        name, idempotent = "asyncsched-release-stranded", True
+
+        def add_worker(self, scheduler: Any, worker: str) -> None:
+            """Called before Dask looks which of the waiting tasks the new worker may do."""
+            for task in scheduler.unrunnable:
+                named = task.worker_restrictions
+                if named and task.loose_restrictions and named.isdisjoint(scheduler.workers):
+                    task.worker_restrictions = None
+
+    return ReleaseStranded()

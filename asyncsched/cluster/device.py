@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,19 +14,15 @@ from .._core.model import Lane, Task
 from ..devices.contract import Job, RemoteDevice
 from ..ops.program import Program, ref
 from .card import on_host
-from .choice import Choice, Worker
-from .connection import Connection, load
-from .durations import Durations
+from .connection import Choice, Connection, Workers, load
 from .memory import CARDS_GRANULE, DaskMemory, Remote, standing
-from .programs import Fused
-from .stream import DaskStream
-from .work import Work, copied, hold, perform, view_of
+from .stream import DaskStream, Durations
+from .work import Fused, Work, copied, perform, view_of
 
 # Of the workers' memory, where no max_bytes is given. The rest is for what is not tracked: copies that Dask makes on
 # other workers of what is read there, work in progress, Python.
 SHARE_OF_MEMORY = 0.5
 MOST_PER_WORKER = 16  # a guess: enough that a worker is busy while the next tasks travel
-DEEPEST = 128  # results that one comes from, the longest way: then it is brought here and put anew
 BROUGHT_WHOLE = 256 * 1024  # bytes of a result that is brought for the sake of a part of it
 _BYTES_PER_SECOND = 100e6  # a guess, as Dask's own: for choosing between a busy worker with the data, and an idle one
 
@@ -51,7 +46,7 @@ class DaskDevice(RemoteDevice):
     *Workers may die.* What is lost Dask computes again, from what was put: that is kept with Dask's scheduler for as
     long as anything that came from it is held. So no death of workers loses anything, and data larger than the
     scheduler's memory is not to be put, but read by the tasks themselves. So that what is kept does not grow with a
-    training, a result that comes from many others (`DEEPEST`, one from the other) is brought here and put anew. A task
+    training, a result that comes from many others (128, one from the other) is brought here and put anew. A task
     during which several workers died (Dask's `allowed-failures`) fails with Dask's `KilledWorker`. If the scheduler
     dies all is lost, and awaiting it raises `ResultLost`.
 
@@ -102,9 +97,8 @@ class DaskDevice(RemoteDevice):
         self.connection = Connection(cluster)
         self._choice = Choice(workers, gpu)
         self._most = most_per_worker
-        self._workers: dict[Any, Worker] = {}
+        self._workers: Workers = {}
         self._cards: dict[Any, int] = {}
-        self.durations = Durations()
 
     # -- opening and closing ------------------------------------------------------------------------------------
 
@@ -127,10 +121,10 @@ class DaskDevice(RemoteDevice):
 
     def open(self, completions: Completions, max_bytes: int | None) -> None:
         self.memory = DaskMemory(completions, CARDS_GRANULE if self._cards else 1)
-        self.streams = [DaskStream(f"{self.name} worker {name}", self, name, self._most) for name in self._workers]
-        self.serial = [DaskStream(f"{stream.name}, one by one", self, stream.worker, 1) for stream in self.streams]
-        self.copier = DaskStream(f"{self.name} copies in", self, None, self._most * len(self.streams))
-        self._turns = itertools.cycle(self._workers)
+        shared, names = (self.connection, self.memory, Durations()), list(self._workers)
+        self.streams = [DaskStream(f"{self.name} worker {name}", *shared, [name], self._most) for name in names]
+        self.serial = [DaskStream(f"{stream.name}, one by one", *shared, [stream.worker], 1) for stream in self.streams]
+        self.copier = DaskStream(f"{self.name} copies in", *shared, names, self._most * len(names))
 
     def close(self) -> None:
         """Nothing to stop: the workers are not ours."""
@@ -161,8 +155,8 @@ class DaskDevice(RemoteDevice):
         if isinstance(array, Remote):
             future, views = array.future, array.views
             if views and array.nbytes > BROUGHT_WHOLE:
-                work = Work(copied, (ref(0),), {}, (views,), gpu=self.gpu)
-                future, views = self.send("view", work, [future], array.home), ()
+                work = Work(copied, (ref(0),), {}, (views,), gpu=self.connection.gpu)
+                future, views = self.connection.submit("view", array.home, perform, work, future), ()
             array = view_of(on_host(await self.connection.gathered(future)), views)
             if isinstance(array, np.ndarray) and array.flags.writeable and array.flags.owndata:
                 return array
@@ -180,29 +174,3 @@ class DaskDevice(RemoteDevice):
 
     def offload(self, job: Job) -> None:
         raise AssertionError("what leaves a cluster is brought")
-
-    # -- what a stream needs ------------------------------------------------------------------------------------
-
-    @property
-    def gpu(self) -> bool:
-        """Whether tasks run on the workers' cards."""
-        return self.connection.gpu
-
-    def next_worker(self) -> Any:
-        """Whose turn it is to be given an array."""
-        return next(self._turns)
-
-    def send(self, name: str, work: Work, operands: Sequence[Any], worker: Any) -> Any:
-        """Give Dask a task, for a worker. Returns its future."""
-        return self.connection.submit(name, worker, perform, work, *operands)
-
-    async def renewed(self, name: str, remote: Remote) -> Any:
-        """The future to hold a result by: another if it comes from so many that Dask is to forget them."""
-        if remote.depth < DEEPEST:
-            return remote.future
-        remote.depth = 0
-        found = await self.connection.gathered(remote.future)
-        anew = self.connection.submit(name, remote.home, hold, found)
-        if (error := await self.connection.outcome(anew)) is not None:
-            raise error
-        return anew

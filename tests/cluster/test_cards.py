@@ -62,7 +62,7 @@ async def test_random_numbers_are_the_same_from_run_to_run(d):
 
 
 async def test_what_is_put_anew_is_on_a_card_again(d, monkeypatch):
-    monkeypatch.setattr("asyncsched.cluster.device.DEEPEST", 2)
+    monkeypatch.setattr("asyncsched.cluster.stream.DEEPEST", 2)
     x = await d.put(A)
     for _ in range(5):
         x = x + 1
@@ -124,7 +124,7 @@ async def test_a_mix_is_refused_and_the_cure_named(mixed):
         assert await s.call(lambda x: type(x).__name__, await s.put(A)) == "ndarray"
         assert {await s.call(lambda x: type(x).__module__, await s.put(A)) for _ in range(3)} == {"numpy"}
     async with asc.Scheduler(DaskDevice(mixed, workers=[0, 1])) as s:
-        assert s.devices[0].gpu
+        assert s.devices[0].connection.gpu
 
 
 async def test_a_worker_without_a_card_is_told_of(mixed, monkeypatch):

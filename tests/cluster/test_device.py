@@ -40,8 +40,8 @@ async def test_operations_are_computed_on_workers_and_brought_when_awaited(d):
 async def test_views_are_no_tasks_of_dasks_and_shapes_that_depend_on_data_come_back(d):
     x = await d.put(A)
     sent = []
-    device = d.devices[0]
-    send, device.send = device.send, lambda name, *rest: sent.append(name) or send(name, *rest)
+    way = d.devices[0].connection
+    submit, way.submit = way.submit, lambda name, *rest: sent.append(name) or submit(name, *rest)
     view = x[1:, ::2].T
     assert np.array_equal(await view, A[1:, ::2].T)
     assert np.array_equal(await (view * 2), A[1:, ::2].T * 2)
@@ -215,7 +215,7 @@ async def test_from_and_to_another_device(address):
 
 @pytest.mark.one_loop
 async def test_what_comes_from_many_results_is_put_anew_and_those_are_forgotten(d, monkeypatch):
-    monkeypatch.setattr("asyncsched.cluster.device.DEEPEST", 4)
+    monkeypatch.setattr("asyncsched.cluster.stream.DEEPEST", 4)
     x = await d.put(A)
     for _ in range(6):
         x = x + 1

@@ -22,8 +22,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from asyncsched.cluster.choice import Choice
-from asyncsched.cluster.connection import ResultLost
+from asyncsched.cluster.connection import Choice, ResultLost
 from asyncsched.cluster.device import DaskDevice
 from tests.waiting import until
 

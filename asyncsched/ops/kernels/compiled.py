@@ -21,7 +21,7 @@ import numpy as np
 from ..._log import Log
 
 WORTH = 1 << 14  # elements: what is smaller is soon done anyway
-_KEPT_RUNS = 64  # a guess, as of `cluster.programs`
+_KEPT_RUNS = 64  # a guess, as of `cluster.work`
 
 Loop = Callable[..., Any]
 
