@@ -12,7 +12,7 @@ import pytest
 
 import asyncsched as asc
 from asyncsched import nn
-from asyncsched.devices.cuda import expressions
+from asyncsched.devices.cuda import cupy_internals, expressions
 from asyncsched.ops.table import TABLE
 from asyncsched.tensors.tensor import apply
 from tests.declared import UFUNCS
@@ -186,6 +186,21 @@ async def test_a_run_is_one_kernel_and_its_intermediates_take_no_memory(card):
         assert rows.owned == 4 * 64 * 64 * 3
         assert graph.owned == (4 * 64 * 64 * 2 if card.fake is None else rows.owned)
         assert same(await graph(x).numpy(), await chain(x).numpy())
+
+
+@pytest.mark.parametrize("name", cupy_internals.PRIVATE)
+async def test_what_cupy_has_under_another_name_is_done_by_its_public_functions(card, monkeypatch, name):
+    monkeypatch.setitem(cupy_internals.PRIVATE, name, "_gone")
+
+    def step(x: asc.Tensor, y: asc.Tensor) -> list[asc.Tensor]:
+        return [*networks(x, y), asc.where(x < y, x, 1) * 2, asc.clip(x, 0, 1) + y, chain(x)]
+
+    async with asc.Scheduler("cuda", streams=1) as s:
+        await compare(s, step, any_values("f4"), any_values("f4", 1))
+        if card.fake is None and name in ("where", "clip"):  # the others each expression needs
+            assert [run for run in runs_of(s) if run]
+        elif name not in ("loops by result", "choose by result"):
+            assert not [run for run in runs_of(s) if run]
 
 
 async def test_more_operands_than_a_kernel_takes_are_several_kernels(card):

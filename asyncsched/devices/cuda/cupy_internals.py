@@ -1,16 +1,31 @@
 """What is used of CuPy that is not its public interface: the CUDA C++ of its universal functions.
 
 A universal function has several loops, one for each list of dtypes, and CuPy chooses among them as NumPy does. Where a
-version of CuPy has none of this under these names, AttributeError is raised, or TypeError.
+version of CuPy has none of this under the names of `PRIVATE`, AttributeError is raised, or TypeError: then operations
+run one by one, by CuPy's public functions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+# All private names, as paths from CuPy, from one of its universal functions, or from a loop. Tested with CuPy 14.2.
+PRIVATE: Final = {
+    "typename": "_core._scalar.get_typename",
+    "where": "_sorting.search._where_ufunc",
+    "clip": "_core._routines_math.clip",
+    "loops": "_ops",
+    "loops by result": "_out_ops",
+    "preparation": "_loop_prep",
+    "preamble": "_preamble",
+    "choose by result": "_guess_routine_from_dtype",
+    "choose by operands": "_guess_routine_from_in_types",
+    "resolution": "_resolution_func",
+}
 DTYPES = "?bBhHiIlLqQefd"  # those that are told as expressions: no complex numbers
 # NVRTC would contract these to multiply-adds within CuPy's kernel, and is told not to in one of many operations.
 _CONTRACTED = ("cupy_remainder",)
@@ -52,36 +67,26 @@ def loop_of(ufunc: Any, operands: Sequence[Operand], dtype: Any) -> Loop:
     Raises:
         NotElementwise: if there is no loop, or it is more than an expression.
     """
-    if ufunc.nin != len(operands) or ufunc.nout != 1 or ufunc._loop_prep:
+    if ufunc.nin != len(operands) or ufunc.nout != 1 or private(ufunc, "preparation"):
         raise NotElementwise(ufunc.name)
     if dtype is not None:
-        op = (ufunc._out_ops or ufunc._ops)._guess_routine_from_dtype(np.dtype(dtype))
+        loops = private(ufunc, "loops by result") or private(ufunc, "loops")
+        op = private(loops, "choose by result")(np.dtype(dtype))
     else:
         weak, strong = ([_rank(o.dtype) for o in operands if (o.weak is not None) is want] for want in (True, False))
         gives_way = bool(strong) and max(strong) >= max(weak, default=-1)
         weaks = tuple([(o.weak or False) if gives_way else False for o in operands])
-        op = ufunc._ops._guess_routine_from_in_types(tuple([o.dtype for o in operands]), weaks)
-    if op is None or not isinstance(op.routine, str) or op._resolution_func is not None:
+        op = private(private(ufunc, "loops"), "choose by operands")(tuple([o.dtype for o in operands]), weaks)
+    if op is None or not isinstance(op.routine, str) or private(op, "resolution") is not None:
         raise NotElementwise(ufunc.name)
     if ufunc.name in _CONTRACTED and np.dtype(op.in_types[0]).kind == "f":
         raise NotElementwise(ufunc.name)
-    return Loop(op.in_types, np.dtype(op.out_types[0]), op.routine, ufunc._preamble)
+    return Loop(op.in_types, np.dtype(op.out_types[0]), op.routine, private(ufunc, "preamble"))
 
 
-def typename(cupy: Any, dtype: Any) -> str:
-    """The name of a dtype in CuPy's C++."""
-    found: str = cupy._core._scalar.get_typename(np.dtype(dtype))
-    return found
-
-
-def where(cupy: Any) -> Any:
-    """The universal function behind `cupy.where`."""
-    return cupy._sorting.search._where_ufunc
-
-
-def clip(cupy: Any) -> Any:
-    """The universal function behind `cupy.clip`."""
-    return cupy._core._routines_math.clip
+def private(thing: Any, name: str) -> Any:
+    """What CuPy has under a private name."""
+    return attrgetter(PRIVATE[name])(thing)
 
 
 def _rank(dtype: np.dtype[Any]) -> int:

@@ -21,7 +21,7 @@ import numpy as np
 from ...ops.op import bind
 from ...ops.program import Ref, Step
 from ...ops.traits import Cut
-from .cupy_internals import DTYPES, NotElementwise, Operand, clip, loop_of, typename, where
+from .cupy_internals import DTYPES, NotElementwise, Operand, loop_of, private
 
 BITS = """
 template <typename T, typename U> __device__ T asyncsched_bits(U u) {
@@ -103,15 +103,16 @@ class Names:
 
     def ctype(self, dtype: Any) -> str:
         """The type in C++."""
-        return typename(self._cupy, dtype)
+        found: str = private(self._cupy, "typename")(np.dtype(dtype))
+        return found
 
     # -- what kernels call that is no universal function ------------------------------------------------------------
 
     def where(self, condition: Any, x: Any, y: Any) -> Element:
-        return self.call(where(self._cupy), condition.astype(bool), x, y)
+        return self.call(private(self._cupy, "where"), condition.astype(bool), x, y)
 
     def clip(self, x: Any, low: Any, high: Any, out: Element | None = None) -> Element:
-        return self.call(clip(self._cupy), x, low, high, out=out)
+        return self.call(private(self._cupy, "clip"), x, low, high, out=out)
 
     def empty(self, shape: Any, dtype: Any) -> Element:
         return self.element("", dtype)

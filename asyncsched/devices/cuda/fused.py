@@ -101,7 +101,7 @@ def _kernel(cupy: Any, ins: str, outs: str, operation: str, preamble: str) -> An
 
 def _parts(cupy: Any, program: Program) -> Iterator[tuple[range, Run | None]]:
     """The program's steps, each run of them with its kernel."""
-    found = {} if asked() or not hasattr(cupy.ufunc, "_ops") else _expressions(cupy, program)
+    found = {} if asked() else _expressions(cupy, program)
     last = program.last_reads()
 
     def shape_of(i: int) -> Any:

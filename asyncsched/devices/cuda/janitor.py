@@ -36,6 +36,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from gc import get_referents
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -92,8 +93,12 @@ class Lease:
 
 def keeper_of(array: Any) -> Any:
     """What keeps an array's memory: a lease, or a block of the pool. None for any other memory, and for no array."""
-    memory = getattr(getattr(array, "data", None), "mem", None)
-    return behind(getattr(memory, "_owner", None))
+    return kept_for(getattr(getattr(array, "data", None), "mem", None))
+
+
+def kept_for(memory: Any) -> Any:
+    """The same of CuPy's memory. It does not say who owns it, but the collector knows to whom it refers."""
+    return next((kept for kept in map(behind, get_referents(memory)) if kept is not None), None)
 
 
 def lease_of(array: Any) -> Lease | None:

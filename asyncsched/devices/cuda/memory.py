@@ -21,10 +21,10 @@ from ..guests import Allocated, allocated, call
 from ..memory import Memory, owner_of
 from .context import CUDAContext
 from .deferred_errors import DeferredErrors, certain
-from .janitor import Body, Janitor, Lease, keeper_of
+from .janitor import Body, Janitor, Lease, keeper_of, kept_for
 from .pool import GRANULE
 from .staging import Staging, without_gaps
-from .untracked import behind, untracked
+from .untracked import untracked
 
 _DEFAULT = (0, 1, 2)  # pointers of default streams: the null stream has two, and the calling thread's own one
 _SHORT_INDEX = 1 << 28  # elements. Somewhere above this number CuPy's kernels begin to count in 64 bits
@@ -203,7 +203,7 @@ class CUDAMemory(Memory):
         pointer = self.pool.malloc(nbytes)
         if not nbytes:
             return pointer
-        return self._leased(behind(pointer.mem._owner), pointer.mem, body)
+        return self._leased(kept_for(pointer.mem), pointer.mem, body)
 
     def _leased(self, held: Any, memory: Any, body: Body | None = None) -> Any:
         """A pointer to the start of some memory, of which CuPy says that a new lease owns it."""
