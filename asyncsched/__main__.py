@@ -7,9 +7,29 @@ TRACE`: what other limits would make of it.
 from __future__ import annotations
 
 import argparse
+import platform
 import sys
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
 
-from .devices.environment import describe
+import numpy as np
+from threadpoolctl import threadpool_info
+
+from ._arguments import format_bytes
+from .devices.cuda import requirements
+from .devices.host.allowed import allowed_processors
+
+Line = tuple[str, str]
+
+# What comes with an extra: its name, its package, the extra, and what it is for.
+_EXTRAS = (
+    ("uvloop", "uvloop", "uvloop", "a quicker event loop"),
+    ("numba", "numba", "numba", "quicker kernels"),
+    ("safetensors", "safetensors", "safetensors", "to save and load states"),
+    ("rich", "rich", "live", "to watch a scheduler in the terminal"),
+    ("Prometheus", "prometheus-client", "serving", "a server's /metrics"),
+    ("Dask", "distributed", "cluster", "its collections, its workers"),
+)
 
 
 def main(arguments: list[str]) -> str:
@@ -37,6 +57,87 @@ def main(arguments: list[str]) -> str:
                 parser.error(str(error))
             return text
     raise SystemExit("usage: python -m asyncsched [explain PID | trace TRACE | replan TRACE]")
+
+
+def describe() -> str:
+    """Devices with their memory, versions, and a command for each thing missing: aligned text, several lines."""
+    sections = {"devices": [*_cpu(), *_gpus()], "software": list(_software()), "to install": list(_missing())}
+    width = max(len(name) for lines in sections.values() for name, _ in lines)
+    text = [f"asyncsched {_version('asyncsched') or '(not installed)'}"]
+    for heading, lines in sections.items():
+        if lines:
+            text += ["", heading, *(f"  {name:{width}}  {value}" for name, value in lines)]
+    return "\n".join(text)
+
+
+def _cpu() -> Iterator[Line]:
+    memory = _host_memory()
+    sizes = f", {_sizes(memory['MemTotal'], memory['MemAvailable'])}" if memory else ""
+    yield "cpu", f"{allowed_processors()} processors{sizes}"
+
+
+def _host_memory() -> dict[str, int]:
+    """Bytes of the host's memory, where Linux tells them; empty elsewhere."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            fields = dict(line.split(":") for line in file)
+    except OSError:
+        return {}
+    return {name: int(fields[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable")}
+
+
+def _gpus() -> Iterator[Line]:
+    if not requirements.usable():
+        yield "cuda", f"none: {requirements.missing()[0].how}"
+        return
+    import cupy
+
+    runtime = cupy.cuda.runtime
+    for number in range(runtime.getDeviceCount()):
+        found = runtime.getDeviceProperties(number)
+        with cupy.cuda.Device(number):
+            free, total = runtime.memGetInfo()
+        name, capability = found["name"].decode(), f"{found['major']}.{found['minor']}"
+        yield f"cuda:{number}", f"{name}, compute capability {capability}, {_sizes(total, free)}"
+
+
+def _software() -> Iterator[Line]:
+    yield "Python", f"{platform.python_version()}, {platform.system()} {platform.machine()}"
+    yield "event loop", "uvloop" if _version("uvloop") else "asyncio"
+    yield "NumPy", np.__version__
+    for blas in threadpool_info():
+        if blas["user_api"] == "blas":
+            yield "BLAS", f"{blas['internal_api']} {blas['version']}, {blas['num_threads']} threads"
+    cupy = requirements.cupy()
+    if cupy is not None:
+        yield "CuPy", f"{cupy.__version__}, for CUDA {requirements.dotted(cupy.cuda.runtime.runtimeGetVersion())}"
+    if driver := requirements.driver():
+        yield "NVIDIA driver", f"for CUDA up to {requirements.dotted(driver)}"
+    for name, package in [*((name, package) for name, package, *_ in _EXTRAS), ("PyTorch", "torch")]:
+        if found := _version(package):
+            yield name, found
+
+
+def _missing() -> Iterator[Line]:
+    for lack in requirements.missing():
+        yield lack.name, lack.cure
+    for name, package, extra, purpose in _EXTRAS:
+        if not _version(package) and (name != "uvloop" or sys.platform != "win32"):
+            yield name, f'pip install "asyncsched[{extra}]" ({purpose})'
+    if not _version("torch"):
+        yield "PyTorch", "pip install torch (tasks may run its modules; nothing here needs it)"
+
+
+def _version(package: str) -> str | None:
+    """The installed version of a package, which is not imported."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _sizes(total: int, free: int) -> str:
+    return f"{format_bytes(total)} of memory, {format_bytes(free)} free"
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import asyncsched as asc
-from asyncsched.devices import environment
+from asyncsched import __main__ as program
 from asyncsched.devices.cuda import requirements
 from tests.fake_cupy import fake_cupy
 
@@ -20,7 +20,7 @@ WIDTH = 100
 
 def described() -> dict[str, str]:
     """What `describe` says, by the name of each line."""
-    text = environment.describe()
+    text = program.describe()
     lines = [line for line in text.splitlines() if line.startswith("  ")]
     assert max(map(len, text.splitlines())) <= WIDTH
     column = lines[0].index(lines[0].split(maxsplit=1)[1])
@@ -148,7 +148,7 @@ def test_opening_a_device_that_is_not_there():
 
 
 def test_versions_come_from_the_packages(monkeypatch):
-    monkeypatch.setattr(environment, "_version", lambda package: "2.0" if package == "torch" else None)
+    monkeypatch.setattr(program, "_version", lambda package: "2.0" if package == "torch" else None)
     found = described()
     assert found["PyTorch"] == "2.0"
     assert found["uvloop"] == 'pip install "asyncsched[uvloop]" (a quicker event loop)'
@@ -156,5 +156,5 @@ def test_versions_come_from_the_packages(monkeypatch):
     assert found["event loop"] == "asyncio"
     assert found["safetensors"] == 'pip install "asyncsched[safetensors]" (to save and load states)'
     assert found["rich"] == 'pip install "asyncsched[live]" (to watch a scheduler in the terminal)'
-    monkeypatch.setattr(environment, "_version", lambda package: "0.5" if package == "safetensors" else None)
+    monkeypatch.setattr(program, "_version", lambda package: "0.5" if package == "safetensors" else None)
     assert described()["safetensors"] == "0.5"

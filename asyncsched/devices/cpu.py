@@ -26,17 +26,20 @@ Alternatives, by argument and not by measurement. `concurrent.futures`: a future
 no order within a stream, and the event loop woken for each end. One queue for all threads would balance better, but
 then no two tasks have an order for free, and each dependent waits for a count. Processes: every array would have to lie
 in shared memory; NumPy releases the GIL in what takes long. The threads are daemons, since a body cannot be stopped,
-and must not keep a program that gave up on it from ending (see `host.at_exit`).
+and must not keep a program that gave up on it from ending (see `_leave`).
 """
 
 from __future__ import annotations
 
+import atexit
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
+from time import monotonic
 from typing import Final
+from weakref import WeakSet
 
 import numpy as np
 
@@ -45,13 +48,15 @@ from .._core.model import Task
 from ..ops.parallel import PART_SECONDS, share_by
 from .contract import Job, Point, stream_thread
 from .counter import Counter
-from .host import at_exit, blas
+from .host import blas
 from .host.allowed import allowed_processors
 from .host.memory import HostDevice, HostMemory, execute
 from .host.team import Shared, Team
 
 _Item = tuple[Task, Sequence[Point]] | Job | Shared | None
 _UP: Final = Shared(())  # only wakes the thread up
+_EXIT_SECONDS: Final = 2.0  # that the interpreter's end waits for bodies at most: a guess
+_EXIT_LOOK: Final = 0.01  # seconds between two looks whether any runs
 _MOST: Final = 8  # streams by default: what is larger is memory's to bound, not processors'
 
 
@@ -72,7 +77,7 @@ class CPUStream:
         thread.start()
         self.thread = thread.ident  # to find the frame of a running body
         self.worker = thread
-        at_exit.streams.add(self)
+        _streams.add(self)
 
     def launch(self, task: Task, waits: Sequence[Point]) -> int:
         if self._team is not None:
@@ -165,6 +170,24 @@ class CPUStream:
                 shared.help(lambda: counter.count >= number)
                 shared = None
         self._waits_for = None
+
+
+_streams: Final[WeakSet[CPUStream]] = WeakSet()  # for as long as their threads run, which hold them
+
+
+@atexit.register
+def _leave() -> None:
+    """Streams end before the interpreter does, unless their bodies take long.
+
+    A process that ends its BLAS while a thread is in it crashes or hangs: OpenBLAS waits for threads of its own, and a
+    product that begins meanwhile has one of them forget that it was to end. Streams are daemons, which Python does not
+    wait for, so what ran when a program gave up on it could keep it from ending.
+    """
+    until, left = monotonic() + _EXIT_SECONDS, [stream for stream in _streams if stream.worker.is_alive()]
+    for stream in left:
+        stream.leave()
+    while (busy := [stream for stream in left if stream.computes()]) and monotonic() < until:
+        busy[0].worker.join(_EXIT_LOOK)
 
 
 class CPUDevice(HostDevice):

@@ -1,6 +1,9 @@
 """Guests: a task's function that is PyTorch's or JAX's, or calls them.
 
 Nothing here imports either: a program that uses one did.
+
+A jitted function of JAX's returns before it is computed. To wait for that is the business of the stream's thread: on
+the loop's, everything else would stand still.
 """
 
 from __future__ import annotations
@@ -8,16 +11,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
-from . import jax_interop, torch_interop
+import numpy as np
 
-
-class Allocated(Protocol):
-    """What a body took, in bytes: at most at one time, and of that what it left behind."""
-
-    peak: int
-    kept: int
+from .._tree import map_leaves
+from . import torch_interop
+from .torch_interop import Allocated as Allocated
 
 
 def call(function: Callable[..., Any], args: Sequence[Any], stream: Any = None, device: int = 0) -> Any:
@@ -29,8 +30,8 @@ def call(function: Callable[..., Any], args: Sequence[Any], stream: Any = None, 
     if "torch" not in modules and "jax" not in modules:
         return function(*args)
     torch, jax = _loaded("torch", "nn"), _loaded("jax", "stages")
-    if jax is not None and jax_interop.is_jitted(jax, function):
-        return jax_interop.call(jax, function, args, stream)
+    if jax is not None and isinstance(function, jax.stages.Wrapped | jax.stages.Compiled):
+        return _call_jitted(jax, function, args, stream)
     result = function(*args) if torch is None else torch_interop.call(torch, function, args, stream, device)
     return result if jax is None else jax.block_until_ready(result)
 
@@ -39,12 +40,34 @@ def allocated(device: int | None = None) -> AbstractContextManager[Allocated]:
     """Counts what PyTorch allocates in a block, on this thread; on the CUDA device of that number by its allocator."""
     torch = _loaded("torch", "nn")
     if torch is None:
-        return nullcontext(_Nothing())
+        return nullcontext(Allocated())
     return torch_interop.counted(torch) if device is None else torch_interop.counted_on(torch, device)
 
 
-class _Nothing:
-    peak = kept = 0
+def _call_jitted(jax: Any, function: Callable[..., Any], args: Sequence[Any], stream: Any) -> Any:
+    """Call a jitted function, and wait for what it computes.
+
+    The arrays in its result become NumPy's or CuPy's, in the same memory; those that are no numbers (keys of random
+    generators) stay what they are.
+    """
+    if stream is not None:  # JAX knows NumPy's arrays by itself
+        args = map_leaves(lambda arg: jax.dlpack.from_dlpack(arg) if _on_a_card(arg) else arg, list(args))
+    result = jax.block_until_ready(function(*args))
+    return jax.tree.map(partial(_array, jax), result)
+
+
+def _on_a_card(arg: Any) -> bool:
+    return hasattr(arg, "__cuda_array_interface__") and hasattr(arg, "__dlpack__")
+
+
+def _array(jax: Any, result: Any) -> Any:
+    if not isinstance(result, jax.Array) or jax.dtypes.issubdtype(result.dtype, jax.dtypes.prng_key):
+        return result
+    if all(device.platform == "cpu" for device in result.devices()):
+        return np.asarray(result)
+    import cupy
+
+    return cupy.from_dlpack(result)
 
 
 def _loaded(name: str, last: str) -> Any:

@@ -164,6 +164,16 @@ async def test_a_modules_result_is_counted_once(s: asc.Scheduler, torch: Any) ->
     assert cost.known("linear") == ((2000, 0, 1),)
 
 
+@pytest.mark.parametrize("name", torch_interop._PRIVATE)
+async def test_a_module_gives_the_same_where_pytorch_has_it_under_another_name(
+    s: asc.Scheduler, torch: Any, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setitem(torch_interop._PRIVATE, name, "gone")
+    x, cost, linear = await s.put(np.ones((10, 100), np.float32)), asc.LearnedCost(), torch.nn.Linear(100, 50)
+    assert (await s.call(linear, x, nbytes=cost, name="linear") == linear(torch.ones(10, 100)).detach().numpy()).all()
+    assert cost.known("linear") == ((2000, 0, 1),)
+
+
 def test_on_cuda_the_allocator_tells() -> None:
     now, peaks = [100, 130], []
     cuda = SimpleNamespace(
