@@ -137,13 +137,6 @@ class Device(Protocol):
         now; None where nothing ever is. On the loop's thread."""
         return None
 
-    def rouse(self) -> None:
-        """A function is about to be launched, perhaps: the thread that will run it, if one will, may wake up meanwhile.
-
-        On the loop's thread.
-        """
-        return  # most have no such thread
-
     def run_here(self, task: Task) -> None:
         """Run a quick operation whose operands are there, or a tiny copy in, on this thread. Only where `inline`."""
         raise AssertionError(f"nothing runs on the loop's thread for {self.name}")

@@ -13,20 +13,12 @@ number on that count, which other streams wait for. When a body has run, three t
 For the same reason the loop below sets its variables to None before it wakes the event loop, and before it sleeps in
 `get`: they would hold the last task until the next one comes, which may be never.
 
-To be woken takes a thread some ten times as long as all that the loop's thread does to launch a task (25 us where the
-processors of a virtual machine had gone to sleep). So that this begins first, whoever is about to launch a function
-has the thread *roused*. By the time it holds the GIL, the task is in its queue; if there is none after all, or another
-stream has it, the thread goes back to sleep.
-
-The event loop's thread takes as long to wake up. So when a function has returned that somebody waits for, it is woken
-first (`HostMemory.run_callable`), and the three steps are over when it looks: a tenth of a hop there and back. It
-learns of the end by the report alone: should it look sooner it finds nothing, and the report wakes it again.
-
 Alternatives, by argument and not by measurement. `concurrent.futures`: a future with a lock and a condition per task,
 no order within a stream, and the event loop woken for each end. One queue for all threads would balance better, but
 then no two tasks have an order for free, and each dependent waits for a count. Processes: every array would have to lie
 in shared memory; NumPy releases the GIL in what takes long. The threads are daemons, since a body cannot be stopped,
-and must not keep a program that gave up on it from ending (see `_leave`).
+and must not keep a program that gave up on it from ending (see `_leave`). Measured, with no gain on two processors: to
+have the thread wake up before a function's task is made, and the loop's before what the function ends is told.
 """
 
 from __future__ import annotations
@@ -54,7 +46,6 @@ from .host.memory import HostDevice, HostMemory, execute
 from .host.team import Shared, Team
 
 _Item = tuple[Task, Sequence[Point]] | Job | Shared | None
-_UP: Final = Shared(())  # only wakes the thread up
 _EXIT_SECONDS: Final = 2.0  # that the interpreter's end waits for bodies at most: a guess
 _EXIT_LOOK: Final = 0.01  # seconds between two looks whether any runs
 _MOST: Final = 8  # streams by default: what is larger is memory's to bound, not processors'
@@ -68,7 +59,6 @@ class CPUStream:
         self.launched = 0
         self.finished = Counter()
         self.queue: SimpleQueue[_Item] = SimpleQueue()
-        self.roused = False  # `_UP` is in the queue
         self._memory = memory
         self._team = team
         self._waits_for: Counter | None = None
@@ -86,15 +76,9 @@ class CPUStream:
         self.queue.put((task, waits))
         return self.launched
 
-    def rouse(self) -> None:
-        """Have the thread wake up, if it sleeps: a task is about to be launched."""
-        if not self.roused:
-            self.roused = True
-            self.queue.put(_UP)
-
     def idle(self) -> bool:
         """Whether it has nothing to do, as far as can be seen from another thread."""
-        return self.finished.count == self.launched and self.queue.qsize() <= self.roused
+        return self.finished.count == self.launched and self.queue.empty()
 
     def wake(self, shared: Shared) -> None:
         """If it sleeps, have it help with parts. Called on another stream's thread."""
@@ -127,9 +111,6 @@ class CPUStream:
         memory, completions = self._memory, self._memory.completions
         get = self.queue.get if self._team is None else partial(self._next, self._team)
         while (item := get()) is not None:
-            if item is _UP:
-                self.roused = False
-                continue
             if isinstance(item, tuple):
                 task, waits = item
                 for stream, number in waits:
@@ -224,12 +205,6 @@ class CPUDevice(HostDevice):
             self.rest = partial(blas.rest, team)
         self.copier = CPUStream(f"{self.name} copies", self.memory)
         self._running = [*self.streams, self.copier]
-
-    def rouse(self) -> None:
-        for stream in self.streams:
-            if stream.finished.count == stream.launched:
-                stream.rouse()
-                return
 
     def run_here(self, task: Task) -> None:
         execute(task, self.memory)

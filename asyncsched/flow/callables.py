@@ -42,8 +42,6 @@ def make_call(
     context: contextvars.Context, *, bounded: bool,
 ) -> tuple[CoreTask, Any]:  # fmt: skip
     """A user's callable as a task, and its handle: a Tensor if shape and dtype are given, else a Task."""
-    if runtime.ledger.idle and given.device is None:
-        runtime.devices[0].rouse()  # first of all: what follows is done by the time the thread is awake
     shape, dtype = given.shape, given.dtype
     if not callable(fn):
         raise TypeError(f"submit takes a callable, not {type(fn).__name__}")

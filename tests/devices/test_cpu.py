@@ -25,7 +25,7 @@ from asyncsched.ops import cut
 from asyncsched.ops.kernels.blocks import without_buffers
 from tests.fake_cupy import Fake
 from tests.processes import fresh
-from tests.waiting import fail, held, turns, until
+from tests.waiting import fail, held, turns
 
 BLOCK = np.ones((200, 200))
 CONTROLLER = ThreadpoolController().select(user_api="blas")
@@ -310,8 +310,7 @@ async def test_a_put_is_not_behind_the_compute_stream(s: asc.Scheduler) -> None:
 async def test_a_stream_has_let_go_of_a_task_when_it_wakes_the_loop(
     fake: Fake, gate: threading.Event, device: str
 ) -> None:
-    """A wake-up gives the GIL away, and whoever awaited the task goes on while the stream's thread is in it. (One that
-    comes before the end is reported is to find nothing: as it does here, where another follows.)"""
+    """A wake-up gives the GIL away, and whoever awaited the task goes on while the stream's thread is in it."""
     seen: list[list[Any]] = []
 
     def in_hand() -> list[Any]:
@@ -327,9 +326,6 @@ async def test_a_stream_has_let_go_of_a_task_when_it_wakes_the_loop(
 
         def looking() -> None:
             if threading.get_ident() != loop_thread:
-                if not completions.items:
-                    completions.awake = False
-                    return
                 seen.append(in_hand())
             wake()
 
@@ -349,29 +345,6 @@ async def test_a_stream_has_let_go_of_a_task_when_it_wakes_the_loop(
         gate.set()
         await told
         assert seen == [[]]
-
-
-async def test_the_loop_wakes_up_while_the_stream_ends_a_function(gate: threading.Event) -> None:
-    """Woken before the end is reported, it may find nothing; then it is woken again."""
-    reported: list[bool] = []
-    async with asc.Scheduler("cpu") as s:
-        completions = s._runtime.completions
-        wake, loop_thread = completions.wake, threading.get_ident()
-
-        def noting() -> None:
-            if threading.get_ident() != loop_thread:
-                reported.append(bool(completions.items))
-                if not completions.items:
-                    completions.awake = False  # as if the loop had looked by now
-                    return
-            wake()
-
-        completions.wake = noting
-        calling = asyncio.ensure_future(s.call(held, gate))
-        await turns()
-        gate.set()
-        await asyncio.wait_for(calling, 60)
-    assert reported == [False, True]
 
 
 def test_reaching_a_count_from_several_threads() -> None:
@@ -500,24 +473,6 @@ def test_several_threads_take_and_give() -> None:
     pool.take(64)
     assert not errors
     assert pool.live == 64
-
-
-async def test_a_stream_that_is_roused_in_vain_is_idle_all_the_same(s: asc.Scheduler, gate: threading.Event) -> None:
-    stream = s.devices[0].streams[0]
-    await s.call(int)
-    stream.rouse()
-    stream.rouse()
-    assert stream.idle()
-    await until(lambda: not stream.roused)
-    assert stream.queue.empty()
-    with pytest.raises(TypeError, match="takes a callable"):
-        await s.call(3)  # type: ignore[arg-type]
-    assert await s.call(int) == 0
-    running = s.submit_nowait(held, gate, 5)
-    stream.rouse()
-    assert not stream.idle()
-    gate.set()
-    assert await running == 5
 
 
 # -- the end of the interpreter ---------------------------------------------------------------------------------------

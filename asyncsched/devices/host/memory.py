@@ -137,12 +137,6 @@ class HostMemory(Memory):
         pooled = value.nbytes >= POOLED_BYTES if value.array is None else type(value.block) is np.ndarray
         return pooled and value.base is None and not value.escaped and bool(value.meta.contiguous)
 
-    def run_callable(self, task: Task, args: list[Any]) -> Any:
-        result = super().run_callable(task, args)
-        if task.waiters is not None:
-            self.completions.notify()  # by the time the loop looks, the end is reported: see `devices.cpu`
-        return result
-
     def run_op(self, task: Task) -> None:
         op, value, options = task.call, task.value, task.options or NO_OPTIONS
         assert value is not None
