@@ -23,14 +23,6 @@ from ...ops.program import Ref, Step
 from ...ops.traits import Cut
 from .cupy_internals import DTYPES, NotElementwise, Operand, loop_of, private
 
-BITS = """
-template <typename T, typename U> __device__ T asyncsched_bits(U u) {
-    T t;
-    for (int k = 0; k < sizeof(T); k++) reinterpret_cast<char*>(&t)[k] = reinterpret_cast<const char*>(&u)[k];
-    return t;
-}
-"""
-
 
 @dataclass(slots=True)
 class Expression:
@@ -114,6 +106,10 @@ class Names:
     def clip(self, x: Any, low: Any, high: Any, out: Element | None = None) -> Element:
         return self.call(private(self._cupy, "clip"), x, low, high, out=out)
 
+    def kept(self, x: Any, mask: Any, out: Element | None = None) -> Element:
+        """For `kernels.elementwise.kept`, whose way by bits is for whole arrays."""
+        return self._into(out, self.where(mask, x, 0))
+
     def empty(self, shape: Any, dtype: Any) -> Element:
         return self.element("", dtype)
 
@@ -139,7 +135,10 @@ class Names:
             *inputs,
             f"typedef {ctype} out0_type; out0_type out0; {loop.routine}; {name} = out0; }}",
         ]
-        result = self.element(name, loop.writes)
+        return self._into(out, self.element(name, loop.writes))
+
+    @staticmethod
+    def _into(out: Element | None, result: Element) -> Element:
         if out is None:
             return result
         out.become(result)
@@ -157,34 +156,26 @@ class Names:
 class Element:
     """Stands for an array: has a name, and lines that computed it. What is written to it gives it another name."""
 
-    __slots__ = ("_names", "_of", "_own", "dtype")
+    __slots__ = ("_name", "_names", "dtype")
     __array_ufunc__ = None
 
     ndim, size, shape, strides = 1, 1, (1,), ()
 
-    def __init__(self, names: Names, name: str, dtype: np.dtype[Any], of: Element | None = None) -> None:
-        self._names, self._own, self._of = names, name, of
+    def __init__(self, names: Names, name: str, dtype: np.dtype[Any]) -> None:
+        self._names, self._name = names, name
         self.dtype = dtype
 
     @property
     def name(self) -> str:
-        if self._of is not None:
-            return _bits(self._names, self._of.name, self.dtype)
-        if not self._own:
+        if not self._name:
             raise NotElementwise("read before it is written")
-        return self._own
+        return self._name
 
     def become(self, other: Element) -> None:
         """Take another's value, cast to the own dtype."""
-        if other.name == self._own and other.dtype == self.dtype:
-            return
-        name = self._names.new()
-        self._names.line(name, self.dtype, _cast(other.name, other.dtype, self.dtype))
-        if self._of is None:
-            self._own = name
-        else:
-            base = Element(self._names, _bits(self._names, name, self._of.dtype), self._of.dtype)
-            self._of.become(base)
+        if other.name != self._name or other.dtype != self.dtype:
+            self._name = self._names.new()
+            self._names.line(self._name, self.dtype, _cast(other.name, other.dtype, self.dtype))
 
     @property
     def itemsize(self) -> int:
@@ -197,12 +188,6 @@ class Element:
 
     def copy(self, order: str = "C") -> Element:
         return self.astype(self.dtype)
-
-    def view(self, dtype: Any) -> Element:
-        dtype = np.dtype(dtype)
-        if dtype.itemsize != self.dtype.itemsize:
-            raise NotElementwise("of another size")
-        return Element(self._names, "", dtype, self)
 
     def reshape(self, *shape: Any) -> Element:
         return self
@@ -240,11 +225,6 @@ def _operators() -> None:
 
 
 _operators()
-
-
-def _bits(names: Names, name: str, dtype: Any) -> str:
-    names.noted.preambles[BITS] = None
-    return f"asyncsched_bits<{names.ctype(dtype)}>({name})"
 
 
 def _cast(name: str, source: Any, target: Any) -> str:
