@@ -39,7 +39,7 @@ from .errors import (
 from .flow.learned import LearnedCost
 from .flow.scope import Scope
 from .ops.exactly import exact
-from .runtime.run import run
+from .runtime.loops import run
 from .scheduler import Scheduler
 from .scheduler import open as open
 from .tensors import functions as _functions

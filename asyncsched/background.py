@@ -20,8 +20,8 @@ from typing import Any, Self, TypeVar
 from ._log import Log
 from .devices.contract import in_stream_thread
 from .errors import ImplicitBarrierError, QueueFull
-from .runtime.asking import Answer, answered, ask, ask_async
 from .runtime.life import running_loop
+from .runtime.loops import Answer, answered, ask, ask_async
 from .runtime.runtime import Runtime
 from .runtime.waiting import drained
 from .scheduler import Scheduler

@@ -16,12 +16,11 @@ from .devices import select
 from .devices.contract import Device
 from .errors import SchedulerClosed
 from .flow.scope import Submitter
-from .runtime.closing import abort, close_in_order
+from .runtime.closing import abort, close_in_order, finish
 from .runtime.context import Ambient, ambient, register
 from .runtime.life import Life
 from .runtime.runtime import Runtime
 from .runtime.stall import StallWatch
-from .runtime.unseen_failures import finish
 from .tensors.handles import Handle, runtime_of
 
 if TYPE_CHECKING:
@@ -345,7 +344,7 @@ class Scheduler(Submitter):
             TypeError, ValueError: for anything else, and for another scheduler's.
             RuntimeError: in another thread than the event loop's.
         """
-        from .runtime.unfinished import unfinished
+        from .runtime.explain import unfinished
 
         runtime = self._runtime
         runtime.check_waiting()

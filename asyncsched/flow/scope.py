@@ -15,9 +15,9 @@ from .._core.model import Scope as CoreScope
 from .._core.tenants import Share
 from .._instead import SCOPE, SUBMITTER, no_attribute
 from ..errors import DeadlineExceeded, SchedulerClosed
+from ..runtime.closing import finish, report
 from ..runtime.context import Ambient, ambient
 from ..runtime.runtime import Runtime
-from ..runtime.unseen_failures import finish, report
 from ..runtime.waiting import checkpoint, drained, shielded
 from ..tensors.capture import Graph, record, tensors_in
 from ..tensors.handles import gather

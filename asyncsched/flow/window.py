@@ -27,9 +27,9 @@ from typing import Any, Self
 
 from .._arguments import check_int
 from .._core.model import Scope as CoreScope
+from ..runtime.closing import report
 from ..runtime.context import Ambient, ambient, current_scope
 from ..runtime.runtime import Runtime
-from ..runtime.unseen_failures import report
 from ..runtime.waiting import checkpoint, drained
 
 

@@ -1,16 +1,19 @@
-"""How a scheduler ends: in order, when all that was submitted has ended; by a failure or a cancellation, when what runs
-has; and out of time, with bodies still running.
+"""How scopes, windows and schedulers end: with the failures that nobody has seen.
 
-In each way nothing new is taken first, and the devices are stopped last: finished results stay readable.
+A scheduler ends in order, when all that was submitted has ended; by a failure or a cancellation, when what runs has;
+and out of time, with bodies still running. In each way nothing new is taken first, and the devices are stopped last:
+finished results stay readable.
 """
 
 from __future__ import annotations
 
 import asyncio
 
+from .._arguments import counted
+from .._core.model import Scope as CoreScope
+from ..errors import AsyncSchedError, add_note
 from .life import Life
 from .runtime import Runtime
-from .unseen_failures import finish
 from .waiting import drained, shielded
 
 
@@ -69,3 +72,27 @@ def _give_up(runtime: Runtime, timeout: float | None) -> TimeoutError:
     )
     finish(root, "the scheduler", late)
     return late
+
+
+def report(core: CoreScope, what: str, before: int | None = None) -> None:
+    """Raise the failures under `core` that nobody has seen, as one group."""
+    failures, lost = core.take_failures(before)
+    if failures:
+        more = f" (and {lost} more)" if lost else ""
+        raise BaseExceptionGroup(
+            f"{what}: {counted(len(failures), 'task')} failed{more}, and nobody awaited them",
+            [failure.exception for failure in failures],
+        )
+    if lost:
+        raise AsyncSchedError(f"{what}: {counted(lost, 'task')} failed unseen whose exceptions were not kept")
+
+
+def finish(core: CoreScope, what: str, error: BaseException | None) -> None:
+    """At the end of a scope: raise the unseen failures, or note them on the exception that ended it."""
+    if error is None:
+        report(core, what)
+        return
+    failures, lost = core.take_failures()
+    if failures or lost:
+        kinds = ", ".join(sorted({failure.kind for failure in failures})) or "whose exceptions were not kept"
+        add_note(error, f"{what}: besides, {counted(len(failures) + lost, 'task')} failed unseen ({kinds})")

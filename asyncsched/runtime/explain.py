@@ -1,25 +1,29 @@
-"""Why a task is not done: what it waits for, and what that waits for, down to what runs or holds the bytes, in words.
+"""What is unfinished: why, in words, and as a graph to be drawn.
 
-Theory of operation. Whatever is unfinished waits for one thing at least (`waits_for`), and behind that thing is mostly
-another task, of which the same is asked. So a chain is a walk, without recursion, and only the links at its two ends
-are put into words. Who holds bytes is the one costly question (`deadlock.investigate`), asked where a link waits
-for bytes.
+Theory of operation. Whatever is unfinished waits for one thing at least, and behind that thing is mostly another task,
+of which the same is asked. So a chain is a walk, without recursion, and only the links at its two ends are put into
+words. Who holds bytes is the one costly question (`deadlock.investigate`), asked where a link waits for bytes.
+
+What is asked is what the engine's counts say, and nothing is changed. So it may be asked at any moment, on another
+thread, too, while the loop's is blocked.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from enum import Enum, auto
+from functools import cache
 from itertools import islice, takewhile
-from typing import Final
+from typing import Final, NamedTuple
 
 from .._arguments import counted
 from .._core.callsite import is_users, line_of
-from .._core.model import DONE, LAUNCHED, STATE_NAMES, Account, Scope, Task, Value
+from .._core.model import DONE, LAUNCHED, PENDING, STATE_NAMES, Account, Scope, Task, Value
+from ..pictures.graph import Node, TaskGraph
 from .deadlock import BUDGET, investigate, reserves
 from .places import where_it_waits
 from .runtime import Runtime
-from .waits_for import Link, Wait, Waits, age
 
 _FIRST, _LAST = 3, 6  # links that are told at the ends of a chain
 _WAITERS: Final = 8  # of those who wait, that are told of
@@ -53,7 +57,7 @@ def explain_all(runtime: Runtime, holders: Holders | None = None) -> str:
         unfinished = next((task for task in tasks if task.state < DONE), None)
         found.setdefault(unfinished, []).append("a callback" if waiter is None else where_it_waits(waiter))
     if not found:
-        unfinished = min(runtime.engine.root.unfinished(), key=age, default=None)
+        unfinished = min(runtime.engine.root.unfinished(), key=_age, default=None)
         if unfinished is None:
             return f"{runtime!r}\nnothing is unfinished, and nobody waits"
         found[unfinished] = ["nobody waits; of what is unfinished, the oldest"]
@@ -74,54 +78,153 @@ def holders_of(runtime: Runtime, budget: float = BUDGET) -> Holders:
     return lambda account: investigate(runtime, {account: None}, budget)[account].lines
 
 
+def unfinished(runtime: Runtime, values: Sequence[Value] | None) -> TaskGraph:
+    """The graph of all that is unfinished; of `values` and what they depend on, if they are given."""
+    tasks = runtime.engine.root.unfinished() if values is None else _behind(values)
+    tasks.sort(key=lambda task: task.seq)
+    # Before the nodes are made, since a stream's thread clears the inputs of a launched task at any time.
+    reads = [(task, [_made(value) for value in task.inputs]) for task in tasks]
+    places: dict[Task | Value, int] = {}
+    for thing in [made for task, inputs in reads for made in (*inputs, task)] + [_made(v) for v in values or ()]:
+        places.setdefault(thing, len(places))
+    inputs_of: dict[Task | Value, tuple[int, ...]] = {
+        task: tuple([places[made] for made in inputs]) for task, inputs in reads
+    }
+    line = cache(line_of)
+    found = []
+    for thing in places:
+        if isinstance(thing, Task):
+            value, state, name = thing.value, STATE_NAMES[thing.state], thing.name
+            state = "cancelled" if thing.cancelled else state
+        else:
+            value, name, state = thing, _name_of_value(thing), _state_of_value(thing)
+        meta, device = getattr(value, "meta", None), getattr(value, "device", None)
+        shape, dtype = (None, "") if meta is None else (meta.shape, str(meta.dtype))
+        where = "" if value is None or value.site is None else line(value.site)
+        found.append(Node(name, shape, dtype, state, device.name if device else "", inputs_of.get(thing, ()), where))
+    return TaskGraph(found)
+
+
 def _chain(runtime: Runtime, task: Task, holders: Holders | None) -> list[str]:
     """A line for each link of the chain from `task` down; of a long chain only for its two ends."""
-    waits = Waits(runtime)
-    words = _Words(runtime, waits, holders)
-    links = list(waits.chain(task))
-    told = [line for link in links[:_FIRST] for line in words.of(link)]
+    chain = _Chain(runtime, holders)
+    links = list(chain.links(task))
+    told = [line for link in links[:_FIRST] for line in chain.told(link)]
     left_out = len(links) - _FIRST - _LAST
     if left_out > 0:
         told.append(f"... {left_out:,} more, each of which waits for the next ...")
-    return told + [line for link in links[_FIRST:][-_LAST:] for line in words.of(link)]
+    return told + [line for link in links[_FIRST:][-_LAST:] for line in chain.told(link)]
 
 
-class _Words:
-    """Says what tasks wait for."""
+class _Wait(Enum):
+    """What a task waits for, in the order in which a task travels."""
 
-    def __init__(self, runtime: Runtime, waits: Waits, holders: Holders | None) -> None:
+    INPUT = auto()  # a producer that is pending
+    QUEUE = auto()  # the head of its queue
+    SLOT = auto()
+    BYTES = auto()
+    EARMARK = auto()  # a head for which freed bytes are kept
+    TURN = auto()  # nothing: it goes at the next turn of the event loop
+    STREAM = auto()  # those before it on its stream
+    ELSEWHERE = auto()  # a producer on another stream
+    BODY = auto()  # its own body, which runs
+    LOOP = auto()  # the event loop, which has not learned yet that it ended
+
+
+class _Link(NamedTuple):
+    """A task, what it waits for, and the task behind that, if one is."""
+
+    task: Task
+    wait: _Wait
+    behind: Task | None
+
+
+class _Chain:
+    """What tasks wait for, at one moment, and in words."""
+
+    def __init__(self, runtime: Runtime, holders: Holders | None) -> None:
         self._engine = runtime.engine
-        self._waits = waits
         self._holders = holders
+        self._in_flight = sorted(runtime.engine.audit.launched(), key=_age)
 
-    def of(self, link: Link) -> list[str]:
+    def links(self, task: Task) -> Iterator[_Link]:
+        """What a task waits for, what the task behind that waits for, and so on."""
+        seen = set[Task]()
+        todo: Task | None = task
+        while todo is not None and todo not in seen:  # what moves meanwhile, under another thread, might make a circle
+            seen.add(todo)
+            link = _Link(todo, *self._step(todo))
+            yield link
+            todo = link.behind
+
+    def _charged_to(self, account: Account) -> list[Task]:
+        """The tasks in flight of an account, the oldest first."""
+        return [task for task in self._in_flight if task.scope.account is account]
+
+    def _step(self, task: Task) -> tuple[_Wait, Task | None]:
+        if task.state == LAUNCHED:
+            return self._on_its_stream(task)
+        if task.state != PENDING:
+            return _Wait.LOOP, None
+        if task.blockers:
+            producers = [v.task for v in task.inputs if v.task is not None and v.task.state == PENDING]
+            return _Wait.INPUT, min(producers, key=_age, default=None)
+        head = task.scope.queue.peek()
+        if head is not task and head is not None:
+            return _Wait.QUEUE, head
+        account = task.scope.account
+        if task.lanes and self._engine.ledger.free <= 0:
+            return _Wait.SLOT, next(iter(self._in_flight), None)
+        if not account.fits(task):
+            return _Wait.BYTES, next(iter(self._charged_to(account)), None)
+        if account.earmark is not None and account.earmark is not task and not account.grace:
+            return _Wait.EARMARK, account.earmark
+        return _Wait.TURN, None
+
+    def _on_its_stream(self, task: Task) -> tuple[_Wait, Task | None]:
+        lane = task.lane
+        if lane is None or lane.stream.finished.count >= task.number:
+            return _Wait.LOOP, None
+        first = lane.stream.finished.count + 1
+        if first < task.number:
+            running = next((t for t in self._in_flight if t.lane is lane and t.number == first), None)
+            return _Wait.STREAM, running
+        for value in task.inputs:
+            producer = value.task
+            if producer is not None and producer.state == LAUNCHED and (other := producer.lane) not in (None, lane):
+                assert other is not None
+                if other.stream.finished.count < producer.number:
+                    return _Wait.ELSEWHERE, producer
+        return _Wait.BODY, None
+
+    def told(self, link: _Link) -> list[str]:
         """One link of a chain of waits, in words."""
         task, wait, behind = link
         ledger, then = self._engine.ledger, "" if behind is None else f": {_label(behind)}"
         stream = "" if task.lane is None else task.lane.stream.name
-        if wait is Wait.INPUT:
+        if wait is _Wait.INPUT:
             more = f" (of {task.blockers:,} that are pending)" if task.blockers > 1 else ""
             return [f"which waits for an input{more}{then}{_in_commit(behind)}"]
-        if wait is Wait.QUEUE:
+        if wait is _Wait.QUEUE:
             queue = task.scope.queue
             before = len(list(takewhile(lambda other: other is not task, queue.tasks())))
             where = f"which is behind {counted(before, 'other')} in the queue of {_name_of(task.scope)}"
             return [f"{where}, whose head is{then[1:]}"]
-        if wait is Wait.SLOT:
+        if wait is _Wait.SLOT:
             taken = f"{ledger.in_flight:,} of {ledger.limits.max_ops:,} tasks (max_ops) are in flight"
             return [f"which waits for a slot: {taken}, the oldest{then}"]
-        if wait is Wait.BYTES:
+        if wait is _Wait.BYTES:
             return self._bytes(task, behind)
-        if wait is Wait.EARMARK:
+        if wait is _Wait.EARMARK:
             return [f"which waits for bytes that are kept for one it went before often enough{then}"]
-        if wait is Wait.STREAM:
+        if wait is _Wait.STREAM:
             return [f"which is launched on {stream} behind {counted(_ahead(task), 'other')}, the first{then}"]
-        if wait is Wait.ELSEWHERE:
+        if wait is _Wait.ELSEWHERE:
             return [f"which is the next on {stream}, and waits for an input on another stream{then}"]
-        if wait is Wait.BODY:
+        if wait is _Wait.BODY:
             does = "copies" if task.lane is not None and task.lane.copies else "runs"
             return [f"which {does} on {stream}{_where_it_runs(task)}"]
-        if wait is Wait.LOOP:
+        if wait is _Wait.LOOP:
             return ["which has ended, as the event loop learns at its next turn"]
         return ["which nothing keeps: it is launched at the next turn of the event loop"]
 
@@ -132,7 +235,7 @@ class _Words:
             f"which waits for {task.cost:,} bytes: {account.used:,} of {account.limit:,}{whose} are taken"
             + (", and nothing in flight will free any" if behind is None else "")
         ]
-        flying = self._waits.charged_to(account)
+        flying = self._charged_to(account)
         if flying:
             total = sum(other.cost for other in flying)
             tasks = counted(len(flying), "task")
@@ -201,3 +304,38 @@ def _where_it_runs(task: Task) -> str:
 
 def _cut(text: str) -> str:
     return text if len(text) <= _LONGEST else text[: _LONGEST - 4] + " ..."
+
+
+def _age(task: Task) -> int:
+    """A key for sorting: the oldest task comes first."""
+    return task.seq
+
+
+def _made(value: Value) -> Task | Value:
+    """What to draw for a value: its task while that is unfinished, else the value."""
+    task = value.task
+    return value if task is None or task.state >= DONE else task
+
+
+def _behind(values: Iterable[Value]) -> list[Task]:
+    """The unfinished tasks that make values, and all unfinished ones that those depend on."""
+    todo = [made for value in values if isinstance(made := _made(value), Task)]
+    found = dict.fromkeys(todo)
+    while todo:
+        for value in todo.pop().inputs:
+            made = _made(value)
+            if isinstance(made, Task) and made not in found:
+                found[made] = None
+                todo.append(made)
+    return list(found)
+
+
+def _name_of_value(value: Value) -> str:
+    if value.task is not None:
+        return value.task.name
+    return "result" if value.base is None else "view"
+
+
+def _state_of_value(value: Value) -> str:
+    failure = value.failure
+    return "done" if failure is None else "cancelled" if failure.cancelled else "failed"

@@ -21,8 +21,8 @@ from .._core.model import Value
 from .._instead import NUMPY
 from ..devices.contract import Device, in_stream_thread
 from ..errors import ImplicitBarrierError, SchedulerClosed
-from ..runtime.asking import ask_async
 from ..runtime.life import Life, running_loop
+from ..runtime.loops import ask_async
 from ..runtime.runtime import Runtime
 from ..runtime.waiting import awaited
 from .handles import Handle, deliver, runtime_of

@@ -17,7 +17,7 @@ from asyncsched._core import tenants
 from asyncsched._core.model import CANCELLED, DONE, LAUNCHED, PENDING, Account, Task
 from asyncsched.errors import QueueFull, TaskTooLarge
 from asyncsched.ops.meta import meta
-from asyncsched.runtime.commits import commit
+from asyncsched.runtime.transaction import commit
 
 from .meddler import Meddler
 from .model import Batch, Job, Room, Token, upwards

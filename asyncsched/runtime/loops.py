@@ -1,23 +1,56 @@
-"""Asking an event loop for something on another thread, which waits for the answer.
+"""Event loops as synchronous code has them: one that is run, and one on another thread, that is asked for something.
 
-The answer comes in a queue that is written in C. The locks of `concurrent.futures.Future` and `threading.Event` are
-taken and given back by functions in Python. A signal's exception in one of these, as by Ctrl-C, leaves the lock held,
-and the loop's thread would wait for it for ever. Of the queue nothing is held: the answer alone is lost.
+Who asks waits for the answer, which comes in a queue that is written in C. The locks of `concurrent.futures.Future` and
+`threading.Event` are taken and given back by functions in Python. A signal's exception in one of these, as by Ctrl-C,
+leaves the lock held, and the loop's thread would wait for it for ever. Of the queue nothing is held: the answer alone
+is lost.
 """
 
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 from collections.abc import Callable, Coroutine
 from contextvars import Context
 from queue import SimpleQueue
 from typing import Any, TypeAlias, TypeVar
+
+from .life import running_loop
 
 T = TypeVar("T")
 
 Answer: TypeAlias = "SimpleQueue[tuple[T, None] | tuple[None, BaseException]]"
 
 _running: set[asyncio.Task[None]] = set()  # a loop keeps none alive
+
+
+def run(main: Callable[[], Coroutine[Any, Any, T]] | Coroutine[Any, Any, T], *, debug: bool | None = None) -> T:
+    """Run `main`, a coroutine function or a coroutine, in a new event loop: uvloop's where it is installed.
+
+    Returns what it returns, raises what it raises; RuntimeError where a loop runs already: there write `await main()`.
+
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu"):
+    ...         return await asc.arange(3).sum().item()
+    >>> asc.run(main)
+    3
+    """
+    if running_loop() is not None:
+        raise RuntimeError(
+            "asyncsched.run starts an event loop, and one runs on this thread already (as in a notebook):"
+            " write `await main()`"
+        )
+    with asyncio.Runner(debug=debug, loop_factory=_loop_factory()) as runner:
+        return runner.run(main() if callable(main) else main)
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    if importlib.util.find_spec("uvloop") is None:
+        return None
+    import uvloop
+
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
 
 
 def ask(loop: asyncio.AbstractEventLoop, fn: Callable[[], T], context: Context | None = None) -> Answer[T]:
