@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asyncsched.flow.pipeline.collate import collate
+from asyncsched.flow.pipeline.functions import collate
 
 Pair = namedtuple("Pair", "x y")
 

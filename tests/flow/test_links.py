@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from asyncsched.flow.pipeline.links import Link
-from asyncsched.flow.pipeline.origin import numbers_of
-from asyncsched.flow.pipeline.wait_queue import WaitQueue
+from asyncsched.flow.pipeline.links import Link, WaitQueue
+from asyncsched.flow.pipeline.position import numbers_of
 from tests.waiting import turns
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from asyncsched.flow.pipeline.entry_queue import EntryQueue
+from asyncsched.flow.pipeline.stages import EntryQueue
 from asyncsched.runtime.threads import YIELDED
 from tests.waiting import turns, until
 

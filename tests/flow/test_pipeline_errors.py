@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from asyncsched.flow.pipeline import threads as threads_of_stages
+from asyncsched.flow.pipeline import functions
 from tests.waiting import no_collector, turns, until
 
 from . import in_processes
@@ -171,7 +171,7 @@ async def test_what_a_thread_has_taken_it_works_on_though_a_later_item_has_faile
                 assert failed.wait(60)
             return call
 
-    monkeypatch.setattr(threads_of_stages, "SimpleQueue", Slow)
+    monkeypatch.setattr(functions, "SimpleQueue", Slow)
     async with asc.Scheduler("cpu") as s:
         pipe = s.pipeline(range(9)).map(partial(fail_in_thread_at, 1, LookupError()), workers=2)
         async with pipe.open() as items:

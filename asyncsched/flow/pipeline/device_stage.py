@@ -34,7 +34,7 @@ from ...runtime.runtime import Runtime
 from ..scope import Submitter
 from ..tasks import put_all
 from .links import Numbered
-from .origin import Origin
+from .position import Origin
 from .stages import Stage
 
 CAUTION = 16  # batches put only when asked for, after some had to go back; a guess

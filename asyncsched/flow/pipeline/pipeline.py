@@ -12,17 +12,15 @@ from ..._instead import PIPELINE, no_attribute
 from ...runtime.runtime import Runtime
 from ...tensors.handles import Handle
 from ..scope import Submitter
-from .collate import collate as stack
-from .coroutines import LoopStage
 from .device_stage import DeviceStage
-from .epoch import Items, Plan
+from .epoch import Items, PipelineStatistics, Plan, report
+from .functions import BatchStage, LoopStage, ThreadStage
+from .functions import collate as stack
 from .links import Link
 from .position import Progress
 from .processes import ProcessStage
 from .sources import is_iterable, is_iterator
 from .stages import Stage, StagePlan
-from .statistics import PipelineStatistics, report
-from .threads import BatchStage, ThreadStage
 
 T = TypeVar("T")
 U = TypeVar("U")

@@ -25,7 +25,7 @@ from typing import Any
 
 from ..._core.exception_copies import built_in_of
 from ...runtime.threads import yield_to_streams
-from .threads import ThreadStage, checked
+from .functions import ThreadStage, checked
 
 Told = tuple[str, str]  # what a function raised: in a line of text, and as it would be printed
 

@@ -22,10 +22,9 @@ import numpy as np
 from ...errors import passable
 from ...runtime.cancellation import interrupts_pass
 from ...runtime.threads import in_thread, yield_to_streams
-from .entry_queue import EntryQueue
 from .links import Link
 from .position import Position
-from .stages import Stage
+from .stages import EntryQueue, Stage
 
 _INDEXED = (list, tuple, range, np.ndarray)
 _NAME = "0 (source)"

@@ -7,16 +7,19 @@ output ends: behind the results of the items before it, and with nothing after i
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Callable, Coroutine
 from math import inf
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from ...errors import add_note, passable
 from ...runtime.cancellation import ended
 from .links import Link
-from .origin import Origin, describe
+from .position import Origin, describe
+
+T = TypeVar("T")
 
 
 class StagePlan(NamedTuple):
@@ -151,3 +154,42 @@ class ReorderBuffer:
                 # The first in order, whichever came first.
                 stage.error, stage.failed_at, stage.failed_on = first.error, first.origin, first.item
                 self._calls.clear()
+
+
+class EntryQueue(Generic[T]):
+    """Delivers what any thread posts on the loop's thread, in order. Made on that thread.
+
+    Theory of operation. `call_soon_threadsafe` costs a system call, and the loop a step, each time; so threads append
+    to a deque, and wake the loop only if no step that drains it is on its way. No lock is needed: `deque.append` and
+    `popleft` are each one step to other threads, and the order of two steps does the rest. A thread appends first and
+    looks at the flag second; `drain` takes the flag down first and looks at the deque second. So whatever a thread
+    appended while the flag was up is seen by the `drain` that will take it down. Two threads may both see it down, and
+    wake the loop twice: the second `drain` finds nothing. Who appends and does not wake the loop answers for that
+    somebody will. (trio's `EntryQueue` is the same for functions to be called.)
+    """
+
+    def __init__(self, deliver: Callable[[T], None]) -> None:
+        self._deliver = deliver
+        self._loop = asyncio.get_running_loop()
+        self._things: deque[T] = deque()
+        self._awake = False  # a step of the loop that drains this is on its way
+
+    def __len__(self) -> int:
+        return len(self._things)
+
+    def append(self, thing: T) -> None:
+        """Have `thing` delivered with what comes next. From any thread."""
+        self._things.append(thing)
+
+    def wake(self) -> None:
+        """Have all that was appended delivered soon. From any thread."""
+        if not self._awake:
+            self._awake = True
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+                self._loop.call_soon_threadsafe(self.drain)
+
+    def drain(self) -> None:
+        """Deliver what is there, now."""
+        self._awake = False
+        while self._things:
+            self._deliver(self._things.popleft())
