@@ -4,7 +4,8 @@ It is one if the first stuck task would find no room even if everybody let go of
 pending task that is stuck itself, or an asyncio task that only stuck tasks can ever wake. Whoever else holds bytes may
 let go of them at any time, and so may who is not found (see `holders`). An asyncio task is woken by whoever holds the
 future that it waits for: another task (through `gather`, a task group, an event), and then the same is asked of that
-one. Or by a timer, which ends it: see `timers`.
+one. Where anybody may hold it, as the queue of a batcher, whoever answers from there says so (`Runtime.answerers`). Or
+by a timer, which ends it: see `timers`.
 
 What may come free may let others in, and their awaiters let go of more: so this is asked until nothing changes.
 """
@@ -141,7 +142,8 @@ class _Case:
         self._lost = {account: nbytes if nbytes >= 0 else inf for account, nbytes in self.unknown.items()}
         self._wakers: dict[asyncio.Task[Any], set[Any]] = {}
         parked = self._waiting(self._moving(self._lost), frozenset())
-        self._wakers = _all_wakers(walk, _asyncio_tasks([one.ends for one in held]), parked)
+        answered = _answered(runtime)
+        self._wakers = _all_wakers(walk, _asyncio_tasks([one.ends for one in held]), parked, answered)
 
     def judged(self, ended: AbstractSet[Any] = frozenset()) -> tuple[Waiters, set[Task], dict[Account, float]]:
         """The asyncio tasks that only stuck ones can wake, once some have ended; the pending tasks that may be let in;
@@ -163,7 +165,9 @@ class _Case:
         asking = [
             (task.seq, waiter) for waiter, tasks in self._parked for task in tasks if task.scope.account is account
         ]
-        asker = {min(asking, key=itemgetter(0))[1]} if asking else set()
+        asker: Waiters = {min(asking, key=itemgetter(0))[1]} if asking else set()
+        while more := {task for task in waiting - asker if not asker.isdisjoint(self._wakers.get(task, ()))}:
+            asker |= more
         those = [timer for timer in timers if timer.ends & waiting and not timer.ends & asker]
 
         def lets_in(count: int) -> bool:
@@ -313,19 +317,28 @@ def _tape(nodes: list[Any]) -> list[Any]:
     return found if len(found) < _MOST_NODES else []
 
 
-def _all_wakers(walk: Walk, tasks: Waiters, parked: Waiters) -> dict[asyncio.Task[Any], set[Any]]:
+def _answered(runtime: Runtime) -> dict[int, set[Any]]:
+    """Who will set futures, by their identities, as far as it is said."""
+    return {future: tasks for one in runtime.answerers for future, tasks in one.answered_by().items()}
+
+
+def _all_wakers(
+    walk: Walk, tasks: Waiters, parked: Waiters, answered: Mapping[int, set[Any]]
+) -> dict[asyncio.Task[Any], set[Any]]:
     """Who can wake each of these tasks, and who can wake those, up to the ones that are parked here."""
     wakers: dict[asyncio.Task[Any], set[Any]] = {}
     fresh = tasks - parked
     while fresh:
-        found = _wakers(walk, list(fresh))
+        found = _wakers(walk, list(fresh), answered)
         wakers |= found
         fresh = {waker for those in found.values() for waker in those if isinstance(waker, asyncio.Task)}
         fresh -= parked | wakers.keys()
     return wakers
 
 
-def _wakers(walk: Walk, tasks: list[asyncio.Task[Any]]) -> dict[asyncio.Task[Any], set[Any]]:
+def _wakers(
+    walk: Walk, tasks: list[asyncio.Task[Any]], answered: Mapping[int, set[Any]]
+) -> dict[asyncio.Task[Any], set[Any]]:
     """For each task those who can wake it; an empty set where somebody who is not known may."""
     found: dict[asyncio.Task[Any], set[Any]] = {task: set() for task in tasks}
     on_futures = []
@@ -333,6 +346,7 @@ def _wakers(walk: Walk, tasks: list[asyncio.Task[Any]]) -> dict[asyncio.Task[Any
         awaited = getattr(task, "_fut_waiter", None)
         if awaited is not None and not awaited.done():  # else it is about to run
             found[task] = {awaited} if isinstance(awaited, asyncio.Task) else in_wait_for(task)
+            found[task] |= answered.get(id(awaited), set())
             if not found[task]:
                 on_futures.append(task)
         del awaited

@@ -60,6 +60,13 @@ class Sink(Protocol):
         """Raise for what cannot begin here."""
 
 
+class Answerer(Protocol):
+    """Has tasks answer others, through something that anybody may hold: a search for holders would end there."""
+
+    def answered_by(self) -> dict[int, set[asyncio.Task[Any]]]:
+        """The futures that others wait for, by identity, and the tasks of which one will set each."""
+
+
 class Runtime(OnOneLoop, Host):
     """One scheduler's engine, devices and event loop."""
 
@@ -96,6 +103,7 @@ class Runtime(OnOneLoop, Host):
         # The asyncio tasks that wait, and for which tasks: where a search for a deadlock begins.
         self.parked: dict[asyncio.Future[None], tuple[asyncio.Task[Any] | None, Sequence[Task]]] = {}
         self.reclaimers: set[Callable[[], bool]] = set()  # asked, when the queue is stuck, to free what they can spare
+        self.answerers: weakref.WeakSet[Answerer] = weakref.WeakSet()  # asked then whom they keep waiting, and for whom
 
     def __repr__(self) -> str:
         ledger, names = self.ledger, ", ".join(device.name for device in self.devices)

@@ -13,8 +13,7 @@ from typing import Any
 from .._core.model import Lane, Task
 from .._log import Log
 from ..errors import DeadlineExceeded, TaskCancelled
-from ..flow.batcher.batcher import Batcher
-from ..flow.batcher.reserves import check_reserve
+from ..flow.batcher.batcher import Batcher, check_reserve
 from ..flow.scope import Scope
 from ..observe.summary import Summary
 from ..scheduler import Scheduler

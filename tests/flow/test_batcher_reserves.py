@@ -16,6 +16,8 @@ from asyncsched.serving import Serving
 from tests.waiting import cancelled, turns, until
 
 MIB = 1 << 20
+BATCHERS: list[dict[str, Any]] = [{}, {"concurrency": 2}, {"isolate": True}, {"max_batch_cost": 1}]
+BATCHERS += [{"max_batch_cost": 1, "concurrency": 2}]
 
 
 @pytest.fixture
@@ -40,12 +42,14 @@ def makes_arrays(request: pytest.FixtureRequest, s: asc.Scheduler) -> Any:
     return {"puts": puts, "calls": calls, "plain": plain}[request.param]
 
 
-async def reserving(s: asc.Scheduler, batcher: Batcher[Any, Any], count: int, reserve: int = MIB // 4) -> list[Any]:
+async def reserving(
+    s: asc.Scheduler, batcher: Batcher[Any, Any], count: int, deadline: float | None = None
+) -> list[Any]:
     """What callers get that hold their reserves when the first asks."""
     entered = asyncio.Barrier(count)
 
     async def one(item: int) -> int:
-        async with s.scope(reserve=reserve):
+        async with s.scope(reserve=MIB // 4, deadline=deadline):
             await entered.wait()
             answer = await batcher(item)
             found = int((await answer if isinstance(answer, asc.Tensor) else answer)[0])
@@ -55,7 +59,7 @@ async def reserving(s: asc.Scheduler, batcher: Batcher[Any, Any], count: int, re
     return await asyncio.gather(*map(one, range(count)), return_exceptions=True)
 
 
-@pytest.mark.parametrize("options", [{}, {"concurrency": 2}, {"isolate": True}, {"max_batch_cost": 1}], ids=str)
+@pytest.mark.parametrize("options", BATCHERS, ids=str)
 async def test_a_batch_with_a_reserve_has_bytes_beside_its_callers(
     s: asc.Scheduler, makes_arrays: Any, options: dict[str, Any]
 ) -> None:
@@ -65,28 +69,31 @@ async def test_a_batch_with_a_reserve_has_bytes_beside_its_callers(
     assert s.statistics().bytes_reserved == 0
 
 
-@pytest.mark.parametrize("options", [{}, {"concurrency": 2}, {"isolate": True}, {"max_batch_cost": 1}], ids=str)
-async def test_a_caller_whose_reserve_leaves_its_batch_no_room_is_told(
-    s: asc.Scheduler, makes_arrays: Any, options: dict[str, Any]
+@pytest.mark.parametrize("deadline", [None, 3600.0], ids=["", "deadline"])
+@pytest.mark.parametrize("options", BATCHERS, ids=str)
+async def test_callers_whose_reserves_leave_their_batch_no_room_are_told(
+    s: asc.Scheduler, makes_arrays: Any, options: dict[str, Any], deadline: float | None
 ) -> None:
     batcher: Batcher[Any, Any] = Batcher(makes_arrays, reserve="256 KiB", **options)
-    found = await reserving(s, batcher, 4)
-    (last,) = [one for one in found if isinstance(one, asc.MemoryDeadlockError)]
-    assert [one for i, one in enumerate(found) if one is not last] == [
-        i for i, one in enumerate(found) if one is not last
-    ]
-    assert (last.needed, last.limit) == (5 * MIB // 4, MIB)
-    assert "Batcher(reserve=)" in str(last)
+    found = await reserving(s, batcher, 4, deadline=deadline)
+    told = [one for one in found if isinstance(one, asc.MemoryDeadlockError)]
+    assert told
+    assert {(one.limit, one.needed >= 5 * MIB // 4) for one in told} == {(MIB, True)}
+    assert "reserved by scope" in str(told[0])
+    assert all(one == i for i, one in enumerate(found) if one not in told)  # whom that left room for
+    assert len(told) < 4 or "max_batch_cost" not in options
     statistics = batcher.statistics()
     assert (statistics.waiting, statistics.computing) == (0, 0)
 
 
-async def test_without_a_reserve_of_the_batch_too(s: asc.Scheduler) -> None:
+@pytest.mark.parametrize("options", BATCHERS, ids=str)
+async def test_without_a_reserve_of_the_batch_too(s: asc.Scheduler, options: dict[str, Any]) -> None:
     async def puts(items: list[Any]) -> list[Any]:
         return [await s.put(np.full(1000, item)) for item in items]
 
-    found = await reserving(s, Batcher(puts), 4)
-    assert sorted(type(one).__name__ for one in found) == ["MemoryDeadlockError", "int", "int", "int"]
+    found = await reserving(s, Batcher(puts, **options), 4)
+    assert all(isinstance(one, asc.MemoryDeadlockError) or one == i for i, one in enumerate(found))
+    assert any(isinstance(one, asc.MemoryDeadlockError) for one in found)
 
 
 async def test_what_a_batch_makes_beyond_its_reserve_is_too_large(s: asc.Scheduler) -> None:

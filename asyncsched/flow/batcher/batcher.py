@@ -16,11 +16,10 @@ from time import monotonic
 from typing import Generic, TypeVar, cast
 
 from ..._arguments import check_int, check_number, parse_bytes
-from ...errors import QueueFull
+from ...errors import QueueFull, TaskTooLarge
 from ...runtime.context import Ambient, find, innermost
 from ..scope import Scope, Submitter
 from .queue import Queue, Waiting
-from .reserves import check_reserve, reserved
 from .runners import Runners
 
 Item = TypeVar("Item")
@@ -148,10 +147,9 @@ class Batcher(Generic[Item, Result]):
         cost = 1.0 if self._cost is None else float(self._cost(item))
         self._check_room(cost)
         # No await between the check and the push: the room it found is there.
-        here = innermost()
-        until, name, weight = _place(here)
+        until, name, weight = _place(innermost())
         tenant = self._queue.tenant(name, weight)
-        waiting = Waiting(item, cost, loop.create_future(), monotonic(), until, tenant, reserved(here))
+        waiting = Waiting(item, cost, loop.create_future(), monotonic(), until, tenant)
         self._queue.push(waiting)
         try:
             self._runners.wake(loop)
@@ -218,6 +216,17 @@ def _limit(scheduler: Submitter | None) -> int | None:
         return (scheduler if isinstance(scheduler, Scope) else Submitter(find(scheduler)))._core().account.limit
     except RuntimeError:  # none is open yet, or the scope is not entered
         return None
+
+
+def check_reserve(reserve: int, limit: int | None, what: str) -> None:
+    """Raise TaskTooLarge for what could never be granted."""
+    if limit is not None and reserve > limit:
+        raise TaskTooLarge(
+            f"{what} needs {reserve:,} bytes, and the limit is {limit:,}: reserve less, or raise max_bytes (or the"
+            " reserve of the scope around)",
+            reserve,
+            limit,
+        )
 
 
 def _check(fn: object, max_batch_cost: float, max_wait: float, max_queue: int | None, concurrency: int) -> None:

@@ -1,4 +1,4 @@
-"""The items that wait for a batch: counted, bounded, and dropped as soon as nobody wants them.
+"""The items that wait for a batch: counted, bounded, dropped as soon as nobody wants them, and tried again in parts.
 
 Theory of operation. Each tenant has a row of its own, first in, first out; who names none shares that of None. A fair
 queue says whose first item goes next, by what was computed for each, in the unit of their cost over the tenant's
@@ -10,7 +10,7 @@ count as new each time, as if it had got nothing.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Hashable, Iterator
 from math import ceil
 from typing import Any
@@ -18,7 +18,6 @@ from typing import Any
 from ..._arguments import check_number
 from ..._core.exception_copies import copied
 from ..._core.fair_queue import FairQueue, Member
-from ..._core.model import Account
 from ...errors import DeadlineExceeded, QueueFull, TaskTooLarge, notes_of, passable
 
 
@@ -36,19 +35,17 @@ class Tenant(Member):
 class Waiting:
     """An item on its way, and the future its caller waits for."""
 
-    __slots__ = ("arrived", "cost", "deadline", "future", "item", "reserves", "tenant")
+    __slots__ = ("arrived", "cost", "deadline", "future", "item", "tenant")
 
     def __init__(
-        self, item: Any, cost: float, future: asyncio.Future[Any], arrived: float, deadline: float, tenant: Tenant,
-        reserves: tuple[Account, ...],
-    ) -> None:  # fmt: skip
+        self, item: Any, cost: float, future: asyncio.Future[Any], arrived: float, deadline: float, tenant: Tenant
+    ) -> None:
         self.item = item
         self.cost = cost
         self.future = future
         self.arrived = arrived
         self.deadline = deadline
         self.tenant = tenant
-        self.reserves = reserves  # what its caller keeps meanwhile
 
     def wanted(self, now: float) -> bool:
         """Whether someone still waits for it. Past its deadline nobody does, though a busy loop may tell them late."""
@@ -191,3 +188,46 @@ class Queue:
             self.cost = 0.0
             self._tenants.clear()
             self._shares = FairQueue()
+
+
+class Parts:
+    """What a batch that failed is tried again in, the oldest first: halves, until what makes it fail is alone.
+
+    Theory of operation. A batch of n items that fails is cut into two parts, which are computed like batches of their
+    own; a part that fails is cut again, and a single item that fails keeps its error. So one guilty item takes two runs
+    for each halving, 2 * ceil(log2(n)) in all; k of them take at most 2k * ceil(log2(n)), since no more than k parts of
+    a size can fail; and when all are guilty, since the model is broken say, each part there is has been run: 2n - 2, in
+    which each item was computed ceil(log2(n)) times more. There is no other limit: with one, a client that sends
+    several bad items would fail others again.
+
+    The parts are computed in the order in which they were cut, the large ones first, so whoever is innocent hears soon.
+    They take turns with the batches that form anew: those who wait in the queue go on, at half the pace at the worst.
+
+    What nobody wants any more, since its caller has left or its deadline has passed, is left out of the next part.
+    """
+
+    def __init__(self) -> None:
+        self._parts: deque[list[Waiting]] = deque()
+        self._had_turn = False  # a part went last
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def __iter__(self) -> Iterator[Waiting]:
+        return (waiting for part in self._parts for waiting in part)
+
+    def cut(self, items: list[Waiting]) -> None:
+        """Compute these again: in halves, where there are several."""
+        middle = (len(items) + 1) // 2
+        self._parts += [part for part in (items[:middle], items[middle:]) if part]
+
+    def take(self, others_wait: bool) -> list[Waiting] | None:
+        """The next part; None where it is the turn of a batch that forms anew, for which others wait."""
+        self._had_turn = bool(self._parts) and not (others_wait and self._had_turn)
+        return self._parts.popleft() if self._had_turn else None
+
+    def empty(self) -> list[Waiting]:
+        """Drop everything. Returns what it was."""
+        items = list(self)
+        self._parts.clear()
+        return items

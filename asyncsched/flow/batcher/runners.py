@@ -6,22 +6,18 @@ import asyncio
 import contextlib
 import contextvars
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
 from itertools import islice
 from time import monotonic
 from typing import Any
 
 from ..._arguments import is_coroutine_function
-from ..._core.model import Task
 from ...errors import TaskCancelled, passable
 from ...runtime.context import Ambient, ambient, find, innermost
 from ...runtime.rates import Rate
-from ...runtime.runtime import Runtime
 from ..scope import Scope, Submitter
-from .isolation import Parts
-from .queue import Queue, Waiting
-from .reserves import lacking, tell_last
+from .queue import Parts, Queue, Waiting
 
 Answered = tuple[list[Waiting], Sequence[Any]]
 
@@ -59,10 +55,10 @@ class Runners:
         """Forget what an event loop has left that is closed."""
         self.computing = 0
         self._parts = Parts()
-        # The runners that will look at the queue again, with the scopes of their batches. Not with these, which hold
-        # items: a search for holders would end here.
-        self._active: dict[object, Scope | None] = {}
+        self._active: set[object] = set()  # the runners that will look at the queue again
         self._tasks: set[asyncio.Task[None]] = set()  # the loop alone would not keep them
+        # What is being computed. By weak references, since it holds items: a search for holders would end here.
+        self._batches: weakref.WeakSet[Batch] = weakref.WeakSet()
         self._filled = asyncio.Event()  # set when the queue fills a batch
 
     def wake(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -74,13 +70,13 @@ class Runners:
         if not self._active:
             self._since = monotonic()
         me = object()
-        self._active[me] = None
+        self._active.add(me)
         run = self._run(me)
         try:
             # Without keywords, which a task factory may not take.
             task = self._context.copy().run(loop.create_task, run)
         except BaseException:
-            del self._active[me]
+            self._active.discard(me)
             run.close()
             raise
         task.set_name(f"batches of {self.name}")
@@ -94,17 +90,17 @@ class Runners:
                 batch = Batch(self._parts.take(others_wait=bool(self._queue)))
                 if batch.part is None and self._max_wait and not self._parts:
                     await self._fill()
-                await self._compute(me, batch)
+                await self._compute(batch)
         except BaseException:
             self._give_up(batch)
             raise
         finally:
-            self._active.pop(me, None)  # in the same step that found the queue empty: who comes next starts a runner
+            self._active.discard(me)  # in the same step that found the queue empty: who comes next starts a runner
 
     def _gone(self, me: object, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if me in self._active:  # it never began
-            del self._active[me]
+            self._active.discard(me)
             self._give_up(Batch(None))
 
     def _give_up(self, batch: Batch) -> None:
@@ -123,17 +119,17 @@ class Runners:
                     self._filled.clear()
                     await self._filled.wait()
 
-    async def _compute(self, me: object, batch: Batch) -> None:
+    async def _compute(self, batch: Batch) -> None:
         try:
             runtime = find(self._scheduler)
+            runtime.answerers.add(self)
+            self._batches.add(batch)
             around = self._scheduler if isinstance(self._scheduler, Scope) else Submitter(runtime)
-            entered = self._active[me] = around.scope(name=f"batch of {self.name}", reserve=self._reserve)
-            with self._watched(runtime, entered, batch):
-                async with entered as scope:
-                    self._form(batch)
-                    if runtime.ledger.observer is not None:
-                        runtime.ledger.observer.batch_formed(scope._core(), len(batch.items))
-                    wanted, returned = await self._call(scope, batch)
+            async with around.scope(name=f"batch of {self.name}", reserve=self._reserve) as scope:
+                self._form(batch)
+                if runtime.ledger.observer is not None:
+                    runtime.ledger.observer.batch_formed(scope._core(), len(batch.items))
+                wanted, returned = await self._call(scope, batch)
                 results = _one_each(returned, len(wanted), self.name)
         except GeneratorExit:  # the loop is gone
             raise
@@ -145,22 +141,11 @@ class Runners:
         else:
             self._deliver(batch, wanted, results)
 
-    @contextlib.contextmanager
-    def _watched(self, runtime: Runtime, scope: Scope, batch: Batch) -> Iterator[None]:
-        """While a batch is computed: where it lacks bytes that its callers have reserved, one of them is told."""
-        look = partial(_look, runtime, scope, weakref.ref(self), weakref.ref(batch))  # it keeps no items
-        runtime.reclaimers.add(look)
-        try:
-            yield
-        finally:
-            runtime.reclaimers.discard(look)
-
-    def tell_last(self, runtime: Runtime, task: Task, batch: Batch) -> bool:
-        """Tell the last of the callers that a task of a batch keeps waiting, if their reserves keep it from going."""
-        callers = batch.items or batch.part or []
-        if all(scope is not None and lacking(runtime, scope._inner) for scope in self._active.values()):
-            callers = [*callers, *self._queue]  # nobody else takes what waits
-        return tell_last(task, callers, self.name)
+    def answered_by(self) -> dict[int, set[asyncio.Task[Any]]]:
+        """For a search for holders: the callers' futures by identity, and who may answer them: any of the runners."""
+        runners = set[asyncio.Task[Any]](self._tasks)
+        in_batches = (waiting for batch in self._batches for waiting in batch.items or batch.part or ())
+        return {id(waiting.future): runners for waiting in (*self._queue, *self._parts, *in_batches)}
 
     def _form(self, batch: Batch) -> None:
         """Choose the items of a batch, as late as possible, unless that was done."""
@@ -262,14 +247,6 @@ class Batch:
         self.items: list[Waiting] = []  # once it is formed
         self.formed = False
         self.begun = False  # the function was called: what is raised from then on may be its own
-
-
-def _look(
-    runtime: Runtime, scope: Scope, runners: weakref.ref[Runners], batch: weakref.ref[Batch]
-) -> bool:  # fmt: skip
-    """The scheduler is stuck. Returns whether it will go on."""
-    task, whose, of = lacking(runtime, scope._inner), runners(), batch()
-    return task is not None and whose is not None and of is not None and whose.tell_last(runtime, task, of)
 
 
 def _leave_scopes() -> None:

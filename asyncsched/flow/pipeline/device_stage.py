@@ -9,8 +9,8 @@ itself, for instance, whose work on one batch waits for the room that the next o
    the link in front, and a put that is under way is cancelled. For `CAUTION` batches the stage then puts one only when
    the consumer waits for it. As long as anything is ahead, the stage stays, also at the end of the source.
 
-While the consumer waits for a batch that itself waits for room, the consumer is reported as parked at that put: so if
-what it still holds is in the way, this is found to be a deadlock, and told.
+While the consumer waits for a batch that itself waits for room, this stage says that it answers the consumer
+(`answered_by`): so if what the consumer still holds is in the way, this is found to be a deadlock, and told.
 
 One reserve of `depth` batches for the whole epoch, instead of giving back, was tried and dropped. It is there whether
 a batch is ahead or not: where the limit just suffices for one batch and the consumer's work on it, `depth` of them are
@@ -52,12 +52,11 @@ class DeviceStage(Stage):
         self._ahead: deque[Numbered] = deque()  # what the host has of `out.items`, and of the item being put
         self._putting: anyio.CancelScope | None = None
         self._caution = 0
-        # Under it the consumer is listed as parked, while it waits for a batch that waits for room.
-        self._consumer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def run(self) -> None:
         self._task = asyncio.current_task()
         self._runtime.reclaimers.add(self._reclaim)
+        self._runtime.answerers.add(self)
         try:
             while await self._more():
                 origin, item = self.source.take()
@@ -103,11 +102,8 @@ class DeviceStage(Stage):
         memory = self._runtime.device(self._device).memory
         arrays = [leaf for leaf in leaves(item) if isinstance(leaf, np.ndarray)]
         nbytes = sum(memory.footprint(array.nbytes) for array in arrays)
-        try:
-            async with self._submitter.scope(name=f"stage {self.name}", reserve=nbytes or None) as scope:
-                tensors = iter(await put_all(scope, arrays, self._device))
-        finally:
-            self._runtime.parked.pop(self._consumer, None)
+        async with self._submitter.scope(name=f"stage {self.name}", reserve=nbytes or None) as scope:
+            tensors = iter(await put_all(scope, arrays, self._device))
         return map_leaves(lambda leaf: next(tensors) if isinstance(leaf, np.ndarray) else leaf, item)
 
     def _drop_taken(self) -> None:
@@ -115,16 +111,20 @@ class DeviceStage(Stage):
         while len(self._ahead) > len(self.out.items) + (self._putting is not None):
             self._ahead.popleft()
 
+    def answered_by(self) -> dict[int, set[asyncio.Task[Any]]]:
+        """For a search for holders: the future of a consumer that waits, by identity, and that it is answered here."""
+        return {id(future): {self._task} for future in self.out.for_items.waiters if self._task is not None}
+
     def _reclaim(self) -> bool:
         """The scheduler is stuck: free what is ahead if somebody else needs it. Returns whether anything was freed."""
         runtime = self._runtime
+        if self.out.for_items.waiters or not self.out.items:
+            return False
         mine = [task for waiter, tasks in runtime.parked.values() if waiter is self._task for task in tasks]
-        if self.out.for_items.waiters:
-            runtime.parked[self._consumer] = self.out.taker, mine
-        elif self.out.items and any(task not in mine for task in runtime.engine.admission.tasks()):
-            self._give_back()
-            return True
-        return False
+        if all(task in mine for task in runtime.engine.admission.tasks()):
+            return False
+        self._give_back()
+        return True
 
     def _give_back(self) -> None:
         self._drop_taken()

@@ -35,7 +35,7 @@ Numbered: TypeAlias = tuple[Origin, Any]
 class Link:
     """A row of at most `capacity` items: made, being made, or about to be. One side puts, the other takes."""
 
-    __slots__ = ("_room", "capacity", "count", "ended", "error", "for_items", "for_room", "items", "taker", "wanted")
+    __slots__ = ("_room", "capacity", "count", "ended", "error", "for_items", "for_room", "items", "wanted")
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
@@ -46,7 +46,6 @@ class Link:
         self.error: BaseException | None = None  # why it ended
         self.for_items = WaitQueue()
         self.for_room = WaitQueue()
-        self.taker: asyncio.Task[Any] | None = None  # who last waited for an item
         self.wanted = 1  # how many items it waits for, while it does
 
     def try_reserve(self) -> bool:
@@ -102,7 +101,7 @@ class Link:
                 return bool(self.items)
             for _ in range(min(self._room, len(self.for_room.waiters))):
                 self.for_room.wake()
-            self.taker, self.wanted = asyncio.current_task(), wanted
+            self.wanted = wanted
             try:
                 await self.for_items.wait()
             finally:
@@ -133,7 +132,6 @@ class Link:
         """Drop what is left."""
         self.items.clear()
         self.error = None
-        self.taker = None
 
 
 class WaitQueue:
