@@ -16,7 +16,7 @@ from typing import Any, Final
 from .._core.callsite import CallSite, line_of
 from .._core.instrument import InlineOp, Instrument
 from .._core.model import DONE, FAILED, STATE_NAMES, Lane, Scope, Task
-from ..runtime.places import place_of
+from ..runtime.awaiting import place_of
 from ..runtime.runtime import Runtime
 from ..runtime.statistics import Load, Statistics
 

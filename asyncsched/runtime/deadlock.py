@@ -5,7 +5,7 @@ pending task that is stuck itself, or an asyncio task that only stuck tasks can 
 let go of them at any time, and so may who is not found (see `holders`). An asyncio task is woken by whoever holds the
 future that it waits for: another task (through `gather`, a task group, an event), and then the same is asked of that
 one. Where anybody may hold it, as the queue of a batcher, whoever answers from there says so (`Runtime.answerers`). Or
-by a timer, which ends it: see `timers`.
+by a timer, which ends it: see `awaiting`.
 
 What may come free may let others in, and their awaiters let go of more: so this is asked until nothing changes.
 """
@@ -27,10 +27,9 @@ from typing import Any
 
 from .._core.callsite import line_of
 from .._core.model import DONE, PENDING, Account, Scope, Task, Value
+from .awaiting import Timer, awaited_by, in_wait_for, timers_of, where_it_waits
 from .holders import End, Walk, with_subclasses
-from .places import where_it_waits
 from .runtime import Runtime
-from .timers import Timer, in_wait_for, timers_of
 
 # Seconds for an investigation, during which the event loop stands still: of its thread, since the clock counts what
 # other programs do meanwhile.
@@ -54,11 +53,14 @@ class Finding:
         deadlock: the first stuck task will never be let in.
         lines: who holds the bytes.
         queued: how many of them lie in asyncio queues.
+        caller: in a deadlock, what the last waits for of those who keep a reserve while others answer them, as the
+            runners of a batcher do. It is better told than the task: what it leaves may answer the rest.
     """
 
     deadlock: bool = False
     lines: list[str] = field(default_factory=list)
     queued: int = 0
+    caller: asyncio.Future[Any] | None = None
 
 
 @dataclass
@@ -91,7 +93,8 @@ def investigate(runtime: Runtime, stuck: Mapping[Account, Task | None], budget: 
     ends = walk.up(things, tape)
     for one, found, queued in zip(held, ends, walk.queued, strict=True):
         one.ends, one.queued = found, queued
-    held += _reserved(runtime, stuck.keys())
+    reserved = _reserved(runtime, stuck.keys())
+    held += reserved
     case = _Case(runtime, walk, stuck.keys(), held)
     waiting, moving, free = case.judged()
     findings = {}
@@ -111,6 +114,9 @@ def investigate(runtime: Runtime, stuck: Mapping[Account, Task | None], budget: 
             timers = timers_of(runtime.loop, deadline)
             timer = None if timers is None else case.timer_that_helps(first, timers, waiting)
             finding.deadlock = timers is not None and timer is None
+            owners = [owner for one in reserved if one.account is account for owner, _ in one.ends if owner in waiting]
+            callers = [one for one in map(awaited_by, owners) if one is not None and id(one) in case.answered]
+            finding.caller = callers[-1] if finding.deadlock and callers else None
             if timer is not None:
                 finding.lines.append(
                     f"a timer ends {where_it_waits(timer.task)}, in {timer.seconds:.3g} s: then there will be room"
@@ -123,6 +129,7 @@ class _Case:
 
     Attributes:
         unknown: bytes of each account of which nobody knows who holds them; below zero if some were counted twice.
+        answered: who will set futures, by their identities, as far as it is said.
     """
 
     def __init__(self, runtime: Runtime, walk: Walk, accounts: Iterable[Account], held: list[_Held]) -> None:
@@ -142,8 +149,8 @@ class _Case:
         self._lost = {account: nbytes if nbytes >= 0 else inf for account, nbytes in self.unknown.items()}
         self._wakers: dict[asyncio.Task[Any], set[Any]] = {}
         parked = self._waiting(self._moving(self._lost), frozenset())
-        answered = _answered(runtime)
-        self._wakers = _all_wakers(walk, _asyncio_tasks([one.ends for one in held]), parked, answered)
+        self.answered = _answered(runtime)
+        self._wakers = _all_wakers(walk, _asyncio_tasks([one.ends for one in held]), parked, self.answered)
 
     def judged(self, ended: AbstractSet[Any] = frozenset()) -> tuple[Waiters, set[Task], dict[Account, float]]:
         """The asyncio tasks that only stuck ones can wake, once some have ended; the pending tasks that may be let in;
@@ -343,14 +350,14 @@ def _wakers(
     found: dict[asyncio.Task[Any], set[Any]] = {task: set() for task in tasks}
     on_futures = []
     for task in tasks:
-        awaited = getattr(task, "_fut_waiter", None)
+        awaited = awaited_by(task)
         if awaited is not None and not awaited.done():  # else it is about to run
             found[task] = {awaited} if isinstance(awaited, asyncio.Task) else in_wait_for(task)
             found[task] |= answered.get(id(awaited), set())
             if not found[task]:
                 on_futures.append(task)
         del awaited
-    for task, ends in zip(on_futures, walk.up([getattr(task, "_fut_waiter") for task in on_futures]), strict=True):  # noqa: B009
+    for task, ends in zip(on_futures, walk.up([awaited_by(task) for task in on_futures]), strict=True):
         if not isinstance(ends, str):
             found[task] = {owner for owner, _ in ends if owner is not task}
     return found

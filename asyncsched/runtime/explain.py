@@ -21,8 +21,8 @@ from .._arguments import counted
 from .._core.callsite import is_users, line_of
 from .._core.model import DONE, LAUNCHED, PENDING, STATE_NAMES, Account, Scope, Task, Value
 from ..pictures.graph import Node, TaskGraph
+from .awaiting import where_it_waits
 from .deadlock import BUDGET, investigate, reserves
-from .places import where_it_waits
 from .runtime import Runtime
 
 _FIRST, _LAST = 3, 6  # links that are told at the ends of a chain

@@ -29,7 +29,7 @@ import numpy as np
 from .._core.callsite import is_users
 from .._core.model import DONE, PENDING, Task
 from .._core.refcounts import references
-from .places import frame_of, steps_of, variables_of, where_it_waits
+from .awaiting import frame_of, steps_of, variables_of, where_it_waits
 
 MOST_OBJECTS = 200_000
 QUEUES = (asyncio.Queue, asyncio.LifoQueue, asyncio.PriorityQueue)

@@ -26,7 +26,8 @@ stuck task is failed, and on with the next only as long as that wakes nobody and
 issued ahead all fail up to the one that is awaited. They fail for one cause, which is told once, with their number. If
 the awaiter goes on without letting go of anything (it gathers exceptions, or tries the next), the stall is the same
 one: it is looked at soon, `stall_timeout` counts from its beginning, and of those who waited then twice as many are
-told each time. So n of them are told in log n looks.
+told each time. So n of them are told in log n looks. Where callers of a batcher keep reserves, the last of them is told
+instead, and the batch goes on.
 
 Alternatives. A timeout alone cannot tell a deadlock from a slow consumer, and says nothing of the cause; it is there,
 off by default. A graph of who holds what and who waits for whom, kept up to date, would show a deadlock at once, but
@@ -184,6 +185,9 @@ class StallWatch:
         findings = investigate(runtime, {task.scope.account: task for task in stuck}, BUDGET)
         for task in stuck:
             finding = findings[task.scope.account]
+            if finding.deadlock and finding.caller is not None:
+                finding.caller.set_exception(self._deadlock(task, finding))
+                break
             if finding.deadlock:
                 self._tell(task, self._deadlock(task, finding))
                 return

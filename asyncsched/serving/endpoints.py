@@ -1,16 +1,22 @@
-"""The server's own endpoints: health, readiness, metrics, status. They pass no limit, so a full server answers them."""
+"""The server's own endpoints: health, readiness, metrics, status. They pass no limit, so a full server answers them.
+
+What the page of the status shows is nothing that a request brought, and none of the program's lines.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
 
 from .http import Exchange, Problem
 from .service import Service
-from .status import PAGE, status
 
-_TEXT = "text/plain; charset=utf-8"
+_TEXT: Final = "text/plain; charset=utf-8"
+_MOST: Final = 20  # operations
+_PAGE: Final = Path(__file__).with_name("status.html").read_bytes()
 
 
 async def healthz(service: Service, exchange: Exchange) -> None:
@@ -36,9 +42,53 @@ async def statusz(service: Service, exchange: Exchange) -> None:
     """What the scheduler does: a page for browsers, JSON for all else. Its lines and scopes stay inside."""
     headers = {"cache-control": "no-store", "vary": "accept"}
     if b"text/html" in (exchange.header(b"accept") or b""):
-        await exchange.respond(200, "text/html; charset=utf-8", PAGE, headers)
+        await exchange.respond(200, "text/html; charset=utf-8", _PAGE, headers)
     else:
         await exchange.respond(200, "application/json", json.dumps(status(service)).encode(), headers)
+
+
+def status(service: Service) -> dict[str, Any]:
+    """Requests, tasks, bytes, streams, and the operations that took longest.
+
+    Raises:
+        Problem: 503 while the scheduler is not open.
+    """
+    if service.summary is None:
+        raise Problem(503, "The server is not ready, or shutting down.", retry_after=1.0)
+    found = service.summary.read()
+    s, load = found.statistics, found.load
+    return {
+        "ready": service.ready,
+        "seconds": found.seconds,
+        "requests": {
+            "in_progress": len(service.limiter),
+            "limit": service.limiter.max_requests,
+            "refused": service.limiter.refused,
+        },
+        "adopted": {"requests": service.limiter.adopted, "tasks": len(service.bodies())},
+        "tasks": {
+            "pending": s.tasks_pending,
+            "in_flight": s.tasks_in_flight,
+            "limit": s.max_ops,
+            "completed": s.tasks_completed,
+            "failed": s.tasks_failed,
+            "cancelled": s.tasks_cancelled,
+            "per_second": load.drain_rate_tasks,
+        },
+        "bytes": {
+            "in_flight": s.bytes_in_flight,
+            "retained": s.bytes_retained,
+            "reserved": s.bytes_reserved,
+            "peak": s.peak_bytes,
+            "limit": s.max_bytes,
+            "per_second": load.drain_rate_bytes,
+        },
+        "estimated_wait": service.estimated_wait(),
+        "coroutines_waiting": found.waiting_count,
+        "scopes": found.scope_count,
+        "streams": [{key: kept for key, kept in asdict(one).items() if key != "line"} for one in found.streams],
+        "operations": [asdict(operation) for operation in found.operations[:_MOST]],
+    }
 
 
 ENDPOINTS: Final[Mapping[str, Callable[[Service, Exchange], Awaitable[None]]]] = {

@@ -12,12 +12,11 @@ from ..flow.batcher.batcher import Batcher
 from ..scheduler import Scheduler
 from .endpoints import ENDPOINTS
 from .http import App, ASGIScope, Exchange, Instrument, Problem, Receive, Send
+from .instruments import Metrics, mark_disconnected, traced
 from .lifespan import run_lifespan
 from .limiter import Limiter
-from .metrics import Metrics
 from .middleware import handle
 from .service import Options, Service
-from .tracing import mark_disconnected, traced
 
 _PROMETHEUS: Final = "prometheus_client"
 _OPENTELEMETRY: Final = "opentelemetry.instrumentation.asgi"

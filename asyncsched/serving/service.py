@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Hashable, Mapping
-from contextlib import asynccontextmanager
+import signal
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from .._core.model import Lane, Task
 from .._log import Log
@@ -19,9 +21,9 @@ from ..observe.summary import Summary
 from ..scheduler import Scheduler
 from .http import ASGIScope, Exchange, Instrument, ShuttingDown
 from .limiter import Limiter
-from .signals import drain_on_signals
 
 logger = Log("asyncsched.serving")
+SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _LAST = 1.0  # seconds for requests to end after they were cancelled
 
 
@@ -173,3 +175,48 @@ class Service:
 
     def _time_left(self) -> float:
         return max(_LAST, self._drained_by - asyncio.get_running_loop().time())
+
+
+@contextmanager
+def drain_on_signals(drain: Callable[[], Awaitable[None]]) -> Iterator[None]:
+    """While open, the first SIGTERM or Ctrl-C awaits `drain` before the handler that was there before gets it.
+
+    A second one does not.
+
+    A server that gets the signal at once closes its socket, and who comes later sees no answer at all. And it waits for
+    the responses that have begun before it tells the application to stop: a stream of events would never hear of it.
+
+    Outside the main thread, where Python allows no signal handlers, nothing changes.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    tasks: list[asyncio.Task[None]] = []
+
+    async def drain_and_pass_on(number: int) -> None:
+        await drain()
+        pass_on(number)
+
+    def pass_on(number: int) -> None:
+        signal.signal(number, previous[number])
+        signal.raise_signal(number)
+
+    def begin(number: int) -> None:
+        if tasks:
+            pass_on(number)
+        else:
+            tasks.append(loop.create_task(drain_and_pass_on(number)))
+
+    def handler(number: int, frame: object) -> None:
+        loop.call_soon_threadsafe(begin, number)  # which wakes the loop
+
+    previous = {int(number): signal.signal(number, handler) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number in SIGNALS:
+            if signal.getsignal(number) is handler:
+                signal.signal(number, previous[number])
+        for task in tasks:
+            task.cancel()

@@ -14,7 +14,7 @@ import pytest
 import asyncsched as asc
 from asyncsched.serving import Serving
 from asyncsched.serving.http import App, ASGIScope, Message, Receive, Send
-from asyncsched.serving.signals import SIGNALS, drain_on_signals
+from asyncsched.serving.service import SIGNALS, drain_on_signals
 from tests.waiting import turns, until
 
 from .rig import Call, Held, echo, get, opened, raises, reply, returns, serving
