@@ -93,8 +93,7 @@ def investigate(runtime: Runtime, stuck: Mapping[Account, Task | None], budget: 
     ends = walk.up(things, tape)
     for one, found, queued in zip(held, ends, walk.queued, strict=True):
         one.ends, one.queued = found, queued
-    reserved = _reserved(runtime, stuck.keys())
-    held += reserved
+    held += _reserved(runtime, stuck.keys())
     case = _Case(runtime, walk, stuck.keys(), held)
     waiting, moving, free = case.judged()
     findings = {}
@@ -114,9 +113,8 @@ def investigate(runtime: Runtime, stuck: Mapping[Account, Task | None], budget: 
             timers = timers_of(runtime.loop, deadline)
             timer = None if timers is None else case.timer_that_helps(first, timers, waiting)
             finding.deadlock = timers is not None and timer is None
-            owners = [owner for one in reserved if one.account is account for owner, _ in one.ends if owner in waiting]
-            callers = [one for one in map(awaited_by, owners) if one is not None and id(one) in case.answered]
-            finding.caller = callers[-1] if finding.deadlock and callers else None
+            if finding.deadlock:
+                finding.caller = case.last_caller(account, waiting)
             if timer is not None:
                 finding.lines.append(
                     f"a timer ends {where_it_waits(timer.task)}, in {timer.seconds:.3g} s: then there will be room"
@@ -129,10 +127,10 @@ class _Case:
 
     Attributes:
         unknown: bytes of each account of which nobody knows who holds them; below zero if some were counted twice.
-        answered: who will set futures, by their identities, as far as it is said.
     """
 
     def __init__(self, runtime: Runtime, walk: Walk, accounts: Iterable[Account], held: list[_Held]) -> None:
+        self._root = runtime.engine.root
         self._held = held
         self._pending = runtime.engine.admission.tasks()
         self._parked = [
@@ -149,8 +147,8 @@ class _Case:
         self._lost = {account: nbytes if nbytes >= 0 else inf for account, nbytes in self.unknown.items()}
         self._wakers: dict[asyncio.Task[Any], set[Any]] = {}
         parked = self._waiting(self._moving(self._lost), frozenset())
-        self.answered = _answered(runtime)
-        self._wakers = _all_wakers(walk, _asyncio_tasks([one.ends for one in held]), parked, self.answered)
+        self._answered = _answered(runtime)
+        self._wakers = _all_wakers(walk, _asyncio_tasks([one.ends for one in held]), parked, self._answered)
 
     def judged(self, ended: AbstractSet[Any] = frozenset()) -> tuple[Waiters, set[Task], dict[Account, float]]:
         """The asyncio tasks that only stuck ones can wake, once some have ended; the pending tasks that may be let in;
@@ -184,6 +182,13 @@ class _Case:
         if not those or not lets_in(len(those)):
             return None
         return those[bisect_left(range(1, len(those)), True, key=lets_in)]
+
+    def last_caller(self, account: Account, waiting: Waiters) -> asyncio.Future[Any] | None:
+        """What the last waits for of those who keep a reserve while others answer them."""
+        scopes = [scope for _, scope in reserves(self._root, [account]) if scope.entered_by is not None]
+        owners = [owner for scope in scopes if (owner := scope.entered_by()) in waiting]
+        callers = [future for owner in owners if id(future := awaited_by(owner)) in self._answered]
+        return callers[-1] if callers else None
 
     def _free(self, waiting: Waiters, moving: set[Task]) -> dict[Account, float]:
         """How many bytes may come free."""
