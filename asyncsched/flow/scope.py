@@ -17,7 +17,6 @@ from .._instead import SCOPE, SUBMITTER, no_attribute
 from ..errors import DeadlineExceeded, SchedulerClosed
 from ..runtime.closing import finish, report
 from ..runtime.context import Ambient, ambient
-from ..runtime.runtime import Runtime
 from ..runtime.waiting import checkpoint, drained, shielded
 from ..tensors.capture import Graph, record, tensors_in
 from ..tensors.handles import gather
@@ -134,16 +133,8 @@ class Submitter(Tasks):
         if priority is not None and (isinstance(priority, bool) or not isinstance(priority, int)):
             raise TypeError(f"priority must be an int, the higher the sooner, not {type(priority).__name__}")
         hash(tenant)  # raises TypeError
-        return Scope(
-            self._runtime,
-            self._core,
-            name or "unnamed",
-            None if reserve is None else parse_bytes(reserve, "reserve"),
-            deadline=deadline,
-            tenant=tenant,
-            weight=weight,
-            priority=priority,
-        )
+        claimed = None if reserve is None else parse_bytes(reserve, "reserve")
+        return Scope(self, name or "unnamed", claimed, deadline, Share(tenant, weight, priority))
 
 
 class Scope(Submitter):
@@ -162,27 +153,14 @@ class Scope(Submitter):
     Scope('request 42', closed)
     """
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        parent: Callable[[], CoreScope],
-        name: str,
-        reserve: int | None,
-        *,
-        deadline: float | None,
-        tenant: Hashable | None,
-        weight: float | None,
-        priority: int | None,
-    ) -> None:
-        super().__init__(runtime)
-        self._parent = parent
+    def __init__(self, around: Submitter, name: str, reserve: int | None, deadline: float | None, share: Share) -> None:
+        super().__init__(around._runtime)
+        self._parent = around._core  # asked for when this is entered
         self._name = name
         self._reserve = reserve
         self._deadline = deadline
+        self._share = share
         self._timeout: asyncio.Timeout | None = None  # while it is entered, if there is a deadline
-        self._tenant = tenant
-        self._weight = weight
-        self._priority = priority
         self._inner: CoreScope | None = None
         self._entered = False  # not yet while it waits for its reserve, when nobody may use it
         self._link: Ambient | None = None  # once it is entered
@@ -212,8 +190,7 @@ class Scope(Submitter):
 
     async def _open(self) -> CoreScope:
         engine = self._runtime.engine
-        share = Share(self._tenant, self._weight, self._priority)
-        core = self._inner = engine.scopes.open(self._name, self._parent(), share)
+        core = self._inner = engine.scopes.open(self._name, self._parent(), self._share)
         try:
             await checkpoint()
             if self._reserve is not None:
@@ -312,7 +289,7 @@ class Scope(Submitter):
         return self._inner
 
     def __repr__(self) -> str:
-        core, tenant = self._inner, self._tenant
+        core, tenant = self._inner, self._share.tenant
         state = "not entered"
         if core is not None:
             state = "closed" if core.closed else f"{sum(len(scope.tasks) for scope in core.tree())} unfinished"

@@ -30,12 +30,11 @@ from .._log import Log
 from ..devices.contract import Device, Point, RemoteDevice
 from ..devices.host.allowed import NO_DESCRIPTOR
 from ..errors import TaskCancelled
-from .cancellation import to_its_end
 from .instruments import Instruments
 from .late_finalisers import watch_for_signals
 from .life import InlineMode, Life, OnOneLoop, running_loop
 from .rates import Meter
-from .threads import in_thread
+from .threads import in_thread, to_its_end
 from .wakeup import Wakeup, plain_wakeup
 
 log = Log("asyncsched")

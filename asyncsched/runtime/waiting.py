@@ -19,8 +19,8 @@ from types import coroutine
 from typing import Any, Final
 
 from .._core.model import DONE, LAUNCHED, Scope, Task
-from .cancellation import to_its_end
 from .runtime import Runtime
+from .threads import to_its_end
 
 # Stages to wait for. A task is answered when it has ended, and when it was cancelled while its body still runs.
 ADMITTED: Final = 0

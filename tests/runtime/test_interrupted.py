@@ -16,8 +16,7 @@ import threading
 import anyio
 import pytest
 
-from asyncsched.runtime.cancellation import interrupts_pass
-from asyncsched.runtime.threads import in_thread
+from asyncsched.runtime.threads import in_thread, interrupts_pass
 from tests.waiting import turns
 
 PROGRAM = """

@@ -18,8 +18,7 @@ import pytest
 import asyncsched as asc
 from asyncsched.devices.cpu import CPUDevice
 from asyncsched.flow.pipeline import Pipeline
-from asyncsched.runtime.cancellation import ended, to_its_end
-from asyncsched.runtime.threads import in_thread
+from asyncsched.runtime.threads import ended, in_thread, to_its_end
 from asyncsched.serving.http import ASGIScope, Receive, Send
 from tests.serving.rig import Call, opened
 from tests.waiting import fail, held, turns, until

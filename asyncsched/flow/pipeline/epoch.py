@@ -14,8 +14,7 @@ from typing import Any, NamedTuple, Self, TypeVar, cast
 import anyio
 
 from ...errors import passable
-from ...runtime.cancellation import ended, to_its_end
-from ...runtime.threads import in_thread
+from ...runtime.threads import ended, in_thread, to_its_end
 from .links import Link
 from .position import Progress
 from .sources import SourceStage, is_iterable, make_source

@@ -13,8 +13,7 @@ from typing import Any
 import anyio
 import numpy as np
 
-from ...runtime.cancellation import interrupts_pass
-from ...runtime.threads import in_thread, yield_to_streams
+from ...runtime.threads import in_thread, interrupts_pass, yield_to_streams
 from .position import Origin, brief
 from .stages import Call, EntryQueue, ReorderBuffer, Stage
 

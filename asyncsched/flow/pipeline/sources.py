@@ -20,8 +20,7 @@ import anyio
 import numpy as np
 
 from ...errors import passable
-from ...runtime.cancellation import interrupts_pass
-from ...runtime.threads import in_thread, yield_to_streams
+from ...runtime.threads import in_thread, interrupts_pass, yield_to_streams
 from .links import Link
 from .position import Position
 from .stages import EntryQueue, Stage

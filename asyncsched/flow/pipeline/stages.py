@@ -15,7 +15,7 @@ from time import perf_counter
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from ...errors import add_note, passable
-from ...runtime.cancellation import ended
+from ...runtime.threads import ended
 from .links import Link
 from .position import Origin, describe
 
