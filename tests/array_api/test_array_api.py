@@ -218,7 +218,7 @@ def test_a_call_that_a_signal_interrupts_is_lost_alone(program, monkeypatch):
 
     monkeypatch.setattr(threading.Thread, "start", start)
     program()
-    step = 1 if program is reads else 7
+    step = 7 if program is opens_and_closes else 1
     for number in itertools.count(0, step):
         came_so_far = interrupted(number, program)
         computes()  # others are answered
