@@ -1,1 +1,12 @@
-"""Benchmarks. Each module prints one table of ratios: `python -m bench.peers`, `.beside`, `.overhead`."""
+"""Benchmarks: what asyncsched costs, beside what one would pick instead.
+
+    python -m bench                                  all subjects, into bench/results
+    python -m bench overhead beside.softmax          a subject, a row
+    python -m bench --against REV beside heart       this working tree beside another revision
+    python -m bench.render                           tables and pictures of bench/results: bench/README.md, README.md
+
+A *subject* is a module with `ROWS` (the list is `harness.rows.SUBJECTS`), or a folder where it needs processes of its
+own. A *row* is a work, with a *contestant* in each column; ratios are to the first that has a number. Works stand
+beside the subject, or in `graphs`, `layers`, `perceptron` and `products`, of which several subjects make use. `harness`
+lets the contestants take turns, each in a child process of its own, and prints and keeps what it finds.
+"""

@@ -1,7 +1,5 @@
 """What an operation costs on a cluster of processes, and from which size on one pays.
 
-    python -m bench.cluster       writes bench/results/cluster.json
-
 Independent products of square matrices of several sizes, on this machine's streams and on a local cluster of as many
 workers of one thread each; and twenty operations on one array, one by one and as a captured step. The cluster pays from
 where its column is the smaller one, which is nowhere if its workers have but the processors that the streams have; the
@@ -12,25 +10,25 @@ from __future__ import annotations
 
 import asyncio
 import os
-from statistics import median
+from collections.abc import Iterator
 from time import perf_counter, process_time
+from typing import Any
 
 import numpy as np
-from distributed import LocalCluster
 
 import asyncsched as asc
 
-from .measure import Report, Row
-from .results import RESULTS
+from .harness.rows import Result, Row, Together
+from .harness.turns import Turns
 
 SIZES = (8, 256, 512, 1024)
-TASKS, ROUNDS, STEPS = 16, 7, 20
+TASKS, STEPS = 16, 20
 WARM = 3  # seconds: by then numba, where it is installed, has compiled a captured step
-Times = tuple[float, float]  # milliseconds a task, and of those this process was busy
+MACHINE, CLUSTER = "this machine", "cluster"
 
 
-async def products(s: asc.Scheduler, n: int) -> Times:
-    """So many products at once, of which a number each is awaited."""
+async def products(s: asc.Scheduler, n: int) -> tuple[float, float]:
+    """So many products at once: milliseconds a task, and of those this process was busy."""
     xs = [await s.put(np.random.default_rng(i).random((n, n), np.float32)) for i in range(4)]
     began, busy = perf_counter(), process_time()
     found = [xs[i % 4] @ xs[(i + 1) % 4] for i in range(TASKS)]
@@ -45,44 +43,45 @@ def chain(x: asc.Tensor) -> asc.Tensor:
     return x
 
 
-async def steps(s: asc.Scheduler, captured: bool) -> float:
+async def steps(s: asc.Scheduler, captured: bool, rounds: int) -> list[float]:
     """Milliseconds of twenty operations one after the other, until the result is there."""
     x = await s.put(np.ones((256, 256), np.float32))
     step = await s.capture(chain, x) if captured else chain
-    times = []
-    warm = perf_counter() + WARM
-    while len(times) < ROUNDS:
+    times: list[float] = []
+    warm = perf_counter() + (WARM if rounds > 1 else 0)
+    while len(times) < rounds:
         began = perf_counter()
         y = step(x)
         await s.barrier()
         del y
         if began > warm:
             times.append(1e3 * (perf_counter() - began))
-    return median(times)
+    return times
 
 
-async def main() -> None:
-    workers = min(os.cpu_count() or 1, 8)
-    options = {"n_workers": workers, "threads_per_worker": 1, "dashboard_address": None}
+def measured(turns: Turns) -> Iterator[Result]:
+    yield from asyncio.run(_measured(SIZES[:1] if turns.quick else SIZES, turns.rounds))
+
+
+async def _measured(sizes: tuple[int, ...], rounds: int) -> list[Result]:
+    from distributed import LocalCluster
+
+    workers, found = min(os.cpu_count() or 1, 8), []
+    options: dict[str, Any] = {"n_workers": workers, "threads_per_worker": 1, "dashboard_address": None}
     async with LocalCluster(asynchronous=True, silence_logs=50, **options) as cluster:
         device = asc.cluster.DaskDevice(cluster.scheduler_address, workers)
         async with asc.Scheduler("cpu", streams=workers) as here, asc.Scheduler(device) as there:
             await products(there, 8), await products(here, 8)
-            print(f"ms a product of n x n float32, {workers} streams or workers, medians of {ROUNDS}")
-            print(f"{'n':>6} {'machine':>10} {'cluster':>10} {'of those in this process':>25}")
-            rows: list[Row] = []
-            for n in SIZES:
-                rounds = [(await products(here, n), await products(there, n)) for _ in range(ROUNDS)]
-                local, remote, own = (median(one) for one in zip(*((a[0], b[0], b[1]) for a, b in rounds), strict=True))
-                print(f"{n:>6} {local:>10.3f} {remote:>10.3f} {own:>25.3f}")
-                rows.append(Row(f"a product, n={n}", remote, "ms", [remote / local], "this machine"))
-            for captured in (False, True):
-                what = "as a captured step" if captured else "one by one"
-                local, remote = await steps(here, captured), await steps(there, captured)
-                print(f"ms of {STEPS} operations {what}: machine {local:.2f}, cluster {remote:.2f}")
-                rows.append(Row(f"{STEPS} operations {what}", remote, "ms", [remote / local], "this machine"))
-    Report("cluster", rows).save(str(RESULTS / "cluster.json"))
+            for n in sizes:
+                both = [(await products(here, n), await products(there, n)) for _ in range(rounds)]
+                values = {MACHINE: [a for (a, _), _ in both], CLUSTER: [b for _, (b, _) in both]}
+                values["of that in this process"] = [busy for _, (_, busy) in both]
+                found.append(Row(f"product-{n}", f"a product of {n} x {n}", "ms").result(values))
+            for key, captured in (("one-by-one", False), ("captured", True)):
+                title = f"{STEPS} operations on 256 x 256, {key.replace('-', ' ')}"
+                values = {MACHINE: await steps(here, captured, rounds), CLUSTER: await steps(there, captured, rounds)}
+                found.append(Row(key, title, "ms").result(values))
+    return found
 
 
-if __name__ == "__main__":
-    asyncio.run(main())
+ROWS = (Together("all", measured),)

@@ -1,45 +1,40 @@
 """`asyncsched.cluster.get` beside Dask's threaded scheduler: what a task costs, and how much a graph of roots holds.
 
-    python -m bench.dask_threads [threads]       writes bench/results/dask_threads.json
-
-*Tree*: 20,010 tasks that add two integers each. Both in turn, seven times; medians. *Roots*: the mean of 96
-blocks of 8 MiB, four by four, under a limit of 192 MiB. Each in a process of its own, three times; medians.
+*Tree*: 20,010 tasks that add two integers each. *Roots*: the mean of 96 blocks of 8 MiB, four by four, under a limit of
+192 MiB, each time in a process of its own. Both with eight threads.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-import threading
+import asyncio
+from functools import partial
 from operator import add
-from statistics import median
 from time import perf_counter, process_time
 from typing import Any
 
-from .measure import Report, Row
-from .results import RESULTS
+from .harness.contestant import Prepare, Run, Work
+from .harness.rows import Row
+from .libraries import Library
+from .perceptron import new_peak, resident
 
-LEAVES, BLOCKS, LIMIT, MIB = 10_001, 96, "192 MiB", 2**20
-WAYS = ("asyncsched", "dask")
+THREADS, LEAVES, BLOCKS, LIMIT = 8, 10_001, 96, "192 MiB"
 
 
-def way(name: str, threads: int) -> tuple[Any, dict[str, Any]]:
+def scheduler(library: Library) -> tuple[Any, dict[str, Any]]:
     """A scheduler of Dask's, with its keywords."""
-    if name == "dask":
+    if library.module == "dask":
         from dask.threaded import get
 
-        return get, {"num_workers": threads}
+        return get, {"num_workers": THREADS}
     from asyncsched import cluster
 
-    cluster.using(streams=threads, max_bytes=LIMIT)
+    cluster.using(streams=THREADS, max_bytes=LIMIT)
     return cluster.get, {}
 
 
-def tree() -> tuple[dict[Any, Any], Any]:
-    graph: dict[Any, Any] = {("x", 0, i): (int, i) for i in range(LEAVES)}
-    level, width = 0, LEAVES
+def tree(leaves: int) -> tuple[dict[Any, Any], Any]:
+    graph: dict[Any, Any] = {("x", 0, i): (int, i) for i in range(leaves)}
+    level, width = 0, leaves
     while width > 1:
         for i in range((width + 1) // 2):
             pair = ("x", level, 2 * i), ("x", level, 2 * i + 1)
@@ -48,76 +43,66 @@ def tree() -> tuple[dict[Any, Any], Any]:
     return graph, ("x", level, 0)
 
 
-def overhead(threads: int) -> dict[str, tuple[float, float]]:
-    """Seconds a task, of the clock and of processors, by way."""
-    (graph, top), found = tree(), {name: list[tuple[float, float]]() for name in WAYS}
-    schedulers = {name: way(name, threads) for name in WAYS}
-    for turn in range(8):
-        for name, (get, options) in schedulers.items():
-            begun, spent = perf_counter(), process_time()
-            assert get(graph, top, **options) == LEAVES * (LEAVES - 1) // 2
-            if turn:  # the first warms up
-                found[name].append(((perf_counter() - begun) / len(graph), (process_time() - spent) / len(graph)))
-    return {name: (median(a for a, _ in took), median(b for _, b in took)) for name, took in found.items()}
+def adding(clock: Any) -> Prepare:
+    """Seconds of a task, of the clock or of processors."""
+
+    async def prepare(library: Library, leaves: int) -> Run:
+        graph, top = tree(leaves)
+        get, options = await asyncio.to_thread(scheduler, library)
+
+        async def run(count: int) -> float:
+            began = clock()
+            for _ in range(count):
+                assert await asyncio.to_thread(get, graph, top, **options) == leaves * (leaves - 1) // 2
+            return (clock() - began) * leaves / len(graph)  # a time has as many operations as leaves
+
+        return run
+
+    return prepare
 
 
-def roots(name: str, threads: int) -> dict[str, float]:
-    """Seconds, and MiB by which the resident set grew."""
-    import dask.array as da
-    import psutil
+def roots(memory: bool) -> Prepare:
+    """The mean of so many blocks: seconds, or bytes by which the process grew at most."""
 
-    def mean(fields: int) -> Any:
-        x = da.random.default_rng(0).random((fields, 1024, 1024), chunks=(1, 1024, 1024))
-        return x.mean(axis=0).std()
+    async def prepare(library: Library, blocks: int) -> Run:
+        import dask.array as da
 
-    get, options = way(name, threads)
-    mean(2).compute(scheduler=get, **options)
-    lazy = mean(BLOCKS)
-    process, ended, seen = psutil.Process(), threading.Event(), [0]
-    before = process.memory_info().rss
+        def mean(fields: int) -> Any:
+            x = da.random.default_rng(0).random((fields, 1024, 1024), chunks=(1, 1024, 1024))
+            return x.mean(axis=0).std()
 
-    def sample() -> None:
-        while not ended.wait(0.002):
-            seen.append(process.memory_info().rss - before)
+        get, options = await asyncio.to_thread(scheduler, library)
+        compute = partial(asyncio.to_thread, lambda fields: mean(fields).compute(scheduler=get, **options))
+        await compute(2)
+        before = new_peak()
 
-    thread = threading.Thread(target=sample)
-    thread.start()
-    begun = perf_counter()
-    lazy.compute(scheduler=get, **options)
-    seconds = perf_counter() - begun
-    ended.set()
-    thread.join()
-    return {"seconds": seconds, "grown": max(seen) / MIB}
+        async def run(count: int) -> float:
+            began = perf_counter()
+            await compute(blocks)
+            return float(resident("VmHWM") - before) if memory else perf_counter() - began
+
+        return run
+
+    return prepare
 
 
-def main() -> None:
-    threads = int(sys.argv[1]) if len(sys.argv) > 1 else 8
-    if len(sys.argv) > 2:
-        print(json.dumps(roots(sys.argv[2], threads)))
-        return
-    tasks = overhead(threads)
-    settings = os.environ | {"OPENBLAS_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": str(MIB)}
-    runs: dict[str, list[dict[str, float]]] = {name: [] for name in WAYS}
-    for _ in range(3):
-        for name in WAYS:
-            command = [sys.executable, "-m", "bench.dask_threads", str(threads), name]
-            done = subprocess.run(command, stdout=subprocess.PIPE, check=True, env=settings)
-            runs[name].append(json.loads(done.stdout))
-    held = {name: [median(run[what] for run in runs[name]) for what in ("seconds", "grown")] for name in WAYS}
-    print(f"{threads} threads{'us a task':>18}{'processor':>12}{'roots':>12}{'grown':>12}")
-    for name in WAYS:
-        clock, processor = (1e6 * seconds for seconds in tasks[name])
-        print(f"{name:12}{clock:15.1f}{processor:12.1f}{held[name][0]:10.2f} s{held[name][1]:8.0f} MiB")
-    ours, theirs = ([*tasks[name], *held[name]] for name in WAYS)
-    ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
-    what = {"a task": "s", "a task, processor": "s", "roots, time": "s", "roots, memory": "MiB"}
-    rows = [
-        Row(name, mine, unit, [ratio], "Dask's threads")
-        for (name, unit), mine, ratio in zip(what.items(), ours, ratios, strict=True)
-    ]
-    Report("dask_threads", rows).save(str(RESULTS / "dask_threads.json"))
-    print(f"{'ratio':12}{ratios[0]:15.2f}{ratios[1]:12.2f}{ratios[2]:12.2f}{ratios[3]:12.2f}")
+WORKS: dict[str, Work] = {
+    "task": Work(adding(perf_counter), LEAVES, 100),
+    "processors": Work(adding(process_time), LEAVES, 100),
+    "roots": Work(roots(memory=False), BLOCKS, 4, once=True),
+    "memory": Work(roots(memory=True), BLOCKS, 4, once=True),
+}
+_ROOTS = " OPENBLAS_NUM_THREADS=1 MALLOC_MMAP_THRESHOLD_=1048576"
 
 
-if __name__ == "__main__":
-    main()
+def _row(key: str, title: str, unit: str, settings: str = "", *, fresh: bool = False) -> Row:
+    cells = {"Dask's threads": (f"dask{settings}", f"dask_threads.{key}")}
+    return Row(key, title, unit, cells | {"asyncsched": (f"asyncsched{settings}", f"dask_threads.{key}")}, fresh=fresh)
+
+
+ROWS = (
+    _row("task", "a task", "us"),
+    _row("processors", "a task: time of all processors", "us"),
+    _row("roots", f"a mean over {BLOCKS} blocks of 8 MiB", "s", _ROOTS, fresh=True),
+    _row("memory", "growth of the process in such a mean", "MiB", _ROOTS, fresh=True),
+)

@@ -1,4 +1,5 @@
-"""What has operators: NumPy, PyTorch, JAX, MXNet, asyncsched; each by the few things that a work asks of it.
+"""The contestants' libraries, each by the few things that a work asks of it: those that have operators (NumPy, PyTorch,
+JAX, MXNet, asyncsched), and those that run functions, by `apply` (Dask, Ray, executors).
 
 Nothing is imported before its contestant is opened, in a child process of its own.
 """
@@ -9,13 +10,14 @@ import asyncio
 import importlib
 import os
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 
-from .measure import cpus, uvloop_factory
+from .harness.contestant import Who
 
 Array = np.ndarray[Any, Any]
 Chain = Callable[[Any, Any], Any]  # a function of a namespace and an array
@@ -27,11 +29,13 @@ class Library:
     module = "numpy"
     needs = "numpy"  # which of `environments.NEEDS` it runs in
     slow = 1  # of the smallest operations a round has that many times fewer
-    loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None
-    quick = False  # whether its numbers mean nothing
     apply: Callable[..., Any] | None = None  # runs a function on handles, for what has no operators
     call: Callable[..., Awaitable[Any]] | None = None  # the same, awaited
     wait: Callable[[Any], object] | None = None  # a barrier on one result, for what is not awaited
+
+    def __init__(self, who: Who, *, quick: bool) -> None:
+        self.flags, self.options = who.flags, who.options
+        self.quick = quick  # whether its numbers mean nothing
 
     async def open(self) -> None:
         """Imports what is needed and starts its threads."""
@@ -46,6 +50,10 @@ class Library:
 
     async def finish(self, results: Sequence[Any]) -> None:
         """A barrier on these."""
+
+    def window(self, ahead: int) -> Any:
+        """To enter around each of many works, of which so many may be in flight."""
+        return nullcontext()
 
     async def compiled(self, fn: Chain, x: Any) -> Callable[[Any], Any]:
         """`fn`, compiled or captured where the library can do so."""
@@ -74,13 +82,31 @@ class Torch(Library):
         return self.xp.compile(lambda x: fn(self.xp, x))  # type: ignore[no-any-return]
 
 
+class TorchData(Torch):
+    needs = "torchdata"
+
+
+class Guest(Torch):
+    """PyTorch at one thread, with asyncsched beside it."""
+
+    needs = "guest"
+
+    async def open(self) -> None:
+        await super().open()
+        self.xp.set_num_threads(1)
+
+
 class Jax(Library):
+    """Each operation as a compiled function, with the flag "jit"."""
+
     module = needs = "jax"
 
     async def open(self) -> None:
         os.environ["JAX_PLATFORMS"] = "cpu"
         await super().open()
         self.wait = lambda result: result.block_until_ready()
+        if "jit" in self.flags:
+            self.apply = once_each(self.xp.jit)
 
     async def put(self, array: Array) -> Any:
         return self.xp.numpy.array(array)
@@ -90,14 +116,6 @@ class Jax(Library):
 
     async def compiled(self, fn: Chain, x: Any) -> Callable[[Any], Any]:
         return self.xp.jit(lambda x: fn(self.xp.numpy, x))  # type: ignore[no-any-return]
-
-
-class JaxJit(Jax):
-    """Each operation as a compiled function."""
-
-    async def open(self) -> None:
-        await super().open()
-        self.apply = once_each(self.xp.jit)
 
 
 class MXNet(Library):
@@ -127,14 +145,12 @@ class MXNet(Library):
 
 
 class Ours(Library):
-    """This library with its defaults, without the extra `[numba]`."""
+    """This library with its defaults, without the extra `[numba]` unless that is one of its flags."""
 
     module = "asyncsched"
-    numba = False
-    options: Mapping[str, Any] = MappingProxyType({})
 
     async def open(self) -> None:
-        if not self.numba:
+        if "numba" not in self.flags:
             sys.modules["numba"] = None  # type: ignore[assignment]  # the import's way of saying: not installed
         await super().open()
         self.s = await self.xp.open("cpu", **self.options)
@@ -150,6 +166,9 @@ class Ours(Library):
     async def finish(self, results: Sequence[Any]) -> None:
         await self.s.barrier()
 
+    def window(self, ahead: int) -> Any:
+        return self.s.window(ahead)
+
     async def compiled(self, fn: Chain, x: Any) -> Callable[[Any], Any]:
         graph = await self.s.capture(lambda x: fn(self.xp, x), x)
         graph(x)
@@ -158,21 +177,115 @@ class Ours(Library):
         return graph  # type: ignore[no-any-return]
 
     def facts(self) -> str:
-        numba = f", numba {importlib.import_module('numba').__version__}" if self.numba else ""
+        numba = f", numba {importlib.import_module('numba').__version__}" if "numba" in self.flags else ""
         return f"{super().facts()}{numba}{_kernel()}"
 
 
-class OursOneStream(Ours):
-    options = MappingProxyType({"streams": 1})
+class Dask(Library):
+    """Delayed functions on threads: what is issued runs at the barrier."""
+
+    module = needs = "dask"
+    slow = 10
+
+    async def open(self) -> None:
+        await super().open()
+        self.xp.config.set(scheduler="threads", num_workers=self.threads)
+        self.apply = lambda fn, *args: self.xp.delayed(fn, pure=False, traverse=False)(*args)
+        self.wait = lambda result: result.compute()
+
+    async def finish(self, results: Sequence[Any]) -> None:
+        self.xp.compute(*results)
+
+    async def compiled(self, fn: Chain, x: Any) -> Callable[[Any], Any]:
+        run = _chain_of(fn)
+        return lambda x: self.apply(run, x)  # type: ignore[misc]
 
 
-class OursNumba(Ours):
-    needs = "numba"
-    numba = True
+class Distributed(Library):
+    """A client and one worker with threads, in this process."""
+
+    module = needs = "distributed"
+    slow = 10
+    compiled = Dask.compiled
+
+    async def open(self) -> None:
+        await super().open()
+        options = {"processes": False, "n_workers": 1, "threads_per_worker": self.threads}
+        self.client = self.xp.Client(dashboard_address=None, **options)
+        self.apply = lambda fn, *args: self.client.submit(fn, *args, pure=False)
+        self.wait = lambda result: result.result()
+
+    async def close(self) -> None:
+        self.client.close()
+
+    async def put(self, array: Array) -> Any:
+        return self.client.scatter(array)
+
+    async def finish(self, results: Sequence[Any]) -> None:
+        self.xp.wait(results)
 
 
-class OursUvloop(Ours):
-    loop_factory = uvloop_factory()
+class Ray(Library):
+    """Worker processes, with an object store that they share."""
+
+    module = needs = "ray"
+    slow = 10
+    compiled = Dask.compiled
+
+    async def open(self) -> None:
+        os.environ |= {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+        await super().open()
+        self.xp.init(num_cpus=self.threads, include_dashboard=False, log_to_driver=False, logging_level="error")
+        remote = once_each(lambda fn: self.xp.remote(fn).remote)
+        self.apply, self.wait = remote, self.xp.get
+
+    async def close(self) -> None:
+        self.xp.shutdown()
+
+    async def put(self, array: Array) -> Any:
+        return self.xp.put(array)
+
+    async def finish(self, results: Sequence[Any]) -> None:
+        self.xp.wait(results, num_returns=len(results), fetch_local=False)
+
+
+class Executor(Library):
+    """`run_in_executor`; a function of what is not done yet waits for that in a coroutine."""
+
+    compiled = Dask.compiled
+
+    async def open(self) -> None:
+        await super().open()
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(self.threads))
+        self.call = lambda fn, *args: loop.run_in_executor(None, fn, *args)
+        self.apply = self._apply
+
+    def _apply(self, fn: Callable[..., Any], *args: Any) -> Any:
+        for arg in args:
+            if isinstance(arg, asyncio.Future):
+                return asyncio.ensure_future(self._later(fn, args))
+        assert self.call is not None
+        return asyncio.ensure_future(self.call(fn, *args))
+
+    async def _later(self, fn: Callable[..., Any], args: Sequence[Any]) -> Any:
+        assert self.call is not None
+        return await self.call(fn, *[await arg if isinstance(arg, asyncio.Future) else arg for arg in args])
+
+    async def finish(self, results: Sequence[Any]) -> None:
+        await asyncio.gather(*results)
+
+
+class ToThread(Executor):
+    """`asyncio.to_thread`, in a task of its own where it is not awaited at once."""
+
+    async def open(self) -> None:
+        await super().open()
+        self.call = asyncio.to_thread
+
+
+def _chain_of(fn: Chain) -> Callable[[Any], Any]:
+    return lambda x: fn(np, x)
 
 
 def once_each(make: Callable[[Any], Callable[..., Any]]) -> Callable[..., Any]:
@@ -196,3 +309,32 @@ def _kernel() -> str:
         return ""
     kernels = {str(lib["architecture"]) for lib in threadpool_info() if "architecture" in lib}
     return f", OpenBLAS for {' '.join(sorted(kernels))}" if kernels else ""
+
+
+def cpus() -> int:
+    """Processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def uvloop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+    """What makes uvloop's loops."""
+    import uvloop
+
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
+LIBRARIES: dict[str, type[Library]] = {
+    "numpy": NumPy,
+    "torch": Torch,
+    "torchdata": TorchData,
+    "jax": Jax,
+    "mxnet": MXNet,
+    "dask": Dask,
+    "distributed": Distributed,
+    "ray": Ray,
+    "run_in_executor": Executor,
+    "to_thread": ToThread,
+    "asyncsched": Ours,
+    "guest": Guest,
+}

@@ -1,34 +1,26 @@
 """Pipelines: what an item costs, and how well stages overlap.
 
-    python -m bench.pipeline [--quick] [--only a,b,c] [--json PATH]
-
-a. Three stages whose coroutine does nothing, one worker each: the time per item is overhead alone. Beside it the same
-   from plain asyncio queues of the same size, and of the smallest.
-b. Three stages whose plain function does nothing, in a thread each. Beside it asyncio queues with `to_thread`, and
-   torchdata's ParallelMapper where it is installed, in threads, too.
-c. Three stages that each wait 5 ms, against one such wait.
-d. Reading a generator, which has a thread of its own, against reading it inline.
+Three stages whose function does nothing, one worker each, so that the time per item is overhead alone: coroutines, and
+plain functions in a thread each. Beside them what one writes by hand, a task per stage and an `asyncio.Queue` in front
+of each. Then three stages that each wait 5 ms; and a generator, which has a thread of its own, beside a list.
 """
 
 from __future__ import annotations
 
 import asyncio
-import importlib.util
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import pairwise
-from time import perf_counter
 from typing import Any
 
-import asyncsched as asc
-
-from .measure import NO_UVLOOP, Asked, Contestant, Report, compare, on_loop, run_bench, timed, uvloop_factory
+from .harness.contestant import Run, Work
+from .harness.rows import Row, Target
+from .libraries import Library
 
 STAGES = 3
 WAIT = 0.005  # seconds
 BUFFER = 16  # asyncsched's default
 END = object()
-NO_TORCHDATA = "b torchdata: not installed, skipped (`pip install torchdata --no-deps`, beside torch)"
 
 Fn = Callable[[Any], Any]
 
@@ -46,31 +38,39 @@ async def wait(item: Any) -> Any:
     return item
 
 
-async def pipeline(fn: Fn, n: int, stages: int = STAGES, source: Any = None) -> float:
-    """asyncsched's pipeline; seconds from open to closed."""
-    async with asc.Scheduler("cpu") as s:
-        pipe = s.pipeline(range(n) if source is None else source)
-        for _ in range(stages):
-            pipe = pipe.map(fn)
-        started, count = perf_counter(), 0
-        async with pipe.open() as items:
-            async for _ in items:
-                count += 1
-        assert count == n
-        return perf_counter() - started
+async def pipeline(
+    library: Any, n: int, *, fn: Fn = nothing, stages: int = STAGES, source: Callable[[range], Iterable[int]] = list
+) -> Run:
+    """asyncsched's, from open to closed."""
+
+    async def run(count: int) -> None:
+        for _ in range(count):
+            pipe, items = library.s.pipeline(source(range(n))), 0
+            for _ in range(stages):
+                pipe = pipe.map(fn)
+            async with pipe.open() as results:
+                async for _ in results:
+                    items += 1
+            assert items == n
+
+    return run
 
 
-async def queues(fn: Fn, size: int, n: int) -> float:
+async def queues(library: Library, n: int, *, fn: Fn = nothing, size: int = BUFFER) -> Run:
     """What one writes by hand: a task per stage, a queue in front of each and behind the last."""
-    rows = [asyncio.Queue[Any](size) for _ in range(STAGES + 1)]
-    started, count = perf_counter(), 0
-    tasks = [asyncio.create_task(_fill(rows[0], n))]
-    tasks += [asyncio.create_task(_stage(fn, *pair)) for pair in pairwise(rows)]
-    while await rows[-1].get() is not END:
-        count += 1
-    await asyncio.gather(*tasks)
-    assert count == n
-    return perf_counter() - started
+
+    async def run(count: int) -> None:
+        for _ in range(count):
+            rows = [asyncio.Queue[Any](size) for _ in range(STAGES + 1)]
+            tasks = [asyncio.create_task(_fill(rows[0], n))]
+            tasks += [asyncio.create_task(_stage(fn, *pair)) for pair in pairwise(rows)]
+            items = 0
+            while await rows[-1].get() is not END:
+                items += 1
+            await asyncio.gather(*tasks)
+            assert items == n
+
+    return run
 
 
 async def _fill(out: asyncio.Queue[Any], n: int) -> None:
@@ -85,94 +85,98 @@ async def _stage(fn: Fn, source: asyncio.Queue[Any], out: asyncio.Queue[Any]) ->
     await out.put(END)
 
 
-def torchdata(n: int) -> float:
+async def torchdata(library: Library, n: int) -> Run:
     """Three mappers with a thread each."""
     from torchdata.nodes import IterableWrapper, Loader, ParallelMapper
 
-    node: Any = IterableWrapper(range(n))
-    for _ in range(STAGES):
-        node = ParallelMapper(node, nothing_in_a_thread, num_workers=1, in_order=True, method="thread")
-    loader = Loader(node)
-    return timed(lambda: [None for _ in loader])
+    async def run(count: int) -> None:
+        for _ in range(count):
+            node: Any = IterableWrapper(range(n))
+            for _ in range(STAGES):
+                node = ParallelMapper(node, nothing_in_a_thread, num_workers=1, in_order=True, method="thread")
+            assert sum(1 for _ in Loader(node)) == n
+
+    return run
 
 
-def coroutines(quick: bool, report: Report) -> None:
-    n, rounds = (200, 1) if quick else (20_000, 7)
-    plain = f"a asyncio.Queue({BUFFER})"
-    for title, loop in _loops(report):
-        run = partial(_on, loop)
-        report.rows += compare(
-            [
-                Contestant(plain + title, run(lambda: queues(nothing, BUFFER, n)), n),
-                Contestant(f"a asyncio.Queue(1){title}", run(lambda: queues(nothing, 1, n)), n),
-                Contestant(f"a asyncsched{title}", run(lambda: pipeline(nothing, n)), n, asked=Asked(ratio=1 / 3)),
-            ],
-            rounds,
-        )
-
-
-def threads(quick: bool, report: Report) -> None:
-    n, rounds = (100, 1) if quick else (3_000, 5)
-    asked = Asked(ratio=1 / 3)
-    in_thread = partial(asyncio.to_thread, nothing_in_a_thread)
-    found = [
-        Contestant("b asyncio.Queue(16), to_thread", on_loop(lambda: queues(in_thread, BUFFER, n)), n),
-        Contestant("b asyncsched", on_loop(lambda: pipeline(nothing_in_a_thread, n)), n, asked=asked),
-    ]
-    if importlib.util.find_spec("torchdata") is not None:
-        found.append(Contestant("b torchdata", lambda: torchdata(n), n))
-        found.append(Contestant("b asyncsched, to torchdata", found[1].round, n, to="b torchdata", asked=asked))
-    else:
-        report.notes.append(NO_TORCHDATA)
-    report.rows += compare(found, rounds)
-
-
-def overlap(quick: bool, report: Report) -> None:
-    n, rounds = (20, 1) if quick else (300, 5)
-
-    async def one_after_the_other() -> float:
-        started = perf_counter()
-        for i in range(n):
+async def one_wait(library: Library, n: int) -> Run:
+    async def run(count: int) -> None:
+        for i in range(count * n):
             await wait(i)
-        return perf_counter() - started
 
-    for title, loop in _loops(report):
-        run = partial(_on, loop)
-        report.rows += compare(
-            [
-                Contestant(f"c one wait of 5 ms{title}", run(one_after_the_other), n),
-                Contestant(
-                    f"c asyncsched, three stages{title}", run(lambda: pipeline(wait, n)), n, asked=Asked(ratio=1.15)
-                ),
-            ],
-            rounds,
+    return run
+
+
+WORKS: dict[str, Work] = {
+    "coroutines": Work(pipeline, 20_000, 200),
+    "threads": Work(partial(pipeline, fn=nothing_in_a_thread), 3_000, 100),
+    "waits": Work(partial(pipeline, fn=wait), 300, 20),
+    "a list": Work(partial(pipeline, stages=0), 50_000, 200),
+    "a generator": Work(partial(pipeline, stages=0, source=lambda items: (i for i in items)), 50_000, 200),
+    "queues": Work(queues, 20_000, 200),
+    "queues of 1": Work(partial(queues, size=1), 20_000, 200),
+    "queues, to_thread": Work(partial(queues, fn=partial(asyncio.to_thread, nothing_in_a_thread)), 3_000, 100),
+    "torchdata": Work(torchdata, 3_000, 100),
+    "one wait": Work(one_wait, 300, 20),
+}
+_THIRD = Target(1 / 3, "items travel several at a time")
+
+
+def _rows(key: str, title: str, cells: dict[str, tuple[str, str]], target: Target) -> list[Row]:
+    """On asyncio's loop, and on uvloop's."""
+    return [
+        Row(
+            f"{key}{'-' * bool(loop)}{loop.strip()}",
+            f"{title}{',' * bool(loop)}{loop}",
+            "us",
+            {column: (who + loop, f"pipeline.{work}") for column, (who, work) in cells.items()},
+            {"asyncsched": target},
         )
+        for loop in ("", " uvloop")
+    ]
 
 
-def sources(quick: bool, report: Report) -> None:
-    n, rounds = (200, 1) if quick else (50_000, 5)
-    report.rows += compare(
-        [
-            Contestant("d a list", on_loop(lambda: pipeline(nothing, n, 0, list(range(n)))), n),
-            Contestant(
-                "d a generator, in a thread", on_loop(lambda: pipeline(nothing, n, 0, (i for i in range(n)))), n
-            ),
-        ],
-        rounds,
-    )
-
-
-def _loops(report: Report) -> list[tuple[str, Any]]:
-    """asyncio's loop, and uvloop's if it is installed, with what to add to a name."""
-    loop = uvloop_factory()
-    if loop is None and NO_UVLOOP not in report.notes:
-        report.notes.append(NO_UVLOOP)
-    return [("", None)] + ([(", uvloop", loop)] if loop is not None else [])
-
-
-def _on(loop: Any, main: Callable[[], Coroutine[Any, Any, float]]) -> Callable[[], float]:
-    return on_loop(main, loop)
-
-
-if __name__ == "__main__":
-    run_bench("pipeline", {"a": coroutines, "b": threads, "c": overlap, "d": sources})
+ROWS = (
+    *_rows(
+        "coroutines",
+        "three stages of coroutines that do nothing, an item",
+        {
+            "asyncio.Queue(16)": ("numpy", "queues"),
+            "asyncio.Queue(1)": ("numpy", "queues of 1"),
+            "asyncsched": ("asyncsched", "coroutines"),
+        },
+        _THIRD,
+    ),
+    Row(
+        "threads",
+        "three stages of functions in threads that do nothing, an item",
+        "us",
+        {
+            "asyncio.Queue(16), to_thread": ("numpy", "pipeline.queues, to_thread"),
+            "asyncsched": ("asyncsched", "pipeline.threads"),
+        },
+        {"asyncsched": _THIRD},
+    ),
+    Row(
+        "torchdata",
+        "the same, beside torchdata",
+        "us",
+        {"torchdata": ("torchdata", "pipeline.torchdata"), "asyncsched": ("asyncsched", "pipeline.threads")},
+        {"asyncsched": _THIRD},
+    ),
+    *_rows(
+        "waits",
+        "three stages that each wait 5 ms, an item",
+        {"one wait": ("numpy", "one wait"), "asyncsched": ("asyncsched", "waits")},
+        Target(1.15, "they wait at the same time"),
+    ),
+    Row(
+        "sources",
+        "reading a source, an item",
+        "us",
+        {
+            "a list": ("asyncsched", "pipeline.a list"),
+            "a generator, in a thread": ("asyncsched", "pipeline.a generator"),
+        },
+    ),
+)

@@ -5,7 +5,7 @@ They are NumPy's, with the BLAS that ours has, into arrays that are there, on a 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from math import prod
@@ -13,19 +13,19 @@ from typing import Any
 
 import numpy as np
 
-from . import synthetic
+from .harness.contestant import Prepare, Run, Work
+from .layers import LAYERS
 from .libraries import Library
-from .rows import ROWS
+from .perceptron import SIZES, size
 
 Array = np.ndarray[Any, Any]
 Product = tuple[Array, Array, Array]
 """Two operands, and where their product goes."""
 Step = list[list[Product]]
 """What each thread multiplies, until they meet."""
-Run = Callable[[int], Awaitable[None]]
 
 
-def alone(steps: Callable[[bool, int], list[Step]]) -> Callable[[Library, int], Awaitable[Run]]:
+def alone(steps: Callable[[bool, int], list[Step]]) -> Prepare:
     """A work: the products of these steps, of a size and for so many threads."""
 
     async def prepare(library: Library, n: int) -> Run:
@@ -51,9 +51,9 @@ def _multiply(products: list[Product]) -> None:
 
 def perceptron(quick: bool, threads: int) -> list[Step]:
     """Two products forward, three backward, each in as many parts; the last layer, of one column, is left out."""
-    size = synthetic.SIZES[synthetic.size(quick)]
-    inputs, hidden, outputs, _ = size.widths
-    x, a1, a2 = (_random(size.batch, width) for width in (inputs, hidden, outputs))
+    shape = SIZES[size(quick)]
+    inputs, hidden, outputs, _ = shape.widths
+    x, a1, a2 = (_random(shape.batch, width) for width in (inputs, hidden, outputs))
     w1, w2 = _random(inputs, hidden), _random(hidden, outputs)
     d1, d2, g1, g2 = (np.zeros_like(array) for array in (a1, a2, w1, w2))
     products = [(x, w1, d1), (a1, w2, d2), (a1.T, a2, g2), (a2, w2.T, d1), (x.T, a1, g1)]
@@ -62,7 +62,7 @@ def perceptron(quick: bool, threads: int) -> list[Step]:
 
 def attention(quick: bool, threads: int) -> list[Step]:
     """Scores and weighted values, head by head; a thread's scores stay in its cache."""
-    *heads, length, width = ROWS["attention"].sizes(quick)[0]
+    *heads, length, width = LAYERS["attention"].sizes(quick)[0]
     q = _random(prod(heads), length, width)
     out = np.zeros_like(q)
     step: Step = []
@@ -74,16 +74,13 @@ def attention(quick: bool, threads: int) -> list[Step]:
 
 def convolution(quick: bool, threads: int) -> list[Step]:
     """The filters with an image's windows as columns, image by image; a thread's columns are there, in its cache."""
-    (images, channels, *size), (filters, _, *window), _ = ROWS["conv2d"].sizes(quick)
-    weights, out = _random(filters, channels * prod(window)), np.zeros((images, filters, prod(size)), np.float32)
+    (images, channels, *image), (filters, _, *window), _ = LAYERS["conv2d"].sizes(quick)
+    weights, out = _random(filters, channels * prod(window)), np.zeros((images, filters, prod(image)), np.float32)
     step: Step = []
     for part in _parts(images, threads):
-        columns = _random(weights.shape[1], prod(size))
+        columns = _random(weights.shape[1], prod(image))
         step.append([(weights, columns, out[i]) for i in range(images)[part]])
     return [step]
-
-
-STEPS = {"the perceptron": perceptron, "attention": attention, "conv2d": convolution}
 
 
 def _parts(n: int, threads: int) -> list[slice]:
@@ -92,3 +89,10 @@ def _parts(n: int, threads: int) -> list[slice]:
 
 def _random(*shape: int) -> Array:
     return np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
+
+
+WORKS: dict[str, Work] = {
+    "the perceptron": Work(alone(perceptron)),
+    "attention": Work(alone(attention)),
+    "conv2d": Work(alone(convolution)),
+}

@@ -1,7 +1,5 @@
-"""What `python -m asyncsched replan` predicts, beside what happens: `python -m bench.replan`.
-
-a  a loader whose batches are multiplied: time and peak of tracked bytes at three limits, from a run under one of them
-b  a perceptron trained with a window, by AdamW
+"""What `python -m asyncsched replan` predicts, beside what happens: time and peak of tracked bytes at three limits, of
+a loader whose batches are multiplied, and of a perceptron trained with a window, by AdamW.
 
 In each round a program is traced under the middle limit, then runs under each, and is replayed under each. (Traced
 without one its bodies take longer than they do with one, since then they write to memory that is used anew.) The ratio
@@ -12,10 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from pathlib import Path
-from statistics import median
 from time import perf_counter
 from typing import Any
 
@@ -28,10 +25,13 @@ from asyncsched.observe import Recording
 from asyncsched.observe.replan import smallest_limit, streams_of
 from asyncsched.observe.replay import Outcome, Program
 
-from .measure import Asked, Report, Row, run_bench
+from .harness.rows import Result, Row, Target, Together
+from .harness.turns import Turns
 
 MIB = 2**20
-TIME, PEAK = Asked(ratio=1.15), Asked(ratio=1.05)
+HAPPENS, PREDICTED = "what happens", "predicted"
+TIME = {PREDICTED: Target(1.15, "good enough to choose a limit by")}
+PEAK = {PREDICTED: Target(1.05, "good enough to trust a limit")}
 Work = Callable[[asc.Scheduler], Awaitable[Any]]
 
 
@@ -83,47 +83,38 @@ def _replayed(program: Program, limit: int | None) -> Outcome:
     return program.run(Limits(64, limit), streams_of(program))
 
 
-def _predicted(name: str, work: Work, rounds: int) -> list[Row]:
+def _predicted(key: str, title: str, work: Work, rounds: int) -> Iterator[Result]:
     """Rows for the smallest limit that a replay finishes under, what the program takes without any, and between."""
     asyncio.run(_timed(work, None))  # warm
     program = _recorded(work)
     # A replay tells the smallest limit to within 1%, and a real run holds a small result more at one time or another.
     smallest = int(smallest_limit(program, streams_of(program)) * 1.01)
     peak = _replayed(program, None).peak_bytes
-    limits = {"the smallest limit": smallest, "between": int((smallest * peak) ** 0.5), "what it takes": peak}
-    found: dict[str, list[tuple[float, float, float, float]]] = {which: [] for which in limits}
+    limits = {"smallest": smallest, "between": int((smallest * peak) ** 0.5), "most": peak}
+    at = {"smallest": "the smallest limit", "between": "a limit between", "most": "what it takes"}
+    found: dict[str, list[tuple[float, ...]]] = {which: [] for which in limits}
     for _ in range(rounds):
         program = _recorded(work, limits["between"])
         for which, limit in limits.items():
             seconds, tracked = asyncio.run(_timed(work, limit))
             told = _replayed(program, limit)
-            found[which].append((told.seconds, seconds, told.peak_bytes, tracked))
-    rows = []
+            found[which].append((seconds, told.seconds, tracked / MIB, told.peak_bytes / MIB))
     for which, results in found.items():
-        told, seconds, peaks, tracked = (list(column) for column in zip(*results, strict=True))
-        at = f"{name}, {which}"
-        rows += [
-            _row(f"{at}: time", "s", told, seconds, 1.0, TIME),
-            _row(f"{at}: peak", "MiB", peaks, tracked, 1 / MIB, PEAK),
-        ]
-    return rows
+        seconds, told, tracked, peaks = (list(column) for column in zip(*results, strict=True))
+        times = Row(f"{key}-{which}-time", f"{title}, {at[which]}: time", "s", targets=TIME)
+        bytes_ = Row(f"{key}-{which}-peak", f"{title}, {at[which]}: peak", "MiB", targets=PEAK)
+        yield times.result({HAPPENS: seconds, PREDICTED: told}, off=True)
+        yield bytes_.result({HAPPENS: tracked, PREDICTED: peaks}, off=True)
 
 
-def _row(name: str, unit: str, told: list[float], real: list[float], scale: float, asked: Asked) -> Row:
-    off = [max(a, b) / min(a, b) for a, b in zip(told, real, strict=True)]
-    note = f"predicted {median(told) * scale:.3g} {unit}"
-    return Row(name, median(real) * scale, unit, off, "predicted", asked, note)
+def loading(turns: Turns) -> Iterator[Result]:
+    work = partial(loader, steps=6 if turns.quick else 40, size=128 if turns.quick else 768)
+    yield from _predicted("loader", "a loader", work, min(turns.rounds, 5))
 
 
-def loading(quick: bool, report: Report) -> None:
-    work = partial(loader, steps=6 if quick else 40, size=128 if quick else 768)
-    report.rows += _predicted("a loader", work, 1 if quick else 5)
+def learning(turns: Turns) -> Iterator[Result]:
+    work = partial(training, steps=3 if turns.quick else 40, size=64 if turns.quick else 512)
+    yield from _predicted("training", "training", work, min(turns.rounds, 5))
 
 
-def learning(quick: bool, report: Report) -> None:
-    work = partial(training, steps=3 if quick else 40, size=64 if quick else 512)
-    report.rows += _predicted("b training", work, 1 if quick else 5)
-
-
-if __name__ == "__main__":
-    run_bench("replan", {"a": loading, "b": learning})
+ROWS = (Together("loader", loading), Together("training", learning))

@@ -1,139 +1,121 @@
-"""How fast streams run: `python -m bench.throughput`.
-
-a  1,000 x `y = x + 1` on shape (1000, 1000), on one and two streams     b  a training loop, bounded and unbounded
-c  (a) with other bounds on the operations in flight
-"""
+"""How fast streams run, and what bounds cost and save."""
 
 from __future__ import annotations
 
-import asyncio
-import json
-import subprocess
-import sys
 from collections import deque
-from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from time import perf_counter
 from typing import Any
 
-import numpy as np
+from .graphs import LARGE, add_repeatedly, ones, plus_one
+from .harness.contestant import Prepare, Run, Work
+from .harness.rows import Row, Target
+from .libraries import Library
+from .perceptron import batches, new_peak, parameters, resident, size, step
 
-import asyncsched as asc
-
-from . import synthetic
-from .graphs import add_repeatedly, plus_one
-from .measure import ROOT, Asked, Contestant, Report, Row, compare, on_loop, run_bench, timed
-
-WORKERS = 2
 MAX_OPS = (1, 2, 4, 16, 64, 256, None)
+UNBOUNDED = "asyncsched max_ops=null max_bytes=null max_pending=null"
 
 
-def large(quick: bool) -> Any:
-    return np.ones((200, 200) if quick else (1000, 1000), np.float32)
-
-
-# -- a: large additions -------------------------------------------------------------------------------------------
-
-
-def additions(quick: bool, report: Report) -> None:
-    n, x = 50 if quick else 1_000, large(quick)
-    contestants = [
-        _inline("a NumPy inline", x, n),
-        Contestant("a asyncsched, streams=2", on_loop(lambda: _add(x, n, streams=2)), n, asked=Asked(0.9, aim=0.6)),
-        Contestant("a asyncsched, streams=1", on_loop(lambda: _add(x, n, streams=1)), n),
-        Contestant("a run_in_executor, 2 workers", on_loop(lambda: _in_executor(x, n)), n),
-        Contestant("a to_thread, 2 workers", on_loop(lambda: _to_thread(x, n)), n),
-    ]
-    report.rows += compare(contestants, 1 if quick else 9)
-
-
-def _inline(name: str, x: Any, n: int) -> Contestant:
-    return Contestant(name, lambda: timed(lambda: add_repeatedly(x, n)), n)
-
-
-async def _add(array: Any, n: int, **options: Any) -> float:
-    async with asc.Scheduler("cpu", **options) as s:
-        x = await s.put(array)
-        started = perf_counter()
-        add_repeatedly(x, n)
-        await s.barrier()
-        return perf_counter() - started
-
-
-async def _in_executor(x: Any, n: int) -> float:
-    loop = asyncio.get_running_loop()
-    with ThreadPoolExecutor(WORKERS) as pool:
-        return await _drained(lambda: loop.run_in_executor(pool, plus_one, x), n)
-
-
-async def _to_thread(x: Any, n: int) -> float:
-    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(WORKERS))
-    return await _drained(lambda: asyncio.create_task(asyncio.to_thread(plus_one, x)), n)
-
-
-async def _drained(issue: Callable[[], Awaitable[object]], n: int) -> float:
+async def additions(library: Library, n: int) -> Run:
     """Issue everything, then await in order, letting each result go: together they would be gigabytes."""
-    started = perf_counter()
-    waiting = deque(issue() for _ in range(n))
-    while waiting:
-        await waiting.popleft()
-    return perf_counter() - started
+    x = await library.put(ones((200, 200) if library.quick else LARGE))
+
+    async def run(count: int) -> None:
+        for _ in range(count):
+            if library.apply is None:
+                add_repeatedly(x, n)
+                await library.finish([])
+                continue
+            waiting = deque(library.apply(plus_one, x) for _ in range(n))
+            while waiting:
+                await waiting.popleft()
+
+    return run
 
 
-# -- b: a training loop -------------------------------------------------------------------------------------------
+async def training(library: Library, n: int) -> Run:
+    """Steps written by hand, each batch new from the host."""
+    made = size(library.quick)
+    data, weights = batches(made), [await library.put(w) for w in parameters(made)]
+
+    async def run(count: int) -> None:
+        nonlocal weights
+        for i in range(count * n):
+            x, target = [await library.put(array) for array in data[i % len(data)]]
+            if library.module == "numpy":
+                x, target = x.copy(), target.copy()  # as `put` does
+            weights = step(weights, x, target)
+        await library.finish(weights)
+
+    return run
 
 
-def train(quick: bool, report: Report) -> None:
-    steps, size = 1 if quick else 20, synthetic.size(quick)
-    inline, bounded, unbounded = "b training, NumPy inline", "b training, max_ops=64", "b training, unbounded"
-    free, held = on_loop(lambda: _train(steps, size, "unbounded")), on_loop(lambda: _train(steps, size, "bounded"))
-    contestants = [
-        Contestant(inline, lambda: synthetic.inline(steps, size), steps, unit="ms"),
-        Contestant(unbounded, free, steps, unit="ms", to=inline),
-        Contestant(bounded, held, steps, unit="ms", to=unbounded, asked=Asked(ratio=1.0)),
-    ]
-    report.rows += compare(contestants, 1 if quick else 5)
-    report.rows += _memory(steps if quick else steps * 3, size)
+def peak(tracked: bool) -> Prepare:
+    """Bytes at the peak of such steps: those that are tracked, or the growth of the process."""
+
+    async def prepare(library: Any, n: int) -> Run:
+        before = new_peak()
+
+        async def run(count: int) -> float:
+            await (await training(library, n))(1)
+            return float(library.s.statistics().peak_bytes if tracked else resident("VmHWM") - before)
+
+        return run
+
+    return prepare
 
 
-async def _train(steps: int, size: str, bounds: str) -> float:
-    seconds, _ = await synthetic.scheduled(steps, size, bounds)
-    return seconds
-
-
-def _memory(steps: int, size: str) -> list[Row]:
-    found = {who: _peaks(who, steps, size) for who in ("inline", "unbounded", "bounded")}
-    return [
-        _bytes_row(f"b {kind} bytes, {who}", peaks[kind], found["unbounded"][kind], f"peak over {steps} steps")
-        for kind in ("tracked", "resident")
-        for who, peaks in found.items()
-        if kind != "tracked" or who != "inline"
-    ]
-
-
-def _bytes_row(name: str, nbytes: int, other: int, note: str) -> Row:
-    return Row(name, nbytes / 2**20, "MiB", [nbytes / other if other else 1.0], "unbounded", note=note)
-
-
-def _peaks(who: str, steps: int, size: str) -> dict[str, int]:
-    command = [sys.executable, "-m", "bench.synthetic", who, str(steps), size]
-    run = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
-    found: dict[str, int] = json.loads(run.stdout)
-    return found
-
-
-# -- c: other bounds ----------------------------------------------------------------------------------------------
-
-
-def bounds(quick: bool, report: Report) -> None:
-    n, x = 50 if quick else 1_000, large(quick)
-    contestants = [_inline("c NumPy inline", x, n)]
-    for max_ops in MAX_OPS:
-        run = on_loop(partial(_add, x, n, streams=2, max_ops=max_ops))
-        contestants.append(Contestant(f"c streams=2, max_ops={max_ops}", run, n))
-    report.rows += compare(contestants, 1 if quick else 7)
-
-
-if __name__ == "__main__":
-    run_bench("throughput", {"a": additions, "b": train, "c": bounds})
+WORKS: dict[str, Work] = {
+    "additions": Work(additions, 1_000, 50),
+    "training": Work(training, 20, 1),
+    "tracked": Work(peak(tracked=True), 60, 1, once=True),
+    "resident": Work(peak(tracked=False), 60, 1, once=True),
+}
+_BOUNDS = {"unbounded": UNBOUNDED, "asyncsched": "asyncsched"}
+ROWS = (
+    Row(
+        "additions",
+        "`x + 1` on (1000, 1000), 1,000 at a time",
+        "us",
+        {
+            "NumPy": ("numpy", "throughput.additions"),
+            "two streams": ("asyncsched streams=2", "throughput.additions"),
+            "one stream": ("asyncsched streams=1", "throughput.additions"),
+            "run_in_executor": ("run_in_executor", "throughput.additions"),
+            "to_thread": ("to_thread", "throughput.additions"),
+        },
+        {"two streams": Target(0.9, "0.6x is aimed at")},
+    ),
+    Row(
+        "training",
+        "a step of the perceptron, written by hand",
+        "ms",
+        {who: (name, "throughput.training") for who, name in _BOUNDS.items()}
+        | {"NumPy": ("numpy", "throughput.training")},
+        {"asyncsched": Target(1.0, "a bound costs nothing")},
+    ),
+    Row(
+        "tracked",
+        "tracked bytes at the peak of 60 such steps",
+        "MiB",
+        {who: (name, "throughput.tracked") for who, name in _BOUNDS.items()},
+        fresh=True,
+    ),
+    Row(
+        "resident",
+        "growth of the process at the peak of 60 such steps",
+        "MiB",
+        {who: (name, "throughput.resident") for who, name in _BOUNDS.items()}
+        | {"NumPy": ("numpy", "throughput.resident")},
+        fresh=True,
+    ),
+    Row(
+        "max_ops",
+        "`x + 1` on (1000, 1000), two streams, by `max_ops`",
+        "us",
+        {"NumPy": ("numpy", "throughput.additions")}
+        | {
+            str(most): (f"asyncsched streams=2 max_ops={'null' if most is None else most}", "throughput.additions")
+            for most in MAX_OPS
+        },
+    ),
+)

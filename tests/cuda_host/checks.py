@@ -15,7 +15,7 @@ PARTS: dict[str, tuple[list[str], dict[str, str]]] = {
         [*CARD, "-p", "tests.cuda_host.strict", "tests/gpu/test_programs.py"],
         {"ASYNCSCHED_CUDA_PROGRAMS": "60"},
     ),
-    "the benchmark, as a smoke run": (["-m", "bench.gpu", "--quick"], {}),
+    "the benchmark, as a smoke run": (["-m", "bench", "gpu", "--quick"], {}),
 }
 
 

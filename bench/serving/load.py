@@ -1,4 +1,4 @@
-"""A load generator, in a process of its own: `python -m bench.load '{"port": 8000, ...}'` prints what came back.
+"""A load generator, a process of its own: `python -m bench.serving.load '{"port": 8000, ...}'` prints what came back.
 
 Requests are written, and answers read, with as little work as can be, so that the server gets the processor.
 """
@@ -12,12 +12,13 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
-from .measure import uvloop_factory
+from bench.libraries import uvloop_factory
 
 BODY = json.dumps({"x": [i / 64 for i in range(64)]}).encode()
 _LATEST = 15.0  # seconds that answers may come after the last request
@@ -190,7 +191,8 @@ def many_files() -> None:
 
 
 def run(main: Callable[[], Any]) -> Any:
-    with asyncio.Runner(loop_factory=uvloop_factory()) as runner:
+    factory = uvloop_factory() if find_spec("uvloop") else None
+    with asyncio.Runner(loop_factory=factory) as runner:
         return runner.run(main())
 
 

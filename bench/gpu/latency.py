@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -13,9 +13,10 @@ import numpy as np
 
 import asyncsched as asc
 
-from .gpu_card import FAKE, Gate, GPUReport, device
-from .loop_lag import TICK
-from .measure import Asked, Contestant, compare, on_loop
+from ..harness.rows import Here, Result, Row, Target
+from ..harness.turns import Turns
+from ..loop_lag import ticks
+from .card import WAYS, Gate, device, on_loop
 
 DEPTH = 32  # products in one iteration; two iterations are in flight
 
@@ -23,15 +24,17 @@ DEPTH = 32  # products in one iteration; two iterations are in flight
 class Latency:
     """Times from the moment that a kernel may end until the loop runs whoever waits for it."""
 
-    def __init__(self, way: Callable[[Gate], Callable[[int], Awaitable[list[float]]]], fake: bool, count: int) -> None:
+    def __init__(self, way: Callable[[Gate, int], Awaitable[list[float]]], count: int) -> None:
         self._way = way
-        self._fake = fake
         self._count = count
         self._all: list[float] = []
 
-    async def round(self) -> float:
+    def round(self) -> float:
         """The median."""
-        found = await self._way(Gate(self._fake))(self._count)
+        return on_loop(self._round)
+
+    async def _round(self) -> float:
+        found = await self._way(Gate(), self._count)
         self._all += found
         return float(np.median(found))
 
@@ -39,52 +42,39 @@ class Latency:
         return "p50 {:.0f} us, p99 {:.0f} us".format(*np.percentile(self._all, (50, 99)) * 1e6)
 
 
-def latency(quick: bool, report: GPUReport) -> None:
+_HOW = {"asleep": {}, **WAYS}
+
+
+def latency(turns: Turns) -> Iterator[Result]:
     """`await` against `event.synchronize()` in a thread."""
-    fake, count = report.gpu == FAKE, 5 if quick else 200
     ways: dict[str, Any] = {"event.synchronize() in a thread": _in_thread}
     ways |= {f"await, {name}": partial(_awaited, how) for name, how in _HOW.items()}
-    contestants = []
-    for name, way in ways.items():
-        this = Latency(way, fake, count)
-        contestants.append(Contestant(f"d {name}", on_loop(this.round), note=this.note))
-    report.rows += compare(contestants, 1 if quick else 7)
+    found = {name: Latency(way, 5 if turns.quick else 200) for name, way in ways.items()}
+    cells = {name: Here(way.round, note=way.note) for name, way in found.items()}
+    yield turns.measure(Row("latency", "from the end of a kernel to the end of its await", "us", cells))
 
 
-_HOW: dict[str, dict[str, Any]] = {
-    "asleep": {},
-    "spin 20 us": {"spin": 20e-6},
-    "inline_launch": {"inline_launch": True},
-}
-
-
-def _awaited(how: dict[str, Any], gate: Gate) -> Callable[[int], Awaitable[list[float]]]:
-    async def run(count: int) -> list[float]:
-        async with asc.Scheduler(device(**how)) as s:
-            found = []
-            for _ in range(count):
-                gate.shut()
-                found.append(await _opened(gate, s.submit_nowait(gate.enqueue)))
-            return found
-
-    return run
-
-
-def _in_thread(gate: Gate) -> Callable[[int], Awaitable[list[float]]]:
-    import cupy
-
-    async def run(count: int) -> list[float]:
-        loop, event = asyncio.get_running_loop(), cupy.cuda.Event(block=True, disable_timing=True)
+async def _awaited(how: dict[str, Any], gate: Gate, count: int) -> list[float]:
+    async with asc.Scheduler(device(**how)) as s:
         found = []
-        with cupy.cuda.Stream(non_blocking=True) as stream:
-            for _ in range(count):
-                gate.shut()
-                gate.enqueue()
-                event.record(stream)
-                found.append(await _opened(gate, loop.run_in_executor(None, event.synchronize)))
+        for _ in range(count):
+            gate.shut()
+            found.append(await _opened(gate, s.submit_nowait(gate.enqueue)))
         return found
 
-    return run
+
+async def _in_thread(gate: Gate, count: int) -> list[float]:
+    import cupy
+
+    loop, event = asyncio.get_running_loop(), cupy.cuda.Event(block=True, disable_timing=True)
+    found = []
+    with cupy.cuda.Stream(non_blocking=True) as stream:
+        for _ in range(count):
+            gate.shut()
+            gate.enqueue()
+            event.record(stream)
+            found.append(await _opened(gate, loop.run_in_executor(None, event.synchronize)))
+    return found
 
 
 async def _opened(gate: Gate, waited: Awaitable[Any]) -> float:
@@ -111,20 +101,16 @@ class Busy:
         self._lags: list[float] = []
         self._shares: dict[str, float] = {}
 
-    async def round(self) -> float:
+    def round(self) -> float:
         """The 99th percentile of the lags."""
-        work = asyncio.create_task(self._saturate())
-        await asyncio.sleep(0.1)
+        return on_loop(self._round)
+
+    async def _round(self) -> float:
         before, started = _thread_seconds(), perf_counter()
-        lags = []
-        while (now := perf_counter()) < started + self._seconds:
-            await asyncio.sleep(TICK)
-            lags.append(max(0.0, perf_counter() - now - TICK))
+        lags = await ticks(self._seconds, self._saturate())
         spent = {kind: total - before.get(kind, 0.0) for kind, total in _thread_seconds().items()}
         self._shares = {kind: seconds / (perf_counter() - started) for kind, seconds in spent.items()}
         self._lags += lags
-        work.cancel()
-        await asyncio.gather(work, return_exceptions=True)
         return float(np.percentile(lags, 99))
 
     async def _saturate(self) -> None:
@@ -142,16 +128,13 @@ class Busy:
         return f"p50 {p50:.2f} ms, max {worst:.1f} ms; of a processor: {shares}"
 
 
-def lag(quick: bool, report: GPUReport) -> None:
+def lag(turns: Turns) -> Iterator[Result]:
     """A 5 ms ticker while the card is saturated; processor time of the streams' threads."""
-    contestants = []
-    for name, how in _HOW.items():
-        busy = Busy(0.1 if quick else 3.0, 64 if quick else 4096, how)
-        asked = None if how else Asked(median=2)
-        contestants.append(
-            Contestant(f"f lag, {name}, p99", on_loop(busy.round), unit="ms", asked=asked, note=busy.note)
-        )
-    report.rows += compare(contestants, 1 if quick else 5, warm_up=False)
+    seconds, side = (0.1, 64) if turns.quick else (3.0, 4096)
+    found = {name: Busy(seconds, side, how) for name, how in _HOW.items()}
+    cells = {name: Here(busy.round, note=busy.note) for name, busy in found.items()}
+    targets = {"asleep": Target(2, "nothing blocks the loop", absolute=True)}
+    yield turns.measure(Row("lag", "lag of a 5 ms ticker beside a busy card, 99th percentile", "ms", cells, targets))
 
 
 def _thread_seconds() -> dict[str, float]:

@@ -13,8 +13,9 @@ import sys
 import time
 from typing import Any
 
+from bench.harness.rows import ROOT, Result, Row, Target
+
 from .load import connect, request, run
-from .measure import ROOT, Asked, Row
 
 CONNECTIONS = 64  # of the clients at capacity: two batches
 LIMIT = 72  # requests in progress
@@ -23,9 +24,20 @@ DRAIN = 10.0  # seconds
 Found = dict[str, Any]
 
 
-def row(name: str, value: float, unit: str, to: float, of: str, asked: Asked | None = None, note: str = "") -> Row:
-    """A line: a value in its unit, and its ratio to another."""
-    return Row(name, value, unit, [value / to if to else float(value == to)], of, asked, note)
+OURS = "asyncsched"
+
+
+def beside(key: str, title: str, unit: str, of: str, to: float, value: float, target: Target, note: str = "") -> Result:
+    """A row of one value beside another."""
+    return Row(key, title, unit, targets={OURS: target}).result({of: [to], OURS: [value]}, notes={OURS: note})
+
+
+def counted(
+    key: str, title: str, value: float, why: str, note: str = "", *, most: float = 0, unit: str = "count"
+) -> Result:
+    """A row of one value, of which there should be no more."""
+    targets = {OURS: Target(most, why, absolute=True)}
+    return Row(key, title, unit, targets=targets).result({OURS: [value]}, notes={OURS: note})
 
 
 class Server:
@@ -36,8 +48,8 @@ class Server:
         width = 256 if quick else 8192  # two matrices of 256 MiB: some milliseconds for a row
         more = {"max_bytes": MEMORY, "max_requests": LIMIT, "drain_timeout": DRAIN} if kind == "asyncsched" else {}
         given = json.dumps({"width": width, **more, **options})
-        app = ["bench.serving_app", kind, str(self.port), given]
-        peer = ["bench.serving_litserve", str(self.port), str(width)]
+        app = ["bench.serving.app", kind, str(self.port), given]
+        peer = ["bench.serving.litserve", str(self.port), str(width)]
         environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
         quiet = subprocess.DEVNULL if kind == "litserve" else None
         self.process = subprocess.Popen(
@@ -67,7 +79,9 @@ class Server:
     def load(self, **options: Any) -> subprocess.Popen[str]:
         """A load generator's process."""
         spec = json.dumps({"port": self.port, **options})
-        return subprocess.Popen([sys.executable, "-m", "bench.load", spec], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        return subprocess.Popen(
+            [sys.executable, "-m", "bench.serving.load", spec], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        )
 
     def ask(self, data: bytes) -> tuple[int, str]:
         """One request on a connection of its own: the status and the body."""

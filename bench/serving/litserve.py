@@ -1,4 +1,4 @@
-"""The same perceptron behind LitServe: `python -m bench.serving_litserve PORT WIDTH`.
+"""The same perceptron behind LitServe: `python -m bench.serving.litserve PORT WIDTH`.
 
 A module of its own, since LitServe's worker process imports the class by name.
 """
@@ -11,7 +11,7 @@ from typing import Any
 import litserve as ls
 import numpy as np
 
-from .serving_app import BATCH, forward, weights
+from .app import BATCH, forward, weights
 
 
 class Digits(ls.LitAPI):  # type: ignore[misc]

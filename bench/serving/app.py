@@ -1,4 +1,4 @@
-"""The servers that are compared: `python -m bench.serving_app KIND PORT OPTIONS`, each a process of its own.
+"""The servers that are compared: `python -m bench.serving.app KIND PORT OPTIONS`, each a process of its own.
 
 All answer POST /predict, JSON in and out, with the same perceptron on one BLAS thread. They differ in who computes:
 the handler itself, on the loop ("inline"); an executor's thread ("executor"); or a batcher on a stream ("asyncsched").

@@ -1,11 +1,12 @@
-"""What the GPU benchmarks share: which card this is, a clock, a gate, and the report."""
+"""What the GPU benchmarks share: which card this is, a clock, a gate, and what results say of the card."""
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from shutil import which
 from time import perf_counter
@@ -15,10 +16,11 @@ import numpy as np
 
 from asyncsched.devices.cuda.device import CUDADevice, usable
 
-from .measure import ROOT, Report
+from ..harness.rows import Here, Result, Unavailable
 
 FAKE = "fake"
-RESULTS = ROOT / "bench" / "results"
+WAYS: dict[str, dict[str, Any]] = {"spin 20 us": {"spin": 20e-6}, "inline_launch": {"inline_launch": True}}
+"""Options of a device that are compared with its defaults."""
 # Waits for the host, but not for ever: some seconds at any clock.
 _SPIN = """
 extern "C" __global__ void spin(unsigned long long flag) {
@@ -29,11 +31,29 @@ extern "C" __global__ void spin(unsigned long long flag) {
 
 
 @contextmanager
+def around(result: Result) -> Iterator[None]:
+    """What the harness does its measuring in. Results say which card it was, and are kept under its name."""
+    with card(result["quick"]) as name:
+        import cupy
+
+        runtime = cupy.cuda.runtime
+        driver, version, memory = runtime.driverGetVersion(), runtime.runtimeGetVersion(), runtime.memGetInfo()[1]
+        result |= {"gpu": name, "fake": name == FAKE, "driver": driver, "runtime": version, "cupy": cupy.__version__}
+        result |= {"memory": memory, "file": f"gpu-{re.sub(r'[^a-z0-9]+', '-', name.lower()).strip('-')}"}
+        meaning = " (A FAKE GPU: the numbers mean nothing)" if name == FAKE else ""
+        result["notes"] += [
+            f"{name}{meaning}, driver for CUDA {driver}, runtime {version}, CuPy {cupy.__version__}",
+            not_checked(),
+        ]
+        yield
+
+
+@contextmanager
 def card(quick: bool) -> Iterator[str]:
     """The name of the GPU, for as long as it is used; "fake" where there is none and the run is only for smoke.
 
     Raises:
-        SystemExit: if there is none, and numbers are wanted.
+        Unavailable: if there is none, and numbers are wanted.
     """
     if usable():
         import cupy
@@ -41,11 +61,18 @@ def card(quick: bool) -> Iterator[str]:
         yield cupy.cuda.runtime.getDeviceProperties(0)["name"].decode()
         return
     if not quick:
-        raise SystemExit("no CUDA device that CuPy can use: `python -m asyncsched` says why; --quick runs on a fake")
+        raise Unavailable("no CUDA device that CuPy can use: `python -m asyncsched` says why; --quick runs on a fake")
     from tests.fake_cupy import fake_cupy
 
     with fake_cupy(memory=4 << 30, laziness=0.0, jit=False):
         yield FAKE
+
+
+def fake() -> bool:
+    """Whether there is no card: the fake compiles nothing."""
+    import cupy
+
+    return not hasattr(cupy, "RawKernel")
 
 
 def device(streams: int = 2, **how: Any) -> CUDADevice:
@@ -107,13 +134,13 @@ def streams_of(s: Any) -> list[Any]:
 class Gate:
     """A kernel that ends when the host says so; on the fake the whole device stands still meanwhile."""
 
-    def __init__(self, fake: bool) -> None:
+    def __init__(self) -> None:
         import cupy
 
         self._cupy = cupy
         self._paused = ExitStack()
         self._flag = np.frombuffer(cupy.cuda.alloc_pinned_memory(8), np.int32, 2)
-        self._spin = None if fake else cupy.RawKernel(_SPIN, "spin")
+        self._spin = None if fake() else cupy.RawKernel(_SPIN, "spin")
         self.open()
         with cupy.cuda.Stream(non_blocking=True) as stream:
             self.enqueue()  # compiles it
@@ -140,51 +167,26 @@ class Gate:
         self._paused.close()
 
 
-@dataclass
-class GPUReport(Report):
-    """A report that says which card, and is saved under its name."""
+def here(run: Callable[[Clock], float], ops: int = 1) -> Here:
+    """A contestant that is timed by a clock of its own."""
+    clock = Clock()
+    return Here(partial(run, clock), ops, clock.note)
 
-    gpu: str = ""
 
-    @property
-    def path(self) -> str | None:
-        """Where the numbers of a card are kept; those of the fake nowhere."""
-        name = re.sub(r"[^a-z0-9]+", "-", self.gpu.lower()).strip("-")
-        return None if self.gpu == FAKE else str(RESULTS / f"gpu-{name}.json")
+def on_loop(main: Callable[[], Coroutine[Any, Any, float]]) -> float:
+    """What a coroutine function returns, in an event loop of its own."""
+    return asyncio.run(main())
 
-    @property
-    def not_met(self) -> list[str]:
-        """What is not as asked."""
-        return [row.name for row in self.rows if row.met is False]
 
-    def not_checked(self) -> str:
-        """One line of what neither this nor the tests can check on this machine."""
-        import cupy
+def not_checked() -> str:
+    """One line of what neither this nor the tests can check on this machine."""
+    import cupy
 
-        torch = find_spec("torch") is not None and __import__("torch").cuda.is_available()
-        unchecked = {
-            "copies between two devices": cupy.cuda.runtime.getDeviceCount() < 2,
-            "PyTorch's tensors": not torch,
-            "compute-sanitizer": which("compute-sanitizer") is None,
-        }
-        missing = [what for what, lacks in unchecked.items() if lacks]
-        return f"not checked: {', '.join([*missing, 'other cards, drivers and versions of CUDA and CuPy'])}"
-
-    def _setting(self) -> dict[str, Any]:
-        import cupy
-
-        runtime = cupy.cuda.runtime
-        return {
-            **super()._setting(),
-            "gpu": self.gpu,
-            "fake": self.gpu == FAKE,
-            "driver": runtime.driverGetVersion(),
-            "runtime": runtime.runtimeGetVersion(),
-            "cupy": cupy.__version__,
-            "memory": runtime.memGetInfo()[1],
-        }
-
-    def _title(self) -> str:
-        text = "gpu: {gpu}, driver for CUDA {driver}, runtime {runtime}, CuPy {cupy}, Python {python}, {date}"
-        meaning = "\nA FAKE GPU: the numbers mean nothing" if self.gpu == FAKE else ""
-        return text.format(**self._setting()) + meaning
+    torch = find_spec("torch") is not None and __import__("torch").cuda.is_available()
+    unchecked = {
+        "copies between two devices": cupy.cuda.runtime.getDeviceCount() < 2,
+        "PyTorch's tensors": not torch,
+        "compute-sanitizer": which("compute-sanitizer") is None,
+    }
+    missing = [what for what, lacks in unchecked.items() if lacks]
+    return f"not checked: {', '.join([*missing, 'other cards, drivers and versions of CUDA and CuPy'])}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -12,35 +12,24 @@ import numpy as np
 
 import asyncsched as asc
 
-from .gpu_card import Clock, GPUReport, device, streams_of
-from .measure import Asked, Contestant, compare, on_loop
+from ..harness.rows import Here, Result, Row, Target
+from ..harness.turns import Turns
+from .card import Clock, device, here, on_loop, streams_of
 
 DEPTH = 4  # batches between their copy in and their copy out
 
 
-def copies(quick: bool, report: GPUReport) -> None:
-    """100 batches; each of the three alone, then all."""
-    bench = Batches(*((3, 64) if quick else (100, 2048)))
-
-    def turn(name: str, work: Callable[[asc.Scheduler], Awaitable[None]], **more: Any) -> Contestant:
-        clock = Clock()
-        return Contestant(f"c {name}", bench.timed(name, work, clock), bench.count, unit="ms", note=clock.note, **more)
-
-    clock = Clock()
-    longest, most = "c the longest of these three", Asked(1.1)
-    report.rows += compare(
-        [
-            Contestant(
-                "c CuPy, one stream", partial(bench.plain, clock), bench.count, unit="ms", to=longest, note=clock.note
-            ),
-            turn("copies in", bench.copies_in, to=longest),
-            turn("computing", bench.computing, to=longest),
-            turn("copies out", bench.copies_out, to=longest),
-            Contestant(longest, bench.longest, bench.count, unit="ms", to=longest),
-            turn("asyncsched, all of it", bench.all, to=longest, asked=most),
-        ],
-        1 if quick else 7,
-    )
+def copies(turns: Turns) -> Iterator[Result]:
+    """100 batches; the longest of the three alone, then all."""
+    bench = Batches(*((3, 64) if turns.quick else (100, 2048)))
+    cells = {
+        "the longest of three": Here(bench.longest, bench.count, bench.note),
+        "CuPy, one stream": here(bench.plain, bench.count),
+        "asyncsched": here(partial(bench.timed, bench.all), bench.count),
+    }
+    targets = {"asyncsched": Target(1.1, "the three overlap")}
+    title = f"{bench.count} batches copied in, computed on, copied out: a batch"
+    yield turns.measure(Row("copies", title, "ms", cells, targets))
 
 
 class Batches:
@@ -53,19 +42,23 @@ class Batches:
         self.hosts = [np.full((side, side), i / side, np.float32) for i in range(4)]
         self.alone: dict[str, float] = {}
 
-    def timed(self, name: str, work: Callable[[asc.Scheduler], Awaitable[None]], clock: Clock) -> Callable[[], float]:
-        async def run() -> float:
+    def timed(self, work: Callable[[asc.Scheduler], Awaitable[None]], clock: Clock) -> float:
+        async def main() -> float:
             async with asc.Scheduler(device()) as s:
                 await self.all(s, DEPTH)
                 clock.start(*streams_of(s))
                 await work(s)
-                self.alone[name] = clock.stop()
-                return self.alone[name]
+                return clock.stop()
 
-        return on_loop(run)
+        return on_loop(main)
 
     def longest(self) -> float:
-        return max(self.alone[name] for name in ("copies in", "computing", "copies out"))
+        parts = {"copies in": self.copies_in, "computing": self.computing, "copies out": self.copies_out}
+        self.alone = {name: self.timed(work, Clock()) for name, work in parts.items()}
+        return max(self.alone.values())
+
+    def note(self) -> str:
+        return ", ".join(f"{name} {seconds / self.count * 1e3:.2f} ms" for name, seconds in self.alone.items())
 
     def batch(self, i: int) -> Any:
         return self.hosts[i % len(self.hosts)]

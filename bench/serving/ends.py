@@ -7,14 +7,18 @@ import json
 import math
 import signal
 import time
+from collections.abc import Iterator
 
-from .load import BODY, Connection, connect, request, run
-from .measure import Asked, Report
-from .serving_processes import CONNECTIONS, DRAIN, Found, Server, answer, row
+from bench.harness.rows import Result
+from bench.harness.turns import Turns
+
+from .load import BODY, Connection, connect, many_files, request, run
+from .servers import CONNECTIONS, DRAIN, Found, Server, answer, counted
 
 
-def leaving(quick: bool, report: Report) -> None:
+def leaving(turns: Turns) -> Iterator[Result]:
     """Many connections with a request each; half of them end while their requests wait."""
+    quick = turns.quick
     count = 100 if quick else 10_000
     with Server("asyncsched", quick, max_requests=2 * count) as server:
         server.ask(request("/hold", b"", method="GET"))
@@ -23,16 +27,18 @@ def leaving(quick: bool, report: Report) -> None:
         after = _settled(server)
     computed, good = after["answered"] - before["answered"], statuses.count(200)
     note = f"{after['dropped'] - before['dropped']} dropped unseen, {good} of {count // 2} answered"
-    left = sum(after[key] for key in ("in_flight", "bytes_in_flight", "retained", "in_progress", "waiting"))
-    report.rows += [
-        # The first batch holds what came first, and may hold some who leave: it had begun.
-        row("c left, items computed", computed, "count", count // 2 + 32, "who stayed, and a batch",
-            Asked(ratio=1.0), note),
-        row("c left, in the ledgers", left, "count", 1, "one", Asked(ratio=0.0)),
-    ]  # fmt: skip
+    # The first batch holds what came first, and may hold some who leave: it had begun.
+    most, why = count // 2 + 32, "those who stayed, and a batch"
+    yield counted("leaving-computed", "half of all clients leave: items computed", computed, why, note, most=most)
+    yield counted("leaving-ledgers", "half of all clients leave: left in the ledgers", _left(after), "nothing leaks")
+
+
+def _left(stats: Found) -> int:
+    return sum(stats[key] for key in ("in_flight", "bytes_in_flight", "retained", "in_progress", "waiting"))
 
 
 async def _open_and_drop(port: int, count: int) -> list[int]:
+    many_files()
     connections = []
     for _ in range(count):
         connections.append(await connect(port))
@@ -65,8 +71,9 @@ def _settled(server: Server) -> Found:
     return found
 
 
-def stopping(quick: bool, report: Report) -> None:
+def stopping(turns: Turns) -> Iterator[Result]:
     """SIGTERM under load."""
+    quick = turns.quick
     with Server("asyncsched", quick) as server:
         load = server.load(seconds=2 if quick else 6, connections=CONNECTIONS, patient=False)
         time.sleep(1 if quick else 3)
@@ -75,11 +82,13 @@ def stopping(quick: bool, report: Report) -> None:
         server.process.wait(2 * DRAIN)
         seconds = time.monotonic() - started
         statuses = answer(load)["statuses"]
-    report.rows += [
-        row("e SIGTERM, requests without an answer", statuses.get("0", 0), "count", 1, "one", Asked(ratio=0.0),
-            f"{statuses.get('200', 0)} answered, {statuses.get('503', 0)} told 503"),
-        row("e SIGTERM, until the process ended", seconds, "s", DRAIN, "the drain timeout", Asked(ratio=1.0)),
-    ]  # fmt: skip
+    note = f"{statuses.get('200', 0)} answered, {statuses.get('503', 0)} told 503"
+    yield counted(
+        "stopping-unanswered", "SIGTERM: requests without an answer", statuses.get("0", 0), "all are told", note
+    )
+    yield counted(
+        "stopping-seconds", "SIGTERM: until the process ended", seconds, "the drain timeout", most=DRAIN, unit="s"
+    )
 
 
 CHUNK = b"10000\r\n" + bytes(2**16) + b"\r\n"
@@ -94,8 +103,9 @@ RUDE = {  # what is sent to a server that takes 64 KiB, and what it should answe
 }
 
 
-def rudeness(quick: bool, report: Report) -> None:
+def rudeness(turns: Turns) -> Iterator[Result]:
     """Clients that are killed, that are slow, too large, or talk nonsense."""
+    quick = turns.quick
     with Server("asyncsched", quick, max_body="64 KiB", body_timeout=1.0) as server:
         killed = server.load(seconds=30, connections=CONNECTIONS)
         time.sleep(1 if quick else 3)
@@ -104,9 +114,6 @@ def rudeness(quick: bool, report: Report) -> None:
         heard = {name: server.ask(data)[0] for name, (_, data) in RUDE.items()}
         after = _settled(server)
     wrong = sum(heard[name] != status for name, (status, _) in RUDE.items())
-    left = sum(after[key] for key in ("in_flight", "bytes_in_flight", "retained", "in_progress", "waiting"))
     note = ", ".join(f"{name}: {status}" for name, status in heard.items())
-    report.rows += [
-        row("f rude clients, wrong statuses", wrong, "count", 1, "one", Asked(ratio=0.0), note),
-        row("f rude clients, in the ledgers", left, "count", 1, "one", Asked(ratio=0.0), "after one was killed, too"),
-    ]
+    yield counted("rudeness-statuses", "rude clients: wrong statuses", wrong, "each is told what is wrong", note)
+    yield counted("rudeness-ledgers", "rude clients, one killed: left in the ledgers", _left(after), "nothing leaks")

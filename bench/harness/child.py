@@ -1,4 +1,4 @@
-"""A contestant's process, from outside: see `bench.contestant` for what runs in it."""
+"""A contestant's process, from outside: see `bench.harness.contestant` for what runs in it."""
 
 from __future__ import annotations
 
@@ -11,26 +11,28 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from .contestant import LIBRARIES
-from .environments import Unavailable, python_for
-from .measure import ROOT
+from bench.libraries import LIBRARIES
+
+from .contestant import Who
+from .environments import python_for
+from .rows import ROOT, Unavailable
 
 PATIENCE = 120.0  # seconds that an answer may take
-_FORCED = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
+FORCED = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
 
 
 class Child:
     """Asked a question at a time. Its own BLAS kernels run, whatever the environment forces."""
 
-    def __init__(self, contestant: str, quick: bool, *, install: bool, processors: int | None = None) -> None:
-        python = python_for(LIBRARIES[contestant].needs, install=install)
+    def __init__(self, contestant: str, quick: bool, *, install: bool) -> None:
+        who = Who.of(contestant)
+        python = python_for("numba" if "numba" in who.flags else LIBRARIES[who.library].needs, install=install)
         self._said = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115  # closed by `close`
-        environment = {name: value for name, value in os.environ.items() if name not in _FORCED}
-        spec = json.dumps({"contestant": contestant, "quick": quick})
+        environment = {name: value for name, value in os.environ.items() if name not in FORCED} | {**who.environment}
         self._process = subprocess.Popen(
-            [python, "-m", "bench.contestant", spec],
+            [python, "-m", "bench.harness.contestant", contestant, *(["--quick"] if quick else [])],
             cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, text=True,
-            preexec_fn=None if processors is None else partial(_keep_to, processors),
+            preexec_fn=None if who.processors is None else partial(_keep_to, who.processors),
         )  # fmt: skip
         try:
             self.facts = str(self._ask({"facts": True}))
@@ -38,12 +40,18 @@ class Child:
             self.close()
             raise
 
-    def ask(self, what: str, work: str) -> float:
-        """Get "ready" for a work, or do the "work": a round's time for one operation, in seconds.
+    def get_ready(self, work: str) -> None:
+        """Prepare a work. Raises Unavailable where it cannot, as `work` does."""
+        self._ask({"ready": work})
 
-        Raises Unavailable where it cannot.
-        """
-        return float(self._ask({what: work}))
+    def work(self, work: str) -> tuple[float, str]:
+        """A round of it: the seconds of one operation, or bytes; and a note."""
+        value, note = self._ask({"work": work})
+        return float(value), note
+
+    def forget(self) -> None:
+        """Let go of the works that it is ready for."""
+        self._ask({"forget": True})
 
     def _ask(self, question: Mapping[str, object]) -> Any:
         questions, answers = self._process.stdin, self._process.stdout

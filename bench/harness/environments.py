@@ -15,11 +15,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from .rows import Unavailable
+
 _OURS = ("numpy>=2.1", "anyio>=4.10", "threadpoolctl>=3.5")
-
-
-class Unavailable(Exception):
-    """A peer that cannot run here, and why."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +39,8 @@ NEEDS = {
     "distributed": Needs("distributed", ("dask", "distributed", "numpy")),
     "ray": Needs("ray", ("ray", "numpy"), tuple((3, minor) for minor in range(10, 14))),
     "numba": Needs("numba", (*_OURS, "numba")),
+    "torchdata": Needs("torchdata", ("torch==2.13.0", "torchdata", "numpy")),
+    "guest": Needs("torch", ("torch==2.13.0", *_OURS, "pillow", "scikit-learn", "tqdm")),
 }
 
 

@@ -1,0 +1,1 @@
+"""What all benches have in common: rows, children that take turns, results."""

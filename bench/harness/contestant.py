@@ -1,0 +1,156 @@
+"""A contestant's process: answers the name of a work with the seconds that one operation of it takes.
+
+`python -m bench.harness.contestant "numpy"` reads a question a line, as `bench.harness.child` writes them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import importlib
+import json
+import os
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from math import ceil
+from time import perf_counter
+from typing import Any, TextIO
+
+Run = Callable[[int], Awaitable[float | tuple[float, str] | None]]
+"""Does a work so many times, up to a barrier; may tell a time, or bytes, of its own, and a note."""
+Prepare = Callable[..., Awaitable[Run]]
+"""Given the library, and how many operations one time has."""
+ROUND = 0.2  # seconds that a round takes at least
+
+
+@dataclass(frozen=True)
+class Work:
+    """How it is prepared, and how many operations a time of it counts for. Modules have a table of them, `WORKS`."""
+
+    prepare: Prepare
+    ops: int = 1
+    quick: int = 10
+    """The most of them in a smoke run."""
+    small: bool = False
+    """Whether what is slow may do fewer operations."""
+    once: bool = False
+    """Whether a round is one time of it, however short, and what it tells counts for one."""
+
+    def count(self, library: Any) -> int:
+        """The operations of one time."""
+        if library.quick:
+            return min(self.ops, self.quick)
+        return self.ops // (library.slow if self.small else 1)
+
+
+@dataclass(frozen=True)
+class Who:
+    """A contestant by its name: a library, then words.
+
+    "asyncsched streams=1 uvloop", "run_in_executor", "jax jit", "numpy processors=1". Words with small letters and a
+    value are the library's options, but for `processors=` (as many as it may use) and `package=` (the folder that its
+    asyncsched is imported from); those with capitals go into its environment; words alone are flags.
+    """
+
+    library: str
+    flags: frozenset[str]
+    options: Mapping[str, Any]
+    environment: Mapping[str, str]
+    processors: int | None
+    package: str | None
+
+    @classmethod
+    def of(cls, name: str) -> Who:
+        library, *words = name.split()
+        pairs = dict(word.split("=", 1) for word in words if "=" in word)
+        environment = {key: value for key, value in pairs.items() if key.isupper()}
+        processors, package = pairs.pop("processors", None), pairs.pop("package", None)
+        return cls(
+            library,
+            frozenset(word for word in words if "=" not in word),
+            {key: json.loads(value) for key, value in pairs.items() if key not in environment},
+            environment,
+            None if processors is None else int(processors),
+            package,
+        )
+
+
+class Contestant:
+    """A library and the works that it was asked for."""
+
+    def __init__(self, library: Any) -> None:
+        self.library = library
+        self.ready: dict[str, tuple[Run, int, int]] = {}  # with the operations of a time, and the times of a round
+
+    async def answer(self, question: dict[str, Any]) -> Any:
+        if "facts" in question:
+            return self.library.facts()
+        if "forget" in question:
+            return self.ready.clear()
+        if not self.library.quick:
+            gc.collect()
+        name = question.get("ready") or question["work"]
+        if name not in self.ready:
+            self.ready[name] = await self._prepared(name)
+        if "ready" in question:
+            return None
+        run, ops, count = self.ready[name]
+        seconds, note = await _timed(run, count)
+        return seconds / (ops * count), note
+
+    async def _prepared(self, name: str) -> tuple[Run, int, int]:
+        """Ready, with how many times a round takes."""
+        module, _, key = name.partition(".")
+        work: Work = importlib.import_module(f"bench.{module}").WORKS[key]
+        ops = work.count(self.library)
+        run = await work.prepare(self.library, ops)
+        if self.library.quick or work.once:
+            return run, 1 if work.once else ops, 1
+        took, _ = await _timed(run, 1)
+        if took < ROUND:  # what was slow once is not slow again
+            took, _ = await _timed(run, 1)
+        if took < ROUND / 10:
+            trial = ceil(ROUND / 10 / max(took, 1e-6))
+            took = (await _timed(run, trial))[0] / trial
+        return run, ops, ceil(1.1 * ROUND / max(took, 1e-6))
+
+
+async def _timed(run: Run, count: int) -> tuple[float, str]:
+    started = perf_counter()
+    own = await run(count)
+    took = perf_counter() - started
+    if own is None:
+        return took, ""
+    return own if isinstance(own, tuple) else (own, "")
+
+
+async def main(library: Any, answers: TextIO) -> None:
+    await library.open()
+    contestant = Contestant(library)
+    for line in iter(sys.stdin.readline, ""):  # which blocks the loop: between its turns a contestant is still
+        question = json.loads(line)
+        try:
+            found = {"value": await contestant.answer(question)}
+        except Exception as error:  # whatever a library raises is why it has no number
+            contestant.ready.clear()
+            found = {"error": f"{type(error).__name__}: {error}".split("\n")[0]}
+        print(json.dumps(found), file=answers, flush=True)
+    await library.close()
+
+
+def run(name: str, *options: str) -> None:
+    from bench.libraries import LIBRARIES, uvloop_factory
+
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what a library prints is no answer
+    who = Who.of(name)
+    if who.package is not None:
+        sys.path.insert(0, who.package)  # before anything imports asyncsched; `bench` stays this one
+    factory = uvloop_factory() if "uvloop" in who.flags else None
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(main(LIBRARIES[who.library](who, quick="--quick" in options), answers))
+
+
+if __name__ == "__main__":
+    run(*sys.argv[1:])

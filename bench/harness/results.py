@@ -1,0 +1,181 @@
+"""What a subject's results are kept and shown as."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from .rows import ROOT, SUBJECTS, Result
+
+RESULTS = ROOT / "bench" / "results"
+_BUSY = 0.5  # a load average at the start that ratios suffer from
+
+
+def load(path: Path) -> Result:
+    result: Result = json.loads(path.read_text("utf-8"))
+    return result
+
+
+def save(path: Path, result: Result) -> None:
+    path.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
+
+
+def begun(subject: str, rounds: int, quick: bool) -> Result:
+    """A subject's results when nothing is measured yet."""
+    return {
+        "bench": subject,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "rounds": rounds,
+        "quick": quick,
+        "machine": machine(),
+        "contestants": {},
+        "missing": {},
+        "rows": [],
+        "notes": [],
+    }
+
+
+def machine() -> dict[str, Any]:
+    return {
+        "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        "processor": _processor(),
+        "system": platform.system(),
+        "python": platform.python_version(),
+        "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0,
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return next(iter(named), platform.machine())
+
+
+# -- in words -----------------------------------------------------------------------------------------------------
+
+
+def setting(result: Result) -> str:
+    """When and where."""
+    on = result["machine"]
+    where = f"{on['cpus']} processors ({on['processor']}), {on['system']}, Python {on['python']}"
+    busy = f", busy with other work (load {on['load']:.1f})" if on.get("load", 0) >= _BUSY else ""
+    rounds = f"medians of {result['rounds']} rounds, fewer of what takes seconds"
+    return f"{result['date'][:10]}, {where}{busy}; {rounds}"
+
+
+def contestants(result: Result) -> str:
+    return ", ".join(dict.fromkeys(fact for facts in result["contestants"].values() for fact in facts.split(", ")))
+
+
+def number(value: float) -> str:
+    """To two digits or three, without an exponent."""
+    if value >= 99.5 or value == 0:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 9.95 else f"{value:.2f}"
+
+
+def amount(value: float, unit: str) -> str:
+    return f"{value:,.0f}" if unit == "count" else f"{number(value)} {unit}"
+
+
+def missed(result: Result) -> list[str]:
+    """The cells that miss their target, each with what it was measured at and what the target rests on."""
+    return [
+        f"{row['work']}, {column}: {_limit(row, t, t['measured'])} against {_limit(row, t, t['limit'])} ({t['why']})"
+        for row, column, t in _judged(result)
+        if not t["met"] and not result["quick"]
+    ]
+
+
+def notes(result: Result) -> list[str]:
+    """Who has no number, and why, said once of each; then what else there is to say."""
+    texts = [f"{peer}: not measured: {reason}" for peer, reason in result["missing"].items()]
+    for row in result["rows"]:
+        for column, cell in row["cells"].items():
+            if "error" in cell and cell["error"] not in result["missing"].values():
+                texts.append(f"{row['work']}, {column}: no number: {cell['error']}")
+            if "note" in cell:
+                texts.append(f"{row['work']}, {column}: {cell['note']}")
+    return [*texts, *result["notes"]]
+
+
+def _judged(result: Result) -> list[tuple[Result, str, Mapping[str, Any]]]:
+    cells = [(row, column, target) for row in result["rows"] for column, target in row["targets"].items()]
+    return [cell for cell in cells if cell[2]["met"] is not None]
+
+
+def _limit(row: Result, target: Mapping[str, Any], value: float) -> str:
+    return amount(value, row["unit"]) if target["absolute"] else f"{number(value)}x"
+
+
+# -- as tables ----------------------------------------------------------------------------------------------------
+
+Table = list[list[str]]
+
+
+def tables(result: Result) -> list[Table]:
+    """Its rows as cells of text, the heads first: rows in sequence that begin with the same column share a table."""
+    found = [_table(list(rows)) for _, rows in groupby(result["rows"], lambda row: next(iter(row["cells"])))]
+    return [table for table in found if len(table[0]) > 1]
+
+
+def _table(rows: Sequence[Result]) -> Table:
+    them = [dict(row["cells"]) for row in rows]
+    columns = [
+        c for c in dict.fromkeys(c for cells in them for c in cells) if any("value" in x.get(c, {}) for x in them)
+    ]
+    return [["what", *columns], *[[row["work"], *[_cell(row, column) for column in columns]] for row in rows]]
+
+
+def _cell(row: Result, column: str) -> str:
+    cell, target = row["cells"].get(column, {}), row["targets"].get(column)
+    if "value" not in cell:
+        return "-"
+    value = amount(cell["value"], row["unit"])
+    text = value if column == row["reference"] else f"{number(cell['ratio'])}x"
+    if target is None or target["met"] is None:
+        return text
+    if target["absolute"] and text != value:
+        text = f"{text}, {value}"
+    return f"{text} ({'<=' if target['met'] else '! >'} {_limit(row, target, target['limit'])})"
+
+
+def markdown(table: Table) -> str:
+    heads, *rows = table
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in [heads, ["---"] * len(heads), *rows])
+
+
+def show(result: Result) -> None:
+    """Print it."""
+    print(f"{result['bench']}: {SUBJECTS[result['bench']]}: {setting(result)}")
+    if result["quick"]:
+        print("QUICK: the numbers mean nothing")
+    for table in tables(result):
+        print()
+        print_table(table)
+    print("\neach x is to the first column that has a number in its row")
+    for name, facts in result["contestants"].items():
+        print(f"{name}: {facts}")
+    lines, judged = missed(result), len(_judged(result))
+    for text in [*notes(result)[: -len(result["notes"]) or None], *[f"missed: {line}" for line in lines]]:
+        print(text)
+    print(f"targets met: {judged - len(lines)} of {judged}")
+    for text in result["notes"]:
+        print(text)
+
+
+def print_table(table: Table) -> None:
+    """With its columns below each other."""
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for first, *rest in [table[0], ["-" * width for width in widths], *table[1:]]:
+        cells = [cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True)]
+        print("  ".join([first.ljust(widths[0]), *cells]).rstrip())

@@ -1,0 +1,153 @@
+"""What a bench is written in: rows of works, a contestant in each column, and targets that cells are held against."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .turns import Turns
+
+ROOT = Path(__file__).resolve().parents[2]
+"""Where child processes start, to find this package."""
+UNITS = {"us": 1e6, "ms": 1e3, "s": 1.0, "MiB": 2.0**-20, "bytes": 1.0, "count": 1.0}
+SUBJECTS: Mapping[str, str] = {
+    "peers": "What a user would pick instead, side by side",
+    "beside": "Every kind of work beside what one would pick instead, held against targets",
+    "growth": "Costs as work grows: with processors, with operations, with the width of a graph",
+    "heart": "What the scheduler itself costs, in time of the loop's thread",
+    "overhead": "What one operation costs",
+    "throughput": "How fast streams run, and what bounds cost and save",
+    "loop_lag": "How late a coroutine wakes that sleeps 5 ms at a time beside products of 1000 x 1000",
+    "training": "Training with autograd, layers and an optimiser",
+    "networks": "Layers there and back, and whole networks, beside PyTorch",
+    "pipeline": "Pipelines: what an item costs, and how well stages overlap",
+    "guests": "PyTorch trained as a guest, beside PyTorch's own loop",
+    "serving": "A model behind HTTP: capacity, overload, clients that leave, tenants, shutting down",
+    "replan": "What `python -m asyncsched replan` predicts, beside what happens",
+    "dask_threads": "`asyncsched.cluster.get` beside Dask's threaded scheduler",
+    "cluster": "What an operation costs on a cluster of processes, and from which size on one pays",
+    "gpu": "On a card, against plain CuPy",
+}
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a cell is held against, and why: a ratio to its row's first column, or so many of the row's unit.
+
+    It is not judged where the first column has no number.
+    """
+
+    limit: float
+    why: str
+    absolute: bool = False
+
+
+@dataclass(frozen=True)
+class Here:
+    """A contestant in this process, for what children cannot do: a round returns seconds, or bytes."""
+
+    round: Callable[[], float]
+    ops: int = 1
+    note: Callable[[], str] | None = None
+    """What else to print, asked for after each round."""
+
+
+Cell = tuple[str, str] | Here
+"""A contestant's name (see `contestant.Who`) and its work (see `contestant.Work`); or one in this process."""
+Result = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A work by those who can do it, by column."""
+
+    key: str
+    title: str
+    unit: str
+    cells: Mapping[str, Cell] = field(default_factory=dict)
+    targets: Mapping[str, Target] = field(default_factory=dict)
+    fresh: bool = False
+    """Whether each time needs a new process."""
+
+    def result(
+        self,
+        measured: Mapping[str, Sequence[float]],
+        failed: Mapping[str, str] = {},
+        notes: Mapping[str, str] = {},
+        *,
+        off: bool = False,
+    ) -> Result:
+        """What is kept of it: by column, the median and the ratio to the first column that has values.
+
+        Args:
+            measured: By column, values in the row's unit, round by round.
+            off: A ratio says how far off a value is, whichever way: it is turned over where it is less than one.
+        """
+        columns = [*dict.fromkeys([*self.cells, *measured, *failed])]
+        reference = next((column for column in columns if column in measured), None)
+        cells: dict[str, Any] = {}
+        for column in columns:
+            if column in failed:
+                cells[column] = {"error": failed[column]}
+            elif column in measured:
+                values, others = measured[column], measured[reference or column]
+                ratios = [a / b if b else float(a == b) for a, b in zip(values, others, strict=False)]
+                if off:
+                    ratios = [max(ratio, 1 / ratio) for ratio in ratios]
+                cells[column] = {"value": median(values), "ratio": median(ratios), "ratios": ratios}
+                cells[column] |= {"note": notes[column]} if notes.get(column) else {}
+        targets = {}
+        for column, target in self.targets.items():
+            comparable = target.absolute or reference == columns[0]  # what the limit is a ratio to
+            found = (
+                cells[column]["value" if target.absolute else "ratio"] if column in measured and comparable else None
+            )
+            met = None if found is None else found <= target.limit
+            targets[column] = {**vars(target), "measured": found, "met": met}
+        head = {"key": self.key, "work": self.title, "unit": self.unit, "reference": reference}
+        return {**head, "cells": cells, "targets": targets}
+
+
+@dataclass(frozen=True)
+class Together:
+    """Rows that one function measures in a way of its own, or makes when it is called."""
+
+    key: str
+    measure: Callable[[Turns], Iterable[Result]]
+
+
+class Unavailable(Exception):
+    """Who or what cannot run here, and why."""
+
+
+def rows_of(subject: str) -> Sequence[Row | Together]:
+    """Raises Unavailable where the subject needs what is not there."""
+    try:
+        rows: Sequence[Row | Together] = importlib.import_module(f"bench.{subject}").ROWS
+    except ModuleNotFoundError as error:
+        raise Unavailable(f"{error.name} is not installed") from None
+    return rows
+
+
+def chosen(names: Sequence[str]) -> dict[str, list[Row | Together]]:
+    """By subject, its rows that are named: "beside" for all of a subject, "beside.softmax" for one.
+
+    Raises:
+        SystemExit: for a name that there is not.
+    """
+    found: dict[str, list[Row | Together]] = {}
+    for name in names:
+        subject, _, key = name.partition(".")
+        if subject not in SUBJECTS:
+            raise SystemExit(f"no subject {subject!r}; there are: {', '.join(SUBJECTS)}")
+        rows = [row for row in rows_of(subject) if key in ("", row.key)]
+        if not rows:
+            known = ", ".join(row.key for row in rows_of(subject))
+            raise SystemExit(f"{subject} has no row {key!r}; it has: {known}")
+        found.setdefault(subject, []).extend(rows)
+    return found

@@ -1,0 +1,124 @@
+"""Contestants take turns, round by round, so that a machine that is shared or changes its clock is the same for all.
+
+Each lives in a process of its own environment, with the BLAS kernels of this processor whatever the environment
+variables force, and blocks on a pipe between its turns. A round lasts 0.2 s or more; before it 120 ms pass, since the
+threads of OpenBLAS and OpenMP spin on for 25 to 110. The first time is not counted, every other round goes backwards (A
+B, B A), and ratios are taken within a round.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from .child import Child
+from .rows import UNITS, Here, Result, Row, Unavailable
+
+PAUSE = 0.12
+FEWER = ((8.0, 1), (1.5, 3), (0.0, 1_000))  # what takes longer than that many seconds has at most so many rounds
+FRESH = 3  # rounds of what needs a new process for each
+
+
+class Turns:
+    """The children of a run, each started when it is first needed, and what is told of them."""
+
+    def __init__(self, *, rounds: int, quick: bool, install: bool, only: frozenset[str] = frozenset()) -> None:
+        self.rounds, self.quick = rounds, quick
+        self._install = install
+        self._only = only  # contestants, where not all
+        self._children: dict[str, Child] = {}
+        self.facts: dict[str, str] = {}
+        self.missing: dict[str, str] = {}
+
+    def measure(self, row: Row) -> Result:
+        measured: dict[str, list[float]] = {}
+        failed, notes = dict[str, str](), dict[str, str]()
+        cells = [(column, cell) for column, cell in row.cells.items() if self._wanted(cell)]
+        rounds = {column: FRESH if row.fresh else self.rounds for column, _ in cells}
+        for number in range(self.rounds + 1):  # in the first all get ready
+            for column, cell in reversed(cells) if number and number % 2 == 0 else cells:
+                if column in failed or number > rounds[column] or (row.fresh and not number):
+                    continue
+                time.sleep(0 if self.quick else PAUSE)
+                started = time.perf_counter()
+                try:
+                    value = self._turn(cell, row.fresh, counts=number > 0)
+                except Unavailable as error:
+                    failed[column] = str(error)
+                    continue
+                if value is not None:
+                    rounds[column] = min(rounds[column], _most(time.perf_counter() - started))
+                    measured.setdefault(column, []).append(value[0] * UNITS[row.unit])
+                    notes[column] = value[1]
+        self._forget()
+        return row.result({c: values for c, values in measured.items() if c not in failed}, failed, notes)
+
+    def _wanted(self, cell: object) -> bool:
+        return not self._only or not isinstance(cell, tuple) or cell[0] in self._only
+
+    def _turn(self, cell: tuple[str, str] | Here, fresh: bool, *, counts: bool) -> tuple[float, str] | None:
+        """A round, if it counts; else getting ready for some."""
+        if isinstance(cell, Here):
+            return self._turn_here(cell, counts)
+        contestant, work = cell
+        if fresh:
+            with self._fresh(contestant) as child:
+                return child.work(work)
+        if contestant not in self._children:
+            self._children[contestant] = self._opened(contestant)
+        child = self._children[contestant]
+        try:
+            return child.work(work) if counts else child.get_ready(work)
+        finally:
+            if not child.alive():  # the next work starts another
+                self._children.pop(contestant).close()
+
+    def _turn_here(self, cell: Here, counts: bool) -> tuple[float, str] | None:
+        if self.quick and not counts:
+            return None
+        gc.collect()  # so that nobody pays for what another left behind
+        try:
+            value = cell.round() / cell.ops
+        except Exception as error:  # whatever it raises is why it has no number
+            raise Unavailable(f"{type(error).__name__}: {error}".split("\n")[0]) from None
+        return (value, cell.note() if cell.note else "") if counts else None
+
+    def _opened(self, contestant: str) -> Child:
+        if contestant in self.missing:
+            raise Unavailable(self.missing[contestant])
+        try:
+            child = Child(contestant, self.quick, install=self._install)
+        except Unavailable as error:
+            self.missing[contestant] = str(error)
+            raise
+        self.facts[contestant] = child.facts
+        return child
+
+    @contextmanager
+    def _fresh(self, contestant: str) -> Iterator[Child]:
+        child = self._opened(contestant)
+        try:
+            yield child
+        finally:
+            child.close()
+
+    def _forget(self) -> None:
+        for contestant, child in list(self._children.items()):
+            try:
+                child.forget()
+            except Unavailable:
+                self._children.pop(contestant).close()
+
+    def __enter__(self) -> Turns:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for child in self._children.values():
+            child.close()
+
+
+def _most(took: float) -> int:
+    """How many rounds what takes that long may have."""
+    return next(rounds for seconds, rounds in FEWER if took >= seconds)

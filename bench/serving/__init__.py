@@ -1,0 +1,127 @@
+"""A model behind HTTP: capacity, overload, clients that leave, tenants, shutting down.
+
+Server and load generator are processes of their own, on loopback. BLAS has one thread, so that loop and generator have
+a processor left on a machine with two. (Ray Serve is a cluster of processes, not to be had on a few processors.)
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+from bench.harness.rows import Result, Row, Target, Together
+from bench.harness.turns import Turns
+
+from .ends import leaving, rudeness, stopping
+from .load import request
+from .servers import CONNECTIONS, LIMIT, OURS, Found, Server, answer, beside, counted
+
+AT_CAPACITY = "at capacity"
+
+
+def capacity(turns: Turns) -> Iterator[Result]:
+    """As many requests as CONNECTIONS clients can have answered, by each kind of server in turn."""
+    quick = turns.quick
+    kinds = ["inline", "executor", OURS]
+    if importlib.util.find_spec("litserve") is not None:
+        kinds.append("litserve")
+    found: dict[str, list[Found]] = {kind: [] for kind in kinds}
+    for _ in range(min(turns.rounds, 3)):
+        for kind in kinds:
+            with Server(kind, quick) as server:
+                found[kind].append(answer(server.load(seconds=0.2 if quick else 6, connections=CONNECTIONS)))
+    times = {kind: [1e3 / max(one["per_second"], 1e-9) for one in all_] for kind, all_ in found.items()}
+    p99 = {kind: [one["good"]["p99"] * 1e3 for one in found[kind]] for kind in ("executor", "inline", *kinds[2:])}
+    missing = {} if "litserve" in kinds else {"litserve": "not installed (`pip install litserve`)"}
+    batched, queued = {OURS: Target(0.5, "batches")}, {OURS: Target(1.0, "no queue in front of a lock")}
+    yield Row("capacity-time", "time per answer of a model of 5 ms a row", "ms", targets=batched).result(times, missing)
+    yield Row("capacity-p99", "the same, 99th percentile of latency", "ms", targets=queued).result(p99, missing)
+
+
+def overload(turns: Turns) -> Iterator[Result]:
+    """Three times as many requests as it can answer."""
+    quick = turns.quick
+    with Server("asyncsched", quick) as server:
+        alone = answer(server.load(seconds=0.2 if quick else 10, connections=CONNECTIONS))
+        rate, seconds = 3 * alone["per_second"], 0.5 if quick else 60.0
+        answer(server.load(seconds=seconds / 12, connections=2000, rate=rate))  # memory grows to its size
+        before, counts = server.stats(), _counts(server)
+        found = answer(server.load(seconds=seconds, connections=2000, rate=rate, probe=True))
+        after, counts = server.stats(), _counts(server) - counts
+        tasks = _tasks_of_a_batch(server)
+    batches, completed = after["batches"] - before["batches"], after["completed"] - before["completed"]
+    differently = (
+        sum(abs(found["statuses"].get(status, 0) - counts[status]) for status in {*found["statuses"], *counts})
+        + abs(found["statuses"]["200"] - (after["answered"] - before["answered"]))
+        + abs(completed - batches * tasks)
+    )
+    heard = ", ".join(f"{status}: {count}" for status, count in sorted(found["statuses"].items()))
+    per_second = f"{found['per_second']:.0f} per second of {rate:.0f}; {heard}; {found['unsent']} unsent"
+    most = f"max {found['refused']['max'] * 1e3:.0f} ms"
+    soon, late = Target(50, "it is told at once", absolute=True), Target(10, "nothing blocks it", absolute=True)
+    time, slow = 1e3 / max(found["per_second"], 1e-9), alone["good"]["p99"] * 1e3
+    for key, title, to, value, target, note in (
+        (
+            "time",
+            "time per good answer",
+            1e3 / alone["per_second"],
+            time,
+            Target(1 / 0.95, "5% for refusals"),
+            per_second,
+        ),
+        ("p99", "p99 of the accepted", slow, found["good"]["p99"] * 1e3, Target(2.0, "the queue is bounded"), ""),
+        ("refusals", "p99 of refusals", slow, found["refused"]["p99"] * 1e3, soon, most),
+        ("healthz", "p99 of /healthz", slow, found["healthz"]["p99"] * 1e3, soon, ""),
+        ("lag", "p99 of the loop's lag", slow, after["lag"]["p99"] * 1e3, late, ""),
+    ):
+        yield beside(f"overload-{key}", f"three times the load: {title}", "ms", AT_CAPACITY, to, value, target, note)
+    for key, title, of, to, value, target in (
+        ("tracked", "most tracked bytes", "the limit", after["max_bytes"], after["peak_bytes"], Target(1.0, "a bound")),
+        ("resident", "resident set", "before", before["rss"], after["rss"], Target(1.05, "it does not grow")),
+    ):
+        title = f"three times the load: {title}"
+        yield beside(f"overload-{key}", title, "MiB", of, to / 2**20, value / 2**20, target)
+    note = f"by client, metrics, batcher, and scheduler: {completed} tasks in {batches} batches"
+    yield counted("overload-counts", "three times the load: counted differently", differently, "books agree", note)
+
+
+def _counts(server: Server) -> Counter[str]:
+    """Requests by status, as the server's metrics have them."""
+    text = server.ask(request("/metrics", b"", method="GET"))[1]
+    found: Counter[str] = Counter()
+    for status, count in re.findall(r'^asyncsched_requests_total{.*status="(\w+)"} (\S+)$', text, re.MULTILINE):
+        found[status] += int(float(count))
+    return found
+
+
+def _tasks_of_a_batch(server: Server) -> int:
+    before = server.stats()
+    server.ask(request())
+    after = server.stats()
+    found: int = after["completed"] - before["completed"]
+    return found
+
+
+def tenants(turns: Turns) -> Iterator[Result]:
+    """Three tenants at their share of 15% each; a fourth at its share, and at ten times that."""
+    quick = turns.quick
+    p99 = {}
+    with Server("asyncsched", quick, max_requests_per_tenant=LIMIT // 8) as server:
+        most = answer(server.load(seconds=0.2 if quick else 6, connections=CONNECTIONS))["per_second"]
+        for times in (1, 10):
+            noisy = server.load(seconds=0.5 if quick else 10, connections=500, rate=0.15 * most * times, tenant="noisy")
+            others = [
+                server.load(seconds=0.5 if quick else 10, connections=100, rate=0.15 * most, tenant=str(i))
+                for i in range(1 if quick else 3)
+            ]
+            p99[times] = max(answer(one)["good"]["p99"] for one in others) * 1e3
+            heard = answer(noisy)["statuses"]
+    counts = ", ".join(f"{status}: {number}" for status, number in sorted(heard.items()))
+    share, target = "with all at their share", Target(1.5, "tenants take turns")
+    title = "one tenant at 10x its share, p99 of the others"
+    yield beside("tenants", title, "ms", share, p99[1], p99[10], target, f"the one heard {counts}")
+
+
+ROWS = tuple(Together(one.__name__, one) for one in (capacity, overload, leaving, tenants, stopping, rudeness))
