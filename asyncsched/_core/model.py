@@ -67,8 +67,12 @@ class Value:
 
     @property
     def failure(self) -> Failure | None:
-        """Why it will never be there: its task failed, or was cancelled."""
-        return None if (task := self.task) is None else task.failure
+        """Why it will never be there: its task failed, or was cancelled. A task that is found done is forgotten."""
+        if (task := self.task) is None:
+            return None
+        if task.state == DONE:
+            self.task = None
+        return task.failure
 
     @property
     def settled(self) -> bool:
@@ -252,15 +256,6 @@ class Task:
 
     def __repr__(self) -> str:
         return f"<{self.name} #{self.seq} {STATE_NAMES[self.state]}>"
-
-
-def failure_of(value: Value) -> Failure | None:
-    """Why it will never be there. If its producer is found done, it is forgotten, so that nobody asks again."""
-    task = value.task
-    if task is not None and task.state == DONE:
-        value.task = None
-        return None
-    return None if task is None else task.failure
 
 
 def failure_above(inputs: Sequence[Value]) -> Failure | None:

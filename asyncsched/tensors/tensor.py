@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 
-from .._core.model import Value, failure_above, failure_of
+from .._core.model import Value, failure_above
 from ..ops.exactly import asked
 from ..ops.index_keys import Key, encode_key
 from ..ops.kernels.elementwise import power_op
@@ -99,7 +99,7 @@ def _apply_to_one(op: Op, x: object) -> Tensor | None:
     found = op.plans.get((a.meta,))
     if found is None or not found.small:
         return None
-    made = run_at_once(op, found, a, None, None, None if a.task is None else failure_of(a), (a.array,))
+    made = run_at_once(op, found, a, None, None, None if a.task is None else a.failure, (a.array,))
     if made is None:
         return None
     result = _new(Tensor)  # as its class makes one, which takes half as long again
@@ -128,14 +128,14 @@ def _operators(name: str) -> tuple[_Operator, _Operator]:
     def forward(self: Tensor, other: Any) -> Tensor:
         nonlocal template
         a, kind, found, made = self._value, type(other), None, None
-        above = None if a.task is None else failure_of(a)
+        above = None if a.task is None else a.failure
         if kind is Tensor:
             b = other._value
             if a.device is b.device and other._node is None and (exact is None or not asked()):
                 found = plans.get((a.meta, b.meta))
                 second = b.array
                 if b.task is not None and above is None:
-                    above = failure_of(b)
+                    above = b.failure
         elif kind is int or kind is float:
             b = None
             found = (with_int if kind is int else with_float).get(a.meta)
